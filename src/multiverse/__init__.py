@@ -1,0 +1,89 @@
+"""Many reinforcement-learning environments in parallel, at the machine's speed.
+
+    import multiverse as mv
+
+    envs = mv.make_vec("CartPole-v1", num_envs=8)
+    observations, infos = envs.reset(seed=7)
+
+Names are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from multiverse.contracts.errors import (
+        ClosedError,
+        EnvFailed,
+        InvalidActions,
+        InvalidRequest,
+        MultiverseError,
+        NothingPending,
+        PreflightError,
+        ReceiveTimeout,
+        RequestPending,
+        SpacesDiffer,
+        WorkerDied,
+    )
+    from multiverse.contracts.plan import Plan
+    from multiverse.contracts.reset_plan import DerivedSeeds, ResetPlan, ResetRequest
+    from multiverse.contracts.step_batch import StepBatch
+    from multiverse.vectorize import make_vec
+    from multiverse.vector_env import VectorEnv
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "multiverse.vectorize": ("make_vec",),
+    "multiverse.vector_env": ("VectorEnv",),
+    "multiverse.contracts.plan": ("Plan",),
+    "multiverse.contracts.reset_plan": ("DerivedSeeds", "ResetPlan", "ResetRequest"),
+    "multiverse.contracts.step_batch": ("StepBatch",),
+    "multiverse.contracts.errors": (
+        "ClosedError",
+        "EnvFailed",
+        "InvalidActions",
+        "InvalidRequest",
+        "MultiverseError",
+        "NothingPending",
+        "PreflightError",
+        "ReceiveTimeout",
+        "RequestPending",
+        "SpacesDiffer",
+        "WorkerDied",
+    ),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "ClosedError",
+    "DerivedSeeds",
+    "EnvFailed",
+    "InvalidActions",
+    "InvalidRequest",
+    "MultiverseError",
+    "NothingPending",
+    "Plan",
+    "PreflightError",
+    "ReceiveTimeout",
+    "RequestPending",
+    "ResetPlan",
+    "ResetRequest",
+    "SpacesDiffer",
+    "StepBatch",
+    "VectorEnv",
+    "WorkerDied",
+    "make_vec",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME_OF:
+        return getattr(importlib.import_module(_HOME_OF[name]), name)
+    raise AttributeError(f"module 'multiverse' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

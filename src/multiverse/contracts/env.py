@@ -1,0 +1,68 @@
+"""The Env contract: what every foreign env looks like once an adapter has wrapped it.
+
+An env owns a fixed set of slots, one per agent, and writes each step's results straight into their rows of the
+batch. Its host decides *when* it steps or resets (autoreset is the host's business, the same for every kind of
+env); the adapter decides *how*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from multiverse.contracts.layout import Group
+
+
+@dataclass(frozen=True, slots=True)
+class EnvDescription:
+    """What an env says about itself, before any memory is laid out for it."""
+
+    groups: tuple[Group, ...]
+    metadata: dict[str, Any] = field(default_factory=dict)
+    render_mode: str | None = None
+    spec: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRow:
+    """Where one agent of one env writes: entry `slot` of each column.
+
+    The columns are memoryviews: they store a scalar in half the time a numpy array takes, and take anything that
+    float() or bool() takes.
+    """
+
+    slot: int
+    write_observation: Callable[[Any], None]
+    rewards: memoryview
+    terminated: memoryview
+    truncated: memoryview
+    alive: memoryview
+    acting: memoryview
+
+
+class Env(Protocol):
+    """One env with its agents' rows in the batch."""
+
+    @property
+    def description(self) -> EnvDescription: ...
+
+    def bind(self, rows: Sequence[SlotRow]) -> None:
+        """Take the env's rows, one per agent in the order of its groups; every reset and step writes there."""
+
+    def reset(self, seed: int | None, options: dict[str, Any] | None, task: Any) -> dict[str, Any]:
+        """Begin an episode, write the observations, return the info."""
+
+    def step(self, action: Any) -> tuple[bool, dict[str, Any]]:
+        """Write observation, reward, terminated and truncated; return (episode over?, info)."""
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The foreign env's method called, or its attribute."""
+
+    def set_attr(self, name: str, value: Any) -> None:
+        """Set an attribute where the foreign env (or the wrapper that has it) keeps it."""
+
+    def render(self) -> Any: ...
+
+    def close(self) -> None: ...
+

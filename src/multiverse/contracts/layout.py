@@ -1,0 +1,141 @@
+"""The layout: which arrays a batch consists of, their shapes and dtypes. Knows no bytes and no processes.
+
+A batch row is a slot, one (env, agent) pair. Agents with equal spaces that share a policy form a group; every
+group has its own arrays, whose rows go env by env (slot = env × agents + agent), so that a worker's contiguous
+range of envs is a contiguous range of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+Path = tuple[str | int, ...]
+"""Where a leaf sits in a nested space: keys of Dicts and positions in Tuples, outermost first."""
+
+FieldName = tuple[str | int, ...]
+
+OBSERVATIONS, ACTIONS, FINAL_OBSERVATIONS = "observations", "actions", "final_observations"
+REWARDS, TERMINATED, TRUNCATED, ALIVE, ACTING = "rewards", "terminated", "truncated", "alive", "acting"
+EPISODE_RETURNS = "episode_returns"
+EPISODES: FieldName = ("episodes",)
+EPISODE_LENGTHS: FieldName = ("episode_lengths",)
+STEPPING: FieldName = ("stepping",)
+INFO_VALUES: FieldName = ("info_values",)
+INFO_MASKS: FieldName = ("info_masks",)
+
+SINGLE_AGENT = "agent"
+"""The one group, and the one agent in it, of a single-agent env."""
+
+MAX_INFO_COLUMNS = 64
+"""Numeric info keys past this many travel by pipe; 64 columns cost 576 bytes an env."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One array of the block."""
+
+    name: FieldName
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One leaf of a nested space: an array of the block when numeric, else objects that travel by pipe."""
+
+    path: Path
+    space: spaces.Space[Any]
+
+    @property
+    def numeric(self) -> bool:
+        return isinstance(self.space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary)
+
+
+def leaves(space: spaces.Space[Any], path: Path = ()) -> Iterator[Leaf]:
+    """Every leaf of a space, depth first; Dict and Tuple are opened, everything else is a leaf."""
+    if isinstance(space, spaces.Dict):
+        for key, child in space.spaces.items():
+            yield from leaves(child, (*path, key))
+    elif isinstance(space, spaces.Tuple):
+        for position, child in enumerate(space.spaces):
+            yield from leaves(child, (*path, position))
+    else:
+        yield Leaf(path, space)
+
+
+def assemble(space: spaces.Space[Any], values: dict[Path, Any], path: Path = ()) -> Any:
+    """The nested dict/tuple of a space from one value per leaf: the inverse of taking it apart by `leaves`."""
+    if isinstance(space, spaces.Dict):
+        return {key: assemble(child, values, (*path, key)) for key, child in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(assemble(child, values, (*path, i)) for i, child in enumerate(space.spaces))
+    return values[path]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Agents with equal spaces that share a policy."""
+
+    name: str
+    agents: tuple[str, ...]
+    observation_space: spaces.Space[Any]
+    action_space: spaces.Space[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The arrays of one vector env."""
+
+    num_envs: int
+    groups: tuple[Group, ...]
+    with_final_observations: bool
+
+    def slots(self, group: Group) -> int:
+        return self.num_envs * len(group.agents)
+
+    def fields(self) -> list[Field]:
+        """Every array, in the order in which it lies in the block."""
+        fields = [
+            Field(EPISODES, (self.num_envs,), np.dtype(np.int64)),
+            Field(EPISODE_LENGTHS, (self.num_envs,), np.dtype(np.int64)),
+            Field(STEPPING, (self.num_envs,), np.dtype(np.bool_)),
+            Field(INFO_VALUES, (MAX_INFO_COLUMNS, self.num_envs), np.dtype(np.float64)),
+            Field(INFO_MASKS, (MAX_INFO_COLUMNS, self.num_envs), np.dtype(np.bool_)),
+        ]
+        for group in self.groups:
+            fields += self._group_fields(group)
+        return fields
+
+    def object_names(self) -> list[tuple[FieldName, int]]:
+        """The leaves that travel by pipe, with their number of rows."""
+        return [
+            ((group.name, kind, *leaf.path), self.slots(group))
+            for group in self.groups
+            for kind, space in self._kinds(group)
+            for leaf in leaves(space)
+            if not leaf.numeric
+        ]
+
+    def _kinds(self, group: Group) -> list[tuple[str, spaces.Space[Any]]]:
+        kinds = [(ACTIONS, group.action_space), (OBSERVATIONS, group.observation_space)]
+        if self.with_final_observations:
+            kinds.append((FINAL_OBSERVATIONS, group.observation_space))
+        return kinds
+
+    def _group_fields(self, group: Group) -> Iterator[Field]:
+        slots = self.slots(group)
+        for name in (REWARDS, EPISODE_RETURNS):
+            yield Field((group.name, name), (slots,), np.dtype(np.float64))
+        for name in (TERMINATED, TRUNCATED, ALIVE, ACTING):
+            yield Field((group.name, name), (slots,), np.dtype(np.bool_))
+        for kind, space in self._kinds(group):
+            for leaf in leaves(space):
+                if leaf.numeric:
+                    dtype = leaf.space.dtype
+                    assert dtype is not None and leaf.space.shape is not None
+                    yield Field((group.name, kind, *leaf.path), (slots, *leaf.space.shape), dtype)

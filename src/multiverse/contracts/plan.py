@@ -1,0 +1,27 @@
+"""The plan: what was chosen and why. Everything here that can change results is fixed once and can be reused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+ExecutorName = Literal["auto", "serial", "thread", "process", "hybrid"]
+StartMethod = Literal["forkserver", "fork", "spawn"]
+Autoreset = Literal["next_step", "same_step", "disabled"]
+Waiting = Literal["auto", "spin", "park"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a vector env runs: pass it back as `make_vec(..., plan=envs.plan)` to run the same way again."""
+
+    executor: Literal["serial", "thread", "process", "hybrid"]
+    workers: int  # threads or processes; the caller's own share in serial and hybrid is not one
+    start_method: StartMethod | None  # None where nothing is started
+    waiting: Literal["spin", "park"]
+    why: str
+
+    def __str__(self) -> str:
+        started = f", {self.workers} worker{'s' * (self.workers != 1)}" if self.workers else ""
+        method = f" ({self.start_method})" if self.start_method else ""
+        return f"{self.executor}{started}{method}: {self.why}"

@@ -1,0 +1,209 @@
+"""From a plan to a running executor: start the workers side by side, compare their envs, lay out the block, bind."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import overload
+
+from multiverse.adapters.env_source import Recipe
+from multiverse.contracts.env import EnvDescription
+from multiverse.contracts.errors import EnvFailed, RemoteError, SpacesDiffer, WorkerDied
+from multiverse.contracts.layout import Layout
+from multiverse.contracts.plan import Autoreset, Plan
+from multiverse.contracts.reset_plan import ResetPlan
+from multiverse.contracts.views import Views
+from multiverse.executors import preflight
+from multiverse.executors.env_range import EnvRange, RangeConfig
+from multiverse.executors.executor import CLOSE_TIMEOUT_S, Executor
+from multiverse.executors.hosts import Host, LocalHost, WorkerHost
+from multiverse.executors.process import ProcessHost, pickled, start_process
+from multiverse.executors.thread import connect_thread, start_thread
+from multiverse.executors.worker_loop import Assignment, Described, Surroundings, difference_between
+from multiverse.memory.block import Block, private_arrays, size_of
+from multiverse.memory.mailbox import control_field
+
+log = logging.getLogger("multiverse")
+PROGRESS_AFTER_S = 2.0
+LOOK_EVERY_S = 0.02
+
+
+def ranges(num_envs: int, parts: int) -> list[range]:
+    """Contiguous, as equal as can be; the later parts get the remainder, for the caller's own share comes first."""
+    bounds = [num_envs * i // parts for i in range(parts + 1)]
+    return [range(a, b) for a, b in zip(bounds, bounds[1:])]
+
+
+Started = tuple[Executor, EnvDescription]
+
+
+@overload
+def start(
+    plan: Plan, recipes: Sequence[Recipe], autoreset: Autoreset, with_infos: bool, reset_plan: ResetPlan | None
+) -> Started: ...
+
+
+@overload
+def start(
+    plan: Plan,
+    recipes: Sequence[Recipe],
+    autoreset: Autoreset,
+    with_infos: bool,
+    reset_plan: ResetPlan | None,
+    patience_s: float,
+) -> Started | None: ...
+
+
+def start(
+    plan: Plan,
+    recipes: Sequence[Recipe],
+    autoreset: Autoreset,
+    with_infos: bool,
+    reset_plan: ResetPlan | None,
+    patience_s: float | None = None,
+) -> Started | None:
+    """Everything running and bound, or None if building the envs outlasts `patience_s`; nothing is left behind then."""
+    local_share = plan.executor in ("serial", "hybrid")
+    shares = ranges(len(recipes), plan.workers + local_share)
+    assignments = [
+        Assignment(
+            worker - local_share,
+            RangeConfig(ids, autoreset, with_infos, reset_plan),
+            [recipes[i] for i in ids],
+            spin=plan.waiting == "spin",
+        )
+        for worker, ids in enumerate(shares)
+    ]
+    own = assignments.pop(0) if local_share else None
+    try:
+        return _Start(plan, own, assignments, patience_s).run(autoreset)
+    except _TooSlow:
+        return None
+
+
+class _TooSlow(Exception):
+    """Building the envs outlasts the caller's patience."""
+
+
+class _Start:
+    """One start-up, step by step; `abandon` undoes whatever has been done."""
+
+    def __init__(
+        self, plan: Plan, own: Assignment | None, assignments: list[Assignment], patience_s: float | None
+    ) -> None:
+        self.plan, self.own, self.assignments = plan, own, assignments
+        self.give_up_at = None if patience_s is None else time.monotonic() + patience_s
+        self.processes = plan.executor in ("process", "hybrid") and bool(assignments)
+        self.workers: list[WorkerHost] = []
+        self.local: LocalHost | None = None
+        self.block: Block | None = None
+
+    def run(self, autoreset: Autoreset) -> Started:
+        try:
+            self._start_workers()
+            if self.own is not None:  # while the workers build theirs
+                self.local = LocalHost(_build_here(self.own))
+            description = self._compared(self._descriptions())
+            num_envs = sum(len(a.recipes) for a in (*([self.own] if self.own else []), *self.assignments))
+            views = self._lay_out(Layout(num_envs, description.groups, autoreset == "same_step"))
+            hosts: list[Host] = [*([self.local] if self.local else []), *self.workers]
+            return Executor(hosts, views, self.plan.waiting == "spin", self.block), description
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _start_workers(self) -> None:
+        if not self.processes:
+            self.workers = [start_thread(a) for a in self.assignments]
+            return
+        method = self.plan.start_method or "forkserver"
+        preflight.check_processes(len(self.assignments), method)
+        data = pickled(self.assignments) if method != "fork" else [b""] * len(self.assignments)
+        self.block, surroundings = Block.empty(), Surroundings.here()
+        for assignment, bytes_ in zip(self.assignments, data):
+            self.workers.append(start_process(assignment, bytes_, method, self.block, surroundings))
+
+    def _descriptions(self) -> list[Described]:
+        """Each host's first word, with a line of progress when it takes long."""
+        words: dict[int, Described] = {}
+        waiting = list(self.workers)
+        report_at = time.monotonic() + PROGRESS_AFTER_S
+        while waiting:
+            waiting[0].link.poll(LOOK_EVERY_S)
+            for worker in [w for w in waiting if w.link.poll(0)]:
+                words[worker.worker] = _first_word(worker)
+                waiting.remove(worker)
+            if waiting and self.give_up_at is not None and time.monotonic() > self.give_up_at:
+                raise _TooSlow
+            if waiting and time.monotonic() > report_at:
+                log.warning("starting: %d of %d workers ready", len(self.workers) - len(waiting), len(self.workers))
+                report_at += PROGRESS_AFTER_S
+        own = [self.local.described()] if self.local else []
+        return own + [words[w.worker] for w in self.workers]
+
+    def _compared(self, words: list[Described]) -> EnvDescription:
+        """The one description all envs share."""
+        first = words[0].first
+        shares = [*([self.own] if self.own else []), *self.assignments]
+        for share, word in zip(shares, words):
+            ids = share.config.env_ids
+            difference = difference_between(first, word.first)
+            found = {ids.start: difference} if difference else word.differences
+            for env_id, text in found.items():
+                raise SpacesDiffer(f"env {env_id} has {text} (env 0's); the envs of one batch must have equal spaces")
+        return first
+
+    def _lay_out(self, layout: Layout) -> Views:
+        workers = len(self.workers)
+        fields = [control_field(workers), *layout.fields()]
+        if self.block is not None:
+            self.block.resize(size_of(fields))
+            arrays = self.block.views(fields)
+        else:
+            arrays = private_arrays(fields)
+        views = Views.over(layout, arrays)
+        if self.local is not None:
+            self.local.bind(views)
+        for worker in self.workers:
+            if isinstance(worker, ProcessHost):
+                worker.connect(views, workers)
+            else:
+                connect_thread(worker, views)
+        return views
+
+    def _abandon(self) -> None:
+        hurry = self.give_up_at is not None
+        deadline = time.monotonic() + (0.0 if hurry else CLOSE_TIMEOUT_S)
+        for worker in self.workers:
+            if not isinstance(worker, ProcessHost):
+                worker.link.send(None)
+        for worker in self.workers:
+            worker.close(deadline)
+        if self.local is not None:
+            self.local.close()
+        if self.block is not None:
+            self.block.close()
+
+
+def _build_here(own: Assignment) -> EnvRange:
+    try:
+        return EnvRange(own.config, [recipe.build for recipe in own.recipes])
+    except Exception as error:
+        first = own.config.env_ids.start
+        raise EnvFailed("could not be built", None, [RemoteError.of(error, first)]) from error
+
+
+def _first_word(worker: WorkerHost) -> Described:
+    word = worker._receive()
+    if isinstance(word, RemoteError):
+        raise EnvFailed("could not be built", worker.worker, [word], _import_hint(word))
+    if not isinstance(word, Described):
+        raise WorkerDied(worker.worker, worker.env_ids, f"sent {type(word).__name__} instead of a description")
+    return word
+
+
+def _import_hint(error: RemoteError) -> str:
+    if error.type_name in ("ModuleNotFoundError", "ImportError"):
+        return "Hint: the worker looks for modules where this program does (sys.path); is the package installed there?"
+    return ""

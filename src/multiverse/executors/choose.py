@@ -1,0 +1,156 @@
+"""`auto`: which executor, from one throwaway env stepped for a moment in a worker, never the user's own envs.
+
+The choice is a small cost model with one measured number, what a step of the bare env takes. Handing work to
+other processes and collecting it costs the same whatever the env does; it pays as soon as the steps it takes off
+the caller cost more than that.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from multiverse.adapters.env_source import Recipe
+from multiverse.contracts.errors import InvalidRequest, MultiverseError
+from multiverse.contracts.plan import ExecutorName, Plan, StartMethod, Waiting
+from multiverse.executors import assemble, machine
+from multiverse.executors.env_range import EnvRange
+from multiverse.executors.process import usable_here
+
+log = logging.getLogger("multiverse")
+
+PROBE_S, PROBE_STEPS, WARM_UP_STEPS = 0.2, 1_000, 10
+SLOW_BUILD_S = 2.0
+HAND_OVER_S = 12e-6  # ring, wake, collect: per batch
+PER_WORKER_S = 2e-6  # the same for each worker more
+PER_STEP_S = 1.2e-6  # what we add to a bare step, wherever it runs
+WORTH_IT = 0.9  # hybrid must promise at least this much less time than serial
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What one throwaway env showed."""
+
+    step_s: float
+    in_process: bool
+
+
+def decide(
+    executor: ExecutorName,
+    workers: int | None,
+    start_method: StartMethod | None,
+    waiting: Waiting,
+    recipes: Sequence[Recipe],
+) -> Plan:
+    """The plan for what the caller asked, with everything left open filled in."""
+    if workers is not None and workers < 1:
+        raise InvalidRequest(f"workers={workers}: at least 1 (executor='serial' has none)")
+    num_envs = len(recipes)
+    if executor != "auto":
+        return _plan(executor, num_envs, workers, start_method, waiting, "as asked")
+    if num_envs == 1:
+        return _plan("serial", num_envs, None, None, waiting, "auto: one env")
+    if machine.usable_cores() == 1:
+        return _plan("serial", num_envs, None, None, waiting, "auto: one usable core")
+    if not usable_here():
+        return _plan("serial", num_envs, None, None, waiting, "auto: no worker processes on this platform")
+    plan = _by_probe(recipes, workers, start_method, waiting)
+    log.info("executor=%s", plan)
+    return plan
+
+
+def _by_probe(
+    recipes: Sequence[Recipe], workers: int | None, start_method: StartMethod | None, waiting: Waiting
+) -> Plan:
+    num_envs = len(recipes)
+    hybrid = _plan("hybrid", num_envs, workers, start_method, waiting, "")
+    try:
+        probe = probe_env(recipes[0], hybrid.start_method)
+    except MultiverseError as error:
+        # Whatever is wrong shows again, in full, where the user's own envs are built.
+        return _plan("serial", num_envs, None, None, waiting, f"auto: the probe failed ({type(error).__name__})")
+    if probe is None:
+        return _plan(
+            "hybrid", num_envs, workers, start_method, waiting, f"auto: an env takes over {SLOW_BUILD_S:.0f} s to build"
+        )
+    if probe.in_process:
+        return _plan("serial", num_envs, None, None, waiting, "auto: the env says metadata['in_process']")
+    alone, shared = predicted(probe.step_s, num_envs, hybrid.workers)
+    name: ExecutorName = "hybrid" if shared < WORTH_IT * alone else "serial"
+    why = (
+        f"auto: a step takes {probe.step_s * 1e6:.1f} µs; {num_envs} envs expected to take "
+        f"{alone * 1e6:.0f} µs serial, {shared * 1e6:.0f} µs hybrid"
+    )
+    return _plan(name, num_envs, workers, start_method, waiting, why)
+
+
+def predicted(step_s: float, num_envs: int, workers: int) -> tuple[float, float]:
+    """(serial, hybrid) seconds for one step of all envs."""
+    each = step_s + PER_STEP_S
+    largest_share = -(-num_envs // (workers + 1))
+    return num_envs * each, largest_share * each + HAND_OVER_S + workers * PER_WORKER_S
+
+
+def probe_env(recipe: Recipe, start_method: StartMethod | None) -> Probe | None:
+    """Build one env in a worker and step it for a moment; None if building takes too long."""
+    plan = Plan("process", 1, start_method, "park", "probe")
+    started = assemble.start(plan, [recipe], "next_step", False, None, patience_s=SLOW_BUILD_S)
+    if started is None:
+        return None
+    executor, description = started
+    try:
+        in_process = bool(description.metadata.get("in_process"))
+        if in_process:
+            return Probe(0.0, True)
+        (step_s,) = executor.run(_time_steps, {executor.hosts[0]: ()}).values()
+        return Probe(step_s, False)
+    finally:
+        executor.close()
+
+
+def _time_steps(envs: EnvRange) -> float:
+    """Seconds a step takes, resets included; runs in the worker."""
+    env = envs.envs[0]
+    space = env.description.groups[0].action_space
+    space.seed(0)
+    actions = [space.sample() for _ in range(64)]
+    env.reset(0, None, None)
+    give_up = time.perf_counter() + PROBE_S
+
+    def steps(count: int) -> tuple[int, float]:
+        begun = time.perf_counter()
+        for k in range(count):
+            ended, _ = env.step(actions[k % 64])
+            if ended:
+                env.reset(None, None, None)
+            if time.perf_counter() > give_up:
+                return k + 1, time.perf_counter() - begun
+        return count, time.perf_counter() - begun
+
+    warm, seconds = steps(WARM_UP_STEPS)
+    if warm == WARM_UP_STEPS and time.perf_counter() < give_up:
+        warm, seconds = steps(PROBE_STEPS)
+    return seconds / warm
+
+
+def _plan(
+    name: Any, num_envs: int, workers: int | None, start_method: StartMethod | None, waiting: Waiting, why: str
+) -> Plan:
+    cores = machine.usable_cores()
+    default = {"serial": 0, "thread": cores, "process": cores, "hybrid": max(1, cores - 1)}
+    if name not in default:
+        raise InvalidRequest(f"executor={name!r}: one of auto, {', '.join(default)}")
+    most = num_envs - 1 if name == "hybrid" else num_envs
+    if name == "hybrid" and num_envs == 1:
+        name, why = "serial", f"{why}: one env has nothing to share out"
+    count = 0 if name == "serial" else min(workers or default[name], most)
+    if workers is not None and name != "serial" and workers > most:
+        log.warning("workers=%d for %d envs: using %d, since a worker needs at least one env", workers, num_envs, count)
+    processes = name in ("process", "hybrid")
+    spin = waiting == "spin" or (waiting == "auto" and processes)
+    return Plan(
+        name, count, (start_method or "forkserver") if processes else None, "spin" if spin else "park", why
+    )

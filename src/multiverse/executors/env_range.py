@@ -1,0 +1,279 @@
+"""A range of envs and how they are stepped: the same code wherever they run, in the caller, a thread or a process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from multiverse.contracts.env import Env
+from multiverse.contracts.errors import InEnv, RemoteError
+from multiverse.contracts.infos import Infos
+from multiverse.contracts.layout import (
+    ACTIONS,
+    EPISODE_LENGTHS,
+    EPISODE_RETURNS,
+    EPISODES,
+    FINAL_OBSERVATIONS,
+    OBSERVATIONS,
+    REWARDS,
+    STEPPING,
+    TERMINATED,
+    TRUNCATED,
+    FieldName,
+    leaves,
+)
+from multiverse.contracts.plan import Autoreset
+from multiverse.contracts.reset_plan import ResetPlan, ResetRequest
+from multiverse.contracts.views import Views
+from multiverse.memory.info_columns import Column, InfoWriter
+from multiverse.memory.space_rows import actions_reader, slot_rows
+
+EXTRAS, WROTE_INFOS, ENDED, FAILED = 1, 2, 4, 8
+"""Flags of a finished step: something came by pipe; info columns were used; an episode ended; an env raised."""
+
+
+@dataclass(slots=True)
+class Extras:
+    """What a step has to say that the block cannot hold; keys are env ids."""
+
+    columns: list[Column] = field(default_factory=list)
+    infos: dict[int, Infos] = field(default_factory=dict)
+    final_infos: dict[int, Infos] = field(default_factory=dict)
+    objects: dict[FieldName, list[Any]] = field(default_factory=dict)  # of this range's rows
+    failures: list[RemoteError] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class RangeConfig:
+    """What a range needs to know besides its envs."""
+
+    env_ids: range
+    autoreset: Autoreset
+    with_infos: bool
+    reset_plan: ResetPlan | None
+
+
+class EnvRange:
+    """Hosts a contiguous range of envs; every call returns after all of them are done."""
+
+    def __init__(self, config: RangeConfig, build: Sequence[Callable[[], Env]]) -> None:
+        self.config = config
+        self.envs: list[Env] = []
+        try:
+            for make in build:
+                self.envs.append(make())
+        except BaseException:
+            self.close()
+            raise
+
+    def bind(self, views: Views) -> None:
+        """Take this range's rows; before this nothing can be stepped or reset."""
+        ids = self.config.env_ids
+        self._rows = rows = slice(ids.start, ids.stop)
+        for env_id, env in zip(ids, self.envs):
+            env.bind(slot_rows(views, env_id))
+        (group,) = views.layout.groups
+        self._read_actions = actions_reader(group.action_space, views, (group.name, ACTIONS), rows)
+        self._stepping = views[STEPPING][rows]
+        self._episodes = views[EPISODES]
+        self._lengths, self._returns = views[EPISODE_LENGTHS][rows], views[(group.name, EPISODE_RETURNS)][rows]
+        self._rewards = views[(group.name, REWARDS)][rows]
+        self._ended_columns = [views[(group.name, name)] for name in (TERMINATED, TRUNCATED)]
+        self._info_writer = InfoWriter(views, rows)
+        self._over = [False] * len(ids)  # the env's last step ended its episode
+        self._any_over = False
+        self._views = views
+        self._finals = self._final_fields() if views.layout.with_final_observations else []
+        self._objects = [name for name in views.objects if name[1] != ACTIONS]
+        self._extras = Extras()
+        self._episodes[rows] = -1
+
+    # -- stepping --------------------------------------------------------------------------------------------
+    def step(self, only_some: bool = False) -> int:
+        """Step every env of the range (or those marked in the block); returns flags."""
+        actions = self._read_actions()
+        if only_some:
+            chosen: Iterable[int] = np.flatnonzero(self._stepping).tolist()
+        else:
+            chosen = range(len(self.envs))
+        fresh = self._forget_ended_episodes(chosen) if self._any_over else ()
+        next_step = self.config.autoreset == "next_step"
+        same_step = self.config.autoreset == "same_step"
+        writer, with_infos, over = self._info_writer, self.config.with_infos, self._over
+        writer.clear()
+        failures: list[RemoteError] = []
+        any_ended = False
+        envs = self.envs
+        for i in chosen:
+            try:
+                if next_step and over[i]:
+                    info = self._begin_after_end(i)
+                else:
+                    ended, info = envs[i].step(actions[i])
+                    if ended:
+                        any_ended = True
+                        over[i] = True
+                        if same_step:
+                            info = self._end_and_begin(i, info)
+            except Exception as error:
+                failures.append(RemoteError.of(error, self.config.env_ids[i]))
+                continue
+            if info and with_infos:
+                left = writer.write(i, info)
+                if left:
+                    self._extras.infos[self.config.env_ids[i]] = left
+        self._count(chosen, only_some, fresh if next_step else ())
+        if any_ended:
+            self._any_over = True
+        if failures:
+            self._extras.failures = failures
+        return self._flags(any_ended)
+
+    def _forget_ended_episodes(self, chosen: Iterable[int]) -> list[int]:
+        """Episode statistics stay readable until the env's next step; then they start anew."""
+        begun = [i for i in chosen if self._over[i]]
+        for i in begun:
+            self._returns[i] = 0.0
+            self._lengths[i] = 0
+            if self.config.autoreset != "next_step":
+                self._over[i] = False
+        self._any_over = any(self._over)
+        return begun
+
+    def _count(self, chosen: Iterable[int], only_some: bool, resets: Iterable[int]) -> None:
+        if only_some:
+            rows = np.fromiter(chosen, dtype=np.intp)
+            self._returns[rows] += self._rewards[rows]
+            self._lengths[rows] += 1
+        else:
+            np.add(self._returns, self._rewards, self._returns)
+            np.add(self._lengths, 1, self._lengths)
+        for i in resets:  # a step that was a reset is not a step of its episode
+            self._lengths[i] = 0
+
+    def _begin_after_end(self, i: int) -> Infos:
+        """next_step: the step after an episode's end is the next one's reset; its action is ignored."""
+        info = self._begin_episode(i)
+        self._rewards[i] = 0.0
+        self._over[i] = False
+        self._any_over = any(self._over)
+        self._clear_ended(i)
+        return info
+
+    def _end_and_begin(self, i: int, info: Infos) -> Infos:
+        """same_step: keep the final observation and info, then begin the next episode at once."""
+        env_id = self.config.env_ids[i]
+        for final, current in self._finals:
+            final[env_id] = current[env_id]
+        if self.config.with_infos:
+            self._extras.final_infos[env_id] = info
+        return self._begin_episode(i)
+
+    def _begin_episode(self, i: int, request: ResetRequest | None = None) -> Infos:
+        """Every reset goes through here: the plan's word first, then what the caller said explicitly."""
+        env_id = self.config.env_ids[i]
+        episode = int(self._episodes[env_id]) + 1
+        self._episodes[env_id] = episode
+        seed = options = task = None
+        if self.config.reset_plan is not None:
+            planned = self.config.reset_plan(env_id, episode)
+            seed, options, task = planned.seed, planned.options, planned.task
+        if request is not None:
+            seed = request.seed if request.seed is not None else seed
+            options = request.options if request.options is not None else options
+            task = request.task if request.task is not None else task
+        return self.envs[i].reset(seed, options, task)
+
+    def _flags(self, any_ended: bool) -> int:
+        extras = self._extras
+        extras.columns = self._info_writer.take_announcements() if self._info_writer.announced else []
+        if self._objects:
+            extras.objects = {name: self._views.objects[name][self._rows] for name in self._objects}
+        flags = ENDED if any_ended else 0
+        if self._info_writer.wrote:
+            flags |= WROTE_INFOS
+        if extras.failures:
+            flags |= FAILED | EXTRAS
+        if extras.columns or extras.infos or extras.final_infos or extras.objects:
+            flags |= EXTRAS
+        return flags
+
+    def take_action_objects(self, objects: dict[FieldName, list[Any]]) -> None:
+        """Actions of this range that came by pipe."""
+        for name, values in objects.items():
+            self._views.objects[name][self._rows] = values
+
+    def take_extras(self) -> Extras:
+        extras, self._extras = self._extras, Extras()
+        return extras
+
+    def _final_fields(self) -> list[tuple[Any, Any]]:
+        """Pairs (final, current) of every leaf, as arrays or lists that are indexed by slot alike."""
+        views = self._views
+        pairs: list[tuple[Any, Any]] = []
+        for group in views.layout.groups:
+            for leaf in leaves(group.observation_space):
+                source = views.arrays if leaf.numeric else views.objects
+                final = source[(group.name, FINAL_OBSERVATIONS, *leaf.path)]
+                pairs.append((final, source[(group.name, OBSERVATIONS, *leaf.path)]))
+        return pairs
+
+    def _clear_ended(self, i: int) -> None:
+        env_id = self.config.env_ids[i]
+        for column in self._ended_columns:
+            column[env_id] = False
+
+    # -- everything else: run by the worker loop's one generic command -----------------------------------------
+    def reset(self, requests: dict[int, ResetRequest]) -> tuple[dict[int, Infos], Extras]:
+        """Begin an episode in each env named; returns infos by env id, and the objects the block cannot hold."""
+        infos: dict[int, Infos] = {}
+        failures: list[RemoteError] = []
+        for env_id, request in requests.items():
+            i = env_id - self.config.env_ids.start
+            try:
+                infos[env_id] = self._begin_episode(i, request)
+            except Exception as error:
+                failures.append(RemoteError.of(error, env_id))
+                continue
+            self._over[i] = False
+            self._clear_ended(i)
+            self._rewards[i] = 0.0
+            self._returns[i] = 0.0
+            self._lengths[i] = 0
+        self._any_over = any(self._over)
+        self._extras.failures = failures
+        self._flags(False)
+        return (infos if self.config.with_infos else {}), self.take_extras()
+
+    def call(self, env_ids: Sequence[int], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        return self._each(env_ids, lambda env, _: env.call(name, args, kwargs))
+
+    def set_attr(self, env_ids: Sequence[int], name: str, values: Sequence[Any]) -> None:
+        self._each(env_ids, lambda env, i: env.set_attr(name, values[i]))
+
+    def render(self, env_ids: Sequence[int]) -> list[Any]:
+        return self._each(env_ids, lambda env, _: env.render())
+
+    def _each(self, env_ids: Sequence[int], action: Callable[[Env, int], Any]) -> list[Any]:
+        results = []
+        for i, env_id in enumerate(env_ids):
+            try:
+                results.append(action(self.envs[env_id - self.config.env_ids.start], i))
+            except Exception as error:
+                raise InEnv(env_id, error) from error
+        return results
+
+    def close(self) -> None:
+        """Close every env, also when one of them raises; the first error is raised afterwards."""
+        first: Exception | None = None
+        envs, self.envs = self.envs, []
+        for env in envs:
+            try:
+                env.close()
+            except Exception as error:
+                first = first or error
+        if first is not None:
+            raise first

@@ -1,0 +1,186 @@
+"""The executor: some hosts, the arrays they share, and how to wait for them. Where envs run is decided elsewhere."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from multiverse.contracts.errors import EnvFailed, WorkerDied
+from multiverse.contracts.views import Views
+from multiverse.executors.env_range import EXTRAS, FAILED, Extras
+from multiverse.executors.hosts import Host, LocalHost, RunFunction, WorkerHost
+from multiverse.memory.block import Block
+from multiverse.memory.waiting import Bedroom, Waiting
+
+CLOSE_TIMEOUT_S = 5.0
+
+_live: weakref.WeakSet[Executor] = weakref.WeakSet()
+
+
+def _close_live() -> None:
+    """At interpreter exit: end the workers of vector envs nobody closed, before the fork server goes."""
+    for executor in list(_live):
+        executor.close()
+
+
+class Executor:
+    """Steps hosts together or one by one. One caller at a time; a forked copy of it does nothing at close."""
+
+    def __init__(self, hosts: Sequence[Host], views: Views, spin: bool, block: Block | None) -> None:
+        self.hosts = list(hosts)
+        self.views = views
+        self._block = block
+        self._local = next((h for h in hosts if isinstance(h, LocalHost)), None)
+        self._workers = [h for h in hosts if isinstance(h, WorkerHost)]
+        self._waiting, self._bedroom = Waiting(spin), Bedroom()
+        self._dead: list[WorkerHost] = []
+        self._owner = os.getpid()
+        _live.add(self)
+        atexit.unregister(_close_live)
+        atexit.register(_close_live)  # again, to come before whatever was registered since
+        for worker in self._workers:
+            self._bedroom.add_doorbell(worker.mailbox.reply_bell.wait_fd, worker.mailbox.reply_bell.drain)
+            if worker.life.sentinel is not None:
+                self._bedroom.add_sentinel(worker.life.sentinel, lambda w=worker: self._dead.append(w))  # type: ignore[misc]
+
+    # -- lock-step -------------------------------------------------------------------------------------------
+    def step_all(self) -> int:
+        """Every env one step; the actions are in the block. Returns the hosts' flags together."""
+        flags = 0
+        try:
+            for worker in self._workers:
+                worker.post_step(False)
+            if self._local is not None:
+                self._local.post_step(False)
+                self._local.step_now()
+            for worker in self._workers:
+                if not self._waiting.look(worker.answered):
+                    self._sleep_until(worker.answered, [worker], None)
+            for host in self.hosts:
+                host.pending = False
+                flags |= host.flags
+        except BaseException:
+            self._complete_posts({host: False for host in self.hosts})
+            raise
+        return flags
+
+    # -- first come, first served ----------------------------------------------------------------------------
+    @property
+    def pending(self) -> list[Host]:
+        return [h for h in self.hosts if h.pending]
+
+    def post_step(self, hosts: Mapping[Host, bool]) -> None:
+        """Ask hosts to step: all their envs, or (True) only those marked in the block."""
+        try:
+            for host, only_some in hosts.items():
+                host.post_step(only_some)
+        except BaseException:
+            self._complete_posts(hosts)
+            raise
+
+    def _complete_posts(self, hosts: Mapping[Host, bool]) -> None:
+        """An interrupt (Ctrl-C) hit somewhere in asking or waiting: after this every host has been asked, once."""
+        for host, only_some in hosts.items():
+            if not host.pending:
+                host.post_step(only_some)
+            elif isinstance(host, WorkerHost):
+                host.post_again()
+
+    def wait(self, sizes: Mapping[Host, int], enough_envs: int, deadline: float | None) -> list[Host]:
+        """Those of the hosts asked (with the envs each was asked for) that are done, as soon as they hold enough.
+
+        Empty if the deadline passed first: then everything stays pending.
+        """
+        local = self._local if self._local in sizes else None
+        if local is not None and not local.answered():
+            local.step_now()
+        workers = [h for h in sizes if isinstance(h, WorkerHost)]
+        missing = enough_envs - (sizes[local] if local is not None else 0)
+
+        def enough() -> bool:
+            return sum(sizes[w] for w in workers if w.answered()) >= missing
+
+        if not self._waiting.look(enough):
+            self._sleep_until(enough, workers, deadline)
+            if not enough():
+                return []
+        done: list[Host] = [h for h in sizes if h.answered()]
+        for host in done:
+            host.pending = False
+        return done
+
+    def _sleep_until(self, enough: Callable[[], bool], workers: Sequence[WorkerHost], deadline: float | None) -> None:
+        """Sleep over doorbells and signs of death, until enough, a death among `workers`, or the deadline."""
+        while not enough():
+            for worker in self._dead:
+                if worker in workers and not worker.answered():
+                    raise worker.died()
+            if not self._bedroom.sleep(deadline):
+                return
+
+    # -- everything else -------------------------------------------------------------------------------------
+    def run(self, function: RunFunction, arguments: Mapping[Host, tuple[Any, ...]]) -> dict[Host, Any]:
+        """function(env_range, *arguments) on each host named, side by side; all are waited for before an error is raised."""
+        workers = [h for h in arguments if isinstance(h, WorkerHost)]
+        for worker in workers:
+            worker.post_run(function, arguments[worker])
+        results: dict[Host, Any] = {}
+        errors: list[Exception] = []
+        if self._local is not None and self._local in arguments:
+            try:
+                results[self._local] = self._local.run(function, arguments[self._local])
+            except Exception as error:
+                errors.append(error)
+        self._sleep_until(lambda: all(w.answered() for w in workers), workers, None)
+        for worker in workers:
+            try:
+                results[worker] = worker.finish_run()
+            except (EnvFailed, WorkerDied) as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return results
+
+    def discard_pending(self) -> None:
+        """Wait for whatever is under way and forget its results: nobody will be handed them."""
+        pending = self.pending
+        for host in pending:
+            if isinstance(host, WorkerHost):
+                self._sleep_until(host.answered, [host], None)
+            host.discard()
+
+    def extras_of(self, hosts: Sequence[Host]) -> list[tuple[Host, Extras]]:
+        """What finished hosts have to say beyond the block; every host is read before any error is raised."""
+        found = [(host, host.take_extras()) for host in hosts if host.flags & EXTRAS]
+        failed = [(h, e) for h, e in found if h.flags & FAILED]
+        if failed:
+            failures = [f for _, extras in failed for f in extras.failures]
+            raise EnvFailed("raised in step", failed[0][0].worker, failures)
+        return found
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """End every worker within the deadline, whatever it is doing; twice without harm."""
+        if os.getpid() != self._owner:
+            return  # a forked copy of the caller: the workers are not its children
+        _live.discard(self)
+        deadline = time.monotonic() + timeout_s
+        errors: list[Exception] = []
+        for worker in self._workers:
+            worker.ask_to_close()
+        for host in self.hosts:
+            try:
+                if isinstance(host, LocalHost):
+                    host.close()
+                else:
+                    host.close(deadline)
+            except Exception as error:
+                errors.append(error)
+        self.hosts, self._workers, self._local = [], [], None
+        if self._block is not None:
+            self._block.close()
+        if errors:
+            raise errors[0]

@@ -1,0 +1,190 @@
+"""Hosts: whoever runs a range of envs. The executor sees only this; serial, thread, process and hybrid are choices of hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from multiverse.contracts.errors import EnvFailed, RemoteError, RequestPending, WorkerDied
+from multiverse.contracts.layout import ACTIONS, FieldName
+from multiverse.contracts.views import Views
+from multiverse.executors.env_range import EXTRAS, FAILED, EnvRange, Extras
+from multiverse.executors.worker_loop import CLOSE, RUN, STEP, STEP_SOME, WITH_OBJECTS, Described, describe
+from multiverse.memory.link import Link, LinkBroken
+from multiverse.memory.mailbox import Mailbox
+
+RunFunction = Callable[..., Any]
+"""function(env_range, *arguments): run where the envs are."""
+
+
+class LocalHost:
+    """The caller's own share: asked for like any other, stepped when the caller waits."""
+
+    worker = None
+
+    def __init__(self, envs: EnvRange) -> None:
+        self.env_ids = envs.config.env_ids
+        self._envs = envs
+        self.pending = False
+        self.flags = 0
+        self._only_some = False
+        self._done = True
+        self._torn = False  # interrupted in the middle: some of its envs have stepped, some have not
+
+    def described(self) -> Described:
+        return describe(self._envs)
+
+    def bind(self, views: Views) -> None:
+        self._envs.bind(views)
+
+    def post_step(self, only_some: bool) -> None:
+        self._only_some, self._done, self.pending = only_some, False, True
+
+    def answered(self) -> bool:
+        return self._done
+
+    def step_now(self) -> None:
+        if self._torn:
+            raise RequestPending("the caller's own envs were interrupted in the middle of a step: reset() or close()")
+        self._torn = True
+        self.flags = self._envs.step(self._only_some)
+        self._torn, self._done = False, True
+
+    def discard(self) -> None:
+        self.pending = self._torn = False
+        self._done = True
+        self._envs.take_extras()
+
+    def take_extras(self) -> Extras:
+        return self._envs.take_extras()
+
+    def run(self, function: RunFunction, arguments: tuple[Any, ...]) -> Any:
+        try:
+            return function(self._envs, *arguments)
+        except Exception as error:
+            name = getattr(function, "__name__", "run")
+            raise EnvFailed(f"raised in {name}", None, [RemoteError.of(error)]) from error
+
+    def close(self) -> None:
+        self._envs.close()
+
+
+class WorkerHost:
+    """A worker seen from the caller: commands through its mailbox, objects through its link."""
+
+    def __init__(self, worker: int, env_ids: range, link: Link, life: Life) -> None:
+        self.worker, self.env_ids, self.link, self.life = worker, env_ids, link, life
+        self.pending = False
+        self._running = False
+        self._asked = (0, 0)  # the last command, with its sequence number
+        self._function = "start"
+        self.mailbox: Mailbox
+
+    def bind(self, mailbox: Mailbox, views: Views) -> None:
+        self.mailbox = mailbox
+        self.answered = mailbox.answered
+        rows = slice(self.env_ids.start, self.env_ids.stop)
+        self._views, self._rows = views, rows
+        self._action_objects = [name for name in views.objects if name[1] == ACTIONS]
+
+    # -- asking ----------------------------------------------------------------------------------------------
+    def post_step(self, only_some: bool) -> None:
+        command = STEP_SOME if only_some else STEP
+        if not self._action_objects:
+            self._asked = (command, self.mailbox.sequence + 1)
+            self.pending = True
+            self.mailbox.post(command)
+            return
+        self._asked = (command | WITH_OBJECTS, self.mailbox.sequence + 1)
+        self.pending = True
+        self.mailbox.post(command | WITH_OBJECTS)
+        objects: dict[FieldName, list[Any]] = {n: self._views.objects[n][self._rows] for n in self._action_objects}
+        self._send(objects)
+
+    def post_run(self, function: RunFunction, arguments: tuple[Any, ...]) -> None:
+        self._asked = (RUN, self.mailbox.sequence + 1)
+        self.pending = self._running = True
+        self._function = getattr(function, "__name__", "run")
+        self.mailbox.post(RUN)
+        self._send((function, arguments))
+
+    def post_again(self) -> None:
+        """After an interrupt anywhere in the last post: complete it."""
+        self.mailbox.post_again(*self._asked)
+
+    # -- the answer ------------------------------------------------------------------------------------------
+    @property
+    def flags(self) -> int:
+        return self.mailbox.flags
+
+    def finish(self) -> None:
+        """The reply's word has been seen."""
+        self.pending = False
+
+    def take_extras(self) -> Extras:
+        extras = self._receive()
+        if isinstance(extras, RemoteError):
+            return Extras(failures=[extras])
+        for name, values in extras.objects.items():
+            self._views.objects[name][self._rows] = values
+        return extras  # type: ignore[no-any-return]
+
+    def finish_run(self) -> Any:
+        self.pending = self._running = False
+        failed = self.flags & FAILED
+        result = self._receive()
+        if failed:
+            raise EnvFailed(f"raised in {self._function}", self.worker, [result])
+        return result
+
+    def discard(self) -> None:
+        """A late reply that nobody asked for any more: take it off the wire and forget it."""
+        self.finish()
+        if self._running or self.flags & EXTRAS:
+            self._running = False
+            self._receive()
+
+    # -- its life --------------------------------------------------------------------------------------------
+    def died(self) -> WorkerDied:
+        self.pending = False
+        doing = self._function if self._asked[0] in (0, RUN) else "step"
+        return WorkerDied(self.worker, self.env_ids, f"{self.life.cause_of_death()} during {doing}")
+
+    def ask_to_close(self) -> None:
+        if hasattr(self, "mailbox") and not self.pending:
+            self.mailbox.post(CLOSE)
+
+    def close(self, deadline: float) -> None:
+        """Wait for its end until the deadline, then force it; give everything back."""
+        self.link.close()
+        self.life.end(deadline)
+        if hasattr(self, "mailbox"):
+            self.mailbox.close()
+
+    def _send(self, message: Any) -> None:
+        try:
+            self.link.send(message)
+        except LinkBroken as error:
+            raise self.died() from error
+
+    def _receive(self) -> Any:
+        try:
+            return self.link.receive()
+        except LinkBroken as error:
+            raise self.died() from error
+
+
+class Life(Protocol):
+    """What keeps a worker going: a thread or a process."""
+
+    @property
+    def sentinel(self) -> int | None:
+        """A descriptor that becomes readable at its end, where there is one."""
+
+    def cause_of_death(self) -> str: ...
+
+    def end(self, deadline: float) -> None:
+        """Wait for its end until the deadline, then force it where that is possible."""
+
+
+Host = LocalHost | WorkerHost

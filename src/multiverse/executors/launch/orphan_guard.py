@@ -1,0 +1,72 @@
+"""A worker must never outlive the process it works for, whatever it is doing at that moment.
+
+Three lines of defence: the fork server watches the caller and kills its workers when it ends; the kernel kills a
+worker whose parent ends (Linux); and where neither holds, a thread in the worker watches the caller.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import threading
+import time
+
+from multiverse.memory import platform
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(expected_parent: int) -> bool:
+    """Ask the kernel to kill this process when its parent's starting thread ends; False where it cannot."""
+    if sys.platform != "linux" or platform.fallback_forced():
+        return False
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        return False
+    if os.getppid() != expected_parent:  # it died before the kernel was asked: the signal is not retroactive
+        os._exit(1)
+    return True
+
+
+def watch_process(pid: int) -> None:
+    """Start a thread that kills this process group as soon as process `pid`, our parent, has ended."""
+    threading.Thread(target=_kill_self_after, args=(pid,), name="orphan-guard", daemon=True).start()
+
+
+def _kill_self_after(pid: int) -> None:
+    wait_for_end(pid)
+    kill_group(os.getpid())
+
+
+def wait_for_end(pid: int) -> None:
+    """Return when the parent process `pid` has ended."""
+    if platform.has_pidfd():
+        try:
+            fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        try:
+            select.select([fd], [], [])
+        finally:
+            os.close(fd)
+        return
+    while os.getppid() == pid:
+        time.sleep(0.2)  # no descriptor to wait on here: macOS
+
+
+def lead_own_group() -> None:
+    """Become the leader of a process group, so that whatever an env starts can be ended with its worker."""
+    try:
+        os.setpgid(0, 0)
+    except OSError:  # a session leader already has its own
+        pass
+
+
+def kill_group(pid: int) -> None:
+    """Kill the group that `pid` leads: the worker and whatever its envs have started."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass

@@ -1,0 +1,140 @@
+"""The three ways to start a worker process, behind one handle."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from multiverse.contracts.errors import PreflightError
+from multiverse.contracts.plan import StartMethod
+from multiverse.executors.launch import fork_server, orphan_guard
+from multiverse.executors.launch.first_steps import flush_output, run_as_worker
+from multiverse.memory import platform
+
+START_DEADLINE_S = 60.0
+
+caller_fds: set[int] = set()
+"""Descriptors of ours that a forked worker must not keep: it would hide the other side's end from its owner."""
+
+
+class WorkerProcess(Protocol):
+    """A started worker process."""
+
+    pid: int
+
+    @property
+    def sentinel(self) -> int:
+        """A descriptor that becomes readable when the process has ended."""
+
+    def exit_code(self, timeout_s: float) -> int | None:
+        """Its exit code (negative: the signal that killed it), or None if it has not ended in time."""
+
+    def kill(self) -> None:
+        """End it and whatever its envs have started, now."""
+
+    def release(self) -> None:
+        """Give the handle's own descriptor back."""
+
+
+class ServedProcess:
+    """Started by the fork server, which reaps it and passes its exit status on."""
+
+    LOST = -signal.SIGKILL  # with the server gone the kernel has killed its workers
+
+    def __init__(self, how: bytes, fds: list[int]) -> None:
+        self.sentinel = fork_server.fork_server().start(how, fds)
+        caller_fds.add(self.sentinel)
+        pid = fork_server.read_status(self.sentinel, START_DEADLINE_S)
+        if pid is None:
+            self.release()
+            raise PreflightError("the fork server ended before it could start a worker; see its message above")
+        self.pid = pid
+        self._exit_code: int | None = None
+
+    def exit_code(self, timeout_s: float) -> int | None:
+        if self._exit_code is None and self.sentinel >= 0:
+            ready, _, _ = select.select([self.sentinel], [], [], timeout_s)
+            if ready:
+                status = fork_server.read_status(self.sentinel, 0)
+                self._exit_code = self.LOST if status is None else status
+        return self._exit_code
+
+    def kill(self) -> None:
+        if self.exit_code(0) is None:
+            orphan_guard.kill_group(self.pid)
+
+    def release(self) -> None:
+        if self.sentinel >= 0:
+            caller_fds.discard(self.sentinel)
+            os.close(self.sentinel)
+            self.sentinel = -1
+
+
+class ForkedProcess:
+    """Forked from the caller itself: everything the caller has loaded is there, nothing is pickled."""
+
+    def __init__(self, run: Callable[[], int]) -> None:
+        flush_output()  # or the child would print it again
+        caller, from_main = os.getpid(), threading.current_thread() is threading.main_thread()
+        alive_r, alive_w = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(alive_r)
+            run_as_worker(run, lambda: _let_go_of_caller(caller, from_main))
+        os.close(alive_w)
+        self._exit_code: int | None = None
+        if platform.has_pidfd():
+            os.close(alive_r)
+            self.sentinel = os.pidfd_open(self.pid)
+        else:
+            self.sentinel = alive_r  # ends when the child, its only writer, ends
+        caller_fds.add(self.sentinel)
+
+    def exit_code(self, timeout_s: float) -> int | None:
+        deadline = time.monotonic() + timeout_s
+        while self._exit_code is None:
+            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                orphan_guard.kill_group(self.pid)
+                _, status = os.waitpid(self.pid, 0)
+                self._exit_code = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() >= deadline:
+                return None
+            else:
+                select.select([self.sentinel], [], [], max(0.0, deadline - time.monotonic()))
+        return self._exit_code
+
+    def kill(self) -> None:
+        if self.exit_code(0) is None:
+            orphan_guard.kill_group(self.pid)
+
+    def release(self) -> None:
+        if self.sentinel >= 0:
+            caller_fds.discard(self.sentinel)
+            os.close(self.sentinel)
+            self.sentinel = -1
+
+
+def _let_go_of_caller(caller: int, from_main: bool) -> None:
+    """In a forked child: arm the guard, and close what belongs to the caller."""
+    # The kernel's signal comes when the *thread* that forked ends: only the main thread lives long enough.
+    if not (from_main and orphan_guard.die_with_parent(caller)):
+        orphan_guard.watch_process(caller)
+    server = fork_server._server
+    for fd in (*caller_fds, *(server.fds if server is not None else ())):
+        try:
+            os.close(fd)
+        except OSError:
+            pass
+    caller_fds.clear()
+
+
+def launch(method: StartMethod, fds: list[int], run_forked: Callable[[], int]) -> WorkerProcess:
+    """Start a worker that gets `fds` (or, forked, runs `run_forked` in a copy of this process)."""
+    if method == "fork":
+        return ForkedProcess(run_forked)
+    return ServedProcess(fork_server.FORK if method == "forkserver" else fork_server.SPAWN, fds)

@@ -1,0 +1,78 @@
+"""What this machine really gives us: cores and memory inside a container's limits, descriptors."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import psutil
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def usable_cores() -> int:
+    """The smaller of CPU affinity and the container's quota, at least 1."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cpu_quota()
+    return max(1, min(affinity, math.ceil(quota) if quota is not None else affinity))
+
+
+def cpu_quota(root: Path = _CGROUP) -> float | None:
+    """Cores the container may use, or None without a limit. Reads cgroup v2, then v1."""
+    for directory in _own_directories(root):
+        limit = _first_line(directory / "cpu.max")
+        if limit is not None:
+            quota, _, period = limit.partition(" ")
+            if quota != "max":
+                return int(quota) / int(period or 100_000)
+    quota_v1 = _first_line(root / "cpu" / "cpu.cfs_quota_us")
+    period_v1 = _first_line(root / "cpu" / "cpu.cfs_period_us")
+    if quota_v1 is not None and period_v1 is not None and int(quota_v1) > 0:
+        return int(quota_v1) / int(period_v1)
+    return None
+
+
+def memory_available(root: Path = _CGROUP) -> int:
+    """Bytes that can still be had: the smaller of the machine's and the container's."""
+    available = psutil.virtual_memory().available
+    for directory in _own_directories(root):
+        limit, used = _first_line(directory / "memory.max"), _first_line(directory / "memory.current")
+        if limit is not None and used is not None and limit != "max":
+            available = min(available, max(0, int(limit) - int(used)))
+    return available
+
+
+def descriptor_limits() -> tuple[int, int] | None:
+    """(soft, hard) limit of open files, or None where there is none."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    return resource.getrlimit(resource.RLIMIT_NOFILE)
+
+
+def open_descriptors() -> int:
+    try:
+        return psutil.Process().num_fds()
+    except (AttributeError, psutil.Error):
+        return 0
+
+
+def _own_directories(root: Path) -> list[Path]:
+    """This process's cgroup (v2) and every one above it: the tightest limit counts, wherever it is set."""
+    own = _first_line(Path("/proc/self/cgroup")) if root == _CGROUP else None
+    relative = own.partition("::")[2].strip("/") if own and own.startswith("0::") else ""
+    directory = root / relative
+    found = [directory]
+    while directory != root and root in directory.parents:
+        directory = directory.parent
+        found.append(directory)
+    return found
+
+
+def _first_line(path: Path) -> str | None:
+    try:
+        return path.read_text().splitlines()[0].strip()
+    except (OSError, IndexError):
+        return None

@@ -1,0 +1,75 @@
+"""What must hold before anything is started; each thing that does not is explained in one plain message."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+from multiverse.contracts.errors import PreflightError
+from multiverse.contracts.plan import StartMethod
+from multiverse.executors import machine
+from multiverse.executors.process import descriptors_per_worker
+
+log = logging.getLogger("multiverse")
+SPARE_DESCRIPTORS = 64
+
+
+def check_processes(workers: int, start_method: StartMethod) -> None:
+    """Worker processes can be started here, that many, that way."""
+    check_platform()
+    check_fork(start_method)
+    check_descriptors(workers)
+    advise_workers(workers)
+
+
+def check_platform() -> None:
+    if os.name != "posix":
+        raise PreflightError(
+            f"worker processes need Linux or macOS; on {sys.platform} use executor='thread' or executor='serial'"
+        )
+
+
+def check_fork(start_method: StartMethod) -> None:
+    """CUDA does not survive a fork: the child's first call to it fails or hangs."""
+    if start_method != "fork":
+        return
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        raise PreflightError(
+            "CUDA is already in use in this process and does not survive start_method='fork'; "
+            "use start_method='forkserver' (the default), or make the vector env before the first CUDA call"
+        )
+
+
+def check_descriptors(workers: int) -> None:
+    """Enough open files for the workers: raise the soft limit where it is too low, refuse where the hard one is."""
+    limits = machine.descriptor_limits()
+    if limits is None:
+        return
+    import resource
+
+    soft, hard = limits
+    needed = machine.open_descriptors() + workers * descriptors_per_worker() + SPARE_DESCRIPTORS
+    unlimited = resource.RLIM_INFINITY
+    if soft == unlimited or needed <= soft:
+        return
+    if hard != unlimited and needed > hard:
+        raise PreflightError(
+            f"{workers} worker processes need {needed} open files and this process may have {hard} (hard limit); "
+            f"use fewer workers with more envs each, or raise the limit (ulimit -Hn {needed}, as root)"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def advise_workers(workers: int) -> None:
+    """More workers than cores is allowed, and hardly ever what one wants: envs may be many, workers should not."""
+    cores = machine.usable_cores()
+    if workers > cores:
+        log.warning(
+            "%d worker processes share %d usable core%s: a worker can host many envs, so workers=%d is usually faster",
+            workers,
+            cores,
+            "s" * (cores != 1),
+            cores,
+        )

@@ -1,0 +1,123 @@
+"""Worker processes over one shared block. Nothing of the user's `__main__` is imported in them: it travels by value."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Sequence
+
+import cloudpickle
+
+from multiverse.contracts.errors import PreflightError
+from multiverse.contracts.plan import StartMethod
+from multiverse.contracts.views import Views
+from multiverse.executors import worker_loop
+from multiverse.executors.hosts import WorkerHost
+from multiverse.executors.launch import start_methods
+from multiverse.executors.worker_loop import Assignment, LayOut, Surroundings
+from multiverse.memory.block import Block
+from multiverse.memory.doorbell import Doorbell, descriptors_per_doorbell, new_doorbell
+from multiverse.memory.link import PipeLink
+from multiverse.memory.mailbox import CONTROL, Mailbox
+
+
+def descriptors_per_worker() -> int:
+    """Ours while it runs (link, sentinel, two bells), plus the worker's end of the link while it starts."""
+    return 3 + 2 * descriptors_per_doorbell()
+
+
+class ProcessLife:
+    """One incarnation of a worker process."""
+
+    def __init__(self, process: start_methods.WorkerProcess) -> None:
+        self.process = process
+
+    @property
+    def sentinel(self) -> int:
+        return self.process.sentinel
+
+    def cause_of_death(self) -> str:
+        code = self.process.exit_code(1.0)
+        if code is None:
+            return "closed its connection but lives on"
+        if code < 0:
+            try:
+                name = signal.Signals(-code).name
+            except ValueError:
+                name = f"signal {-code}"
+            return f"was killed by {name}"
+        return f"exited with code {code}"
+
+    def end(self, deadline: float) -> None:
+        if self.process.exit_code(max(0.0, deadline - time.monotonic())) is None:
+            self.process.kill()  # also when it is stopped: SIGTERM would stay pending there
+            self.process.exit_code(5.0)
+        self.process.release()
+
+
+class ProcessHost(WorkerHost):
+    """A worker process, with the bells it was started with."""
+
+    def __init__(self, assignment: Assignment, link: PipeLink, life: ProcessLife, bells: tuple[Doorbell, Doorbell]):
+        super().__init__(assignment.worker, assignment.config.env_ids, link, life)
+        self.bells = bells
+        self._fds = [link.fileno(), *bells[0].fds, *bells[1].fds]
+        start_methods.caller_fds.update(self._fds)
+
+    def connect(self, views: Views, workers: int) -> None:
+        """Tell the worker what lies where in the block, which has its size by now."""
+        self.bind(Mailbox(views[CONTROL], self.worker, *self.bells), views)
+        self._send(LayOut(views.layout, workers))
+
+    def close(self, deadline: float) -> None:
+        super().close(deadline)
+        start_methods.caller_fds.difference_update(self._fds)
+        if not hasattr(self, "mailbox"):
+            for bell in self.bells:
+                bell.close()
+
+
+def pickled(assignments: Sequence[Assignment]) -> list[bytes]:
+    """The assignments as bytes, or the reason why they cannot travel: found out before anything is started."""
+    try:
+        return [cloudpickle.dumps(a) for a in assignments]
+    except Exception as error:
+        raise PreflightError(
+            f"the env factory (with its kwargs, wrappers and reset plan) cannot be sent to a worker process: "
+            f"{type(error).__name__}: {error}. Build what cannot be pickled (locks, sockets, open files) inside the "
+            "factory, or use executor='thread', or start_method='fork'"
+        ) from error
+
+
+def start_process(
+    assignment: Assignment, data: bytes, method: StartMethod, block: Block, surroundings: Surroundings
+) -> ProcessHost:
+    ours, theirs = multiprocessing.Pipe(duplex=True)
+    bells = new_doorbell(), new_doorbell()
+    fds = [theirs.fileno(), block.fd, *bells[0].fds, *bells[1].fds]
+
+    def run_forked() -> int:
+        ours.close()
+        return worker_loop.run_process(assignment, PipeLink(theirs), fds)
+
+    try:
+        process = start_methods.launch(method, fds, run_forked)
+    except BaseException:
+        for end in (ours, *bells):
+            end.close()
+        raise
+    finally:
+        theirs.close()
+    host = ProcessHost(assignment, PipeLink(ours), ProcessLife(process), bells)
+    if method != "fork":
+        host._send((surroundings, data))
+    return host
+
+
+def usable_here() -> bool:
+    """Whether worker processes exist on this platform; elsewhere serial and thread do."""
+    return os.name == "posix"
+
+

@@ -1,0 +1,221 @@
+"""What a worker does: build its envs, describe them, then answer commands until it is told to stop.
+
+It knows three commands: step (all data in the block), run (any function over its envs), and close. The same loop
+serves threads and processes; they differ in how objects travel and in where the arrays lie.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+
+from multiverse.adapters.env_source import Recipe
+from multiverse.contracts.env import EnvDescription
+from multiverse.contracts.errors import RemoteError
+from multiverse.contracts.layout import Layout
+from multiverse.contracts.views import Views
+from multiverse.executors.env_range import EXTRAS, FAILED, EnvRange, RangeConfig
+from multiverse.memory.block import Block
+from multiverse.memory.doorbell import doorbell_from
+from multiverse.memory.link import Link, LinkBroken, PipeLink
+from multiverse.memory.mailbox import CONTROL, Mailbox, control_field
+from multiverse.memory.waiting import Bedroom, Waiting
+
+STEP, STEP_SOME, RUN, CLOSE = 1, 2, 3, 4
+WITH_OBJECTS = 16
+"""Added to a step command: actions that the block cannot hold follow by pipe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a process should find as it is in the caller, whenever and by whomever it was started."""
+
+    environ: dict[str, str]
+    cwd: str
+    sys_path: list[str]
+    argv: list[str]
+
+    @classmethod
+    def here(cls) -> Surroundings:
+        return cls(dict(os.environ), os.getcwd(), list(sys.path), list(sys.argv))
+
+    def adopt(self) -> None:
+        kept = {name: os.environ[name] for name in os.environ if name.endswith("_NUM_THREADS")}
+        os.environ.clear()
+        os.environ.update({**kept, **self.environ})
+        os.chdir(self.cwd)
+        sys.path[:], sys.argv[:] = self.sys_path, self.argv
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Everything a worker needs to build its envs."""
+
+    worker: int
+    config: RangeConfig
+    recipes: list[Recipe]
+    spin: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A worker's first word: what its envs are. Differences inside its range are found there, by env id."""
+
+    first: EnvDescription
+    differences: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LayOut:
+    """The caller's answer: how large the block is by now and what lies where."""
+
+    layout: Layout
+    workers: int
+
+
+# -- a worker process ------------------------------------------------------------------------------------------
+def main(fds: list[int]) -> int:
+    """The whole life of a served worker process; its assignment arrives by pipe."""
+    link = PipeLink(Connection(fds[0]))
+    try:
+        surroundings, assignment_bytes = link.receive()
+        try:
+            surroundings.adopt()
+            assignment = pickle.loads(assignment_bytes)
+        except Exception as error:
+            link.send(RemoteError.of(error))
+            return 1
+        return run_process(assignment, link, fds)
+    except LinkBroken:
+        return 0  # the caller closed or died: nobody is waiting for us
+
+
+def run_process(assignment: Assignment, link: PipeLink, fds: list[int]) -> int:
+    """The life of any worker process, served or forked, once it has its assignment."""
+    block, bell_fds = Block(fds[1]), fds[2:]
+    half = len(bell_fds) // 2
+
+    def connect(answer: LayOut) -> tuple[Views, Mailbox]:
+        fields = [control_field(answer.workers), *answer.layout.fields()]
+        arrays = block.views(fields)
+        block.close()
+        bells = doorbell_from(tuple(bell_fds[:half])), doorbell_from(tuple(bell_fds[half:]))
+        return Views.over(answer.layout, arrays), Mailbox(arrays[CONTROL], assignment.worker, *bells)
+
+    def caller_gone() -> None:
+        raise LinkBroken("the caller hung up")
+
+    bedroom = Bedroom()
+    bedroom.add_sentinel(link.fileno(), caller_gone, readable=False)
+    try:
+        work(assignment, link, connect, bedroom)
+    except LinkBroken:
+        pass
+    return 0
+
+
+# -- any worker ------------------------------------------------------------------------------------------------
+def work(
+    assignment: Assignment, link: Link, connect: Callable[[Any], tuple[Views, Mailbox]], bedroom: Bedroom
+) -> None:
+    """Build, describe, bind, serve, close."""
+    try:
+        envs = EnvRange(assignment.config, [recipe.build for recipe in assignment.recipes])
+    except Exception as error:
+        link.send(RemoteError.of(error, assignment.config.env_ids.start))
+        return
+    try:
+        link.send(describe(envs))
+        views, mailbox = connect(link.receive())
+        envs.bind(views)
+        bedroom.add_doorbell(mailbox.request_bell.wait_fd, mailbox.request_bell.drain)
+        serve(envs, link, mailbox, Waiting(assignment.spin), bedroom)
+    finally:
+        envs.close()
+
+
+def describe(envs: EnvRange) -> Described:
+    first = envs.envs[0].description
+    differences = {
+        env_id: difference
+        for env_id, env in zip(envs.config.env_ids, envs.envs)
+        if (difference := difference_between(first, env.description))
+    }
+    return Described(first, differences)
+
+
+def difference_between(one: EnvDescription, other: EnvDescription) -> str:
+    """In which space two envs differ, in words; '' when a batch can hold both."""
+    if len(one.groups) != len(other.groups):
+        return f"{len(other.groups)} groups of agents instead of {len(one.groups)}"
+    for a, b in zip(one.groups, other.groups):
+        if a.agents != b.agents:
+            return f"agents {b.agents} instead of {a.agents}"
+        for kind in ("observation_space", "action_space"):
+            if getattr(a, kind) != getattr(b, kind):
+                return f"{kind} {getattr(b, kind)} instead of {getattr(a, kind)}"
+    return ""
+
+
+def serve(envs: EnvRange, link: Link, mailbox: Mailbox, waiting: Waiting, bedroom: Bedroom) -> None:
+    """Answer until told to close. A reply's word comes before what follows it by pipe."""
+    requested = mailbox.requested
+    while True:
+        if not waiting.look(requested):
+            while not requested():
+                bedroom.sleep(None)
+        command = mailbox.take()
+        if command == CLOSE:
+            return
+        if command == RUN:
+            _run(envs, link, mailbox)
+            continue
+        if command & WITH_OBJECTS:
+            envs.take_action_objects(link.receive())
+        flags = envs.step(only_some=command & ~WITH_OBJECTS == STEP_SOME)
+        if not flags & EXTRAS:
+            mailbox.reply(flags)
+            continue
+        data = _dumped(link, envs.take_extras())
+        mailbox.reply(flags if not isinstance(data, RemoteError) else flags | FAILED)
+        _send(link, data)
+
+
+def _run(envs: EnvRange, link: Link, mailbox: Mailbox) -> None:
+    """The generic command: a function over this worker's envs."""
+    flags, data = 0, None
+    try:
+        function, arguments = link.receive()
+        data = _dumped(link, function(envs, *arguments))
+    except LinkBroken:
+        raise
+    except Exception as error:
+        flags, data = FAILED, _dumped(link, RemoteError.of(error))
+    mailbox.reply(FAILED if isinstance(data, RemoteError) else flags)
+    _send(link, data)
+
+
+def _dumped(link: Link, message: Any) -> Any:
+    """The message ready to be sent, or the error that it cannot be: found out before the reply is announced."""
+    if not isinstance(link, PipeLink):
+        return message
+    try:
+        return cloudpickle.dumps(message)
+    except Exception as error:
+        return RemoteError.of(error)
+
+
+def _send(link: Link, data: Any) -> None:
+    if isinstance(link, PipeLink) and isinstance(data, bytes):
+        link.send_bytes(data)
+    else:
+        link.send(data)
+
+

@@ -1,0 +1,89 @@
+"""One block of bytes for everything that moves at every step.
+
+It is created empty, so that its descriptor can be handed to workers before anybody knows how large it must be,
+and sized when the first layout has arrived. It has no name, so nothing can be left behind.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import tempfile
+from collections.abc import Sequence
+
+import numpy as np
+
+from multiverse.contracts.errors import PreflightError
+from multiverse.contracts.layout import Field, FieldName
+from multiverse.contracts.views import Array
+from multiverse.memory import platform
+
+ALIGNMENT = 128
+"""Two cache lines: processors fetch lines in pairs, and a pair with two writers bounces between cores."""
+
+
+def size_of(fields: Sequence[Field]) -> int:
+    return sum(_padded(_bytes_of(field)) for field in fields) or ALIGNMENT
+
+
+def carve(buffer: memoryview | mmap.mmap, fields: Sequence[Field]) -> dict[FieldName, Array]:
+    """Lay the fields out in the buffer one after another. Both sides do this alike, so no offsets travel."""
+    arrays: dict[FieldName, Array] = {}
+    offset = 0
+    for field in fields:
+        count = int(np.prod(field.shape, dtype=np.int64))
+        arrays[field.name] = np.frombuffer(buffer, field.dtype, count, offset).reshape(field.shape)
+        offset += _padded(_bytes_of(field))
+    return arrays
+
+
+def private_arrays(fields: Sequence[Field]) -> dict[FieldName, Array]:
+    """The same arrays in memory of this process alone."""
+    return carve(memoryview(bytearray(size_of(fields))), fields)
+
+
+class Block:
+    """Shared memory behind a descriptor."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    @classmethod
+    def empty(cls) -> Block:
+        if platform.has_memfd():
+            return cls(os.memfd_create("multiverse"))
+        with tempfile.TemporaryFile(prefix="multiverse-") as file:  # unlinked from the start
+            return cls(os.dup(file.fileno()))
+
+    def resize(self, size: int) -> None:
+        """Really allocate `size` bytes: a block that is only promised dies of SIGBUS at its first touch."""
+        try:
+            if platform.has_memfd():
+                os.posix_fallocate(self.fd, 0, size)
+            else:
+                os.pwrite(self.fd, bytes(size), 0)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
+                raise
+            raise PreflightError(
+                f"the shared block needs {size:,} bytes and this machine does not give them ({error.strerror}); "
+                "use fewer envs, smaller observations, or raise the container's memory limit"
+            ) from error
+
+    def views(self, fields: Sequence[Field]) -> dict[FieldName, Array]:
+        """Map the block. The mapping lives as long as an array of it does."""
+        return carve(mmap.mmap(self.fd, size_of(fields)), fields)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def _bytes_of(field: Field) -> int:
+    return int(np.prod(field.shape, dtype=np.int64)) * field.dtype.itemsize
+
+
+def _padded(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

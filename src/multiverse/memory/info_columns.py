@@ -1,0 +1,157 @@
+"""Numeric info scalars as columns of the block: each side keeps a table of keys, announced once by pipe.
+
+Every host numbers its own columns as it meets keys, so no negotiation is needed; the tables usually turn out
+equal, and then a step's infos of all envs are one copy. Anything else an info holds is left to the pipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from multiverse.contracts.infos import Infos, add_info
+from multiverse.contracts.layout import INFO_MASKS, INFO_VALUES, MAX_INFO_COLUMNS
+from multiverse.contracts.views import Array, Views
+
+Column = tuple[str, type]
+"""A key and the type of its values: a key that changes its type gets a column for each."""
+
+_FLOATS: tuple[type, ...] = (float, np.float64, np.float32, np.float16)
+_INTEGERS: tuple[type, ...] = (
+    int,
+    bool,
+    np.int64,
+    np.int32,
+    np.int16,
+    np.int8,
+    np.uint8,
+    np.uint16,
+    np.uint32,
+)
+_INTEGRAL = frozenset(_INTEGERS)
+_NUMERIC = frozenset(_FLOATS) | _INTEGRAL
+
+
+class InfoWriter:
+    """Where the envs run: puts what it can into columns of its own rows and returns the rest."""
+
+    def __init__(self, views: Views, rows: slice) -> None:
+        self._floats = [memoryview(row) for row in views[INFO_VALUES][:, rows]]
+        self._integers = [memoryview(row) for row in views[INFO_VALUES].view(np.int64)[:, rows]]
+        self._masks = [memoryview(row) for row in views[INFO_MASKS][:, rows]]
+        self._mask_block = views[INFO_MASKS][:, rows]
+        self._columns: dict[Column, tuple[memoryview, memoryview]] = {}
+        self._dirty = False
+        self.announced: list[Column] = []  # new since the last `take_announcements`
+
+    def clear(self) -> None:
+        """Before a step: no env has said anything yet."""
+        if self._dirty:
+            self._mask_block[: len(self._columns)] = False
+            self._dirty = False
+
+    @property
+    def wrote(self) -> bool:
+        return self._dirty
+
+    def write(self, row: int, info: Infos) -> Infos | None:
+        """Row `row` of the range; returns what no column can hold, or None."""
+        left: Infos | None = None
+        for key, value in info.items():
+            column = self._columns.get((key, type(value)))
+            if column is None and type(value) in _NUMERIC and key != "final_obs":
+                column = self._new_column(key, type(value))
+            if column is not None:
+                try:
+                    column[0][row] = value
+                    column[1][row] = True
+                    continue
+                except (ValueError, OverflowError):  # an int past 64 bits
+                    pass
+            if left is None:
+                left = {}
+            left[key] = value
+        self._dirty = True
+        return left
+
+    def _new_column(self, key: str, kind: type) -> tuple[memoryview, memoryview] | None:
+        number = len(self._columns)
+        if number == MAX_INFO_COLUMNS:
+            return None
+        values = self._integers if kind in _INTEGRAL else self._floats
+        column = self._columns[(key, kind)] = (values[number], self._masks[number])
+        self.announced.append((key, kind))
+        return column
+
+    def take_announcements(self) -> list[Column]:
+        new, self.announced = self.announced, []
+        return new
+
+
+class InfoReader:
+    """Where the caller is: one step's columns of all hosts, and what came by pipe, as one infos dict."""
+
+    def __init__(self, views: Views, host_rows: Sequence[slice]) -> None:
+        self._values, self._masks = views[INFO_VALUES], views[INFO_MASKS]
+        self._host_rows = list(host_rows)
+        self._tables: list[list[Column]] = [[] for _ in host_rows]
+        self._uniform = True  # every host has the same table, and no key has two columns
+
+    def announce(self, host: int, columns: list[Column]) -> None:
+        self._tables[host] += columns
+        table = self._tables[0]
+        self._uniform = all(other == table for other in self._tables) and len({k for k, _ in table}) == len(table)
+
+    def whole_batch(self, wrote: Sequence[bool], left: dict[int, Infos]) -> Infos:
+        """Infos of all envs. `wrote`: which hosts used their columns; `left`: by env id, what came by pipe."""
+        if self._uniform and all(wrote) and not left:
+            return self._from_columns()
+        if not any(wrote):
+            return self._merged(range(self._values.shape[1]), left)
+        return self._merged(range(self._values.shape[1]), self._env_infos(wrote, left))
+
+    def some_rows(self, env_ids: Array, wrote: Sequence[bool], left: dict[int, Infos]) -> Infos:
+        """Infos of some envs, rows in the order of `env_ids`."""
+        return self._merged(env_ids.tolist(), self._env_infos(wrote, left))
+
+    def _from_columns(self) -> Infos:
+        table = self._tables[0]
+        values, masks = self._values[: len(table)].copy(), self._masks[: len(table)].copy()
+        infos: Infos = {}
+        complete = masks.all()
+        if not complete:
+            values[~masks] = 0.0  # all bits zero: zero as an integer too
+        for (key, kind), column, mask in zip(table, values, masks):
+            if complete or mask.any():
+                infos[key] = _typed(column, kind)
+                infos[f"_{key}"] = mask
+        return infos
+
+    def _env_infos(self, wrote: Sequence[bool], left: dict[int, Infos]) -> dict[int, Infos]:
+        """Every env's own info back from the columns: the exact way, when hosts or envs differ in what they say."""
+        infos: dict[int, Infos] = {}
+        for host, rows in enumerate(self._host_rows):
+            if not wrote[host]:
+                continue
+            for number, (key, kind) in enumerate(self._tables[host]):
+                column = _typed(self._values[number], kind)
+                for env_id in (np.flatnonzero(self._masks[number, rows]) + rows.start).tolist():
+                    infos.setdefault(env_id, {})[key] = kind(column[env_id])
+        for env_id, rest in left.items():
+            infos.setdefault(env_id, {}).update(rest)
+        return infos
+
+    def _merged(self, env_ids: Sequence[int], by_env: dict[int, Infos]) -> Infos:
+        infos: Infos = {}
+        for row, env_id in enumerate(env_ids):
+            if env_id in by_env:
+                add_info(infos, by_env[env_id], row, len(env_ids))
+        return infos
+
+
+def _typed(column: Array, kind: type) -> Array:
+    if kind in _INTEGRAL:
+        column = column.view(np.int64)
+    return column if column.dtype == np.dtype(kind) else column.astype(kind)

@@ -1,0 +1,24 @@
+"""What this operating system has, with the portable fallback behind one switch.
+
+Set MULTIVERSE_FALLBACK=1 to run as on macOS (an unlinked file, pipes as doorbells): the tests do.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+def fallback_forced() -> bool:
+    return os.environ.get("MULTIVERSE_FALLBACK", "") not in ("", "0")
+
+
+def has_memfd() -> bool:
+    return hasattr(os, "memfd_create") and hasattr(os, "posix_fallocate") and not fallback_forced()
+
+
+def has_eventfd() -> bool:
+    return hasattr(os, "eventfd") and not fallback_forced()
+
+
+def has_pidfd() -> bool:
+    return hasattr(os, "pidfd_open") and not fallback_forced()

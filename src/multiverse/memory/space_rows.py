@@ -1,0 +1,250 @@
+"""Values of a space to and from rows of the block. Everything that can be prepared is prepared once per layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from multiverse.contracts.env import SlotRow
+from multiverse.contracts.errors import InvalidActions
+from multiverse.contracts.layout import (
+    ACTING,
+    ALIVE,
+    OBSERVATIONS,
+    REWARDS,
+    TERMINATED,
+    TRUNCATED,
+    FieldName,
+    Leaf,
+    Path,
+    assemble,
+    leaves,
+)
+from multiverse.contracts.views import Array, Views
+
+Write = Callable[[Any], None]
+
+
+# -- writing one env's results ---------------------------------------------------------------------------------
+def slot_rows(views: Views, env_index: int) -> list[SlotRow]:
+    """The rows of one env, one per agent in the order of the layout's groups."""
+    rows = []
+    for group in views.layout.groups:
+        columns = [memoryview(views[(group.name, c)]) for c in (REWARDS, TERMINATED, TRUNCATED, ALIVE, ACTING)]
+        for agent in range(len(group.agents)):
+            slot = env_index * len(group.agents) + agent
+            write = row_writer(group.observation_space, views, (group.name, OBSERVATIONS), slot)
+            rows.append(SlotRow(slot, write, *columns))
+    return rows
+
+
+def row_writer(space: spaces.Space[Any], views: Views, name: FieldName, row: int) -> Write:
+    """A function that puts one value of `space` into row `row` of the arrays under `name`."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        items = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        parts: list[tuple[Any, Write]] = [(key, row_writer(child, views, (*name, key), row)) for key, child in items]
+
+        def write_parts(value: Any) -> None:
+            for key, write in parts:
+                write(value[key])
+
+        return write_parts
+    leaf = Leaf((), space)
+    if not leaf.numeric:
+        objects = views.objects[name]
+
+        def write_object(value: Any) -> None:
+            objects[row] = value
+
+        return write_object
+    return _array_writer(views[name][row : row + 1].reshape(space.shape or ()), name)
+
+
+def _array_writer(target: Array, name: FieldName) -> Write:
+    shape, dtype, copy = target.shape, target.dtype, np.copyto
+
+    def write_array(value: Any) -> None:
+        # The first test is nearly always true and keeps numpy from broadcasting or casting silently.
+        if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:
+            target[...] = value
+            return
+        array = np.asarray(value)
+        if array.shape != shape:
+            raise ValueError(f"{_called(name)} has shape {array.shape}, its space says {shape}")
+        if array.dtype.kind in "iu" and dtype.kind in "iu" and array.dtype != dtype and array.size:
+            limits = np.iinfo(dtype)
+            if array.min() < limits.min or array.max() > limits.max:
+                raise ValueError(f"{_called(name)} holds {array.max()}, which does not fit its space's {dtype}")
+            copy(target, array, casting="unsafe")
+            return
+        try:
+            copy(target, array, casting="same_kind")
+        except TypeError as error:
+            raise TypeError(f"{_called(name)} is {array.dtype}, which does not fit its space's {dtype}") from error
+
+    return write_array
+
+
+def _called(name: FieldName) -> str:
+    kind, path = str(name[1]).rstrip("s"), name[2:]
+    return f"the {kind}" + "".join(f"[{key!r}]" for key in path)
+
+
+# -- reading actions -------------------------------------------------------------------------------------------
+def actions_reader(space: spaces.Space[Any], views: Views, name: FieldName, rows: slice) -> Callable[[], list[Any]]:
+    """A function that gives each env of a range an action of its own, safe to keep: nothing in it changes later."""
+    readers = [(leaf, _leaf_reader(leaf, views, (*name, *leaf.path), rows)) for leaf in leaves(space)]
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return readers[0][1]
+
+    def read_nested() -> list[Any]:
+        columns = {leaf.path: read() for leaf, read in readers}
+        return [
+            assemble(space, {path: column[i] for path, column in columns.items()})
+            for i in range(rows.stop - rows.start)
+        ]
+
+    return read_nested
+
+
+def _leaf_reader(leaf: Leaf, views: Views, name: FieldName, rows: slice) -> Callable[[], list[Any]]:
+    if not leaf.numeric:
+        objects = views.objects[name]
+        return lambda: objects[rows]
+    array = views[name][rows]
+    if isinstance(leaf.space, spaces.Discrete) and leaf.space.n <= 4096:
+        # Scalars are immutable, so the same numpy integers can be handed out again and again.
+        scalars = {int(i): array.dtype.type(i) for i in range(leaf.space.start, leaf.space.start + leaf.space.n)}
+        look_up = scalars.__getitem__
+
+        def read_discrete() -> list[Any]:
+            try:
+                return list(map(look_up, array.tolist()))
+            except KeyError:  # out of range: the env says so best itself
+                return list(array.copy())
+
+        return read_discrete
+    return lambda: list(array.copy())
+
+
+# -- writing the caller's actions ------------------------------------------------------------------------------
+class ActionWriter:
+    """Checks a whole batch of actions, then puts it into the block: a batch that is refused leaves no trace."""
+
+    def __init__(self, space: spaces.Space[Any], views: Views, name: FieldName) -> None:
+        self._space = space
+        self._leaves = list(leaves(space))
+        self._views, self._name = views, name
+        self._single = views[name] if len(self._leaves) == 1 and self._leaves[0].numeric else None
+        self._floating = self._single is not None and self._single.dtype.kind == "f"
+        self.has_objects = any(not leaf.numeric for leaf in self._leaves)
+
+    def write(self, actions: Any, rows: slice | Array, count: int) -> None:
+        """Actions for `count` envs into `rows`."""
+        single = self._single
+        if single is not None:
+            # The whole batch in the space's own dtype is what learners send; the rest takes the careful way.
+            whole = type(actions) is np.ndarray and actions.dtype is single.dtype and actions.shape == single.shape
+            if whole and count == len(single) and not self._floating:
+                single[...] = actions
+                return
+        checked = [self._checked(leaf, self._part(actions, leaf.path), count) for leaf in self._leaves]
+        for leaf, value in zip(self._leaves, checked):
+            name = (*self._name, *leaf.path)
+            if leaf.numeric:
+                self._views[name][rows] = value
+            else:
+                objects = self._views.objects[name]
+                indices = range(*rows.indices(len(objects))) if isinstance(rows, slice) else rows
+                for row, item in zip(indices, value):
+                    objects[row] = item
+
+    def _part(self, actions: Any, path: Path) -> Any:
+        """One leaf's share of the batch. Tuples that hold custom spaces come as one tuple per env, as Gymnasium's do."""
+        part = actions
+        for key in path:
+            try:
+                part = part[key]
+            except (KeyError, IndexError, TypeError) as error:
+                raise InvalidActions(
+                    f"the actions have no {key!r} (at {list(path)}); expected a batch of {self._space}, "
+                    f"got {type(actions).__name__}"
+                ) from error
+        return part
+
+    def _checked(self, leaf: Leaf, value: Any, count: int) -> Array | Sequence[Any]:
+        where = f" at {list(leaf.path)}" if leaf.path else ""
+        if not leaf.numeric:
+            try:
+                items = list(value)
+            except TypeError as error:
+                raise InvalidActions(
+                    f"actions{where}: expected {count} items, got {type(value).__name__}"
+                ) from error
+            if len(items) != count:
+                raise InvalidActions(f"actions{where}: {len(items)} actions for {count} envs")
+            return items
+        dtype, shape = leaf.space.dtype, (count, *(leaf.space.shape or ()))
+        try:
+            array = np.asarray(value)
+        except (ValueError, TypeError) as error:
+            raise InvalidActions(f"actions{where}: cannot make an array of {type(value).__name__}: {error}") from error
+        if array.shape != shape:
+            raise InvalidActions(f"actions{where} have shape {array.shape}, expected {shape}: one row per env")
+        if array.dtype != dtype and not np.can_cast(array.dtype, dtype, casting="same_kind"):
+            raise InvalidActions(f"actions{where} are {array.dtype}, expected {dtype} (or what casts to it safely)")
+        if array.dtype.kind == "f" and np.isnan(np.vdot(array, array)):
+            bad = sorted({int(i) for i in np.argwhere(np.isnan(array))[:, 0]})
+            raise InvalidActions(f"actions{where} are NaN in rows {bad}")
+        return array
+
+
+# -- the batch as the caller sees it ---------------------------------------------------------------------------
+def batch_reader(
+    space: spaces.Space[Any], views: Views, name: FieldName
+) -> Callable[[slice | Array, bool], Any]:
+    """A function (rows, copy?) → the nested batch of those rows. Objects come as a tuple, one per row."""
+    found = list(leaves(space))
+    if len(found) == 1 and found[0].numeric and not found[0].path:
+        array = views[name]
+        return lambda rows, copy: _rows_of(array, rows, copy)
+
+    def read(rows: slice | Array, copy: bool) -> Any:
+        values: dict[Path, Any] = {}
+        for leaf in found:
+            full = (*name, *leaf.path)
+            if leaf.numeric:
+                values[leaf.path] = _rows_of(views[full], rows, copy)
+            else:
+                objects = views.objects[full]
+                chosen = objects[rows] if isinstance(rows, slice) else [objects[i] for i in rows]
+                values[leaf.path] = tuple(chosen)
+        return assemble(space, values)
+
+    return read
+
+
+def _rows_of(array: Array, rows: slice | Array, copy: bool) -> Array:
+    part: Array = array[rows]
+    return part.copy() if copy and isinstance(rows, slice) else part  # an index array has copied already
+
+
+def row_reader(space: spaces.Space[Any], views: Views, name: FieldName) -> Callable[[int], Any]:
+    """A function row → a copy of that row as one value of the space."""
+    found = list(leaves(space))
+
+    def read(row: int) -> Any:
+        values: dict[Path, Any] = {}
+        for leaf in found:
+            full = (*name, *leaf.path)
+            if leaf.numeric:
+                item = views[full][row]
+                values[leaf.path] = item.copy() if isinstance(item, np.ndarray) else item
+            else:
+                values[leaf.path] = views.objects[full][row]
+        return assemble(space, values)
+
+    return read

@@ -1,0 +1,101 @@
+"""`make_vec`: from what a user wants to a running vector env."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, get_args
+
+from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
+from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.plan import Autoreset, ExecutorName, Plan, StartMethod, Waiting
+from multiverse.contracts.reset_plan import ResetPlan
+from multiverse.executors import assemble
+from multiverse.executors.choose import decide
+from multiverse.vector_env import VectorEnv
+
+log = logging.getLogger("multiverse")
+
+
+def make_vec(
+    env: EnvSource,
+    num_envs: int | None = None,
+    executor: ExecutorName = "auto",
+    *,
+    workers: int | None = None,
+    start_method: StartMethod | None = None,
+    autoreset: Autoreset = "next_step",
+    copy: bool = True,
+    infos: bool = True,
+    env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    wrappers: Sequence[Wrapper] | Sequence[Sequence[Wrapper]] | None = None,
+    render_mode: str | None = None,
+    reset_plan: ResetPlan | None = None,
+    waiting: Waiting = "auto",
+    plan: Plan | None = None,
+) -> VectorEnv:
+    """Many copies of `env` as one `gymnasium.vector.VectorEnv`.
+
+    Args:
+        env: a Gymnasium id, `"module:name"` of something that builds an env, a callable (lambda, closure and local
+            class included), or a list with one callable per env.
+        num_envs: how many; not needed with a list.
+        executor: where they run: `"serial"` in the caller, `"thread"`, `"process"`, `"hybrid"` (processes, and the
+            caller steps its own share), or `"auto"`, which steps one throwaway env for a moment and decides.
+        workers: threads or processes; each hosts many envs. Default: the usable cores.
+        start_method: of processes: `"forkserver"` (default, a fork server of our own), `"fork"` or `"spawn"`. None
+            of them imports your script again, so no `if __name__ == "__main__":` is needed.
+        autoreset: `"next_step"` (Gymnasium's default), `"same_step"` or `"disabled"`.
+        copy: False returns observations as views of shared memory, overwritten by the next step.
+        infos: False drops the envs' infos (final observations stay).
+        env_kwargs: for the id or the callable; one dict for all envs, or a list with one per env.
+        wrappers: applied in order; one list for all envs, or a list of lists with one per env.
+        render_mode: as in `gymnasium.make`; `"human"` opens a window for env 0 and means serial.
+        reset_plan: (env id, episode) → `ResetRequest`, evaluated where the env runs, at every reset.
+        waiting: `"spin"` or `"park"` instead of the rule that adapts.
+        plan: run exactly as another vector env did (`envs.plan`), without probing.
+    """
+    _check_choices(executor=(executor, ExecutorName), autoreset=(autoreset, Autoreset), waiting=(waiting, Waiting))
+    if start_method is not None:
+        _check_choices(start_method=(start_method, StartMethod))
+    each = recipes(env, num_envs, env_kwargs, wrappers)
+    if render_mode is not None:
+        each = _with_render_mode(each, render_mode)
+    if plan is None:
+        executor, why = _where_windows_work(each, executor)
+        plan = decide(executor, workers, start_method, waiting, each)
+        plan = replace(plan, why=why) if why else plan
+    running, description = assemble.start(plan, each, autoreset, infos, reset_plan)
+    if description.metadata.get("in_process") and plan.executor != "serial":
+        log.warning("the env says metadata['in_process'] (it holds a GPU or a window): running serial instead")
+        running.close()
+        plan = decide("serial", None, None, waiting, each)
+        plan = replace(plan, why="the env says metadata['in_process']")
+        running, description = assemble.start(plan, each, autoreset, infos, reset_plan)
+    return VectorEnv(running, description, plan, autoreset, copy, infos)
+
+
+def _check_choices(**choices: tuple[str, Any]) -> None:
+    for name, (value, literal) in choices.items():
+        if value not in get_args(literal):
+            raise InvalidRequest(f"{name}={value!r}: one of {', '.join(get_args(literal))}")
+
+
+def _with_render_mode(each: list[Recipe], render_mode: str) -> list[Recipe]:
+    """Frames can be asked of every env; a window is opened for env 0 only."""
+    return [
+        replace(r, kwargs={**r.kwargs, "render_mode": render_mode}) if i == 0 or render_mode != "human" else r
+        for i, r in enumerate(each)
+    ]
+
+
+def _where_windows_work(each: list[Recipe], executor: ExecutorName) -> tuple[ExecutorName, str]:
+    """A window belongs to the process that the user looks at."""
+    if not any(r.kwargs.get("render_mode") == "human" for r in each):
+        return executor, ""
+    if executor not in ("auto", "serial"):
+        log.warning("render_mode='human' opens a window: running serial instead of %s", executor)
+    elif executor == "auto":
+        log.warning("render_mode='human' opens a window: running serial")
+    return "serial", "a human window means serial"
