@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from multiverse.contracts.plan import Plan
     from multiverse.contracts.reset_plan import DerivedSeeds, ResetPlan, ResetRequest
     from multiverse.contracts.step_batch import StepBatch
-    from multiverse.vectorize import make_vec
     from multiverse.vector_env import VectorEnv
+    from multiverse.vectorize import make_vec
 
 __version__ = "0.1.0"
 

@@ -25,32 +25,27 @@ from multiverse.contracts.errors import (
 )
 from multiverse.contracts.infos import Infos, add_info
 from multiverse.contracts.layout import (
-    ACTING,
     ACTIONS,
-    ALIVE,
-    EPISODE_LENGTHS,
-    EPISODE_RETURNS,
+    ENDED,
     EPISODES,
     FINAL_OBSERVATIONS,
     OBSERVATIONS,
-    REWARDS,
+    PRESENT,
     STEPPING,
-    TERMINATED,
-    TRUNCATED,
+    VALUES,
 )
 from multiverse.contracts.plan import Autoreset, Plan
 from multiverse.contracts.reset_plan import ResetRequest
 from multiverse.contracts.seeds import seeds_for
 from multiverse.contracts.step_batch import StepBatch
 from multiverse.contracts.views import Array
-from multiverse.executors.env_range import ENDED, EXTRAS, WROTE_INFOS, EnvRange, Extras
+from multiverse.executors.env_range import EXTRAS, SOME_ENDED, WROTE_INFOS, EnvRange, Extras
 from multiverse.executors.executor import CLOSE_TIMEOUT_S, Executor
 from multiverse.executors.hosts import Host
 from multiverse.memory.info_columns import InfoReader
-from multiverse.memory.space_rows import ActionWriter, batch_reader, row_reader
+from multiverse.memory.space_rows import ActionWriter, BatchReader, row_reader
 
 Step = tuple[Any, Array, Array, Array, Infos]
-_ALL = slice(None)
 
 
 class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
@@ -77,11 +72,11 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._close_executor = weakref.finalize(self, Executor.close, executor)
         name = group.name
         self._actions = ActionWriter(group.action_space, views, (name, ACTIONS))
-        self._read = batch_reader(group.observation_space, views, (name, OBSERVATIONS))
-        self._rewards, self._returns = views[(name, REWARDS)], views[(name, EPISODE_RETURNS)]
-        self._terminated, self._truncated = views[(name, TERMINATED)], views[(name, TRUNCATED)]
-        self._alive, self._acting = views[(name, ALIVE)], views[(name, ACTING)]
-        self._lengths, self._episodes, self._stepping = views[EPISODE_LENGTHS], views[EPISODES], views[STEPPING]
+        self._batch_reader = BatchReader(group.observation_space, views, (name, OBSERVATIONS))
+        self._rewards, self._lengths, self._returns = views[(name, VALUES)]
+        self._terminated, self._truncated = views[(name, ENDED)]
+        self._alive, self._acting = views[(name, PRESENT)]
+        self._episodes, self._stepping = views[EPISODES], views[STEPPING]
         self._final_row = (
             row_reader(group.observation_space, views, (name, FINAL_OBSERVATIONS)) if autoreset == "same_step" else None
         )
@@ -98,8 +93,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise self._refusal()
         if env_ids is not None:
             return self._step_some(actions, env_ids)
-        self._refuse_ended(_ALL)
-        self._actions.write(actions, _ALL, self.num_envs)
+        if self._autoreset == "disabled":
+            self._refuse_ended(np.arange(self.num_envs))
+        self._actions.write_all(actions)
         try:
             flags = self._executor.step_all()
         except BaseException as error:
@@ -107,7 +103,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise
         infos = self._collect_infos(self._executor.hosts, flags, None) if flags else {}
         return (
-            self._read(_ALL, self.copy),
+            self._batch_reader.all_rows(self.copy),
             self._rewards.copy(),
             self._terminated.copy(),
             self._truncated.copy(),
@@ -132,8 +128,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         requests = self._reset_requests(ids, seed, options, tasks)
         self._make_way_for_reset(ids)
         infos = self._run_reset(ids, requests, rows=ids if env_ids is not None else np.arange(self.num_envs))
-        rows: slice | Array = ids if env_ids is not None else _ALL
-        return self._read(rows, self.copy), infos
+        if env_ids is None:
+            return self._batch_reader.all_rows(self.copy), infos
+        return self._batch_reader.rows(ids, self.copy), infos
 
     def render(self, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
         """A frame of each env, or of `env_ids` only."""
@@ -171,7 +168,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    @property
+    @property  # type: ignore[misc]
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
         """Each env's random generator."""
         return self.get_attr("np_random")
@@ -192,7 +189,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         busy = [h for h in parts if h in self._sent or h.pending]
         if busy:
             raise RequestPending(f"{self._names(busy)} still under way: receive them before sending them more")
-        self._refuse_ended(ids)
+        if self._autoreset == "disabled":
+            self._refuse_ended(ids)
         self._actions.write(actions, ids, len(ids))
         self._stepping[:] = False
         self._stepping[ids] = True
@@ -227,12 +225,14 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     @property
     def episode_returns(self) -> Array:
         """[num_envs] summed reward of each env's episode, up to and including its last step."""
-        return self._returns.copy()
+        returns: Array = self._returns.copy()
+        return returns
 
     @property
     def episode_lengths(self) -> Array:
         """[num_envs] steps of each env's episode, up to and including its last one."""
-        return self._lengths.copy()
+        lengths: Array = self._lengths.astype(np.int64)
+        return lengths
 
     @property
     def episode_counts(self) -> Array:
@@ -249,7 +249,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             return batch.observations, batch.rewards, batch.terminated, batch.truncated, batch.infos
         infos = batch.infos and _reordered(batch.infos, order)
         rewards, terminated, truncated = batch.rewards[order], batch.terminated[order], batch.truncated[order]
-        return self._read(ids, True), rewards, terminated, truncated, infos
+        return self._batch_reader.rows(ids, True), rewards, terminated, truncated, infos
 
     def _keep_pending(self, error: BaseException) -> None:
         """A whole step was cut short (Ctrl-C): what it asked for can still be received, and by nobody else."""
@@ -262,7 +262,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _finish(self, done: Sequence[Host], ids: Array) -> Infos:
         flags = 0
         for host in done:
-            flags |= host.flags
+            flags |= host.flags()
         infos = self._collect_infos(done, flags, ids) if flags else {}
         self._refusal = self._pending_step if self._sent else None
         return infos
@@ -272,14 +272,14 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         rows: slice | Array = slice(int(ids[0]), int(ids[-1]) + 1) if contiguous else ids
         return StepBatch(
             env_ids=ids,
-            observations=self._read(rows, self.copy),
+            observations=self._batch_reader.rows(rows, self.copy),
             rewards=self._rewards[ids],
             terminated=self._terminated[ids],
             truncated=self._truncated[ids],
             alive=self._alive[ids],
             acting=self._acting[ids],
             episode_returns=self._returns[ids],
-            episode_lengths=self._lengths[ids],
+            episode_lengths=self._lengths[ids].astype(np.int64),
             infos=infos,
         )
 
@@ -292,12 +292,12 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 self._infos.announce(self._executor.hosts.index(host), extras.columns)
                 left.update(extras.infos)
                 final.update(extras.final_infos)
-        wrote = [h in hosts and bool(h.flags & WROTE_INFOS) for h in self._executor.hosts]
+        wrote = [h in hosts and bool(h.flags() & WROTE_INFOS) for h in self._executor.hosts]
         if ids is None:
             infos = self._infos.whole_batch(wrote, left)
         else:
             infos = self._infos.some_rows(ids, wrote, left)
-        if flags & ENDED and self._final_row is not None:
+        if flags & SOME_ENDED and self._final_row is not None:
             self._add_finals(infos, ids if ids is not None else np.arange(self.num_envs), final)
         return infos
 
@@ -400,7 +400,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         busy = [h for h in arguments if h.pending]
         if busy:
             raise RequestPending(f"{self._names(busy)} still under way: receive them first")
-        return self._guarded(lambda: self._executor.run(function, arguments))
+        results: dict[Host, Any] = self._guarded(lambda: self._executor.run(function, arguments))
+        return results
 
     def _guarded(self, action: Callable[[], Any]) -> Any:
         try:
@@ -433,12 +434,11 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if self._fatal is not None:
             raise self._fatal
 
-    def _refuse_ended(self, rows: slice | Array) -> None:
-        if self._autoreset == "disabled":
-            ended = np.flatnonzero(self._terminated | self._truncated)
-            over = np.intersect1d(ended, np.arange(self.num_envs)[rows])
-            if len(over):
-                raise InvalidRequest(f"the episodes of envs {over.tolist()} are over: reset(env_ids={over.tolist()})")
+    def _refuse_ended(self, ids: Array) -> None:
+        """Without autoreset an episode that is over must be reset before its env's next step."""
+        over = ids[self._terminated[ids] | self._truncated[ids]].tolist()
+        if over:
+            raise InvalidRequest(f"the episodes of envs {over} are over: reset(env_ids={over}) first")
 
     def _pending_step(self) -> MultiverseError:
         names = self._names(list(self._sent)) if self._sent else "a step is"

@@ -74,7 +74,9 @@ def _sources(source: EnvSource, num_envs: int | None) -> list[Any]:
         if not source:
             raise InvalidRequest("the list of env factories is empty")
         if num_envs is not None and num_envs != len(source):
-            raise InvalidRequest(f"{len(source)} env factories for num_envs={num_envs}: leave num_envs out, or match it")
+            raise InvalidRequest(
+                f"{len(source)} env factories for num_envs={num_envs}: leave num_envs out, or match it"
+            )
         return [_one_source(item) for item in source]
     count = 1 if num_envs is None else num_envs
     if count < 1:
@@ -92,14 +94,14 @@ def _one_source(source: Any) -> EnvSpec | Callable[..., Any]:
             f"{source!r} is one env; each copy needs its own: pass a function that builds it, e.g. lambda: MyEnv()"
         )
     if callable(source):
-        return source
+        return source  # type: ignore[no-any-return]
     raise InvalidRequest(f"env={source!r}: expected a Gymnasium id, 'module:name', a callable, or a list of callables")
 
 
 def _from_string(text: str) -> EnvSpec | Callable[..., Any]:
     module_name, colon, name = text.rpartition(":")
     if colon and name.isidentifier():
-        found = getattr(_imported(module_name, text), name, None)
+        found: Any = getattr(_imported(module_name, text), name, None)
         if callable(found):
             return found  # type: ignore[no-any-return]
     elif colon:
@@ -135,5 +137,7 @@ def _per_env_wrappers(wrappers: Any, count: int) -> list[Sequence[Wrapper]]:
     if any(callable(w) for w in wrappers):
         raise InvalidRequest("wrappers mixes callables and lists: pass one list for all envs, or one list per env")
     if len(wrappers) != count:
-        raise InvalidRequest(f"{len(wrappers)} lists of wrappers for {count} envs: pass one list for all, or one per env")
+        raise InvalidRequest(
+            f"{len(wrappers)} lists of wrappers for {count} envs: pass one list for all, or one per env"
+        )
     return [tuple(w) for w in wrappers]

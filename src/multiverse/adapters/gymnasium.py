@@ -8,18 +8,15 @@ from typing import Any
 import gymnasium
 
 from multiverse.adapters.tasks import reset_to_task
-from multiverse.contracts.env import EnvDescription, SlotRow
+from multiverse.contracts.env import EnvDescription, SlotRow, Step
 from multiverse.contracts.layout import SINGLE_AGENT, Group
 
 
 class GymnasiumEnv:
     """Steps the foreign env and writes what it returns straight into its row."""
 
-    __slots__ = ("_env", "_reset", "_rewards", "_slot", "_step", "_terminated", "_truncated", "_write", "description")
-
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         self._env = env
-        self._step, self._reset = env.step, env.reset
         self.description = EnvDescription(
             groups=(Group(SINGLE_AGENT, (SINGLE_AGENT,), env.observation_space, env.action_space),),
             metadata=dict(env.metadata),
@@ -28,27 +25,18 @@ class GymnasiumEnv:
         )
 
     def bind(self, rows: Sequence[SlotRow]) -> None:
-        (row,) = rows
-        self._slot, self._write = row.slot, row.write_observation
-        self._rewards, self._terminated, self._truncated = row.rewards, row.terminated, row.truncated
-        row.alive[row.slot] = row.acting[row.slot] = True
-
-    def step(self, action: Any) -> tuple[bool, dict[str, Any]]:
-        observation, reward, terminated, truncated, info = self._step(action)
-        self._write(observation)
-        slot = self._slot
-        self._rewards[slot] = reward
-        self._terminated[slot] = terminated
-        self._truncated[slot] = truncated
-        return terminated or truncated, info
+        (self._row,) = rows
+        self._row.alive[self._row.slot] = self._row.acting[self._row.slot] = True
+        self._write = self._row.write_observation
+        self.step = _stepper(self._env, self._row)
 
     def reset(self, seed: int | None, options: dict[str, Any] | None, task: Any) -> dict[str, Any]:
         if task is not None:
             observation, info = reset_to_task(self._env, seed, options, task)
         elif seed is None and options is None:
-            observation, info = self._reset()
+            observation, info = self._env.reset()
         else:
-            observation, info = self._reset(seed=seed, options=options)
+            observation, info = self._env.reset(seed=seed, options=options)
         self._write(observation)
         return info
 
@@ -58,11 +46,31 @@ class GymnasiumEnv:
 
     def set_attr(self, name: str, value: Any) -> None:
         self._env.set_wrapper_attr(name, value)
-        if name in ("step", "reset"):
-            self._step, self._reset = self._env.step, self._env.reset
+        if name == "step":
+            self.step = _stepper(self._env, self._row)
 
     def render(self) -> Any:
         return self._env.render()
 
     def close(self) -> None:
         self._env.close()
+
+
+def _stepper(env: gymnasium.Env[Any, Any], row: SlotRow) -> Step:
+    """The env's step, bound to its row. A closure, not a method: this runs for every env at every step, and looking
+    up six attributes of self would cost as much as the writing itself."""
+    step, slot, write = env.step, row.slot, row.write_observation
+    rewards: Any = row.rewards
+    terminations, truncations = row.terminated, row.truncated
+
+    def step_and_write(action: Any) -> tuple[bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = step(action)
+        write(observation)
+        rewards[slot] = reward
+        if terminated or truncated:
+            terminations[slot] = terminated
+            truncations[slot] = truncated
+            return True, info
+        return False, info
+
+    return step_and_write

@@ -28,17 +28,21 @@ class EnvDescription:
 class SlotRow:
     """Where one agent of one env writes: entry `slot` of each column.
 
-    The columns are memoryviews: they store a scalar in half the time a numpy array takes, and take anything that
-    float() or bool() takes.
+    The columns are memoryviews of the host's own: they store a scalar in half the time a numpy array takes, take
+    anything that float() or bool() takes, and are copied to the batch in one go when the host's envs have stepped.
     """
 
     slot: int
     write_observation: Callable[[Any], None]
-    rewards: memoryview
-    terminated: memoryview
+    rewards: memoryview  # float
+    terminated: memoryview  # bool; all false before a step, so only an end needs to be written
     truncated: memoryview
     alive: memoryview
     acting: memoryview
+
+
+Step = Callable[[Any], tuple[bool, dict[str, Any]]]
+"""action → (episode over?, info). Writes observation and reward, and at an end terminated or truncated."""
 
 
 class Env(Protocol):
@@ -47,14 +51,15 @@ class Env(Protocol):
     @property
     def description(self) -> EnvDescription: ...
 
+    @property
+    def step(self) -> Step:
+        """There once the env is bound."""
+
     def bind(self, rows: Sequence[SlotRow]) -> None:
         """Take the env's rows, one per agent in the order of its groups; every reset and step writes there."""
 
     def reset(self, seed: int | None, options: dict[str, Any] | None, task: Any) -> dict[str, Any]:
         """Begin an episode, write the observations, return the info."""
-
-    def step(self, action: Any) -> tuple[bool, dict[str, Any]]:
-        """Write observation, reward, terminated and truncated; return (episode over?, info)."""
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The foreign env's method called, or its attribute."""
@@ -65,4 +70,3 @@ class Env(Protocol):
     def render(self) -> Any: ...
 
     def close(self) -> None: ...
-

@@ -20,10 +20,12 @@ Path = tuple[str | int, ...]
 FieldName = tuple[str | int, ...]
 
 OBSERVATIONS, ACTIONS, FINAL_OBSERVATIONS = "observations", "actions", "final_observations"
-REWARDS, TERMINATED, TRUNCATED, ALIVE, ACTING = "rewards", "terminated", "truncated", "alive", "acting"
-EPISODE_RETURNS = "episode_returns"
+VALUES, ENDED, PRESENT = "values", "ended", "present"
+"""Per slot, one array each, so that a host hands its rows over in one copy (rows below)."""
+REWARD, EPISODE_LENGTH, EPISODE_RETURN = 0, 1, 2  # of VALUES, float64
+TERMINATED, TRUNCATED = 0, 1  # of ENDED, bool
+ALIVE, ACTING = 0, 1  # of PRESENT, bool
 EPISODES: FieldName = ("episodes",)
-EPISODE_LENGTHS: FieldName = ("episode_lengths",)
 STEPPING: FieldName = ("stepping",)
 INFO_VALUES: FieldName = ("info_values",)
 INFO_MASKS: FieldName = ("info_masks",)
@@ -102,7 +104,6 @@ class Layout:
         """Every array, in the order in which it lies in the block."""
         fields = [
             Field(EPISODES, (self.num_envs,), np.dtype(np.int64)),
-            Field(EPISODE_LENGTHS, (self.num_envs,), np.dtype(np.int64)),
             Field(STEPPING, (self.num_envs,), np.dtype(np.bool_)),
             Field(INFO_VALUES, (MAX_INFO_COLUMNS, self.num_envs), np.dtype(np.float64)),
             Field(INFO_MASKS, (MAX_INFO_COLUMNS, self.num_envs), np.dtype(np.bool_)),
@@ -129,10 +130,9 @@ class Layout:
 
     def _group_fields(self, group: Group) -> Iterator[Field]:
         slots = self.slots(group)
-        for name in (REWARDS, EPISODE_RETURNS):
-            yield Field((group.name, name), (slots,), np.dtype(np.float64))
-        for name in (TERMINATED, TRUNCATED, ALIVE, ACTING):
-            yield Field((group.name, name), (slots,), np.dtype(np.bool_))
+        yield Field((group.name, VALUES), (3, slots), np.dtype(np.float64))
+        yield Field((group.name, ENDED), (2, slots), np.dtype(np.bool_))
+        yield Field((group.name, PRESENT), (2, slots), np.dtype(np.bool_))
         for kind, space in self._kinds(group):
             for leaf in leaves(space):
                 if leaf.numeric:

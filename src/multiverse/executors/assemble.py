@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ LOOK_EVERY_S = 0.02
 def ranges(num_envs: int, parts: int) -> list[range]:
     """Contiguous, as equal as can be; the later parts get the remainder, for the caller's own share comes first."""
     bounds = [num_envs * i // parts for i in range(parts + 1)]
-    return [range(a, b) for a, b in zip(bounds, bounds[1:])]
+    return [range(a, b) for a, b in itertools.pairwise(bounds)]
 
 
 Started = tuple[Executor, EnvDescription]

@@ -151,6 +151,4 @@ def _plan(
         log.warning("workers=%d for %d envs: using %d, since a worker needs at least one env", workers, num_envs, count)
     processes = name in ("process", "hybrid")
     spin = waiting == "spin" or (waiting == "auto" and processes)
-    return Plan(
-        name, count, (start_method or "forkserver") if processes else None, "spin" if spin else "park", why
-    )
+    return Plan(name, count, (start_method or "forkserver") if processes else None, "spin" if spin else "park", why)

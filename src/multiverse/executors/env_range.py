@@ -13,15 +13,10 @@ from multiverse.contracts.errors import InEnv, RemoteError
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.layout import (
     ACTIONS,
-    EPISODE_LENGTHS,
-    EPISODE_RETURNS,
     EPISODES,
     FINAL_OBSERVATIONS,
     OBSERVATIONS,
-    REWARDS,
     STEPPING,
-    TERMINATED,
-    TRUNCATED,
     FieldName,
     leaves,
 )
@@ -29,10 +24,14 @@ from multiverse.contracts.plan import Autoreset
 from multiverse.contracts.reset_plan import ResetPlan, ResetRequest
 from multiverse.contracts.views import Views
 from multiverse.memory.info_columns import Column, InfoWriter
-from multiverse.memory.space_rows import actions_reader, slot_rows
+from multiverse.memory.own_columns import OwnColumns
+from multiverse.memory.space_rows import actions_reader
 
-EXTRAS, WROTE_INFOS, ENDED, FAILED = 1, 2, 4, 8
+EXTRAS, WROTE_INFOS, SOME_ENDED, FAILED = 1, 2, 4, 8
 """Flags of a finished step: something came by pipe; info columns were used; an episode ended; an env raised."""
+
+
+_NOBODY: list[int] = []
 
 
 @dataclass(slots=True)
@@ -73,15 +72,14 @@ class EnvRange:
         """Take this range's rows; before this nothing can be stepped or reset."""
         ids = self.config.env_ids
         self._rows = rows = slice(ids.start, ids.stop)
-        for env_id, env in zip(ids, self.envs):
-            env.bind(slot_rows(views, env_id))
         (group,) = views.layout.groups
+        self._own = OwnColumns(views, group, rows)
+        for env_id, env in zip(ids, self.envs):
+            env.bind(self._own.rows_of(env_id))
+        self._steps = [env.step for env in self.envs]
+        self._everyone = list(range(len(ids)))
         self._read_actions = actions_reader(group.action_space, views, (group.name, ACTIONS), rows)
-        self._stepping = views[STEPPING][rows]
-        self._episodes = views[EPISODES]
-        self._lengths, self._returns = views[EPISODE_LENGTHS][rows], views[(group.name, EPISODE_RETURNS)][rows]
-        self._rewards = views[(group.name, REWARDS)][rows]
-        self._ended_columns = [views[(group.name, name)] for name in (TERMINATED, TRUNCATED)]
+        self._stepping, self._episodes = views[STEPPING][rows], views[EPISODES]
         self._info_writer = InfoWriter(views, rows)
         self._over = [False] * len(ids)  # the env's last step ended its episode
         self._any_over = False
@@ -90,78 +88,70 @@ class EnvRange:
         self._objects = [name for name in views.objects if name[1] != ACTIONS]
         self._extras = Extras()
         self._episodes[rows] = -1
+        self._own.hand_over_ends()
 
     # -- stepping --------------------------------------------------------------------------------------------
     def step(self, only_some: bool = False) -> int:
         """Step every env of the range (or those marked in the block); returns flags."""
-        actions = self._read_actions()
-        if only_some:
-            chosen: Iterable[int] = np.flatnonzero(self._stepping).tolist()
-        else:
-            chosen = range(len(self.envs))
-        fresh = self._forget_ended_episodes(chosen) if self._any_over else ()
-        next_step = self.config.autoreset == "next_step"
-        same_step = self.config.autoreset == "same_step"
-        writer, with_infos, over = self._info_writer, self.config.with_infos, self._over
-        writer.clear()
-        failures: list[RemoteError] = []
-        any_ended = False
-        envs = self.envs
+        chosen = np.flatnonzero(self._stepping).tolist() if only_some else self._everyone
+        over, with_infos, actions = self._over, self.config.with_infos, self._read_actions()
+        resets = self._leave_ended_episodes(chosen) if self._any_over else _NOBODY
+        self._info_writer.clear()
+        ended_now: list[int] = []
         for i in chosen:
             try:
-                if next_step and over[i]:
+                if over[i]:
                     info = self._begin_after_end(i)
                 else:
-                    ended, info = envs[i].step(actions[i])
+                    ended, info = self._steps[i](actions[i])
                     if ended:
-                        any_ended = True
-                        over[i] = True
-                        if same_step:
+                        ended_now.append(i)
+                        if self._finals:
                             info = self._end_and_begin(i, info)
             except Exception as error:
-                failures.append(RemoteError.of(error, self.config.env_ids[i]))
+                self._extras.failures.append(RemoteError.of(error, self.config.env_ids[i]))
                 continue
             if info and with_infos:
-                left = writer.write(i, info)
-                if left:
-                    self._extras.infos[self.config.env_ids[i]] = left
-        self._count(chosen, only_some, fresh if next_step else ())
-        if any_ended:
-            self._any_over = True
-        if failures:
-            self._extras.failures = failures
-        return self._flags(any_ended)
-
-    def _forget_ended_episodes(self, chosen: Iterable[int]) -> list[int]:
-        """Episode statistics stay readable until the env's next step; then they start anew."""
-        begun = [i for i in chosen if self._over[i]]
-        for i in begun:
-            self._returns[i] = 0.0
-            self._lengths[i] = 0
-            if self.config.autoreset != "next_step":
-                self._over[i] = False
-        self._any_over = any(self._over)
-        return begun
-
-    def _count(self, chosen: Iterable[int], only_some: bool, resets: Iterable[int]) -> None:
+                self._write_info(i, info)
         if only_some:
-            rows = np.fromiter(chosen, dtype=np.intp)
-            self._returns[rows] += self._rewards[rows]
-            self._lengths[rows] += 1
+            self._own.add_step_of(chosen)
         else:
-            np.add(self._returns, self._rewards, self._returns)
-            np.add(self._lengths, 1, self._lengths)
-        for i in resets:  # a step that was a reset is not a step of its episode
-            self._lengths[i] = 0
+            self._own.add_step()
+        if ended_now or self._any_over:
+            self._mark_ends(ended_now, resets)
+        self._own.hand_over_values()
+        if ended_now or self._info_writer.wrote or self._objects or self._extras.failures:
+            return self._flags(bool(ended_now))
+        return 0
+
+    def _leave_ended_episodes(self, chosen: Iterable[int]) -> list[int]:
+        """The episode that a row's last step ended stays readable until its next step: now. Returns those to reset."""
+        left = [i for i in chosen if self._over[i]]
+        for i in left:
+            self._own.begin(i)
+            self._own.ended[:, i] = False
+            self._over[i] = self.config.autoreset == "next_step"
+        return left if self.config.autoreset == "next_step" else []
 
     def _begin_after_end(self, i: int) -> Infos:
         """next_step: the step after an episode's end is the next one's reset; its action is ignored."""
         info = self._begin_episode(i)
-        self._rewards[i] = 0.0
         self._over[i] = False
-        self._any_over = any(self._over)
-        self._clear_ended(i)
+        self._own.rewards[i] = 0.0
         return info
+
+    def _mark_ends(self, ended_now: list[int], resets: Iterable[int]) -> None:
+        for i in resets:  # a step that was a reset is not a step of its episode
+            self._own.lengths[i] = 0.0
+        for i in ended_now:
+            self._over[i] = True
+        self._own.hand_over_ends()
+        self._any_over = any(self._over)
+
+    def _write_info(self, i: int, info: Infos) -> None:
+        left = self._info_writer.write(i, info)
+        if left:
+            self._extras.infos[self.config.env_ids[i]] = left
 
     def _end_and_begin(self, i: int, info: Infos) -> Infos:
         """same_step: keep the final observation and info, then begin the next episode at once."""
@@ -192,7 +182,7 @@ class EnvRange:
         extras.columns = self._info_writer.take_announcements() if self._info_writer.announced else []
         if self._objects:
             extras.objects = {name: self._views.objects[name][self._rows] for name in self._objects}
-        flags = ENDED if any_ended else 0
+        flags = SOME_ENDED if any_ended else 0
         if self._info_writer.wrote:
             flags |= WROTE_INFOS
         if extras.failures:
@@ -221,11 +211,6 @@ class EnvRange:
                 pairs.append((final, source[(group.name, OBSERVATIONS, *leaf.path)]))
         return pairs
 
-    def _clear_ended(self, i: int) -> None:
-        env_id = self.config.env_ids[i]
-        for column in self._ended_columns:
-            column[env_id] = False
-
     # -- everything else: run by the worker loop's one generic command -----------------------------------------
     def reset(self, requests: dict[int, ResetRequest]) -> tuple[dict[int, Infos], Extras]:
         """Begin an episode in each env named; returns infos by env id, and the objects the block cannot hold."""
@@ -239,11 +224,12 @@ class EnvRange:
                 failures.append(RemoteError.of(error, env_id))
                 continue
             self._over[i] = False
-            self._clear_ended(i)
-            self._rewards[i] = 0.0
-            self._returns[i] = 0.0
-            self._lengths[i] = 0
+            self._own.begin(i)
+            self._own.rewards[i] = 0.0
+            self._own.ended[:, i] = False
         self._any_over = any(self._over)
+        self._own.hand_over_values()
+        self._own.hand_over_ends()
         self._extras.failures = failures
         self._flags(False)
         return (infos if self.config.with_infos else {}), self.take_extras()
@@ -253,6 +239,7 @@ class EnvRange:
 
     def set_attr(self, env_ids: Sequence[int], name: str, values: Sequence[Any]) -> None:
         self._each(env_ids, lambda env, i: env.set_attr(name, values[i]))
+        self._steps = [env.step for env in self.envs]  # in case that was it
 
     def render(self, env_ids: Sequence[int]) -> list[Any]:
         return self._each(env_ids, lambda env, _: env.render())

@@ -43,7 +43,7 @@ class Executor:
         atexit.unregister(_close_live)
         atexit.register(_close_live)  # again, to come before whatever was registered since
         for worker in self._workers:
-            self._bedroom.add_doorbell(worker.mailbox.reply_bell.wait_fd, worker.mailbox.reply_bell.drain)
+            worker.mailbox.add_to(self._bedroom)
             if worker.life.sentinel is not None:
                 self._bedroom.add_sentinel(worker.life.sentinel, lambda w=worker: self._dead.append(w))  # type: ignore[misc]
 
@@ -61,10 +61,10 @@ class Executor:
                 if not self._waiting.look(worker.answered):
                     self._sleep_until(worker.answered, [worker], None)
             for host in self.hosts:
-                host.pending = False
-                flags |= host.flags
+                host.pending = 0
+                flags |= host.flags()
         except BaseException:
-            self._complete_posts({host: False for host in self.hosts})
+            self._complete_posts(dict.fromkeys(self.hosts, False))
             raise
         return flags
 
@@ -110,21 +110,22 @@ class Executor:
                 return []
         done: list[Host] = [h for h in sizes if h.answered()]
         for host in done:
-            host.pending = False
+            host.pending = 0
         return done
 
     def _sleep_until(self, enough: Callable[[], bool], workers: Sequence[WorkerHost], deadline: float | None) -> None:
         """Sleep over doorbells and signs of death, until enough, a death among `workers`, or the deadline."""
-        while not enough():
+
+        def raise_for_the_dead() -> None:
             for worker in self._dead:
                 if worker in workers and not worker.answered():
                     raise worker.died()
-            if not self._bedroom.sleep(deadline):
-                return
+
+        self._bedroom.sleep_until(enough, deadline, raise_for_the_dead)
 
     # -- everything else -------------------------------------------------------------------------------------
     def run(self, function: RunFunction, arguments: Mapping[Host, tuple[Any, ...]]) -> dict[Host, Any]:
-        """function(env_range, *arguments) on each host named, side by side; all are waited for before an error is raised."""
+        """function(env_range, *arguments) on each host named, side by side; errors are raised when all are done."""
         workers = [h for h in arguments if isinstance(h, WorkerHost)]
         for worker in workers:
             worker.post_run(function, arguments[worker])
@@ -155,8 +156,8 @@ class Executor:
 
     def extras_of(self, hosts: Sequence[Host]) -> list[tuple[Host, Extras]]:
         """What finished hosts have to say beyond the block; every host is read before any error is raised."""
-        found = [(host, host.take_extras()) for host in hosts if host.flags & EXTRAS]
-        failed = [(h, e) for h, e in found if h.flags & FAILED]
+        found = [(host, host.take_extras()) for host in hosts if host.flags() & EXTRAS]
+        failed = [(h, e) for h, e in found if h.flags() & FAILED]
         if failed:
             failures = [f for _, extras in failed for f in extras.failures]
             raise EnvFailed("raised in step", failed[0][0].worker, failures)

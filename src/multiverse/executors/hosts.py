@@ -1,4 +1,4 @@
-"""Hosts: whoever runs a range of envs. The executor sees only this; serial, thread, process and hybrid are choices of hosts."""
+"""Hosts: whoever runs a range of envs. Serial, thread, process and hybrid are just choices of hosts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from multiverse.contracts.views import Views
 from multiverse.executors.env_range import EXTRAS, FAILED, EnvRange, Extras
 from multiverse.executors.worker_loop import CLOSE, RUN, STEP, STEP_SOME, WITH_OBJECTS, Described, describe
 from multiverse.memory.link import Link, LinkBroken
-from multiverse.memory.mailbox import Mailbox
+from multiverse.memory.mailbox import CallerMailbox
 
 RunFunction = Callable[..., Any]
 """function(env_range, *arguments): run where the envs are."""
@@ -25,8 +25,8 @@ class LocalHost:
     def __init__(self, envs: EnvRange) -> None:
         self.env_ids = envs.config.env_ids
         self._envs = envs
-        self.pending = False
-        self.flags = 0
+        self.pending = 0
+        self._flags = 0
         self._only_some = False
         self._done = True
         self._torn = False  # interrupted in the middle: some of its envs have stepped, some have not
@@ -38,21 +38,23 @@ class LocalHost:
         self._envs.bind(views)
 
     def post_step(self, only_some: bool) -> None:
-        self._only_some, self._done, self.pending = only_some, False, True
+        self._only_some, self._done, self.pending = only_some, False, 1
 
     def answered(self) -> bool:
         return self._done
+
+    def flags(self) -> int:
+        return self._flags
 
     def step_now(self) -> None:
         if self._torn:
             raise RequestPending("the caller's own envs were interrupted in the middle of a step: reset() or close()")
         self._torn = True
-        self.flags = self._envs.step(self._only_some)
+        self._flags = self._envs.step(self._only_some)
         self._torn, self._done = False, True
 
     def discard(self) -> None:
-        self.pending = self._torn = False
-        self._done = True
+        self.pending, self._torn, self._done = 0, False, True
         self._envs.take_extras()
 
     def take_extras(self) -> Extras:
@@ -74,53 +76,40 @@ class WorkerHost:
 
     def __init__(self, worker: int, env_ids: range, link: Link, life: Life) -> None:
         self.worker, self.env_ids, self.link, self.life = worker, env_ids, link, life
-        self.pending = False
-        self._running = False
-        self._asked = (0, 0)  # the last command, with its sequence number
+        self.pending = 0  # the sequence number under way
+        self._command = 0  # the last one posted
         self._function = "start"
-        self.mailbox: Mailbox
+        self.mailbox: CallerMailbox
 
-    def bind(self, mailbox: Mailbox, views: Views) -> None:
+    def bind(self, mailbox: CallerMailbox, views: Views) -> None:
         self.mailbox = mailbox
-        self.answered = mailbox.answered
+        self.answered, self.flags = mailbox.answered, mailbox.flags
         rows = slice(self.env_ids.start, self.env_ids.stop)
         self._views, self._rows = views, rows
         self._action_objects = [name for name in views.objects if name[1] == ACTIONS]
+        with_objects = WITH_OBJECTS if self._action_objects else 0
+        self._step_command, self._step_some_command = STEP | with_objects, STEP_SOME | with_objects
 
     # -- asking ----------------------------------------------------------------------------------------------
     def post_step(self, only_some: bool) -> None:
-        command = STEP_SOME if only_some else STEP
-        if not self._action_objects:
-            self._asked = (command, self.mailbox.sequence + 1)
-            self.pending = True
-            self.mailbox.post(command)
-            return
-        self._asked = (command | WITH_OBJECTS, self.mailbox.sequence + 1)
-        self.pending = True
-        self.mailbox.post(command | WITH_OBJECTS)
-        objects: dict[FieldName, list[Any]] = {n: self._views.objects[n][self._rows] for n in self._action_objects}
-        self._send(objects)
+        self._command = command = self._step_some_command if only_some else self._step_command
+        self.pending = self.mailbox.sequence + 1
+        self.mailbox.post(command)
+        if self._action_objects:
+            objects: dict[FieldName, list[Any]] = {n: self._views.objects[n][self._rows] for n in self._action_objects}
+            self._send(objects)
 
     def post_run(self, function: RunFunction, arguments: tuple[Any, ...]) -> None:
-        self._asked = (RUN, self.mailbox.sequence + 1)
-        self.pending = self._running = True
-        self._function = getattr(function, "__name__", "run")
+        self._command, self._function = RUN, getattr(function, "__name__", "run")
+        self.pending = self.mailbox.sequence + 1
         self.mailbox.post(RUN)
         self._send((function, arguments))
 
     def post_again(self) -> None:
         """After an interrupt anywhere in the last post: complete it."""
-        self.mailbox.post_again(*self._asked)
+        self.mailbox.post_again(self._command, self.pending)
 
     # -- the answer ------------------------------------------------------------------------------------------
-    @property
-    def flags(self) -> int:
-        return self.mailbox.flags
-
-    def finish(self) -> None:
-        """The reply's word has been seen."""
-        self.pending = False
-
     def take_extras(self) -> Extras:
         extras = self._receive()
         if isinstance(extras, RemoteError):
@@ -130,8 +119,8 @@ class WorkerHost:
         return extras  # type: ignore[no-any-return]
 
     def finish_run(self) -> Any:
-        self.pending = self._running = False
-        failed = self.flags & FAILED
+        self.pending = 0
+        failed = self.flags() & FAILED
         result = self._receive()
         if failed:
             raise EnvFailed(f"raised in {self._function}", self.worker, [result])
@@ -139,15 +128,14 @@ class WorkerHost:
 
     def discard(self) -> None:
         """A late reply that nobody asked for any more: take it off the wire and forget it."""
-        self.finish()
-        if self._running or self.flags & EXTRAS:
-            self._running = False
+        self.pending = 0
+        if self._command == RUN or self.flags() & EXTRAS:
             self._receive()
 
     # -- its life --------------------------------------------------------------------------------------------
     def died(self) -> WorkerDied:
-        self.pending = False
-        doing = self._function if self._asked[0] in (0, RUN) else "step"
+        self.pending = 0
+        doing = self._function if self._command in (0, RUN) else "step"
         return WorkerDied(self.worker, self.env_ids, f"{self.life.cause_of_death()} during {doing}")
 
     def ask_to_close(self) -> None:

@@ -20,7 +20,7 @@ from multiverse.executors.worker_loop import Assignment, LayOut, Surroundings
 from multiverse.memory.block import Block
 from multiverse.memory.doorbell import Doorbell, descriptors_per_doorbell, new_doorbell
 from multiverse.memory.link import PipeLink
-from multiverse.memory.mailbox import CONTROL, Mailbox
+from multiverse.memory.mailbox import CONTROL, CallerMailbox
 
 
 def descriptors_per_worker() -> int:
@@ -68,7 +68,7 @@ class ProcessHost(WorkerHost):
 
     def connect(self, views: Views, workers: int) -> None:
         """Tell the worker what lies where in the block, which has its size by now."""
-        self.bind(Mailbox(views[CONTROL], self.worker, *self.bells), views)
+        self.bind(CallerMailbox(views[CONTROL], self.worker, *self.bells), views)
         self._send(LayOut(views.layout, workers))
 
     def close(self, deadline: float) -> None:
@@ -119,5 +119,3 @@ def start_process(
 def usable_here() -> bool:
     """Whether worker processes exist on this platform; elsewhere serial and thread do."""
     return os.name == "posix"
-
-

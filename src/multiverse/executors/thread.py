@@ -13,7 +13,7 @@ from multiverse.executors.hosts import WorkerHost
 from multiverse.executors.worker_loop import Assignment
 from multiverse.memory.doorbell import new_doorbell
 from multiverse.memory.link import Link, QueueLink
-from multiverse.memory.mailbox import CONTROL, Mailbox
+from multiverse.memory.mailbox import CONTROL, CallerMailbox, WorkerMailbox
 from multiverse.memory.waiting import Bedroom
 
 
@@ -45,12 +45,12 @@ def connect_thread(host: WorkerHost, views: Views) -> None:
     """Give both sides the same arrays."""
     mailbox_words = views[CONTROL]
     bells = new_doorbell(), new_doorbell()
-    host.bind(Mailbox(mailbox_words, host.worker, *bells), views)
-    host.link.send((views, Mailbox(mailbox_words, host.worker, *bells)))
+    host.bind(CallerMailbox(mailbox_words, host.worker, *bells), views)
+    host.link.send((views, WorkerMailbox(mailbox_words, host.worker, *bells)))
 
 
 def _run(assignment: Assignment, link: Link) -> None:
-    def connect(answer: Any) -> tuple[Views, Mailbox]:
+    def connect(answer: Any) -> tuple[Views, WorkerMailbox]:
         if answer is None:
             raise SystemExit  # the start was given up
         return answer  # type: ignore[no-any-return]

@@ -25,7 +25,7 @@ from multiverse.executors.env_range import EXTRAS, FAILED, EnvRange, RangeConfig
 from multiverse.memory.block import Block
 from multiverse.memory.doorbell import doorbell_from
 from multiverse.memory.link import Link, LinkBroken, PipeLink
-from multiverse.memory.mailbox import CONTROL, Mailbox, control_field
+from multiverse.memory.mailbox import CONTROL, WorkerMailbox, control_field
 from multiverse.memory.waiting import Bedroom, Waiting
 
 STEP, STEP_SOME, RUN, CLOSE = 1, 2, 3, 4
@@ -102,12 +102,12 @@ def run_process(assignment: Assignment, link: PipeLink, fds: list[int]) -> int:
     block, bell_fds = Block(fds[1]), fds[2:]
     half = len(bell_fds) // 2
 
-    def connect(answer: LayOut) -> tuple[Views, Mailbox]:
+    def connect(answer: LayOut) -> tuple[Views, WorkerMailbox]:
         fields = [control_field(answer.workers), *answer.layout.fields()]
         arrays = block.views(fields)
         block.close()
         bells = doorbell_from(tuple(bell_fds[:half])), doorbell_from(tuple(bell_fds[half:]))
-        return Views.over(answer.layout, arrays), Mailbox(arrays[CONTROL], assignment.worker, *bells)
+        return Views.over(answer.layout, arrays), WorkerMailbox(arrays[CONTROL], assignment.worker, *bells)
 
     def caller_gone() -> None:
         raise LinkBroken("the caller hung up")
@@ -123,7 +123,7 @@ def run_process(assignment: Assignment, link: PipeLink, fds: list[int]) -> int:
 
 # -- any worker ------------------------------------------------------------------------------------------------
 def work(
-    assignment: Assignment, link: Link, connect: Callable[[Any], tuple[Views, Mailbox]], bedroom: Bedroom
+    assignment: Assignment, link: Link, connect: Callable[[Any], tuple[Views, WorkerMailbox]], bedroom: Bedroom
 ) -> None:
     """Build, describe, bind, serve, close."""
     try:
@@ -135,7 +135,7 @@ def work(
         link.send(describe(envs))
         views, mailbox = connect(link.receive())
         envs.bind(views)
-        bedroom.add_doorbell(mailbox.request_bell.wait_fd, mailbox.request_bell.drain)
+        mailbox.add_to(bedroom)
         serve(envs, link, mailbox, Waiting(assignment.spin), bedroom)
     finally:
         envs.close()
@@ -164,13 +164,12 @@ def difference_between(one: EnvDescription, other: EnvDescription) -> str:
     return ""
 
 
-def serve(envs: EnvRange, link: Link, mailbox: Mailbox, waiting: Waiting, bedroom: Bedroom) -> None:
+def serve(envs: EnvRange, link: Link, mailbox: WorkerMailbox, waiting: Waiting, bedroom: Bedroom) -> None:
     """Answer until told to close. A reply's word comes before what follows it by pipe."""
     requested = mailbox.requested
     while True:
         if not waiting.look(requested):
-            while not requested():
-                bedroom.sleep(None)
+            bedroom.sleep_until(requested, None, _nothing)
         command = mailbox.take()
         if command == CLOSE:
             return
@@ -188,7 +187,11 @@ def serve(envs: EnvRange, link: Link, mailbox: Mailbox, waiting: Waiting, bedroo
         _send(link, data)
 
 
-def _run(envs: EnvRange, link: Link, mailbox: Mailbox) -> None:
+def _nothing() -> None:
+    """A worker that wakes has nothing to check but its mailbox."""
+
+
+def _run(envs: EnvRange, link: Link, mailbox: WorkerMailbox) -> None:
     """The generic command: a function over this worker's envs."""
     flags, data = 0, None
     try:
@@ -217,5 +220,3 @@ def _send(link: Link, data: Any) -> None:
         link.send_bytes(data)
     else:
         link.send(data)
-
-

@@ -7,7 +7,6 @@ equal, and then a step's infos of all envs are one copy. Anything else an info h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 

@@ -1,7 +1,12 @@
 """A mailbox: the request and reply words of one worker in the block, and a doorbell for each direction.
 
-Sending is: write the data, write the word, ring. Looking is: read the word. Whatever does not fit the block goes
-through a pipe *after* the word, so that neither side ever blocks on a full pipe that nobody reads.
+Sending is: write the data, write the word, ring if the other side sleeps. Looking is: read the word. Whatever
+does not fit the block goes through a pipe *after* the word, so that neither side ever blocks on a full pipe that
+nobody reads.
+
+Ringing is a system call, so a side that is awake is not rung for: each says in the block when it goes to sleep.
+Nothing orders that word against the other side's look at it but time, so whoever falls asleep just then could
+miss one ring; it therefore wakes once by itself, a moment later, and looks again before it sleeps for good.
 """
 
 from __future__ import annotations
@@ -14,78 +19,103 @@ import numpy as np
 from multiverse.contracts.layout import Field
 from multiverse.contracts.views import Array
 from multiverse.memory.doorbell import Doorbell
+from multiverse.memory.waiting import Bedroom
 
 CONTROL = ("control",)
 _WORDS = 32  # 16 words = 128 bytes a side: each side's words have one writer and their own cache lines
-_REPLY = _WORDS // 2
+_REQUEST, _COMMAND, _CALLER_ASLEEP = 0, 1, 2  # written by the caller
+_REPLY, _WORKER_ASLEEP = 16, 17  # written by the worker
+
+FLAG_BITS = 4
+"""A reply's word is its sequence number and, in the lowest bits, its flags: one read tells both."""
+_FLAGS = (1 << FLAG_BITS) - 1
+
+_ORDERED = _platform.machine().lower() in ("x86_64", "amd64", "i386", "i686")  # stores become visible in order
+_barrier = threading.Lock()
+
+
+def _order() -> None:
+    """Elsewhere order the word after the data: taking and releasing a lock is a full barrier."""
+    with _barrier:
+        pass
 
 
 def control_field(workers: int) -> Field:
     return Field(CONTROL, (workers, _WORDS), np.dtype(np.uint64))
 
 
-if _platform.machine().lower() in ("x86_64", "amd64", "i386", "i686"):
-
-    def _publish() -> None:
-        """x86 makes stores visible in order: the word cannot overtake the data."""
-
-else:
-    _barrier = threading.Lock()
-
-    def _publish() -> None:
-        """Elsewhere order the word after the data: taking and releasing a lock is a full barrier."""
-        with _barrier:
-            pass
-
-
-class Mailbox:
-    """Both ends of one worker's words. The caller posts requests and sees replies; the worker the other way round."""
+class CallerMailbox:
+    """The caller's end: posts requests, sees replies."""
 
     __slots__ = ("_words", "reply_bell", "request_bell", "sequence")
 
     def __init__(self, control: Array, worker: int, request_bell: Doorbell, reply_bell: Doorbell) -> None:
-        self._words = memoryview(control[worker])
+        self._words = memoryview(control[worker])  # type: ignore[arg-type]
         self.request_bell, self.reply_bell = request_bell, reply_bell
-        self.sequence = 0  # of the last request posted (caller) or taken (worker)
+        self.sequence = 0  # of the last request
 
-    # -- the caller's end ------------------------------------------------------------------------------------
     def post(self, command: int) -> None:
         words = self._words
-        self.sequence += 1
-        words[1] = command
-        _publish()
-        words[0] = self.sequence
-        self.request_bell.ring()
+        self.sequence = sequence = self.sequence + 1
+        words[_COMMAND] = command
+        if not _ORDERED:
+            _order()
+        words[_REQUEST] = sequence
+        if words[_WORKER_ASLEEP]:
+            self.request_bell.ring()
 
     def post_again(self, command: int, sequence: int) -> None:
         """Complete a post that an interrupt may have cut anywhere; without harm if it was complete."""
         self.sequence = sequence - 1
         self.post(command)
+        self.request_bell.ring()
 
     def answered(self) -> bool:
-        return bool(self._words[_REPLY] == self.sequence)
+        return self._words[_REPLY] >> FLAG_BITS == self.sequence
 
-    @property
     def flags(self) -> int:
         """What the worker said with its last reply."""
-        return int(self._words[_REPLY + 1])
+        return self._words[_REPLY] & _FLAGS
 
-    # -- the worker's end ------------------------------------------------------------------------------------
-    def requested(self) -> bool:
-        return bool(self._words[0] != self.sequence)
+    def say_asleep(self, asleep: bool) -> None:
+        self._words[_CALLER_ASLEEP] = asleep
 
-    def take(self) -> int:
-        """The command that waits."""
-        self.sequence = self._words[0]
-        return int(self._words[1])
-
-    def reply(self, flags: int) -> None:
-        words = self._words
-        words[_REPLY + 1] = flags
-        _publish()
-        words[_REPLY] = self.sequence
-        self.reply_bell.ring()
+    def add_to(self, bedroom: Bedroom) -> None:
+        bedroom.add_doorbell(self.reply_bell.wait_fd, self.reply_bell.drain, self.say_asleep)
 
     def close(self) -> None:
         self.request_bell.close()
         self.reply_bell.close()
+
+
+class WorkerMailbox:
+    """The worker's end: sees requests, posts replies."""
+
+    __slots__ = ("_words", "reply_bell", "request_bell", "sequence")
+
+    def __init__(self, control: Array, worker: int, request_bell: Doorbell, reply_bell: Doorbell) -> None:
+        self._words = memoryview(control[worker])  # type: ignore[arg-type]
+        self.request_bell, self.reply_bell = request_bell, reply_bell
+        self.sequence = 0  # of the last request taken
+
+    def requested(self) -> bool:
+        return self._words[_REQUEST] != self.sequence
+
+    def take(self) -> int:
+        """The command that waits."""
+        self.sequence = self._words[_REQUEST]
+        return self._words[_COMMAND]
+
+    def reply(self, flags: int) -> None:
+        words = self._words
+        if not _ORDERED:
+            _order()
+        words[_REPLY] = self.sequence << FLAG_BITS | flags
+        if words[_CALLER_ASLEEP]:
+            self.reply_bell.ring()
+
+    def say_asleep(self, asleep: bool) -> None:
+        self._words[_WORKER_ASLEEP] = asleep
+
+    def add_to(self, bedroom: Bedroom) -> None:
+        bedroom.add_doorbell(self.request_bell.wait_fd, self.request_bell.drain, self.say_asleep)

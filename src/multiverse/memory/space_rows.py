@@ -8,39 +8,14 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.env import SlotRow
 from multiverse.contracts.errors import InvalidActions
-from multiverse.contracts.layout import (
-    ACTING,
-    ALIVE,
-    OBSERVATIONS,
-    REWARDS,
-    TERMINATED,
-    TRUNCATED,
-    FieldName,
-    Leaf,
-    Path,
-    assemble,
-    leaves,
-)
+from multiverse.contracts.layout import FieldName, Leaf, Path, assemble, leaves
 from multiverse.contracts.views import Array, Views
 
 Write = Callable[[Any], None]
 
 
-# -- writing one env's results ---------------------------------------------------------------------------------
-def slot_rows(views: Views, env_index: int) -> list[SlotRow]:
-    """The rows of one env, one per agent in the order of the layout's groups."""
-    rows = []
-    for group in views.layout.groups:
-        columns = [memoryview(views[(group.name, c)]) for c in (REWARDS, TERMINATED, TRUNCATED, ALIVE, ACTING)]
-        for agent in range(len(group.agents)):
-            slot = env_index * len(group.agents) + agent
-            write = row_writer(group.observation_space, views, (group.name, OBSERVATIONS), slot)
-            rows.append(SlotRow(slot, write, *columns))
-    return rows
-
-
+# -- writing one env's observation -----------------------------------------------------------------------------
 def row_writer(space: spaces.Space[Any], views: Views, name: FieldName, row: int) -> Write:
     """A function that puts one value of `space` into row `row` of the arrays under `name`."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
@@ -138,19 +113,21 @@ class ActionWriter:
         self._space = space
         self._leaves = list(leaves(space))
         self._views, self._name = views, name
-        self._single = views[name] if len(self._leaves) == 1 and self._leaves[0].numeric else None
-        self._floating = self._single is not None and self._single.dtype.kind == "f"
-        self.has_objects = any(not leaf.numeric for leaf in self._leaves)
+        self._rows = views.layout.num_envs
+        single = views[name] if not self._leaves[0].path and self._leaves[0].numeric else None
+        # Integers in the space's own dtype are what learners send; everything else takes the careful way.
+        self._whole = single if single is not None and single.dtype.kind in "iu" else np.empty(0, np.void)
+        self._whole_shape, self._whole_dtype = self._whole.shape, self._whole.dtype
+
+    def write_all(self, actions: Any) -> None:
+        """One action for every env."""
+        if type(actions) is np.ndarray and actions.dtype is self._whole_dtype and actions.shape == self._whole_shape:
+            self._whole[...] = actions
+        else:
+            self.write(actions, slice(None), self._rows)
 
     def write(self, actions: Any, rows: slice | Array, count: int) -> None:
         """Actions for `count` envs into `rows`."""
-        single = self._single
-        if single is not None:
-            # The whole batch in the space's own dtype is what learners send; the rest takes the careful way.
-            whole = type(actions) is np.ndarray and actions.dtype is single.dtype and actions.shape == single.shape
-            if whole and count == len(single) and not self._floating:
-                single[...] = actions
-                return
         checked = [self._checked(leaf, self._part(actions, leaf.path), count) for leaf in self._leaves]
         for leaf, value in zip(self._leaves, checked):
             name = (*self._name, *leaf.path)
@@ -163,7 +140,7 @@ class ActionWriter:
                     objects[row] = item
 
     def _part(self, actions: Any, path: Path) -> Any:
-        """One leaf's share of the batch. Tuples that hold custom spaces come as one tuple per env, as Gymnasium's do."""
+        """One leaf's share of the batch."""
         part = actions
         for key in path:
             try:
@@ -181,13 +158,11 @@ class ActionWriter:
             try:
                 items = list(value)
             except TypeError as error:
-                raise InvalidActions(
-                    f"actions{where}: expected {count} items, got {type(value).__name__}"
-                ) from error
+                raise InvalidActions(f"actions{where}: expected {count} items, got {type(value).__name__}") from error
             if len(items) != count:
                 raise InvalidActions(f"actions{where}: {len(items)} actions for {count} envs")
             return items
-        dtype, shape = leaf.space.dtype, (count, *(leaf.space.shape or ()))
+        dtype, shape = np.dtype(leaf.space.dtype), (count, *(leaf.space.shape or ()))
         try:
             array = np.asarray(value)
         except (ValueError, TypeError) as error:
@@ -203,28 +178,30 @@ class ActionWriter:
 
 
 # -- the batch as the caller sees it ---------------------------------------------------------------------------
-def batch_reader(
-    space: spaces.Space[Any], views: Views, name: FieldName
-) -> Callable[[slice | Array, bool], Any]:
-    """A function (rows, copy?) → the nested batch of those rows. Objects come as a tuple, one per row."""
-    found = list(leaves(space))
-    if len(found) == 1 and found[0].numeric and not found[0].path:
-        array = views[name]
-        return lambda rows, copy: _rows_of(array, rows, copy)
+class BatchReader:
+    """The nested batch of a space, of all rows or some. Leaves that are no arrays come as a tuple, one per row."""
 
-    def read(rows: slice | Array, copy: bool) -> Any:
+    def __init__(self, space: spaces.Space[Any], views: Views, name: FieldName) -> None:
+        self._space, self._views, self._name = space, views, name
+        self._leaves = list(leaves(space))
+        self._single = views[name] if not self._leaves[0].path and self._leaves[0].numeric else None
+
+    def all_rows(self, copy: bool) -> Any:
+        single = self._single
+        if single is not None:
+            return single.copy() if copy else single
+        return self.rows(slice(None), copy)
+
+    def rows(self, rows: slice | Array, copy: bool) -> Any:
         values: dict[Path, Any] = {}
-        for leaf in found:
-            full = (*name, *leaf.path)
+        for leaf in self._leaves:
+            name = (*self._name, *leaf.path)
             if leaf.numeric:
-                values[leaf.path] = _rows_of(views[full], rows, copy)
+                values[leaf.path] = _rows_of(self._views[name], rows, copy)
             else:
-                objects = views.objects[full]
-                chosen = objects[rows] if isinstance(rows, slice) else [objects[i] for i in rows]
-                values[leaf.path] = tuple(chosen)
-        return assemble(space, values)
-
-    return read
+                objects = self._views.objects[name]
+                values[leaf.path] = tuple(objects[rows] if isinstance(rows, slice) else [objects[i] for i in rows])
+        return assemble(self._space, values)
 
 
 def _rows_of(array: Array, rows: slice | Array, copy: bool) -> Array:

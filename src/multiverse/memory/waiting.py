@@ -8,6 +8,7 @@ caller next to nothing.
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import time
@@ -17,6 +18,8 @@ LOOK_NS = 200_000
 LOOKS_BEFORE_YIELD = 8
 MISSES_BEFORE_PARKING = 2
 PARKED_WAITS = 64
+FIRST_NAP_S = 0.02
+"""A sleeper wakes once after this time and looks again, in case a ring was lost: see `mailbox`."""
 
 _yield_core: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
 
@@ -62,10 +65,12 @@ class Bedroom:
     def __init__(self) -> None:
         self._poll = select.poll()
         self._wakers: dict[int, Callable[[], None]] = {}
+        self._say_asleep: list[Callable[[bool], None]] = []
 
-    def add_doorbell(self, fd: int, drain: Callable[[], None]) -> None:
+    def add_doorbell(self, fd: int, drain: Callable[[], None], say_asleep: Callable[[bool], None]) -> None:
         self._poll.register(fd, select.POLLIN)
         self._wakers[fd] = drain
+        self._say_asleep.append(say_asleep)
 
     def add_sentinel(self, fd: int, on_end: Callable[[], None], readable: bool = True) -> None:
         """Wake and call `on_end`, once, when `fd` becomes readable (or, if not `readable`, hangs up)."""
@@ -81,10 +86,27 @@ class Bedroom:
         if self._wakers.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
-    def sleep(self, deadline: float | None) -> bool:
-        """Sleep until something happens; False if the deadline (of `time.monotonic`) passed first."""
-        timeout_ms = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1e3
-        events = self._poll.poll(timeout_ms)
+    def sleep_until(self, ready: Callable[[], bool], deadline: float | None, on_wake: Callable[[], None]) -> bool:
+        """Sleep until `ready`; False if the deadline (of `time.monotonic`) passed first. `on_wake` may raise."""
+        for say in self._say_asleep:
+            say(True)
+        try:
+            first_nap_s: float | None = FIRST_NAP_S
+            while not ready():
+                on_wake()
+                left_s = math.inf if deadline is None else deadline - time.monotonic()
+                if left_s <= 0:
+                    return False
+                if not self._doze(min(left_s, first_nap_s or math.inf)):
+                    first_nap_s = None
+            return True
+        finally:
+            for say in self._say_asleep:
+                say(False)
+
+    def _doze(self, seconds: float) -> bool:
+        """Sleep until something happens; False if only the time passed."""
+        events = self._poll.poll(None if seconds == math.inf else seconds * 1e3)
         for fd, _ in events:
             waker = self._wakers.get(fd)
             if waker is not None:

@@ -156,9 +156,6 @@ def serve(control_fd: int, caller: int) -> None:
 
 def _preload() -> None:
     """Load what every worker needs, once; then hide it from the collector so that forks keep sharing the pages."""
-    import gymnasium
-    import gymnasium.envs.classic_control
-    import gymnasium.wrappers
     import numpy.random  # noqa: F401
 
     import multiverse.executors.worker_loop  # noqa: F401
@@ -199,7 +196,7 @@ def _answer(control: socket.socket, status_pipes: dict[int, int], server_fds: li
             os.close(fd)
         run_as_worker(
             lambda: _exec_fresh(fds) if how == SPAWN else _be_worker(fds),
-            lambda: orphan_guard.die_with_parent(server) or _guard_by_thread(),
+            lambda: _guard_forked(server),
         )
     for fd in fds:
         os.close(fd)
@@ -251,6 +248,11 @@ def _kernel_guards() -> bool:
 def _guard_by_thread() -> None:
     """Without the kernel's help the worker watches the server, which watches the caller."""
     orphan_guard.watch_process(os.getppid())
+
+
+def _guard_forked(server: int) -> None:
+    if not orphan_guard.die_with_parent(server):
+        _guard_by_thread()
 
 
 def _command(function: str, *arguments: object) -> list[str]:
