@@ -50,7 +50,7 @@ class CallerMailbox:
     __slots__ = ("_words", "reply_bell", "request_bell", "sequence")
 
     def __init__(self, control: Array, worker: int, request_bell: Doorbell, reply_bell: Doorbell) -> None:
-        self._words = memoryview(control[worker])  # type: ignore[arg-type]
+        self._words = memoryview(control[worker])
         self.request_bell, self.reply_bell = request_bell, reply_bell
         self.sequence = 0  # of the last request
 
@@ -94,7 +94,7 @@ class WorkerMailbox:
     __slots__ = ("_words", "reply_bell", "request_bell", "sequence")
 
     def __init__(self, control: Array, worker: int, request_bell: Doorbell, reply_bell: Doorbell) -> None:
-        self._words = memoryview(control[worker])  # type: ignore[arg-type]
+        self._words = memoryview(control[worker])
         self.request_bell, self.reply_bell = request_bell, reply_bell
         self.sequence = 0  # of the last request taken
 

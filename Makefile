@@ -1,0 +1,46 @@
+# `make demo` and `make test` do everything on a fresh machine with Python 3.11 or newer.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ENGINE_VENV := .venv-engine
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+ENV ?= CartPole-v1
+
+.PHONY: setup test test-engine lint demo bench clean
+
+setup: $(VENV)/.installed
+
+# torch first and by its exact version: it brings the CPU build, which the other packages then accept.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python $(PIP_INSTALL) torch==2.13.0
+	$(BIN)/python $(PIP_INSTALL) --editable '.[dev,mujoco,peers]'
+	touch $@
+
+# The engine by itself, as somebody without torch installs it.
+$(ENGINE_VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(ENGINE_VENV)
+	$(ENGINE_VENV)/bin/python $(PIP_INSTALL) --editable . pytest hypothesis
+	touch $@
+
+demo: setup
+	$(BIN)/multiverse demo
+
+test: setup lint
+	$(BIN)/python -m pytest
+	$(MAKE) test-engine
+
+test-engine: $(ENGINE_VENV)/.installed
+	$(ENGINE_VENV)/bin/python -c "import importlib.util as u; assert u.find_spec('torch') is None"
+	$(ENGINE_VENV)/bin/python -m pytest -q tests/contract tests/contracts tests/memory
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src
+
+bench: setup
+	$(BIN)/multiverse bench $(ENV)
+
+clean:
+	rm -rf $(VENV) $(ENGINE_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
