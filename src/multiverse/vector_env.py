@@ -39,7 +39,7 @@ from multiverse.contracts.reset_plan import ResetRequest
 from multiverse.contracts.seeds import seeds_for
 from multiverse.contracts.step_batch import StepBatch
 from multiverse.contracts.views import Array
-from multiverse.executors.env_range import EXTRAS, SOME_ENDED, WROTE_INFOS, EnvRange, Extras
+from multiverse.executors.env_range import EXTRAS, FINALS, WROTE_INFOS, EnvRange, Extras
 from multiverse.executors.executor import CLOSE_TIMEOUT_S, Executor
 from multiverse.executors.hosts import Host
 from multiverse.memory.info_columns import InfoReader
@@ -297,7 +297,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             infos = self._infos.whole_batch(wrote, left)
         else:
             infos = self._infos.some_rows(ids, wrote, left)
-        if flags & SOME_ENDED and self._final_row is not None:
+        if flags & FINALS and self._final_row is not None:
             self._add_finals(infos, ids if ids is not None else np.arange(self.num_envs), final)
         return infos
 

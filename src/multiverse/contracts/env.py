@@ -34,6 +34,7 @@ class SlotRow:
 
     slot: int
     write_observation: Callable[[Any], None]
+    plain_target: Any  # the row itself where the space is one Box: an exact fit may be assigned without further ado
     rewards: memoryview  # float
     terminated: memoryview  # bool; all false before a step, so only an end needs to be written
     truncated: memoryview

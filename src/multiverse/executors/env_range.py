@@ -27,8 +27,8 @@ from multiverse.memory.info_columns import Column, InfoWriter
 from multiverse.memory.own_columns import OwnColumns
 from multiverse.memory.space_rows import actions_reader
 
-EXTRAS, WROTE_INFOS, SOME_ENDED, FAILED = 1, 2, 4, 8
-"""Flags of a finished step: something came by pipe; info columns were used; an episode ended; an env raised."""
+EXTRAS, WROTE_INFOS, FINALS, FAILED = 1, 2, 4, 8
+"""Flags of a finished step: something came by pipe; info columns were used; final observations are there; an env raised."""
 
 
 _NOBODY: list[int] = []
@@ -83,6 +83,7 @@ class EnvRange:
         self._info_writer = InfoWriter(views, rows)
         self._over = [False] * len(ids)  # the env's last step ended its episode
         self._any_over = False
+        self._with_infos = self.config.with_infos
         self._views = views
         self._finals = self._final_fields() if views.layout.with_final_observations else []
         self._objects = [name for name in views.objects if name[1] != ACTIONS]
@@ -94,16 +95,17 @@ class EnvRange:
     def step(self, only_some: bool = False) -> int:
         """Step every env of the range (or those marked in the block); returns flags."""
         chosen = np.flatnonzero(self._stepping).tolist() if only_some else self._everyone
-        over, with_infos, actions = self._over, self.config.with_infos, self._read_actions()
+        actions, steps, over, with_infos = self._read_actions(), self._steps, self._over, self._with_infos
         resets = self._leave_ended_episodes(chosen) if self._any_over else _NOBODY
-        self._info_writer.clear()
-        ended_now: list[int] = []
+        writer, ended_now = self._info_writer, []
+        if writer.wrote:
+            writer.clear()
         for i in chosen:
             try:
                 if over[i]:
                     info = self._begin_after_end(i)
                 else:
-                    ended, info = self._steps[i](actions[i])
+                    ended, info = steps[i](actions[i])
                     if ended:
                         ended_now.append(i)
                         if self._finals:
@@ -119,9 +121,9 @@ class EnvRange:
             self._own.add_step()
         if ended_now or self._any_over:
             self._mark_ends(ended_now, resets)
-        self._own.hand_over_values()
-        if ended_now or self._info_writer.wrote or self._objects or self._extras.failures:
-            return self._flags(bool(ended_now))
+        finals = bool(ended_now and self._finals)
+        if finals or writer.wrote or self._objects or self._extras.failures:
+            return self._flags(finals)
         return 0
 
     def _leave_ended_episodes(self, chosen: Iterable[int]) -> list[int]:
@@ -177,12 +179,12 @@ class EnvRange:
             task = request.task if request.task is not None else task
         return self.envs[i].reset(seed, options, task)
 
-    def _flags(self, any_ended: bool) -> int:
+    def _flags(self, finals: bool) -> int:
         extras = self._extras
         extras.columns = self._info_writer.take_announcements() if self._info_writer.announced else []
         if self._objects:
             extras.objects = {name: self._views.objects[name][self._rows] for name in self._objects}
-        flags = SOME_ENDED if any_ended else 0
+        flags = FINALS if finals else 0
         if self._info_writer.wrote:
             flags |= WROTE_INFOS
         if extras.failures:
@@ -225,10 +227,9 @@ class EnvRange:
                 continue
             self._over[i] = False
             self._own.begin(i)
-            self._own.rewards[i] = 0.0
+            self._own.forget_reward(i)
             self._own.ended[:, i] = False
         self._any_over = any(self._over)
-        self._own.hand_over_values()
         self._own.hand_over_ends()
         self._extras.failures = failures
         self._flags(False)

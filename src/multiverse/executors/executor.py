@@ -58,7 +58,7 @@ class Executor:
                 self._local.post_step(False)
                 self._local.step_now()
             for worker in self._workers:
-                if not self._waiting.look(worker.answered):
+                if not worker.answered() and not self._waiting.look(worker.answered):
                     self._sleep_until(worker.answered, [worker], None)
             for host in self.hosts:
                 host.pending = 0

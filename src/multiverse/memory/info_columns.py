@@ -42,18 +42,13 @@ class InfoWriter:
         self._masks = [memoryview(row) for row in views[INFO_MASKS][:, rows]]
         self._mask_block = views[INFO_MASKS][:, rows]
         self._columns: dict[Column, tuple[memoryview, memoryview]] = {}
-        self._dirty = False
+        self.wrote = False  # since the last clear
         self.announced: list[Column] = []  # new since the last `take_announcements`
 
     def clear(self) -> None:
         """Before a step: no env has said anything yet."""
-        if self._dirty:
-            self._mask_block[: len(self._columns)] = False
-            self._dirty = False
-
-    @property
-    def wrote(self) -> bool:
-        return self._dirty
+        self._mask_block[: len(self._columns)] = False
+        self.wrote = False
 
     def write(self, row: int, info: Infos) -> Infos | None:
         """Row `row` of the range; returns what no column can hold, or None."""
@@ -72,7 +67,7 @@ class InfoWriter:
             if left is None:
                 left = {}
             left[key] = value
-        self._dirty = True
+        self.wrote = True
         return left
 
     def _new_column(self, key: str, kind: type) -> tuple[memoryview, memoryview] | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+from gymnasium import spaces
 
 from multiverse.contracts.env import SlotRow
-from multiverse.contracts.layout import ENDED, OBSERVATIONS, PRESENT, VALUES, Group
+from multiverse.contracts.layout import ENDED, EPISODE_LENGTH, OBSERVATIONS, PRESENT, VALUES, Group
 from multiverse.contracts.views import Views
 from multiverse.memory.space_rows import row_writer
 
 _add = np.add
-_ONES, _REWARDS, _LENGTHS, _RETURNS = range(4)
 
 
 class OwnColumns:
@@ -25,11 +25,12 @@ class OwnColumns:
         shared = [views[(group.name, name)][:, rows] for name in (VALUES, ENDED, PRESENT)]
         self._shared_values, self._shared_ended, self._shared_present = shared
         count = rows.stop - rows.start
-        # Rows (1, rewards) are added to rows (lengths, returns) in one call; the last three are VALUES.
-        own = np.zeros((4, count))
-        own[_ONES] = 1.0
-        self._added, self._sums, self._values = own[:_LENGTHS], own[_LENGTHS:], own[_REWARDS:]
-        self.rewards, self.lengths, self.returns = own[_REWARDS], own[_LENGTHS], own[_RETURNS]
+        # What a step adds to (length, return), in one call.
+        self._added = np.zeros((2, count))
+        ones, self.rewards = self._added
+        ones[...] = 1.0
+        self._shared_rewards, self.lengths, self.returns = self._shared_values
+        self._sums = self._shared_values[EPISODE_LENGTH:]
         self.ended = np.zeros((2, count), np.bool_)
         self.present = np.zeros((2, count), np.bool_)
 
@@ -40,23 +41,27 @@ class OwnColumns:
         for agent in range(len(group.agents)):
             slot = env_index * len(group.agents) + agent
             write = row_writer(group.observation_space, self._views, (group.name, OBSERVATIONS), slot)
-            rows.append(SlotRow(slot - self._first, write, *columns))
+            plain = isinstance(group.observation_space, spaces.Box) and group.observation_space.shape
+            target = self._views[(group.name, OBSERVATIONS)][slot] if plain else None
+            rows.append(SlotRow(slot - self._first, write, target, *columns))
         return rows
 
     def add_step(self) -> None:
         """Every row has taken one step."""
         _add(self._sums, self._added, self._sums)
+        self._shared_rewards[...] = self.rewards
 
     def add_step_of(self, rows: list[int]) -> None:
         """Some rows have."""
         self._sums[:, rows] += self._added[:, rows]
+        self._shared_rewards[...] = self.rewards
 
     def begin(self, row: int) -> None:
         """A new episode begins in this row."""
         self.lengths[row] = self.returns[row] = 0.0
 
-    def hand_over_values(self) -> None:
-        self._shared_values[...] = self._values
+    def forget_reward(self, row: int) -> None:
+        self.rewards[row] = self._shared_rewards[row] = 0.0
 
     def hand_over_ends(self) -> None:
         self._shared_ended[...] = self.ended

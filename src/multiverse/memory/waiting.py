@@ -45,11 +45,11 @@ class Waiting:
             return False
         give_up = time.perf_counter_ns() + LOOK_NS
         while True:
+            _yield_core()  # first of all: whoever we wait for may be waiting for this core
             for _ in range(LOOKS_BEFORE_YIELD):
                 if ready():
                     self._misses = 0
                     return True
-            _yield_core()
             if time.perf_counter_ns() > give_up:
                 break
         self._misses += 1
