@@ -94,18 +94,21 @@ class EnvRange:
     # -- stepping --------------------------------------------------------------------------------------------
     def step(self, only_some: bool = False) -> int:
         """Step every env of the range (or those marked in the block); returns flags."""
-        chosen = np.flatnonzero(self._stepping).tolist() if only_some else self._everyone
-        actions, steps, over, with_infos = self._read_actions(), self._steps, self._over, self._with_infos
+        chosen, steps, actions = self._everyone, self._steps, self._read_actions()
+        over, with_infos = self._over, self._with_infos
+        if only_some:
+            chosen = np.flatnonzero(self._stepping).tolist()
+            steps, actions = [steps[i] for i in chosen], [actions[i] for i in chosen]
         resets = self._leave_ended_episodes(chosen) if self._any_over else _NOBODY
         writer, ended_now = self._info_writer, []
         if writer.wrote:
             writer.clear()
-        for i in chosen:
+        for i, step, action in zip(chosen, steps, actions):
             try:
-                if over[i]:
+                if resets and over[i]:
                     info = self._begin_after_end(i)
                 else:
-                    ended, info = steps[i](actions[i])
+                    ended, info = step(action)
                     if ended:
                         ended_now.append(i)
                         if self._finals:

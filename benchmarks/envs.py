@@ -1,0 +1,51 @@
+"""Envs for the benchmarks: a known amount of work, and nothing else."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+
+def burn(microseconds: float) -> None:
+    """Compute for that long, by the thread's own clock: time in which somebody else has the core does not count."""
+    enough = time.thread_time_ns() + int(microseconds * 1e3)
+    while time.thread_time_ns() < enough:
+        pass
+
+
+class Burn(gym.Env[np.ndarray, np.int64]):
+    """Burns `microseconds` a step; with `spread="exponential"` that is only the mean. Episodes never end."""
+
+    def __init__(self, microseconds: float, spread: str = "none") -> None:
+        self.observation_space = gym.spaces.Box(-1, 1, (4,), np.float32)
+        self.action_space = gym.spaces.Discrete(2)
+        self.microseconds, self.spread = microseconds, spread
+        self._observation = np.zeros(4, np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._observation, {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        exponential = self.spread == "exponential"
+        burn(self.np_random.exponential(self.microseconds) if exponential else self.microseconds)
+        return self._observation, 0.0, False, False, {}
+
+
+class Images(gym.Env[np.ndarray, np.int64]):
+    """84×84×4 bytes a step and no work: what moving observations costs."""
+
+    def __init__(self) -> None:
+        self.observation_space = gym.spaces.Box(0, 255, (84, 84, 4), np.uint8)
+        self.action_space = gym.spaces.Discrete(2)
+        self._observation = np.zeros((84, 84, 4), np.uint8)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._observation, {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        return self._observation, 0.0, False, False, {}
