@@ -159,6 +159,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def close_extras(self, timeout_s: float = CLOSE_TIMEOUT_S, **kwargs: Any) -> None:
         """End every worker, within the time given; nothing is left running."""
         self._refusal = lambda: ClosedError("this vector env is closed")
+        self.closed = True  # also if an env raises on its way out: there is nothing left to close then
         self._close_executor.detach()
         self._executor.close(timeout_s)
 
@@ -192,7 +193,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if self._autoreset == "disabled":
             self._refuse_ended(ids)
         self._actions.write(actions, ids, len(ids))
-        self._stepping[:] = False
+        for host in parts:  # theirs alone: another worker may just be reading its own
+            self._stepping[host.env_ids.start : host.env_ids.stop] = False
         self._stepping[ids] = True
         self._sent.update({host: np.sort(ids[where]) for host, where in parts.items()})
         self._refusal = self._pending_step

@@ -62,7 +62,9 @@ def make_vec(
     each = recipes(env, num_envs, env_kwargs, wrappers)
     if render_mode is not None:
         each = _with_render_mode(each, render_mode)
-    if plan is None:
+    if plan is not None:
+        _check_plan(plan, len(each), executor, workers, start_method)
+    else:
         executor, why = _where_windows_work(each, executor)
         plan = decide(executor, workers, start_method, waiting, each)
         plan = replace(plan, why=why) if why else plan
@@ -80,6 +82,13 @@ def _check_choices(**choices: tuple[str, Any]) -> None:
     for name, (value, literal) in choices.items():
         if value not in get_args(literal):
             raise InvalidRequest(f"{name}={value!r}: one of {', '.join(get_args(literal))}")
+
+
+def _check_plan(plan: Plan, num_envs: int, executor: str, workers: int | None, start_method: str | None) -> None:
+    if executor != "auto" or workers is not None or start_method is not None:
+        raise InvalidRequest("plan= says how to run: leave executor, workers and start_method out beside it")
+    if plan.workers + (plan.executor == "hybrid") > num_envs:
+        raise InvalidRequest(f"the plan has {plan.workers} workers, too many for {num_envs} envs: {plan}")
 
 
 def _with_render_mode(each: list[Recipe], render_mode: str) -> list[Recipe]:

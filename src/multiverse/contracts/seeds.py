@@ -15,7 +15,7 @@ def seeds_for(seed: int | Sequence[int | None] | None, env_ids: Sequence[int], n
         return [None] * len(env_ids)
     if isinstance(seed, int | np.integer):
         return [int(seed) + i for i in env_ids]
-    given = list(seed)
+    given = [None if s is None else int(s) for s in seed]
     if len(given) == len(env_ids):
         return given
     if len(given) == num_envs:  # with a reset mask Gymnasium takes one seed per env, masked or not

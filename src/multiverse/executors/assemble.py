@@ -20,7 +20,7 @@ from multiverse.executors.env_range import EnvRange, RangeConfig
 from multiverse.executors.executor import CLOSE_TIMEOUT_S, Executor
 from multiverse.executors.hosts import Host, LocalHost, WorkerHost
 from multiverse.executors.process import ProcessHost, pickled, start_process
-from multiverse.executors.thread import connect_thread, start_thread
+from multiverse.executors.thread import connect_thread, give_up_thread, start_thread
 from multiverse.executors.worker_loop import Assignment, Described, Surroundings, difference_between
 from multiverse.memory.block import Block, private_arrays, size_of
 from multiverse.memory.mailbox import control_field
@@ -178,11 +178,11 @@ class _Start:
         deadline = time.monotonic() + (0.0 if hurry else CLOSE_TIMEOUT_S)
         for worker in self.workers:
             if not isinstance(worker, ProcessHost):
-                worker.link.send(None)
+                give_up_thread(worker)
         for worker in self.workers:
             worker.close(deadline)
         if self.local is not None:
-            self.local.close()
+            self.local.close(deadline)
         if self.block is not None:
             self.block.close()
 
@@ -191,8 +191,7 @@ def _build_here(own: Assignment) -> EnvRange:
     try:
         return EnvRange(own.config, [recipe.build for recipe in own.recipes])
     except Exception as error:
-        first = own.config.env_ids.start
-        raise EnvFailed("could not be built", None, [RemoteError.of(error, first)]) from error
+        raise EnvFailed("could not be built", None, [RemoteError.of(error)]) from error
 
 
 def _first_word(worker: WorkerHost) -> Described:

@@ -28,7 +28,7 @@ from multiverse.memory.own_columns import OwnColumns
 from multiverse.memory.space_rows import actions_reader
 
 EXTRAS, WROTE_INFOS, FINALS, FAILED = 1, 2, 4, 8
-"""Flags of a finished step: something came by pipe; info columns were used; final observations are there; an env raised."""
+"""Flags of a finished step: more comes by pipe; info columns are used; final observations are there; an env raised."""
 
 
 _NOBODY: list[int] = []
@@ -62,8 +62,11 @@ class EnvRange:
         self.config = config
         self.envs: list[Env] = []
         try:
-            for make in build:
-                self.envs.append(make())
+            for env_id, make in zip(config.env_ids, build):
+                try:
+                    self.envs.append(make())
+                except Exception as error:
+                    raise InEnv(env_id, error) from error
         except BaseException:
             self.close()
             raise
@@ -257,14 +260,13 @@ class EnvRange:
                 raise InEnv(env_id, error) from error
         return results
 
-    def close(self) -> None:
-        """Close every env, also when one of them raises; the first error is raised afterwards."""
-        first: Exception | None = None
+    def close(self) -> list[RemoteError]:
+        """Close every env, also when some of them raise; returns what they raised."""
+        failures = []
         envs, self.envs = self.envs, []
-        for env in envs:
+        for env_id, env in zip(self.config.env_ids, envs):
             try:
                 env.close()
             except Exception as error:
-                first = first or error
-        if first is not None:
-            raise first
+                failures.append(RemoteError.of(error, env_id))
+        return failures

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import time
 import weakref
@@ -44,8 +45,7 @@ class Executor:
         atexit.register(_close_live)  # again, to come before whatever was registered since
         for worker in self._workers:
             worker.mailbox.add_to(self._bedroom)
-            if worker.life.sentinel is not None:
-                self._bedroom.add_sentinel(worker.life.sentinel, lambda w=worker: self._dead.append(w))  # type: ignore[misc]
+            self._bedroom.add_sentinel(worker.life.sentinel, functools.partial(self._dead.append, worker))
 
     # -- lock-step -------------------------------------------------------------------------------------------
     def step_all(self) -> int:
@@ -169,19 +169,12 @@ class Executor:
             return  # a forked copy of the caller: the workers are not its children
         _live.discard(self)
         deadline = time.monotonic() + timeout_s
-        errors: list[Exception] = []
+        hosts, self.hosts = self.hosts, []
         for worker in self._workers:
             worker.ask_to_close()
-        for host in self.hosts:
-            try:
-                if isinstance(host, LocalHost):
-                    host.close()
-                else:
-                    host.close(deadline)
-            except Exception as error:
-                errors.append(error)
-        self.hosts, self._workers, self._local = [], [], None
+        failures = [failure for host in hosts for failure in host.close(deadline)]
+        self._workers, self._local = [], None
         if self._block is not None:
             self._block.close()
-        if errors:
-            raise errors[0]
+        if failures:
+            raise EnvFailed("raised in close", None, failures)

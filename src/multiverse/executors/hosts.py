@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -67,8 +68,8 @@ class LocalHost:
             name = getattr(function, "__name__", "run")
             raise EnvFailed(f"raised in {name}", None, [RemoteError.of(error)]) from error
 
-    def close(self) -> None:
-        self._envs.close()
+    def close(self, deadline: float) -> list[RemoteError]:
+        return self._envs.close()
 
 
 class WorkerHost:
@@ -79,6 +80,7 @@ class WorkerHost:
         self.pending = 0  # the sequence number under way
         self._command = 0  # the last one posted
         self._function = "start"
+        self._asked_to_close = False
         self.mailbox: CallerMailbox
 
     def bind(self, mailbox: CallerMailbox, views: Views) -> None:
@@ -139,13 +141,26 @@ class WorkerHost:
         return WorkerDied(self.worker, self.env_ids, f"{self.life.cause_of_death()} during {doing}")
 
     def ask_to_close(self) -> None:
-        if hasattr(self, "mailbox") and not self.pending:
+        """Close the envs, say how that went, and end. A worker that is busy is not asked: its link is cut instead."""
+        self._asked_to_close = hasattr(self, "mailbox") and not self.pending
+        if self._asked_to_close:
             self.mailbox.post(CLOSE)
 
-    def close(self, deadline: float) -> None:
-        """Wait for its end until the deadline, then force it; give everything back."""
+    def close(self, deadline: float) -> list[RemoteError]:
+        """Wait for its end until the deadline, then force it; give everything back. Returns what its envs raised."""
+        failures: list[RemoteError] = []
+        if self._asked_to_close and self.link.poll(max(0.0, deadline - time.monotonic())):
+            try:
+                last_word = self.link.receive()
+                failures = last_word if isinstance(last_word, list) else [last_word]
+            except LinkBroken:
+                pass  # it died on the way out: nothing is left to be told
         self.link.close()
-        self.life.end(deadline)
+        if self.life.end(deadline):
+            self._close_bells()
+        return failures
+
+    def _close_bells(self) -> None:
         if hasattr(self, "mailbox"):
             self.mailbox.close()
 
@@ -166,13 +181,13 @@ class Life(Protocol):
     """What keeps a worker going: a thread or a process."""
 
     @property
-    def sentinel(self) -> int | None:
-        """A descriptor that becomes readable at its end, where there is one."""
+    def sentinel(self) -> int:
+        """A descriptor that becomes readable at its end."""
 
     def cause_of_death(self) -> str: ...
 
-    def end(self, deadline: float) -> None:
-        """Wait for its end until the deadline, then force it where that is possible."""
+    def end(self, deadline: float) -> bool:
+        """Wait for its end until the deadline, then force it; False where that is not possible and it lives on."""
 
 
 Host = LocalHost | WorkerHost

@@ -50,11 +50,12 @@ class ProcessLife:
             return f"was killed by {name}"
         return f"exited with code {code}"
 
-    def end(self, deadline: float) -> None:
+    def end(self, deadline: float) -> bool:
         if self.process.exit_code(max(0.0, deadline - time.monotonic())) is None:
             self.process.kill()  # also when it is stopped: SIGTERM would stay pending there
             self.process.exit_code(5.0)
         self.process.release()
+        return True
 
 
 class ProcessHost(WorkerHost):
@@ -71,12 +72,10 @@ class ProcessHost(WorkerHost):
         self.bind(CallerMailbox(views[CONTROL], self.worker, *self.bells), views)
         self._send(LayOut(views.layout, workers))
 
-    def close(self, deadline: float) -> None:
-        super().close(deadline)
+    def _close_bells(self) -> None:
         start_methods.caller_fds.difference_update(self._fds)
-        if not hasattr(self, "mailbox"):
-            for bell in self.bells:
-                bell.close()
+        for bell in self.bells:
+            bell.close()
 
 
 def pickled(assignments: Sequence[Assignment]) -> list[bytes]:

@@ -17,47 +17,66 @@ from multiverse.memory.mailbox import CONTROL, CallerMailbox, WorkerMailbox
 from multiverse.memory.waiting import Bedroom
 
 
+class _StartGivenUp(Exception):
+    """The caller does not want the envs any more."""
+
+
 class ThreadLife:
     """Threads are daemons: one that hangs in an env cannot be killed, but does not keep the program from ending."""
 
-    sentinel = None
-
     def __init__(self, assignment: Assignment, link: Link) -> None:
-        self._thread = threading.Thread(
-            target=_run, args=(assignment, link), name=f"multiverse-worker-{assignment.worker}", daemon=True
-        )
+        self._assignment, self._link = assignment, link
+        self._ended = new_doorbell()
+        self._cause = "ended"
+        self._thread = threading.Thread(target=self._run, name=f"multiverse-worker-{assignment.worker}", daemon=True)
         self._thread.start()
 
-    def cause_of_death(self) -> str:
-        return "ended"
+    @property
+    def sentinel(self) -> int:
+        return self._ended.wait_fd
 
-    def end(self, deadline: float) -> None:
+    def cause_of_death(self) -> str:
+        return self._cause
+
+    def end(self, deadline: float) -> bool:
         self._thread.join(max(0.0, deadline - time.monotonic()))
+        if self._thread.is_alive():
+            return False
+        self._ended.close()
+        return True
+
+    def _run(self) -> None:
+        try:
+            worker_loop.work(self._assignment, self._link, _connect, Bedroom())
+        except _StartGivenUp:
+            pass
+        except BaseException as error:  # SystemExit too: an env that calls sys.exit() ends its thread only
+            self._cause = f"was ended by {type(error).__name__}: {error}"
+            self._link.send(RemoteError.of(error))
+        finally:
+            self._ended.ring()
 
 
 def start_thread(assignment: Assignment) -> WorkerHost:
     ours, theirs = QueueLink.pair()
-    life = ThreadLife(assignment, theirs)
-    return WorkerHost(assignment.worker, assignment.config.env_ids, ours, life)
+    return WorkerHost(assignment.worker, assignment.config.env_ids, ours, ThreadLife(assignment, theirs))
 
 
 def connect_thread(host: WorkerHost, views: Views) -> None:
     """Give both sides the same arrays."""
-    mailbox_words = views[CONTROL]
+    words = views[CONTROL]
     bells = new_doorbell(), new_doorbell()
-    host.bind(CallerMailbox(mailbox_words, host.worker, *bells), views)
-    host.link.send((views, WorkerMailbox(mailbox_words, host.worker, *bells)))
+    host.bind(CallerMailbox(words, host.worker, *bells), views)
+    host.link.send((views, WorkerMailbox(words, host.worker, *bells)))
 
 
-def _run(assignment: Assignment, link: Link) -> None:
-    def connect(answer: Any) -> tuple[Views, WorkerMailbox]:
-        if answer is None:
-            raise SystemExit  # the start was given up
-        return answer  # type: ignore[no-any-return]
+def give_up_thread(host: WorkerHost) -> None:
+    """Instead of connecting: let the worker close its envs and end."""
+    host.link.send(None)
 
-    try:
-        worker_loop.work(assignment, link, connect, Bedroom())
-    except SystemExit:
-        pass
-    except BaseException as error:
-        link.send(RemoteError.of(error))
+
+def _connect(answer: Any) -> tuple[Views, WorkerMailbox]:
+    if answer is None:
+        raise _StartGivenUp
+    views, mailbox = answer
+    return views, mailbox

@@ -129,16 +129,18 @@ def work(
     try:
         envs = EnvRange(assignment.config, [recipe.build for recipe in assignment.recipes])
     except Exception as error:
-        link.send(RemoteError.of(error, assignment.config.env_ids.start))
+        link.send(RemoteError.of(error))
         return
+    failures: list[RemoteError] = []
     try:
-        link.send(describe(envs))
+        _send(link, _dumped(link, describe(envs)))
         views, mailbox = connect(link.receive())
         envs.bind(views)
         mailbox.add_to(bedroom)
         serve(envs, link, mailbox, Waiting(assignment.spin), bedroom)
     finally:
-        envs.close()
+        failures = envs.close()
+    link.send(failures)
 
 
 def describe(envs: EnvRange) -> Described:
