@@ -361,7 +361,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if busy and len(ids) < self.num_envs:
             raise RequestPending(f"{self._names(busy)} still under way: receive them before resetting some of them")
         if len(ids) == self.num_envs:
-            self._guarded(self._executor.discard_pending)
+            for host, extras in self._guarded(self._executor.discard_pending):
+                self._infos.announce(self._executor.hosts.index(host), extras.columns)
             self._sent.clear()
 
     def _run_reset(self, ids: Array, requests: dict[int, ResetRequest], rows: Array) -> Infos:
@@ -411,6 +412,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         except WorkerDied as error:
             self._give_up(error)
             raise
+        except BaseException:
+            if self._refusal is None and self._executor.pending:  # Ctrl-C while an answer was waited for
+                self._refusal = self._pending_call
+            raise
 
     def _by_host(self, ids: Array) -> dict[Host, Array]:
         """Positions in `ids`, by the host that runs those envs."""
@@ -445,6 +450,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _pending_step(self) -> MultiverseError:
         names = self._names(list(self._sent)) if self._sent else "a step is"
         return RequestPending(f"{names} still under way: only receive(), reset() or close() may follow")
+
+    def _pending_call(self) -> MultiverseError:
+        return RequestPending("the last call was interrupted and is still under way: reset() or close()")
 
     def _give_up(self, error: WorkerDied) -> None:
         """A lost worker's envs cannot be brought back: only close() is left."""

@@ -188,8 +188,7 @@ class EnvRange:
     def _flags(self, finals: bool) -> int:
         extras = self._extras
         extras.columns = self._info_writer.take_announcements() if self._info_writer.announced else []
-        if self._objects:
-            extras.objects = {name: self._views.objects[name][self._rows] for name in self._objects}
+        extras.objects = self._own_objects()
         flags = FINALS if finals else 0
         if self._info_writer.wrote:
             flags |= WROTE_INFOS
@@ -198,6 +197,10 @@ class EnvRange:
         if extras.columns or extras.infos or extras.final_infos or extras.objects:
             flags |= EXTRAS
         return flags
+
+    def _own_objects(self) -> dict[FieldName, list[Any]]:
+        """This range's rows of what the block cannot hold."""
+        return {name: self._views.objects[name][self._rows] for name in self._objects}
 
     def take_action_objects(self, objects: dict[FieldName, list[Any]]) -> None:
         """Actions of this range that came by pipe."""
@@ -237,9 +240,8 @@ class EnvRange:
             self._own.ended[:, i] = False
         self._any_over = any(self._over)
         self._own.hand_over_ends()
-        self._extras.failures = failures
-        self._flags(False)
-        return (infos if self.config.with_infos else {}), self.take_extras()
+        self._extras = Extras()  # whatever an interrupted step had to say
+        return (infos if self.config.with_infos else {}), Extras(objects=self._own_objects(), failures=failures)
 
     def call(self, env_ids: Sequence[int], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         return self._each(env_ids, lambda env, _: env.call(name, args, kwargs))

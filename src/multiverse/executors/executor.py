@@ -146,13 +146,17 @@ class Executor:
             raise errors[0]
         return results
 
-    def discard_pending(self) -> None:
-        """Wait for whatever is under way and forget its results: nobody will be handed them."""
+    def discard_pending(self) -> list[tuple[Host, Extras]]:
+        """Wait for whatever is under way and forget its results; what it announced for later steps is returned."""
+        discarded = []
         pending = self.pending
         for host in pending:
             if isinstance(host, WorkerHost):
+                if not host.will_answer:
+                    raise host.cut_off()
                 self._sleep_until(host.answered, [host], None)
-            host.discard()
+            discarded.append((host, host.discard()))
+        return discarded
 
     def extras_of(self, hosts: Sequence[Host]) -> list[tuple[Host, Extras]]:
         """What finished hosts have to say beyond the block; every host is read before any error is raised."""

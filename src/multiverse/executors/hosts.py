@@ -54,9 +54,9 @@ class LocalHost:
         self._flags = self._envs.step(self._only_some)
         self._torn, self._done = False, True
 
-    def discard(self) -> None:
+    def discard(self) -> Extras:
         self.pending, self._torn, self._done = 0, False, True
-        self._envs.take_extras()
+        return self._envs.take_extras()
 
     def take_extras(self) -> Extras:
         return self._envs.take_extras()
@@ -80,7 +80,8 @@ class WorkerHost:
         self.pending = 0  # the sequence number under way
         self._command = 0  # the last one posted
         self._function = "start"
-        self._asked_to_close = False
+        self._complete = True  # the last request was sent whole
+        self._last_word_comes = False
         self.mailbox: CallerMailbox
 
     def bind(self, mailbox: CallerMailbox, views: Views) -> None:
@@ -103,13 +104,20 @@ class WorkerHost:
 
     def post_run(self, function: RunFunction, arguments: tuple[Any, ...]) -> None:
         self._command, self._function = RUN, getattr(function, "__name__", "run")
+        self._complete = False
         self.pending = self.mailbox.sequence + 1
         self.mailbox.post(RUN)
         self._send((function, arguments))
+        self._complete = True
 
     def post_again(self) -> None:
         """After an interrupt anywhere in the last post: complete it."""
         self.mailbox.post_again(self._command, self.pending)
+
+    @property
+    def will_answer(self) -> bool:
+        """False if an interrupt cut the last request in two: the worker waits for the rest of it."""
+        return self._complete
 
     # -- the answer ------------------------------------------------------------------------------------------
     def take_extras(self) -> Extras:
@@ -128,11 +136,14 @@ class WorkerHost:
             raise EnvFailed(f"raised in {self._function}", self.worker, [result])
         return result
 
-    def discard(self) -> None:
-        """A late reply that nobody asked for any more: take it off the wire and forget it."""
+    def discard(self) -> Extras:
+        """A late reply that nobody asks for any more: take it off the wire. Its announcements still hold."""
         self.pending = 0
-        if self._command == RUN or self.flags() & EXTRAS:
+        if self._command == RUN:
             self._receive()
+        elif self.flags() & EXTRAS:
+            return self.take_extras()
+        return Extras()
 
     # -- its life --------------------------------------------------------------------------------------------
     def died(self) -> WorkerDied:
@@ -140,16 +151,19 @@ class WorkerHost:
         doing = self._function if self._command in (0, RUN) else "step"
         return WorkerDied(self.worker, self.env_ids, f"{self.life.cause_of_death()} during {doing}")
 
+    def cut_off(self) -> WorkerDied:
+        return WorkerDied(self.worker, self.env_ids, "was interrupted in the middle of a request")
+
     def ask_to_close(self) -> None:
-        """Close the envs, say how that went, and end. A worker that is busy is not asked: its link is cut instead."""
-        self._asked_to_close = hasattr(self, "mailbox") and not self.pending
-        if self._asked_to_close:
+        """Close the envs, say how that went, and end. One that is still busy does so later, and nobody listens."""
+        if hasattr(self, "mailbox"):
+            self._last_word_comes = not self.pending
             self.mailbox.post(CLOSE)
 
     def close(self, deadline: float) -> list[RemoteError]:
         """Wait for its end until the deadline, then force it; give everything back. Returns what its envs raised."""
         failures: list[RemoteError] = []
-        if self._asked_to_close and self.link.poll(max(0.0, deadline - time.monotonic())):
+        if self._last_word_comes and self.link.poll(max(0.0, deadline - time.monotonic())):
             try:
                 last_word = self.link.receive()
                 failures = last_word if isinstance(last_word, list) else [last_word]

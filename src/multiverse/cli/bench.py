@@ -1,0 +1,188 @@
+"""`multiverse bench ENV`: every executor beside the plain loop and the machine's limit."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from multiverse.cli.main import one_line
+from multiverse.cli.parsing import parse, refuse_nothing
+from multiverse.contracts.errors import InvalidRequest, MultiverseError
+from multiverse.contracts.plan import ExecutorName
+
+if TYPE_CHECKING:
+    from multiverse.cli.comparison import Comparison, Result
+
+    Found = dict[tuple[ExecutorName, int], Result | MultiverseError]
+
+Contender = tuple[ExecutorName, int]
+
+DESCRIPTION = """\
+Steps per second of an env under each executor, beside the plain loop (one
+bare env) and the machine's limit (one bare loop per usable core). Actions are
+random and drawn beforehand; resets take their time but are not counted as
+steps. Every round measures everything in turn; ratios are taken within a
+round, and the table shows medians over the rounds.
+
+examples:
+  multiverse bench Pendulum-v1 --num-envs 8 64 --env-kwargs '{"g": 9.8}'
+  multiverse bench my_module:make_env --executors serial hybrid --json"""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Options of `multiverse bench`."""
+
+    env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
+    """A Gymnasium id, or module:name of something that builds an env."""
+    num_envs: tuple[int, ...] = (8, 64)
+    """How many envs; several numbers are measured one after another."""
+    executors: tuple[ExecutorName, ...] = ("serial", "process", "hybrid", "thread", "auto")
+    """Which executors."""
+    workers: int | None = None
+    """Threads or processes of each executor. Default: as many as the usable cores call for."""
+    seconds: float = 1.0
+    """How long each measurement takes."""
+    rounds: int = 3
+    """How often everything is measured."""
+    env_kwargs: Annotated[str, tyro.conf.arg(metavar="JSON")] = "{}"
+    """Arguments for the env, as a JSON object."""
+    json: bool = False
+    """Print one JSON object, with every round, instead of a table."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    options = parse(Bench, "bench", DESCRIPTION, arguments)
+    contenders = _contenders(options)
+    comparison = _measure(options, contenders)
+    found = {key: comparison.result(name) for key, name in contenders.items()}
+    if options.json:
+        _print_json(options, comparison, found)
+    else:
+        _print_table(options, comparison, found)
+    return int(bool(comparison.failures))
+
+
+def parsed_kwargs(text: str) -> dict[str, Any]:
+    """Arguments for the env, as a JSON object."""
+    example = "'{\"g\": 9.8}'"
+    try:
+        kwargs = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidRequest(f"--env-kwargs {text!r} is not JSON ({error}); example: {example}") from error
+    if not isinstance(kwargs, dict):
+        raise InvalidRequest(f"--env-kwargs {text!r}: a JSON object is wanted; example: {example}")
+    return kwargs
+
+
+def _contenders(options: Bench) -> dict[Contender, str]:
+    """What is to be measured, with the name it goes by; refuses what cannot be."""
+    if not options.num_envs or not options.executors:
+        raise InvalidRequest("--num-envs and --executors need at least one value each")
+    refuse_nothing(rounds=options.rounds, seconds=options.seconds, workers=options.workers)
+    for num_envs in options.num_envs:
+        refuse_nothing(num_envs=num_envs)
+    return {(executor, n): _name(executor, n) for n in options.num_envs for executor in options.executors}
+
+
+def _name(executor: str, num_envs: int) -> str:
+    return f"{executor}, {num_envs} env{'s' * (num_envs != 1)}"
+
+
+def _measure(options: Bench, contenders: dict[Contender, str]) -> Comparison:
+    import multiverse as mv
+    from multiverse.adapters.env_source import recipes
+    from multiverse.cli.comparison import Comparison
+    from multiverse.cli.output import Progress
+    from multiverse.measure import BareLoops
+
+    kwargs = parsed_kwargs(options.env_kwargs)
+    (recipe,) = recipes(options.env, 1, kwargs, None)
+
+    def make(executor: ExecutorName, num_envs: int) -> mv.VectorEnv:
+        return mv.make_vec(options.env, num_envs, executor, workers=options.workers, env_kwargs=kwargs)
+
+    with Progress(options.rounds * (2 + len(contenders))) as progress, BareLoops(recipe) as loops:
+        comparison = Comparison(loops, {name: functools.partial(make, *key) for key, name in contenders.items()})
+        for number in range(1, options.rounds + 1):
+            report = functools.partial(progress.next, during=f"round {number} of {options.rounds}: ")
+            comparison.run_round(options.seconds, report)
+        return comparison
+
+
+def _print_json(options: Bench, comparison: Comparison, found: Found) -> None:
+    from multiverse.cli.output import print_json
+
+    print_json(
+        {
+            "env": options.env,
+            "env_kwargs": parsed_kwargs(options.env_kwargs),
+            "seconds": options.seconds,
+            "rounds": options.rounds,
+            "usable_cores": comparison.cores,
+            "machine_is_busy": comparison.machine_is_busy,
+            "plain_loop_steps_per_s": comparison.median(lambda one: one.plain_steps_per_s),
+            "machine_limit_steps_per_s": comparison.median(lambda one: one.limit_steps_per_s),
+            "plain_loop_by_round": [one.plain_steps_per_s for one in comparison.rounds],
+            "machine_limit_by_round": [one.limit_steps_per_s for one in comparison.rounds],
+            "results": [
+                {"executor": executor, "num_envs": num_envs}
+                | ({"failure": one_line(result)} if isinstance(result, MultiverseError) else asdict(result))
+                for (executor, num_envs), result in found.items()
+            ],
+        }
+    )
+
+
+def _print_table(options: Bench, comparison: Comparison, found: Found) -> None:
+    from multiverse.cli.output import BUSY_MACHINE, ResultConsole, percent, table_of
+
+    table = table_of(
+        f"{options.env}: median of {options.rounds} × {options.seconds:g} s",
+        ("executor",),
+        ("envs", "steps/s", "of the\nlimit", "× plain\nloop", "start-up\nseconds", "MB per\nworker"),
+    )
+    plain, limit = (lambda one: one.plain_steps_per_s), (lambda one: one.limit_steps_per_s)
+    share = comparison.median(lambda one: one.plain_steps_per_s / one.limit_steps_per_s)
+    ratio = comparison.median(lambda one: one.limit_steps_per_s / one.plain_steps_per_s)
+    table.add_row("plain loop", "1", f"{comparison.median(plain):,.0f}", percent(share), "1.00")
+    limit_row = (
+        "the machine's limit",
+        str(comparison.cores),
+        f"{comparison.median(limit):,.0f}",
+        percent(1),
+        f"{ratio:.2f}",
+    )
+    table.add_row(*limit_row, end_section=True)
+    for (executor, num_envs), result in found.items():
+        table.add_row(*_cells(executor, num_envs, result))
+    console = ResultConsole()
+    console.print(table)
+    if comparison.machine_is_busy:
+        console.print(BUSY_MACHINE, soft_wrap=True)
+    for (executor, num_envs), result in found.items():
+        if isinstance(result, MultiverseError):
+            console.print(f"{_name(executor, num_envs)}: {one_line(result)}", markup=False, soft_wrap=True)
+
+
+def _cells(executor: str, num_envs: int, result: Result | MultiverseError) -> tuple[str, ...]:
+    from multiverse.cli.output import percent
+
+    if isinstance(result, MultiverseError):
+        return executor, str(num_envs), "failed"
+    chosen = sorted({plan.executor for plan in result.plans})
+    memory = result.mb_per_process
+    return (
+        f"{executor} ({', '.join(chosen)})" if executor == "auto" else executor,
+        str(num_envs),
+        f"{result.steps_per_s:,.0f}",
+        percent(result.of_the_limit),
+        f"{result.times_plain_loop:.2f}",
+        f"{result.start_up_s:.2f}",
+        "" if memory is None else f"{memory:.1f}",
+    )

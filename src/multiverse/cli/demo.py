@@ -1,0 +1,119 @@
+"""`multiverse demo`: the main job in under a minute, beside what people use today."""
+
+from __future__ import annotations
+
+import functools
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from multiverse.cli.parsing import parse, refuse_nothing
+
+if TYPE_CHECKING:
+    from multiverse.cli.comparison import Comparison, Round
+    from multiverse.measure import AnyVectorEnv
+
+ENV, NUM_ENVS = "CartPole-v1", 8
+SYNC, ASYNC, OURS = "gymnasium SyncVectorEnv", "gymnasium AsyncVectorEnv", "multiverse (auto)"
+
+DESCRIPTION = f"""\
+{NUM_ENVS} copies of {ENV}, stepped with random actions: one bare env in a loop,
+Gymnasium's two vector envs, and multiverse, beside the machine's limit (one
+bare loop per usable core). Takes about 20 seconds.
+
+example:
+  multiverse demo"""
+
+WHAT_NEXT = f"""\
+In Python:    import multiverse as mv
+              envs = mv.make_vec("{ENV}", num_envs={NUM_ENVS})
+              observations, infos = envs.reset(seed=7)
+Your env:     multiverse bench YOUR_ENV      (a Gymnasium id, or module:name)
+This machine: multiverse doctor --self-test"""
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Options of `multiverse demo`."""
+
+    seconds: float = 1.0
+    """How long each measurement takes."""
+    rounds: int = 3
+    """How often everything is measured; the table shows medians."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    options = parse(Demo, "demo", DESCRIPTION, arguments)
+    refuse_nothing(rounds=options.rounds, seconds=options.seconds)
+    comparison = _measure(options)
+    for error in comparison.failures.values():
+        raise error
+    _print_results(comparison)
+    return 0
+
+
+def _measure(options: Demo) -> Comparison:
+    import multiverse as mv
+    from multiverse.adapters.env_source import recipes
+    from multiverse.cli.comparison import Comparison
+    from multiverse.cli.output import Progress
+    from multiverse.measure import BareLoops
+
+    contenders = {SYNC: _sync, ASYNC: _async, OURS: lambda: mv.make_vec(ENV, NUM_ENVS)}
+    (recipe,) = recipes(ENV, 1, None, None)
+    with Progress(options.rounds * (2 + len(contenders))) as progress, BareLoops(recipe) as loops:
+        comparison = Comparison(loops, contenders)
+        for number in range(1, options.rounds + 1):
+            report = functools.partial(progress.next, during=f"round {number} of {options.rounds}: ")
+            comparison.run_round(options.seconds, report)
+        return comparison
+
+
+def _sync() -> AnyVectorEnv:
+    import gymnasium
+
+    return gymnasium.make_vec(ENV, NUM_ENVS, vectorization_mode="sync")
+
+
+def _async() -> AnyVectorEnv:
+    """Its workers would each print a traceback at Ctrl-C: they start with a handler that only takes note."""
+    import gymnasium
+
+    noted: list[int] = []
+    ours = signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
+    try:
+        envs = gymnasium.make_vec(ENV, NUM_ENVS, vectorization_mode="async")
+    finally:
+        signal.signal(signal.SIGINT, ours)
+    if noted:
+        envs.close()
+        raise KeyboardInterrupt
+    return envs
+
+
+def _print_results(comparison: Comparison) -> None:
+    from multiverse.cli.output import BUSY_MACHINE, ResultConsole, percent, table_of
+
+    table = table_of(f"{NUM_ENVS} × {ENV}", ("",), ("steps/s", "×\nAsyncVectorEnv", "of the\nlimit"))
+
+    def add_row(name: str, steps_per_s: Callable[[Round], float], style: str | None = None) -> None:
+        rate = comparison.median(steps_per_s)
+        times_async = comparison.median(lambda one: steps_per_s(one) / one.readings[ASYNC].steps_per_s)
+        of_limit = comparison.median(lambda one: steps_per_s(one) / one.limit_steps_per_s)
+        table.add_row(name, f"{rate:,.0f}", f"{times_async:.1f}", percent(of_limit), style=style)
+
+    add_row("one bare env in a loop", lambda one: one.plain_steps_per_s)
+    add_row(SYNC, lambda one: one.readings[SYNC].steps_per_s)
+    add_row(ASYNC, lambda one: one.readings[ASYNC].steps_per_s)
+    add_row(OURS, lambda one: one.readings[OURS].steps_per_s, style="bold")
+    table.add_section()
+    loops = f"{comparison.cores} bare loop{'s' * (comparison.cores != 1)}"
+    add_row(f"the machine's limit ({loops})", lambda one: one.limit_steps_per_s)
+    plan = comparison.rounds[-1].readings[OURS].plan
+    console = ResultConsole()
+    console.print(table)
+    console.print(f"Chosen here: {plan}\n", markup=False, soft_wrap=True)
+    if comparison.machine_is_busy:
+        console.print(f"{BUSY_MACHINE}\n", soft_wrap=True)
+    console.print(WHAT_NEXT, markup=False, soft_wrap=True)

@@ -1,0 +1,110 @@
+"""`multiverse COMMAND …`: finds the command, and turns what goes wrong into one line and an exit code.
+
+Exit codes: 0 done; 1 the command found something wrong; 2 it could not do what was asked; 130 interrupted;
+141 nobody reads the output any more.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import io
+import os
+import re
+import sys
+from collections.abc import Sequence
+
+import multiverse
+from multiverse.contracts.errors import EnvFailed, MultiverseError
+
+COMMANDS = {
+    "demo": "see it work: 8 CartPoles beside a plain loop and Gymnasium's vector envs, in under a minute",
+    "bench": "steps per second of your env: every executor beside the plain loop and the machine's limit",
+    "doctor": "check this machine: cores, memory, limits, start methods, extras; --self-test after installing",
+}
+
+FAILED, REFUSED, INTERRUPTED, NOBODY_READS = 1, 2, 130, 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without a × shows a ? instead
+    try:
+        code = _dispatch(arguments)
+        sys.stdout.flush()  # here, where a closed pipe can still be met quietly
+        return code
+    except SystemExit as end:  # the parser's way to say: help was shown (0), or not understood (2)
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        _send_output_nowhere()
+        return NOBODY_READS
+    except MultiverseError as error:
+        print(f"multiverse {arguments[0]}: {one_line(error)}", file=sys.stderr)
+        return REFUSED
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0
+    command, *rest = arguments
+    if command in ("-V", "--version"):
+        print(f"multiverse {multiverse.__version__}")
+        return 0
+    if command not in COMMANDS:
+        print(_unknown(command), file=sys.stderr)
+        return REFUSED
+    code: int = importlib.import_module(f"multiverse.cli.{command}").run(rest)
+    return code
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    commands = "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
+    return (
+        "usage: multiverse COMMAND [OPTIONS]\n\n"
+        "Many reinforcement-learning environments in parallel, at the machine's speed.\n\n"
+        f"commands:\n{commands}\n\n"
+        "options:\n"
+        "  -h, --help     show this help; `multiverse COMMAND --help` shows a command's\n"
+        "  -V, --version  show the version\n\n"
+        "example:\n"
+        "  multiverse bench CartPole-v1 --num-envs 8 64"
+    )
+
+
+def _unknown(command: str) -> str:
+    near = difflib.get_close_matches(command.lstrip("-"), COMMANDS, n=1, cutoff=0.5)
+    hint = f"did you mean `multiverse {near[0]}`?" if near else f"there are {', '.join(COMMANDS)}"
+    kind = "option" if command.startswith("-") else "command"
+    return f"multiverse: no {kind} {command!r}; {hint} (`multiverse --help` shows all)"
+
+
+def one_line(error: MultiverseError) -> str:
+    """What went wrong and, where an env's own code raised, the file and line where."""
+    text = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    if isinstance(error, EnvFailed):
+        frames = re.findall(r'File "(.+)", line (\d+)', error.failures[0].traceback)
+        text += f" ({frames[-1][0]}, line {frames[-1][1]})" if frames else ""
+        text += f" {error.hint}" if error.hint else ""
+    return text
+
+
+def _send_output_nowhere() -> None:
+    """The reader is gone: the interpreter's own flush at exit must not complain about it either."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            os.dup2(nowhere, stream.fileno())
+        except (OSError, ValueError):  # no descriptor behind it
+            pass
+    os.close(nowhere)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

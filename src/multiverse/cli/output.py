@@ -1,0 +1,95 @@
+"""How commands print: results on standard output, progress on standard error, JSON where a program reads."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, NoReturn
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as RichProgress
+from rich.table import Column, Table
+from rich.text import Text
+
+PIPED_WIDTH = 120
+"""Columns where the output is no terminal and nobody says how wide it is."""
+
+STYLES = {"ok": "green", "warning": "yellow", "blocking": "bold red", "failed": "bold red"}
+STATUS_WIDTH = max(map(len, STYLES))
+
+
+class ResultConsole(Console):
+    """Standard output. A reader that has gone is `main`'s business, not rich's."""
+
+    def __init__(self) -> None:
+        super().__init__(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+
+    def print_status(self, status: str, name: str, name_width: int, text: str) -> None:
+        """One line of a list of checks; a text too long for it goes on below itself."""
+        line = Table.grid(Column(width=STATUS_WIDTH), Column(width=name_width), Column(), padding=(0, 2, 0, 0))
+        line.add_row(Text(status, STYLES.get(status, "")), Text(name), Text(text))
+        self.print(line)
+
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError
+
+
+def print_json(value: dict[str, Any]) -> None:
+    print(json.dumps(value, indent=2, allow_nan=False))
+
+
+class Progress:
+    """What is being done now, on standard error: a bar in a terminal, a line each elsewhere.
+
+    Drawn only when something new begins: a thread that redraws would take its time from what is being measured,
+    and would not survive a fork.
+    """
+
+    def __init__(self, total: int) -> None:
+        self._done, self._total = -1, total
+        self._bar: RichProgress | None = None
+        if sys.stderr.isatty():
+            columns = (BarColumn(20), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
+            self._bar = RichProgress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
+            self._task = self._bar.add_task("", total=total)
+
+    def next(self, what: str, during: str = "") -> None:
+        """The next thing begins (and the one before is done)."""
+        what = during + what
+        self._done += 1
+        if self._bar is None:
+            print(f"[{self._done + 1}/{self._total}] {what}", file=sys.stderr, flush=True)
+        else:
+            self._bar.update(self._task, completed=self._done, description=what, refresh=True)
+
+    def __enter__(self) -> Progress:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def table_of(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
+    """An empty table with columns of words (left) and of numbers (right), for terminals from 80 columns on."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, header_style="")
+    for heading in left:
+        table.add_column(heading, no_wrap=True, vertical="bottom")
+    for heading in right:
+        table.add_column(heading, justify="right", vertical="bottom")
+    return table
+
+
+BUSY_MACHINE = "Other programs are using this machine: take these figures with care, or measure again when it is idle."
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

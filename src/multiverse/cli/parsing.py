@@ -1,0 +1,36 @@
+"""From a command's arguments to its options, one frozen dataclass per command."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import TypeVar
+
+import tyro
+
+from multiverse.contracts.errors import InvalidRequest
+
+Options = TypeVar("Options")
+
+
+def parse(options: type[Options], command: str, description: str, arguments: Sequence[str]) -> Options:
+    """The options given; shows help, or what was not understood, and exits where that is called for."""
+    return tyro.cli(
+        options,
+        prog=f"multiverse {command}",
+        description=_indented(description),
+        args=list(arguments),
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+
+
+def _indented(description: str) -> str:
+    """Tyro would join lines that begin with a letter; headings ("examples:") stay where they are."""
+    return textwrap.indent(description, "  ", lambda line: not line.endswith(":\n"))
+
+
+def refuse_nothing(**amounts: float | None) -> None:
+    """Every amount given must be more than nothing; None leaves it open."""
+    for name, amount in amounts.items():
+        if amount is not None and not amount > 0:
+            raise InvalidRequest(f"--{name.replace('_', '-')} {amount:g}: must be more than 0")

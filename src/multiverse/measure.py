@@ -1,0 +1,189 @@
+"""Measuring: steps per second of one bare env in a loop, of the whole machine, and of any Gymnasium vector env.
+
+A step here is a step of an env. Resets take their time but are never counted, also where a vector env's step is
+an env's reset (`next_step` autoreset): only so do a bare loop and a vector env compare. Machines are noisy, so
+what is to be compared should be measured in turn, round after round, and ratios be taken within a round.
+
+Nothing is printed here, and nothing is known of tables or command lines.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import gymnasium
+import numpy as np
+import psutil
+from gymnasium.vector import AutoresetMode
+
+from multiverse.adapters.env_source import Recipe
+from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.plan import Plan
+from multiverse.contracts.views import Array
+from multiverse.executors import assemble, machine
+from multiverse.executors.env_range import EnvRange
+from multiverse.executors.executor import CLOSE_TIMEOUT_S
+
+AnyVectorEnv = gymnasium.vector.VectorEnv[Any, Any, Any]
+Done = TypeVar("Done")
+
+SAMPLED_ACTIONS = 64
+LARGEST_BLOCK = 256
+BLOCK_SHARE = 0.01  # of the seconds asked for: blocks grow until one takes this long
+WARM_UP_SHARE = 0.1  # likewise, stepped before the clock starts
+
+
+# -- any vector env --------------------------------------------------------------------------------------------
+def step_rate(envs: AnyVectorEnv, seconds: float, actions: Sequence[Any] | None = None) -> float:
+    """Steps per second of all envs together; resets them first.
+
+    `actions`: batches to go through again and again; by default 64 drawn at random.
+    """
+    autoreset = envs.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+    if autoreset == AutoresetMode.DISABLED:
+        raise InvalidRequest("the rate of envs without autoreset cannot be measured: use next_step or same_step")
+    endless = cycle(actions if actions is not None else sample_actions(envs.action_space))
+    step, num_envs = envs.step, envs.num_envs
+
+    def block(size: int) -> list[tuple[Array, Array]]:
+        ended = []
+        for batch in islice(endless, size):
+            _, _, terminated, truncated, _ = step(batch)
+            ended.append((terminated, truncated))
+        return ended
+
+    def steps_in(ended: list[tuple[Array, Array]]) -> int:
+        if autoreset == AutoresetMode.SAME_STEP:
+            return len(ended) * num_envs
+        return len(ended) * num_envs - sum(int(np.count_nonzero(a | b)) for a, b in ended)
+
+    envs.reset(seed=0)
+    return _rate(block, steps_in, seconds)
+
+
+def sample_actions(space: gymnasium.Space[Any], count: int = SAMPLED_ACTIONS, seed: int = 0) -> list[Any]:
+    """Random actions, drawn beforehand: the same for the same seed."""
+    space.seed(seed)
+    return [space.sample() for _ in range(count)]
+
+
+def _rate(block: Callable[[int], Done], steps_in: Callable[[Done], int], seconds: float) -> float:
+    """Steps per second of `block(size)`, called again and again; counting its steps is not on the clock."""
+    if not seconds > 0:
+        raise InvalidRequest(f"seconds={seconds}: more than 0")
+    size, _, _ = _run_blocks(block, steps_in, seconds * WARM_UP_SHARE, seconds * BLOCK_SHARE, 1)
+    _, steps, spent_s = _run_blocks(block, steps_in, seconds, seconds * BLOCK_SHARE, size)
+    return steps / spent_s
+
+
+def _run_blocks(
+    block: Callable[[int], Done], steps_in: Callable[[Done], int], seconds: float, block_s: float, size: int
+) -> tuple[int, int, float]:
+    """(size of the last block, steps, seconds spent): blocks double until one takes `block_s`."""
+    steps, spent_s = 0, 0.0
+    while spent_s < seconds:
+        begun = time.perf_counter()
+        done = block(size)
+        took_s = time.perf_counter() - begun
+        spent_s += took_s
+        steps += steps_in(done)
+        if took_s < block_s:
+            size = min(2 * size, LARGEST_BLOCK)
+    return size, steps, spent_s
+
+
+# -- bare loops ------------------------------------------------------------------------------------------------
+class BareLoops:
+    """Worker processes with one bare env each, kept between measurements so that these cost no start-up.
+
+    `bare_rate` is what a plain Python loop over one env gives; `machine_limit` what this machine gives when every
+    usable core runs one: nothing that steps these envs can be faster.
+    """
+
+    def __init__(self, recipe: Recipe, cores: int | None = None) -> None:
+        self.cores = machine.usable_cores() if cores is None else cores
+        self.waited_share: float | None = None
+        """Of the last loops' time, what they spent ready to run but without a core; None where nobody counts it."""
+        plan = Plan("process", self.cores, "forkserver", "park", "bare loops")
+        self._executor, self.description = assemble.start(plan, [recipe] * self.cores, "next_step", False, None)
+
+    def bare_rate(self, seconds: float) -> float:
+        """Steps per second of one bare env in a loop."""
+        return self._run(seconds, 1)
+
+    def machine_limit(self, seconds: float) -> float:
+        """Steps per second of one bare loop per core, side by side, summed."""
+        return self._run(seconds, self.cores)
+
+    def _run(self, seconds: float, loops: int) -> float:
+        hosts = self._executor.hosts[:loops]
+        rates, waited_s = zip(*self._executor.run(bare_loop, dict.fromkeys(hosts, (seconds,))).values())
+        self.waited_share = None if None in waited_s else sum(waited_s) / (loops * seconds * (1 + WARM_UP_SHARE))
+        return float(sum(rates))
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        self._executor.close(timeout_s)
+
+    def __enter__(self) -> BareLoops:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(CLOSE_TIMEOUT_S if kind is None else 0.0)  # after Ctrl-C nobody wants to see a loop to its end
+
+
+def bare_rate(recipe: Recipe, seconds: float) -> float:
+    """Steps per second of one bare env in a loop, in a worker process."""
+    with BareLoops(recipe, 1) as loops:
+        return loops.bare_rate(seconds)
+
+
+def machine_limit(recipe: Recipe, seconds: float, cores: int | None = None) -> float:
+    """Steps per second of as many bare loops side by side as there are usable cores (or `cores`), summed."""
+    with BareLoops(recipe, cores) as loops:
+        return loops.machine_limit(seconds)
+
+
+def bare_loop(envs: EnvRange, seconds: float) -> tuple[float, float | None]:
+    """Runs in a worker: the foreign env itself, without anything of ours around it.
+
+    Returns steps per second, and the seconds it waited for a core.
+    """
+    env = envs.envs[0]
+    step = env.call("get_wrapper_attr", ("step",), {})
+    reset = env.call("get_wrapper_attr", ("reset",), {})
+    endless = cycle(sample_actions(env.description.groups[0].action_space))
+
+    def block(size: int) -> int:
+        for action in islice(endless, size):
+            _, _, terminated, truncated, _ = step(action)
+            if terminated or truncated:
+                reset()
+        return size
+
+    reset(seed=0)
+    waited_before = _waited_s()
+    rate, waited_s = _rate(block, int, seconds), _waited_s()
+    return rate, None if waited_s is None or waited_before is None else waited_s - waited_before
+
+
+def _waited_s() -> float | None:
+    """Seconds this process has been ready to run while others had the cores."""
+    try:
+        return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):  # no Linux, or one that does not keep it
+        return None
+
+
+# -- what a vector env costs besides time ----------------------------------------------------------------------
+def private_memory_mb(pid: int) -> float:
+    """Memory that only this process holds, and that would be free without it (USS); 1 MB = 10⁶ bytes."""
+    return float(psutil.Process(pid).memory_full_info().uss) / 1e6
+
+
+def descendants() -> set[int]:
+    """Pids of the processes that this one has started, directly or not."""
+    return {child.pid for child in psutil.Process().children(recursive=True)}
