@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from itertools import cycle, islice
-from pathlib import Path
 from typing import Any, TypeVar
 
 import gymnasium
@@ -165,17 +164,9 @@ def bare_loop(envs: EnvRange, seconds: float) -> tuple[float, float | None]:
         return size
 
     reset(seed=0)
-    waited_before = _waited_s()
-    rate, waited_s = _rate(block, int, seconds), _waited_s()
+    waited_before = machine.waited_for_core_s()
+    rate, waited_s = _rate(block, int, seconds), machine.waited_for_core_s()
     return rate, None if waited_s is None or waited_before is None else waited_s - waited_before
-
-
-def _waited_s() -> float | None:
-    """Seconds this process has been ready to run while others had the cores."""
-    try:
-        return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
-    except (OSError, IndexError, ValueError):  # no Linux, or one that does not keep it
-        return None
 
 
 # -- what a vector env costs besides time ----------------------------------------------------------------------

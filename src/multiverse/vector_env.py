@@ -241,6 +241,11 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """[num_envs] index of each env's current episode; -1 before its first reset."""
         return self._episodes.copy()
 
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """The worker processes; empty where there are none."""
+        return self._executor.worker_pids
+
     # -- inside: steps -----------------------------------------------------------------------------------------
     def _step_some(self, actions: Any, env_ids: Sequence[int]) -> Step:
         ids = self._checked_ids(env_ids)

@@ -33,13 +33,17 @@ class Recipe:
     wrappers: tuple[Wrapper, ...] = ()
 
     def build(self) -> Env:
+        return adapt(self.build_foreign())
+
+    def build_foreign(self) -> Any:
+        """The env itself, with its wrappers and nothing of ours."""
         if isinstance(self.source, EnvSpec):
             env: Any = gymnasium.make(self.source, **self.kwargs)
         else:
             env = self.source(**self.kwargs)
         for wrap in self.wrappers:
             env = wrap(env)
-        return adapt(env)
+        return env
 
 
 def adapt(env: Any) -> Env:
@@ -100,16 +104,15 @@ def _one_source(source: Any) -> EnvSpec | Callable[..., Any]:
 
 def _from_string(text: str) -> EnvSpec | Callable[..., Any]:
     module_name, colon, name = text.rpartition(":")
-    if colon and name.isidentifier():
-        found: Any = getattr(_imported(module_name, text), name, None)
-        if callable(found):
-            return found  # type: ignore[no-any-return]
-    elif colon:
-        _imported(module_name, text)
+    module = _imported(module_name, text) if colon else None
+    found: Any = getattr(module, name, None)
+    if callable(found):
+        return found  # type: ignore[no-any-return]
     try:
         return gymnasium.spec(text)
     except gymnasium.error.Error as error:
-        raise InvalidRequest(f"env={text!r}: {error}") from error
+        neither = f"module {module_name!r} has no callable {name!r}, and Gymnasium says: " if colon else ""
+        raise InvalidRequest(f"env={text!r}: {neither}{error}") from error
 
 
 def _imported(module_name: str, text: str) -> Any:
@@ -117,8 +120,10 @@ def _imported(module_name: str, text: str) -> Any:
         sys.path.append(os.getcwd())  # a console script does not look where the user stands
     try:
         return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise InvalidRequest(f"env={text!r}: cannot import {module_name!r} ({error})") from error
+    except Exception as error:  # whatever the user's module does when it is imported
+        raise InvalidRequest(
+            f"env={text!r}: importing {module_name!r} failed ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _per_env(value: Any, count: int, name: str, single: type) -> list[Any]:

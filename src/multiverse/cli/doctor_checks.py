@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import platform
 import time
 from functools import partial
@@ -73,7 +72,7 @@ def operating_system() -> Finding:
 
 
 def usable_cores() -> Finding:
-    usable, affinity, quota = machine.usable_cores(), affinity_cores(), machine.cpu_quota()
+    usable, affinity, quota = machine.usable_cores(), machine.affinity_cores(), machine.cpu_quota()
     physical = psutil.cpu_count(logical=False)
     parts = [f"{usable} usable", f"affinity allows {affinity}"]
     parts.append("no container quota" if quota is None else f"the container's quota is {quota:g}")
@@ -90,11 +89,6 @@ def usable_cores() -> Finding:
     if usable < (physical or 1):
         return Finding("usable cores", "ok", found, "the machine has more: raise the container's quota or the affinity")
     return Finding("usable cores", "ok", found)
-
-
-def affinity_cores() -> int:
-    """Logical cores that this process may run on, whatever a container's quota says."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory() -> Finding:

@@ -27,6 +27,7 @@ SLOW_BUILD_S = 2.0
 HAND_OVER_S = 12e-6  # ring, wake, collect: per batch
 PER_WORKER_S = 2e-6  # the same for each worker more
 PER_STEP_S = 1.2e-6  # what we add to a bare step, wherever it runs
+BUSY_SHARE = 0.3  # waiting for a core for longer than this, a lock-step with other processes would crawl
 WORTH_IT = 0.9  # hybrid must promise at least this much less time than serial
 
 
@@ -36,6 +37,7 @@ class Probe:
 
     step_s: float
     in_process: bool
+    waited_share: float = 0.0  # of its time in which somebody else had the core
 
 
 def decide(
@@ -78,6 +80,9 @@ def _by_probe(
         )
     if probe.in_process:
         return _plan("serial", num_envs, None, None, waiting, "auto: the env says metadata['in_process']")
+    if probe.waited_share > BUSY_SHARE:
+        why = f"auto: others are using the cores (a probe waited {probe.waited_share:.0%} of its time)"
+        return _plan("serial", num_envs, None, None, waiting, why)
     alone, shared = predicted(probe.step_s, num_envs, hybrid.workers)
     name: ExecutorName = "hybrid" if shared < WORTH_IT * alone else "serial"
     why = (
@@ -105,14 +110,15 @@ def probe_env(recipe: Recipe, start_method: StartMethod | None) -> Probe | None:
         in_process = bool(description.metadata.get("in_process"))
         if in_process:
             return Probe(0.0, True)
-        (step_s,) = executor.run(_time_steps, {executor.hosts[0]: ()}).values()
-        return Probe(step_s, False)
+        ((step_s, waited_share),) = executor.run(_time_steps, {executor.hosts[0]: ()}).values()
+        return Probe(step_s, False, waited_share)
     finally:
         executor.close()
 
 
-def _time_steps(envs: EnvRange) -> float:
-    """Seconds a step takes, resets included; runs in the worker."""
+def _time_steps(envs: EnvRange) -> tuple[float, float]:
+    """(seconds a step takes, resets included; share of the time in which the core was not ours). Runs in the worker."""
+    begun, waited_s = time.perf_counter(), machine.waited_for_core_s() or 0.0
     env = envs.envs[0]
     space = env.description.groups[0].action_space
     space.seed(0)
@@ -133,7 +139,8 @@ def _time_steps(envs: EnvRange) -> float:
     warm, seconds = steps(WARM_UP_STEPS)
     if warm == WARM_UP_STEPS and time.perf_counter() < give_up:
         warm, seconds = steps(PROBE_STEPS)
-    return seconds / warm
+    waited_share = ((machine.waited_for_core_s() or 0.0) - waited_s) / (time.perf_counter() - begun)
+    return seconds / warm, waited_share
 
 
 def _plan(

@@ -47,6 +47,10 @@ class Executor:
             worker.mailbox.add_to(self._bedroom)
             self._bedroom.add_sentinel(worker.life.sentinel, functools.partial(self._dead.append, worker))
 
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        return tuple(w.life.pid for w in self._workers if w.life.pid is not None)
+
     # -- lock-step -------------------------------------------------------------------------------------------
     def step_all(self) -> int:
         """Every env one step; the actions are in the block. Returns the hosts' flags together."""

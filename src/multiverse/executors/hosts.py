@@ -198,6 +198,10 @@ class Life(Protocol):
     def sentinel(self) -> int:
         """A descriptor that becomes readable at its end."""
 
+    @property
+    def pid(self) -> int | None:
+        """Of its process, if it has one of its own."""
+
     def cause_of_death(self) -> str: ...
 
     def end(self, deadline: float) -> bool:

@@ -13,9 +13,19 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 def usable_cores() -> int:
     """The smaller of CPU affinity and the container's quota, at least 1."""
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = cpu_quota()
+    affinity, quota = affinity_cores(), cpu_quota()
     return max(1, min(affinity, math.ceil(quota) if quota is not None else affinity))
+
+
+def affinity_cores() -> int:
+    """The cores that the system lets this process run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def waited_for_core_s() -> float | None:
+    """Seconds this process was ready to run and somebody else had the core; None where nobody counts them."""
+    numbers = (_first_line(Path("/proc/self/schedstat")) or "").split()
+    return int(numbers[1]) / 1e9 if len(numbers) == 3 else None
 
 
 def cpu_quota(root: Path = _CGROUP) -> float | None:

@@ -38,6 +38,10 @@ class ProcessLife:
     def sentinel(self) -> int:
         return self.process.sentinel
 
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
     def cause_of_death(self) -> str:
         code = self.process.exit_code(1.0)
         if code is None:

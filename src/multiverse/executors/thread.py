@@ -24,6 +24,8 @@ class _StartGivenUp(Exception):
 class ThreadLife:
     """Threads are daemons: one that hangs in an env cannot be killed, but does not keep the program from ending."""
 
+    pid = None
+
     def __init__(self, assignment: Assignment, link: Link) -> None:
         self._assignment, self._link = assignment, link
         self._ended = new_doorbell()

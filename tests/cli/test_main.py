@@ -1,0 +1,138 @@
+"""The command line as a whole: finding the command, and what comes out when something goes wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import multiverse
+from multiverse.cli import main as cli
+from multiverse.cli.main import main
+from multiverse.contracts.errors import EnvFailed, InvalidRequest, MultiverseError, RemoteError
+
+COMMAND = [sys.executable, "-m", "multiverse.cli"]
+
+
+def fake_command(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
+    monkeypatch.setattr(cli.importlib, "import_module", lambda name: SimpleNamespace(run=run))
+
+
+def raising(error: BaseException) -> Any:
+    def run(arguments: list[str]) -> int:
+        raise error
+
+    return run
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"multiverse {multiverse.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"]])
+def test_help_names_every_command(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert all(f"\n  {name} " in out for name in cli.COMMANDS)
+    assert "example" in out
+
+
+@pytest.mark.parametrize("command", list(cli.COMMANDS))
+def test_help_of_every_command_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert f"\n    multiverse {command}" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(("typed", "hint"), [("bnech", "`multiverse bench`"), ("Doctor", "doctor"), ("xyz", "demo, ")])
+def test_unknown_command_gets_a_hint(typed: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([typed]) == 2
+    assert hint in capsys.readouterr().err
+
+
+def test_unknown_option_gets_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "CartPole-v1", "--exectors", "serial"]) == 2
+    assert "--executors" in capsys.readouterr().err
+
+
+def test_an_error_is_one_line_and_code_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    fake_command(monkeypatch, raising(InvalidRequest("it cannot be\nand here is more")))
+    assert main(["bench"]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "multiverse bench: it cannot be\n")
+
+
+def test_an_envs_error_names_the_line_that_raised() -> None:
+    try:
+        raise ZeroDivisionError("nothing to share")
+    except ZeroDivisionError as error:
+        failure = EnvFailed("raised in step", 1, [RemoteError.of(error, 3)], "Hint: do not.")
+    line = cli.one_line(failure)
+    assert line.startswith("env 3 raised in step: ZeroDivisionError: nothing to share")
+    assert os.path.basename(__file__) in line and line.endswith("Hint: do not.") and "\n" not in line
+
+
+def test_an_error_without_words_still_says_something() -> None:
+    assert cli.one_line(MultiverseError()) == "MultiverseError"
+
+
+def test_ctrl_c_is_quiet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    fake_command(monkeypatch, raising(KeyboardInterrupt()))
+    assert main(["demo"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_command(monkeypatch, raising(RuntimeError("a bug")))
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["demo"])
+
+
+# -- real processes --------------------------------------------------------------------------------------------
+def test_looking_for_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from multiverse.cli.main import main; main(['--help']);"
+        "print([m for m in ('numpy', 'gymnasium', 'tyro', 'rich', 'psutil', 'torch') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("[]\n")
+
+
+def test_a_commands_help_does_not_load_gymnasium() -> None:
+    code = (
+        "import sys; from multiverse.cli.main import main\n"
+        "for command in ('bench', 'demo', 'doctor'): main([command, '--help'])\n"
+        "print([m for m in ('gymnasium', 'torch') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("[]\n")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["doctor"], ["bench", "--help"]])
+def test_a_reader_that_leaves_gets_no_traceback(arguments: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([*COMMAND, *arguments], stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert done.returncode == 141
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+
+
+def test_ctrl_c_in_the_middle_of_a_measurement_ends_everything_quietly() -> None:
+    command = [*COMMAND, "bench", "CartPole-v1", "--seconds", "60"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0)
+    assert process.stderr is not None
+    first = process.stderr.readline()  # it measures now
+    time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)
+    out, rest = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert (out, rest) == ("", "") and "limit" in first

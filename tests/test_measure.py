@@ -1,0 +1,181 @@
+"""Measuring counts env steps, whatever the vector env, keeps its workers, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import psutil
+import pytest
+from gymnasium import spaces
+
+import multiverse as mv
+from multiverse import measure
+from multiverse.adapters.env_source import recipes
+from multiverse.executors.launch import fork_server
+from tests.envs import Walk
+
+SECONDS = 0.02
+
+
+class Counting(gym.Env):
+    """Counts its own steps and resets; an episode takes 4 steps."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(5)
+
+    def __init__(self) -> None:
+        self.steps = self.resets = 0
+        self.actions: set[int] = set()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.resets += 1
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        self.actions.add(int(action))
+        return np.zeros(1, np.float32), 0.0, self.steps % 4 == 0, False, {}
+
+
+class Raises(Counting):
+    def step(self, action: Any) -> Any:
+        raise ZeroDivisionError("this env cannot step")
+
+
+def counted_by_rate(monkeypatch: pytest.MonkeyPatch, autoreset: Any) -> tuple[int, int]:
+    """(what step_rate counted, what the envs counted), warm-up included in both."""
+    counted = 0
+    run_blocks = measure._run_blocks
+
+    def spy(*arguments: Any) -> Any:
+        nonlocal counted
+        found = run_blocks(*arguments)
+        counted += found[1]
+        return found
+
+    monkeypatch.setattr(measure, "_run_blocks", spy)
+    envs = mv.make_vec(Counting, 3, "serial", autoreset=autoreset)
+    measure.step_rate(envs, SECONDS)
+    stepped = sum(envs.get_attr("steps"))
+    envs.close()
+    return counted, stepped
+
+
+@pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
+def test_a_reset_is_not_counted_as_a_step(monkeypatch: pytest.MonkeyPatch, autoreset: str) -> None:
+    counted, stepped = counted_by_rate(monkeypatch, autoreset)
+    assert 0 <= stepped - counted <= 3  # an episode that ends in the very last step: its reset was still to come
+
+
+def test_rate_takes_any_vector_env() -> None:
+    makers: list[Any] = [
+        lambda: mv.make_vec(Walk, 3, "hybrid"),
+        lambda: gym.vector.SyncVectorEnv([Walk] * 3),
+        lambda: gym.vector.AsyncVectorEnv([Walk] * 3),
+    ]
+    for make in makers:
+        envs = make()
+        assert measure.step_rate(envs, SECONDS) > 0
+        envs.close()
+
+
+def test_actions_are_random_unless_given() -> None:
+    envs = mv.make_vec(Counting, 2, "serial")
+    measure.step_rate(envs, SECONDS)
+    assert envs.get_attr("actions")[0] == {0, 1, 2, 3, 4}
+    envs.close()
+    envs = mv.make_vec(Counting, 2, "serial")
+    measure.step_rate(envs, SECONDS, actions=[np.array([3, 1])])
+    assert envs.get_attr("actions") == ({3}, {1})
+    envs.close()
+
+
+def test_sampled_actions_repeat_for_a_seed() -> None:
+    space = spaces.Discrete(1000)
+    assert measure.sample_actions(space) == measure.sample_actions(space) != measure.sample_actions(space, seed=1)
+    assert len(measure.sample_actions(space, 7)) == 7
+
+
+def test_without_autoreset_or_time_nothing_is_measured() -> None:
+    envs = mv.make_vec(Counting, 2, "serial", autoreset="disabled")
+    with pytest.raises(mv.InvalidRequest, match="autoreset"):
+        measure.step_rate(envs, SECONDS)
+    envs.close()
+    envs = mv.make_vec(Counting, 2, "serial")
+    with pytest.raises(mv.InvalidRequest, match="seconds"):
+        measure.step_rate(envs, 0.0)
+    envs.close()
+
+
+# -- bare loops ------------------------------------------------------------------------------------------------
+def recipe_of(env: Any) -> Any:
+    return recipes(env, 1, None, None)[0]
+
+
+def test_bare_loops_keep_their_workers_between_measurements() -> None:
+    before = measure.descendants()
+    with measure.BareLoops(recipe_of(Walk), 2) as loops:
+        running = measure.descendants()
+        assert loops.bare_rate(SECONDS) > 0
+        assert loops.machine_limit(SECONDS) > 0
+        assert measure.descendants() == running
+        assert len(running - before) >= 2
+    assert measure.descendants() - before <= fork_server_pids()
+
+
+def fork_server_pids() -> set[int]:
+    return {child.pid for child in psutil.Process().children() if "fork_server" in " ".join(child.cmdline())}
+
+
+def test_short_forms() -> None:
+    assert measure.bare_rate(recipe_of("CartPole-v1"), SECONDS) > 0
+    assert measure.machine_limit(recipe_of("CartPole-v1"), SECONDS, cores=1) > 0
+
+
+def test_the_bare_loop_is_the_env_alone() -> None:
+    """Nothing of ours is between the loop and the env: not even an adapter's step."""
+
+    class NoAdapter:
+        def __init__(self) -> None:
+            self.env = Counting()
+
+        @property
+        def description(self) -> Any:
+            group = type("Group", (), {"action_space": self.env.action_space})
+            return type("Description", (), {"groups": (group,)})
+
+        def call(self, name: str, args: Any, kwargs: Any) -> Any:
+            return getattr(self.env, name)(*args, **kwargs)
+
+    adapter = NoAdapter()
+    rate, _ = measure.bare_loop(type("Range", (), {"envs": [adapter]}), SECONDS)  # type: ignore[arg-type]
+    assert rate > 0
+    assert adapter.env.resets == 1 + adapter.env.steps // 4
+
+
+def test_an_env_that_raises_is_reported_as_itself() -> None:
+    with pytest.raises(mv.EnvFailed, match="this env cannot step"):
+        measure.bare_rate(recipe_of(Raises), SECONDS)
+
+
+@pytest.mark.skipif(measure._waited_s() is None, reason="nobody counts waiting here")
+def test_loops_that_share_a_core_wait_for_it() -> None:
+    cores = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(cores)})  # the workers of a fresh fork server inherit it
+        fork_server.stop_fork_server()
+        with measure.BareLoops(recipe_of("CartPole-v1"), 3) as loops:
+            loops.machine_limit(0.2)
+            assert loops.waited_share is not None and loops.waited_share > 0.3
+    finally:
+        os.sched_setaffinity(0, cores)
+        fork_server.stop_fork_server()
+
+
+# -- memory ----------------------------------------------------------------------------------------------------
+def test_private_memory_is_a_part_of_what_the_process_holds() -> None:
+    resident_mb = psutil.Process().memory_info().rss / 1e6
+    assert 0 < measure.private_memory_mb(os.getpid()) < 2 * resident_mb
