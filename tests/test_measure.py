@@ -14,6 +14,7 @@ from gymnasium import spaces
 import multiverse as mv
 from multiverse import measure
 from multiverse.adapters.env_source import recipes
+from multiverse.executors import machine
 from multiverse.executors.launch import fork_server
 from tests.envs import Walk
 
@@ -161,7 +162,7 @@ def test_an_env_that_raises_is_reported_as_itself() -> None:
         measure.bare_rate(recipe_of(Raises), SECONDS)
 
 
-@pytest.mark.skipif(measure._waited_s() is None, reason="nobody counts waiting here")
+@pytest.mark.skipif(machine.waited_for_core_s() is None, reason="nobody counts waiting here")
 def test_loops_that_share_a_core_wait_for_it() -> None:
     cores = os.sched_getaffinity(0)
     try:
