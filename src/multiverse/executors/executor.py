@@ -105,6 +105,10 @@ class Executor:
         workers = [h for h in sizes if isinstance(h, WorkerHost)]
         missing = enough_envs - (sizes[local] if local is not None else 0)
 
+        for worker in workers:
+            if not worker.will_answer:
+                raise worker.cut_off()
+
         def enough() -> bool:
             return sum(sizes[w] for w in workers if w.answered()) >= missing
 

@@ -97,10 +97,14 @@ class WorkerHost:
     def post_step(self, only_some: bool) -> None:
         self._command = command = self._step_some_command if only_some else self._step_command
         self.pending = self.mailbox.sequence + 1
+        if not self._action_objects:
+            self.mailbox.post(command)
+            return
+        self._complete = False
         self.mailbox.post(command)
-        if self._action_objects:
-            objects: dict[FieldName, list[Any]] = {n: self._views.objects[n][self._rows] for n in self._action_objects}
-            self._send(objects)
+        objects: dict[FieldName, list[Any]] = {n: self._views.objects[n][self._rows] for n in self._action_objects}
+        self._send(objects)
+        self._complete = True
 
     def post_run(self, function: RunFunction, arguments: tuple[Any, ...]) -> None:
         self._command, self._function = RUN, getattr(function, "__name__", "run")
