@@ -25,7 +25,6 @@ from multiverse.contracts.plan import Plan
 from multiverse.contracts.views import Array
 from multiverse.executors import assemble, machine
 from multiverse.executors.env_range import EnvRange
-from multiverse.executors.executor import CLOSE_TIMEOUT_S
 
 AnyVectorEnv = gymnasium.vector.VectorEnv[Any, Any, Any]
 Done = TypeVar("Done")
@@ -124,14 +123,14 @@ class BareLoops:
         self.waited_share = None if None in waited_s else sum(waited_s) / (loops * seconds * (1 + WARM_UP_SHARE))
         return float(sum(rates))
 
-    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+    def close(self, timeout_s: float | None = None) -> None:
         self._executor.close(timeout_s)
 
     def __enter__(self) -> BareLoops:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close(CLOSE_TIMEOUT_S if kind is None else 0.0)  # after Ctrl-C nobody wants to see a loop to its end
+        self.close(None if kind is None else 0.0)  # after Ctrl-C nobody wants to see a loop to its end
 
 
 def bare_rate(recipe: Recipe, seconds: float) -> float:

@@ -40,7 +40,7 @@ from multiverse.contracts.seeds import seeds_for
 from multiverse.contracts.step_batch import StepBatch
 from multiverse.contracts.views import Array
 from multiverse.executors.env_range import EXTRAS, FINALS, WROTE_INFOS, EnvRange, Extras
-from multiverse.executors.executor import CLOSE_TIMEOUT_S, Executor
+from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host
 from multiverse.memory.info_columns import InfoReader
 from multiverse.memory.space_rows import ActionWriter, BatchReader, row_reader
@@ -154,9 +154,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         arguments = {}
         for host, where in self._by_host(ids).items():
             arguments[host] = (ids[where].tolist(), name, [given[i] for i in where])
-        self._run(EnvRange.set_attr, arguments)
+        self._run(EnvRange.set_attr, arguments, self._executor.timeouts.reply_s)
 
-    def close_extras(self, timeout_s: float = CLOSE_TIMEOUT_S, **kwargs: Any) -> None:
+    def close_extras(self, timeout_s: float | None = None, **kwargs: Any) -> None:
         """End every worker, within the time given; nothing is left running."""
         self._refusal = lambda: ClosedError("this vector env is closed")
         self.closed = True  # also if an env raises on its way out: there is nothing left to close then
@@ -374,7 +374,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         arguments = {
             host: ({int(i): requests[int(i)] for i in ids[where]},) for host, where in self._by_host(ids).items()
         }
-        results = self._run(EnvRange.reset, arguments)
+        results = self._run(EnvRange.reset, arguments, self._executor.timeouts.reset_s)
         by_env: dict[int, Infos] = {}
         failures = []
         for host, (infos, extras) in results.items():
@@ -397,18 +397,21 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._refuse_unusable()
         ids = self._checked_ids(env_ids)
         parts = self._by_host(ids)
-        results = self._run(function, {host: (ids[where].tolist(), *arguments) for host, where in parts.items()})
+        calls = {host: (ids[where].tolist(), *arguments) for host, where in parts.items()}
+        results = self._run(function, calls, self._executor.timeouts.reply_s)
         found: list[Any] = [None] * len(ids)
         for host, where in parts.items():
             for position, value in zip(where, results[host]):
                 found[position] = value
         return tuple(found)
 
-    def _run(self, function: Callable[..., Any], arguments: Mapping[Host, tuple[Any, ...]]) -> dict[Host, Any]:
+    def _run(
+        self, function: Callable[..., Any], arguments: Mapping[Host, tuple[Any, ...]], timeout_s: float | None
+    ) -> dict[Host, Any]:
         busy = [h for h in arguments if h.pending]
         if busy:
             raise RequestPending(f"{self._names(busy)} still under way: receive them first")
-        results: dict[Host, Any] = self._guarded(lambda: self._executor.run(function, arguments))
+        results: dict[Host, Any] = self._guarded(lambda: self._executor.run(function, arguments, timeout_s))
         return results
 
     def _guarded(self, action: Callable[[], Any]) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
 from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.plan import Autoreset, ExecutorName, Plan, StartMethod, Waiting
+from multiverse.contracts.plan import Autoreset, ExecutorName, Plan, StartMethod, Timeouts, Waiting
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.executors import assemble
 from multiverse.executors.choose import decide
@@ -33,6 +33,9 @@ def make_vec(
     render_mode: str | None = None,
     reset_plan: ResetPlan | None = None,
     waiting: Waiting = "auto",
+    reply_timeout_s: float | None = 60.0,
+    reset_timeout_s: float | None = 300.0,
+    close_timeout_s: float = 5.0,
     plan: Plan | None = None,
 ) -> VectorEnv:
     """Many copies of `env` as one `gymnasium.vector.VectorEnv`.
@@ -54,11 +57,15 @@ def make_vec(
         render_mode: as in `gymnasium.make`; `"human"` opens a window for env 0 and means serial.
         reset_plan: (env id, episode) → `ResetRequest`, evaluated where the env runs, at every reset.
         waiting: `"spin"` or `"park"` instead of the rule that adapts.
+        reply_timeout_s, reset_timeout_s: how long a worker may take to answer (None: for ever); then `ReplyTimeout`,
+            with the Python stack of what it is doing.
+        close_timeout_s: how long `close` waits for workers to end by themselves.
         plan: run exactly as another vector env did (`envs.plan`), without probing.
     """
     _check_choices(executor=(executor, ExecutorName), autoreset=(autoreset, Autoreset), waiting=(waiting, Waiting))
     if start_method is not None:
         _check_choices(start_method=(start_method, StartMethod))
+    timeouts = Timeouts(reply_timeout_s, reset_timeout_s, close_timeout_s)
     each = recipes(env, num_envs, env_kwargs, wrappers)
     if render_mode is not None:
         each = _with_render_mode(each, render_mode)
@@ -75,6 +82,7 @@ def make_vec(
         plan = decide("serial", None, None, waiting, each)
         plan = replace(plan, why="the env says metadata['in_process']")
         running, description = assemble.start(plan, each, autoreset, infos, reset_plan)
+    running.timeouts = timeouts
     return VectorEnv(running, description, plan, autoreset, copy, infos)
 
 

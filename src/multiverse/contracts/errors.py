@@ -43,6 +43,19 @@ class ReceiveTimeout(MultiverseError, TimeoutError):
     """The envs did not answer in time. The request stays pending: `receive` again, `reset`, or `close`."""
 
 
+class ReplyTimeout(MultiverseError, TimeoutError):
+    """A worker has not answered for too long. Its reply is still waited for: `receive`, `reset`, or `close`."""
+
+    def __init__(self, worker: int, env_ids: range, doing: str, waited_s: float, state: str, stack: str) -> None:
+        self.worker, self.env_ids, self.stack = worker, env_ids, stack
+        told = f"\n\nWhat it was doing:\n{stack}" if stack else ""
+        super().__init__(
+            f"worker {worker} (envs {describe_ids(env_ids)}) has not answered for {waited_s:g} s in {doing}; {state}. "
+            f"Its reply can still be received: receive() again, or reset() or close(); longer waits: "
+            f"reply_timeout_s= and reset_timeout_s= (None: for ever){told}"
+        )
+
+
 class ClosedError(MultiverseError, RuntimeError):
     """The vector env is closed."""
 

@@ -5,10 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from multiverse.contracts.errors import InvalidRequest
+
 ExecutorName = Literal["auto", "serial", "thread", "process", "hybrid"]
 StartMethod = Literal["forkserver", "fork", "spawn"]
 Autoreset = Literal["next_step", "same_step", "disabled"]
 Waiting = Literal["auto", "spin", "park"]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long a worker may take before that is an error; None waits for ever."""
+
+    reply_s: float | None = 60.0
+    reset_s: float | None = 300.0
+    close_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        for name in ("reply_s", "reset_s", "close_s"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InvalidRequest(f"{name[:-2]}_timeout_s={value}: more than 0, or None for no limit")
 
 
 @dataclass(frozen=True, slots=True)

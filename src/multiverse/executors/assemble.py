@@ -12,17 +12,17 @@ from multiverse.adapters.env_source import Recipe
 from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import EnvFailed, RemoteError, SpacesDiffer, WorkerDied
 from multiverse.contracts.layout import Layout
-from multiverse.contracts.plan import Autoreset, Plan
+from multiverse.contracts.plan import Autoreset, Plan, Timeouts
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.contracts.views import Views
 from multiverse.executors import preflight
 from multiverse.executors.env_range import EnvRange, RangeConfig
-from multiverse.executors.executor import CLOSE_TIMEOUT_S, Executor
+from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host, LocalHost, WorkerHost
-from multiverse.executors.process import ProcessHost, pickled, start_process
+from multiverse.executors.process import ProcessHost, Shared, pickled, start_process
 from multiverse.executors.thread import connect_thread, give_up_thread, start_thread
 from multiverse.executors.worker_loop import Assignment, Described, Surroundings, difference_between
-from multiverse.memory.block import Block, private_arrays, size_of
+from multiverse.memory.block import private_arrays, size_of
 from multiverse.memory.mailbox import control_field
 
 log = logging.getLogger("multiverse")
@@ -98,7 +98,7 @@ class _Start:
         self.processes = plan.executor in ("process", "hybrid") and bool(assignments)
         self.workers: list[WorkerHost] = []
         self.local: LocalHost | None = None
-        self.block: Block | None = None
+        self.shared: Shared | None = None
 
     def run(self, autoreset: Autoreset) -> Started:
         try:
@@ -109,7 +109,7 @@ class _Start:
             num_envs = sum(len(a.recipes) for a in (*([self.own] if self.own else []), *self.assignments))
             views = self._lay_out(Layout(num_envs, description.groups, autoreset == "same_step"))
             hosts: list[Host] = [*([self.local] if self.local else []), *self.workers]
-            return Executor(hosts, views, self.plan.waiting == "spin", self.block), description
+            return Executor(hosts, views, self.plan.waiting == "spin", self.shared), description
         except BaseException:
             self._abandon()
             raise
@@ -121,9 +121,9 @@ class _Start:
         method = self.plan.start_method or "forkserver"
         preflight.check_processes(len(self.assignments), method)
         data = pickled(self.assignments) if method != "fork" else [b""] * len(self.assignments)
-        self.block, surroundings = Block.empty(), Surroundings.here()
+        self.shared, surroundings = Shared(), Surroundings.here()
         for assignment, bytes_ in zip(self.assignments, data):
-            self.workers.append(start_process(assignment, bytes_, method, self.block, surroundings))
+            self.workers.append(start_process(assignment, bytes_, method, self.shared, surroundings))
 
     def _descriptions(self) -> list[Described]:
         """Each host's first word, with a line of progress when it takes long."""
@@ -158,9 +158,9 @@ class _Start:
     def _lay_out(self, layout: Layout) -> Views:
         workers = len(self.workers)
         fields = [control_field(workers), *layout.fields()]
-        if self.block is not None:
-            self.block.resize(size_of(fields))
-            arrays = self.block.views(fields)
+        if self.shared is not None:
+            self.shared.block.resize(size_of(fields))
+            arrays = self.shared.block.views(fields)
         else:
             arrays = private_arrays(fields)
         views = Views.over(layout, arrays)
@@ -175,7 +175,7 @@ class _Start:
 
     def _abandon(self) -> None:
         hurry = self.give_up_at is not None
-        deadline = time.monotonic() + (0.0 if hurry else CLOSE_TIMEOUT_S)
+        deadline = time.monotonic() + (0.0 if hurry else Timeouts().close_s)
         for worker in self.workers:
             if not isinstance(worker, ProcessHost):
                 give_up_thread(worker)
@@ -183,8 +183,8 @@ class _Start:
             worker.close(deadline)
         if self.local is not None:
             self.local.close(deadline)
-        if self.block is not None:
-            self.block.close()
+        if self.shared is not None:
+            self.shared.close()
 
 
 def _build_here(own: Assignment) -> EnvRange:

@@ -24,6 +24,7 @@ log = logging.getLogger("multiverse")
 
 PROBE_S, PROBE_STEPS, WARM_UP_STEPS = 0.2, 1_000, 10
 SLOW_BUILD_S = 2.0
+HOPELESS_S = 10.0  # a probe that has not answered by then hangs
 HAND_OVER_S = 12e-6  # ring, wake, collect: per batch
 PER_WORKER_S = 2e-6  # the same for each worker more
 PER_STEP_S = 1.2e-6  # what we add to a bare step, wherever it runs
@@ -110,10 +111,10 @@ def probe_env(recipe: Recipe, start_method: StartMethod | None) -> Probe | None:
         in_process = bool(description.metadata.get("in_process"))
         if in_process:
             return Probe(0.0, True)
-        ((step_s, waited_share),) = executor.run(_time_steps, {executor.hosts[0]: ()}).values()
+        ((step_s, waited_share),) = executor.run(_time_steps, {executor.hosts[0]: ()}, HOPELESS_S).values()
         return Probe(step_s, False, waited_share)
     finally:
-        executor.close()
+        executor.close(timeout_s=0.5)
 
 
 def _time_steps(envs: EnvRange) -> tuple[float, float]:

@@ -11,13 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from multiverse.contracts.errors import EnvFailed, WorkerDied
+from multiverse.contracts.plan import Timeouts
 from multiverse.contracts.views import Views
 from multiverse.executors.env_range import EXTRAS, FAILED, Extras
 from multiverse.executors.hosts import Host, LocalHost, RunFunction, WorkerHost
-from multiverse.memory.block import Block
+from multiverse.executors.process import Shared
 from multiverse.memory.waiting import Bedroom, Waiting
 
-CLOSE_TIMEOUT_S = 5.0
+WAS_STOPPED_S = 0.5
+"""Waking this long after a deadline means that this process did not run at the time."""
 
 _live: weakref.WeakSet[Executor] = weakref.WeakSet()
 
@@ -31,10 +33,11 @@ def _close_live() -> None:
 class Executor:
     """Steps hosts together or one by one. One caller at a time; a forked copy of it does nothing at close."""
 
-    def __init__(self, hosts: Sequence[Host], views: Views, spin: bool, block: Block | None) -> None:
+    def __init__(self, hosts: Sequence[Host], views: Views, spin: bool, shared: Shared | None) -> None:
         self.hosts = list(hosts)
         self.views = views
-        self._block = block
+        self.timeouts = Timeouts()
+        self._shared = shared
         self._local = next((h for h in hosts if isinstance(h, LocalHost)), None)
         self._workers = [h for h in hosts if isinstance(h, WorkerHost)]
         self._waiting, self._bedroom = Waiting(spin), Bedroom()
@@ -63,7 +66,7 @@ class Executor:
                 self._local.step_now()
             for worker in self._workers:
                 if not worker.answered() and not self._waiting.look(worker.answered):
-                    self._sleep_until(worker.answered, [worker], None)
+                    self._sleep_for([worker], self.timeouts.reply_s)
             for host in self.hosts:
                 host.pending = 0
                 flags |= host.flags()
@@ -97,7 +100,7 @@ class Executor:
     def wait(self, sizes: Mapping[Host, int], enough_envs: int, deadline: float | None) -> list[Host]:
         """Those of the hosts asked (with the envs each was asked for) that are done, as soon as they hold enough.
 
-        Empty if the deadline passed first: then everything stays pending.
+        Empty if the caller's deadline passed first: then everything stays pending.
         """
         local = self._local if self._local in sizes else None
         if local is not None and not local.answered():
@@ -113,9 +116,14 @@ class Executor:
             return sum(sizes[w] for w in workers if w.answered()) >= missing
 
         if not self._waiting.look(enough):
-            self._sleep_until(enough, workers, deadline)
+            patience_s = self.timeouts.reply_s
+            ours = None if patience_s is None else time.monotonic() + patience_s
+            first = min((d for d in (deadline, ours) if d is not None), default=None)
+            self._sleep_until(enough, workers, first)
             if not enough():
-                return []
+                if first == deadline:
+                    return []
+                self._raise_for_hung(workers, patience_s)
         done: list[Host] = [h for h in sizes if h.answered()]
         for host in done:
             host.pending = 0
@@ -131,8 +139,28 @@ class Executor:
 
         self._bedroom.sleep_until(enough, deadline, raise_for_the_dead)
 
+    def _sleep_for(self, workers: Sequence[WorkerHost], timeout_s: float | None) -> None:
+        """Sleep until all of `workers` have answered; raises if one does not in time."""
+
+        def all_answered() -> bool:
+            return all(w.answered() for w in workers)
+
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self._sleep_until(all_answered, workers, deadline)
+        if deadline is not None and time.monotonic() > deadline + WAS_STOPPED_S and not all_answered():
+            # We ourselves were stopped (Ctrl-Z), perhaps with the workers: they get their time after all.
+            self._sleep_until(all_answered, workers, time.monotonic() + (timeout_s or 0.0))
+        self._raise_for_hung(workers, timeout_s)
+
+    def _raise_for_hung(self, workers: Sequence[WorkerHost], timeout_s: float | None) -> None:
+        for worker in workers:
+            if not worker.answered():
+                raise worker.hung(timeout_s or 0.0)
+
     # -- everything else -------------------------------------------------------------------------------------
-    def run(self, function: RunFunction, arguments: Mapping[Host, tuple[Any, ...]]) -> dict[Host, Any]:
+    def run(
+        self, function: RunFunction, arguments: Mapping[Host, tuple[Any, ...]], timeout_s: float | None = None
+    ) -> dict[Host, Any]:
         """function(env_range, *arguments) on each host named, side by side; errors are raised when all are done."""
         workers = [h for h in arguments if isinstance(h, WorkerHost)]
         for worker in workers:
@@ -144,7 +172,7 @@ class Executor:
                 results[self._local] = self._local.run(function, arguments[self._local])
             except Exception as error:
                 errors.append(error)
-        self._sleep_until(lambda: all(w.answered() for w in workers), workers, None)
+        self._sleep_for(workers, timeout_s)
         for worker in workers:
             try:
                 results[worker] = worker.finish_run()
@@ -162,7 +190,7 @@ class Executor:
             if isinstance(host, WorkerHost):
                 if not host.will_answer:
                     raise host.cut_off()
-                self._sleep_until(host.answered, [host], None)
+                self._sleep_for([host], self.timeouts.reset_s)
             discarded.append((host, host.discard()))
         return discarded
 
@@ -175,18 +203,18 @@ class Executor:
             raise EnvFailed("raised in step", failed[0][0].worker, failures)
         return found
 
-    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+    def close(self, timeout_s: float | None = None) -> None:
         """End every worker within the deadline, whatever it is doing; twice without harm."""
         if os.getpid() != self._owner:
             return  # a forked copy of the caller: the workers are not its children
         _live.discard(self)
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + (self.timeouts.close_s if timeout_s is None else timeout_s)
         hosts, self.hosts = self.hosts, []
         for worker in self._workers:
             worker.ask_to_close()
         failures = [failure for host in hosts for failure in host.close(deadline)]
         self._workers, self._local = [], None
-        if self._block is not None:
-            self._block.close()
+        if self._shared is not None:
+            self._shared.close()
         if failures:
             raise EnvFailed("raised in close", None, failures)

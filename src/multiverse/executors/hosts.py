@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from multiverse.contracts.errors import EnvFailed, RemoteError, RequestPending, WorkerDied
+from multiverse.contracts.errors import EnvFailed, RemoteError, ReplyTimeout, RequestPending, WorkerDied
 from multiverse.contracts.layout import ACTIONS, FieldName
 from multiverse.contracts.views import Views
 from multiverse.executors.env_range import EXTRAS, FAILED, EnvRange, Extras
@@ -152,8 +152,14 @@ class WorkerHost:
     # -- its life --------------------------------------------------------------------------------------------
     def died(self) -> WorkerDied:
         self.pending = 0
-        doing = self._function if self._command in (0, RUN) else "step"
-        return WorkerDied(self.worker, self.env_ids, f"{self.life.cause_of_death()} during {doing}")
+        return WorkerDied(self.worker, self.env_ids, f"{self.life.cause_of_death()} during {self._doing()}")
+
+    def hung(self, waited_s: float) -> ReplyTimeout:
+        state, stack = self.life.state_and_stack()
+        return ReplyTimeout(self.worker, self.env_ids, self._doing(), waited_s, state, stack)
+
+    def _doing(self) -> str:
+        return self._function if self._command in (0, RUN) else "step"
 
     def cut_off(self) -> WorkerDied:
         return WorkerDied(self.worker, self.env_ids, "was interrupted in the middle of a request")
@@ -207,6 +213,9 @@ class Life(Protocol):
         """Of its process, if it has one of its own."""
 
     def cause_of_death(self) -> str: ...
+
+    def state_and_stack(self) -> tuple[str, str]:
+        """For one that does not answer: what can be said of it, and its Python stack if it can be had."""
 
     def end(self, deadline: float) -> bool:
         """Wait for its end until the deadline, then force it; False where that is not possible and it lives on."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 import cloudpickle
+import psutil
 
 from multiverse.contracts.errors import PreflightError
 from multiverse.contracts.plan import StartMethod
@@ -16,11 +17,23 @@ from multiverse.contracts.views import Views
 from multiverse.executors import worker_loop
 from multiverse.executors.hosts import WorkerHost
 from multiverse.executors.launch import start_methods
+from multiverse.executors.launch.black_box import BlackBox
 from multiverse.executors.worker_loop import Assignment, LayOut, Surroundings
 from multiverse.memory.block import Block
 from multiverse.memory.doorbell import Doorbell, descriptors_per_doorbell, new_doorbell
 from multiverse.memory.link import PipeLink
 from multiverse.memory.mailbox import CONTROL, CallerMailbox
+
+
+class Shared:
+    """What all worker processes of an executor share with the caller: the block, and a place for stacks."""
+
+    def __init__(self) -> None:
+        self.block, self.black_box = Block.empty(), BlackBox.empty()
+
+    def close(self) -> None:
+        self.block.close()
+        self.black_box.close()
 
 
 def descriptors_per_worker() -> int:
@@ -31,8 +44,8 @@ def descriptors_per_worker() -> int:
 class ProcessLife:
     """One incarnation of a worker process."""
 
-    def __init__(self, process: start_methods.WorkerProcess) -> None:
-        self.process = process
+    def __init__(self, process: start_methods.WorkerProcess, black_box: BlackBox) -> None:
+        self.process, self._black_box = process, black_box
 
     @property
     def sentinel(self) -> int:
@@ -53,6 +66,15 @@ class ProcessLife:
                 name = f"signal {-code}"
             return f"was killed by {name}"
         return f"exited with code {code}"
+
+    def state_and_stack(self) -> tuple[str, str]:
+        try:
+            status = psutil.Process(self.pid).status()
+        except psutil.Error:
+            return "it is gone", ""
+        if status == psutil.STATUS_STOPPED:
+            return "it is stopped (SIGSTOP): kill -CONT lets it go on", ""
+        return f"it is {status}", self._black_box.stack_of(self.pid)
 
     def end(self, deadline: float) -> bool:
         if self.process.exit_code(max(0.0, deadline - time.monotonic())) is None:
@@ -95,11 +117,11 @@ def pickled(assignments: Sequence[Assignment]) -> list[bytes]:
 
 
 def start_process(
-    assignment: Assignment, data: bytes, method: StartMethod, block: Block, surroundings: Surroundings
+    assignment: Assignment, data: bytes, method: StartMethod, shared: Shared, surroundings: Surroundings
 ) -> ProcessHost:
     ours, theirs = multiprocessing.Pipe(duplex=True)
     bells = new_doorbell(), new_doorbell()
-    fds = [theirs.fileno(), block.fd, *bells[0].fds, *bells[1].fds]
+    fds = [theirs.fileno(), shared.block.fd, shared.black_box.fd, *bells[0].fds, *bells[1].fds]
 
     def run_forked() -> int:
         ours.close()
@@ -113,7 +135,7 @@ def start_process(
         raise
     finally:
         theirs.close()
-    host = ProcessHost(assignment, PipeLink(ours), ProcessLife(process), bells)
+    host = ProcessHost(assignment, PipeLink(ours), ProcessLife(process, shared.black_box), bells)
     if method != "fork":
         host._send((surroundings, data))
     return host

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+import traceback
 from typing import Any
 
 from multiverse.contracts.errors import RemoteError
@@ -39,6 +41,11 @@ class ThreadLife:
 
     def cause_of_death(self) -> str:
         return self._cause
+
+    def state_and_stack(self) -> tuple[str, str]:
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
+        return "it is a thread, and threads cannot be killed", stack
 
     def end(self, deadline: float) -> bool:
         self._thread.join(max(0.0, deadline - time.monotonic()))

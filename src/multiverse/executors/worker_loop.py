@@ -22,6 +22,7 @@ from multiverse.contracts.errors import RemoteError
 from multiverse.contracts.layout import Layout
 from multiverse.contracts.views import Views
 from multiverse.executors.env_range import EXTRAS, FAILED, EnvRange, RangeConfig
+from multiverse.executors.launch.black_box import BlackBox
 from multiverse.memory.block import Block
 from multiverse.memory.doorbell import doorbell_from
 from multiverse.memory.link import Link, LinkBroken, PipeLink
@@ -99,7 +100,8 @@ def main(fds: list[int]) -> int:
 
 def run_process(assignment: Assignment, link: PipeLink, fds: list[int]) -> int:
     """The life of any worker process, served or forked, once it has its assignment."""
-    block, bell_fds = Block(fds[1]), fds[2:]
+    block, bell_fds = Block(fds[1]), fds[3:]
+    BlackBox(fds[2]).record_here()
     half = len(bell_fds) // 2
 
     def connect(answer: LayOut) -> tuple[Views, WorkerMailbox]:
