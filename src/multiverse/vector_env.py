@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -20,30 +21,23 @@ from multiverse.contracts.errors import (
     MultiverseError,
     NothingPending,
     ReceiveTimeout,
+    RemoteError,
     RequestPending,
     WorkerDied,
 )
+from multiverse.contracts.failures import Failures, OnFailure
 from multiverse.contracts.infos import Infos, add_info
-from multiverse.contracts.layout import (
-    ACTIONS,
-    ENDED,
-    EPISODES,
-    FINAL_OBSERVATIONS,
-    OBSERVATIONS,
-    PRESENT,
-    STEPPING,
-    VALUES,
-)
+from multiverse.contracts.layout import ACTIONS, ENDED, EPISODES, OBSERVATIONS, PRESENT, STEPPING, VALUES
 from multiverse.contracts.plan import Autoreset, Plan
 from multiverse.contracts.reset_plan import ResetRequest
-from multiverse.contracts.seeds import seeds_for
 from multiverse.contracts.step_batch import StepBatch
 from multiverse.contracts.views import Array
-from multiverse.executors.env_range import EXTRAS, FINALS, WROTE_INFOS, EnvRange, Extras
+from multiverse.executors.env_range import EnvRange
 from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host
-from multiverse.memory.info_columns import InfoReader
-from multiverse.memory.space_rows import ActionWriter, BatchReader, row_reader
+from multiverse.memory.space_rows import ActionWriter, BatchReader
+from multiverse.step_collector import StepCollector
+from multiverse.vector_requests import checked_ids, envs_to_reset, reset_requests
 
 Step = tuple[Any, Array, Array, Array, Infos]
 
@@ -57,7 +51,14 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """
 
     def __init__(
-        self, executor: Executor, description: EnvDescription, plan: Plan, autoreset: Autoreset, copy: bool, infos: bool
+        self,
+        executor: Executor,
+        description: EnvDescription,
+        plan: Plan,
+        autoreset: Autoreset,
+        copy: bool,
+        infos: bool,
+        on_failure: OnFailure,
     ) -> None:
         views, (group,) = executor.views, description.groups
         self.num_envs = views.layout.num_envs
@@ -68,7 +69,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(group.observation_space, self.num_envs)
         self.action_space = batch_space(group.action_space, self.num_envs)
 
-        self._executor, self._autoreset, self._with_infos = executor, autoreset, infos
+        self._executor, self._autoreset = executor, autoreset
         self._close_executor = weakref.finalize(self, Executor.close, executor)
         name = group.name
         self._actions = ActionWriter(group.action_space, views, (name, ACTIONS))
@@ -77,14 +78,13 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._terminated, self._truncated = views[(name, ENDED)]
         self._alive, self._acting = views[(name, PRESENT)]
         self._episodes, self._stepping = views[EPISODES], views[STEPPING]
-        self._final_row = (
-            row_reader(group.observation_space, views, (name, FINAL_OBSERVATIONS)) if autoreset == "same_step" else None
-        )
-        self._infos = InfoReader(views, [slice(h.env_ids.start, h.env_ids.stop) for h in executor.hosts])
+        self._collector = StepCollector(executor, group, infos, on_failure)
+        self._failures = executor.failures
         self._host_of = np.repeat(np.arange(len(executor.hosts)), [len(h.env_ids) for h in executor.hosts])
         self._sent: dict[Host, Array] = {}  # env ids under way, by host
         self._refusal: Callable[[], MultiverseError] | None = None  # why no step can be taken now
         self._fatal: MultiverseError | None = None  # why nothing but close() can be done any more
+        self._must_reset: set[int] = set()  # envs that failed and cannot go on without a reset
 
     # -- Gymnasium's calls -------------------------------------------------------------------------------------
     def step(self, actions: Any, env_ids: Sequence[int] | None = None) -> Step:
@@ -96,12 +96,17 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if self._autoreset == "disabled":
             self._refuse_ended(np.arange(self.num_envs))
         self._actions.write_all(actions)
+        executor = self._executor
+        self._failures.steps_sent += self.num_envs
         try:
-            flags = self._executor.step_all()
+            flags = executor.step_all()
         except BaseException as error:
             self._keep_pending(error)
             raise
-        infos = self._collect_infos(self._executor.hosts, flags, None) if flags else {}
+        infos = self._collect(executor.hosts, flags, None) if flags or executor.lost else {}
+        self._failures.steps_used += self.num_envs
+        if self._collector.last_rows is not None:
+            self._collector.last_rows.remember()
         return (
             self._batch_reader.all_rows(self.copy),
             self._rewards.copy(),
@@ -124,8 +129,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         `seed`, `options` and `tasks` may be lists with one entry for each env that is reset.
         """
         self._refuse_unusable()
-        ids, options = self._envs_to_reset(options, env_ids)
-        requests = self._reset_requests(ids, seed, options, tasks)
+        ids, options = envs_to_reset(options, env_ids, self.num_envs)
+        requests = reset_requests(ids, seed, options, tasks, self.num_envs)
         self._make_way_for_reset(ids)
         infos = self._run_reset(ids, requests, rows=ids if env_ids is not None else np.arange(self.num_envs))
         if env_ids is None:
@@ -147,7 +152,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
         """Set an attribute: a list or tuple gives each env its own value, anything else goes to all."""
         self._refuse_unusable()
-        ids = self._checked_ids(env_ids)
+        ids = checked_ids(env_ids, self.num_envs)
         given = list(values) if isinstance(values, list | tuple) else [values] * len(ids)
         if len(given) != len(ids):
             raise InvalidRequest(f"{len(given)} values for {len(ids)} envs: a list or tuple must have one per env")
@@ -185,7 +190,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._refuse_unusable()
         if self._refusal is not None and not self._sent:
             raise self._refusal()
-        ids = self._checked_ids(env_ids)
+        ids = checked_ids(env_ids, self.num_envs)
         parts = self._by_host(ids)
         busy = [h for h in parts if h in self._sent or h.pending]
         if busy:
@@ -196,6 +201,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         for host in parts:  # theirs alone: another worker may just be reading its own
             self._stepping[host.env_ids.start : host.env_ids.stop] = False
         self._stepping[ids] = True
+        self._failures.steps_sent += len(ids)
         self._sent.update({host: np.sort(ids[where]) for host, where in parts.items()})
         self._refusal = self._pending_step
         self._executor.post_step({host: len(where) < len(host.env_ids) for host, where in parts.items()})
@@ -242,13 +248,18 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return self._episodes.copy()
 
     @property
+    def failures(self) -> Failures:
+        """What went wrong so far, counted; steps sent = used + discarded + under way."""
+        return replace(self._failures)
+
+    @property
     def worker_pids(self) -> tuple[int, ...]:
         """The worker processes; empty where there are none."""
         return self._executor.worker_pids
 
     # -- inside: steps -----------------------------------------------------------------------------------------
     def _step_some(self, actions: Any, env_ids: Sequence[int]) -> Step:
-        ids = self._checked_ids(env_ids)
+        ids = checked_ids(env_ids, self.num_envs)
         self.send(actions, env_ids)
         batch = self.receive()
         order = np.searchsorted(batch.env_ids, ids)
@@ -260,7 +271,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _keep_pending(self, error: BaseException) -> None:
         """A whole step was cut short (Ctrl-C): what it asked for can still be received, and by nobody else."""
-        if isinstance(error, WorkerDied):
+        if isinstance(error, MultiverseError) and (isinstance(error, WorkerDied) or self._executor.broken):
             self._give_up(error)
         else:
             self._sent = {host: np.array(host.env_ids) for host in self._executor.hosts}
@@ -270,7 +281,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         flags = 0
         for host in done:
             flags |= host.flags()
-        infos = self._collect_infos(done, flags, ids) if flags else {}
+        infos = self._collect(done, flags, ids) if flags or self._executor.lost else {}
+        self._failures.steps_used += len(ids)
+        self._collector.remember(ids)
         self._refusal = self._pending_step if self._sent else None
         return infos
 
@@ -290,75 +303,27 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             infos=infos,
         )
 
-    def _collect_infos(self, hosts: Sequence[Host], flags: int, ids: Array | None) -> Infos:
-        """One step's infos of all envs (`ids` None) or of some; raises what envs raised."""
-        left: dict[int, Infos] = {}
-        final: dict[int, Infos] = {}
-        if flags & EXTRAS:
-            for host, extras in self._extras_of(hosts):
-                self._infos.announce(self._executor.hosts.index(host), extras.columns)
-                left.update(extras.infos)
-                final.update(extras.final_infos)
-        wrote = [h in hosts and bool(h.flags() & WROTE_INFOS) for h in self._executor.hosts]
-        if ids is None:
-            infos = self._infos.whole_batch(wrote, left)
-        else:
-            infos = self._infos.some_rows(ids, wrote, left)
-        if flags & FINALS and self._final_row is not None:
-            self._add_finals(infos, ids if ids is not None else np.arange(self.num_envs), final)
-        return infos
-
-    def _add_finals(self, infos: Infos, ids: Array, final_infos: dict[int, Infos]) -> None:
-        """same_step: the last observation and info of the episodes that ended in this step."""
-        assert self._final_row is not None
-        for row in np.flatnonzero(self._terminated[ids] | self._truncated[ids]).tolist():
-            env_id = int(ids[row])
-            final: Infos = {"final_obs": self._final_row(env_id)}
-            if self._with_infos:
-                final["final_info"] = final_infos.get(env_id, {})
-            add_info(infos, final, row, len(ids))
-
-    def _extras_of(self, hosts: Sequence[Host]) -> list[tuple[Host, Extras]]:
+    def _collect(self, hosts: Sequence[Host], flags: int, ids: Array | None) -> Infos:
+        """One step's infos; after an env has failed, only a reset of it (or of all) may follow."""
         self._fatal = RequestPending("interrupted while results were being read: close() it and make a new one")
         try:
-            extras = self._guarded(lambda: self._executor.extras_of(hosts))
+            infos: Infos = self._guarded(lambda: self._collector.collect(hosts, flags, ids))
         except EnvFailed as error:
-            failed = list(error.env_ids)
             self._fatal = None
-            self._refusal = lambda: RequestPending(f"envs {failed} failed in their last step: reset() or close()")
+            self._require_reset(error.env_ids)
             raise
         self._fatal = None
-        return extras  # type: ignore[no-any-return]
+        return infos
+
+    def _require_reset(self, env_ids: Iterable[int]) -> None:
+        self._must_reset.update(env_ids)
+        self._refusal = self._reset_required
+
+    def _reset_required(self) -> MultiverseError:
+        failed = sorted(self._must_reset)
+        return RequestPending(f"envs {failed} have failed: reset(env_ids={failed}), reset() or close()")
 
     # -- inside: resets ----------------------------------------------------------------------------------------
-    def _envs_to_reset(self, options: Any, env_ids: Sequence[int] | None) -> tuple[Array, Any]:
-        if isinstance(options, Mapping) and "reset_mask" in options:
-            if env_ids is not None:
-                raise InvalidRequest("both env_ids and options['reset_mask'] say which envs to reset: pass one")
-            rest = {key: value for key, value in options.items() if key != "reset_mask"}
-            return np.flatnonzero(self._checked_mask(options["reset_mask"])), rest
-        return self._checked_ids(env_ids), options
-
-    def _checked_mask(self, mask: Any) -> Array:
-        if not isinstance(mask, np.ndarray):
-            raise TypeError(f"`options['reset_mask']` must be a numpy array, got {type(mask)}")
-        if mask.shape != (self.num_envs,):
-            raise ValueError(f"`options['reset_mask']` must have shape `({self.num_envs},)`, got {mask.shape}")
-        if mask.dtype != np.bool_:
-            raise TypeError(f"`options['reset_mask']` must have `dtype=np.bool_`, got {mask.dtype}")
-        if not mask.any():
-            raise ValueError("`options['reset_mask']` must contain at least one True value")
-        return mask
-
-    def _reset_requests(self, ids: Array, seed: Any, options: Any, tasks: Any) -> dict[int, ResetRequest]:
-        seeds = seeds_for(seed, ids.tolist(), self.num_envs)
-        each_options = _one_per_env(options, ids, "options", Mapping)
-        each_task = _one_per_env(tasks, ids, "tasks", type(None))
-        return {
-            int(env_id): ResetRequest(s, dict(o) if o is not None else None, t)
-            for env_id, s, o, t in zip(ids, seeds, each_options, each_task)
-        }
-
     def _make_way_for_reset(self, ids: Array) -> None:
         """A whole reset forgets what is under way; a partial one may not take other envs' steps with it."""
         parts = self._by_host(ids)
@@ -367,35 +332,52 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise RequestPending(f"{self._names(busy)} still under way: receive them before resetting some of them")
         if len(ids) == self.num_envs:
             for host, extras in self._guarded(self._executor.discard_pending):
-                self._infos.announce(self._executor.hosts.index(host), extras.columns)
+                self._collector.learn_from(host, extras)
+            self._failures.steps_discarded += sum(len(ids) for ids in self._sent.values())
             self._sent.clear()
+        self._collector.forget_lost()
 
     def _run_reset(self, ids: Array, requests: dict[int, ResetRequest], rows: Array) -> Infos:
-        arguments = {
+        arguments: dict[Host, tuple[Any, ...]] = {
             host: ({int(i): requests[int(i)] for i in ids[where]},) for host, where in self._by_host(ids).items()
         }
-        results = self._run(EnvRange.reset, arguments, self._executor.timeouts.reset_s)
         by_env: dict[int, Infos] = {}
-        failures = []
-        for host, (infos, extras) in results.items():
-            by_env.update(infos)
-            failures += extras.failures
-            rows_of_host = slice(host.env_ids.start, host.env_ids.stop)
-            for name, values in extras.objects.items():
-                self._executor.views.objects[name][rows_of_host] = values
+        failures: list[RemoteError] = []
+        while arguments:
+            results = self._reset_hosts(arguments)
+            for host, (infos, extras) in results.items():
+                by_env.update(infos)
+                failures += extras.failures
+                self._collector.learn_from(host, extras)
+                self._executor.keep_objects(host, extras)
+            arguments = {host: a for host, a in arguments.items() if host not in results}  # lost on the way, replaced
         if failures:
             raise EnvFailed("raised in reset", None, failures)
-        self._refusal = self._pending_step if self._sent else None
+        self._must_reset.difference_update(ids.tolist())
+        self._refusal = self._pending_step if self._sent else self._reset_required if self._must_reset else None
+        self._collector.remember(ids)
         merged: Infos = {}
         for row, env_id in enumerate(rows.tolist()):
             if env_id in by_env:
                 add_info(merged, by_env[env_id], row, len(rows))
         return merged
 
+    def _reset_hosts(self, arguments: Mapping[Host, tuple[Any, ...]]) -> dict[Host, Any]:
+        """The resets that came through; a host that was lost and replaced is asked again by the caller of this."""
+        timeout_s = self._executor.timeouts.reset_s
+        results, errors = self._guarded(lambda: self._executor.try_run(EnvRange.reset, arguments, timeout_s))
+        for host, error in errors.items():
+            if host not in self._executor.lost:
+                if isinstance(error, WorkerDied):
+                    self._give_up(error)
+                raise error
+        self._collector.forget_lost()
+        return results  # type: ignore[no-any-return]
+
     # -- inside: who runs what ---------------------------------------------------------------------------------
     def _on_envs(self, env_ids: Sequence[int] | None, function: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
         self._refuse_unusable()
-        ids = self._checked_ids(env_ids)
+        ids = checked_ids(env_ids, self.num_envs)
         parts = self._by_host(ids)
         calls = {host: (ids[where].tolist(), *arguments) for host, where in parts.items()}
         results = self._run(function, calls, self._executor.timeouts.reply_s)
@@ -411,14 +393,22 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         busy = [h for h in arguments if h.pending]
         if busy:
             raise RequestPending(f"{self._names(busy)} still under way: receive them first")
-        results: dict[Host, Any] = self._guarded(lambda: self._executor.run(function, arguments, timeout_s))
+        try:
+            results: dict[Host, Any] = self._guarded(lambda: self._executor.run(function, arguments, timeout_s))
+        finally:
+            if self._executor.lost:  # replaced, but what their envs were in the middle of is gone
+                self._require_reset(env_id for host in self._executor.lost for env_id in host.env_ids)
+                self._collector.forget_lost()
         return results
 
     def _guarded(self, action: Callable[[], Any]) -> Any:
         try:
             return action()
-        except WorkerDied as error:
-            self._give_up(error)
+        except MultiverseError as error:
+            if self._executor.broken or (isinstance(error, WorkerDied) and not self._executor.lost):
+                self._give_up(error)
+            elif self._refusal is None and self._executor.pending:  # a deadline passed
+                self._refusal = self._pending_call
             raise
         except BaseException:
             if self._refusal is None and self._executor.pending:  # Ctrl-C while an answer was waited for
@@ -429,18 +419,6 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Positions in `ids`, by the host that runs those envs."""
         hosts = self._host_of[ids]
         return {self._executor.hosts[h]: np.flatnonzero(hosts == h) for h in np.unique(hosts).tolist()}
-
-    def _checked_ids(self, env_ids: Sequence[int] | None) -> Array:
-        if env_ids is None:
-            return np.arange(self.num_envs)
-        ids = np.asarray(env_ids)
-        if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iu":
-            raise InvalidRequest(f"env_ids={env_ids!r}: expected a non-empty list of ints")
-        if ids.min() < 0 or ids.max() >= self.num_envs:
-            raise InvalidRequest(f"env_ids={env_ids!r}: there are envs 0 to {self.num_envs - 1}")
-        if len(np.unique(ids)) != len(ids):
-            raise InvalidRequest(f"env_ids={env_ids!r}: each env at most once")
-        return ids.astype(np.intp)
 
     # -- inside: what may not be done now ----------------------------------------------------------------------
     def _refuse_unusable(self) -> None:
@@ -462,9 +440,11 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _pending_call(self) -> MultiverseError:
         return RequestPending("the last call was interrupted and is still under way: reset() or close()")
 
-    def _give_up(self, error: WorkerDied) -> None:
+    def _give_up(self, error: MultiverseError) -> None:
         """A lost worker's envs cannot be brought back: only close() is left."""
-        self._fatal = WorkerDied(error.worker, error.env_ids, error.cause, "close() this vector env and make a new one")
+        if isinstance(error, WorkerDied):
+            error = WorkerDied(error.worker, error.env_ids, error.cause, "close() this vector env and make a new one")
+        self._fatal = error
         self._refusal = self._lost
 
     def _lost(self) -> MultiverseError:
@@ -474,15 +454,6 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _names(self, hosts: Sequence[Host]) -> str:
         ids = sorted(i for host in hosts for i in self._sent.get(host, np.array(host.env_ids)))
         return f"{'env' if len(ids) == 1 else 'envs'} {[int(i) for i in ids]} are"
-
-
-def _one_per_env(value: Any, ids: Array, name: str, single: type) -> list[Any]:
-    if value is None or isinstance(value, single):
-        return [value] * len(ids)
-    given = list(value)
-    if len(given) != len(ids):
-        raise InvalidRequest(f"{len(given)} {name} for {len(ids)} envs: pass one per env that is reset")
-    return given
 
 
 def _reordered(infos: Infos, order: Array) -> Infos:

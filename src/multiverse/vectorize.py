@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
 from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.failures import OnFailure
 from multiverse.contracts.plan import Autoreset, ExecutorName, Plan, StartMethod, Timeouts, Waiting
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.executors import assemble
@@ -33,6 +34,7 @@ def make_vec(
     render_mode: str | None = None,
     reset_plan: ResetPlan | None = None,
     waiting: Waiting = "auto",
+    on_failure: OnFailure = "raise",
     reply_timeout_s: float | None = 60.0,
     reset_timeout_s: float | None = 300.0,
     close_timeout_s: float = 5.0,
@@ -57,12 +59,15 @@ def make_vec(
         render_mode: as in `gymnasium.make`; `"human"` opens a window for env 0 and means serial.
         reset_plan: (env id, episode) → `ResetRequest`, evaluated where the env runs, at every reset.
         waiting: `"spin"` or `"park"` instead of the rule that adapts.
+        on_failure: `"raise"`, or `"restart"`: an env that raises, and a worker process that dies or hangs, is replaced
+            (at most 3 times a minute); the row is truncated, with reward 0 and `infos["restarted"]`.
         reply_timeout_s, reset_timeout_s: how long a worker may take to answer (None: for ever); then `ReplyTimeout`,
             with the Python stack of what it is doing.
         close_timeout_s: how long `close` waits for workers to end by themselves.
         plan: run exactly as another vector env did (`envs.plan`), without probing.
     """
     _check_choices(executor=(executor, ExecutorName), autoreset=(autoreset, Autoreset), waiting=(waiting, Waiting))
+    _check_choices(on_failure=(on_failure, OnFailure))
     if start_method is not None:
         _check_choices(start_method=(start_method, StartMethod))
     timeouts = Timeouts(reply_timeout_s, reset_timeout_s, close_timeout_s)
@@ -73,17 +78,17 @@ def make_vec(
         _check_plan(plan, len(each), executor, workers, start_method)
     else:
         executor, why = _where_windows_work(each, executor)
-        plan = decide(executor, workers, start_method, waiting, each)
+        plan = decide(executor, workers, start_method, waiting, each, on_failure)
         plan = replace(plan, why=why) if why else plan
-    running, description = assemble.start(plan, each, autoreset, infos, reset_plan)
+    running, description = assemble.start(plan, each, autoreset, infos, reset_plan, on_failure=on_failure)
     if description.metadata.get("in_process") and plan.executor != "serial":
         log.warning("the env says metadata['in_process'] (it holds a GPU or a window): running serial instead")
         running.close()
         plan = decide("serial", None, None, waiting, each)
         plan = replace(plan, why="the env says metadata['in_process']")
-        running, description = assemble.start(plan, each, autoreset, infos, reset_plan)
+        running, description = assemble.start(plan, each, autoreset, infos, reset_plan, on_failure=on_failure)
     running.timeouts = timeouts
-    return VectorEnv(running, description, plan, autoreset, copy, infos)
+    return VectorEnv(running, description, plan, autoreset, copy, infos, on_failure)
 
 
 def _check_choices(**choices: tuple[str, Any]) -> None:

@@ -31,9 +31,7 @@ def let_go(gate: Gate) -> None:
 
 
 @with_workers
-def test_a_step_that_hangs_is_an_error_that_shows_the_hung_stack(
-    make: Make, config: Configuration, gate: Gate
-) -> None:
+def test_a_step_that_hangs_is_an_error_that_shows_the_hung_stack(make: Make, config: Configuration, gate: Gate) -> None:
     envs = make(Gated, env_kwargs=last_env(config, gate=str(gate), phase="step"), reply_timeout_s=SHORT_S)
     envs.reset(seed=7)
     with pytest.raises(mv.ReplyTimeout, match="step") as caught:

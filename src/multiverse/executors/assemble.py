@@ -11,6 +11,7 @@ from typing import overload
 from multiverse.adapters.env_source import Recipe
 from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import EnvFailed, RemoteError, SpacesDiffer, WorkerDied
+from multiverse.contracts.failures import OnFailure
 from multiverse.contracts.layout import Layout
 from multiverse.contracts.plan import Autoreset, Plan, Timeouts
 from multiverse.contracts.reset_plan import ResetPlan
@@ -20,6 +21,7 @@ from multiverse.executors.env_range import EnvRange, RangeConfig
 from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host, LocalHost, WorkerHost
 from multiverse.executors.process import ProcessHost, Shared, pickled, start_process
+from multiverse.executors.supervisor import Supervisor
 from multiverse.executors.thread import connect_thread, give_up_thread, start_thread
 from multiverse.executors.worker_loop import Assignment, Described, Surroundings, difference_between
 from multiverse.memory.block import private_arrays, size_of
@@ -41,7 +43,13 @@ Started = tuple[Executor, EnvDescription]
 
 @overload
 def start(
-    plan: Plan, recipes: Sequence[Recipe], autoreset: Autoreset, with_infos: bool, reset_plan: ResetPlan | None
+    plan: Plan,
+    recipes: Sequence[Recipe],
+    autoreset: Autoreset,
+    with_infos: bool,
+    reset_plan: ResetPlan | None,
+    *,
+    on_failure: OnFailure = "raise",
 ) -> Started: ...
 
 
@@ -52,6 +60,8 @@ def start(
     autoreset: Autoreset,
     with_infos: bool,
     reset_plan: ResetPlan | None,
+    *,
+    on_failure: OnFailure = "raise",
     patience_s: float,
 ) -> Started | None: ...
 
@@ -62,6 +72,8 @@ def start(
     autoreset: Autoreset,
     with_infos: bool,
     reset_plan: ResetPlan | None,
+    *,
+    on_failure: OnFailure = "raise",
     patience_s: float | None = None,
 ) -> Started | None:
     """Everything running and bound, or None if building the envs outlasts `patience_s`; nothing is left behind then."""
@@ -70,7 +82,7 @@ def start(
     assignments = [
         Assignment(
             worker - local_share,
-            RangeConfig(ids, autoreset, with_infos, reset_plan),
+            RangeConfig(ids, autoreset, with_infos, reset_plan, on_failure),
             [recipes[i] for i in ids],
             spin=plan.waiting == "spin",
         )
@@ -109,7 +121,11 @@ class _Start:
             num_envs = sum(len(a.recipes) for a in (*([self.own] if self.own else []), *self.assignments))
             views = self._lay_out(Layout(num_envs, description.groups, autoreset == "same_step"))
             hosts: list[Host] = [*([self.local] if self.local else []), *self.workers]
-            return Executor(hosts, views, self.plan.waiting == "spin", self.shared), description
+            executor = Executor(hosts, views, self.plan.waiting == "spin", self.shared)
+            if self.shared is not None and self.assignments[0].config.on_failure == "restart":
+                method = self.plan.start_method or "forkserver"
+                executor.supervisor = Supervisor(self.assignments, method, self.shared, description)
+            return executor, description
         except BaseException:
             self._abandon()
             raise

@@ -15,6 +15,7 @@ from typing import Any
 
 from multiverse.adapters.env_source import Recipe
 from multiverse.contracts.errors import InvalidRequest, MultiverseError
+from multiverse.contracts.failures import OnFailure
 from multiverse.contracts.plan import ExecutorName, Plan, StartMethod, Waiting
 from multiverse.executors import assemble, machine
 from multiverse.executors.env_range import EnvRange
@@ -47,6 +48,7 @@ def decide(
     start_method: StartMethod | None,
     waiting: Waiting,
     recipes: Sequence[Recipe],
+    on_failure: OnFailure = "raise",
 ) -> Plan:
     """The plan for what the caller asked, with everything left open filled in."""
     if workers is not None and workers < 1:
@@ -54,6 +56,9 @@ def decide(
     num_envs = len(recipes)
     if executor != "auto":
         return _plan(executor, num_envs, workers, start_method, waiting, "as asked")
+    if on_failure == "restart" and usable_here():
+        why = "auto: only worker processes can be restarted whatever happens to them"
+        return _plan("process", num_envs, workers, start_method, waiting, why)
     if num_envs == 1:
         return _plan("serial", num_envs, None, None, waiting, "auto: one env")
     if machine.usable_cores() == 1:

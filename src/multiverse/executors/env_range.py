@@ -10,6 +10,7 @@ import numpy as np
 
 from multiverse.contracts.env import Env
 from multiverse.contracts.errors import InEnv, RemoteError
+from multiverse.contracts.failures import RESTARTED, OnFailure, RestartIntensity
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.layout import (
     ACTIONS,
@@ -17,6 +18,7 @@ from multiverse.contracts.layout import (
     FINAL_OBSERVATIONS,
     OBSERVATIONS,
     STEPPING,
+    TRUNCATED,
     FieldName,
     leaves,
 )
@@ -24,6 +26,7 @@ from multiverse.contracts.plan import Autoreset
 from multiverse.contracts.reset_plan import ResetPlan, ResetRequest
 from multiverse.contracts.views import Views
 from multiverse.memory.info_columns import Column, InfoWriter
+from multiverse.memory.last_rows import LastRows
 from multiverse.memory.own_columns import OwnColumns
 from multiverse.memory.space_rows import actions_reader
 
@@ -43,6 +46,7 @@ class Extras:
     final_infos: dict[int, Infos] = field(default_factory=dict)
     objects: dict[FieldName, list[Any]] = field(default_factory=dict)  # of this range's rows
     failures: list[RemoteError] = field(default_factory=list)
+    restarts: dict[int, RemoteError] = field(default_factory=dict)  # envs that raised and were built anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +57,15 @@ class RangeConfig:
     autoreset: Autoreset
     with_infos: bool
     reset_plan: ResetPlan | None
+    on_failure: OnFailure = "raise"
 
 
 class EnvRange:
     """Hosts a contiguous range of envs; every call returns after all of them are done."""
 
     def __init__(self, config: RangeConfig, build: Sequence[Callable[[], Env]]) -> None:
-        self.config = config
+        self.config, self._build = config, list(build)
+        self._intensity: RestartIntensity[RemoteError] = RestartIntensity()
         self.envs: list[Env] = []
         try:
             for env_id, make in zip(config.env_ids, build):
@@ -71,8 +77,11 @@ class EnvRange:
             self.close()
             raise
 
-    def bind(self, views: Views) -> None:
-        """Take this range's rows; before this nothing can be stepped or reset."""
+    def bind(self, views: Views, replacing: bool = False) -> None:
+        """Take this range's rows; before this nothing can be stepped or reset.
+
+        `replacing`: the rows were another worker's, which is lost: their episodes end here, cut short.
+        """
         ids = self.config.env_ids
         self._rows = rows = slice(ids.start, ids.stop)
         (group,) = views.layout.groups
@@ -84,14 +93,20 @@ class EnvRange:
         self._read_actions = actions_reader(group.action_space, views, (group.name, ACTIONS), rows)
         self._stepping, self._episodes = views[STEPPING][rows], views[EPISODES]
         self._info_writer = InfoWriter(views, rows)
-        self._over = [False] * len(ids)  # the env's last step ended its episode
-        self._any_over = False
+        self._was_reset = [replacing] * len(ids)
+        self._over = [replacing] * len(ids)  # the env's last step ended its episode
+        self._any_over = replacing
         self._with_infos = self.config.with_infos
         self._views = views
         self._finals = self._final_fields() if views.layout.with_final_observations else []
         self._objects = [name for name in views.objects if name[1] != ACTIONS]
         self._extras = Extras()
-        self._episodes[rows] = -1
+        self._last_rows = LastRows(views, rows) if self.config.on_failure == "restart" else None
+        if replacing:
+            self._own.ended[TRUNCATED] = True
+            self._own.forget_rewards()
+        else:
+            self._episodes[rows] = -1
         self._own.hand_over_ends()
 
     # -- stepping --------------------------------------------------------------------------------------------
@@ -117,8 +132,10 @@ class EnvRange:
                         if self._finals:
                             info = self._end_and_begin(i, info)
             except Exception as error:
-                self._extras.failures.append(RemoteError.of(error, self.config.env_ids[i]))
-                continue
+                if not self._replace_env(i, RemoteError.of(error, self.config.env_ids[i])):
+                    continue
+                ended_now.append(i)
+                info = self._cut_episode(i)
             if info and with_infos:
                 self._write_info(i, info)
         if only_some:
@@ -127,8 +144,10 @@ class EnvRange:
             self._own.add_step()
         if ended_now or self._any_over:
             self._mark_ends(ended_now, resets)
+        if self._last_rows is not None:
+            self._last_rows.remember()
         finals = bool(ended_now and self._finals)
-        if finals or writer.wrote or self._objects or self._extras.failures:
+        if finals or writer.wrote or self._objects or self._extras.failures or self._extras.restarts:
             return self._flags(finals)
         return 0
 
@@ -147,6 +166,50 @@ class EnvRange:
         self._over[i] = False
         self._own.rewards[i] = 0.0
         return info
+
+    # -- restarts: an env that raises is built anew -------------------------------------------------------------
+    def _replace_env(self, i: int, failure: RemoteError) -> bool:
+        """A new env in place of one that raised, its row as it was last delivered; False if that is an error."""
+        env_id = self.config.env_ids[i]
+        if self._last_rows is None:
+            self._extras.failures.append(failure)
+            return False
+        self._extras.restarts[env_id] = failure
+        if not self._intensity.allows(failure) or not self._was_reset[i]:
+            self._extras.failures.append(self._intensity.first_cause)
+            return False
+        try:
+            self.envs[i].close()
+        except Exception:  # it failed already: how it goes does not matter
+            pass
+        try:
+            self.envs[i] = self._build[i]()
+            self.envs[i].bind(self._own.rows_of(env_id))
+        except Exception:
+            self._extras.failures.append(self._intensity.first_cause)
+            return False
+        self._steps[i] = self.envs[i].step
+        self._last_rows.restore(env_id)
+        return True
+
+    def _cut_episode(self, i: int) -> Infos:
+        """The lost step's row: no reward, truncated, and what the mode has an ended episode show."""
+        self._own.rewards[i] = 0.0
+        self._own.ended[:, i] = (False, True)
+        info: Infos = {}
+        if self._finals:
+            try:
+                info = self._end_and_begin(i, {})
+            except Exception as error:  # the new env cannot even be reset
+                self._extras.failures.append(RemoteError.of(error, self.config.env_ids[i]))
+        return {**info, RESTARTED: True}
+
+    def take_over(self, begin: bool) -> tuple[dict[int, Infos], Extras]:
+        """In a worker that replaces a lost one, as its first deed: begin an episode in every env, if that is due."""
+        infos = {env_id: self._begin_episode(i) for i, env_id in enumerate(self.config.env_ids) if begin}
+        if self._last_rows is not None:
+            self._last_rows.remember()
+        return (infos if self.config.with_infos else {}), Extras(objects=self._own_objects() if begin else {})
 
     def _mark_ends(self, ended_now: list[int], resets: Iterable[int]) -> None:
         for i in resets:  # a step that was a reset is not a step of its episode
@@ -183,7 +246,9 @@ class EnvRange:
             seed = request.seed if request.seed is not None else seed
             options = request.options if request.options is not None else options
             task = request.task if request.task is not None else task
-        return self.envs[i].reset(seed, options, task)
+        info = self.envs[i].reset(seed, options, task)
+        self._was_reset[i] = True
+        return info
 
     def _flags(self, finals: bool) -> int:
         extras = self._extras
@@ -194,7 +259,7 @@ class EnvRange:
             flags |= WROTE_INFOS
         if extras.failures:
             flags |= FAILED | EXTRAS
-        if extras.columns or extras.infos or extras.final_infos or extras.objects:
+        if extras.columns or extras.infos or extras.final_infos or extras.objects or extras.restarts:
             flags |= EXTRAS
         return flags
 
@@ -226,22 +291,30 @@ class EnvRange:
     def reset(self, requests: dict[int, ResetRequest]) -> tuple[dict[int, Infos], Extras]:
         """Begin an episode in each env named; returns infos by env id, and the objects the block cannot hold."""
         infos: dict[int, Infos] = {}
-        failures: list[RemoteError] = []
+        self._extras = Extras()  # forget what an interrupted step had to say
         for env_id, request in requests.items():
             i = env_id - self.config.env_ids.start
             try:
                 infos[env_id] = self._begin_episode(i, request)
             except Exception as error:
-                failures.append(RemoteError.of(error, env_id))
-                continue
+                if not self._replace_env(i, RemoteError.of(error, env_id)):
+                    continue
+                try:
+                    infos[env_id] = self._begin_episode(i, request)
+                except Exception as second:
+                    self._extras.failures.append(RemoteError.of(second, env_id))
+                    continue
             self._over[i] = False
             self._own.begin(i)
             self._own.forget_reward(i)
             self._own.ended[:, i] = False
         self._any_over = any(self._over)
         self._own.hand_over_ends()
-        self._extras = Extras()  # whatever an interrupted step had to say
-        return (infos if self.config.with_infos else {}), Extras(objects=self._own_objects(), failures=failures)
+        if self._last_rows is not None:
+            self._last_rows.remember()
+        told = self.take_extras()
+        told.objects = self._own_objects()
+        return (infos if self.config.with_infos else {}), told
 
     def call(self, env_ids: Sequence[int], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         return self._each(env_ids, lambda env, _: env.call(name, args, kwargs))

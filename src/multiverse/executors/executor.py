@@ -8,14 +8,18 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from multiverse.contracts.errors import EnvFailed, WorkerDied
+from multiverse.contracts.errors import EnvFailed, MultiverseError, WorkerDied
+from multiverse.contracts.failures import Failures
+from multiverse.contracts.infos import Infos
 from multiverse.contracts.plan import Timeouts
 from multiverse.contracts.views import Views
-from multiverse.executors.env_range import EXTRAS, FAILED, Extras
+from multiverse.executors.env_range import EXTRAS, FAILED, EnvRange, Extras
 from multiverse.executors.hosts import Host, LocalHost, RunFunction, WorkerHost
-from multiverse.executors.process import Shared
+from multiverse.executors.process import ProcessHost, Shared
+from multiverse.executors.supervisor import Supervisor
 from multiverse.memory.waiting import Bedroom, Waiting
 
 WAS_STOPPED_S = 0.5
@@ -28,6 +32,19 @@ def _close_live() -> None:
     """At interpreter exit: end the workers of vector envs nobody closed, before the fork server goes."""
     for executor in list(_live):
         executor.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A worker that was replaced: why, and what the first reset of its new envs said."""
+
+    cause: MultiverseError
+    infos: dict[int, Infos]
+
+
+class _Death(Exception):
+    def __init__(self, worker: WorkerHost) -> None:
+        self.worker = worker
 
 
 class Executor:
@@ -46,9 +63,16 @@ class Executor:
         _live.add(self)
         atexit.unregister(_close_live)
         atexit.register(_close_live)  # again, to come before whatever was registered since
+        self.supervisor: Supervisor | None = None
+        self.broken = False  # a worker was lost and could not be replaced
+        self.failures = Failures()
+        self.lost: dict[Host, Lost] = {}  # workers replaced since the last `take_lost`
         for worker in self._workers:
-            worker.mailbox.add_to(self._bedroom)
-            self._bedroom.add_sentinel(worker.life.sentinel, functools.partial(self._dead.append, worker))
+            self._watch(worker)
+
+    def _watch(self, worker: WorkerHost) -> None:
+        worker.mailbox.add_to(self._bedroom)
+        self._bedroom.add_sentinel(worker.life.sentinel, functools.partial(self._dead.append, worker))
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
@@ -123,24 +147,29 @@ class Executor:
             if not enough():
                 if first == deadline:
                     return []
-                self._raise_for_hung(workers, patience_s)
+                self._recover_hung(workers, patience_s)
         done: list[Host] = [h for h in sizes if h.answered()]
         for host in done:
             host.pending = 0
         return done
 
     def _sleep_until(self, enough: Callable[[], bool], workers: Sequence[WorkerHost], deadline: float | None) -> None:
-        """Sleep over doorbells and signs of death, until enough, a death among `workers`, or the deadline."""
+        """Sleep over doorbells and signs of death, until enough or the deadline; the dead are replaced or raised."""
 
         def raise_for_the_dead() -> None:
             for worker in self._dead:
                 if worker in workers and not worker.answered():
-                    raise worker.died()
+                    raise _Death(worker)
 
-        self._bedroom.sleep_until(enough, deadline, raise_for_the_dead)
+        while True:
+            try:
+                self._bedroom.sleep_until(enough, deadline, raise_for_the_dead)
+                return
+            except _Death as death:
+                self._recover(death.worker, death.worker.died())
 
     def _sleep_for(self, workers: Sequence[WorkerHost], timeout_s: float | None) -> None:
-        """Sleep until all of `workers` have answered; raises if one does not in time."""
+        """Sleep until all of `workers` have answered; one that does not in time is replaced or raised."""
 
         def all_answered() -> bool:
             return all(w.answered() for w in workers)
@@ -150,37 +179,75 @@ class Executor:
         if deadline is not None and time.monotonic() > deadline + WAS_STOPPED_S and not all_answered():
             # We ourselves were stopped (Ctrl-Z), perhaps with the workers: they get their time after all.
             self._sleep_until(all_answered, workers, time.monotonic() + (timeout_s or 0.0))
-        self._raise_for_hung(workers, timeout_s)
+        self._recover_hung(workers, timeout_s)
 
-    def _raise_for_hung(self, workers: Sequence[WorkerHost], timeout_s: float | None) -> None:
+    def _recover_hung(self, workers: Sequence[WorkerHost], timeout_s: float | None) -> None:
         for worker in workers:
             if not worker.answered():
-                raise worker.hung(timeout_s or 0.0)
+                self.failures.timeouts += 1
+                self._recover(worker, worker.hung(timeout_s or 0.0))
+
+    def _recover(self, worker: WorkerHost, cause: MultiverseError) -> None:
+        """Replace a lost worker; without a supervisor, or past what it allows, the cause is raised."""
+        if self.supervisor is None or not isinstance(worker, ProcessHost):
+            raise cause
+        self.broken = True  # until it is whole again
+        begin = worker.was_stepping and self.views.layout.with_final_observations  # same_step shows the next episode
+        self._bedroom.remove(worker.mailbox.reply_bell.wait_fd)
+        self._bedroom.remove(worker.life.sentinel)
+        self.supervisor.replace(worker, cause, self.views, self.timeouts.reset_s)
+        if worker in self._dead:
+            self._dead.remove(worker)
+        self._watch(worker)
+        self.failures.worker_restarts += 1
+        worker.post_run(EnvRange.take_over, (begin,))
+        self._sleep_for([worker], self.timeouts.reset_s)
+        if worker not in self.lost:  # or it was lost once more, and another has taken over meanwhile
+            infos, extras = worker.finish_run()
+            self.keep_objects(worker, extras)
+            self.lost[worker] = Lost(cause, infos)
+        self.broken = False
+
+    def take_lost(self) -> dict[Host, Lost]:
+        """Workers that were replaced since the last call: what they had been asked for is lost."""
+        lost, self.lost = self.lost, {}
+        return lost
 
     # -- everything else -------------------------------------------------------------------------------------
     def run(
         self, function: RunFunction, arguments: Mapping[Host, tuple[Any, ...]], timeout_s: float | None = None
     ) -> dict[Host, Any]:
         """function(env_range, *arguments) on each host named, side by side; errors are raised when all are done."""
+        results, errors = self.try_run(function, arguments, timeout_s)
+        if errors:
+            raise next(iter(errors.values()))
+        return results
+
+    def try_run(
+        self, function: RunFunction, arguments: Mapping[Host, tuple[Any, ...]], timeout_s: float | None
+    ) -> tuple[dict[Host, Any], dict[Host, MultiverseError]]:
+        """The same, with results and errors by host. A host that was lost on the way is in `lost` too."""
         workers = [h for h in arguments if isinstance(h, WorkerHost)]
         for worker in workers:
             worker.post_run(function, arguments[worker])
         results: dict[Host, Any] = {}
-        errors: list[Exception] = []
-        if self._local is not None and self._local in arguments:
-            try:
-                results[self._local] = self._local.run(function, arguments[self._local])
-            except Exception as error:
-                errors.append(error)
+        errors: dict[Host, MultiverseError] = {}
+        for host in arguments:
+            if isinstance(host, LocalHost):
+                try:
+                    results[host] = host.run(function, arguments[host])
+                except EnvFailed as error:
+                    errors[host] = error
         self._sleep_for(workers, timeout_s)
         for worker in workers:
+            if worker in self.lost:  # with its answer
+                errors[worker] = self.lost[worker].cause
+                continue
             try:
                 results[worker] = worker.finish_run()
             except (EnvFailed, WorkerDied) as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
-        return results
+                errors[worker] = error
+        return results, errors
 
     def discard_pending(self) -> list[tuple[Host, Extras]]:
         """Wait for whatever is under way and forget its results; what it announced for later steps is returned."""
@@ -191,8 +258,14 @@ class Executor:
                 if not host.will_answer:
                     raise host.cut_off()
                 self._sleep_for([host], self.timeouts.reset_s)
-            discarded.append((host, host.discard()))
+            if host not in self.lost:
+                discarded.append((host, host.discard()))
         return discarded
+
+    def keep_objects(self, host: Host, extras: Extras) -> None:
+        """A host's rows of what the block cannot hold, as they came by pipe."""
+        for name, values in extras.objects.items():
+            self.views.objects[name][host.env_ids.start : host.env_ids.stop] = values
 
     def extras_of(self, hosts: Sequence[Host]) -> list[tuple[Host, Extras]]:
         """What finished hosts have to say beyond the block; every host is read before any error is raised."""

@@ -119,6 +119,10 @@ class WorkerHost:
         self.mailbox.post_again(self._command, self.pending)
 
     @property
+    def was_stepping(self) -> bool:
+        return self._command not in (0, RUN)
+
+    @property
     def will_answer(self) -> bool:
         """False if an interrupt cut the last request in two: the worker waits for the rest of it."""
         return self._complete

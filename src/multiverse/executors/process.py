@@ -93,10 +93,19 @@ class ProcessHost(WorkerHost):
         self._fds = [link.fileno(), *bells[0].fds, *bells[1].fds]
         start_methods.caller_fds.update(self._fds)
 
-    def connect(self, views: Views, workers: int) -> None:
+    def connect(self, views: Views, workers: int, replacing: bool = False) -> None:
         """Tell the worker what lies where in the block, which has its size by now."""
+        views[CONTROL][self.worker] = 0
         self.bind(CallerMailbox(views[CONTROL], self.worker, *self.bells), views)
-        self._send(LayOut(views.layout, workers))
+        self._send(LayOut(views.layout, workers, replacing))
+
+    def bury(self) -> None:
+        """End what is left of a lost worker and give its descriptors back."""
+        self.close(deadline=0.0)
+
+    def be_replaced_by(self, new: ProcessHost) -> None:
+        """From now on this host *is* the new worker: whoever holds it need not know."""
+        self.__dict__.update(new.__dict__)
 
     def _close_bells(self) -> None:
         start_methods.caller_fds.difference_update(self._fds)

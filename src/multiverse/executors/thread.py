@@ -84,8 +84,8 @@ def give_up_thread(host: WorkerHost) -> None:
     host.link.send(None)
 
 
-def _connect(answer: Any) -> tuple[Views, WorkerMailbox]:
+def _connect(answer: Any) -> worker_loop.Connected:
     if answer is None:
         raise _StartGivenUp
     views, mailbox = answer
-    return views, mailbox
+    return views, mailbox, False

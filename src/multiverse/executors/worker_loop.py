@@ -79,6 +79,11 @@ class LayOut:
 
     layout: Layout
     workers: int
+    replacing: bool = False  # a worker that was lost: go on where it was cut off
+
+
+Connected = tuple[Views, WorkerMailbox, bool]
+"""What a worker binds to: the arrays, its mailbox, and whether it replaces a lost worker."""
 
 
 # -- a worker process ------------------------------------------------------------------------------------------
@@ -104,12 +109,13 @@ def run_process(assignment: Assignment, link: PipeLink, fds: list[int]) -> int:
     BlackBox(fds[2]).record_here()
     half = len(bell_fds) // 2
 
-    def connect(answer: LayOut) -> tuple[Views, WorkerMailbox]:
+    def connect(answer: LayOut) -> Connected:
         fields = [control_field(answer.workers), *answer.layout.fields()]
         arrays = block.views(fields)
         block.close()
         bells = doorbell_from(tuple(bell_fds[:half])), doorbell_from(tuple(bell_fds[half:]))
-        return Views.over(answer.layout, arrays), WorkerMailbox(arrays[CONTROL], assignment.worker, *bells)
+        mailbox = WorkerMailbox(arrays[CONTROL], assignment.worker, *bells)
+        return Views.over(answer.layout, arrays), mailbox, answer.replacing
 
     def caller_gone() -> None:
         raise LinkBroken("the caller hung up")
@@ -124,9 +130,7 @@ def run_process(assignment: Assignment, link: PipeLink, fds: list[int]) -> int:
 
 
 # -- any worker ------------------------------------------------------------------------------------------------
-def work(
-    assignment: Assignment, link: Link, connect: Callable[[Any], tuple[Views, WorkerMailbox]], bedroom: Bedroom
-) -> None:
+def work(assignment: Assignment, link: Link, connect: Callable[[Any], Connected], bedroom: Bedroom) -> None:
     """Build, describe, bind, serve, close."""
     try:
         envs = EnvRange(assignment.config, [recipe.build for recipe in assignment.recipes])
@@ -136,8 +140,8 @@ def work(
     failures: list[RemoteError] = []
     try:
         _send(link, _dumped(link, describe(envs)))
-        views, mailbox = connect(link.receive())
-        envs.bind(views)
+        views, mailbox, replacing = connect(link.receive())
+        envs.bind(views, replacing)
         mailbox.add_to(bedroom)
         serve(envs, link, mailbox, Waiting(assignment.spin), bedroom)
     finally:

@@ -98,6 +98,11 @@ class InfoReader:
         table = self._tables[0]
         self._uniform = all(other == table for other in self._tables) and len({k for k, _ in table}) == len(table)
 
+    def forget(self, host: int) -> None:
+        """The host was replaced: it numbers its columns anew."""
+        self._tables[host] = []
+        self._uniform = False
+
     def whole_batch(self, wrote: Sequence[bool], left: dict[int, Infos]) -> Infos:
         """Infos of all envs. `wrote`: which hosts used their columns; `left`: by env id, what came by pipe."""
         if self._uniform and all(wrote) and not left:

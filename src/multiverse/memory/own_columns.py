@@ -63,6 +63,9 @@ class OwnColumns:
     def forget_reward(self, row: int) -> None:
         self.rewards[row] = self._shared_rewards[row] = 0.0
 
+    def forget_rewards(self) -> None:
+        self.rewards[...] = self._shared_rewards[...] = 0.0
+
     def hand_over_ends(self) -> None:
         self._shared_ended[...] = self.ended
         self._shared_present[...] = self.present

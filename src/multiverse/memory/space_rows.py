@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -200,7 +201,8 @@ class BatchReader:
                 values[leaf.path] = _rows_of(self._views[name], rows, copy)
             else:
                 objects = self._views.objects[name]
-                values[leaf.path] = tuple(objects[rows] if isinstance(rows, slice) else [objects[i] for i in rows])
+                chosen = objects[rows] if isinstance(rows, slice) else [objects[i] for i in rows]
+                values[leaf.path] = tuple(deepcopy(chosen) if copy else chosen)
         return assemble(self._space, values)
 
 

@@ -65,12 +65,12 @@ class Bedroom:
     def __init__(self) -> None:
         self._poll = select.poll()
         self._wakers: dict[int, Callable[[], None]] = {}
-        self._say_asleep: list[Callable[[bool], None]] = []
+        self._say_asleep: dict[int, Callable[[bool], None]] = {}
 
     def add_doorbell(self, fd: int, drain: Callable[[], None], say_asleep: Callable[[bool], None]) -> None:
         self._poll.register(fd, select.POLLIN)
         self._wakers[fd] = drain
-        self._say_asleep.append(say_asleep)
+        self._say_asleep[fd] = say_asleep
 
     def add_sentinel(self, fd: int, on_end: Callable[[], None], readable: bool = True) -> None:
         """Wake and call `on_end`, once, when `fd` becomes readable (or, if not `readable`, hangs up)."""
@@ -83,12 +83,13 @@ class Bedroom:
         self._wakers[fd] = report_once
 
     def remove(self, fd: int) -> None:
+        self._say_asleep.pop(fd, None)
         if self._wakers.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
     def sleep_until(self, ready: Callable[[], bool], deadline: float | None, on_wake: Callable[[], None]) -> bool:
         """Sleep until `ready`; False if the deadline (of `time.monotonic`) passed first. `on_wake` may raise."""
-        for say in self._say_asleep:
+        for say in self._say_asleep.values():
             say(True)
         try:
             first_nap_s: float | None = FIRST_NAP_S
@@ -101,7 +102,7 @@ class Bedroom:
                     first_nap_s = None
             return True
         finally:
-            for say in self._say_asleep:
+            for say in self._say_asleep.values():
                 say(False)
 
     def _doze(self, seconds: float) -> bool:

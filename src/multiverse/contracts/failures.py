@@ -1,0 +1,52 @@
+"""Failures: what went wrong so far, counted; and how often a thing may be restarted before that is given up."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
+
+OnFailure = Literal["raise", "restart"]
+RESTARTS_PER_MINUTE = 3
+RESTARTED = "restarted"
+"""The info key of a row whose env (or its whole worker) was lost in this step and replaced."""
+
+Cause = TypeVar("Cause")
+
+
+@dataclass(slots=True)
+class Failures:
+    """Counted over the life of a vector env. Steps are env steps: sent = used + discarded + still under way."""
+
+    env_restarts: int = 0  # an env raised and was built anew
+    worker_restarts: int = 0  # a worker died or hung, and its whole range was built anew
+    timeouts: int = 0  # a worker did not answer in time
+    steps_sent: int = 0
+    steps_used: int = 0  # returned to the caller as real steps
+    steps_discarded: int = 0  # lost with an env or worker, or forgotten by a reset
+
+
+@dataclass(slots=True)
+class RestartIntensity(Generic[Cause]):
+    """At most so many restarts a minute; beyond that the *first* cause is what the user must see."""
+
+    limit: int = RESTARTS_PER_MINUTE
+    window_s: float = 60.0
+    _recent: deque[tuple[float, Cause]] = field(default_factory=deque)
+
+    def allows(self, cause: Cause) -> bool:
+        """Note one more failure; False if that is one too many."""
+        now = time.monotonic()
+        while self._recent and now - self._recent[0][0] > self.window_s:
+            self._recent.popleft()
+        self._recent.append((now, cause))
+        return len(self._recent) <= self.limit
+
+    @property
+    def first_cause(self) -> Cause:
+        return self._recent[0][1]
+
+    @property
+    def recent(self) -> int:
+        return len(self._recent)

@@ -1,0 +1,111 @@
+"""After a step: what its envs said beside the numbers, as one infos dict; and what was lost on the way."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from multiverse.contracts.failures import RESTARTED, OnFailure
+from multiverse.contracts.infos import Infos, add_info
+from multiverse.contracts.layout import ENDED, FINAL_OBSERVATIONS, Group
+from multiverse.contracts.views import Array
+from multiverse.executors.env_range import EXTRAS, FINALS, WROTE_INFOS, Extras
+from multiverse.executors.executor import Executor, Lost
+from multiverse.executors.hosts import Host
+from multiverse.memory.info_columns import InfoReader
+from multiverse.memory.last_rows import LastRows
+from multiverse.memory.space_rows import row_reader
+
+log = logging.getLogger("multiverse")
+
+
+class StepCollector:
+    """Merges the hosts' info columns, what came by pipe, final observations, and the rows of lost envs."""
+
+    def __init__(self, executor: Executor, group: Group, with_infos: bool, on_failure: OnFailure) -> None:
+        views = executor.views
+        self._executor, self._failures, self._with_infos = executor, executor.failures, with_infos
+        self._all = np.arange(views.layout.num_envs)
+        self._columns = InfoReader(views, [slice(h.env_ids.start, h.env_ids.stop) for h in executor.hosts])
+        self._terminated, self._truncated = views[(group.name, ENDED)]
+        self._final_row = (
+            row_reader(group.observation_space, views, (group.name, FINAL_OBSERVATIONS))
+            if views.layout.with_final_observations
+            else None
+        )
+        # A lost worker cannot be asked what it showed last.
+        self.last_rows = LastRows(views, slice(0, len(self._all))) if on_failure == "restart" else None
+
+    def collect(self, hosts: Sequence[Host], flags: int, ids: Array | None) -> Infos:
+        """One step's infos of all envs (`ids` None) or of some; raises what envs raised."""
+        left: dict[int, Infos] = {}
+        final: dict[int, Infos] = {}
+        lost = self._executor.take_lost()
+        for host in lost:
+            self._columns.forget(self._executor.hosts.index(host))
+        if flags & EXTRAS:
+            for host, extras in self._executor.extras_of(hosts):
+                self.learn_from(host, extras)
+                self._discard(len(extras.restarts))
+                left.update(extras.infos)
+                final.update(extras.final_infos)
+        wrote = [h in hosts and bool(h.flags() & WROTE_INFOS) for h in self._executor.hosts]
+        if ids is None:
+            infos = self._columns.whole_batch(wrote, left)
+        else:
+            infos = self._columns.some_rows(ids, wrote, left)
+        rows = ids if ids is not None else self._all
+        self._add_lost(infos, rows, {host: what for host, what in lost.items() if host in hosts})
+        if self._final_row is not None and (flags & FINALS or lost):
+            self._add_finals(infos, rows, final)
+        return infos
+
+    def learn_from(self, host: Host, extras: Extras) -> None:
+        """What holds beyond the step it came with: new info columns, and the count of restarts."""
+        self._columns.announce(self._executor.hosts.index(host), extras.columns)
+        for env_id, cause in extras.restarts.items():
+            log.warning("env %d raised %s: restarted", env_id, cause)
+        self._failures.env_restarts += len(extras.restarts)
+
+    def forget_lost(self) -> None:
+        """Before a reset: whoever was replaced begins anew with everybody else."""
+        for host in self._executor.take_lost():
+            self._columns.forget(self._executor.hosts.index(host))
+
+    def remember(self, ids: Array | None) -> None:
+        """These rows are delivered now (None: all of them)."""
+        if self.last_rows is not None:
+            if ids is None:
+                self.last_rows.remember()
+            else:
+                self.last_rows.remember_some(ids)
+
+    def _add_lost(self, infos: Infos, ids: Array, lost: Mapping[Host, Lost]) -> None:
+        """The rows of workers that were lost in this step: cut short, showing what was delivered last."""
+        assert self.last_rows is not None or not lost
+        for host, what in lost.items():
+            rows = np.flatnonzero(np.isin(ids, np.array(host.env_ids)))
+            self._discard(len(rows))
+            for row in rows.tolist():
+                add_info(infos, {**what.infos.get(int(ids[row]), {}), RESTARTED: True}, row, len(ids))
+                if self.last_rows is not None and self._final_row is None:
+                    self.last_rows.restore(int(ids[row]))
+                elif self.last_rows is not None:
+                    self.last_rows.restore_as_final(int(ids[row]))
+
+    def _discard(self, rows: int) -> None:
+        """Rows that are returned and yet were no real step."""
+        self._failures.steps_discarded += rows
+        self._failures.steps_used -= rows
+
+    def _add_finals(self, infos: Infos, ids: Array, final_infos: dict[int, Infos]) -> None:
+        """same_step: the last observation and info of the episodes that ended in this step."""
+        assert self._final_row is not None
+        for row in np.flatnonzero(self._terminated[ids] | self._truncated[ids]).tolist():
+            env_id = int(ids[row])
+            final: Infos = {"final_obs": self._final_row(env_id)}
+            if self._with_infos:
+                final["final_info"] = final_infos.get(env_id, {})
+            add_info(infos, final, row, len(ids))

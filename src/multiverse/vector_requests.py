@@ -1,0 +1,69 @@
+"""What a caller asks of some envs, checked before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.reset_plan import ResetRequest
+from multiverse.contracts.seeds import seeds_for
+from multiverse.contracts.views import Array
+
+
+def checked_ids(env_ids: Sequence[int] | None, num_envs: int) -> Array:
+    """The envs a call is for; None means all."""
+    if env_ids is None:
+        return np.arange(num_envs)
+    ids = np.asarray(env_ids)
+    if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iu":
+        raise InvalidRequest(f"env_ids={env_ids!r}: expected a non-empty list of ints")
+    if ids.min() < 0 or ids.max() >= num_envs:
+        raise InvalidRequest(f"env_ids={env_ids!r}: there are envs 0 to {num_envs - 1}")
+    if len(np.unique(ids)) != len(ids):
+        raise InvalidRequest(f"env_ids={env_ids!r}: each env at most once")
+    return ids.astype(np.intp)
+
+
+def envs_to_reset(options: Any, env_ids: Sequence[int] | None, num_envs: int) -> tuple[Array, Any]:
+    """(the envs a reset is for, the options without Gymnasium's reset mask); the caller's dict stays as it is."""
+    if isinstance(options, Mapping) and "reset_mask" in options:
+        if env_ids is not None:
+            raise InvalidRequest("both env_ids and options['reset_mask'] say which envs to reset: pass one")
+        rest = {key: value for key, value in options.items() if key != "reset_mask"}
+        return np.flatnonzero(_checked_mask(options["reset_mask"], num_envs)), rest
+    return checked_ids(env_ids, num_envs), options
+
+
+def reset_requests(ids: Array, seed: Any, options: Any, tasks: Any, num_envs: int) -> dict[int, ResetRequest]:
+    """What each env's reset gets, by env id."""
+    seeds = seeds_for(seed, ids.tolist(), num_envs)
+    each_options = _one_per_env(options, ids, "options", Mapping)
+    each_task = _one_per_env(tasks, ids, "tasks", type(None))
+    return {
+        int(env_id): ResetRequest(s, dict(o) if o is not None else None, t)
+        for env_id, s, o, t in zip(ids, seeds, each_options, each_task)
+    }
+
+
+def _checked_mask(mask: Any, num_envs: int) -> Array:
+    if not isinstance(mask, np.ndarray):
+        raise TypeError(f"`options['reset_mask']` must be a numpy array, got {type(mask)}")
+    if mask.shape != (num_envs,):
+        raise ValueError(f"`options['reset_mask']` must have shape `({num_envs},)`, got {mask.shape}")
+    if mask.dtype != np.bool_:
+        raise TypeError(f"`options['reset_mask']` must have `dtype=np.bool_`, got {mask.dtype}")
+    if not mask.any():
+        raise ValueError("`options['reset_mask']` must contain at least one True value")
+    return mask
+
+
+def _one_per_env(value: Any, ids: Array, name: str, single: type) -> list[Any]:
+    if value is None or isinstance(value, single):
+        return [value] * len(ids)
+    given = list(value)
+    if len(given) != len(ids):
+        raise InvalidRequest(f"{len(given)} {name} for {len(ids)} envs: pass one per env that is reset")
+    return given

@@ -1,0 +1,211 @@
+"""Rows A1, A7, A9, B4: on_failure="restart" replaces what is lost, says so in its row, and touches nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multiverse as mv
+from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAWN, THREAD, Configuration
+from tests.contract.conftest import Make
+from tests.contract.runs import actions
+from tests.envs import Walk
+from tests.equality import assert_same
+from tests.fault_envs import Fault
+
+everywhere = pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, FORK, SPAWN, HYBRID], ids=str)
+with_processes = pytest.mark.parametrize("config", [FORKSERVER, FORK, SPAWN, HYBRID], ids=str)
+modes = pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
+
+
+def last_env(config: Configuration, **kwargs: Any) -> list[dict[str, Any]]:
+    return [{}] * (config.num_envs - 1) + [kwargs]
+
+
+def steps(envs: mv.VectorEnv, count: int, first: int = 0) -> list[Any]:
+    return [envs.step(actions(range(envs.num_envs), first + k)) for k in range(count)]
+
+
+def rows(step: Any, chosen: list[int]) -> list[Any]:
+    observations, rewards, terminated, truncated, _ = step
+    return [observations[chosen], rewards[chosen], terminated[chosen], truncated[chosen]]
+
+
+def assert_others_untouched(config: Configuration, found: list[Any], expected: list[Any], lost: range) -> None:
+    others = [i for i in range(config.num_envs) if i not in lost]
+    for one, other in zip(found, expected):
+        assert_same(rows(one, others), rows(other, others))
+
+
+def assert_lost_row(step: Any, before: Any, lost: range, autoreset: str) -> None:
+    """As DESIGN has it: reward 0, truncated, the last delivered observation as the final one, `restarted`."""
+    observations, rewards, terminated, truncated, infos = step
+    for i in lost:
+        assert (rewards[i], terminated[i], truncated[i]) == (0.0, False, True)
+        assert infos["restarted"][i] and infos["_restarted"][i]
+        final = infos["final_obs"][i] if autoreset == "same_step" else observations[i]
+        assert_same(final, before[0][i])
+    assert not any(infos["_restarted"][i] for i in range(len(rewards)) if i not in lost)
+
+
+@with_processes
+@modes
+def test_a_killed_worker_is_replaced_and_the_others_stay_bit_equal(
+    make: Make, config: Configuration, autoreset: str
+) -> None:
+    clean = make(Walk, autoreset=autoreset)
+    clean.reset(seed=7)
+    expected = steps(clean, 6)
+    envs = make(Walk, autoreset=autoreset, on_failure="restart")
+    envs.reset(seed=7)
+    found = steps(envs, 2)
+    lost, pid = config.last_range, envs.worker_pids[-1]
+    os.kill(pid, signal.SIGKILL)
+    found += steps(envs, 4, first=2)
+    assert_lost_row(found[2], found[1], lost, autoreset)
+    assert_others_untouched(config, found, expected, lost)
+    assert envs.worker_pids[-1] != pid
+    assert envs.episode_counts[lost.start] >= 1  # the counters outlive their worker
+    failures = envs.failures
+    assert (failures.worker_restarts, failures.steps_discarded) == (1, len(lost))
+    assert failures.steps_sent == failures.steps_used + failures.steps_discarded
+
+
+@with_processes
+@pytest.mark.parametrize("what", ["kill", "exit"])
+def test_a_worker_that_dies_inside_a_step_is_replaced(make: Make, config: Configuration, what: str) -> None:
+    envs = make(Fault, env_kwargs=last_env(config, what=what, at=2), on_failure="restart")
+    envs.reset(seed=7)
+    before, lost_step = steps(envs, 2)
+    assert_lost_row(lost_step, before, config.last_range, "next_step")
+    steps(envs, 1)
+
+
+@everywhere
+@modes
+def test_an_env_that_raises_is_built_anew_and_costs_nobody_else_anything(
+    make: Make, config: Configuration, autoreset: str
+) -> None:
+    clean = make(Walk, autoreset=autoreset)
+    clean.reset(seed=7)
+    expected = steps(clean, 3)
+    envs = make(Fault, env_kwargs=last_env(config, what="raise", at=2), autoreset=autoreset, on_failure="restart")
+    envs.reset(seed=7)
+    found = steps(envs, 3)
+    lost = range(config.num_envs - 1, config.num_envs)
+    assert_lost_row(found[1], found[0], lost, autoreset)
+    assert_others_untouched(config, found, expected, lost)
+    failures = envs.failures
+    assert (failures.env_restarts, failures.worker_restarts, failures.steps_discarded) == (1, 0, 1)
+    assert failures.steps_sent == failures.steps_used + failures.steps_discarded
+
+
+@with_processes
+def test_a_crash_loop_ends_with_its_first_cause(make: Make, config: Configuration) -> None:
+    envs = make(Fault, env_kwargs=last_env(config, what="exit", at=1), on_failure="restart")
+    envs.reset(seed=7)
+    with pytest.raises(mv.WorkerDied, match="exited with code 3") as caught:
+        steps(envs, 20)
+    assert caught.value.env_ids == config.last_range
+    assert envs.failures.worker_restarts == 3
+    for call in (lambda: steps(envs, 1), envs.reset, lambda: envs.call("method")):
+        with pytest.raises(mv.MultiverseError):
+            call()
+
+
+@everywhere
+def test_an_env_that_fails_again_and_again_ends_with_its_first_cause(make: Make, config: Configuration) -> None:
+    envs = make(Fault, env_kwargs=last_env(config, what="raise", at=1), on_failure="restart")
+    envs.reset(seed=7)
+    with pytest.raises(mv.EnvFailed, match="asked to fail") as caught:
+        steps(envs, 20)
+    assert caught.value.env_ids == (config.num_envs - 1,)
+
+
+@everywhere
+def test_failing_before_the_first_good_reset_is_not_tried_again(make: Make, config: Configuration) -> None:
+    envs = make(Fault, env_kwargs=last_env(config, what="raise", phase="reset"), on_failure="restart")
+    with pytest.raises(mv.EnvFailed, match="asked to fail"):
+        envs.reset(seed=7)
+
+
+@with_processes
+def test_a_worker_that_dies_in_a_reset_is_replaced_and_reset_again(make: Make, config: Configuration) -> None:
+    envs = make(Walk, on_failure="restart")
+    expected, _ = envs.reset(seed=7)
+    os.kill(envs.worker_pids[-1], signal.SIGKILL)
+    found, _ = envs.reset(seed=7)
+    assert_same(found, expected)
+    assert envs.failures.worker_restarts == 1
+    steps(envs, 2)
+
+
+@with_processes
+def test_a_worker_that_dies_in_a_call_is_replaced_but_must_be_reset(make: Make, config: Configuration) -> None:
+    envs = make(Fault, env_kwargs=last_env(config, what="kill", phase="method"), on_failure="restart")
+    envs.reset(seed=7)
+    with pytest.raises(mv.WorkerDied):
+        envs.call("method")
+    with pytest.raises(mv.RequestPending, match="reset"):
+        steps(envs, 1)
+    envs.reset(env_ids=list(config.last_range), seed=3)
+    steps(envs, 2)
+
+
+@with_processes
+def test_a_worker_that_hangs_is_killed_and_replaced(make: Make, config: Configuration) -> None:
+    envs = make(Walk, on_failure="restart", reply_timeout_s=0.3)
+    envs.reset(seed=7)
+    (before,) = steps(envs, 1)
+    os.kill(envs.worker_pids[-1], signal.SIGSTOP)
+    (lost_step,) = steps(envs, 1, first=1)
+    assert_lost_row(lost_step, before, config.last_range, "next_step")
+    assert (envs.failures.timeouts, envs.failures.worker_restarts) == (1, 1)
+
+
+@pytest.mark.parametrize("config", [FORKSERVER, HYBRID], ids=str)
+def test_first_come_first_served_goes_on_after_a_death(make: Make, config: Configuration) -> None:
+    envs = make(Walk, on_failure="restart")
+    envs.reset(seed=7)
+    lost = config.last_range
+    os.kill(envs.worker_pids[-1], signal.SIGKILL)
+    envs.send(actions(range(config.num_envs), 0))
+    seen: set[int] = set()
+    while len(seen) < config.num_envs:
+        batch = envs.receive(min_envs=1)
+        assert not seen & set(batch.env_ids.tolist())
+        seen |= set(batch.env_ids.tolist())
+        for row, env_id in enumerate(batch.env_ids.tolist()):
+            assert batch.truncated[row] == (env_id in lost)
+    steps(envs, 2)
+
+
+@pytest.mark.parametrize("config", [FORKSERVER, SPAWN], ids=str)
+def test_infos_are_right_after_a_restart(make: Make, config: Configuration) -> None:
+    """The new worker numbers its info columns anew."""
+    clean = make(Walk)
+    clean.reset(seed=7)
+    expected = [infos for *_, infos in steps(clean, 5)]
+    envs = make(Walk, on_failure="restart")
+    envs.reset(seed=7)
+    steps(envs, 2)
+    os.kill(envs.worker_pids[0], signal.SIGKILL)
+    found = [infos for *_, infos in steps(envs, 3, first=2)]
+    untouched = config.ranges[1].start
+    for one, other in zip(found, expected[2:]):
+        for key in other:
+            assert_same(np.asarray(one[key])[untouched], np.asarray(other[key])[untouched])
+
+
+def test_auto_with_restart_chooses_processes() -> None:
+    with mv.make_vec("CartPole-v1", 2, on_failure="restart") as envs:
+        assert envs.plan.executor == "process"
+
+
+def test_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(mv.InvalidRequest, match="on_failure"):
+        mv.make_vec("CartPole-v1", 2, on_failure="ignore")  # type: ignore[arg-type]
