@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from multiverse.contracts.errors import EnvFailed
 from multiverse.contracts.failures import RESTARTED, OnFailure
 from multiverse.contracts.infos import Infos, add_info
 from multiverse.contracts.layout import ENDED, FINAL_OBSERVATIONS, Group
@@ -46,11 +47,13 @@ class StepCollector:
         for host in lost:
             self._columns.forget(self._executor.hosts.index(host))
         if flags & EXTRAS:
-            for host, extras in self._executor.extras_of(hosts):
+            told = self._executor.extras_of(hosts)
+            for host, extras in told:
                 self.learn_from(host, extras)
                 self._discard(len(extras.restarts))
                 left.update(extras.infos)
                 final.update(extras.final_infos)
+            self._raise_for_failures(told)
         wrote = [h in hosts and bool(h.flags() & WROTE_INFOS) for h in self._executor.hosts]
         if ids is None:
             infos = self._columns.whole_batch(wrote, left)
@@ -61,6 +64,12 @@ class StepCollector:
         if self._final_row is not None and (flags & FINALS or lost):
             self._add_finals(infos, rows, final)
         return infos
+
+    def _raise_for_failures(self, told: Sequence[tuple[Host, Extras]]) -> None:
+        failed = [(host, extras) for host, extras in told if extras.failures]
+        if failed:
+            failures = [failure for _, extras in failed for failure in extras.failures]
+            raise EnvFailed("raised in step", failed[0][0].worker, failures)
 
     def learn_from(self, host: Host, extras: Extras) -> None:
         """What holds beyond the step it came with: new info columns, and the count of restarts."""

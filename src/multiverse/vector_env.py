@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,6 +41,19 @@ from multiverse.step_collector import StepCollector
 from multiverse.vector_requests import checked_ids, envs_to_reset, reset_requests
 
 Step = tuple[Any, Array, Array, Array, Infos]
+
+
+_alive: weakref.WeakSet[VectorEnv] = weakref.WeakSet()
+
+
+def _disown_in_child() -> None:
+    """A forked copy of the program must not talk to the workers: their answers are the parent's."""
+    for envs in list(_alive):
+        envs._give_up(RequestPending("this vector env belongs to the process that made it, not to a fork of it"))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_in_child)
 
 
 class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
@@ -85,6 +99,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._refusal: Callable[[], MultiverseError] | None = None  # why no step can be taken now
         self._fatal: MultiverseError | None = None  # why nothing but close() can be done any more
         self._must_reset: set[int] = set()  # envs that failed and cannot go on without a reset
+        _alive.add(self)
 
     # -- Gymnasium's calls -------------------------------------------------------------------------------------
     def step(self, actions: Any, env_ids: Sequence[int] | None = None) -> Step:
@@ -97,23 +112,22 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             self._refuse_ended(np.arange(self.num_envs))
         self._actions.write_all(actions)
         executor = self._executor
-        self._failures.steps_sent += self.num_envs
+        number = executor.number
         try:
             flags = executor.step_all()
+            infos = self._collector.collect(executor.hosts, flags, None) if flags or executor.lost else {}
+            observations = self._batch_reader.all_rows(self.copy)
+            rewards = self._rewards.copy()
+            terminated, truncated = self._terminated.copy(), self._truncated.copy()
+            executor.settle(executor.hosts)
         except BaseException as error:
-            self._keep_pending(error)
+            self._after_cut_step(error, number)
             raise
-        infos = self._collect(executor.hosts, flags, None) if flags or executor.lost else {}
+        self._failures.steps_sent += self.num_envs
         self._failures.steps_used += self.num_envs
         if self._collector.last_rows is not None:
             self._collector.last_rows.remember()
-        return (
-            self._batch_reader.all_rows(self.copy),
-            self._rewards.copy(),
-            self._terminated.copy(),
-            self._truncated.copy(),
-            infos,
-        )
+        return observations, rewards, terminated, truncated, infos
 
     def reset(
         self,
@@ -164,9 +178,12 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def close_extras(self, timeout_s: float | None = None, **kwargs: Any) -> None:
         """End every worker, within the time given; nothing is left running."""
         self._refusal = lambda: ClosedError("this vector env is closed")
-        self.closed = True  # also if an env raises on its way out: there is nothing left to close then
-        self._close_executor.detach()
-        self._executor.close(timeout_s)
+        try:
+            self._executor.close(timeout_s)
+        finally:
+            self.closed = not self._executor.hosts  # also if an env raised on its way out
+            if self.closed:
+                self._close_executor.detach()
 
     def __enter__(self) -> VectorEnv:
         return self
@@ -192,6 +209,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise self._refusal()
         ids = checked_ids(env_ids, self.num_envs)
         parts = self._by_host(ids)
+        failed = self._must_reset.intersection(ids.tolist())
+        if failed:
+            raise self._reset_required()
         busy = [h for h in parts if h in self._sent or h.pending]
         if busy:
             raise RequestPending(f"{self._names(busy)} still under way: receive them before sending them more")
@@ -201,10 +221,15 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         for host in parts:  # theirs alone: another worker may just be reading its own
             self._stepping[host.env_ids.start : host.env_ids.stop] = False
         self._stepping[ids] = True
-        self._failures.steps_sent += len(ids)
         self._sent.update({host: np.sort(ids[where]) for host, where in parts.items()})
         self._refusal = self._pending_step
-        self._executor.post_step({host: len(where) < len(host.env_ids) for host, where in parts.items()})
+        try:
+            self._executor.post_step({host: len(where) < len(host.env_ids) for host, where in parts.items()})
+            self._failures.steps_sent += len(ids)
+        except BaseException:  # Ctrl-C: whoever was not asked is not under way
+            self._sent = {host: sent for host, sent in self._sent.items() if host.pending}
+            self._refusal = self._pending_step if self._sent else None
+            raise
 
     def receive(self, min_envs: int | None = None, timeout_s: float | None = None) -> StepBatch:
         """The envs that are ready, at least `min_envs` of those sent (None: all), in ascending order.
@@ -222,12 +247,35 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         done = self._guarded(lambda: self._executor.wait(sizes, min(min_envs or total, total), deadline))
         if not done:
             raise ReceiveTimeout(
-                f"{self._names(list(self._sent))} did not answer within {timeout_s} s; still pending: receive() again, "
-                "or reset() or close()"
+                f"{self._names(list(self._sent))} not answered within {timeout_s} s and still under way: receive() "
+                "again, or reset() or close()"
             )
-        ids = np.concatenate([self._sent.pop(h) for h in sorted(done, key=lambda h: h.env_ids.start)])
-        infos = self._finish(done, ids)
-        return self._batch(ids, infos)
+        return self._received(sorted(done, key=lambda host: host.env_ids.start))
+
+    def _received(self, done: Sequence[Host]) -> StepBatch:
+        ids = np.concatenate([self._sent[host] for host in done])
+        flags = 0
+        for host in done:
+            flags |= host.flags()
+        infos: Infos = {}
+        if flags or self._executor.lost:
+            try:
+                infos = self._guarded(lambda: self._collector.collect(done, flags, ids))
+            except EnvFailed as error:
+                self._settle(done)
+                self._require_reset(error.env_ids)
+                raise
+        batch = self._batch(ids, infos)
+        self._settle(done)
+        self._failures.steps_used += len(ids)
+        self._collector.remember(ids)
+        return batch
+
+    def _settle(self, done: Sequence[Host]) -> None:
+        self._executor.settle(done)
+        for host in done:
+            del self._sent[host]
+        self._refusal = self._pending_step if self._sent else self._reset_required if self._must_reset else None
 
     # -- what it knows -----------------------------------------------------------------------------------------
     @property
@@ -269,23 +317,21 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         rewards, terminated, truncated = batch.rewards[order], batch.terminated[order], batch.truncated[order]
         return self._batch_reader.rows(ids, True), rewards, terminated, truncated, infos
 
-    def _keep_pending(self, error: BaseException) -> None:
-        """A whole step was cut short (Ctrl-C): what it asked for can still be received, and by nobody else."""
-        if isinstance(error, MultiverseError) and (isinstance(error, WorkerDied) or self._executor.broken):
-            self._give_up(error)
-        else:
-            self._sent = {host: np.array(host.env_ids) for host in self._executor.hosts}
-            self._refusal = self._pending_step
+    def _after_cut_step(self, error: BaseException, number_before: int) -> None:
+        """A step of all envs did not come to its end: an env failed, a worker is lost, or Ctrl-C cut it short.
 
-    def _finish(self, done: Sequence[Host], ids: Array) -> Infos:
-        flags = 0
-        for host in done:
-            flags |= host.flags()
-        infos = self._collect(done, flags, ids) if flags or self._executor.lost else {}
-        self._failures.steps_used += len(ids)
-        self._collector.remember(ids)
-        self._refusal = self._pending_step if self._sent else None
-        return infos
+        In the last case what it asked for can still be received, by `receive` and nobody else.
+        """
+        executor = self._executor
+        if isinstance(error, EnvFailed):
+            executor.settle(executor.hosts)
+            self._require_reset(error.env_ids)
+        elif isinstance(error, WorkerDied) or executor.broken:
+            self._give_up(error)
+        elif executor.complete_step(number_before):
+            self._failures.steps_sent += self.num_envs
+            self._sent = {host: np.array(host.env_ids) for host in executor.hosts}
+            self._refusal = self._pending_step
 
     def _batch(self, ids: Array, infos: Infos) -> StepBatch:
         contiguous = len(ids) == ids[-1] - ids[0] + 1
@@ -302,18 +348,6 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             episode_lengths=self._lengths[ids].astype(np.int64),
             infos=infos,
         )
-
-    def _collect(self, hosts: Sequence[Host], flags: int, ids: Array | None) -> Infos:
-        """One step's infos; after an env has failed, only a reset of it (or of all) may follow."""
-        self._fatal = RequestPending("interrupted while results were being read: close() it and make a new one")
-        try:
-            infos: Infos = self._guarded(lambda: self._collector.collect(hosts, flags, ids))
-        except EnvFailed as error:
-            self._fatal = None
-            self._require_reset(error.env_ids)
-            raise
-        self._fatal = None
-        return infos
 
     def _require_reset(self, env_ids: Iterable[int]) -> None:
         self._must_reset.update(env_ids)
@@ -352,7 +386,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 self._executor.keep_objects(host, extras)
             arguments = {host: a for host, a in arguments.items() if host not in results}  # lost on the way, replaced
         if failures:
-            raise EnvFailed("raised in reset", None, failures)
+            self._require_reset(failure.env_id for failure in failures if failure.env_id is not None)
+            raise EnvFailed("raised in reset", next(iter(results)).worker, failures)
         self._must_reset.difference_update(ids.tolist())
         self._refusal = self._pending_step if self._sent else self._reset_required if self._must_reset else None
         self._collector.remember(ids)
@@ -402,16 +437,14 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return results
 
     def _guarded(self, action: Callable[[], Any]) -> Any:
+        """Do it; if that fails for good, say so to every later call."""
         try:
             return action()
-        except MultiverseError as error:
-            if self._executor.broken or (isinstance(error, WorkerDied) and not self._executor.lost):
+        except BaseException as error:
+            lost_for_good = isinstance(error, WorkerDied) and not self._executor.lost
+            if lost_for_good or self._executor.broken:
                 self._give_up(error)
-            elif self._refusal is None and self._executor.pending:  # a deadline passed
-                self._refusal = self._pending_call
-            raise
-        except BaseException:
-            if self._refusal is None and self._executor.pending:  # Ctrl-C while an answer was waited for
+            elif self._refusal is None and self._executor.pending:  # a deadline passed, or Ctrl-C
                 self._refusal = self._pending_call
             raise
 
@@ -434,16 +467,19 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise InvalidRequest(f"the episodes of envs {over} are over: reset(env_ids={over}) first")
 
     def _pending_step(self) -> MultiverseError:
-        names = self._names(list(self._sent)) if self._sent else "a step is"
-        return RequestPending(f"{names} still under way: only receive(), reset() or close() may follow")
+        return RequestPending(
+            f"{self._names(list(self._sent))} still under way: only receive(), reset() or close() may follow"
+        )
 
     def _pending_call(self) -> MultiverseError:
         return RequestPending("the last call was interrupted and is still under way: reset() or close()")
 
-    def _give_up(self, error: MultiverseError) -> None:
+    def _give_up(self, error: BaseException) -> None:
         """A lost worker's envs cannot be brought back: only close() is left."""
         if isinstance(error, WorkerDied):
             error = WorkerDied(error.worker, error.env_ids, error.cause, "close() this vector env and make a new one")
+        elif not isinstance(error, MultiverseError):
+            error = RequestPending("interrupted while a lost worker was being replaced: close() and make a new one")
         self._fatal = error
         self._refusal = self._lost
 
@@ -452,8 +488,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return self._fatal
 
     def _names(self, hosts: Sequence[Host]) -> str:
-        ids = sorted(i for host in hosts for i in self._sent.get(host, np.array(host.env_ids)))
-        return f"{'env' if len(ids) == 1 else 'envs'} {[int(i) for i in ids]} are"
+        ids = sorted(int(i) for host in hosts for i in self._sent.get(host, np.array(host.env_ids)))
+        return f"env {ids[0]} is" if len(ids) == 1 else f"envs {ids} are"
 
 
 def _reordered(infos: Infos, order: Array) -> Infos:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,15 @@ from multiverse.contracts.reset_plan import ResetRequest
 from multiverse.contracts.seeds import seeds_for
 from multiverse.contracts.views import Array
 
+_BOOLS = frozenset({bool, np.bool_})
+
 
 def checked_ids(env_ids: Sequence[int] | None, num_envs: int) -> Array:
     """The envs a call is for; None means all."""
     if env_ids is None:
         return np.arange(num_envs)
-    ids = np.asarray(env_ids)
-    if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iu":
+    ids = _as_whole_numbers(env_ids)
+    if ids is None:
         raise InvalidRequest(f"env_ids={env_ids!r}: expected a non-empty list of ints")
     if ids.min() < 0 or ids.max() >= num_envs:
         raise InvalidRequest(f"env_ids={env_ids!r}: there are envs 0 to {num_envs - 1}")
@@ -40,8 +42,8 @@ def envs_to_reset(options: Any, env_ids: Sequence[int] | None, num_envs: int) ->
 def reset_requests(ids: Array, seed: Any, options: Any, tasks: Any, num_envs: int) -> dict[int, ResetRequest]:
     """What each env's reset gets, by env id."""
     seeds = seeds_for(seed, ids.tolist(), num_envs)
-    each_options = _one_per_env(options, ids, "options", Mapping)
-    each_task = _one_per_env(tasks, ids, "tasks", type(None))
+    each_options = _options_per_env(options, ids)
+    each_task = [None] * len(ids) if tasks is None else _one_per_env(tasks, ids, "tasks")
     return {
         int(env_id): ResetRequest(s, dict(o) if o is not None else None, t)
         for env_id, s, o, t in zip(ids, seeds, each_options, each_task)
@@ -60,9 +62,38 @@ def _checked_mask(mask: Any, num_envs: int) -> Array:
     return mask
 
 
-def _one_per_env(value: Any, ids: Array, name: str, single: type) -> list[Any]:
-    if value is None or isinstance(value, single):
-        return [value] * len(ids)
+def _as_whole_numbers(env_ids: Any) -> Array | None:
+    """The ids as an array; None if they are none. numpy would take [0, True] for two numbers."""
+    try:
+        ids = np.asarray(env_ids)
+    except ValueError:  # lists of different lengths inside
+        return None
+    if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iu":
+        return None
+    return ids if isinstance(env_ids, np.ndarray) or _BOOLS.isdisjoint(map(type, env_ids)) else None
+
+
+def _options_per_env(options: Any, ids: Array) -> list[Any]:
+    if options is None or isinstance(options, Mapping):
+        return [options] * len(ids)
+    given = _one_per_env(options, ids, "options")
+    for i, one in enumerate(given):
+        if one is not None and not isinstance(one, Mapping):
+            raise InvalidRequest(
+                f"options[{i}]={one!r}: expected a dict or None; pass one dict for all, or one per env"
+            )
+    return given
+
+
+def _one_per_env(value: Any, ids: Array, name: str) -> list[Any]:
+    if (
+        not isinstance(value, Iterable)
+        or isinstance(value, str | bytes | Mapping | Set)
+        or not getattr(value, "ndim", 1)
+    ):
+        raise InvalidRequest(
+            f"{name}={value!r}: expected a list with one for each of the {len(ids)} envs that are reset"
+        )
     given = list(value)
     if len(given) != len(ids):
         raise InvalidRequest(f"{len(given)} {name} for {len(ids)} envs: pass one per env that is reset")

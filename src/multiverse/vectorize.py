@@ -5,12 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any, cast, get_args
+
+from gymnasium.vector import AutoresetMode
 
 from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.failures import OnFailure
-from multiverse.contracts.plan import Autoreset, ExecutorName, Plan, StartMethod, Timeouts, Waiting
+from multiverse.contracts.plan import (
+    Autoreset,
+    ExecutorName,
+    Plan,
+    PlannedExecutor,
+    StartMethod,
+    Timeouts,
+    Waiting,
+    whole_number,
+)
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.executors import assemble
 from multiverse.executors.choose import decide
@@ -26,7 +37,7 @@ def make_vec(
     *,
     workers: int | None = None,
     start_method: StartMethod | None = None,
-    autoreset: Autoreset = "next_step",
+    autoreset: Autoreset | AutoresetMode = "next_step",
     copy: bool = True,
     infos: bool = True,
     env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
@@ -42,6 +53,11 @@ def make_vec(
 ) -> VectorEnv:
     """Many copies of `env` as one `gymnasium.vector.VectorEnv`.
 
+    Good to know: `reset(seed=3)` seeds env i with 3 + i, also where only some are reset: `reset(env_ids=[1, 5],
+    seed=3)` seeds them with 4 and 8. Actions are cast to the dtype of the action space (float64 to a float32 `Box`;
+    Gymnasium's `SyncVectorEnv` passes them through as they are). With `"hybrid"`, `send` asks the workers only: the
+    caller's own share of the envs steps inside `receive`.
+
     Args:
         env: a Gymnasium id, `"module:name"` of something that builds an env, a callable (lambda, closure and local
             class included), or a list with one callable per env.
@@ -51,35 +67,44 @@ def make_vec(
         workers: threads or processes; each hosts many envs. Default: the usable cores.
         start_method: of processes: `"forkserver"` (default, a fork server of our own), `"fork"` or `"spawn"`. None
             of them imports your script again, so no `if __name__ == "__main__":` is needed.
-        autoreset: `"next_step"` (Gymnasium's default), `"same_step"` or `"disabled"`.
+        autoreset: `"next_step"` (Gymnasium's default), `"same_step"` or `"disabled"`; or Gymnasium's own
+            `AutoresetMode`.
         copy: False returns observations as views of shared memory, overwritten by the next step.
         infos: False drops the envs' infos (final observations stay).
         env_kwargs: for the id or the callable; one dict for all envs, or a list with one per env.
         wrappers: applied in order; one list for all envs, or a list of lists with one per env.
         render_mode: as in `gymnasium.make`; `"human"` opens a window for env 0 and means serial.
         reset_plan: (env id, episode) → `ResetRequest`, evaluated where the env runs, at every reset.
-        waiting: `"spin"` or `"park"` instead of the rule that adapts.
+        waiting: `"auto"` (processes look for a moment before they sleep, and adapt; threads sleep), or `"spin"`:
+            always look first, or `"park"`: always sleep at once.
         on_failure: `"raise"`, or `"restart"`: an env that raises, and a worker process that dies or hangs, is replaced
             (at most 3 times a minute); the row is truncated, with reward 0 and `infos["restarted"]`.
         reply_timeout_s, reset_timeout_s: how long a worker may take to answer (None: for ever); then `ReplyTimeout`,
             with the Python stack of what it is doing.
         close_timeout_s: how long `close` waits for workers to end by themselves.
-        plan: run exactly as another vector env did (`envs.plan`), without probing.
+        plan: run exactly as another vector env did (`envs.plan`), without probing; instead of
+            `executor`, `workers`, `start_method` and `waiting`.
     """
+    autoreset = _our_autoreset(autoreset)
     _check_choices(executor=(executor, ExecutorName), autoreset=(autoreset, Autoreset), waiting=(waiting, Waiting))
     _check_choices(on_failure=(on_failure, OnFailure))
     if start_method is not None:
         _check_choices(start_method=(start_method, StartMethod))
+    workers = _checked_workers(workers)
+    _check_kinds(render_mode, reset_plan)
     timeouts = Timeouts(reply_timeout_s, reset_timeout_s, close_timeout_s)
     each = recipes(env, num_envs, env_kwargs, wrappers)
     if render_mode is not None:
         each = _with_render_mode(each, render_mode)
-    if plan is not None:
-        _check_plan(plan, len(each), executor, workers, start_method)
-    else:
+    if plan is None:
+        _say_what_has_no_effect(executor, workers, start_method)
         executor, why = _where_windows_work(each, executor)
         plan = decide(executor, workers, start_method, waiting, each, on_failure)
-        plan = replace(plan, why=why) if why else plan
+    else:
+        plan = _checked_plan(plan, len(each), executor, workers, start_method, waiting)
+        executor, why = _where_windows_work(each, plan.executor)
+        plan = plan if executor == plan.executor else decide(executor, None, None, "auto", each)
+    plan = replace(plan, why=why) if why else plan
     running, description = assemble.start(plan, each, autoreset, infos, reset_plan, on_failure=on_failure)
     if description.metadata.get("in_process") and plan.executor != "serial":
         log.warning("the env says metadata['in_process'] (it holds a GPU or a window): running serial instead")
@@ -91,19 +116,68 @@ def make_vec(
     return VectorEnv(running, description, plan, autoreset, copy, infos, on_failure)
 
 
+# -- what the caller wrote -------------------------------------------------------------------------------------
+def _our_autoreset(autoreset: Any) -> Autoreset:
+    """Our name for one of Gymnasium's modes, given as such or by its value ("NextStep"); anything else as it is."""
+    for mode in AutoresetMode:
+        if autoreset is mode or (isinstance(autoreset, str) and autoreset == mode.value):
+            return cast(Autoreset, mode.name.lower())
+    return cast(Autoreset, autoreset)
+
+
 def _check_choices(**choices: tuple[str, Any]) -> None:
     for name, (value, literal) in choices.items():
-        if value not in get_args(literal):
+        if not isinstance(value, str) or value not in get_args(literal):
             raise InvalidRequest(f"{name}={value!r}: one of {', '.join(get_args(literal))}")
 
 
-def _check_plan(plan: Plan, num_envs: int, executor: str, workers: int | None, start_method: str | None) -> None:
-    if executor != "auto" or workers is not None or start_method is not None:
-        raise InvalidRequest("plan= says how to run: leave executor, workers and start_method out beside it")
-    if plan.workers + (plan.executor == "hybrid") > num_envs:
-        raise InvalidRequest(f"the plan has {plan.workers} workers, too many for {num_envs} envs: {plan}")
+def _checked_workers(workers: Any) -> int | None:
+    if workers is None:
+        return None
+    count = whole_number("workers", workers)
+    if count < 1:
+        raise InvalidRequest(f"workers={count}: at least 1 (executor='serial' has none)")
+    return count
 
 
+def _check_kinds(render_mode: Any, reset_plan: Any) -> None:
+    if render_mode is not None and not isinstance(render_mode, str):
+        raise InvalidRequest(f"render_mode={render_mode!r}: expected a name such as 'rgb_array', or None")
+    if reset_plan is not None and not callable(reset_plan):
+        raise InvalidRequest(f"reset_plan={reset_plan!r}: expected a callable: (env id, episode) → ResetRequest")
+
+
+def _checked_plan(
+    plan: Any, num_envs: int, executor: str, workers: int | None, start_method: str | None, waiting: str
+) -> Plan:
+    """The plan, if it is one, fits the envs, and nothing beside it says otherwise."""
+    if not isinstance(plan, Plan):
+        hint = f"; did you mean executor={plan!r}?" if isinstance(plan, str) else ""
+        raise InvalidRequest(f"plan={plan!r}: expected a multiverse.Plan, such as another vector env's envs.plan{hint}")
+    if (executor, workers, start_method, waiting) != ("auto", None, None, "auto"):
+        raise InvalidRequest("plan= says how to run: leave executor, workers, start_method and waiting out beside it")
+    _check_choices(**{"plan.executor": (plan.executor, PlannedExecutor), "plan.waiting": (plan.waiting, Waiting)})
+    if plan.start_method is not None:
+        _check_choices(**{"plan.start_method": (plan.start_method, StartMethod)})
+    count = whole_number("plan.workers", plan.workers)
+    if (count == 0) != (plan.executor == "serial") or count < 0:
+        fitting = "none" if plan.executor == "serial" else "at least 1"
+        raise InvalidRequest(f"plan.workers={count}: executor {plan.executor!r} has {fitting}")
+    if count + (plan.executor == "hybrid") > num_envs:
+        raise InvalidRequest(f"the plan has {count} workers, too many for {num_envs} envs: {plan}")
+    return replace(plan, workers=count)
+
+
+def _say_what_has_no_effect(executor: str, workers: int | None, start_method: str | None) -> None:
+    """Serial starts nothing, and threads are started in one way only."""
+    given = {"workers": workers if executor == "serial" else None, "start_method": start_method}
+    idle = [f"{name}={value!r}" for name, value in given.items() if value is not None]
+    if executor in ("serial", "thread") and idle:
+        has, starts = "has" if len(idle) == 1 else "have", "workers" if executor == "serial" else "processes"
+        log.warning("executor=%r starts no %s: %s %s no effect", executor, starts, " and ".join(idle), has)
+
+
+# -- windows ---------------------------------------------------------------------------------------------------
 def _with_render_mode(each: list[Recipe], render_mode: str) -> list[Recipe]:
     """Frames can be asked of every env; a window is opened for env 0 only."""
     return [

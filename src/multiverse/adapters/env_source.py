@@ -1,26 +1,30 @@
 """From what a user writes as `env` to one picklable recipe per env.
 
 A recipe is a callable without arguments that builds one foreign env. An id's `EnvSpec` goes into the recipe by
-value, so ids that were registered in the user's own script work in every worker.
+value, so ids that were registered in the user's own script work in every worker; where it names something of that
+script ("__main__:MyEnv") it is that thing that goes, for a worker has another `__main__`.
 """
 
 from __future__ import annotations
 
+import copy
+import functools
 import importlib
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, WrapperSpec, load_env_creator
 
 from multiverse.adapters.gymnasium import GymnasiumEnv
 from multiverse.contracts.env import Env
 from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.plan import whole_number
 
 EnvSource = str | EnvSpec | Callable[..., Any] | Sequence[Callable[..., Any]]
+Source = EnvSpec | Callable[..., Any]
 Wrapper = Callable[[Any], Any]
 
 
@@ -28,7 +32,7 @@ Wrapper = Callable[[Any], Any]
 class Recipe:
     """How to build one env."""
 
-    source: EnvSpec | Callable[..., Any]
+    source: Source
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     wrappers: tuple[Wrapper, ...] = ()
 
@@ -68,12 +72,15 @@ def recipes(
     """One recipe per env; refuses lists whose length is not the number of envs."""
     sources = _sources(source, num_envs)
     count = len(sources)
-    kwargs = _per_env(env_kwargs if env_kwargs is not None else {}, count, "env_kwargs", Mapping)
+    kwargs = _per_env_kwargs(env_kwargs, count)
     wraps = _per_env_wrappers(wrappers, count)
-    return [Recipe(s, dict(k), tuple(w)) for s, k, w in zip(sources, kwargs, wraps)]
+    return [Recipe(s, dict(k), (*own, *w)) for (s, own), k, w in zip(sources, kwargs, wraps)]
 
 
-def _sources(source: EnvSource, num_envs: int | None) -> list[Any]:
+def _sources(source: EnvSource, num_envs: int | None) -> list[tuple[Source, tuple[Wrapper, ...]]]:
+    """What builds each env, with the wrappers that belong to it."""
+    if num_envs is not None:
+        num_envs = whole_number("num_envs", num_envs)
     if isinstance(source, list | tuple):
         if not source:
             raise InvalidRequest("the list of env factories is empty")
@@ -88,21 +95,21 @@ def _sources(source: EnvSource, num_envs: int | None) -> list[Any]:
     return [_one_source(source)] * count
 
 
-def _one_source(source: Any) -> EnvSpec | Callable[..., Any]:
-    if isinstance(source, EnvSpec):
-        return source
+def _one_source(source: Any) -> tuple[Source, tuple[Wrapper, ...]]:
     if isinstance(source, str):
-        return _from_string(source)
+        source = _from_string(source)
+    if isinstance(source, EnvSpec):
+        return _without_main(source)
     if isinstance(source, gymnasium.Env):
         raise InvalidRequest(
             f"{source!r} is one env; each copy needs its own: pass a function that builds it, e.g. lambda: MyEnv()"
         )
     if callable(source):
-        return source  # type: ignore[no-any-return]
+        return source, ()
     raise InvalidRequest(f"env={source!r}: expected a Gymnasium id, 'module:name', a callable, or a list of callables")
 
 
-def _from_string(text: str) -> EnvSpec | Callable[..., Any]:
+def _from_string(text: str) -> Source:
     module_name, colon, name = text.rpartition(":")
     module = _imported(module_name, text) if colon else None
     found: Any = getattr(module, name, None)
@@ -116,8 +123,6 @@ def _from_string(text: str) -> EnvSpec | Callable[..., Any]:
 
 
 def _imported(module_name: str, text: str) -> Any:
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.append(os.getcwd())  # a console script does not look where the user stands
     try:
         return importlib.import_module(module_name)
     except Exception as error:  # whatever the user's module does when it is imported
@@ -126,23 +131,91 @@ def _imported(module_name: str, text: str) -> Any:
         ) from error
 
 
-def _per_env(value: Any, count: int, name: str, single: type) -> list[Any]:
-    if isinstance(value, single):
-        return [value] * count
-    if len(value) != count:
-        raise InvalidRequest(f"{len(value)} {name} for {count} envs: pass one for all, or one per env")
-    return list(value)
+# -- what a spec names in the user's script --------------------------------------------------------------------
+def _without_main(spec: EnvSpec) -> tuple[EnvSpec, tuple[Wrapper, ...]]:
+    """The spec (a copy, if need be) with what it names in `__main__` put in, and the wrappers it cannot hold then."""
+    entry_point = _found_in_main(spec.entry_point, spec)
+    wrappers = tuple(spec.additional_wrappers)
+    kept = next((i for i, w in enumerate(wrappers) if _names_main(w.entry_point)), len(wrappers))
+    if entry_point is spec.entry_point and kept == len(wrappers):
+        return spec, ()
+    changed = copy.copy(spec)
+    changed.entry_point, changed.additional_wrappers = entry_point, wrappers[:kept]
+    return changed, tuple(_wrapper_of(w, spec) for w in wrappers[kept:])
+
+
+def _names_main(entry_point: Any) -> bool:
+    return isinstance(entry_point, str) and entry_point.partition(":")[0] == "__main__"
+
+
+def _found_in_main(entry_point: Any, spec: EnvSpec) -> Any:
+    """What an entry point names, if that is in the user's script; else the entry point itself."""
+    if not _names_main(entry_point):
+        return entry_point
+    found = getattr(sys.modules["__main__"], entry_point.partition(":")[2], None)
+    if not callable(found):
+        raise InvalidRequest(
+            f"env {spec.id!r} is registered with entry_point={entry_point!r}, and the script that runs now has no such "
+            "class or function; define it before make_vec, or register the class itself"
+        )
+    return found
+
+
+def _wrapper_of(wrapper: WrapperSpec, spec: EnvSpec) -> Wrapper:
+    if wrapper.kwargs is None:
+        raise InvalidRequest(
+            f"env {spec.id!r} has the wrapper {wrapper.name!r} without its arguments, so it cannot be made again; "
+            "let the wrapper inherit from gymnasium.utils.RecordConstructorArgs, or pass it as wrappers=[...]"
+        )
+    entry_point = _found_in_main(wrapper.entry_point, spec)
+    return functools.partial(_wrap, entry_point, dict(wrapper.kwargs))
+
+
+def _wrap(entry_point: Any, kwargs: dict[str, Any], env: Any) -> Any:
+    """As `gymnasium.make` applies a spec's wrappers."""
+    wrapper = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    return wrapper(env=env, **kwargs)
+
+
+# -- one for each env ------------------------------------------------------------------------------------------
+def _per_env_kwargs(env_kwargs: Any, count: int) -> list[Mapping[str, Any]]:
+    if env_kwargs is None or isinstance(env_kwargs, Mapping):
+        return [_checked_kwargs("env_kwargs", env_kwargs or {})] * count
+    if not isinstance(env_kwargs, Sequence) or isinstance(env_kwargs, str | bytes):
+        raise InvalidRequest(
+            f"env_kwargs={env_kwargs!r}: expected a dict for all envs, or a list with one dict per env"
+        )
+    if len(env_kwargs) != count:
+        raise InvalidRequest(f"{len(env_kwargs)} env_kwargs for {count} envs: pass one for all, or one per env")
+    return [_checked_kwargs(f"env_kwargs[{i}]", kwargs) for i, kwargs in enumerate(env_kwargs)]
+
+
+def _checked_kwargs(name: str, kwargs: Any) -> Mapping[str, Any]:
+    if not isinstance(kwargs, Mapping) or not all(isinstance(key, str) for key in kwargs):
+        raise InvalidRequest(f"{name}={kwargs!r}: expected a dict from argument names to values")
+    return kwargs
 
 
 def _per_env_wrappers(wrappers: Any, count: int) -> list[Sequence[Wrapper]]:
-    if not wrappers:
+    if wrappers is None:
         return [()] * count
+    if not isinstance(wrappers, list | tuple):
+        name = getattr(wrappers, "__name__", repr(wrappers))
+        raise InvalidRequest(f"wrappers={name}: pass a list, wrappers=[{name if callable(wrappers) else '...'}]")
     if all(callable(w) for w in wrappers):
         return [tuple(wrappers)] * count
+    for i, each in enumerate(wrappers):
+        if not callable(each):
+            _refuse_no_wrappers(f"wrappers[{i}]", each)
     if any(callable(w) for w in wrappers):
         raise InvalidRequest("wrappers mixes callables and lists: pass one list for all envs, or one list per env")
     if len(wrappers) != count:
         raise InvalidRequest(
             f"{len(wrappers)} lists of wrappers for {count} envs: pass one list for all, or one per env"
         )
-    return [tuple(w) for w in wrappers]
+    return [tuple(each) for each in wrappers]
+
+
+def _refuse_no_wrappers(name: str, wrappers: Any) -> None:
+    if not isinstance(wrappers, list | tuple) or not all(callable(w) for w in wrappers):
+        raise InvalidRequest(f"{name}={wrappers!r}: expected something that takes an env and returns one, or a list")

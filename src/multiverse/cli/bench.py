@@ -97,22 +97,17 @@ def _name(executor: str, num_envs: int) -> str:
 def _measure(options: Bench, contenders: dict[Contender, str]) -> Comparison:
     import multiverse as mv
     from multiverse.adapters.env_source import recipes
-    from multiverse.cli.comparison import Comparison
-    from multiverse.cli.output import Progress
-    from multiverse.measure import BareLoops
+    from multiverse.cli.rounds import compared
 
     kwargs = parsed_kwargs(options.env_kwargs)
     (recipe,) = recipes(options.env, 1, kwargs, None)
 
     def make(executor: ExecutorName, num_envs: int) -> mv.VectorEnv:
-        return mv.make_vec(options.env, num_envs, executor, workers=options.workers, env_kwargs=kwargs)
+        workers = None if executor == "serial" else options.workers
+        return mv.make_vec(options.env, num_envs, executor, workers=workers, env_kwargs=kwargs)
 
-    with Progress(options.rounds * (2 + len(contenders))) as progress, BareLoops(recipe) as loops:
-        comparison = Comparison(loops, {name: functools.partial(make, *key) for key, name in contenders.items()})
-        for number in range(1, options.rounds + 1):
-            report = functools.partial(progress.next, during=f"round {number} of {options.rounds}: ")
-            comparison.run_round(options.seconds, report)
-        return comparison
+    makers = {name: functools.partial(make, *key) for key, name in contenders.items()}
+    return compared(recipe, makers, options.rounds, options.seconds)
 
 
 def _print_json(options: Bench, comparison: Comparison, found: Found) -> None:

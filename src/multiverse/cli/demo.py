@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,8 @@ bare loop per usable core). Takes about 20 seconds.
 
 example:
   multiverse demo"""
+
+HOW_TO_READ = "Every number is a median over the rounds; ratios are taken within each round first."
 
 WHAT_NEXT = f"""\
 In Python:    import multiverse as mv
@@ -56,18 +57,11 @@ def run(arguments: Sequence[str]) -> int:
 def _measure(options: Demo) -> Comparison:
     import multiverse as mv
     from multiverse.adapters.env_source import recipes
-    from multiverse.cli.comparison import Comparison
-    from multiverse.cli.output import Progress
-    from multiverse.measure import BareLoops
+    from multiverse.cli.rounds import compared
 
     contenders = {SYNC: _sync, ASYNC: _async, OURS: lambda: mv.make_vec(ENV, NUM_ENVS)}
     (recipe,) = recipes(ENV, 1, None, None)
-    with Progress(options.rounds * (2 + len(contenders))) as progress, BareLoops(recipe) as loops:
-        comparison = Comparison(loops, contenders)
-        for number in range(1, options.rounds + 1):
-            report = functools.partial(progress.next, during=f"round {number} of {options.rounds}: ")
-            comparison.run_round(options.seconds, report)
-        return comparison
+    return compared(recipe, contenders, options.rounds, options.seconds)
 
 
 def _sync() -> AnyVectorEnv:
@@ -113,6 +107,7 @@ def _print_results(comparison: Comparison) -> None:
     plan = comparison.rounds[-1].readings[OURS].plan
     console = ResultConsole()
     console.print(table)
+    console.print(f"{HOW_TO_READ}\n", soft_wrap=True)
     console.print(f"Chosen here: {plan}\n", markup=False, soft_wrap=True)
     if comparison.machine_is_busy:
         console.print(f"{BUSY_MACHINE}\n", soft_wrap=True)

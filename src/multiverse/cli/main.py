@@ -32,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without a × shows a ? instead
+    _look_where_the_user_stands()
     try:
         code = _dispatch(arguments)
         sys.stdout.flush()  # here, where a closed pipe can still be met quietly
@@ -46,6 +47,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MultiverseError as error:
         print(f"multiverse {arguments[0]}: {one_line(error)}", file=sys.stderr)
         return REFUSED
+
+
+def _look_where_the_user_stands() -> None:
+    """A console script does not find modules in the current folder; `multiverse bench my_module:make_env` should."""
+    try:
+        here = os.getcwd()
+    except OSError:  # it has been removed meanwhile
+        return
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)
 
 
 def _dispatch(arguments: list[str]) -> int:

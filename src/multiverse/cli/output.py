@@ -43,7 +43,9 @@ def print_json(value: dict[str, Any]) -> None:
 
 
 class Progress:
-    """What is being done now, on standard error: a bar in a terminal, a line each elsewhere.
+    """What is being done now, on standard error: a bar in a terminal, lines elsewhere.
+
+    A line for each thing, or, where `begin` announces many things at once, for those together.
 
     Drawn only when something new begins: a thread that redraws would take its time from what is being measured,
     and would not survive a fork.
@@ -51,18 +53,26 @@ class Progress:
 
     def __init__(self, total: int) -> None:
         self._done, self._total = -1, total
+        self._announced = False
         self._bar: RichProgress | None = None
         if sys.stderr.isatty():
             columns = (BarColumn(20), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
             self._bar = RichProgress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
             self._task = self._bar.add_task("", total=total)
 
+    def begin(self, what: str) -> None:
+        """Many things begin: a reader of lines is told once, not of each."""
+        self._announced = True
+        if self._bar is None:
+            print(what, file=sys.stderr, flush=True)
+
     def next(self, what: str, during: str = "") -> None:
         """The next thing begins (and the one before is done)."""
         what = during + what
         self._done += 1
         if self._bar is None:
-            print(f"[{self._done + 1}/{self._total}] {what}", file=sys.stderr, flush=True)
+            if not self._announced:
+                print(f"[{self._done + 1}/{self._total}] {what}", file=sys.stderr, flush=True)
         else:
             self._bar.update(self._task, completed=self._done, description=what, refresh=True)
 

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import numbers
+import operator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from multiverse.contracts.errors import InvalidRequest
 
 ExecutorName = Literal["auto", "serial", "thread", "process", "hybrid"]
+PlannedExecutor = Literal["serial", "thread", "process", "hybrid"]
 StartMethod = Literal["forkserver", "fork", "spawn"]
 Autoreset = Literal["next_step", "same_step", "disabled"]
 Waiting = Literal["auto", "spin", "park"]
+
+
+def whole_number(name: str, value: Any) -> int:
+    """A number that a caller gave, as a plain int; numpy's whole numbers are fine, True is not."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise InvalidRequest(f"{name}={value!r}: expected a whole number") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,21 +37,25 @@ class Timeouts:
     def __post_init__(self) -> None:
         for name in ("reply_s", "reset_s", "close_s"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise InvalidRequest(f"{name[:-2]}_timeout_s={value}: more than 0, or None for no limit")
+            if value is None and name != "close_s":
+                continue
+            number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+            if not (number and value > 0):
+                unless = "" if name == "close_s" else ", or None for no limit"
+                raise InvalidRequest(f"{name[:-2]}_timeout_s={value!r}: more than 0 seconds{unless}")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How a vector env runs: pass it back as `make_vec(..., plan=envs.plan)` to run the same way again."""
 
-    executor: Literal["serial", "thread", "process", "hybrid"]
+    executor: PlannedExecutor
     workers: int  # threads or processes; the caller's own share in serial and hybrid is not one
     start_method: StartMethod | None  # None where nothing is started
-    waiting: Literal["spin", "park"]
+    waiting: Waiting  # "auto": look for a while, then sleep, and adapt; "spin": always look first; "park": never
     why: str
 
     def __str__(self) -> str:
-        started = f", {self.workers} worker{'s' * (self.workers != 1)}" if self.workers else ""
+        started = f", {self.workers} worker{'' if self.workers == 1 else 's'}" if self.workers else ""
         method = f" ({self.start_method})" if self.start_method else ""
         return f"{self.executor}{started}{method}: {self.why}"

@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any
 
 import numpy as np
 
 from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.plan import whole_number
+
+_EXPECTED = "pass one int (env i gets it plus i), or a list with one int or None per env"
 
 
 def seeds_for(seed: int | Sequence[int | None] | None, env_ids: Sequence[int], num_envs: int) -> list[int | None]:
     """One seed for each of `env_ids`: an int s gives env i the seed s + i, a list gives each its own."""
     if seed is None:
         return [None] * len(env_ids)
-    if isinstance(seed, int | np.integer):
-        return [int(seed) + i for i in env_ids]
-    given = [None if s is None else int(s) for s in seed]
+    if not _is_list(seed):
+        first = _checked("seed", seed)
+        return [first + i for i in env_ids]
+    given = [None if s is None else _checked(f"seed[{i}]", s) for i, s in enumerate(seed)]  # type: ignore[arg-type]
     if len(given) == len(env_ids):
         return given
     if len(given) == num_envs:  # with a reset mask Gymnasium takes one seed per env, masked or not
         return [given[i] for i in env_ids]
     raise InvalidRequest(f"{len(given)} seeds for {len(env_ids)} envs: pass one int, or a list with one seed per env")
+
+
+def _is_list(seed: Any) -> bool:
+    """Whatever can be gone through in an order that means something; an array without dimensions is one number."""
+    if isinstance(seed, str | bytes | Mapping | Set):
+        return False
+    return isinstance(seed, Iterable) and getattr(seed, "ndim", 1) > 0
+
+
+def _checked(name: str, seed: Any) -> int:
+    try:
+        return whole_number(name, seed)
+    except InvalidRequest:
+        raise InvalidRequest(f"{name}={seed!r}: {_EXPECTED}") from None
 
 
 def episode_seed(run_seed: int, env_id: int, episode: int) -> int:

@@ -12,7 +12,7 @@ from multiverse.adapters.env_source import Recipe
 from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import EnvFailed, RemoteError, SpacesDiffer, WorkerDied
 from multiverse.contracts.failures import OnFailure
-from multiverse.contracts.layout import Layout
+from multiverse.contracts.layout import EPISODES, Layout
 from multiverse.contracts.plan import Autoreset, Plan, Timeouts
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.contracts.views import Views
@@ -84,7 +84,7 @@ def start(
             worker - local_share,
             RangeConfig(ids, autoreset, with_infos, reset_plan, on_failure),
             [recipes[i] for i in ids],
-            spin=plan.waiting == "spin",
+            plan.waiting,
         )
         for worker, ids in enumerate(shares)
     ]
@@ -121,13 +121,16 @@ class _Start:
             num_envs = sum(len(a.recipes) for a in (*([self.own] if self.own else []), *self.assignments))
             views = self._lay_out(Layout(num_envs, description.groups, autoreset == "same_step"))
             hosts: list[Host] = [*([self.local] if self.local else []), *self.workers]
-            executor = Executor(hosts, views, self.plan.waiting == "spin", self.shared)
+            executor = Executor(hosts, views, self.plan.waiting, self.shared)
             if self.shared is not None and self.assignments[0].config.on_failure == "restart":
                 method = self.plan.start_method or "forkserver"
                 executor.supervisor = Supervisor(self.assignments, method, self.shared, description)
             return executor, description
+        except (_TooSlow, KeyboardInterrupt):
+            self._abandon(time.monotonic())
+            raise
         except BaseException:
-            self._abandon()
+            self._abandon(time.monotonic() + Timeouts().close_s)
             raise
 
     def _start_workers(self) -> None:
@@ -175,11 +178,13 @@ class _Start:
         workers = len(self.workers)
         fields = [control_field(workers), *layout.fields()]
         if self.shared is not None:
+            preflight.check_memory(size_of(fields))
             self.shared.block.resize(size_of(fields))
             arrays = self.shared.block.views(fields)
         else:
             arrays = private_arrays(fields)
         views = Views.over(layout, arrays)
+        views[EPISODES][...] = -1  # no episode has begun
         if self.local is not None:
             self.local.bind(views)
         for worker in self.workers:
@@ -189,9 +194,7 @@ class _Start:
                 connect_thread(worker, views)
         return views
 
-    def _abandon(self) -> None:
-        hurry = self.give_up_at is not None
-        deadline = time.monotonic() + (0.0 if hurry else Timeouts().close_s)
+    def _abandon(self, deadline: float) -> None:
         for worker in self.workers:
             if not isinstance(worker, ProcessHost):
                 give_up_thread(worker)
@@ -211,7 +214,7 @@ def _build_here(own: Assignment) -> EnvRange:
 
 
 def _first_word(worker: WorkerHost) -> Described:
-    word = worker._receive()
+    word = worker.first_word()
     if isinstance(word, RemoteError):
         raise EnvFailed("could not be built", worker.worker, [word], _import_hint(word))
     if not isinstance(word, Described):

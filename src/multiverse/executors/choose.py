@@ -51,8 +51,6 @@ def decide(
     on_failure: OnFailure = "raise",
 ) -> Plan:
     """The plan for what the caller asked, with everything left open filled in."""
-    if workers is not None and workers < 1:
-        raise InvalidRequest(f"workers={workers}: at least 1 (executor='serial' has none)")
     num_envs = len(recipes)
     if executor != "auto":
         return _plan(executor, num_envs, workers, start_method, waiting, "as asked")
@@ -79,7 +77,9 @@ def _by_probe(
         probe = probe_env(recipes[0], hybrid.start_method)
     except MultiverseError as error:
         # Whatever is wrong shows again, in full, where the user's own envs are built.
-        return _plan("serial", num_envs, None, None, waiting, f"auto: the probe failed ({type(error).__name__})")
+        first_line = next(iter(str(error).splitlines()), "")
+        why = f"auto: the probe failed ({type(error).__name__}: {first_line})"
+        return _plan("serial", num_envs, None, None, waiting, why)
     if probe is None:
         return _plan(
             "hybrid", num_envs, workers, start_method, waiting, f"auto: an env takes over {SLOW_BUILD_S:.0f} s to build"
@@ -163,5 +163,6 @@ def _plan(
     if workers is not None and name != "serial" and workers > most:
         log.warning("workers=%d for %d envs: using %d, since a worker needs at least one env", workers, num_envs, count)
     processes = name in ("process", "hybrid")
-    spin = waiting == "spin" or (waiting == "auto" and processes)
-    return Plan(name, count, (start_method or "forkserver") if processes else None, "spin" if spin else "park", why)
+    if waiting == "auto" and not processes:
+        waiting = "park"  # a thread that looks holds the interpreter's lock meanwhile
+    return Plan(name, count, (start_method or "forkserver") if processes else None, waiting, why)

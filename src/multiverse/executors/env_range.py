@@ -25,7 +25,7 @@ from multiverse.contracts.layout import (
 from multiverse.contracts.plan import Autoreset
 from multiverse.contracts.reset_plan import ResetPlan, ResetRequest
 from multiverse.contracts.views import Views
-from multiverse.memory.info_columns import Column, InfoWriter
+from multiverse.memory.info_columns import Announcement, InfoWriter
 from multiverse.memory.last_rows import LastRows
 from multiverse.memory.own_columns import OwnColumns
 from multiverse.memory.space_rows import actions_reader
@@ -41,7 +41,7 @@ _NOBODY: list[int] = []
 class Extras:
     """What a step has to say that the block cannot hold; keys are env ids."""
 
-    columns: list[Column] = field(default_factory=list)
+    columns: list[Announcement] = field(default_factory=list)
     infos: dict[int, Infos] = field(default_factory=dict)
     final_infos: dict[int, Infos] = field(default_factory=dict)
     objects: dict[FieldName, list[Any]] = field(default_factory=dict)  # of this range's rows
@@ -105,8 +105,6 @@ class EnvRange:
         if replacing:
             self._own.ended[TRUNCATED] = True
             self._own.forget_rewards()
-        else:
-            self._episodes[rows] = -1
         self._own.hand_over_ends()
 
     # -- stepping --------------------------------------------------------------------------------------------

@@ -9,17 +9,18 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from multiverse.contracts.errors import EnvFailed, MultiverseError, WorkerDied
+from multiverse.contracts.errors import EnvFailed, MultiverseError, RemoteError, WorkerDied
 from multiverse.contracts.failures import Failures
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.plan import Timeouts
 from multiverse.contracts.views import Views
-from multiverse.executors.env_range import EXTRAS, FAILED, EnvRange, Extras
+from multiverse.executors.env_range import EXTRAS, EnvRange, Extras
 from multiverse.executors.hosts import Host, LocalHost, RunFunction, WorkerHost
 from multiverse.executors.process import ProcessHost, Shared
 from multiverse.executors.supervisor import Supervisor
+from multiverse.memory.interrupts import HeldInterrupts
 from multiverse.memory.waiting import Bedroom, Waiting
 
 WAS_STOPPED_S = 0.5
@@ -50,14 +51,21 @@ class _Death(Exception):
 class Executor:
     """Steps hosts together or one by one. One caller at a time; a forked copy of it does nothing at close."""
 
-    def __init__(self, hosts: Sequence[Host], views: Views, spin: bool, shared: Shared | None) -> None:
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        views: Views,
+        waiting: Literal["auto", "spin", "park"],
+        shared: Shared | None,
+    ) -> None:
         self.hosts = list(hosts)
         self.views = views
         self.timeouts = Timeouts()
         self._shared = shared
         self._local = next((h for h in hosts if isinstance(h, LocalHost)), None)
         self._workers = [h for h in hosts if isinstance(h, WorkerHost)]
-        self._waiting, self._bedroom = Waiting(spin), Bedroom()
+        self._waiting, self._bedroom = Waiting(waiting), Bedroom()
+        self._number = 0
         self._dead: list[WorkerHost] = []
         self._owner = os.getpid()
         _live.add(self)
@@ -80,24 +88,46 @@ class Executor:
 
     # -- lock-step -------------------------------------------------------------------------------------------
     def step_all(self) -> int:
-        """Every env one step; the actions are in the block. Returns the hosts' flags together."""
+        """Every env one step; the actions are in the block. Returns the hosts' flags; `settle` when they are read."""
+        self._number = number = self._number + 1
         flags = 0
-        try:
-            for worker in self._workers:
-                worker.post_step(False)
-            if self._local is not None:
-                self._local.post_step(False)
-                self._local.step_now()
-            for worker in self._workers:
-                if not worker.answered() and not self._waiting.look(worker.answered):
-                    self._sleep_for([worker], self.timeouts.reply_s)
-            for host in self.hosts:
-                host.pending = 0
-                flags |= host.flags()
-        except BaseException:
-            self._complete_posts(dict.fromkeys(self.hosts, False))
-            raise
+        for worker in self._workers:
+            worker.post_step(number, False)
+        if self._local is not None:
+            self._local.post_step(number, False)
+            self._local.step_now()
+        for worker in self._workers:
+            if not worker.answered() and not self._waiting.look(worker.answered):
+                self._sleep_for([worker], self.timeouts.reply_s)
+        for host in self.hosts:
+            flags |= host.flags()
         return flags
+
+    def settle(self, hosts: Sequence[Host]) -> None:
+        """The answers of these hosts have been handed over."""
+        for host in hosts:
+            host.collected = host.asked
+
+    def complete_step(self, number_before: int) -> bool:
+        """After an interrupt somewhere in a step of all: everybody is asked exactly once, and nothing is collected.
+
+        False if it had not begun at all.
+        """
+        number = self._number
+        if number == number_before:
+            return False
+        for host in self.hosts:
+            if host.asked < number:
+                host.post_step(number, False)
+            elif host.asked == number:
+                host.post_again()
+            host.collected = number_before
+        return True
+
+    @property
+    def number(self) -> int:
+        """Of the last request."""
+        return self._number
 
     # -- first come, first served ----------------------------------------------------------------------------
     @property
@@ -106,35 +136,21 @@ class Executor:
 
     def post_step(self, hosts: Mapping[Host, bool]) -> None:
         """Ask hosts to step: all their envs, or (True) only those marked in the block."""
-        try:
+        self._number = number = self._number + 1
+        with HeldInterrupts():
             for host, only_some in hosts.items():
-                host.post_step(only_some)
-        except BaseException:
-            self._complete_posts(hosts)
-            raise
-
-    def _complete_posts(self, hosts: Mapping[Host, bool]) -> None:
-        """An interrupt (Ctrl-C) hit somewhere in asking or waiting: after this every host has been asked, once."""
-        for host, only_some in hosts.items():
-            if not host.pending:
-                host.post_step(only_some)
-            elif isinstance(host, WorkerHost):
-                host.post_again()
+                host.post_step(number, only_some)
 
     def wait(self, sizes: Mapping[Host, int], enough_envs: int, deadline: float | None) -> list[Host]:
         """Those of the hosts asked (with the envs each was asked for) that are done, as soon as they hold enough.
 
-        Empty if the caller's deadline passed first: then everything stays pending.
+        Empty if the caller's deadline passed first. Nothing is settled yet.
         """
         local = self._local if self._local in sizes else None
         if local is not None and not local.answered():
             local.step_now()
         workers = [h for h in sizes if isinstance(h, WorkerHost)]
         missing = enough_envs - (sizes[local] if local is not None else 0)
-
-        for worker in workers:
-            if not worker.will_answer:
-                raise worker.cut_off()
 
         def enough() -> bool:
             return sum(sizes[w] for w in workers if w.answered()) >= missing
@@ -148,10 +164,7 @@ class Executor:
                 if first == deadline:
                     return []
                 self._recover_hung(workers, patience_s)
-        done: list[Host] = [h for h in sizes if h.answered()]
-        for host in done:
-            host.pending = 0
-        return done
+        return [h for h in sizes if h.answered()]
 
     def _sleep_until(self, enough: Callable[[], bool], workers: Sequence[WorkerHost], deadline: float | None) -> None:
         """Sleep over doorbells and signs of death, until enough or the deadline; the dead are replaced or raised."""
@@ -200,7 +213,9 @@ class Executor:
             self._dead.remove(worker)
         self._watch(worker)
         self.failures.worker_restarts += 1
-        worker.post_run(EnvRange.take_over, (begin,))
+        prepared = worker.prepare(EnvRange.take_over, (begin,))
+        self._number += 1
+        worker.post_run(self._number, EnvRange.take_over, prepared)
         self._sleep_for([worker], self.timeouts.reset_s)
         if worker not in self.lost:  # or it was lost once more, and another has taken over meanwhile
             infos, extras = worker.finish_run()
@@ -228,8 +243,11 @@ class Executor:
     ) -> tuple[dict[Host, Any], dict[Host, MultiverseError]]:
         """The same, with results and errors by host. A host that was lost on the way is in `lost` too."""
         workers = [h for h in arguments if isinstance(h, WorkerHost)]
-        for worker in workers:
-            worker.post_run(function, arguments[worker])
+        prepared = {worker: worker.prepare(function, arguments[worker]) for worker in workers}
+        self._number = number = self._number + 1
+        with HeldInterrupts():
+            for worker in workers:
+                worker.post_run(number, function, prepared[worker])
         results: dict[Host, Any] = {}
         errors: dict[Host, MultiverseError] = {}
         for host in arguments:
@@ -252,11 +270,8 @@ class Executor:
     def discard_pending(self) -> list[tuple[Host, Extras]]:
         """Wait for whatever is under way and forget its results; what it announced for later steps is returned."""
         discarded = []
-        pending = self.pending
-        for host in pending:
+        for host in self.pending:
             if isinstance(host, WorkerHost):
-                if not host.will_answer:
-                    raise host.cut_off()
                 self._sleep_for([host], self.timeouts.reset_s)
             if host not in self.lost:
                 discarded.append((host, host.discard()))
@@ -268,26 +283,39 @@ class Executor:
             self.views.objects[name][host.env_ids.start : host.env_ids.stop] = values
 
     def extras_of(self, hosts: Sequence[Host]) -> list[tuple[Host, Extras]]:
-        """What finished hosts have to say beyond the block; every host is read before any error is raised."""
-        found = [(host, host.take_extras()) for host in hosts if host.flags() & EXTRAS]
-        failed = [(h, e) for h, e in found if h.flags() & FAILED]
-        if failed:
-            failures = [f for _, extras in failed for f in extras.failures]
-            raise EnvFailed("raised in step", failed[0][0].worker, failures)
-        return found
+        """What finished hosts have to say beyond the block; the same again if asked again."""
+        return [(host, host.extras()) for host in hosts if host.flags() & EXTRAS]
 
     def close(self, timeout_s: float | None = None) -> None:
         """End every worker within the deadline, whatever it is doing; twice without harm."""
         if os.getpid() != self._owner:
             return  # a forked copy of the caller: the workers are not its children
-        _live.discard(self)
         deadline = time.monotonic() + (self.timeouts.close_s if timeout_s is None else timeout_s)
-        hosts, self.hosts = self.hosts, []
-        for worker in self._workers:
-            worker.ask_to_close()
-        failures = [failure for host in hosts for failure in host.close(deadline)]
+        failures: list[RemoteError] = []
+        try:
+            for host in self.hosts:
+                host.ask_to_close(self._number + 1)
+            while self.hosts:
+                failures += self.hosts[-1].close(deadline)
+                self.hosts.pop()
+        except BaseException:
+            self._kill()
+            raise
+        self._released()
+        if failures:
+            raise EnvFailed("raised in close", None, failures)
+
+    def _kill(self) -> None:
+        """Whatever went wrong on the way (Ctrl-C, too): nobody is left."""
+        while self.hosts:
+            try:
+                self.hosts[-1].kill()
+            finally:
+                self.hosts.pop()
+        self._released()
+
+    def _released(self) -> None:
+        _live.discard(self)
         self._workers, self._local = [], None
         if self._shared is not None:
             self._shared.close()
-        if failures:
-            raise EnvFailed("raised in close", None, failures)

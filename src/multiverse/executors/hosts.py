@@ -1,18 +1,35 @@
-"""Hosts: whoever runs a range of envs. Serial, thread, process and hybrid are just choices of hosts."""
+"""Hosts: whoever runs a range of envs. Serial, thread, process and hybrid are just choices of hosts.
+
+Every request has a number, higher than all before it. A host is *asked* for a number, has *answered* it when its
+work is done, and the answer is *collected* when its caller has it; asked but not collected is pending. Nothing else
+is remembered about a request, so that an interrupt anywhere leaves a state that says what is still to be done.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from multiverse.contracts.errors import EnvFailed, RemoteError, ReplyTimeout, RequestPending, WorkerDied
-from multiverse.contracts.layout import ACTIONS, FieldName
+from multiverse.contracts.errors import (
+    EnvFailed,
+    InvalidRequest,
+    RemoteError,
+    ReplyTimeout,
+    RequestPending,
+    WorkerDied,
+    describe_ids,
+)
+from multiverse.contracts.layout import ACTIONS
 from multiverse.contracts.views import Views
 from multiverse.executors.env_range import EXTRAS, FAILED, EnvRange, Extras
 from multiverse.executors.worker_loop import CLOSE, RUN, STEP, STEP_SOME, WITH_OBJECTS, Described, describe
-from multiverse.memory.link import Link, LinkBroken
+from multiverse.memory.interrupts import HeldInterrupts
+from multiverse.memory.link import Link, LinkBroken, Unreadable
 from multiverse.memory.mailbox import CallerMailbox
+
+log = logging.getLogger("multiverse")
 
 RunFunction = Callable[..., Any]
 """function(env_range, *arguments): run where the envs are."""
@@ -26,11 +43,15 @@ class LocalHost:
     def __init__(self, envs: EnvRange) -> None:
         self.env_ids = envs.config.env_ids
         self._envs = envs
-        self.pending = 0
-        self._flags = 0
+        self.asked = self.collected = 0
+        self._begun = self._done = 0  # differ only if an interrupt hit in the middle of a step
         self._only_some = False
-        self._done = True
-        self._torn = False  # interrupted in the middle: some of its envs have stepped, some have not
+        self._flags = 0
+        self._extras: tuple[int, Extras] = (0, Extras())
+
+    @property
+    def pending(self) -> bool:
+        return self.asked != self.collected
 
     def described(self) -> Described:
         return describe(self._envs)
@@ -38,27 +59,33 @@ class LocalHost:
     def bind(self, views: Views) -> None:
         self._envs.bind(views)
 
-    def post_step(self, only_some: bool) -> None:
-        self._only_some, self._done, self.pending = only_some, False, 1
+    def post_step(self, number: int, only_some: bool) -> None:
+        self._only_some = only_some
+        self.asked = number
+
+    def post_again(self) -> None:
+        pass
 
     def answered(self) -> bool:
-        return self._done
+        return self._done == self.asked
+
+    def step_now(self) -> None:
+        if self._begun != self._done:
+            raise RequestPending("the caller's own envs were interrupted in the middle of a step: reset() or close()")
+        self._begun = self.asked
+        self._flags = self._envs.step(self._only_some)
+        self._done = self.asked
 
     def flags(self) -> int:
         return self._flags
 
-    def step_now(self) -> None:
-        if self._torn:
-            raise RequestPending("the caller's own envs were interrupted in the middle of a step: reset() or close()")
-        self._torn = True
-        self._flags = self._envs.step(self._only_some)
-        self._torn, self._done = False, True
+    def extras(self) -> Extras:
+        if self._extras[0] != self.asked:
+            self._extras = (self.asked, self._envs.take_extras())
+        return self._extras[1]
 
     def discard(self) -> Extras:
-        self.pending, self._torn, self._done = 0, False, True
-        return self._envs.take_extras()
-
-    def take_extras(self) -> Extras:
+        self._begun = self._done = self.collected = self.asked
         return self._envs.take_extras()
 
     def run(self, function: RunFunction, arguments: tuple[Any, ...]) -> Any:
@@ -68,8 +95,14 @@ class LocalHost:
             name = getattr(function, "__name__", "run")
             raise EnvFailed(f"raised in {name}", None, [RemoteError.of(error)]) from error
 
+    def ask_to_close(self, number: int) -> None:
+        pass
+
     def close(self, deadline: float) -> list[RemoteError]:
         return self._envs.close()
+
+    def kill(self) -> None:
+        self._envs.close()
 
 
 class WorkerHost:
@@ -77,85 +110,124 @@ class WorkerHost:
 
     def __init__(self, worker: int, env_ids: range, link: Link, life: Life) -> None:
         self.worker, self.env_ids, self.link, self.life = worker, env_ids, link, life
-        self.pending = 0  # the sequence number under way
-        self._command = 0  # the last one posted
+        self.asked = self.collected = 0
+        self._command = 0
         self._function = "start"
-        self._complete = True  # the last request was sent whole
-        self._last_word_comes = False
+        self._closing = 0
+        self._extras: tuple[int, Extras] = (0, Extras())
         self.mailbox: CallerMailbox
+
+    @property
+    def pending(self) -> bool:
+        return self.asked != self.collected
 
     def bind(self, mailbox: CallerMailbox, views: Views) -> None:
         self.mailbox = mailbox
         self.answered, self.flags = mailbox.answered, mailbox.flags
-        rows = slice(self.env_ids.start, self.env_ids.stop)
-        self._views, self._rows = views, rows
+        self._views, self._rows = views, slice(self.env_ids.start, self.env_ids.stop)
         self._action_objects = [name for name in views.objects if name[1] == ACTIONS]
         with_objects = WITH_OBJECTS if self._action_objects else 0
         self._step_command, self._step_some_command = STEP | with_objects, STEP_SOME | with_objects
 
     # -- asking ----------------------------------------------------------------------------------------------
-    def post_step(self, only_some: bool) -> None:
+    def post_step(self, number: int, only_some: bool) -> None:
         self._command = command = self._step_some_command if only_some else self._step_command
-        self.pending = self.mailbox.sequence + 1
-        if not self._action_objects:
-            self.mailbox.post(command)
+        if self._action_objects:
+            self._post_with(command, number, {n: self._views.objects[n][self._rows] for n in self._action_objects})
             return
-        self._complete = False
-        self.mailbox.post(command)
-        objects: dict[FieldName, list[Any]] = {n: self._views.objects[n][self._rows] for n in self._action_objects}
-        self._send(objects)
-        self._complete = True
+        self.asked = number
+        self.mailbox.post(command, number)
 
-    def post_run(self, function: RunFunction, arguments: tuple[Any, ...]) -> None:
+    def prepare(self, function: RunFunction, arguments: tuple[Any, ...]) -> Any:
+        """A call as it travels; refused here, before anything is sent, if it cannot."""
+        try:
+            return self.link.pack((function, arguments))
+        except Exception as error:
+            raise InvalidRequest(
+                f"this cannot be sent to a worker process: {type(error).__name__}: {error}; pass what can be pickled"
+            ) from error
+
+    def post_run(self, number: int, function: RunFunction, prepared: Any) -> None:
         self._command, self._function = RUN, getattr(function, "__name__", "run")
-        self._complete = False
-        self.pending = self.mailbox.sequence + 1
-        self.mailbox.post(RUN)
-        self._send((function, arguments))
-        self._complete = True
+        self._post_packed(RUN, number, prepared)
+
+    def _post_with(self, command: int, number: int, message: Any) -> None:
+        self._post_packed(command, number, self.link.pack(message))
+
+    def _post_packed(self, command: int, number: int, packed: Any) -> None:
+        """The word first: a worker that waits for it reads the pipe, however much follows there."""
+        with HeldInterrupts():
+            self.asked = number
+            self.mailbox.post(command, number)
+            try:
+                self.link.send_packed(packed, number)
+            except LinkBroken as error:
+                raise self.died() from error
 
     def post_again(self) -> None:
-        """After an interrupt anywhere in the last post: complete it."""
-        self.mailbox.post_again(self._command, self.pending)
-
-    @property
-    def was_stepping(self) -> bool:
-        return self._command not in (0, RUN)
-
-    @property
-    def will_answer(self) -> bool:
-        """False if an interrupt cut the last request in two: the worker waits for the rest of it."""
-        return self._complete
+        """After an interrupt somewhere in a step's post: the same once more, without harm if it was complete."""
+        if not self._action_objects:
+            self.mailbox.post(self._command, self.asked)
 
     # -- the answer ------------------------------------------------------------------------------------------
-    def take_extras(self) -> Extras:
-        extras = self._receive()
-        if isinstance(extras, RemoteError):
-            return Extras(failures=[extras])
+    def extras(self) -> Extras:
+        """What a step has to say beyond the block; read once, and kept for whoever asks again."""
+        if self._extras[0] != self.asked:
+            self._extras = (self.asked, self._read_extras())
+        return self._extras[1]
+
+    def _read_extras(self) -> Extras:
+        try:
+            extras = self._receive(self.asked)
+        except Unreadable as error:
+            return Extras(failures=[RemoteError.of(error)])
         for name, values in extras.objects.items():
             self._views.objects[name][self._rows] = values
         return extras  # type: ignore[no-any-return]
 
     def finish_run(self) -> Any:
-        self.pending = 0
         failed = self.flags() & FAILED
-        result = self._receive()
+        try:
+            result = self._receive(self.asked)
+        except Unreadable as error:
+            failed, result = FAILED, RemoteError.of(error)
+        self.collected = self.asked
         if failed:
             raise EnvFailed(f"raised in {self._function}", self.worker, [result])
         return result
 
     def discard(self) -> Extras:
-        """A late reply that nobody asks for any more: take it off the wire. Its announcements still hold."""
-        self.pending = 0
-        if self._command == RUN:
-            self._receive()
-        elif self.flags() & EXTRAS:
-            return self.take_extras()
-        return Extras()
+        """A late reply that nobody asks for any more; what it announced for later steps still holds."""
+        stepped = self.was_stepping and self.flags() & EXTRAS
+        extras = self.extras() if stepped else Extras()
+        self.collected = self.asked
+        return extras
+
+    def _receive(self, number: int) -> Any:
+        """The message of request `number`; older ones, whose callers were interrupted, are passed over."""
+        while True:
+            try:
+                found, message = self.link.receive()
+            except LinkBroken as error:
+                raise self.died() from error
+            except Unreadable as error:
+                if error.number == number:
+                    raise
+                continue
+            if found == number:
+                return message
+
+    def first_word(self) -> Any:
+        """Before any request: what the worker says of its envs."""
+        return self._receive(0)
 
     # -- its life --------------------------------------------------------------------------------------------
+    @property
+    def was_stepping(self) -> bool:
+        return self._command not in (0, RUN)
+
     def died(self) -> WorkerDied:
-        self.pending = 0
+        self.collected = self.asked
         return WorkerDied(self.worker, self.env_ids, f"{self.life.cause_of_death()} during {self._doing()}")
 
     def hung(self, waited_s: float) -> ReplyTimeout:
@@ -163,46 +235,47 @@ class WorkerHost:
         return ReplyTimeout(self.worker, self.env_ids, self._doing(), waited_s, state, stack)
 
     def _doing(self) -> str:
-        return self._function if self._command in (0, RUN) else "step"
+        return "step" if self.was_stepping else self._function
 
-    def cut_off(self) -> WorkerDied:
-        return WorkerDied(self.worker, self.env_ids, "was interrupted in the middle of a request")
-
-    def ask_to_close(self) -> None:
-        """Close the envs, say how that went, and end. One that is still busy does so later, and nobody listens."""
+    def ask_to_close(self, number: int) -> None:
+        """Close the envs, say how that went, and end; one that is busy does so when it is done."""
         if hasattr(self, "mailbox"):
-            self._last_word_comes = not self.pending
-            self.mailbox.post(CLOSE)
+            self._closing = number
+            self.mailbox.post(CLOSE, number)
 
     def close(self, deadline: float) -> list[RemoteError]:
         """Wait for its end until the deadline, then force it; give everything back. Returns what its envs raised."""
-        failures: list[RemoteError] = []
-        if self._last_word_comes and self.link.poll(max(0.0, deadline - time.monotonic())):
-            try:
-                last_word = self.link.receive()
-                failures = last_word if isinstance(last_word, list) else [last_word]
-            except LinkBroken:
-                pass  # it died on the way out: nothing is left to be told
-        self.link.close()
-        if self.life.end(deadline):
-            self._close_bells()
+        failures = self._last_word(deadline) if self._closing else []
+        self._end(deadline)
         return failures
 
-    def _close_bells(self) -> None:
+    def kill(self) -> None:
+        """End it now."""
+        self._end(0.0)
+
+    def _last_word(self, deadline: float) -> list[RemoteError]:
+        while self.link.poll(max(0.0, deadline - time.monotonic())):
+            try:
+                number, word = self.link.receive()
+            except LinkBroken:
+                return []  # it died on the way out: nothing is left to be told
+            except Unreadable:
+                continue
+            if number == self._closing:
+                return list(word)
+        log.warning("worker %d (envs %s) has not closed its envs in time", self.worker, describe_ids(self.env_ids))
+        return []
+
+    def _end(self, deadline: float) -> None:
+        try:
+            self.link.close()
+        finally:
+            if self.life.end(deadline):
+                self.close_bells()
+
+    def close_bells(self) -> None:
         if hasattr(self, "mailbox"):
             self.mailbox.close()
-
-    def _send(self, message: Any) -> None:
-        try:
-            self.link.send(message)
-        except LinkBroken as error:
-            raise self.died() from error
-
-    def _receive(self) -> Any:
-        try:
-            return self.link.receive()
-        except LinkBroken as error:
-            raise self.died() from error
 
 
 class Life(Protocol):

@@ -29,18 +29,21 @@ def waited_for_core_s() -> float | None:
 
 
 def cpu_quota(root: Path = _CGROUP) -> float | None:
-    """Cores the container may use, or None without a limit. Reads cgroup v2, then v1."""
-    for directory in _own_directories(root):
-        limit = _first_line(directory / "cpu.max")
-        if limit is not None:
-            quota, _, period = limit.partition(" ")
-            if quota != "max":
-                return int(quota) / int(period or 100_000)
-    quota_v1 = _first_line(root / "cpu" / "cpu.cfs_quota_us")
-    period_v1 = _first_line(root / "cpu" / "cpu.cfs_period_us")
-    if quota_v1 is not None and period_v1 is not None and int(quota_v1) > 0:
-        return int(quota_v1) / int(period_v1)
-    return None
+    """Cores the container may use, or None without a limit: the tightest of this group and all above it, v2 or v1."""
+    quotas = [_quota_v2(directory) for directory in _own_directories(root)]
+    quotas += [_quota_v1(directory) for directory in _own_directories_v1(root)]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _quota_v2(directory: Path) -> float | None:
+    quota, _, period = (_first_line(directory / "cpu.max") or "max").partition(" ")
+    return None if quota == "max" else int(quota) / int(period or 100_000)
+
+
+def _quota_v1(directory: Path) -> float | None:
+    quota = int(_first_line(directory / "cpu.cfs_quota_us") or -1)
+    period = int(_first_line(directory / "cpu.cfs_period_us") or 0)
+    return quota / period if quota > 0 and period > 0 else None
 
 
 def memory_available(root: Path = _CGROUP) -> int:
@@ -72,8 +75,18 @@ def open_descriptors() -> int:
 def _own_directories(root: Path) -> list[Path]:
     """This process's cgroup (v2) and every one above it: the tightest limit counts, wherever it is set."""
     own = _first_line(Path("/proc/self/cgroup")) if root == _CGROUP else None
-    relative = own.partition("::")[2].strip("/") if own and own.startswith("0::") else ""
-    directory = root / relative
+    return _upwards(root, own.partition("::")[2] if own and own.startswith("0::") else "")
+
+
+def _own_directories_v1(root: Path) -> list[Path]:
+    """The same for the tree that cgroups v1 have for processor time."""
+    fields = [line.split(":", 2) for line in _lines(Path("/proc/self/cgroup"))] if root == _CGROUP else []
+    own = next((group for _, controllers, group in fields if "cpu" in controllers.split(",")), "")
+    return _upwards(root / "cpu", own)
+
+
+def _upwards(root: Path, relative: str) -> list[Path]:
+    directory = root / relative.strip("/")
     found = [directory]
     while directory != root and root in directory.parents:
         directory = directory.parent
@@ -82,7 +95,11 @@ def _own_directories(root: Path) -> list[Path]:
 
 
 def _first_line(path: Path) -> str | None:
+    return next((line.strip() for line in _lines(path)), None)
+
+
+def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text().splitlines()[0].strip()
-    except (OSError, IndexError):
-        return None
+        return path.read_text().splitlines()
+    except OSError:
+        return []

@@ -10,9 +10,11 @@ from multiverse.contracts.errors import PreflightError
 from multiverse.contracts.plan import StartMethod
 from multiverse.executors import machine
 from multiverse.executors.process import descriptors_per_worker
+from multiverse.memory.doorbell import descriptors_per_doorbell
 
 log = logging.getLogger("multiverse")
 SPARE_DESCRIPTORS = 64
+DOORBELLS_PER_THREAD = 3  # one for each side, and one that says that it has ended
 
 
 def check_processes(workers: int, start_method: StartMethod) -> None:
@@ -21,6 +23,11 @@ def check_processes(workers: int, start_method: StartMethod) -> None:
     check_fork(start_method)
     check_descriptors(workers)
     advise_workers(workers)
+
+
+def check_threads(workers: int) -> None:
+    """Worker threads can be started here, that many."""
+    check_descriptors(workers, "worker threads", DOORBELLS_PER_THREAD * descriptors_per_doorbell())
 
 
 def check_platform() -> None:
@@ -34,15 +41,15 @@ def check_fork(start_method: StartMethod) -> None:
     """CUDA does not survive a fork: the child's first call to it fails or hangs."""
     if start_method != "fork":
         return
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)  # not there while torch is being imported
+    if cuda is not None and getattr(cuda, "is_initialized", bool)():
         raise PreflightError(
             "CUDA is already in use in this process and does not survive start_method='fork'; "
             "use start_method='forkserver' (the default), or make the vector env before the first CUDA call"
         )
 
 
-def check_descriptors(workers: int) -> None:
+def check_descriptors(workers: int, kind: str = "worker processes", each: int | None = None) -> None:
     """Enough open files for the workers: raise the soft limit where it is too low, refuse where the hard one is."""
     limits = machine.descriptor_limits()
     if limits is None:
@@ -50,14 +57,17 @@ def check_descriptors(workers: int) -> None:
     import resource
 
     soft, hard = limits
-    needed = machine.open_descriptors() + workers * descriptors_per_worker() + SPARE_DESCRIPTORS
+    for_workers = workers * (descriptors_per_worker() if each is None else each)
+    opened = machine.open_descriptors()
+    needed = for_workers + opened + SPARE_DESCRIPTORS
     unlimited = resource.RLIM_INFINITY
     if soft == unlimited or needed <= soft:
         return
     if hard != unlimited and needed > hard:
         raise PreflightError(
-            f"{workers} worker processes need {needed} open files and this process may have {hard} (hard limit); "
-            f"use fewer workers with more envs each, or raise the limit (ulimit -Hn {needed}, as root)"
+            f"{workers} {kind} need {needed} open files in all ({for_workers} for the workers, {opened} open already, "
+            f"{SPARE_DESCRIPTORS} to spare) and this process may have {hard} (hard limit); use fewer workers with more "
+            f"envs each, close files, or raise the limit (ulimit -Hn {needed}, as root)"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
@@ -72,4 +82,14 @@ def advise_workers(workers: int) -> None:
             cores,
             "s" * (cores != 1),
             cores,
+        )
+
+
+def check_memory(size: int) -> None:
+    """A container's memory killer gives no reason; so ask first."""
+    available = machine.memory_available()
+    if size > available:
+        raise PreflightError(
+            f"the shared block needs {size:,} bytes and {available:,} are available; use fewer envs, smaller "
+            "observations, or raise the container's memory limit"
         )

@@ -21,7 +21,7 @@ from multiverse.executors.launch.black_box import BlackBox
 from multiverse.executors.worker_loop import Assignment, LayOut, Surroundings
 from multiverse.memory.block import Block
 from multiverse.memory.doorbell import Doorbell, descriptors_per_doorbell, new_doorbell
-from multiverse.memory.link import PipeLink
+from multiverse.memory.link import LinkBroken, PipeLink
 from multiverse.memory.mailbox import CONTROL, CallerMailbox
 
 
@@ -97,17 +97,18 @@ class ProcessHost(WorkerHost):
         """Tell the worker what lies where in the block, which has its size by now."""
         views[CONTROL][self.worker] = 0
         self.bind(CallerMailbox(views[CONTROL], self.worker, *self.bells), views)
-        self._send(LayOut(views.layout, workers, replacing))
-
-    def bury(self) -> None:
-        """End what is left of a lost worker and give its descriptors back."""
-        self.close(deadline=0.0)
+        try:
+            self.link.send(LayOut(views.layout, workers, replacing))
+        except LinkBroken as error:
+            raise self.died() from error
 
     def be_replaced_by(self, new: ProcessHost) -> None:
-        """From now on this host *is* the new worker: whoever holds it need not know."""
+        """From now on this host *is* the new worker: whoever holds it need not know. What it was asked is lost."""
+        asked = self.asked
         self.__dict__.update(new.__dict__)
+        self.asked = self.collected = asked
 
-    def _close_bells(self) -> None:
+    def close_bells(self) -> None:
         start_methods.caller_fds.difference_update(self._fds)
         for bell in self.bells:
             bell.close()
@@ -146,7 +147,12 @@ def start_process(
         theirs.close()
     host = ProcessHost(assignment, PipeLink(ours), ProcessLife(process, shared.black_box), bells)
     if method != "fork":
-        host._send((surroundings, data))
+        try:
+            host.link.send((surroundings, data))
+        except LinkBroken as error:
+            died = host.died()
+            host.kill()
+            raise died from error
     return host
 
 

@@ -50,14 +50,14 @@ class Supervisor:
             raise intensity.first_cause
         log.warning("%s: restart %d of at most %d a minute", _one_line(cause), intensity.recent, RESTARTS_PER_MINUTE)
         time.sleep(FIRST_BACKOFF_S * 2 ** (intensity.recent - 1))  # a machine out of memory needs a moment
-        host.bury()
+        host.kill()
         assignment = self._assignments[host.worker]
         new = start_process(assignment, self._data[host.worker], self._method, self._shared, Surroundings.here())
         try:
             self._check(new, build_timeout_s)
             new.connect(views, len(self._assignments), replacing=True)
         except BaseException:
-            new.close(deadline=0.0)
+            new.kill()
             raise
         host.be_replaced_by(new)
 
@@ -65,7 +65,7 @@ class Supervisor:
         """Its envs are what they were."""
         if build_timeout_s is not None and not new.link.poll(build_timeout_s):
             raise PreflightError(f"worker {new.worker}, started anew, has not built its envs in {build_timeout_s:g} s")
-        word = new._receive()
+        word = new.first_word()
         if isinstance(word, RemoteError):
             raise EnvFailed("could not be built anew", new.worker, [word])
         if not isinstance(word, Described):

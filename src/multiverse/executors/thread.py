@@ -61,7 +61,7 @@ class ThreadLife:
             pass
         except BaseException as error:  # SystemExit too: an env that calls sys.exit() ends its thread only
             self._cause = f"was ended by {type(error).__name__}: {error}"
-            self._link.send(RemoteError.of(error))
+            self._link.send(RemoteError.of(error))  # heard while it starts; later its end is seen by its sentinel
         finally:
             self._ended.ring()
 

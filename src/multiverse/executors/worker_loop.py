@@ -12,16 +12,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any
-
-import cloudpickle
+from typing import Any, Literal
 
 from multiverse.adapters.env_source import Recipe
 from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import RemoteError
 from multiverse.contracts.layout import Layout
 from multiverse.contracts.views import Views
-from multiverse.executors.env_range import EXTRAS, FAILED, EnvRange, RangeConfig
+from multiverse.executors.env_range import EXTRAS, FAILED, EnvRange, Extras, RangeConfig
 from multiverse.executors.launch.black_box import BlackBox
 from multiverse.memory.block import Block
 from multiverse.memory.doorbell import doorbell_from
@@ -62,7 +60,7 @@ class Assignment:
     worker: int
     config: RangeConfig
     recipes: list[Recipe]
-    spin: bool
+    waiting: Literal["auto", "spin", "park"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,7 @@ def main(fds: list[int]) -> int:
     """The whole life of a served worker process; its assignment arrives by pipe."""
     link = PipeLink(Connection(fds[0]))
     try:
-        surroundings, assignment_bytes = link.receive()
+        _, (surroundings, assignment_bytes) = link.receive()
         try:
             surroundings.adopt()
             assignment = pickle.loads(assignment_bytes)
@@ -139,14 +137,14 @@ def work(assignment: Assignment, link: Link, connect: Callable[[Any], Connected]
         return
     failures: list[RemoteError] = []
     try:
-        _send(link, _dumped(link, describe(envs)))
-        views, mailbox, replacing = connect(link.receive())
+        link.send_packed(_packed(link, describe(envs)), 0)
+        views, mailbox, replacing = connect(link.receive()[1])
         envs.bind(views, replacing)
         mailbox.add_to(bedroom)
-        serve(envs, link, mailbox, Waiting(assignment.spin), bedroom)
+        serve(envs, link, mailbox, Waiting(assignment.waiting), bedroom)
     finally:
         failures = envs.close()
-    link.send(failures)
+    link.send(failures, mailbox.sequence)
 
 
 def describe(envs: EnvRange) -> Described:
@@ -185,14 +183,27 @@ def serve(envs: EnvRange, link: Link, mailbox: WorkerMailbox, waiting: Waiting, 
             _run(envs, link, mailbox)
             continue
         if command & WITH_OBJECTS:
-            envs.take_action_objects(link.receive())
+            envs.take_action_objects(_message(link, mailbox.sequence))
         flags = envs.step(only_some=command & ~WITH_OBJECTS == STEP_SOME)
         if not flags & EXTRAS:
             mailbox.reply(flags)
             continue
-        data = _dumped(link, envs.take_extras())
-        mailbox.reply(flags if not isinstance(data, RemoteError) else flags | FAILED)
-        _send(link, data)
+        extras = envs.take_extras()
+        try:
+            packed = link.pack(extras)
+        except Exception as error:  # what an env said cannot travel; what we say of it can
+            packed = link.pack(Extras(columns=extras.columns, failures=[*extras.failures, RemoteError.of(error)]))
+            flags |= FAILED
+        mailbox.reply(flags)
+        link.send_packed(packed, mailbox.sequence)
+
+
+def _message(link: Link, number: int) -> Any:
+    """What follows request `number` by pipe; the leavings of interrupted requests are passed over."""
+    while True:
+        found, message = link.receive()
+        if found == number:
+            return message
 
 
 def _nothing() -> None:
@@ -201,30 +212,21 @@ def _nothing() -> None:
 
 def _run(envs: EnvRange, link: Link, mailbox: WorkerMailbox) -> None:
     """The generic command: a function over this worker's envs."""
-    flags, data = 0, None
+    flags = 0
     try:
-        function, arguments = link.receive()
-        data = _dumped(link, function(envs, *arguments))
+        function, arguments = _message(link, mailbox.sequence)
+        packed = link.pack(function(envs, *arguments))
     except LinkBroken:
         raise
     except Exception as error:
-        flags, data = FAILED, _dumped(link, RemoteError.of(error))
-    mailbox.reply(FAILED if isinstance(data, RemoteError) else flags)
-    _send(link, data)
+        flags, packed = FAILED, link.pack(RemoteError.of(error))
+    mailbox.reply(flags)
+    link.send_packed(packed, mailbox.sequence)
 
 
-def _dumped(link: Link, message: Any) -> Any:
-    """The message ready to be sent, or the error that it cannot be: found out before the reply is announced."""
-    if not isinstance(link, PipeLink):
-        return message
+def _packed(link: Link, message: Any) -> Any:
+    """The message as it travels, or the error that it cannot."""
     try:
-        return cloudpickle.dumps(message)
+        return link.pack(message)
     except Exception as error:
-        return RemoteError.of(error)
-
-
-def _send(link: Link, data: Any) -> None:
-    if isinstance(link, PipeLink) and isinstance(data, bytes):
-        link.send_bytes(data)
-    else:
-        link.send(data)
+        return link.pack(RemoteError.of(error))

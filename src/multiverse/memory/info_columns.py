@@ -17,6 +17,9 @@ from multiverse.contracts.views import Array, Views
 Column = tuple[str, type]
 """A key and the type of its values: a key that changes its type gets a column for each."""
 
+Announcement = tuple[int, str, type]
+"""A column's number, key and type: one that is lost loses that column's data, and no other's."""
+
 _FLOATS: tuple[type, ...] = (float, np.float64, np.float32, np.float16)
 _INTEGERS: tuple[type, ...] = (
     int,
@@ -43,7 +46,7 @@ class InfoWriter:
         self._mask_block = views[INFO_MASKS][:, rows]
         self._columns: dict[Column, tuple[memoryview, memoryview]] = {}
         self.wrote = False  # since the last clear
-        self.announced: list[Column] = []  # new since the last `take_announcements`
+        self.announced: list[Announcement] = []  # new since the last `take_announcements`
 
     def clear(self) -> None:
         """Before a step: no env has said anything yet."""
@@ -76,12 +79,15 @@ class InfoWriter:
             return None
         values = self._integers if kind in _INTEGRAL else self._floats
         column = self._columns[(key, kind)] = (values[number], self._masks[number])
-        self.announced.append((key, kind))
+        self.announced.append((number, key, kind))
         return column
 
-    def take_announcements(self) -> list[Column]:
+    def take_announcements(self) -> list[Announcement]:
         new, self.announced = self.announced, []
         return new
+
+
+_UNKNOWN: Column = ("", float)
 
 
 class InfoReader:
@@ -93,10 +99,15 @@ class InfoReader:
         self._tables: list[list[Column]] = [[] for _ in host_rows]
         self._uniform = True  # every host has the same table, and no key has two columns
 
-    def announce(self, host: int, columns: list[Column]) -> None:
-        self._tables[host] += columns
+    def announce(self, host: int, columns: list[Announcement]) -> None:
+        table = self._tables[host]
+        for number, key, kind in columns:
+            table += [_UNKNOWN] * (number + 1 - len(table))
+            table[number] = (key, kind)
         table = self._tables[0]
-        self._uniform = all(other == table for other in self._tables) and len({k for k, _ in table}) == len(table)
+        known = not any(column is _UNKNOWN for column in table)
+        same = all(other == table for other in self._tables)
+        self._uniform = known and same and len({key for key, _ in table}) == len(table)
 
     def forget(self, host: int) -> None:
         """The host was replaced: it numbers its columns anew."""
@@ -135,6 +146,8 @@ class InfoReader:
             if not wrote[host]:
                 continue
             for number, (key, kind) in enumerate(self._tables[host]):
+                if self._tables[host][number] is _UNKNOWN:
+                    continue
                 column = _typed(self._values[number], kind)
                 for env_id in (np.flatnonzero(self._masks[number, rows]) + rows.start).tolist():
                     infos.setdefault(env_id, {})[key] = kind(column[env_id])

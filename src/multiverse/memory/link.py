@@ -1,23 +1,46 @@
-"""A link: whole Python objects between the caller and a worker, for everything that is not the hot path."""
+"""A link: whole Python objects between the caller and a worker, for everything that is not the hot path.
+
+Each message carries the number of the request it belongs to, so an answer that nobody waits for any more can be
+told from the one that is waited for.
+"""
 
 from __future__ import annotations
 
 import pickle
 import queue
+import struct
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 import cloudpickle
+
+from multiverse.memory.interrupts import HeldInterrupts
+
+_NUMBER = struct.Struct("<Q")
 
 
 class LinkBroken(Exception):
     """The other side is gone, or this link was interrupted in the middle of a message."""
 
 
-class Link(Protocol):
-    def send(self, message: Any) -> None: ...
+class Unreadable(Exception):
+    """A message arrived whole, and cannot be unpacked."""
 
-    def receive(self) -> Any: ...
+    def __init__(self, number: int, cause: Exception) -> None:
+        super().__init__(f"{type(cause).__name__}: {cause}")
+        self.number, self.cause = number, cause
+
+
+class Link(Protocol):
+    def pack(self, message: Any) -> Any:
+        """The message as it travels; raises, before anything is sent, what keeps it from travelling."""
+
+    def send_packed(self, packed: Any, number: int) -> None: ...
+
+    def send(self, message: Any, number: int = 0) -> None: ...
+
+    def receive(self) -> tuple[int, Any]:
+        """The next message, with its number."""
 
     def poll(self, timeout_s: float) -> bool:
         """Whether `receive` would return (or raise) at once, waiting for that at most `timeout_s`."""
@@ -35,20 +58,36 @@ class PipeLink:
     def fileno(self) -> int:
         return self._connection.fileno()
 
-    def send(self, message: Any) -> None:
-        self.send_bytes(cloudpickle.dumps(message))
+    def pack(self, message: Any) -> bytes:
+        return cloudpickle.dumps(message)  # type: ignore[no-any-return]
 
-    def send_bytes(self, data: bytes) -> None:
-        self._check()
-        self._broken = True
+    def send(self, message: Any, number: int = 0) -> None:
+        self.send_packed(self.pack(message), number)
+
+    def send_packed(self, packed: Any, number: int) -> None:
+        with HeldInterrupts():
+            self._check()
+            self._broken = True
+            try:
+                self._connection.send_bytes(_NUMBER.pack(number) + packed)
+            except (OSError, ValueError) as error:
+                raise LinkBroken(str(error)) from error
+            self._broken = False
+
+    def receive(self) -> tuple[int, Any]:
+        with HeldInterrupts():
+            self._check()
+            self._broken = True
+            try:
+                data = self._connection.recv_bytes()
+            except (EOFError, OSError) as error:
+                raise LinkBroken(str(error)) from error
+            self._broken = False
+        (number,) = _NUMBER.unpack_from(data)
         try:
-            self._connection.send_bytes(data)
-        except OSError as error:
-            raise LinkBroken(str(error)) from error
-        self._broken = False
-
-    def receive(self) -> Any:
-        return pickle.loads(self.receive_bytes())
+            return number, pickle.loads(memoryview(data)[_NUMBER.size :])
+        except Exception as error:
+            raise Unreadable(number, error) from error
 
     def poll(self, timeout_s: float) -> bool:
         try:
@@ -56,17 +95,8 @@ class PipeLink:
         except OSError:
             return True
 
-    def receive_bytes(self) -> bytes:
-        self._check()
-        self._broken = True
-        try:
-            data = self._connection.recv_bytes()
-        except (EOFError, OSError) as error:
-            raise LinkBroken(str(error)) from error
-        self._broken = False
-        return data
-
     def close(self) -> None:
+        self._broken = True
         self._connection.close()
 
     def _check(self) -> None:
@@ -79,7 +109,7 @@ class QueueLink:
 
     def __init__(self, outgoing: queue.SimpleQueue[Any], incoming: queue.SimpleQueue[Any]) -> None:
         self._outgoing, self._incoming = outgoing, incoming
-        self._peeked: list[Any] = []
+        self._peeked: list[tuple[int, Any]] = []
 
     @classmethod
     def pair(cls) -> tuple[QueueLink, QueueLink]:
@@ -87,11 +117,18 @@ class QueueLink:
         other: queue.SimpleQueue[Any] = queue.SimpleQueue()
         return cls(one, other), cls(other, one)
 
-    def send(self, message: Any) -> None:
-        self._outgoing.put(message)
+    def pack(self, message: Any) -> Any:
+        return message
 
-    def receive(self) -> Any:
-        return self._peeked.pop() if self._peeked else self._incoming.get()
+    def send(self, message: Any, number: int = 0) -> None:
+        self._outgoing.put((number, message))
+
+    def send_packed(self, packed: Any, number: int) -> None:
+        self._outgoing.put((number, packed))
+
+    def receive(self) -> tuple[int, Any]:
+        number, message = self._peeked.pop() if self._peeked else self._incoming.get()
+        return number, message
 
     def poll(self, timeout_s: float) -> bool:
         if not self._peeked:

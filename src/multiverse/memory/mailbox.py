@@ -35,7 +35,9 @@ _barrier = threading.Lock()
 
 
 def _order() -> None:
-    """Elsewhere order the word after the data: taking and releasing a lock is a full barrier."""
+    """Elsewhere order the word and the data: what is before a release, or after an acquire, stays there."""
+    with _barrier:
+        pass
     with _barrier:
         pass
 
@@ -54,24 +56,23 @@ class CallerMailbox:
         self.request_bell, self.reply_bell = request_bell, reply_bell
         self.sequence = 0  # of the last request
 
-    def post(self, command: int) -> None:
+    def post(self, command: int, number: int) -> None:
+        """Ask for `command` under a number higher than all before. The same once more does no harm."""
         words = self._words
-        self.sequence = sequence = self.sequence + 1
+        self.sequence = number
         words[_COMMAND] = command
         if not _ORDERED:
             _order()
-        words[_REQUEST] = sequence
+        words[_REQUEST] = number
         if words[_WORKER_ASLEEP]:
             self.request_bell.ring()
 
-    def post_again(self, command: int, sequence: int) -> None:
-        """Complete a post that an interrupt may have cut anywhere; without harm if it was complete."""
-        self.sequence = sequence - 1
-        self.post(command)
-        self.request_bell.ring()
-
     def answered(self) -> bool:
-        return self._words[_REPLY] >> FLAG_BITS == self.sequence
+        if self._words[_REPLY] >> FLAG_BITS != self.sequence:
+            return False
+        if not _ORDERED:
+            _order()
+        return True
 
     def flags(self) -> int:
         """What the worker said with its last reply."""
@@ -99,7 +100,11 @@ class WorkerMailbox:
         self.sequence = 0  # of the last request taken
 
     def requested(self) -> bool:
-        return self._words[_REQUEST] != self.sequence
+        if self._words[_REQUEST] == self.sequence:
+            return False
+        if not _ORDERED:
+            _order()
+        return True
 
     def take(self) -> int:
         """The command that waits."""

@@ -51,8 +51,7 @@ def _array_writer(target: Array, name: FieldName) -> Write:
         if array.shape != shape:
             raise ValueError(f"{_called(name)} has shape {array.shape}, its space says {shape}")
         if array.dtype.kind in "iu" and dtype.kind in "iu" and array.dtype != dtype and array.size:
-            limits = np.iinfo(dtype)
-            if array.min() < limits.min or array.max() > limits.max:
+            if not _fits(array, dtype):
                 raise ValueError(f"{_called(name)} holds {array.max()}, which does not fit its space's {dtype}")
             copy(target, array, casting="unsafe")
             return
@@ -62,6 +61,14 @@ def _array_writer(target: Array, name: FieldName) -> Write:
             raise TypeError(f"{_called(name)} is {array.dtype}, which does not fit its space's {dtype}") from error
 
     return write_array
+
+
+def _fits(array: Array, dtype: np.dtype[Any]) -> bool:
+    """Whether an integer type can hold all of an array's integers (booleans always fit)."""
+    if array.dtype.kind == "b" or not array.size:
+        return True
+    limits = np.iinfo(dtype)
+    return bool(array.min() >= limits.min and array.max() <= limits.max)
 
 
 def _called(name: FieldName) -> str:
@@ -137,7 +144,7 @@ class ActionWriter:
             else:
                 objects = self._views.objects[name]
                 indices = range(*rows.indices(len(objects))) if isinstance(rows, slice) else rows
-                for row, item in zip(indices, value):
+                for row, item in zip(indices, deepcopy(value)):  # the caller may reuse its own
                     objects[row] = item
 
     def _part(self, actions: Any, path: Path) -> Any:
@@ -172,6 +179,8 @@ class ActionWriter:
             raise InvalidActions(f"actions{where} have shape {array.shape}, expected {shape}: one row per env")
         if array.dtype != dtype and not np.can_cast(array.dtype, dtype, casting="same_kind"):
             raise InvalidActions(f"actions{where} are {array.dtype}, expected {dtype} (or what casts to it safely)")
+        if array.dtype != dtype and dtype.kind in "iu" and not _fits(array, dtype):
+            raise InvalidActions(f"actions{where} hold {array.max()} or {array.min()}, which {dtype} cannot hold")
         if array.dtype.kind == "f" and np.isnan(np.vdot(array, array)):
             bad = sorted({int(i) for i in np.argwhere(np.isnan(array))[:, 0]})
             raise InvalidActions(f"actions{where} are NaN in rows {bad}")
@@ -221,7 +230,8 @@ def row_reader(space: spaces.Space[Any], views: Views, name: FieldName) -> Calla
             full = (*name, *leaf.path)
             if leaf.numeric:
                 item = views[full][row]
-                values[leaf.path] = item.copy() if isinstance(item, np.ndarray) else item
+                scalar = isinstance(leaf.space, spaces.Discrete)
+                values[leaf.path] = item if scalar else np.array(item)  # a Box without dimensions stays an array
             else:
                 values[leaf.path] = views.objects[full][row]
         return assemble(space, values)

@@ -13,6 +13,7 @@ import os
 import select
 import time
 from collections.abc import Callable
+from typing import Literal
 
 LOOK_NS = 200_000
 LOOKS_BEFORE_YIELD = 8
@@ -25,12 +26,12 @@ _yield_core: Callable[[], object] = getattr(os, "sched_yield", lambda: time.slee
 
 
 class Waiting:
-    """One side's memory of how its last waits went."""
+    """One side's memory of how its last waits went. "auto" is the rule above; "spin" always looks, "park" never."""
 
-    __slots__ = ("_misses", "_park_next", "_spin")
+    __slots__ = ("_adapt", "_misses", "_park_next", "_spin")
 
-    def __init__(self, spin: bool) -> None:
-        self._spin = spin
+    def __init__(self, kind: Literal["auto", "spin", "park"]) -> None:
+        self._spin, self._adapt = kind != "park", kind == "auto"
         self._misses = 0
         self._park_next = 0
 
@@ -53,10 +54,17 @@ class Waiting:
             if time.perf_counter_ns() > give_up:
                 break
         self._misses += 1
-        if self._misses >= MISSES_BEFORE_PARKING:
+        if self._misses >= MISSES_BEFORE_PARKING and self._adapt:
             self._misses = 0
             self._park_next = PARKED_WAITS
         return False
+
+
+def readable(fd: int, timeout_s: float | None) -> bool:
+    """Whether `fd` has something to read (or has hung up) within the time; any number of open files is fine."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1e3))
 
 
 class Bedroom:

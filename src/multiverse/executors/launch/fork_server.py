@@ -24,6 +24,7 @@ from multiverse.contracts.errors import PreflightError
 from multiverse.executors.launch import orphan_guard
 from multiverse.executors.launch.first_steps import run_as_worker
 from multiverse.memory import platform
+from multiverse.memory.waiting import readable
 
 FORK, SPAWN = b"F", b"S"
 _STATUS = struct.Struct("<q")
@@ -45,6 +46,7 @@ class ForkServer:
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             env=environment,
+            process_group=0,  # a Ctrl-C in the terminal is for the caller, also before the server can ignore it
         )
         theirs.close()
         self._socket = ours
@@ -85,8 +87,7 @@ class ForkServer:
 
 def read_status(fd: int, timeout_s: float) -> int | None:
     """The next number on a worker's status pipe; None at its end (the server itself is gone) or after the timeout."""
-    ready, _, _ = select.select([fd], [], [], timeout_s)
-    data = os.read(fd, _STATUS.size) if ready else b""
+    data = os.read(fd, _STATUS.size) if readable(fd, timeout_s) else b""
     return _STATUS.unpack(data)[0] if len(data) == _STATUS.size else None
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import select
 import signal
 import sys
 import threading
 import time
 
 from multiverse.memory import platform
+from multiverse.memory.waiting import readable
 
 _PR_SET_PDEATHSIG = 1
 
@@ -48,7 +48,7 @@ def wait_for_end(pid: int) -> None:
         except ProcessLookupError:
             return
         try:
-            select.select([fd], [], [])
+            readable(fd, None)
         finally:
             os.close(fd)
         return
@@ -69,4 +69,17 @@ def kill_group(pid: int) -> None:
     try:
         os.killpg(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
+        pass
+
+
+def kill_group_left_by(pid: int) -> None:
+    """The same for a worker that somebody else has reaped: not if its number belongs to another process by now.
+
+    The kernel gives no number away that is still a group's: a process of that number means that the group is empty.
+    """
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        kill_group(pid)
+    except PermissionError:
         pass

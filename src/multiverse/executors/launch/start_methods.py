@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import threading
 import time
@@ -15,8 +14,12 @@ from multiverse.contracts.plan import StartMethod
 from multiverse.executors.launch import fork_server, orphan_guard
 from multiverse.executors.launch.first_steps import flush_output, run_as_worker
 from multiverse.memory import platform
+from multiverse.memory.waiting import readable
 
 START_DEADLINE_S = 60.0
+
+UNKNOWN_EXIT = 255
+"""The exit code of a worker whose end somebody else was told of: the program ignores SIGCHLD, or reaps any child."""
 
 caller_fds: set[int] = set()
 """Descriptors of ours that a forked worker must not keep: it would hide the other side's end from its owner."""
@@ -57,11 +60,9 @@ class ServedProcess:
         self._exit_code: int | None = None
 
     def exit_code(self, timeout_s: float) -> int | None:
-        if self._exit_code is None and self.sentinel >= 0:
-            ready, _, _ = select.select([self.sentinel], [], [], timeout_s)
-            if ready:
-                status = fork_server.read_status(self.sentinel, 0)
-                self._exit_code = self.LOST if status is None else status
+        if self._exit_code is None and self.sentinel >= 0 and readable(self.sentinel, timeout_s):
+            status = fork_server.read_status(self.sentinel, 0)
+            self._exit_code = self.LOST if status is None else status
         return self._exit_code
 
     def kill(self) -> None:
@@ -88,25 +89,42 @@ class ForkedProcess:
             run_as_worker(run, lambda: _let_go_of_caller(caller, from_main))
         os.close(alive_w)
         self._exit_code: int | None = None
-        if platform.has_pidfd():
-            os.close(alive_r)
-            self.sentinel = os.pidfd_open(self.pid)
-        else:
-            self.sentinel = alive_r  # ends when the child, its only writer, ends
+        self.sentinel = self._opened_sentinel(alive_r)
         caller_fds.add(self.sentinel)
+
+    def _opened_sentinel(self, alive_r: int) -> int:
+        """A descriptor of the process itself, or else the pipe: that ends when the child, its only writer, ends."""
+        if not platform.has_pidfd():
+            return alive_r
+        try:
+            pidfd = os.pidfd_open(self.pid)
+        except ProcessLookupError:  # it has ended, and somebody else has reaped it
+            return alive_r
+        os.close(alive_r)
+        return pidfd
 
     def exit_code(self, timeout_s: float) -> int | None:
         deadline = time.monotonic() + timeout_s
         while self._exit_code is None:
-            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-                orphan_guard.kill_group(self.pid)
-                _, status = os.waitpid(self.pid, 0)
-                self._exit_code = os.waitstatus_to_exitcode(status)
-            elif time.monotonic() >= deadline:
-                return None
-            else:
-                select.select([self.sentinel], [], [], max(0.0, deadline - time.monotonic()))
+            self._exit_code = self._reaped()
+            if self._exit_code is None:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    return None
+                readable(self.sentinel, left_s)
         return self._exit_code
+
+    def _reaped(self) -> int | None:
+        """Its exit code if it has ended; what its envs had started has ended then too."""
+        try:
+            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                return None
+            orphan_guard.kill_group(self.pid)  # before reaping: until then nobody else can have this number
+            _, status = os.waitpid(self.pid, 0)
+        except ChildProcessError:
+            orphan_guard.kill_group_left_by(self.pid)
+            return UNKNOWN_EXIT
+        return os.waitstatus_to_exitcode(status)
 
     def kill(self) -> None:
         if self.exit_code(0) is None:
