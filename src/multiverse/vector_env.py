@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +16,8 @@ from gymnasium.vector.utils import batch_space
 
 from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import (
-    ClosedError,
     EnvFailed,
     InvalidRequest,
-    MultiverseError,
     NothingPending,
     ReceiveTimeout,
     RemoteError,
@@ -37,6 +35,7 @@ from multiverse.executors.env_range import EnvRange
 from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host
 from multiverse.memory.space_rows import ActionWriter, BatchReader
+from multiverse.request_state import RequestState
 from multiverse.step_collector import StepCollector
 from multiverse.vector_requests import checked_ids, envs_to_reset, reset_requests
 
@@ -49,7 +48,7 @@ _alive: weakref.WeakSet[VectorEnv] = weakref.WeakSet()
 def _disown_in_child() -> None:
     """A forked copy of the program must not talk to the workers: their answers are the parent's."""
     for envs in list(_alive):
-        envs._give_up(RequestPending("this vector env belongs to the process that made it, not to a fork of it"))
+        envs._state.give_up(RequestPending("this vector env belongs to the process that made it, not to a fork of it"))
 
 
 if hasattr(os, "register_at_fork"):
@@ -95,17 +94,14 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._collector = StepCollector(executor, group, infos, on_failure)
         self._failures = executor.failures
         self._host_of = np.repeat(np.arange(len(executor.hosts)), [len(h.env_ids) for h in executor.hosts])
-        self._sent: dict[Host, Array] = {}  # env ids under way, by host
-        self._refusal: Callable[[], MultiverseError] | None = None  # why no step can be taken now
-        self._fatal: MultiverseError | None = None  # why nothing but close() can be done any more
-        self._must_reset: set[int] = set()  # envs that failed and cannot go on without a reset
+        self._state = RequestState()
         _alive.add(self)
 
     # -- Gymnasium's calls -------------------------------------------------------------------------------------
     def step(self, actions: Any, env_ids: Sequence[int] | None = None) -> Step:
         """One step of every env, or of `env_ids` only (rows in their order)."""
-        if self._refusal is not None:
-            raise self._refusal()
+        if self._state.refusal is not None:
+            raise self._state.refusal()
         if env_ids is not None:
             return self._step_some(actions, env_ids)
         if self._autoreset == "disabled":
@@ -142,7 +138,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         With `env_ids` the rows returned are theirs, in their order; otherwise the whole batch, as Gymnasium has it.
         `seed`, `options` and `tasks` may be lists with one entry for each env that is reset.
         """
-        self._refuse_unusable()
+        self._state.refuse_unusable()
         ids, options = envs_to_reset(options, env_ids, self.num_envs)
         requests = reset_requests(ids, seed, options, tasks, self.num_envs)
         self._make_way_for_reset(ids)
@@ -165,7 +161,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
         """Set an attribute: a list or tuple gives each env its own value, anything else goes to all."""
-        self._refuse_unusable()
+        self._state.refuse_unusable()
         ids = checked_ids(env_ids, self.num_envs)
         given = list(values) if isinstance(values, list | tuple) else [values] * len(ids)
         if len(given) != len(ids):
@@ -177,7 +173,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def close_extras(self, timeout_s: float | None = None, **kwargs: Any) -> None:
         """End every worker, within the time given; nothing is left running."""
-        self._refusal = lambda: ClosedError("this vector env is closed")
+        self._state.close()
         try:
             self._executor.close(timeout_s)
         finally:
@@ -204,56 +200,53 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     # -- first come, first served ------------------------------------------------------------------------------
     def send(self, actions: Any, env_ids: Sequence[int] | None = None) -> None:
         """Start a step of every env, or of `env_ids`; refused if one of their workers is still busy."""
-        self._refuse_unusable()
-        if self._refusal is not None and not self._sent:
-            raise self._refusal()
+        state = self._state
+        state.refuse_unusable()
+        if state.refusal is not None and not state.sent:
+            raise state.refusal()
         ids = checked_ids(env_ids, self.num_envs)
         parts = self._by_host(ids)
-        failed = self._must_reset.intersection(ids.tolist())
-        if failed:
-            raise self._reset_required()
-        busy = [h for h in parts if h in self._sent or h.pending]
-        if busy:
-            raise RequestPending(f"{self._names(busy)} still under way: receive them before sending them more")
+        if state.must_reset.intersection(ids.tolist()):
+            raise state.reset_required()
+        state.refuse_busy(parts, "receive them before sending them more")
         if self._autoreset == "disabled":
             self._refuse_ended(ids)
         self._actions.write(actions, ids, len(ids))
         for host in parts:  # theirs alone: another worker may just be reading its own
             self._stepping[host.env_ids.start : host.env_ids.stop] = False
         self._stepping[ids] = True
-        self._sent.update({host: np.sort(ids[where]) for host, where in parts.items()})
-        self._refusal = self._pending_step
+        state.send({host: np.sort(ids[where]) for host, where in parts.items()})
         try:
             self._executor.post_step({host: len(where) < len(host.env_ids) for host, where in parts.items()})
-            self._failures.steps_sent += len(ids)
-        except BaseException:  # Ctrl-C: whoever was not asked is not under way
-            self._sent = {host: sent for host, sent in self._sent.items() if host.pending}
-            self._refusal = self._pending_step if self._sent else None
+        except BaseException:
+            state.keep_only(self._executor.pending)
             raise
+        self._failures.steps_sent += len(ids)
 
     def receive(self, min_envs: int | None = None, timeout_s: float | None = None) -> StepBatch:
         """The envs that are ready, at least `min_envs` of those sent (None: all), in ascending order.
 
         Envs that share a worker arrive together. After a timeout everything stays pending: receive again.
         """
-        self._refuse_unusable()
-        if not self._sent:
-            raise self._refusal() if self._refusal else NothingPending("nothing was sent: call send() first")
+        self._state.refuse_unusable()
+        state = self._state
+        if not state.sent:
+            raise state.refusal() if state.refusal else NothingPending("nothing was sent: call send() first")
         if min_envs is not None and min_envs < 1:
             raise InvalidRequest(f"min_envs={min_envs}: at least 1")
-        sizes = {host: len(ids) for host, ids in self._sent.items()}
+        sizes = {host: len(ids) for host, ids in state.sent.items()}
         total = sum(sizes.values())
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         done = self._guarded(lambda: self._executor.wait(sizes, min(min_envs or total, total), deadline))
         if not done:
             raise ReceiveTimeout(
-                f"{self._names(list(self._sent))} not answered within {timeout_s} s and still under way: receive() "
-                "again, or reset() or close()"
+                f"{state.names(list(state.sent))} still under way after {timeout_s} s: receive() again, or reset() "
+                "or close()"
             )
         return self._received(sorted(done, key=lambda host: host.env_ids.start))
 
     def _received(self, done: Sequence[Host]) -> StepBatch:
-        ids = np.concatenate([self._sent[host] for host in done])
+        ids = np.concatenate([self._state.sent[host] for host in done])
         flags = 0
         for host in done:
             flags |= host.flags()
@@ -263,7 +256,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 infos = self._guarded(lambda: self._collector.collect(done, flags, ids))
             except EnvFailed as error:
                 self._settle(done)
-                self._require_reset(error.env_ids)
+                self._state.require_reset(error.env_ids)
                 raise
         batch = self._batch(ids, infos)
         self._settle(done)
@@ -273,9 +266,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _settle(self, done: Sequence[Host]) -> None:
         self._executor.settle(done)
-        for host in done:
-            del self._sent[host]
-        self._refusal = self._pending_step if self._sent else self._reset_required if self._must_reset else None
+        self._state.settle(done)
 
     # -- what it knows -----------------------------------------------------------------------------------------
     @property
@@ -325,13 +316,12 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         executor = self._executor
         if isinstance(error, EnvFailed):
             executor.settle(executor.hosts)
-            self._require_reset(error.env_ids)
+            self._state.require_reset(error.env_ids)
         elif isinstance(error, WorkerDied) or executor.broken:
-            self._give_up(error)
+            self._state.give_up(error)
         elif executor.complete_step(number_before):
             self._failures.steps_sent += self.num_envs
-            self._sent = {host: np.array(host.env_ids) for host in executor.hosts}
-            self._refusal = self._pending_step
+            self._state.send({host: np.array(host.env_ids) for host in executor.hosts})
 
     def _batch(self, ids: Array, infos: Infos) -> StepBatch:
         contiguous = len(ids) == ids[-1] - ids[0] + 1
@@ -349,26 +339,16 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             infos=infos,
         )
 
-    def _require_reset(self, env_ids: Iterable[int]) -> None:
-        self._must_reset.update(env_ids)
-        self._refusal = self._reset_required
-
-    def _reset_required(self) -> MultiverseError:
-        failed = sorted(self._must_reset)
-        return RequestPending(f"envs {failed} have failed: reset(env_ids={failed}), reset() or close()")
-
     # -- inside: resets ----------------------------------------------------------------------------------------
     def _make_way_for_reset(self, ids: Array) -> None:
         """A whole reset forgets what is under way; a partial one may not take other envs' steps with it."""
-        parts = self._by_host(ids)
-        busy = [h for h in parts if h.pending]
-        if busy and len(ids) < self.num_envs:
-            raise RequestPending(f"{self._names(busy)} still under way: receive them before resetting some of them")
-        if len(ids) == self.num_envs:
+        if len(ids) < self.num_envs:
+            self._state.refuse_busy(self._by_host(ids), "receive them before resetting some of them")
+        else:
             for host, extras in self._guarded(self._executor.discard_pending):
                 self._collector.learn_from(host, extras)
-            self._failures.steps_discarded += sum(len(ids) for ids in self._sent.values())
-            self._sent.clear()
+            self._failures.steps_discarded += sum(len(ids) for ids in self._state.sent.values())
+            self._state.sent.clear()
         self._collector.forget_lost()
 
     def _run_reset(self, ids: Array, requests: dict[int, ResetRequest], rows: Array) -> Infos:
@@ -386,10 +366,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 self._executor.keep_objects(host, extras)
             arguments = {host: a for host, a in arguments.items() if host not in results}  # lost on the way, replaced
         if failures:
-            self._require_reset(failure.env_id for failure in failures if failure.env_id is not None)
+            self._state.require_reset(failure.env_id for failure in failures if failure.env_id is not None)
             raise EnvFailed("raised in reset", next(iter(results)).worker, failures)
-        self._must_reset.difference_update(ids.tolist())
-        self._refusal = self._pending_step if self._sent else self._reset_required if self._must_reset else None
+        self._state.must_reset.difference_update(ids.tolist())
+        self._state.refresh()
         self._collector.remember(ids)
         merged: Infos = {}
         for row, env_id in enumerate(rows.tolist()):
@@ -404,14 +384,14 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         for host, error in errors.items():
             if host not in self._executor.lost:
                 if isinstance(error, WorkerDied):
-                    self._give_up(error)
+                    self._state.give_up(error)
                 raise error
         self._collector.forget_lost()
         return results  # type: ignore[no-any-return]
 
     # -- inside: who runs what ---------------------------------------------------------------------------------
     def _on_envs(self, env_ids: Sequence[int] | None, function: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
-        self._refuse_unusable()
+        self._state.refuse_unusable()
         ids = checked_ids(env_ids, self.num_envs)
         parts = self._by_host(ids)
         calls = {host: (ids[where].tolist(), *arguments) for host, where in parts.items()}
@@ -425,14 +405,12 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _run(
         self, function: Callable[..., Any], arguments: Mapping[Host, tuple[Any, ...]], timeout_s: float | None
     ) -> dict[Host, Any]:
-        busy = [h for h in arguments if h.pending]
-        if busy:
-            raise RequestPending(f"{self._names(busy)} still under way: receive them first")
+        self._state.refuse_busy(arguments, "receive them, or reset() or close(), first")
         try:
             results: dict[Host, Any] = self._guarded(lambda: self._executor.run(function, arguments, timeout_s))
         finally:
             if self._executor.lost:  # replaced, but what their envs were in the middle of is gone
-                self._require_reset(env_id for host in self._executor.lost for env_id in host.env_ids)
+                self._state.require_reset(env_id for host in self._executor.lost for env_id in host.env_ids)
                 self._collector.forget_lost()
         return results
 
@@ -443,9 +421,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         except BaseException as error:
             lost_for_good = isinstance(error, WorkerDied) and not self._executor.lost
             if lost_for_good or self._executor.broken:
-                self._give_up(error)
-            elif self._refusal is None and self._executor.pending:  # a deadline passed, or Ctrl-C
-                self._refusal = self._pending_call
+                self._state.give_up(error)
+            elif self._executor.pending:
+                self._state.cut_call()
             raise
 
     def _by_host(self, ids: Array) -> dict[Host, Array]:
@@ -453,43 +431,11 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         hosts = self._host_of[ids]
         return {self._executor.hosts[h]: np.flatnonzero(hosts == h) for h in np.unique(hosts).tolist()}
 
-    # -- inside: what may not be done now ----------------------------------------------------------------------
-    def _refuse_unusable(self) -> None:
-        if self.closed:
-            raise ClosedError("this vector env is closed")
-        if self._fatal is not None:
-            raise self._fatal
-
     def _refuse_ended(self, ids: Array) -> None:
         """Without autoreset an episode that is over must be reset before its env's next step."""
         over = ids[self._terminated[ids] | self._truncated[ids]].tolist()
         if over:
             raise InvalidRequest(f"the episodes of envs {over} are over: reset(env_ids={over}) first")
-
-    def _pending_step(self) -> MultiverseError:
-        return RequestPending(
-            f"{self._names(list(self._sent))} still under way: only receive(), reset() or close() may follow"
-        )
-
-    def _pending_call(self) -> MultiverseError:
-        return RequestPending("the last call was interrupted and is still under way: reset() or close()")
-
-    def _give_up(self, error: BaseException) -> None:
-        """A lost worker's envs cannot be brought back: only close() is left."""
-        if isinstance(error, WorkerDied):
-            error = WorkerDied(error.worker, error.env_ids, error.cause, "close() this vector env and make a new one")
-        elif not isinstance(error, MultiverseError):
-            error = RequestPending("interrupted while a lost worker was being replaced: close() and make a new one")
-        self._fatal = error
-        self._refusal = self._lost
-
-    def _lost(self) -> MultiverseError:
-        assert self._fatal is not None
-        return self._fatal
-
-    def _names(self, hosts: Sequence[Host]) -> str:
-        ids = sorted(int(i) for host in hosts for i in self._sent.get(host, np.array(host.env_ids)))
-        return f"env {ids[0]} is" if len(ids) == 1 else f"envs {ids} are"
 
 
 def _reordered(infos: Infos, order: Array) -> Infos:

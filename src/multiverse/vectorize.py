@@ -103,7 +103,8 @@ def make_vec(
     else:
         plan = _checked_plan(plan, len(each), executor, workers, start_method, waiting)
         executor, why = _where_windows_work(each, plan.executor)
-        plan = plan if executor == plan.executor else decide(executor, None, None, "auto", each)
+        if executor != plan.executor:
+            plan = decide(executor, None, None, waiting, each)
     plan = replace(plan, why=why) if why else plan
     running, description = assemble.start(plan, each, autoreset, infos, reset_plan, on_failure=on_failure)
     if description.metadata.get("in_process") and plan.executor != "serial":
@@ -190,8 +191,7 @@ def _where_windows_work(each: list[Recipe], executor: ExecutorName) -> tuple[Exe
     """A window belongs to the process that the user looks at."""
     if not any(r.kwargs.get("render_mode") == "human" for r in each):
         return executor, ""
-    if executor not in ("auto", "serial"):
-        log.warning("render_mode='human' opens a window: running serial instead of %s", executor)
-    elif executor == "auto":
-        log.warning("render_mode='human' opens a window: running serial")
+    if executor != "serial":
+        instead = "" if executor == "auto" else f" instead of {executor}"
+        log.warning("render_mode='human' opens a window: running serial%s", instead)
     return "serial", "a human window means serial"

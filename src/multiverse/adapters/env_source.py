@@ -116,7 +116,7 @@ def _from_string(text: str) -> Source:
     if callable(found):
         return found  # type: ignore[no-any-return]
     try:
-        return gymnasium.spec(text)
+        return gymnasium.spec(name)  # as in Gymnasium, the module may be one that registers the id
     except gymnasium.error.Error as error:
         neither = f"module {module_name!r} has no callable {name!r}, and Gymnasium says: " if colon else ""
         raise InvalidRequest(f"env={text!r}: {neither}{error}") from error

@@ -50,6 +50,13 @@ class GymnasiumEnv:
         if name == "step":
             self.step = _stepper(self._env, self._row)
 
+    def classes(self) -> list[type]:
+        found, env = [type(self._env)], self._env
+        while isinstance(env, gymnasium.Wrapper):
+            env = env.env
+            found.append(type(env))
+        return found
+
     def render(self) -> Any:
         return self._env.render()
 

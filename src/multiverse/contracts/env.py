@@ -68,6 +68,9 @@ class Env(Protocol):
     def set_attr(self, name: str, value: Any) -> None:
         """Set an attribute where the foreign env (or the wrapper that has it) keeps it."""
 
+    def classes(self) -> list[type]:
+        """The foreign env's class and those of its wrappers."""
+
     def render(self) -> Any: ...
 
     def close(self) -> None: ...

@@ -87,7 +87,7 @@ Connected = tuple[Views, WorkerMailbox, bool]
 # -- a worker process ------------------------------------------------------------------------------------------
 def main(fds: list[int]) -> int:
     """The whole life of a served worker process; its assignment arrives by pipe."""
-    link = PipeLink(Connection(fds[0]))
+    link = PipeLink(Connection(fds[0]), by_name_first=True)
     try:
         _, (surroundings, assignment_bytes) = link.receive()
         try:
@@ -135,6 +135,7 @@ def work(assignment: Assignment, link: Link, connect: Callable[[Any], Connected]
     except Exception as error:
         link.send(RemoteError.of(error))
         return
+    _give_classes_their_place(envs)
     failures: list[RemoteError] = []
     try:
         link.send_packed(_packed(link, describe(envs)), 0)
@@ -145,6 +146,15 @@ def work(assignment: Assignment, link: Link, connect: Callable[[Any], Connected]
     finally:
         failures = envs.close()
     link.send(failures, mailbox.sequence)
+
+
+def _give_classes_their_place(envs: EnvRange) -> None:
+    """Classes of the caller's `__main__` came here by value; by their name there they can travel back."""
+    main_module = sys.modules["__main__"]
+    for env in envs.envs:
+        for cls in env.classes():
+            if cls.__module__ == "__main__" and "." not in cls.__qualname__ and not hasattr(main_module, cls.__name__):
+                setattr(main_module, cls.__name__, cls)
 
 
 def describe(envs: EnvRange) -> Described:

@@ -51,14 +51,22 @@ class Link(Protocol):
 class PipeLink:
     """Between processes. Once a message was cut in two, nothing on the pipe can be trusted: the link stays broken."""
 
-    def __init__(self, connection: Connection[Any, Any]) -> None:
+    def __init__(self, connection: Connection[Any, Any], by_name_first: bool = False) -> None:
         self._connection = connection
+        self._by_name_first = by_name_first
         self._broken = False
 
     def fileno(self) -> int:
         return self._connection.fileno()
 
     def pack(self, message: Any) -> bytes:
+        """By value what only we have. A worker's way back is by name first: cloudpickle would write its copy of a
+        class of the caller's over the original."""
+        if self._by_name_first:
+            try:
+                return pickle.dumps(message)
+            except Exception:
+                pass
         return cloudpickle.dumps(message)  # type: ignore[no-any-return]
 
     def send(self, message: Any, number: int = 0) -> None:

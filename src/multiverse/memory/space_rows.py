@@ -52,7 +52,8 @@ def _array_writer(target: Array, name: FieldName) -> Write:
             raise ValueError(f"{_called(name)} has shape {array.shape}, its space says {shape}")
         if array.dtype.kind in "iu" and dtype.kind in "iu" and array.dtype != dtype and array.size:
             if not _fits(array, dtype):
-                raise ValueError(f"{_called(name)} holds {array.max()}, which does not fit its space's {dtype}")
+                worst = array.min() if array.min() < np.iinfo(dtype).min else array.max()
+                raise ValueError(f"{_called(name)} holds {worst}, which does not fit its space's {dtype}")
             copy(target, array, casting="unsafe")
             return
         try:
