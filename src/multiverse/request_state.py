@@ -17,6 +17,7 @@ class RequestState:
     def __init__(self) -> None:
         self.sent: dict[Host, Array] = {}  # env ids under way, by host
         self.must_reset: set[int] = set()  # envs that failed and cannot go on without a reset
+        self.cut = False  # a call other than a step was cut short
         self.fatal: MultiverseError | None = None  # why nothing but close() can be done any more
         self.refusal: Callable[[], MultiverseError] | None = None  # why no step can be taken now
 
@@ -31,14 +32,25 @@ class RequestState:
         self.refresh()
 
     def settle(self, hosts: Sequence[Host]) -> None:
-        for host in hosts:
-            del self.sent[host]
+        self.sent = {host: ids for host, ids in self.sent.items() if host not in hosts}
         self.refresh()
 
     def refresh(self) -> None:
-        """Back to what is under way or must be reset; an interrupted call is over."""
-        if self.fatal is None:
-            self.refusal = self.pending_step if self.sent else self.reset_required if self.must_reset else None
+        """Derive the refusal from everything else: an interrupt between two changes leaves nothing inconsistent."""
+        if self.fatal is not None:
+            self.refusal = self._lost
+        elif self.sent:
+            self.refusal = self.pending_step
+        elif self.cut:
+            self.refusal = self._pending_call
+        else:
+            self.refusal = self.reset_required if self.must_reset else None
+
+    def refuse_step(self) -> None:
+        """Called when there seems to be a refusal: look again, then raise it."""
+        self.refresh()
+        if self.refusal is not None:
+            raise self.refusal()
 
     def require_reset(self, env_ids: Iterable[int]) -> None:
         self.must_reset.update(env_ids)
@@ -46,8 +58,13 @@ class RequestState:
 
     def cut_call(self) -> None:
         """A call was interrupted, or its deadline passed; its answer is still to come."""
-        if self.refusal is None:
-            self.refusal = self._pending_call
+        self.cut = True
+        self.refresh()
+
+    def reset_done(self, env_ids: Iterable[int], whole: bool) -> None:
+        self.must_reset.difference_update(env_ids)
+        self.cut = self.cut and not whole
+        self.refresh()
 
     def give_up(self, error: BaseException) -> None:
         """A lost worker's envs cannot be brought back: only close() is left."""
@@ -55,8 +72,8 @@ class RequestState:
             error = WorkerDied(error.worker, error.env_ids, error.cause, "close() this vector env and make a new one")
         elif not isinstance(error, MultiverseError):
             error = RequestPending("interrupted while a lost worker was being replaced: close() and make a new one")
-        fatal = self.fatal = error
-        self.refusal = lambda: fatal
+        self.fatal = error
+        self.refresh()
 
     def close(self) -> None:
         self.give_up(ClosedError("this vector env is closed"))
@@ -79,6 +96,10 @@ class RequestState:
     def reset_required(self) -> MultiverseError:
         failed = sorted(self.must_reset)
         return RequestPending(f"envs {failed} have failed: reset(env_ids={failed}), reset() or close()")
+
+    def _lost(self) -> MultiverseError:
+        assert self.fatal is not None
+        return self.fatal
 
     def _pending_call(self) -> MultiverseError:
         return RequestPending("the last call was cut short and is still under way: reset() or close()")

@@ -101,7 +101,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def step(self, actions: Any, env_ids: Sequence[int] | None = None) -> Step:
         """One step of every env, or of `env_ids` only (rows in their order)."""
         if self._state.refusal is not None:
-            raise self._state.refusal()
+            self._state.refuse_step()
         if env_ids is not None:
             return self._step_some(actions, env_ids)
         if self._autoreset == "disabled":
@@ -203,7 +203,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         state = self._state
         state.refuse_unusable()
         if state.refusal is not None and not state.sent:
-            raise state.refusal()
+            state.refuse_step()
         ids = checked_ids(env_ids, self.num_envs)
         parts = self._by_host(ids)
         if state.must_reset.intersection(ids.tolist()):
@@ -215,8 +215,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         for host in parts:  # theirs alone: another worker may just be reading its own
             self._stepping[host.env_ids.start : host.env_ids.stop] = False
         self._stepping[ids] = True
-        state.send({host: np.sort(ids[where]) for host, where in parts.items()})
         try:
+            state.send({host: np.sort(ids[where]) for host, where in parts.items()})
             self._executor.post_step({host: len(where) < len(host.env_ids) for host, where in parts.items()})
         except BaseException:
             state.keep_only(self._executor.pending)
@@ -231,7 +231,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._state.refuse_unusable()
         state = self._state
         if not state.sent:
-            raise state.refusal() if state.refusal else NothingPending("nothing was sent: call send() first")
+            state.refuse_step()
+            raise NothingPending("nothing was sent: call send() first")
         if min_envs is not None and min_envs < 1:
             raise InvalidRequest(f"min_envs={min_envs}: at least 1")
         sizes = {host: len(ids) for host, ids in state.sent.items()}
@@ -348,7 +349,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             for host, extras in self._guarded(self._executor.discard_pending):
                 self._collector.learn_from(host, extras)
             self._failures.steps_discarded += sum(len(ids) for ids in self._state.sent.values())
-            self._state.sent.clear()
+            self._state.sent = {}
         self._collector.forget_lost()
 
     def _run_reset(self, ids: Array, requests: dict[int, ResetRequest], rows: Array) -> Infos:
@@ -368,8 +369,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if failures:
             self._state.require_reset(failure.env_id for failure in failures if failure.env_id is not None)
             raise EnvFailed("raised in reset", next(iter(results)).worker, failures)
-        self._state.must_reset.difference_update(ids.tolist())
-        self._state.refresh()
+        self._state.reset_done(ids.tolist(), whole=len(ids) == self.num_envs)
         self._collector.remember(ids)
         merged: Infos = {}
         for row, env_id in enumerate(rows.tolist()):
@@ -422,7 +422,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             lost_for_good = isinstance(error, WorkerDied) and not self._executor.lost
             if lost_for_good or self._executor.broken:
                 self._state.give_up(error)
-            elif self._executor.pending:
+            elif any(host not in self._state.sent for host in self._executor.pending):
                 self._state.cut_call()
             raise
 

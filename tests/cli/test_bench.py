@@ -40,16 +40,11 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert auto[1] in ("(serial)", "(hybrid)", "(hybrid,")
 
 
-def test_progress_has_a_line_for_every_measurement(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_has_a_line_for_every_round(capsys: pytest.CaptureFixture[str]) -> None:
     main(["bench", "CartPole-v1", "--num-envs", "1", "--executors", "serial", *QUICK])
-    assert capsys.readouterr().err.splitlines() == [
-        "[1/6] round 1 of 2: the machine's limit",
-        "[2/6] round 1 of 2: plain loop",
-        "[3/6] round 1 of 2: serial, 1 env",
-        "[4/6] round 2 of 2: the machine's limit",
-        "[5/6] round 2 of 2: plain loop",
-        "[6/6] round 2 of 2: serial, 1 env",
-    ]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert "round 1 of 2" in lines[0] and "round 2 of 2" in lines[1]
 
 
 def test_json_is_all_of_the_output(capsys: pytest.CaptureFixture[str]) -> None:

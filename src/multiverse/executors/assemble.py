@@ -135,6 +135,8 @@ class _Start:
 
     def _start_workers(self) -> None:
         if not self.processes:
+            if self.assignments:
+                preflight.check_threads(len(self.assignments))
             self.workers = [start_thread(a) for a in self.assignments]
             return
         method = self.plan.start_method or "forkserver"

@@ -81,7 +81,8 @@ class LocalHost:
 
     def extras(self) -> Extras:
         if self._extras[0] != self.asked:
-            self._extras = (self.asked, self._envs.take_extras())
+            with HeldInterrupts():
+                self._extras = (self.asked, self._envs.take_extras())
         return self._extras[1]
 
     def discard(self) -> Extras:
@@ -173,7 +174,8 @@ class WorkerHost:
     def extras(self) -> Extras:
         """What a step has to say beyond the block; read once, and kept for whoever asks again."""
         if self._extras[0] != self.asked:
-            self._extras = (self.asked, self._read_extras())
+            with HeldInterrupts():  # read and kept, or neither
+                self._extras = (self.asked, self._read_extras())
         return self._extras[1]
 
     def _read_extras(self) -> Extras:
@@ -187,11 +189,12 @@ class WorkerHost:
 
     def finish_run(self) -> Any:
         failed = self.flags() & FAILED
-        try:
-            result = self._receive(self.asked)
-        except Unreadable as error:
-            failed, result = FAILED, RemoteError.of(error)
-        self.collected = self.asked
+        with HeldInterrupts():
+            try:
+                result = self._receive(self.asked)
+            except Unreadable as error:
+                failed, result = FAILED, RemoteError.of(error)
+            self.collected = self.asked
         if failed:
             raise EnvFailed(f"raised in {self._function}", self.worker, [result])
         return result
@@ -254,6 +257,7 @@ class WorkerHost:
         self._end(0.0)
 
     def _last_word(self, deadline: float) -> list[RemoteError]:
+        in_a_hurry = time.monotonic() >= deadline
         while self.link.poll(max(0.0, deadline - time.monotonic())):
             try:
                 number, word = self.link.receive()
@@ -263,7 +267,8 @@ class WorkerHost:
                 continue
             if number == self._closing:
                 return list(word)
-        log.warning("worker %d (envs %s) has not closed its envs in time", self.worker, describe_ids(self.env_ids))
+        if not in_a_hurry:
+            log.warning("worker %d (envs %s) has not closed its envs in time", self.worker, describe_ids(self.env_ids))
         return []
 
     def _end(self, deadline: float) -> None:

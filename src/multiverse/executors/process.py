@@ -59,6 +59,8 @@ class ProcessLife:
         code = self.process.exit_code(1.0)
         if code is None:
             return "closed its connection but lives on"
+        if code == start_methods.UNKNOWN_EXIT:
+            return "ended with code 255, or unseen (does the program ignore SIGCHLD, or reap any child?)"
         if code < 0:
             try:
                 name = signal.Signals(-code).name

@@ -1,0 +1,84 @@
+"""Whatever a user may write as `env` becomes one recipe per env, or a plain word about what it should be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import pytest
+
+import multiverse as mv
+from multiverse.adapters.env_source import recipes
+from tests.envs import Walk
+
+
+def lengths(source: Any, num_envs: int | None = 2, **options: Any) -> tuple[int, ...]:
+    with mv.make_vec(source, num_envs, "serial", **options) as envs:
+        return envs.get_attr("length")
+
+
+def test_an_id_a_spec_a_callable_and_a_place_in_a_module_all_do() -> None:
+    assert lengths("tests/Walk-v0") == (5, 5)
+    assert lengths(gymnasium.spec("tests/Walk-v0")) == (5, 5)
+    assert lengths(Walk) == (5, 5)
+    assert lengths(lambda: Walk(length=3)) == (3, 3)
+    assert lengths("tests.envs:Walk") == (5, 5)
+    assert lengths([Walk, lambda: Walk(length=2)], None) == (5, 2)
+
+
+def test_an_id_may_name_the_module_that_registers_it_as_in_gymnasium() -> None:
+    assert gymnasium.make("tests.envs:tests/Walk-v0").get_wrapper_attr("length") == 5
+    assert lengths("tests.envs:tests/Walk-v0") == (5, 5)
+
+
+def test_without_a_number_there_is_one_env() -> None:
+    assert lengths(Walk, None) == (5,)
+
+
+def test_kwargs_go_to_whatever_builds_the_env() -> None:
+    for source in ("tests/Walk-v0", "tests.envs:Walk", Walk):
+        assert lengths(source, env_kwargs={"length": 8}) == (8, 8)
+        assert lengths(source, env_kwargs=[{"length": 8}, {}]) == (8, 5)
+
+
+def test_wrappers_are_applied_in_order() -> None:
+    first = gymnasium.wrappers.TimeLimit
+    with mv.make_vec(Walk, 1, "serial", wrappers=[lambda e: first(e, 3), gymnasium.wrappers.TimeAwareObservation]) as e:
+        assert e.single_observation_space.shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("source", "num_envs", "said"),
+    [
+        ("NoSuchEnv-v0", 2, "NoSuchEnv"),
+        ("CartPole-v77", 2, "CartPole"),
+        ("no_such_module_at_all:make", 2, "no_such_module_at_all"),
+        ([], None, "empty"),
+        ([Walk, Walk], 3, "2 env factories for num_envs=3"),
+        (Walk(), 2, "each copy needs its own"),
+        (17, 2, "expected a Gymnasium id"),
+        ([Walk, 17], None, "expected a Gymnasium id"),
+    ],
+)
+def test_what_is_no_env_is_refused_in_plain_words(source: Any, num_envs: int | None, said: str) -> None:
+    with pytest.raises(mv.InvalidRequest, match=said):
+        mv.make_vec(source, num_envs, "serial")
+
+
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [
+        (lambda: None, "NoneType, which is not a gymnasium.Env"),
+        (lambda: gymnasium.vector.SyncVectorEnv([Walk]), "is a vector env already"),
+    ],
+)
+def test_a_factory_that_builds_something_else_is_told_so(factory: Any, said: str) -> None:
+    with pytest.raises(mv.MultiverseError, match=said):
+        mv.make_vec(factory, 2, "serial")
+
+
+def test_a_recipe_has_its_own_kwargs() -> None:
+    given: dict[str, Any] = {"length": 3}
+    one, other = recipes(Walk, 2, given, None)
+    given["length"] = 99
+    assert (one.kwargs, other.kwargs) == ({"length": 3}, {"length": 3})

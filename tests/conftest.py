@@ -1,0 +1,29 @@
+"""For every test: a guard against hanging."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+from collections.abc import Iterator
+
+import pytest
+
+HANG_AFTER_S = 120
+
+_stderr = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_stderr] = os.dup(2)  # while pytest does not capture
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    os.close(config.stash[_stderr])
+
+
+@pytest.fixture(autouse=True)
+def no_test_hangs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Shows where every thread stands, and ends the whole run, if a test takes too long."""
+    faulthandler.dump_traceback_later(HANG_AFTER_S, exit=True, file=request.config.stash[_stderr])
+    yield
+    faulthandler.cancel_dump_traceback_later()

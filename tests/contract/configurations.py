@@ -1,0 +1,93 @@
+"""Every way to run a vector env: the contract suite runs over all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import pytest
+
+import multiverse as mv
+from multiverse.executors.assemble import ranges
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One way; `num_envs` is what most tests use."""
+
+    name: str
+    executor: Any
+    workers: int | None = None
+    start_method: Any = None
+    num_envs: int = 4
+
+    def __str__(self) -> str:
+        return self.name
+
+    def make(self, env: Any, num_envs: int | None = None, **options: Any) -> mv.VectorEnv:
+        given = {"workers": self.workers, "start_method": self.start_method, **options}
+        if isinstance(env, list):
+            num_envs = None
+        elif num_envs is None:
+            num_envs = self.num_envs
+        return mv.make_vec(env, num_envs, self.executor, **given)
+
+    @property
+    def ranges(self) -> list[range]:
+        """The envs of each host, in order."""
+        own_share = self.executor in ("serial", "hybrid")
+        return ranges(self.num_envs, (self.workers or 0) + own_share)
+
+    @property
+    def has_workers(self) -> bool:
+        return self.executor != "serial"
+
+    @property
+    def has_processes(self) -> bool:
+        return self.executor in ("process", "hybrid")
+
+    @property
+    def last_range(self) -> range:
+        """The envs of the last host: a worker, wherever there are any."""
+        return self.ranges[-1]
+
+
+SERIAL = Configuration("serial", "serial")
+THREAD = Configuration("thread", "thread", 2)
+FORKSERVER = Configuration("forkserver", "process", 2, "forkserver")
+FORK = Configuration("fork", "process", 2, "fork")
+SPAWN = Configuration("spawn", "process", 2, "spawn")
+HYBRID = Configuration("hybrid", "hybrid", 1, "forkserver")
+UNEVEN = Configuration("uneven", "hybrid", 3, "forkserver", num_envs=5)
+
+ALL = [SERIAL, THREAD, FORKSERVER, FORK, SPAWN, HYBRID, UNEVEN]
+WITH_WORKERS = [c for c in ALL if c.has_workers]
+WITH_PROCESSES = [c for c in ALL if c.has_processes]
+WITHOUT_SPAWN = [c for c in ALL if c is not SPAWN]
+"""Fresh interpreters take half a second each: left out where only the envs' results are looked at."""
+DISTINCT = [SERIAL, THREAD, FORKSERVER, HYBRID]
+"""One of each executor: where the start method makes no difference."""
+
+
+def over(configurations: list[Configuration]) -> Any:
+    """The `config` fixture of a module that does not need all of them."""
+
+    @pytest.fixture(params=configurations, ids=str)
+    def config(request: pytest.FixtureRequest) -> Configuration:
+        return request.param
+
+    return config
+
+
+def gymnasiums_own(env: Any, num_envs: int, autoreset: str = "next_step", **options: Any) -> Any:
+    """The reference: Gymnasium's serial vector env. `env`: an id, a callable, or a list of callables."""
+    if isinstance(env, str):
+        env_id = env
+
+        def env() -> Any:
+            return gymnasium.make(env_id)
+
+    makers = env if isinstance(env, list) else [env] * num_envs
+    mode = gymnasium.vector.AutoresetMode[autoreset.upper()]
+    return gymnasium.vector.SyncVectorEnv(makers, autoreset_mode=mode, **options)

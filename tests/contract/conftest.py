@@ -1,0 +1,57 @@
+"""The configuration under test, vector envs that are closed afterwards, and a look for what a test left behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from multiverse.executors.launch import fork_server
+from tests.contract.configurations import ALL, Configuration
+from tests.fault_envs import Gate
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture(params=ALL, ids=str)
+def config(request: pytest.FixtureRequest) -> Configuration:
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """No worker process and no thread outlives the test that made it."""
+    threads = set(threading.enumerate())
+    yield
+    assert worker_processes() == []
+    assert [t.name for t in threading.enumerate() if t not in threads and t.is_alive()] == []
+
+
+@pytest.fixture
+def make(config: Configuration) -> Iterator[Make]:
+    """`make_vec` for the configuration under test; what it made is closed at the end."""
+    made = []
+
+    def make_and_remember(env: Any, num_envs: int | None = None, **options: Any) -> Any:
+        envs = config.make(env, num_envs, **options)
+        made.append(envs)
+        return envs
+
+    yield make_and_remember
+    for envs in made:
+        envs.close()
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    return Gate(tmp_path / "gate")
+
+
+def worker_processes() -> list[psutil.Process]:
+    """All our descendants but the fork server, of which one may stay until the program ends."""
+    server = fork_server._server
+    return [p for p in psutil.Process().children(recursive=True) if server is None or p.pid != server.pid]

@@ -1,0 +1,135 @@
+"""Who owns the arrays: results are the caller's, actions are the env's, views are views."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from tests.contract.configurations import DISTINCT, SERIAL, WITHOUT_SPAWN, Configuration, over
+from tests.contract.conftest import Make
+from tests.contract.runs import actions
+from tests.envs import AnySpace, KeepsAction, MutatesItsObservation, RichInfos, Walk
+from tests.equality import assert_same, same
+from tests.space_catalogue import catalogue
+
+config = over(WITHOUT_SPAWN)
+
+
+def test_a_step_never_changes_what_an_earlier_one_returned(make: Make, config: Configuration) -> None:
+    envs = make([lambda i=i: RichInfos(index=i) for i in range(config.num_envs)], autoreset="same_step")
+    results = [envs.reset(seed=3)]
+    kept = [copy.deepcopy(results[0])]
+    for k in range(7):
+        results.append(envs.step(actions(range(config.num_envs), k) % 2))
+        kept.append(copy.deepcopy(results[-1]))
+    envs.reset()
+    assert_same(results, kept)
+
+
+@pytest.mark.parametrize("name", ["dict_mixed", "nested", "sequence"])
+def test_nested_observations_are_the_callers_too(make: Make, config: Configuration, name: str) -> None:
+    envs = make(lambda: AnySpace(catalogue()[name], spaces.Discrete(2)))
+    first, _ = envs.reset(seed=3)
+    kept = copy.deepcopy(first)
+    envs.step(np.zeros(config.num_envs, np.int64))
+    assert_same(first, kept)
+
+
+def test_an_observation_object_that_the_env_writes_over_stays_as_it_was(make: Make, config: Configuration) -> None:
+    envs = make(MutatesItsObservation)
+    first, _ = envs.reset(seed=3)
+    kept = copy.deepcopy(first)
+    envs.step(np.zeros(config.num_envs, np.int64))
+    assert_same(first, kept)
+
+
+def test_without_copy_observations_are_views_of_the_newest_step(make: Make, config: Configuration) -> None:
+    envs = make(Walk, copy=False)
+    first, _ = envs.reset(seed=3)
+    before = first.copy()
+    second, *_ = envs.step(actions(range(config.num_envs), 0))
+    assert np.shares_memory(first, second)
+    assert not same(first, before)
+    assert_same(first, second)
+
+
+def test_without_copy_values_are_the_same_as_with(make: Make, config: Configuration) -> None:
+    viewing, copying = make(Walk, copy=False), SERIAL.make(Walk, config.num_envs)
+    assert_same(viewing.reset(seed=3), copying.reset(seed=3))
+    for k in range(8):
+        batch = actions(range(config.num_envs), k)
+        assert_same(viewing.step(batch), copying.step(batch))
+    copying.close()
+
+
+def test_without_infos_nothing_but_final_observations_is_left(make: Make, config: Configuration) -> None:
+    envs = make([lambda i=i: RichInfos(index=i) for i in range(config.num_envs)], infos=False, autoreset="same_step")
+    assert envs.reset(seed=3)[1] == {}
+    for k in range(6):
+        *_, terminated, _, infos = envs.step(np.zeros(config.num_envs, np.int64))
+        if not terminated.any():
+            assert infos == {}
+        else:
+            assert sorted(infos) == ["_final_obs", "final_obs"]
+            assert_same(infos["_final_obs"], terminated)
+            assert_same(infos["final_obs"][int(np.argmax(terminated))], np.zeros(1, np.float32))
+        assert terminated[0] == (k % 4 == 3)
+
+
+@pytest.mark.parametrize("name", ["box_float32", "discrete", "multi_discrete", "multi_binary", "nested", "dict_mixed"])
+@pytest.mark.parametrize("config", DISTINCT, ids=str)
+def test_an_env_that_keeps_its_last_action_never_sees_it_change(config: Configuration, name: str) -> None:
+    with config.make(lambda: KeepsAction(catalogue()[name])) as envs:
+        envs.reset(seed=0)
+        envs.action_space.seed(5)
+        for _ in range(4):
+            batch = envs.action_space.sample()
+            *_, infos = envs.step(batch)
+            assert not infos["changed"].any()
+            overwrite(batch)
+            assert not any(envs.call("changed"))
+
+
+def overwrite(batch: Any) -> None:
+    """What a caller that reuses its arrays does."""
+    for part in batch.values() if isinstance(batch, dict) else batch if isinstance(batch, tuple) else ():
+        overwrite(part)
+    if isinstance(batch, np.ndarray):
+        batch[...] = 0
+
+
+@pytest.mark.parametrize(
+    "given", [np.array([1, 0, 2, 1], np.int32), [1, 0, 2, 1], np.array([1, 0, 2, 1]), np.ones(4, np.bool_)]
+)
+@pytest.mark.parametrize("config", DISTINCT, ids=str)
+def test_discrete_actions_arrive_as_numpy_int64(config: Configuration, given: Any) -> None:
+    with config.make(lambda: KeepsAction(spaces.Discrete(3)), 4) as envs:
+        envs.reset(seed=0)
+        *_, infos = envs.step(given)
+        assert infos["type"].tolist() == ["int64"] * 4
+        assert envs.get_attr("kept") == tuple(int(a) for a in given)
+
+
+def test_out_of_range_discrete_actions_are_the_envs_to_judge(make: Make, config: Configuration) -> None:
+    envs = make(lambda: KeepsAction(spaces.Discrete(3)))
+    envs.reset(seed=0)
+    envs.step(np.full(config.num_envs, 7))
+    assert envs.get_attr("kept") == (7,) * config.num_envs
+
+
+def test_box_actions_out_of_bounds_pass_for_envs_clip_them(make: Make, config: Configuration) -> None:
+    envs = make(lambda: KeepsAction(spaces.Box(-1, 1, (1,), np.float32)))
+    envs.reset(seed=0)
+    envs.step(np.full((config.num_envs, 1), 5.0))
+    assert_same(envs.get_attr("kept"), (np.array([5.0], np.float32),) * config.num_envs)
+
+
+def test_rewards_are_float64_and_ends_are_bool(make: Make, config: Configuration) -> None:
+    envs = make(Walk)
+    envs.reset(seed=0)
+    _, rewards, terminated, truncated, _ = envs.step(actions(range(config.num_envs), 0))
+    assert (rewards.dtype, terminated.dtype, truncated.dtype) == (np.float64, np.bool_, np.bool_)

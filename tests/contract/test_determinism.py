@@ -1,0 +1,109 @@
+"""The same seeds and actions give the same bits, whoever runs the envs and however many share the work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multiverse as mv
+from tests.contract.runs import action, actions
+from tests.envs import AnySpace, RichInfos, Walk
+from tests.equality import assert_same
+from tests.space_catalogue import catalogue
+
+NUM_ENVS = 5
+WAYS: list[dict[str, Any]] = [
+    *({"executor": "thread", "workers": w} for w in range(1, NUM_ENVS + 1)),
+    *({"executor": "process", "workers": w} for w in range(1, NUM_ENVS + 1)),
+    *({"executor": "hybrid", "workers": w} for w in range(1, NUM_ENVS)),
+    {"executor": "process", "workers": 2, "start_method": "fork"},
+    {"executor": "process", "workers": 2, "start_method": "spawn"},
+    {"executor": "process", "workers": 2, "waiting": "park"},
+    {"executor": "hybrid", "workers": 1, "waiting": "spin"},
+    {"executor": "thread", "workers": 2, "waiting": "spin"},
+]
+SERIAL: dict[str, Any] = {"executor": "serial"}
+
+
+def name_of(way: dict[str, Any]) -> str:
+    return "-".join(str(v) for v in way.values())
+
+
+def whole_run(way: dict[str, Any], **options: Any) -> list[Any]:
+    """Everything a caller sees of a run with resets, partial calls, statistics and derived seeds."""
+    seen: list[Any] = []
+    kwargs = [{"length": 2 + i} for i in range(NUM_ENVS)]
+    with mv.make_vec(Walk, NUM_ENVS, env_kwargs=kwargs, **way, **options) as envs:
+        seen.append(envs.reset(seed=3))
+        for k in range(12):
+            seen.append(envs.step(actions(range(NUM_ENVS), k)))
+            if k % 4 == 2:
+                seen.append(envs.reset(env_ids=[3, 1], seed=k if k % 8 == 2 else None))
+            if k % 5 == 3:
+                seen.append(envs.step(actions([4, 0, 2], k), env_ids=[4, 0, 2]))
+            seen.append((envs.episode_returns, envs.episode_lengths, envs.episode_counts))
+        seen.append(envs.get_attr("resets"))
+    return seen
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, list[Any]]:
+    return {mode: whole_run(SERIAL, autoreset=mode) for mode in ("next_step", "same_step")}
+
+
+@pytest.mark.parametrize("way", WAYS, ids=name_of)
+def test_every_executor_and_worker_count_gives_the_same_bits(way: dict[str, Any], expected: Any) -> None:
+    mode = "same_step" if way.get("workers", 0) % 2 else "next_step"
+    assert_same(whole_run(way, autoreset=mode), expected[mode])
+
+
+@pytest.mark.parametrize("way", [w for w in WAYS if w.get("workers") == 2], ids=name_of)
+def test_derived_seeds_do_not_depend_on_who_runs_the_envs(way: dict[str, Any]) -> None:
+    plan = mv.DerivedSeeds(5)
+    assert_same(
+        whole_run(way, autoreset="same_step", reset_plan=plan),
+        whole_run(SERIAL, autoreset="same_step", reset_plan=plan),
+    )
+
+
+@pytest.mark.parametrize("way", [w for w in WAYS if w.get("workers") == 3], ids=name_of)
+def test_infos_and_objects_do_not_depend_on_who_runs_the_envs(way: dict[str, Any]) -> None:
+    def run(how: dict[str, Any]) -> list[Any]:
+        factories = [lambda i=i: RichInfos(index=i) for i in range(NUM_ENVS)]
+        with mv.make_vec(factories, autoreset="same_step", **how) as envs:
+            seen: list[Any] = [envs.reset(seed=1), *(envs.step(np.zeros(NUM_ENVS, np.int64)) for _ in range(9))]
+        space = "dict_mixed"
+        with mv.make_vec(lambda: AnySpace(catalogue()[space], catalogue()[space]), NUM_ENVS, **how) as envs:
+            envs.action_space.seed(1)
+            return [*seen, envs.reset(seed=1), *(envs.step(envs.action_space.sample()) for _ in range(9))]
+
+    assert_same(run(way), run(SERIAL))
+
+
+def test_first_come_first_served_gives_the_same_bits_as_lock_step() -> None:
+    with mv.make_vec(Walk, NUM_ENVS, "serial") as envs:
+        envs.reset(seed=3)
+        expected = np.array([envs.step(actions(range(NUM_ENVS), k))[1] for k in range(10)])
+    with mv.make_vec(Walk, NUM_ENVS, "process", workers=3) as envs:
+        envs.reset(seed=3)
+        found, taken = np.zeros((10, NUM_ENVS)), [0] * NUM_ENVS
+        envs.send(actions(range(NUM_ENVS), 0))
+        while min(taken) < 10:
+            batch = envs.receive(min_envs=1)
+            for row, i in enumerate(batch.env_ids.tolist()):
+                found[taken[i], i] = batch.rewards[row]
+                taken[i] += 1
+            again = [i for i in batch.env_ids.tolist() if taken[i] < 10]
+            if again:
+                envs.send(np.array([action(i, taken[i]) for i in again]), again)
+    assert_same(found, expected)
+
+
+def test_the_same_plan_runs_the_same_way_again() -> None:
+    with mv.make_vec(Walk, 4, "hybrid", workers=2, start_method="fork", waiting="park") as envs:
+        plan = envs.plan
+    with mv.make_vec(Walk, 4, plan=plan) as again:
+        assert again.plan == plan
+        assert [len(h.env_ids) for h in again._executor.hosts] == [1, 1, 2]

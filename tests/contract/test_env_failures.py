@@ -1,0 +1,219 @@
+"""An env that raises is named, with its traceback, and costs neither the others nor the object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multiverse as mv
+from tests.contract.configurations import SERIAL, WITH_WORKERS, Configuration
+from tests.contract.conftest import Make
+from tests.contract.runs import actions, lock_step
+from tests.envs import Walk
+from tests.equality import assert_same
+from tests.fault_envs import Fault, OddInfo
+
+
+def faulty(config: Configuration, faults: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Kwargs that give some envs a fault."""
+    return [faults.get(i, {}) for i in range(config.num_envs)]
+
+
+def step_once(envs: Any, k: int = 0) -> Any:
+    return envs.step(actions(range(envs.num_envs), k))
+
+
+RAISES = {
+    "raise": "ZeroDivisionError: asked to fail",
+    "raise_two_arguments": "NeedsTwoArguments: code 7 because asked to fail",
+    "raise_unpicklable": "CannotBePickled: holds a lock",
+    "raise_mute": "MuteError: <its message could not be shown>",
+}
+
+
+@pytest.mark.parametrize("what", sorted(RAISES))
+def test_an_exception_in_step_names_the_env_and_shows_where_it_was_raised(
+    make: Make, config: Configuration, what: str
+) -> None:
+    envs = make(Fault, env_kwargs=faulty(config, {2: {"what": what, "at": 2}}))
+    envs.reset(seed=0)
+    step_once(envs)
+    with pytest.raises(mv.EnvFailed) as caught:
+        step_once(envs)
+    error = caught.value
+    assert error.env_ids == (2,)
+    assert "env 2 raised in step: " in str(error)
+    assert RAISES[what] in str(error)
+    assert "fault_envs.py" in str(error)
+    assert f"_do_{what}" in error.failures[0].traceback
+    assert error.failures[0].type_name.endswith(RAISES[what].partition(":")[0])
+
+
+def test_every_failure_of_a_batch_is_listed(make: Make, config: Configuration) -> None:
+    last = config.num_envs - 1
+    envs = make(Fault, env_kwargs=faulty(config, {i: {"what": "raise"} for i in (0, 1, last)}))
+    envs.reset(seed=0)
+    with pytest.raises(mv.EnvFailed, match="2 more") as caught:
+        step_once(envs)
+    assert caught.value.env_ids == (0, 1, last)
+    assert [f.env_id for f in caught.value.failures] == [0, 1, last]
+
+
+def test_after_a_failed_step_a_reset_brings_everything_back(make: Make, config: Configuration) -> None:
+    expected = lock_step(make(Walk), 4, seed=9)
+    envs = make(Fault, env_kwargs=faulty(config, {1: {"what": "raise"}}))
+    envs.reset(seed=0)
+    with pytest.raises(mv.EnvFailed):
+        step_once(envs)
+    with pytest.raises(mv.RequestPending, match="failed"):
+        step_once(envs)
+    assert_same(lock_step(envs, 4, seed=9), expected)
+
+
+def test_the_failed_env_alone_can_be_reset(make: Make, config: Configuration) -> None:
+    envs = make(Fault, env_kwargs=faulty(config, {1: {"what": "raise", "at": 2}}))
+    envs.reset(seed=0)
+    step_once(envs)
+    with pytest.raises(mv.EnvFailed):
+        step_once(envs)
+    envs.reset(env_ids=[1])
+    step_once(envs)
+    assert envs.get_attr("steps") == tuple(1 if i == 1 else 3 for i in range(config.num_envs))
+    assert envs.episode_lengths.tolist() == [1 if i == 1 else 3 for i in range(config.num_envs)]
+
+
+def test_resetting_another_env_does_not_make_up_for_a_failed_one(make: Make, config: Configuration) -> None:
+    envs = make(Fault, env_kwargs=faulty(config, {1: {"what": "raise"}}))
+    envs.reset(seed=0)
+    with pytest.raises(mv.EnvFailed):
+        step_once(envs)
+    envs.reset(env_ids=[0])
+    with pytest.raises(mv.RequestPending, match=r"\[1\]"):
+        step_once(envs)
+
+
+def test_a_failure_among_received_envs_is_raised_once_and_a_reset_helps(make: Make, config: Configuration) -> None:
+    expected = lock_step(make(Walk), 3, seed=9)
+    envs = make(Fault, env_kwargs=faulty(config, {1: {"what": "raise"}}))
+    envs.reset(seed=0)
+    envs.send(actions(range(config.num_envs), 0))
+    with pytest.raises(mv.EnvFailed) as caught:
+        envs.receive()
+    assert caught.value.env_ids == (1,)
+    assert_same(lock_step(envs, 3, seed=9), expected)
+
+
+@pytest.mark.parametrize("phase", ["reset", "method", "render"])
+def test_an_exception_elsewhere_is_reported_the_same_way(make: Make, config: Configuration, phase: str) -> None:
+    envs = make(Fault, env_kwargs=faulty(config, {2: {"what": "raise_two_arguments", "phase": phase, "at": 1}}))
+    call = {"reset": envs.reset, "method": lambda: envs.call("method"), "render": envs.render}[phase]
+    with pytest.raises(mv.EnvFailed, match="code 7 because asked to fail") as caught:
+        call()
+    assert caught.value.env_ids == (2,)
+    assert "fault_envs.py" in str(caught.value)
+    envs.reset(seed=1)
+    assert len(call()) >= 2
+
+
+def test_every_env_that_fails_in_reset_is_listed(make: Make, config: Configuration) -> None:
+    last = config.num_envs - 1
+    envs = make(Fault, env_kwargs=faulty(config, {i: {"what": "raise", "phase": "reset"} for i in (0, last)}))
+    with pytest.raises(mv.EnvFailed) as caught:
+        envs.reset(seed=0)
+    assert caught.value.env_ids == (0, last)
+    envs.reset(seed=0)
+    step_once(envs)
+
+
+def test_an_attribute_that_is_not_there_is_reported_with_its_name(make: Make) -> None:
+    envs = make(Walk)
+    with pytest.raises(mv.EnvFailed, match="no_such_thing"):
+        envs.get_attr("no_such_thing")
+
+
+@pytest.mark.parametrize(("what", "failing"), [("raise", 0), ("raise_two_arguments", 3), ("raise_unpicklable", 1)])
+def test_an_exception_in_a_constructor_names_the_env_and_leaves_nothing_half_built(
+    config: Configuration, what: str, failing: int
+) -> None:
+    kwargs = faulty(config, {failing: {"what": what, "phase": "constructor"}})
+    with pytest.raises(mv.EnvFailed, match="could not be built") as caught:
+        config.make(Fault, env_kwargs=kwargs)
+    assert RAISES[what] in str(caught.value)
+    assert "fault_envs.py" in str(caught.value)
+    assert caught.value.env_ids == (failing,)
+
+
+def test_an_import_error_in_a_worker_comes_with_a_hint(config: Configuration) -> None:
+    def factory() -> Any:
+        import no_such_package_anywhere
+
+        return no_such_package_anywhere
+
+    with pytest.raises(mv.EnvFailed, match="no_such_package_anywhere") as caught:
+        config.make(factory)
+    if config.has_processes and config.executor == "process":
+        assert "sys.path" in caught.value.hint
+
+
+def test_a_factory_that_returns_no_env_is_told_so(config: Configuration) -> None:
+    with pytest.raises(mv.MultiverseError, match=r"not a gymnasium\.Env"):
+        config.make(lambda: object())
+
+
+def test_system_exit_in_an_env_is_an_error_not_the_end_of_the_program(make: Make, config: Configuration) -> None:
+    if config is SERIAL:
+        pytest.skip("in the caller's own process SystemExit is the caller's to handle")
+    last = config.num_envs - 1
+    envs = make(Fault, env_kwargs=faulty(config, {last: {"what": "system_exit"}}))
+    envs.reset(seed=0)
+    envs.send(actions(range(config.num_envs), 0))
+    with pytest.raises((mv.EnvFailed, mv.WorkerDied)):
+        envs.receive(timeout_s=20)
+
+
+@pytest.mark.parametrize("what", ["lock", "landmine"])
+def test_an_info_that_cannot_travel_is_an_error_not_a_hang(make: Make, config: Configuration, what: str) -> None:
+    last = config.num_envs - 1
+    if not config.has_processes:
+        pytest.skip("nothing has to travel")
+    envs = make(OddInfo, env_kwargs=[{"what": what if i == last else "fine"} for i in range(config.num_envs)])
+    envs.reset(seed=0)
+    with pytest.raises(mv.MultiverseError):
+        step_once(envs)
+
+
+@pytest.mark.parametrize("config", WITH_WORKERS, ids=str)
+def test_a_result_that_cannot_be_unpacked_spoils_only_its_own_call(make: Make, config: Configuration) -> None:
+    if not config.has_processes:
+        pytest.skip("nothing has to be unpacked")
+    first = config.ranges[-2][0] if config.executor == "process" else config.ranges[1][0]
+    n = config.num_envs
+    envs = make(OddInfo, env_kwargs=[{"what": "landmine" if i == first else "fine", "at": 99} for i in range(n)])
+    envs.reset(seed=0)
+    with pytest.raises(Exception, match="unpacking refused"):
+        envs.call("odd")
+    for k in range(3):
+        _, rewards, *_, infos = step_once(envs, k)
+        assert_same(infos["value"], rewards)
+        assert envs.call("add", 100) == (101 + k,) * n
+
+
+def test_closing_reports_an_env_that_cannot_be_closed_and_closes_all_the_same(config: Configuration) -> None:
+    envs = config.make(Fault, env_kwargs=faulty(config, {0: {"what": "raise", "phase": "close"}}))
+    envs.reset(seed=0)
+    try:
+        envs.close()
+    except mv.EnvFailed as error:
+        assert error.env_ids == (0,)
+    envs.close()
+    assert envs.closed
+    with pytest.raises(mv.ClosedError):
+        envs.reset()
+
+
+def test_stepping_before_the_first_reset_is_the_envs_to_refuse(make: Make) -> None:
+    envs = make("CartPole-v1")
+    with pytest.raises(mv.EnvFailed, match="ResetNeeded"):
+        envs.step(np.zeros(envs.num_envs, np.int64))

@@ -1,0 +1,127 @@
+"""Ctrl-C at every single line of a call: afterwards no env has stepped twice, no batch is stale, and a reset helps.
+
+The interrupt is raised by a trace function at the k-th line that runs inside multiverse, for every k, except where
+the code holds signals back (`HeldInterrupts`): there a real Ctrl-C could not strike either.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import multiverse as mv
+from multiverse.memory.interrupts import HeldInterrupts
+
+SOURCE = str(Path(mv.__file__).parent)
+NUM_ENVS = 3
+
+
+class Counts(gym.Env):
+    """Counts its steps over its whole life, and says so in its observation and info."""
+
+    def __init__(self, action_space: Any) -> None:
+        self.observation_space, self.action_space = spaces.Box(0, 1e9, (1,), np.float64), action_space
+        self.total = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return np.array([self.total], np.float64), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.total += 1
+        return np.array([self.total], np.float64), 0.0, False, False, {"total": self.total, "text": str(self.total)}
+
+
+def held() -> bool:
+    return isinstance(getattr(signal.getsignal(signal.SIGINT), "__self__", None), HeldInterrupts)
+
+
+def interrupted_at_line(k: int, call: Callable[[], Any]) -> bool:
+    """Make the call with Ctrl-C at its k-th line; False if it came to its end before."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal lines
+        if not frame.f_code.co_filename.startswith(SOURCE):
+            return None
+        if event == "line" and not held():
+            lines += 1
+            if lines == k:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    previous = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+        return False
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(previous)
+
+
+def send_and_receive(envs: mv.VectorEnv, actions: Any) -> None:
+    envs.send(actions)
+    envs.receive()
+
+
+CALLS: dict[str, Callable[[mv.VectorEnv, Any], Any]] = {
+    "step": lambda envs, actions: envs.step(actions),
+    "send and receive": send_and_receive,
+    "call": lambda envs, _: envs.get_attr("total"),
+    "reset": lambda envs, _: envs.reset(),
+}
+SPACES = {
+    "through the block": (spaces.Discrete(2), np.zeros(NUM_ENVS, np.int64)),
+    "by pipe": (spaces.Text(3), ("a",) * 3),
+}
+EXECUTORS = {"process": {"workers": 2}, "hybrid": {"workers": 1}, "thread": {"workers": 2}, "serial": {}}
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("actions", SPACES)
+@pytest.mark.parametrize("name", CALLS)
+def test_an_interrupt_at_any_line_leaves_nothing_wrong(executor: Any, actions: str, name: str) -> None:
+    space, batch = SPACES[actions]
+    with mv.make_vec(lambda: Counts(space), NUM_ENVS, executor, **EXECUTORS[executor]) as envs:
+        envs.reset()
+        line, before = 1, totals(envs)
+        while interrupted_at_line(line, lambda: CALLS[name](envs, batch)):
+            check_and_go_on(envs, batch, before)
+            line, before = line + 1, totals(envs)
+        assert line > 20  # the trace really was inside
+
+
+def check_and_go_on(envs: mv.VectorEnv, batch: Any, before: tuple[int, ...]) -> None:
+    cut_in_two = False
+    try:
+        received = envs.receive(timeout_s=20)
+        assert received.env_ids.tolist() == list(range(NUM_ENVS))
+        assert received.observations[:, 0].tolist() == list(totals(envs))
+        assert received.infos["total"].tolist() == list(totals(envs))
+        assert totals(envs) == tuple(total + 1 for total in before)
+    except mv.NothingPending:
+        pass
+    except mv.RequestPending:  # a call, or the caller's own envs, cut in the middle: that is said, and a reset helps
+        cut_in_two = True
+        envs.reset()
+    after = totals(envs)
+    taken = {now - then for now, then in zip(after, before)}
+    assert taken in ({0}, {1}) or (cut_in_two and taken == {0, 1})
+    observations, _, _, _, infos = envs.step(batch)
+    assert observations[:, 0].tolist() == [total + 1 for total in after] == infos["total"].tolist()
+    assert infos["text"].tolist() == [str(total + 1) for total in after]
+
+
+def totals(envs: mv.VectorEnv) -> tuple[int, ...]:
+    return envs.get_attr("total")

@@ -1,0 +1,102 @@
+"""A reset plan decides what every episode starts from, at every reset, wherever the env runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import multiverse as mv
+from multiverse.contracts.seeds import episode_seed
+from tests.contract.configurations import WITHOUT_SPAWN, Configuration, over
+from tests.contract.conftest import Make
+from tests.contract.runs import actions
+from tests.envs import HookTask, Walk
+from tests.equality import assert_same
+
+config = over(WITHOUT_SPAWN)
+
+
+@dataclass
+class Curriculum:
+    """A plan of the user's own."""
+
+    def __call__(self, env_id: int, episode: int) -> mv.ResetRequest:
+        number = 100 * env_id + episode
+        return mv.ResetRequest(seed=number, options={"level": number}, task=float(number))
+
+
+@pytest.mark.parametrize(("autoreset", "length"), [("next_step", 3), ("same_step", 2)])
+def test_every_episode_gets_its_derived_seed(make: Make, config: Configuration, autoreset: str, length: int) -> None:
+    envs = make(Walk, env_kwargs={"length": length}, autoreset=autoreset, reset_plan=mv.DerivedSeeds(11))
+    envs.reset()
+    for k in range(9):
+        counts = envs.episode_counts.tolist()
+        expected = tuple(episode_seed(11, i, episode) for i, episode in enumerate(counts))
+        assert envs.get_attr("last_seed") == expected
+        envs.step(actions(range(config.num_envs), k))
+    assert envs.episode_counts.min() >= 2
+
+
+def test_an_episode_can_be_replayed_from_its_seed(make: Make, config: Configuration) -> None:
+    envs = make(Walk, env_kwargs={"length": 2}, autoreset="same_step", reset_plan=mv.DerivedSeeds(11))
+    envs.reset()
+    for k in range(4):
+        observations, *_ = envs.step(actions(range(config.num_envs), k))
+    assert envs.episode_counts.tolist() == [2] * config.num_envs
+    alone = Walk()
+    replayed, _ = alone.reset(seed=episode_seed(11, 3, 2))
+    assert_same(observations[3], replayed)
+
+
+@pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
+def test_a_plan_of_ones_own_gives_seeds_options_and_tasks(make: Make, config: Configuration, autoreset: str) -> None:
+    envs = make(Walk, env_kwargs={"length": 1}, autoreset=autoreset, reset_plan=Curriculum())
+    envs.reset()
+    for k in range(4):
+        numbers = [100 * i + episode for i, episode in enumerate(envs.episode_counts.tolist())]
+        assert envs.get_attr("last_seed") == tuple(numbers)
+        assert envs.get_attr("last_options") == tuple({"level": n, "task": float(n)} for n in numbers)
+        envs.step(actions(range(config.num_envs), k))
+
+
+def test_tasks_change_with_every_autoreset(make: Make, config: Configuration) -> None:
+    envs = make(HookTask, env_kwargs={"length": 2}, autoreset="same_step", reset_plan=Curriculum())
+    observations, _ = envs.reset()
+    seen = [observations[1, 0]]
+    for _ in range(4):
+        observations, *_ = envs.step(np.zeros(config.num_envs, np.int64))
+        seen.append(observations[1, 0])
+    assert seen == [100.0, 100.0, 101.0, 101.0, 102.0]
+
+
+def test_what_the_caller_says_wins_over_the_plan(make: Make, config: Configuration) -> None:
+    envs = make(Walk, reset_plan=Curriculum())
+    envs.reset(seed=5, env_ids=[1])
+    envs.reset(options={"level": "mine"}, env_ids=[2])
+    assert envs.get_attr("last_seed", env_ids=[1, 2]) == (6, 200)
+    assert envs.get_attr("last_options", env_ids=[1, 2]) == (
+        {"level": 100, "task": 100.0},
+        {"level": "mine", "task": 200.0},
+    )
+    tasks = [9.0] * config.num_envs
+    envs.reset(tasks=tasks)
+    assert [o["task"] for o in envs.get_attr("last_options")] == tasks
+
+
+def test_a_plan_that_raises_is_reported_with_its_env(make: Make) -> None:
+    def plan(env_id: int, episode: int) -> mv.ResetRequest:
+        if env_id == 2:
+            raise LookupError("no such level")
+        return mv.ResetRequest()
+
+    envs = make(Walk, reset_plan=plan)
+    with pytest.raises(mv.EnvFailed, match="no such level") as caught:
+        envs.reset()
+    assert caught.value.env_ids == (2,)
+
+
+def test_neighbouring_run_seeds_share_no_episode_seed() -> None:
+    seeds = {episode_seed(run, env, episode) for run in range(4) for env in range(4) for episode in range(16)}
+    assert len(seeds) == 4 * 4 * 16

@@ -1,0 +1,57 @@
+"""Errors: one tree, plain words, and everything that is known in attributes."""
+
+from __future__ import annotations
+
+import pytest
+
+import multiverse as mv
+from multiverse.contracts.errors import InEnv, RemoteError, describe_ids
+
+
+def test_every_error_is_a_multiverse_error_and_a_builtin_one() -> None:
+    errors = [getattr(mv, name) for name in mv.__all__ if isinstance(getattr(mv, name), type)]
+    errors = [e for e in errors if issubclass(e, Exception) and e is not mv.MultiverseError]
+    assert len(errors) >= 10
+    for error in errors:
+        assert issubclass(error, mv.MultiverseError)
+        assert issubclass(error, ValueError | RuntimeError | TimeoutError)
+
+
+def raised(error: BaseException) -> BaseException:
+    try:
+        raise error
+    except BaseException as caught:
+        return caught
+
+
+def test_an_exception_crosses_as_text() -> None:
+    remote = RemoteError.of(raised(KeyError("b")), env_id=3)
+    assert (remote.type_name, remote.message, remote.env_id) == ("KeyError", "'b'", 3)
+    assert "in raised" in remote.traceback
+    assert str(remote) == "KeyError: 'b'"
+    assert str(RemoteError.of(raised(ValueError()))) == "ValueError"
+
+
+def test_the_env_whose_code_raised_goes_with_it() -> None:
+    remote = RemoteError.of(InEnv(5, ValueError("bad")))
+    assert (remote.type_name, remote.env_id) == ("ValueError", 5)
+
+
+def test_the_message_says_who_what_and_where() -> None:
+    failures = [RemoteError.of(raised(ValueError("bad")), i) for i in (2, 4)]
+    error = mv.EnvFailed("raised in step", 1, failures, hint="try this")
+    text = str(error)
+    assert text.startswith("env 2 raised in step: ValueError: bad (and 1 more: envs [4])\ntry this")
+    assert "Where it ran (worker 1):\nTraceback" in text
+    assert error.env_ids == (2, 4)
+
+
+def test_a_death_says_which_worker_and_envs() -> None:
+    error = mv.WorkerDied(3, range(24, 32), "was killed by SIGKILL during step", "try fewer envs")
+    assert str(error) == "worker 3 (envs 24-31) was killed by SIGKILL during step; try fewer envs"
+    assert (error.worker, error.env_ids, error.hint) == (3, range(24, 32), "try fewer envs")
+
+
+@pytest.mark.parametrize(("ids", "text"), [(range(7, 8), "7"), (range(2), "0-1")])
+def test_ids_are_described_shortly(ids: range, text: str) -> None:
+    assert describe_ids(ids) == text

@@ -1,0 +1,98 @@
+"""The layout: which arrays a batch has, in an order that both sides derive alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from multiverse.contracts.layout import (
+    ACTIONS,
+    ENDED,
+    EPISODES,
+    FINAL_OBSERVATIONS,
+    INFO_VALUES,
+    MAX_INFO_COLUMNS,
+    OBSERVATIONS,
+    SINGLE_AGENT,
+    VALUES,
+    Group,
+    Layout,
+    assemble,
+    leaves,
+)
+from tests.envs import Directions
+from tests.space_catalogue import SPACES, catalogue
+
+NESTED = spaces.Dict(
+    {"a": spaces.Tuple((spaces.Discrete(2), spaces.Dict({"b": spaces.Box(0, 1, (3,))}))), "c": Directions()}
+)
+
+
+def layout_of(observation: Any, action: Any, num_envs: int = 3, finals: bool = False, agents: int = 1) -> Layout:
+    names = tuple(f"agent_{i}" for i in range(agents))
+    return Layout(num_envs, (Group(SINGLE_AGENT, names, observation, action),), finals)
+
+
+def test_leaves_are_found_depth_first() -> None:
+    assert [(leaf.path, leaf.numeric) for leaf in leaves(NESTED)] == [
+        (("a", 0), True),
+        (("a", 1, "b"), True),
+        (("c",), False),
+    ]
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_a_value_taken_apart_can_be_put_together(name: str) -> None:
+    space = catalogue()[name]
+    space.seed(0)
+    value = space.sample()
+
+    def at(path: Any) -> Any:
+        part = value
+        for key in path:
+            part = part[key]
+        return part
+
+    rebuilt = assemble(space, {leaf.path: at(leaf.path) for leaf in leaves(space)})
+    assert space.contains(rebuilt)
+    assert type(rebuilt) is type(value) or isinstance(value, dict)
+
+
+def test_every_numeric_leaf_has_a_row_per_slot() -> None:
+    fields = {f.name: f for f in layout_of(NESTED, spaces.MultiDiscrete([2, 3]), agents=2).fields()}
+    box = fields[(SINGLE_AGENT, OBSERVATIONS, "a", 1, "b")]
+    assert (box.shape, box.dtype) == ((6, 3), np.float32)
+    assert fields[(SINGLE_AGENT, ACTIONS)].shape == (6, 2)
+    assert fields[(SINGLE_AGENT, VALUES)].shape == (3, 6)
+    assert fields[(SINGLE_AGENT, ENDED)].dtype == np.bool_
+    assert fields[EPISODES].shape == (3,)
+    assert fields[INFO_VALUES].shape == (MAX_INFO_COLUMNS, 3)
+
+
+def test_leaves_that_no_array_can_hold_are_listed_apart() -> None:
+    layout = layout_of(NESTED, spaces.Text(4))
+    assert layout.object_names() == [((SINGLE_AGENT, ACTIONS), 3), ((SINGLE_AGENT, OBSERVATIONS, "c"), 3)]
+    assert not any("c" in f.name for f in layout.fields())
+
+
+def test_final_observations_have_room_only_where_they_are_needed() -> None:
+    def kinds(layout: Layout) -> set[Any]:
+        return {f.name[1] for f in layout.fields() if len(f.name) > 1}
+
+    assert FINAL_OBSERVATIONS in kinds(layout_of(NESTED, spaces.Discrete(2), finals=True))
+    assert FINAL_OBSERVATIONS not in kinds(layout_of(NESTED, spaces.Discrete(2)))
+
+
+def test_both_sides_derive_the_same_fields() -> None:
+    import cloudpickle
+
+    layout = layout_of(NESTED, spaces.Discrete(2), finals=True)
+    assert cloudpickle.loads(cloudpickle.dumps(layout)).fields() == layout.fields()
+
+
+def test_no_two_fields_share_a_name() -> None:
+    names = [f.name for f in layout_of(NESTED, NESTED, finals=True).fields()]
+    assert len(set(names)) == len(names)

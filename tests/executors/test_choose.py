@@ -1,0 +1,204 @@
+"""`auto`: one throwaway env at most, a small cost model, and no probing where the answer is known."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multiverse as mv
+from multiverse.executors import choose, machine
+from multiverse.executors.choose import HAND_OVER_S, PER_STEP_S, PER_WORKER_S, Probe, predicted
+from tests.envs import CountsConstructions, InProcess, Walk, constructions
+from tests.fault_envs import Fault
+
+
+@pytest.fixture
+def cores(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def set_cores(count: int) -> None:
+        monkeypatch.setattr(machine, "usable_cores", lambda: count)
+
+    set_cores(2)
+    return set_cores
+
+
+@pytest.fixture
+def probe(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Lets the probe say what the test wants; returns how often it was asked."""
+    asked: list[Any] = []
+
+    def say(answer: Probe | Exception | None) -> list[Any]:
+        def answer_it(*arguments: Any) -> Probe | None:
+            asked.append(arguments)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(choose, "probe_env", answer_it)
+        return asked
+
+    return say
+
+
+def plan_of(num_envs: int, **options: Any) -> mv.Plan:
+    with mv.make_vec(Walk, num_envs, **options) as envs:
+        return envs.plan
+
+
+def test_the_model_adds_up() -> None:
+    each = 10e-6 + PER_STEP_S
+    alone, shared = predicted(10e-6, 7, 2)
+    assert alone == pytest.approx(7 * each)
+    assert shared == pytest.approx(3 * each + HAND_OVER_S + 2 * PER_WORKER_S)
+
+
+@pytest.mark.usefixtures("cores")
+@pytest.mark.parametrize(("step_us", "num_envs", "executor"), [(1000, 8, "hybrid"), (0.1, 2, "serial")])
+def test_slow_envs_are_shared_out_and_fast_ones_are_not(
+    probe: Any, step_us: float, num_envs: int, executor: str
+) -> None:
+    probe(Probe(step_us * 1e-6, False))
+    plan = plan_of(num_envs)
+    assert plan.executor == executor
+    assert "auto: a step takes" in plan.why
+    assert plan.executor in str(plan)
+
+
+def test_one_env_is_serial_without_a_probe(probe: Any, cores: Any) -> None:
+    asked = probe(Probe(1.0, False))
+    assert plan_of(1).executor == "serial"
+    cores(1)
+    assert plan_of(8).executor == "serial"
+    assert asked == []
+
+
+@pytest.mark.usefixtures("cores")
+def test_an_executor_that_was_asked_for_is_not_probed(probe: Any) -> None:
+    asked = probe(Probe(1.0, False))
+    for executor in ("serial", "thread", "process", "hybrid"):
+        assert plan_of(2, executor=executor).why == "as asked"
+    assert asked == []
+
+
+@pytest.mark.usefixtures("cores")
+def test_hybrid_with_one_env_is_serial_and_says_so() -> None:
+    plan = plan_of(1, executor="hybrid")
+    assert (plan.executor, plan.workers) == ("serial", 0)
+    assert "one env" in plan.why
+
+
+@pytest.mark.usefixtures("cores")
+def test_a_plan_is_followed_without_a_probe(probe: Any) -> None:
+    asked = probe(Probe(1.0, False))
+    plan = mv.Plan("hybrid", 1, "fork", "park", "measured last week")
+    assert plan_of(4, plan=plan) == plan
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    "options", [{"executor": "serial"}, {"workers": 1}, {"start_method": "fork"}, {"num_envs": 2}], ids=str
+)
+def test_a_plan_that_does_not_fit_what_is_asked_beside_it_is_refused(options: dict[str, Any]) -> None:
+    plan = mv.Plan("hybrid", 2, "fork", "park", "measured last week")
+    with pytest.raises(mv.InvalidRequest, match="plan"):
+        mv.make_vec(Walk, **{"num_envs": 4, "plan": plan, **options})
+
+
+@pytest.mark.usefixtures("cores")
+def test_at_most_one_env_is_built_besides_the_users_own(tmp_path: Path) -> None:
+    path = tmp_path / "built"
+    with mv.make_vec(CountsConstructions, 4, env_kwargs={"path": str(path)}) as envs:
+        assert constructions(path) == 5
+        envs.reset(seed=0)
+        assert envs.get_attr("resets") == (1,) * 4
+        assert envs.get_attr("steps") == (0,) * 4
+
+
+@pytest.mark.usefixtures("cores")
+@pytest.mark.parametrize("executor", ["serial", "thread", "process", "hybrid"])
+def test_no_env_is_built_besides_the_users_own_where_the_executor_is_given(tmp_path: Path, executor: Any) -> None:
+    path = tmp_path / "built"
+    with mv.make_vec(CountsConstructions, 4, executor, env_kwargs={"path": str(path)}):
+        assert constructions(path) == 4
+
+
+@pytest.mark.usefixtures("cores")
+def test_the_probe_steps_an_env_for_real() -> None:
+    with mv.make_vec("CartPole-v1", 4) as envs:
+        assert "auto: " in envs.plan.why
+        assert envs.plan.executor in ("serial", "hybrid")
+        envs.reset(seed=0)
+        envs.step(np.zeros(4, np.int64))
+
+
+@pytest.mark.usefixtures("cores")
+def test_an_env_that_is_slow_to_build_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from tests.fault_envs import Gate, Gated
+
+    gate = Gate(tmp_path / "gate")
+    monkeypatch.setattr(choose, "SLOW_BUILD_S", 0.05)
+    recipe = choose.Recipe(Gated, {"gate": str(gate), "phase": "constructor"})
+    assert choose.probe_env(recipe, "forkserver") is None
+
+
+@pytest.mark.usefixtures("cores")
+def test_an_env_that_is_slow_to_build_is_shared_out(probe: Any) -> None:
+    probe(None)
+    plan = plan_of(4)
+    assert plan.executor == "hybrid"
+    assert "to build" in plan.why
+
+
+@pytest.mark.usefixtures("cores")
+@pytest.mark.parametrize("executor", ["auto", "process", "thread", "hybrid"])
+def test_an_env_that_must_stay_in_process_is_serial(tmp_path: Path, executor: Any) -> None:
+    path = tmp_path / "built"
+    with mv.make_vec(InProcess, 3, executor, env_kwargs={"path": str(path)}) as envs:
+        assert envs.plan.executor == "serial"
+        assert "in_process" in envs.plan.why
+        envs.reset(seed=0)
+
+
+@pytest.mark.usefixtures("cores")
+def test_an_env_that_cannot_be_built_says_why_in_full() -> None:
+    with pytest.raises(mv.EnvFailed, match="asked to fail"):
+        mv.make_vec(Fault, 3, env_kwargs={"what": "raise", "phase": "constructor"})
+
+
+@pytest.mark.usefixtures("cores")
+@pytest.mark.parametrize("what", ["raise", "kill", "exit"])
+def test_a_probe_that_fails_does_not_stand_in_the_way(what: str) -> None:
+    with mv.make_vec(Fault, 3, env_kwargs={"what": what, "at": 3}) as envs:
+        assert envs.plan.executor == "serial"
+        assert "the probe failed" in envs.plan.why
+        envs.reset(seed=0)
+        envs.step(np.zeros(3, np.int64))
+
+
+@pytest.mark.usefixtures("cores")
+def test_a_factory_that_cannot_travel_runs_serial() -> None:
+    import threading
+
+    lock = threading.Lock()
+    with mv.make_vec(lambda: Walk() if lock else None, 3) as envs:
+        assert envs.plan.executor == "serial"
+
+
+@pytest.mark.usefixtures("cores")
+def test_the_choice_is_told_in_one_line(probe: Any, caplog: pytest.LogCaptureFixture) -> None:
+    probe(Probe(1e-3, False))
+    with caplog.at_level(logging.INFO, logger="multiverse"):
+        plan = plan_of(4)
+    assert caplog.messages == [f"executor={plan}"]
+
+
+@pytest.mark.usefixtures("cores")
+@pytest.mark.parametrize(
+    ("waiting", "executor", "expected"),
+    [("auto", "process", "auto"), ("auto", "thread", "park"), ("park", "process", "park"), ("spin", "thread", "spin")],
+)
+def test_threads_park_and_processes_look_unless_told_otherwise(waiting: Any, executor: Any, expected: str) -> None:
+    assert plan_of(2, executor=executor, waiting=waiting).waiting == expected

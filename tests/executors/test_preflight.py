@@ -1,0 +1,132 @@
+"""Before anything is started: what cannot work is refused in one plain message, what is unwise is said."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+import multiverse as mv
+from multiverse.executors import machine, preflight
+from multiverse.executors.launch import fork_server
+from multiverse.executors.process import descriptors_per_worker
+from tests.envs import Walk
+
+
+@pytest.fixture
+def limits(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sets the limits of open files, as this process believes them; returns what was then asked of the kernel."""
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "setrlimit", lambda _, pair: asked.append(pair))
+
+    def set_limits(soft: int, hard: int) -> list[tuple[int, int]]:
+        monkeypatch.setattr(machine, "descriptor_limits", lambda: (soft, hard))
+        return asked
+
+    return set_limits
+
+
+def needed(workers: int) -> int:
+    return machine.open_descriptors() + workers * descriptors_per_worker() + preflight.SPARE_DESCRIPTORS
+
+
+def test_enough_descriptors_are_left_alone(limits: Any) -> None:
+    asked = limits(needed(4), needed(4))
+    preflight.check_descriptors(4)
+    assert asked == []
+
+
+def test_a_low_soft_limit_is_raised(limits: Any) -> None:
+    asked = limits(10, 100_000)
+    preflight.check_descriptors(4)
+    assert asked == [(needed(4), 100_000)]
+
+
+def test_no_hard_limit_is_no_limit(limits: Any) -> None:
+    asked = limits(10, resource.RLIM_INFINITY)
+    preflight.check_descriptors(4)
+    assert len(asked) == 1
+    limits(resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    preflight.check_descriptors(4)
+    assert len(asked) == 1
+
+
+def test_a_low_hard_limit_is_refused_with_the_number_needed(limits: Any) -> None:
+    asked = limits(10, 20)
+    with pytest.raises(mv.PreflightError, match=rf"4 worker processes need {needed(4)} open files.*20"):
+        preflight.check_descriptors(4)
+    assert asked == []
+
+
+def test_a_vector_env_refused_for_descriptors_starts_nothing(limits: Any) -> None:
+    limits(10, 20)
+    fork_server.stop_fork_server()
+    with pytest.raises(mv.PreflightError, match="open files"):
+        mv.make_vec(Walk, 4, "process", workers=2)
+    assert psutil.Process().children() == []
+
+
+def fake_torch(initialized: bool) -> Any:
+    return SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: initialized))
+
+
+def test_fork_is_refused_once_cuda_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", fake_torch(True))
+    with pytest.raises(mv.PreflightError, match=r"CUDA.*forkserver"):
+        mv.make_vec(Walk, 2, "process", workers=1, start_method="fork")
+    preflight.check_fork("forkserver")
+    preflight.check_fork("spawn")
+
+
+def test_fork_is_fine_with_torch_on_the_cpu_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", fake_torch(False))
+    preflight.check_fork("fork")
+    monkeypatch.delitem(sys.modules, "torch")
+    preflight.check_fork("fork")
+
+
+def test_other_platforms_are_told_what_works_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "os", SimpleNamespace(name="nt"))
+    with pytest.raises(mv.PreflightError, match="executor='thread'"):
+        preflight.check_platform()
+
+
+def test_more_workers_than_cores_are_advised_against(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(machine, "usable_cores", lambda: 2)
+    preflight.advise_workers(2)
+    assert caplog.messages == []
+    preflight.advise_workers(7)
+    (message,) = caplog.messages
+    assert "7 worker processes share 2 usable cores" in message
+    assert "workers=2" in message
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_factory_that_cannot_travel_is_refused_with_what_to_do(method: Any) -> None:
+    lock = threading.Lock()
+
+    def build() -> Any:
+        assert lock
+        return Walk()
+
+    with pytest.raises(mv.PreflightError, match=r"cannot be sent to a worker process.*lock.*executor='thread'"):
+        mv.make_vec(build, 2, "process", workers=1, start_method=method)
+    with mv.make_vec(build, 2, "process", workers=1, start_method="fork") as envs:
+        envs.reset(seed=0)
+    with mv.make_vec(build, 2, "thread", workers=1) as envs:
+        envs.reset(seed=0)
+
+
+def test_more_workers_than_envs_are_not_started(caplog: pytest.LogCaptureFixture) -> None:
+    with mv.make_vec(Walk, 2, "thread", workers=5) as envs:
+        assert envs.plan.workers == 2
+    assert any("workers=5 for 2 envs: using 2" in m for m in caplog.messages)
+    with mv.make_vec(Walk, 3, "hybrid", workers=9) as envs:
+        assert envs.plan.workers == 2  # one env is the caller's own

@@ -1,0 +1,111 @@
+"""Starting: progress when it takes long, windows where the user can see them, fair shares."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import multiverse as mv
+from multiverse.executors import assemble
+from multiverse.executors.assemble import ranges
+from tests.envs import Walk, Window
+from tests.fault_envs import Gate, Gated
+
+
+@pytest.mark.parametrize(("num_envs", "parts"), [(8, 2), (5, 3), (7, 7), (10, 4), (1, 1), (3, 2)])
+def test_shares_are_contiguous_and_differ_by_one_at_most(num_envs: int, parts: int) -> None:
+    shares = ranges(num_envs, parts)
+    assert [i for share in shares for i in share] == list(range(num_envs))
+    sizes = [len(share) for share in shares]
+    assert max(sizes) - min(sizes) <= 1
+    assert sizes[0] == min(sizes)  # the caller's own comes first, and it has other things to do
+
+
+@pytest.mark.parametrize("executor", ["process", "thread"])
+def test_a_start_that_takes_long_shows_its_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executor: Any
+) -> None:
+    gate = Gate(tmp_path / "gate")
+    said: list[str] = []
+    opener = threading.Thread(target=lambda: (gate.wait_for_arrival(), gate.open()))
+
+    class OpensTheGate(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if not said:
+                opener.start()
+            said.append(record.getMessage())
+
+    handler, log = OpensTheGate(), logging.getLogger("multiverse")
+    monkeypatch.setattr(assemble, "PROGRESS_AFTER_S", 0.0)
+    log.addHandler(handler)
+    try:
+        kwargs = [{}, {"gate": str(gate), "phase": "constructor"}]
+        with mv.make_vec(Gated, 2, executor, workers=2, env_kwargs=kwargs) as envs:
+            envs.reset(seed=0)
+    finally:
+        log.removeHandler(handler)
+        opener.join()
+    assert any("of 2 workers ready" in line for line in said)
+
+
+@pytest.mark.parametrize("executor", ["auto", "process", "serial"])
+def test_a_human_window_means_serial_and_says_so(executor: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with mv.make_vec(Window, 3, executor, render_mode="human") as envs:
+        assert envs.plan.executor == "serial"
+        assert executor == "serial" or "window" in envs.plan.why
+        assert envs.get_attr("render_mode") == ("human", None, None)
+        assert envs.render_mode == "human"
+        envs.reset(seed=0)
+    assert any("running serial" in m for m in caplog.messages) == (executor != "serial")
+
+
+def test_a_window_asked_for_by_keyword_means_serial_too() -> None:
+    with mv.make_vec(Window, 2, "process", env_kwargs={"render_mode": "human"}) as envs:
+        assert envs.plan.executor == "serial"
+
+
+def test_frames_can_be_asked_of_every_env_in_any_executor() -> None:
+    with mv.make_vec(Window, 2, "process", workers=1, render_mode="rgb_array") as envs:
+        assert envs.plan.executor == "process"
+        assert envs.get_attr("render_mode") == ("rgb_array",) * 2
+
+
+def test_workers_are_as_many_as_the_cores_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from multiverse.executors import machine
+
+    monkeypatch.setattr(machine, "usable_cores", lambda: 3)
+    for executor, workers in (("thread", 3), ("process", 3), ("hybrid", 2)):
+        with mv.make_vec(Walk, 6, executor) as envs:  # type: ignore[arg-type]
+            assert envs.plan.workers == workers
+
+
+def test_no_internet_socket_is_opened() -> None:
+    import psutil
+
+    with mv.make_vec(Walk, 2, "process", workers=2) as envs:
+        envs.reset(seed=0)
+        for pid in {*envs.call("process_id"), psutil.Process().pid}:
+            assert [c for c in psutil.Process(pid).net_connections() if c.family.name != "AF_UNIX"] == []
+
+
+def test_an_env_may_start_processes_of_its_own() -> None:
+    """Workers are not daemonic."""
+
+    class Starts(Walk):
+        def answer(self) -> int:
+            import multiprocessing
+
+            context = multiprocessing.get_context("fork")
+            queue = context.SimpleQueue()
+            child = context.Process(target=queue.put, args=(42,))
+            child.start()
+            found = queue.get()
+            child.join()
+            return int(found)
+
+    with mv.make_vec(Starts, 2, "process", workers=2) as envs:
+        assert envs.call("answer") == (42, 42)

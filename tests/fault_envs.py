@@ -1,0 +1,203 @@
+"""Envs that go wrong on schedule: by phase and count, never by chance or time."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.envs import Walk
+
+
+class NeedsTwoArguments(Exception):
+    """Cannot be rebuilt from its message alone, as unpickling would try to."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(f"code {code} because {reason}")
+
+
+class CannotBePickled(Exception):
+    def __init__(self) -> None:
+        super().__init__("holds a lock")
+        self.lock = threading.Lock()
+
+
+class CannotBeUnpickled:
+    """Travels well and cannot be unpacked."""
+
+    def __reduce__(self) -> Any:
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise ValueError("unpacking refused")
+
+
+class Fault(Walk):
+    """Does `what` at the `at`-th (from 1) call of `phase`: constructor, reset, step, method, render or close."""
+
+    def __init__(self, what: str = "nothing", phase: str = "step", at: int = 1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._what, self._phase, self._at = what, phase, at
+        self._calls: dict[str, int] = {}
+        self._count("constructor")
+
+    def _count(self, phase: str) -> None:
+        self._calls[phase] = self._calls.get(phase, 0) + 1
+        if phase == self._phase and self._calls[phase] == self._at:
+            getattr(self, f"_do_{self._what}")()
+
+    def reset(self, **kwargs: Any) -> Any:
+        self._count("reset")
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        self._replacement: Any = None
+        self._count("step")
+        result = super().step(action)
+        return result if self._replacement is None else (self._replacement, *result[1:])
+
+    def method(self) -> int:
+        self._count("method")
+        return self.steps
+
+    def render(self) -> Any:
+        self._count("render")
+        return super().render()
+
+    def close(self) -> None:
+        self._count("close")
+
+    def _do_nothing(self) -> None:
+        pass
+
+    def _do_raise(self) -> None:
+        raise ZeroDivisionError("asked to fail")
+
+    def _do_raise_two_arguments(self) -> None:
+        raise NeedsTwoArguments(7, "asked to fail")
+
+    def _do_raise_unpicklable(self) -> None:
+        raise CannotBePickled
+
+    def _do_raise_mute(self) -> None:
+        class MuteError(Exception):
+            def __str__(self) -> str:
+                raise RuntimeError("no message")
+
+        raise MuteError
+
+    def _do_kill(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _do_exit(self) -> None:
+        os._exit(3)
+
+    def _do_system_exit(self) -> None:
+        raise SystemExit(3)
+
+    def _do_interrupt(self) -> None:
+        raise KeyboardInterrupt
+
+    def _do_wide_observation(self) -> None:
+        self._replacement = np.zeros(3)
+
+    def _do_scalar_observation(self) -> None:
+        self._replacement = np.float64(1.0)
+
+    def _do_text_observation(self) -> None:
+        self._replacement = np.array(["a", "b"])
+
+    def _do_hold_the_gil(self) -> None:
+        os.write(1, b"stuck\n")
+        ctypes.PyDLL(None).pause()
+
+
+class IntegerObservation(Walk):
+    """Says its observations are bytes; returns whatever it was given."""
+
+    def __init__(self, value: Any, **kwargs: Any) -> None:
+        super().__init__(dtype=np.float64, **kwargs)
+        from gymnasium import spaces
+
+        self.observation_space = spaces.Box(0, 255, (2,), np.uint8)
+        self._value = value
+
+    def _observe(self) -> Any:
+        return np.array([1, 2], np.uint8) if self.steps == 0 else np.array(self._value)
+
+
+class OddInfo(Walk):
+    """An info that cannot be pickled, or cannot be unpickled, at the `at`-th step of an episode."""
+
+    def __init__(self, what: str, at: int = 1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._odd_what, self._odd_at = what, at
+
+    def step(self, action: Any) -> Any:
+        *rest, info = super().step(action)
+        if self.steps == self._odd_at:
+            info["odd"] = self.odd()
+        return (*rest, info)
+
+    def odd(self) -> Any:
+        return {"lock": threading.Lock, "landmine": CannotBeUnpickled, "fine": str}[self._odd_what]()
+
+
+class Gated(Walk):
+    """Waits at a gate in the `at`-th call of `phase`, until the test opens it."""
+
+    def __init__(self, gate: str | None = None, phase: str = "step", at: int = 1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._gate, self._phase, self._at, self._calls = gate, phase, at, 0
+        self._pass("constructor")
+
+    def _pass(self, phase: str) -> None:
+        if self._gate is not None and phase == self._phase:
+            self._calls += 1
+            if self._calls == self._at:
+                wait_at(Path(self._gate))
+
+    def reset(self, **kwargs: Any) -> Any:
+        self._pass("reset")
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        self._pass("step")
+        return super().step(action)
+
+    def method(self) -> int:
+        self._pass("method")
+        return self.steps
+
+
+class Gate:
+    """Two named pipes: the env says that it is there, the test lets it go on. Opening one blocks until the other
+    side opens it too, so nobody has to wait for a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir()
+        os.mkfifo(path / "arrived")
+        os.mkfifo(path / "opened")
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def wait_for_arrival(self) -> None:
+        (self.path / "arrived").read_bytes()
+
+    def open(self) -> None:
+        """After `wait_for_arrival`."""
+        (self.path / "opened").write_bytes(b"")
+
+
+def wait_at(gate: Path) -> None:
+    """The env's side."""
+    (gate / "arrived").write_bytes(b"")
+    (gate / "opened").read_bytes()

@@ -1,0 +1,83 @@
+"""Doorbells: a ring is seen once, however often it was rung, and ringing never blocks."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Iterator
+
+import pytest
+
+from multiverse.memory.doorbell import (
+    Doorbell,
+    EventfdDoorbell,
+    PipeDoorbell,
+    descriptors_per_doorbell,
+    doorbell_from,
+    new_doorbell,
+)
+
+
+@pytest.fixture(params=["", "1"], ids=["eventfd", "pipe"])
+def bell(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Doorbell]:
+    monkeypatch.setenv("MULTIVERSE_FALLBACK", request.param)
+    bell = new_doorbell()
+    assert isinstance(bell, PipeDoorbell if request.param else EventfdDoorbell)
+    yield bell
+    bell.close()
+
+
+def rung(bell: Doorbell) -> bool:
+    return bool(select.select([bell.wait_fd], [], [], 0)[0])
+
+
+def test_a_ring_stays_until_it_is_drained(bell: Doorbell) -> None:
+    assert not rung(bell)
+    bell.ring()
+    assert rung(bell)
+    assert rung(bell)
+    bell.drain()
+    assert not rung(bell)
+
+
+def test_many_rings_are_one_wake_up(bell: Doorbell) -> None:
+    for _ in range(3):
+        bell.ring()
+    bell.drain()
+    assert not rung(bell)
+
+
+def test_draining_a_silent_bell_does_not_block(bell: Doorbell) -> None:
+    bell.drain()
+
+
+def test_ringing_a_bell_that_nobody_drains_does_not_block(bell: Doorbell) -> None:
+    for _ in range(100_000):  # more than a pipe holds
+        bell.ring()
+    assert rung(bell)
+    bell.drain()
+    assert not rung(bell)
+
+
+def test_the_other_side_rebuilds_it_from_its_descriptors(bell: Doorbell) -> None:
+    assert len(bell.fds) == descriptors_per_doorbell()
+    theirs = doorbell_from(tuple(os.dup(fd) for fd in bell.fds))
+    assert type(theirs) is type(bell)
+    theirs.ring()
+    assert rung(bell)
+    bell.drain()
+    assert not rung(theirs)
+    theirs.close()
+
+
+def test_a_bell_is_not_inherited_by_programs_that_are_started(bell: Doorbell) -> None:
+    assert not any(os.get_inheritable(fd) for fd in bell.fds)
+
+
+def test_closing_twice_does_no_harm(bell: Doorbell) -> None:
+    fds = bell.fds
+    bell.close()
+    bell.close()
+    for fd in fds:
+        with pytest.raises(OSError):
+            os.fstat(fd)

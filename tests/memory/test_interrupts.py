@@ -1,0 +1,68 @@
+"""Ctrl-C held back: it comes at the end of the block, never in the middle, and never gets lost."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from multiverse.memory.interrupts import HeldInterrupts
+
+
+@pytest.fixture(autouse=True)
+def handler_is_put_back() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupt_takes_effect_at_the_end() -> None:
+    reached = []
+    with pytest.raises(KeyboardInterrupt), HeldInterrupts():
+        signal.raise_signal(signal.SIGINT)
+        reached.append("the end")
+    assert reached == ["the end"]
+
+
+def test_a_second_one_comes_through_at_once() -> None:
+    reached = []
+    with pytest.raises(KeyboardInterrupt), HeldInterrupts():
+        signal.raise_signal(signal.SIGINT)
+        reached.append("after the first")
+        signal.raise_signal(signal.SIGINT)
+        reached.append("after the second")
+    assert reached == ["after the first"]
+
+
+def test_without_an_interrupt_nothing_happens() -> None:
+    with HeldInterrupts():
+        pass
+
+
+def test_an_error_inside_passes_through() -> None:
+    with pytest.raises(LookupError), HeldInterrupts():
+        raise LookupError
+
+
+def test_where_interrupts_are_ignored_they_stay_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with HeldInterrupts():
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_in_another_thread_there_is_nothing_to_hold_back() -> None:
+    done = []
+
+    def work() -> None:
+        with HeldInterrupts():
+            done.append(1)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == [1]

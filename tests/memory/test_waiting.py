@@ -1,0 +1,162 @@
+"""The waiting rule, counted in looks instead of time, and the bedroom."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from multiverse.memory import waiting
+from multiverse.memory.doorbell import new_doorbell
+from multiverse.memory.waiting import LOOKS_BEFORE_YIELD, PARKED_WAITS, Bedroom, Waiting
+
+
+class Looks:
+    """Something to wait for that happens at a given look, and counts them."""
+
+    def __init__(self, at: int | None = None) -> None:
+        self.count, self.at = 0, at
+
+    def __call__(self) -> bool:
+        self.count += 1
+        return self.at is not None and self.count >= self.at
+
+
+@pytest.fixture
+def yields(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """One round of looks takes all the time there is; every core given away is noted."""
+    given: list[None] = []
+    monkeypatch.setattr(waiting, "LOOK_NS", -1)
+    monkeypatch.setattr(waiting, "_yield_core", lambda: given.append(None))
+    return given
+
+
+def looks_of(rule: Waiting, at: int | None = None) -> int:
+    looks = Looks(at)
+    assert rule.look(looks) == (at is not None and at <= looks.count)
+    return looks.count
+
+
+A_MISS = 1 + LOOKS_BEFORE_YIELD
+
+
+def test_what_has_happened_already_is_seen_at_the_first_look(yields: list[None]) -> None:
+    for kind in ("auto", "spin", "park"):
+        assert looks_of(Waiting(kind), at=1) == 1
+    assert yields == []
+
+
+def test_one_that_is_told_to_park_looks_once(yields: list[None]) -> None:
+    assert looks_of(Waiting("park")) == 1
+    assert yields == []
+
+
+def test_a_miss_gives_the_core_away_between_looks(yields: list[None]) -> None:
+    assert looks_of(Waiting("auto")) == A_MISS
+    assert len(yields) == 1
+
+
+def test_after_two_misses_in_a_row_it_goes_to_sleep_at_once_for_a_while(yields: list[None]) -> None:
+    rule = Waiting("auto")
+    assert [looks_of(rule) for _ in range(2)] == [A_MISS] * 2
+    assert [looks_of(rule) for _ in range(PARKED_WAITS)] == [1] * PARKED_WAITS
+    assert looks_of(rule) == A_MISS
+
+
+def test_a_hit_between_two_misses_keeps_it_looking(yields: list[None]) -> None:
+    rule = Waiting("auto")
+    for _ in range(5):
+        assert looks_of(rule) == A_MISS
+        assert looks_of(rule, at=3) == 3
+    assert looks_of(rule) == A_MISS
+
+
+def test_while_parked_what_is_ready_is_still_seen(yields: list[None]) -> None:
+    rule = Waiting("auto")
+    for _ in range(2):
+        looks_of(rule)
+    assert looks_of(rule, at=1) == 1
+
+
+def test_one_that_is_told_to_spin_never_gives_up_looking(yields: list[None]) -> None:
+    rule = Waiting("spin")
+    assert [looks_of(rule) for _ in range(5)] == [A_MISS] * 5
+
+
+def nothing() -> None:
+    pass
+
+
+def never() -> bool:
+    return False
+
+
+@pytest.fixture
+def no_naps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "FIRST_NAP_S", None)
+
+
+def test_nobody_sleeps_for_what_is_there() -> None:
+    assert Bedroom().sleep_until(lambda: True, None, nothing)
+
+
+def test_a_deadline_ends_the_sleep() -> None:
+    assert not Bedroom().sleep_until(never, time.monotonic() + 0.001, nothing)
+    assert not Bedroom().sleep_until(never, time.monotonic() - 1, nothing)
+
+
+def rings_itself(bedroom: Bedroom) -> tuple[Callable[[], bool], list[bool], Callable[[], None]]:
+    """A bell that is rung when its owner has said that it sleeps, as the other side would do it."""
+    bell, said, happened = new_doorbell(), [], []
+
+    def say_asleep(asleep: bool) -> None:
+        said.append(asleep)
+        if asleep:
+            bell.ring()
+
+    def drain() -> None:
+        bell.drain()
+        happened.append(True)
+
+    bedroom.add_doorbell(bell.wait_fd, drain, say_asleep)
+    return lambda: bool(happened), said, bell.close
+
+
+@pytest.mark.usefixtures("no_naps")
+def test_a_ring_wakes_the_sleeper_who_says_when_it_sleeps() -> None:
+    bedroom = Bedroom()
+    ready, said, close = rings_itself(bedroom)
+    assert bedroom.sleep_until(ready, None, nothing)
+    assert said == [True, False]
+    close()
+
+
+def test_a_lost_ring_is_made_up_for_by_one_nap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "FIRST_NAP_S", 0.001)
+    assert Bedroom().sleep_until(Looks(at=2), None, nothing)  # and nobody rings
+
+
+@pytest.mark.usefixtures("no_naps")
+def test_an_end_is_reported_once() -> None:
+    bedroom, bell, ends = Bedroom(), new_doorbell(), []
+    bedroom.add_sentinel(bell.wait_fd, lambda: ends.append(1))
+    bell.ring()
+    assert bedroom.sleep_until(lambda: bool(ends), None, nothing)
+    assert not bedroom.sleep_until(never, time.monotonic() + 0.001, nothing)
+    assert ends == [1]
+    bell.close()
+
+
+@pytest.mark.usefixtures("no_naps")
+def test_an_error_on_waking_passes_through_and_the_sleeper_is_awake_again() -> None:
+    bedroom = Bedroom()
+    _, said, close = rings_itself(bedroom)
+
+    def complain() -> None:
+        raise LookupError("somebody died")
+
+    with pytest.raises(LookupError):
+        bedroom.sleep_until(never, None, complain)
+    assert said == [True, False]
+    close()

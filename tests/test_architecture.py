@@ -1,0 +1,145 @@
+"""The house rules, read from the source: who may import whom, and what may stand where."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import multiverse
+
+SOURCE = Path(multiverse.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+
+ENGINE = {"contracts", "adapters", "memory", "executors"}
+ROOMS = {"vector_requests", "step_collector", "request_state"}
+"""Of the facade: `vector_env` alone brings them together, and they know nothing of it."""
+ALLOWED = {
+    "contracts": {"contracts"},
+    "adapters": {"contracts", "adapters"},
+    "memory": {"contracts", "memory"},
+    "executors": ENGINE,
+    **dict.fromkeys(ROOMS, ENGINE),
+    "vector_env": ENGINE | ROOMS,
+    "vectorize": ENGINE | {"vector_env"},
+    "measure": ENGINE | {"vector_env", "vectorize"},
+}
+"""Which parts of the house each part may import. The command line may import anything."""
+
+TOP = {"cli", "__init__", "__main__"}
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(SOURCE).with_suffix("").parts[0]
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Every module a file imports, wherever in it."""
+    tree = ast.parse(path.read_text())
+    package = ["multiverse", *path.relative_to(SOURCE).parent.parts]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) + "." if node.level else ""
+            module = base + (node.module or "")
+            yield module
+            yield from (f"{module.rstrip('.')}.{alias.name}" for alias in node.names)
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(SOURCE))
+
+
+def files_of(*parts: str) -> list[Path]:
+    return [path for path in FILES if part_of(path) in parts]
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_a_layer_imports_only_lower_layers(path: Path) -> None:
+    part = part_of(path)
+    if part in TOP:
+        return
+    assert part in ALLOWED, f"{part} has no place in the house yet: say in ALLOWED what it may import"
+    imported = {name.split(".")[1] for name in imports_of(path) if name.startswith("multiverse.")}
+    assert imported <= ALLOWED[part]
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_torch_is_imported_nowhere_in_the_engine(path: Path) -> None:
+    assert "torch" not in {name.split(".")[0] for name in imports_of(path)}
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_multiprocessing_stays_in_memory_and_executors(path: Path) -> None:
+    if part_of(path) not in ("memory", "executors"):
+        assert "multiprocessing" not in {name.split(".")[0] for name in imports_of(path)}
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_nothing_is_called_by_a_name_that_says_nothing(path: Path) -> None:
+    assert not {"utils", "util", "common", "helpers", "helper", "misc"} & set(
+        path.relative_to(SOURCE).with_suffix("").parts
+    )
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_nothing_is_printed_outside_the_command_line(path: Path) -> None:
+    if part_of(path) == "cli":
+        return
+    calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
+    assert [n.lineno for n in calls if isinstance(n.func, ast.Name) and n.func.id == "print"] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_every_module_says_what_it_is(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+def test_pickle_from_outside_is_read_only_where_workers_talk() -> None:
+    readers = {
+        name_of(path) for path in FILES if {"pickle", "cloudpickle"} & {name.split(".")[0] for name in imports_of(path)}
+    }
+    allowed = {"memory/link.py", "executors/worker_loop.py", "executors/process.py"}
+    assert {name for name in readers if not name.startswith("cli/")} <= allowed
+
+
+def test_the_layers_are_all_there() -> None:
+    assert {part_of(path) for path in FILES} >= set(ALLOWED)
+    assert len(files_of("contracts", "adapters", "memory", "executors")) > 20
+
+
+def loaded_after(code: str) -> set[str]:
+    text = f"{code}\nimport sys\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=True)
+    return set(done.stdout.split())
+
+
+def test_importing_the_package_loads_neither_torch_nor_gymnasium() -> None:
+    loaded = loaded_after("import multiverse")
+    assert not {"torch", "gymnasium", "numpy", "cloudpickle"} & loaded
+
+
+def test_making_envs_does_not_load_torch() -> None:
+    loaded = loaded_after("import multiverse as mv\nmv.make_vec('CartPole-v1', 2, 'thread').close()")
+    assert "torch" not in loaded
+    assert "multiverse.cli" not in loaded
+
+
+def test_every_public_name_resolves_and_is_listed() -> None:
+    for name in multiverse.__all__:
+        assert getattr(multiverse, name) is not None
+    assert set(multiverse.__all__) <= set(dir(multiverse))
+    assert len(set(multiverse.__all__)) == len(multiverse.__all__)
+    namespace: dict[str, object] = {}
+    exec("from multiverse import *", namespace)
+    assert set(multiverse.__all__) <= namespace.keys()
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = multiverse.no_such_name
