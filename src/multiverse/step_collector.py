@@ -43,17 +43,16 @@ class StepCollector:
         """One step's infos of all envs (`ids` None) or of some; raises what envs raised."""
         left: dict[int, Infos] = {}
         final: dict[int, Infos] = {}
+        told = self._executor.extras_of(hosts) if flags & EXTRAS else []
         lost = self._executor.take_lost()
         for host in lost:
             self._columns.forget(self._executor.hosts.index(host))
-        if flags & EXTRAS:
-            told = self._executor.extras_of(hosts)
-            for host, extras in told:
-                self.learn_from(host, extras)
-                self._discard(len(extras.restarts))
-                left.update(extras.infos)
-                final.update(extras.final_infos)
-            self._raise_for_failures(told)
+        for host, extras in told:
+            self.learn_from(host, extras)
+            self._discard(len(extras.restarts))
+            left.update(extras.infos)
+            final.update(extras.final_infos)
+        self._raise_for_failures(told)
         wrote = [h in hosts and bool(h.flags() & WROTE_INFOS) for h in self._executor.hosts]
         if ids is None:
             infos = self._columns.whole_batch(wrote, left)

@@ -200,6 +200,24 @@ def test_a_result_that_cannot_be_unpacked_spoils_only_its_own_call(make: Make, c
         assert envs.call("add", 100) == (101 + k,) * n
 
 
+def test_infos_that_cannot_be_merged_are_an_error_that_a_reset_gets_over(make: Make, config: Configuration) -> None:
+    class Babel(Walk):
+        def __init__(self, word: Any) -> None:
+            super().__init__()
+            self.word = word
+
+        def step(self, action: Any) -> Any:
+            return (*super().step(action)[:-1], {"word": self.word} if self.resets == 1 else {})
+
+    envs = make([lambda i=i: Babel("text" if i == 1 else i) for i in range(config.num_envs)])
+    envs.reset(seed=0)
+    with pytest.raises((ValueError, mv.MultiverseError)):
+        step_once(envs)
+    envs.reset(seed=0)
+    step_once(envs)
+    assert envs.get_attr("steps") == (1,) * config.num_envs
+
+
 def test_closing_reports_an_env_that_cannot_be_closed_and_closes_all_the_same(config: Configuration) -> None:
     envs = config.make(Fault, env_kwargs=faulty(config, {0: {"what": "raise", "phase": "close"}}))
     envs.reset(seed=0)

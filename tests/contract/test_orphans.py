@@ -68,6 +68,6 @@ def test_workers_die_with_a_killed_program(method: str, doing: str, thread: str)
         assert still_alive(workers, DEADLINE_S) == []
     finally:
         program.kill()
-        program.communicate()
         for pid in still_alive(workers, 0):
             os.kill(pid, signal.SIGKILL)
+        program.communicate()  # after them: they hold the other end of its output

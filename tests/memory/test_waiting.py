@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -127,14 +128,16 @@ def rings_itself(bedroom: Bedroom) -> tuple[Callable[[], bool], list[bool], Call
 def test_a_ring_wakes_the_sleeper_who_says_when_it_sleeps() -> None:
     bedroom = Bedroom()
     ready, said, close = rings_itself(bedroom)
-    assert bedroom.sleep_until(ready, None, nothing)
+    assert bedroom.sleep_until(ready, time.monotonic() + 20, nothing)
     assert said == [True, False]
     close()
 
 
-def test_a_lost_ring_is_made_up_for_by_one_nap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "FIRST_NAP_S", 0.001)
-    assert Bedroom().sleep_until(Looks(at=2), None, nothing)  # and nobody rings
+def test_a_lost_ring_is_made_up_for_by_one_nap_before_the_long_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(Bedroom, "_doze", lambda _, seconds: bool(slept.append(seconds)))
+    assert Bedroom().sleep_until(Looks(at=4), None, nothing)  # and nobody rings
+    assert slept == [waiting.FIRST_NAP_S, math.inf, math.inf]
 
 
 @pytest.mark.usefixtures("no_naps")

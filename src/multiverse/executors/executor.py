@@ -170,8 +170,8 @@ class Executor:
         """Sleep over doorbells and signs of death, until enough or the deadline; the dead are replaced or raised."""
 
         def raise_for_the_dead() -> None:
-            for worker in self._dead:
-                if worker in workers and not worker.answered():
+            for worker in workers:
+                if not worker.answered() and (worker.unreachable or worker in self._dead):
                     raise _Death(worker)
 
         while True:
@@ -263,8 +263,12 @@ class Executor:
                 continue
             try:
                 results[worker] = worker.finish_run()
-            except (EnvFailed, WorkerDied) as error:
+            except EnvFailed as error:
                 errors[worker] = error
+            except WorkerDied as error:  # between its word and what was to follow by pipe
+                errors[worker] = error
+                if self.supervisor is not None:
+                    self._recover(worker, error)
         return results, errors
 
     def discard_pending(self) -> list[tuple[Host, Extras]]:
@@ -284,7 +288,16 @@ class Executor:
 
     def extras_of(self, hosts: Sequence[Host]) -> list[tuple[Host, Extras]]:
         """What finished hosts have to say beyond the block; the same again if asked again."""
-        return [(host, host.extras()) for host in hosts if host.flags() & EXTRAS]
+        found: list[tuple[Host, Extras]] = []
+        for host in hosts:
+            if host.flags() & EXTRAS:
+                try:
+                    found.append((host, host.extras()))
+                except WorkerDied as error:  # between its word and what was to follow by pipe
+                    if self.supervisor is None or not isinstance(host, WorkerHost):
+                        raise
+                    self._recover(host, error)
+        return found
 
     def close(self, timeout_s: float | None = None) -> None:
         """End every worker within the deadline, whatever it is doing; twice without harm."""

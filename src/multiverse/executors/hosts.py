@@ -115,6 +115,7 @@ class WorkerHost:
         self._command = 0
         self._function = "start"
         self._closing = 0
+        self.unreachable = False
         self._extras: tuple[int, Extras] = (0, Extras())
         self.mailbox: CallerMailbox
 
@@ -162,8 +163,8 @@ class WorkerHost:
             self.mailbox.post(command, number)
             try:
                 self.link.send_packed(packed, number)
-            except LinkBroken as error:
-                raise self.died() from error
+            except LinkBroken:
+                self.unreachable = True  # whoever waits for its answer will see that it cannot come
 
     def post_again(self) -> None:
         """After an interrupt somewhere in a step's post: the same once more, without harm if it was complete."""
@@ -267,6 +268,8 @@ class WorkerHost:
                 continue
             if number == self._closing:
                 return list(word)
+            if isinstance(word, RemoteError):
+                return []  # a thread's end, told when it came
         if not in_a_hurry:
             log.warning("worker %d (envs %s) has not closed its envs in time", self.worker, describe_ids(self.env_ids))
         return []

@@ -148,9 +148,9 @@ class InfoReader:
             for number, (key, kind) in enumerate(self._tables[host]):
                 if self._tables[host][number] is _UNKNOWN:
                     continue
-                column = _typed(self._values[number], kind)
-                for env_id in (np.flatnonzero(self._masks[number, rows]) + rows.start).tolist():
-                    infos.setdefault(env_id, {})[key] = kind(column[env_id])
+                env_ids = np.flatnonzero(self._masks[number, rows]) + rows.start
+                for env_id, value in zip(env_ids.tolist(), _typed(self._values[number, env_ids], kind)):
+                    infos.setdefault(env_id, {})[key] = kind(value)
         for env_id, rest in left.items():
             infos.setdefault(env_id, {}).update(rest)
         return infos
