@@ -32,7 +32,8 @@ test: setup lint
 
 test-engine: $(ENGINE_VENV)/.installed
 	$(ENGINE_VENV)/bin/python -c "import importlib.util as u; assert u.find_spec('torch') is None"
-	$(ENGINE_VENV)/bin/python -m pytest -q tests --ignore tests/test_architecture.py
+	$(ENGINE_VENV)/bin/python -m pytest -q tests/contracts tests/memory tests/executors tests/adapters \
+		tests/contract/test_gymnasium_surface.py tests/contract/test_send_receive.py tests/contract/test_no_main_guard.py
 
 lint: setup
 	$(BIN)/ruff check .

@@ -330,13 +330,13 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return StepBatch(
             env_ids=ids,
             observations=self._batch_reader.rows(rows, self.copy),
-            rewards=self._rewards[ids],
-            terminated=self._terminated[ids],
-            truncated=self._truncated[ids],
-            alive=self._alive[ids],
-            acting=self._acting[ids],
-            episode_returns=self._returns[ids],
-            episode_lengths=self._lengths[ids].astype(np.int64),
+            rewards=self._rewards[rows].copy(),
+            terminated=self._terminated[rows].copy(),
+            truncated=self._truncated[rows].copy(),
+            alive=self._alive[rows].copy(),
+            acting=self._acting[rows].copy(),
+            episode_returns=self._returns[rows].copy(),
+            episode_lengths=self._lengths[rows].astype(np.int64),
             infos=infos,
         )
 
@@ -428,8 +428,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _by_host(self, ids: Array) -> dict[Host, Array]:
         """Positions in `ids`, by the host that runs those envs."""
-        hosts = self._host_of[ids]
-        return {self._executor.hosts[h]: np.flatnonzero(hosts == h) for h in np.unique(hosts).tolist()}
+        hosts, all_hosts = self._host_of[ids], self._executor.hosts
+        if (hosts == hosts[0]).all():  # one worker's envs, as `receive` hands them out
+            return {all_hosts[hosts[0]]: np.arange(len(ids))}
+        return {all_hosts[h]: np.flatnonzero(hosts == h) for h in sorted(set(hosts.tolist()))}
 
     def _refuse_ended(self, ids: Array) -> None:
         """Without autoreset an episode that is over must be reset before its env's next step."""

@@ -24,7 +24,7 @@ def checked_ids(env_ids: Sequence[int] | None, num_envs: int) -> Array:
         raise InvalidRequest(f"env_ids={env_ids!r}: expected a non-empty list of ints")
     if ids.min() < 0 or ids.max() >= num_envs:
         raise InvalidRequest(f"env_ids={env_ids!r}: there are envs 0 to {num_envs - 1}")
-    if len(np.unique(ids)) != len(ids):
+    if len(set(ids.tolist())) != len(ids):
         raise InvalidRequest(f"env_ids={env_ids!r}: each env at most once")
     return ids.astype(np.intp)
 
