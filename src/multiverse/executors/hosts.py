@@ -86,6 +86,9 @@ class LocalHost:
         return self._extras[1]
 
     def discard(self) -> Extras:
+        """A step that was asked for is taken before it is forgotten, as workers do: the same state everywhere."""
+        if self._begun == self._done != self.asked:
+            self.step_now()
         self._begun = self._done = self.collected = self.asked
         return self._envs.take_extras()
 

@@ -178,7 +178,8 @@ class ActionWriter:
             raise InvalidActions(f"actions{where}: cannot make an array of {type(value).__name__}: {error}") from error
         if array.shape != shape:
             raise InvalidActions(f"actions{where} have shape {array.shape}, expected {shape}: one row per env")
-        if array.dtype != dtype and not np.can_cast(array.dtype, dtype, casting="same_kind"):
+        integers = array.dtype.kind in "iu" and dtype.kind in "iu"  # these pass if they fit
+        if array.dtype != dtype and not integers and not np.can_cast(array.dtype, dtype, casting="same_kind"):
             raise InvalidActions(f"actions{where} are {array.dtype}, expected {dtype} (or what casts to it safely)")
         if array.dtype != dtype and dtype.kind in "iu" and not _fits(array, dtype):
             raise InvalidActions(f"actions{where} hold {array.max()} or {array.min()}, which {dtype} cannot hold")
