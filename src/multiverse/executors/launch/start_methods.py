@@ -6,8 +6,8 @@ import os
 import signal
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
 
 from multiverse.contracts.errors import PreflightError
 from multiverse.contracts.plan import StartMethod
@@ -25,26 +25,31 @@ caller_fds: set[int] = set()
 """Descriptors of ours that a forked worker must not keep: it would hide the other side's end from its owner."""
 
 
-class WorkerProcess(Protocol):
+class WorkerProcess(ABC):
     """A started worker process."""
 
     pid: int
+    sentinel: int
+    """A descriptor that becomes readable when the process has ended; -1 once given back."""
 
-    @property
-    def sentinel(self) -> int:
-        """A descriptor that becomes readable when the process has ended."""
-
+    @abstractmethod
     def exit_code(self, timeout_s: float) -> int | None:
         """Its exit code (negative: the signal that killed it), or None if it has not ended in time."""
 
     def kill(self) -> None:
         """End it and whatever its envs have started, now."""
+        if self.exit_code(0) is None:
+            orphan_guard.kill_group(self.pid)
 
     def release(self) -> None:
         """Give the handle's own descriptor back."""
+        if self.sentinel >= 0:
+            caller_fds.discard(self.sentinel)
+            os.close(self.sentinel)
+            self.sentinel = -1
 
 
-class ServedProcess:
+class ServedProcess(WorkerProcess):
     """Started by the fork server, which reaps it and passes its exit status on."""
 
     LOST = -signal.SIGKILL  # with the server gone the kernel has killed its workers
@@ -65,18 +70,8 @@ class ServedProcess:
             self._exit_code = self.LOST if status is None else status
         return self._exit_code
 
-    def kill(self) -> None:
-        if self.exit_code(0) is None:
-            orphan_guard.kill_group(self.pid)
 
-    def release(self) -> None:
-        if self.sentinel >= 0:
-            caller_fds.discard(self.sentinel)
-            os.close(self.sentinel)
-            self.sentinel = -1
-
-
-class ForkedProcess:
+class ForkedProcess(WorkerProcess):
     """Forked from the caller itself: everything the caller has loaded is there, nothing is pickled."""
 
     def __init__(self, run: Callable[[], int]) -> None:
@@ -125,16 +120,6 @@ class ForkedProcess:
             orphan_guard.kill_group_left_by(self.pid)
             return UNKNOWN_EXIT
         return os.waitstatus_to_exitcode(status)
-
-    def kill(self) -> None:
-        if self.exit_code(0) is None:
-            orphan_guard.kill_group(self.pid)
-
-    def release(self) -> None:
-        if self.sentinel >= 0:
-            caller_fds.discard(self.sentinel)
-            os.close(self.sentinel)
-            self.sentinel = -1
 
 
 def _let_go_of_caller(caller: int, from_main: bool) -> None:
