@@ -69,7 +69,7 @@ class RequestState:
     def give_up(self, error: BaseException) -> None:
         """A lost worker's envs cannot be brought back: only close() is left."""
         if isinstance(error, WorkerDied):
-            error = WorkerDied(error.worker, error.env_ids, error.cause, "close() this vector env and make a new one")
+            error = error.with_hint("close() this vector env and make a new one")
         elif not isinstance(error, MultiverseError):
             error = RequestPending("interrupted while a lost worker was being replaced: close() and make a new one")
         self.fatal = error

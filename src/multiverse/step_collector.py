@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from multiverse.contracts.errors import EnvFailed
-from multiverse.contracts.failures import RESTARTED, OnFailure
+from multiverse.contracts.failures import RESTARTED, FailurePolicy
 from multiverse.contracts.infos import Infos, add_info
 from multiverse.contracts.layout import ENDED, FINAL_OBSERVATIONS, Group
 from multiverse.contracts.views import Array
-from multiverse.executors.env_range import EXTRAS, FINALS, WROTE_INFOS, Extras
 from multiverse.executors.executor import Executor, Lost
 from multiverse.executors.hosts import Host
+from multiverse.executors.step_reply import EXTRAS, FINALS, WROTE_INFOS, Extras
 from multiverse.memory.info_columns import InfoReader
 from multiverse.memory.last_rows import LastRows
 from multiverse.memory.space_rows import row_reader
@@ -25,7 +25,7 @@ log = logging.getLogger("multiverse")
 class StepCollector:
     """Merges the hosts' info columns, what came by pipe, final observations, and the rows of lost envs."""
 
-    def __init__(self, executor: Executor, group: Group, with_infos: bool, on_failure: OnFailure) -> None:
+    def __init__(self, executor: Executor, group: Group, with_infos: bool, policy: FailurePolicy) -> None:
         views = executor.views
         self._executor, self._failures, self._with_infos = executor, executor.failures, with_infos
         self._all = np.arange(views.layout.num_envs)
@@ -37,7 +37,7 @@ class StepCollector:
             else None
         )
         # A lost worker cannot be asked what it showed last.
-        self.last_rows = LastRows(views, slice(0, len(self._all))) if on_failure == "restart" else None
+        self.last_rows = LastRows(views, slice(0, len(self._all))) if policy.restarts else None
 
     def collect(self, hosts: Sequence[Host], flags: int, ids: Array | None) -> Infos:
         """One step's infos of all envs (`ids` None) or of some; raises what envs raised."""
@@ -45,14 +45,15 @@ class StepCollector:
         final: dict[int, Infos] = {}
         told = self._executor.extras_of(hosts) if flags & EXTRAS else []
         lost = self._executor.take_lost()
-        for host in lost:
+        for host, what in lost.items():
             self._columns.forget(self._executor.hosts.index(host))
+            self.learn_from(host, what.extras)
         for host, extras in told:
             self.learn_from(host, extras)
-            self._discard(len(extras.restarts))
             left.update(extras.infos)
             final.update(extras.final_infos)
         self._raise_for_failures(told)
+        self._discard(sum(len(extras.restarts) + len(extras.truncated) for _, extras in told))
         wrote = [h in hosts and bool(h.flags() & WROTE_INFOS) for h in self._executor.hosts]
         if ids is None:
             infos = self._columns.whole_batch(wrote, left)
@@ -71,11 +72,13 @@ class StepCollector:
             raise EnvFailed("raised in step", failed[0][0].worker, failures)
 
     def learn_from(self, host: Host, extras: Extras) -> None:
-        """What holds beyond the step it came with: new info columns, and the count of restarts."""
+        """What holds beyond the step it came with: new info columns, the count of restarts, what is to be told."""
         self._columns.announce(self._executor.hosts.index(host), extras.columns)
         for env_id, cause in extras.restarts.items():
             log.warning("env %d raised %s: restarted", env_id, cause)
         self._failures.env_restarts += len(extras.restarts)
+        for warning in extras.warnings:
+            log.warning("%s", warning)
 
     def forget_lost(self) -> None:
         """Before a reset: whoever was replaced begins anew with everybody else."""
@@ -97,7 +100,7 @@ class StepCollector:
             rows = np.flatnonzero(np.isin(ids, np.array(host.env_ids)))
             self._discard(len(rows))
             for row in rows.tolist():
-                add_info(infos, {**what.infos.get(int(ids[row]), {}), RESTARTED: True}, row, len(ids))
+                add_info(infos, {**what.extras.infos.get(int(ids[row]), {}), RESTARTED: True}, row, len(ids))
                 if self.last_rows is not None and self._final_row is None:
                     self.last_rows.restore(int(ids[row]))
                 elif self.last_rows is not None:

@@ -24,9 +24,9 @@ from multiverse.contracts.errors import (
     RequestPending,
     WorkerDied,
 )
-from multiverse.contracts.failures import Failures, OnFailure
+from multiverse.contracts.failures import FailurePolicy, Failures
 from multiverse.contracts.infos import Infos, add_info
-from multiverse.contracts.layout import ACTIONS, ENDED, EPISODES, OBSERVATIONS, PRESENT, STEPPING, VALUES
+from multiverse.contracts.layout import ACTIONS, COUNTS, ENDED, EPISODES, OBSERVATIONS, PRESENT, STEPPING, VALUES
 from multiverse.contracts.plan import Autoreset, Plan
 from multiverse.contracts.reset_plan import ResetRequest
 from multiverse.contracts.step_batch import StepBatch
@@ -71,7 +71,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         autoreset: Autoreset,
         copy: bool,
         infos: bool,
-        on_failure: OnFailure,
+        policy: FailurePolicy,
     ) -> None:
         views, (group,) = executor.views, description.groups
         self.num_envs = views.layout.num_envs
@@ -91,7 +91,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._terminated, self._truncated = views[(name, ENDED)]
         self._alive, self._acting = views[(name, PRESENT)]
         self._episodes, self._stepping = views[EPISODES], views[STEPPING]
-        self._collector = StepCollector(executor, group, infos, on_failure)
+        self._collector = StepCollector(executor, group, infos, policy)
         self._failures = executor.failures
         self._host_of = np.repeat(np.arange(len(executor.hosts)), [len(h.env_ids) for h in executor.hosts])
         self._state = RequestState()
@@ -173,6 +173,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def close_extras(self, timeout_s: float | None = None, **kwargs: Any) -> None:
         """End every worker, within the time given; nothing is left running."""
+        self._discard_sent()
         self._state.close()
         try:
             self._executor.close(timeout_s)
@@ -257,6 +258,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 infos = self._guarded(lambda: self._collector.collect(done, flags, ids))
             except EnvFailed as error:
                 self._settle(done)
+                self._failures.steps_discarded += len(ids)
                 self._state.require_reset(error.env_ids)
                 raise
         batch = self._batch(ids, infos)
@@ -290,7 +292,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     @property
     def failures(self) -> Failures:
         """What went wrong so far, counted; steps sent = used + discarded + under way."""
-        return replace(self._failures)
+        bad_values, out_of_bounds = self._executor.views[COUNTS].sum(axis=1).tolist()
+        return replace(self._failures, bad_values=bad_values, out_of_bounds=out_of_bounds)
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
@@ -317,12 +320,19 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         executor = self._executor
         if isinstance(error, EnvFailed):
             executor.settle(executor.hosts)
+            self._count_lost_step()
             self._state.require_reset(error.env_ids)
         elif isinstance(error, WorkerDied) or executor.broken:
+            self._count_lost_step()
             self._state.give_up(error)
         elif executor.complete_step(number_before):
             self._failures.steps_sent += self.num_envs
             self._state.send({host: np.array(host.env_ids) for host in executor.hosts})
+
+    def _count_lost_step(self) -> None:
+        """A step of all envs was taken, and its batch is delivered to nobody."""
+        self._failures.steps_sent += self.num_envs
+        self._failures.steps_discarded += self.num_envs
 
     def _batch(self, ids: Array, infos: Infos) -> StepBatch:
         contiguous = len(ids) == ids[-1] - ids[0] + 1
@@ -340,6 +350,11 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             infos=infos,
         )
 
+    def _discard_sent(self) -> None:
+        """Nobody will be given what is under way."""
+        self._failures.steps_discarded += sum(len(ids) for ids in self._state.sent.values())
+        self._state.sent = {}
+
     # -- inside: resets ----------------------------------------------------------------------------------------
     def _make_way_for_reset(self, ids: Array) -> None:
         """A whole reset forgets what is under way; a partial one may not take other envs' steps with it."""
@@ -348,8 +363,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         else:
             for host, extras in self._guarded(self._executor.discard_pending):
                 self._collector.learn_from(host, extras)
-            self._failures.steps_discarded += sum(len(ids) for ids in self._state.sent.values())
-            self._state.sent = {}
+            self._discard_sent()
         self._collector.forget_lost()
 
     def _run_reset(self, ids: Array, requests: dict[int, ResetRequest], rows: Array) -> Infos:
@@ -360,8 +374,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         failures: list[RemoteError] = []
         while arguments:
             results = self._reset_hosts(arguments)
-            for host, (infos, extras) in results.items():
-                by_env.update(infos)
+            for host, extras in results.items():
+                by_env.update(extras.infos)
                 failures += extras.failures
                 self._collector.learn_from(host, extras)
                 self._executor.keep_objects(host, extras)
@@ -421,6 +435,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         except BaseException as error:
             lost_for_good = isinstance(error, WorkerDied) and not self._executor.lost
             if lost_for_good or self._executor.broken:
+                self._discard_sent()
                 self._state.give_up(error)
             elif any(host not in self._state.sent for host in self._executor.pending):
                 self._state.cut_call()

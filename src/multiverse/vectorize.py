@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
 from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.failures import OnFailure
+from multiverse.contracts.failures import RESTARTS_PER_MINUTE, FailurePolicy, OnBadValue, OnFailure
 from multiverse.contracts.plan import (
     Autoreset,
     ExecutorName,
@@ -46,6 +46,8 @@ def make_vec(
     reset_plan: ResetPlan | None = None,
     waiting: Waiting = "auto",
     on_failure: OnFailure = "raise",
+    restarts_per_minute: int = RESTARTS_PER_MINUTE,
+    on_bad_value: OnBadValue = "raise",
     reply_timeout_s: float | None = 60.0,
     reset_timeout_s: float | None = 300.0,
     close_timeout_s: float = 5.0,
@@ -77,8 +79,14 @@ def make_vec(
         reset_plan: (env id, episode) → `ResetRequest`, evaluated where the env runs, at every reset.
         waiting: `"auto"` (processes look for a moment before they sleep, and adapt; threads sleep), or `"spin"`:
             always look first, or `"park"`: always sleep at once.
-        on_failure: `"raise"`, or `"restart"`: an env that raises, and a worker process that dies or hangs, is replaced
-            (at most 3 times a minute); the row is truncated, with reward 0 and `infos["restarted"]`.
+        on_failure: `"raise"`, or `"restart"`: an env that raises, and a worker process that dies or hangs, is
+            replaced; the row is truncated, with reward 0 and `infos["restarted"]`.
+        restarts_per_minute: of each worker, and of the envs of each worker; beyond that the first cause is raised.
+        on_bad_value: NaN and infinite observations and rewards: `"raise"` makes them a failure of the env;
+            `"truncate"` ends the episode without that step (reward 0, `infos["bad_value"]`); `"clip"` puts them, and
+            observations outside their `Box`, at the nearest bound (rewards: 0); `"off"` looks at nothing.
+            An observation of the wrong shape or kind is an error also with `"clip"` and `"off"`. Finite observations
+            outside their space are counted (`envs.failures.out_of_bounds`) and warned about once per env.
         reply_timeout_s, reset_timeout_s: how long a worker may take to answer (None: for ever); then `ReplyTimeout`,
             with the Python stack of what it is doing.
         close_timeout_s: how long `close` waits for workers to end by themselves.
@@ -87,7 +95,8 @@ def make_vec(
     """
     autoreset = _our_autoreset(autoreset)
     _check_choices(executor=(executor, ExecutorName), autoreset=(autoreset, Autoreset), waiting=(waiting, Waiting))
-    _check_choices(on_failure=(on_failure, OnFailure))
+    _check_choices(on_failure=(on_failure, OnFailure), on_bad_value=(on_bad_value, OnBadValue))
+    policy = FailurePolicy(on_failure, on_bad_value, _checked_rate(restarts_per_minute))
     if start_method is not None:
         _check_choices(start_method=(start_method, StartMethod))
     workers = _checked_workers(workers)
@@ -106,15 +115,15 @@ def make_vec(
         if executor != plan.executor:
             plan = decide(executor, None, None, waiting, each)
     plan = replace(plan, why=why) if why else plan
-    running, description = assemble.start(plan, each, autoreset, infos, reset_plan, on_failure=on_failure)
+    running, description = assemble.start(plan, each, autoreset, infos, reset_plan, policy=policy)
     if description.metadata.get("in_process") and plan.executor != "serial":
         log.warning("the env says metadata['in_process'] (it holds a GPU or a window): running serial instead")
         running.close()
         plan = decide("serial", None, None, waiting, each)
         plan = replace(plan, why="the env says metadata['in_process']")
-        running, description = assemble.start(plan, each, autoreset, infos, reset_plan, on_failure=on_failure)
+        running, description = assemble.start(plan, each, autoreset, infos, reset_plan, policy=policy)
     running.timeouts = timeouts
-    return VectorEnv(running, description, plan, autoreset, copy, infos, on_failure)
+    return VectorEnv(running, description, plan, autoreset, copy, infos, policy)
 
 
 # -- what the caller wrote -------------------------------------------------------------------------------------
@@ -139,6 +148,13 @@ def _checked_workers(workers: Any) -> int | None:
     if count < 1:
         raise InvalidRequest(f"workers={count}: at least 1 (executor='serial' has none)")
     return count
+
+
+def _checked_rate(restarts_per_minute: Any) -> int:
+    rate = whole_number("restarts_per_minute", restarts_per_minute)
+    if rate < 1:
+        raise InvalidRequest(f"restarts_per_minute={rate}: at least 1 (on_failure='raise' restarts nothing)")
+    return rate
 
 
 def _check_kinds(render_mode: Any, reset_plan: Any) -> None:

@@ -14,7 +14,7 @@ def test_every_error_is_a_multiverse_error_and_a_builtin_one() -> None:
     assert len(errors) >= 10
     for error in errors:
         assert issubclass(error, mv.MultiverseError)
-        assert issubclass(error, ValueError | RuntimeError | TimeoutError)
+        assert issubclass(error, ValueError | RuntimeError | TimeoutError | AssertionError)
 
 
 def raised(error: BaseException) -> BaseException:

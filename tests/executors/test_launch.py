@@ -117,6 +117,7 @@ def test_a_child_that_is_gone_before_it_could_be_watched_has_ended(monkeypatch: 
     process.release()
 
 
+@pytest.mark.fault("A12")
 def test_what_an_env_started_ends_though_somebody_else_reaped_its_worker(tmp_path: Path) -> None:
     path = tmp_path / "pid"
 
@@ -141,6 +142,7 @@ def test_a_number_that_belongs_to_another_process_by_now_is_left_alone() -> None
 
 
 # -- Ctrl-C ----------------------------------------------------------------------------------------------------
+@pytest.mark.fault("A14")
 def test_the_terminals_ctrl_c_does_not_reach_the_fork_server() -> None:
     fork_server.stop_fork_server()
     server = fork_server.fork_server()
@@ -190,6 +192,7 @@ def test_too_few_descriptors_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> 
         preflight.check_descriptors(4)
 
 
+@pytest.mark.fault("A17")
 def test_threads_need_descriptors_too(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "setrlimit", lambda _, pair: asked.append(pair))

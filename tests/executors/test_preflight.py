@@ -41,6 +41,7 @@ def test_enough_descriptors_are_left_alone(limits: Any) -> None:
     assert asked == []
 
 
+@pytest.mark.fault("A17")
 def test_a_low_soft_limit_is_raised(limits: Any) -> None:
     asked = limits(10, 100_000)
     preflight.check_descriptors(4)
@@ -56,6 +57,7 @@ def test_no_hard_limit_is_no_limit(limits: Any) -> None:
     assert len(asked) == 1
 
 
+@pytest.mark.fault("A17")
 def test_a_low_hard_limit_is_refused_with_the_number_needed(limits: Any) -> None:
     asked = limits(10, 20)
     with pytest.raises(mv.PreflightError, match=rf"4 worker processes need {needed(4)} open files.*20"):
@@ -63,6 +65,7 @@ def test_a_low_hard_limit_is_refused_with_the_number_needed(limits: Any) -> None
     assert asked == []
 
 
+@pytest.mark.fault("A17")
 def test_a_vector_env_refused_for_descriptors_starts_nothing(limits: Any) -> None:
     limits(10, 20)
     fork_server.stop_fork_server()
@@ -75,6 +78,7 @@ def fake_torch(initialized: bool) -> Any:
     return SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: initialized))
 
 
+@pytest.mark.fault("A16")
 def test_fork_is_refused_once_cuda_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", fake_torch(True))
     with pytest.raises(mv.PreflightError, match=r"CUDA.*forkserver"):
@@ -108,6 +112,7 @@ def test_more_workers_than_cores_are_advised_against(
     assert "workers=2" in message
 
 
+@pytest.mark.fault("A16")
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_a_factory_that_cannot_travel_is_refused_with_what_to_do(method: Any) -> None:
     lock = threading.Lock()

@@ -83,6 +83,7 @@ def test_workers_are_as_many_as_the_cores_unless_told(monkeypatch: pytest.Monkey
             assert envs.plan.workers == workers
 
 
+@pytest.mark.fault("E4")
 def test_no_internet_socket_is_opened() -> None:
     import psutil
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from multiverse.adapters.tasks import reset_to_task
 from multiverse.contracts.env import EnvDescription, SlotRow, Step
+from multiverse.contracts.errors import BadValue
 from multiverse.contracts.layout import SINGLE_AGENT, Group
 
 
@@ -79,7 +80,10 @@ def _stepper(env: gymnasium.Env[Any, Any], row: SlotRow) -> Step:
             target[...] = observation
         else:
             write(observation)
-        rewards[slot] = reward
+        try:
+            rewards[slot] = reward
+        except (TypeError, ValueError) as error:
+            raise BadValue(f"the reward is {reward!r}, which is no number") from error
         if terminated or truncated:
             terminations[slot] = terminated
             truncations[slot] = truncated

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 
 class MultiverseError(Exception):
@@ -46,28 +49,103 @@ class ReceiveTimeout(MultiverseError, TimeoutError):
 class ReplyTimeout(MultiverseError, TimeoutError):
     """A worker has not answered for too long. Its reply is still waited for: `receive`, `reset`, or `close`."""
 
-    def __init__(self, worker: int, env_ids: range, doing: str, waited_s: float, state: str, stack: str) -> None:
-        self.worker, self.env_ids, self.stack = worker, env_ids, stack
-        told = f"\n\nWhat it was doing:\n{stack}" if stack else ""
-        super().__init__(
-            f"worker {worker} (envs {describe_ids(env_ids)}) has not answered for {waited_s:g} s in {doing}; {state}. "
-            f"Its reply can still be received: receive() again, or reset() or close(); longer waits: "
-            f"reply_timeout_s= and reset_timeout_s= (None: for ever){told}"
+    def __init__(
+        self,
+        worker: int,
+        env_ids: range,
+        command: str,
+        waited_s: float,
+        state: str,
+        stack: str,
+        rss_bytes: int | None = None,
+    ) -> None:
+        self.worker, self.env_ids, self.command = worker, env_ids, command
+        self.waited_s, self.stack, self.rss_bytes = waited_s, stack, rss_bytes
+        self.cause = f"has not answered for {waited_s:g} s in {command}; {state}"
+        self.hint = (
+            "Its reply can still be received: receive() again, or reset() or close(); longer waits: "
+            "reply_timeout_s= and reset_timeout_s= (None: for ever)"
         )
+        held = f", holding {in_bytes(rss_bytes)}" if rss_bytes is not None else ""
+        told = f"\n\nWhat it was doing:\n{stack}" if stack else ""
+        super().__init__(f"worker {worker} (envs {describe_ids(env_ids)}) {self.cause}{held}. {self.hint}{told}")
 
 
 class ClosedError(MultiverseError, RuntimeError):
     """The vector env is closed."""
 
 
+class BadValue(MultiverseError, ValueError):
+    """An observation or reward that no learner can use: NaN, infinite, of a wrong shape or kind.
+
+    Raised where the env runs; the caller sees it as an `EnvFailed`, with everything that reproduces it.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What reproduces a failure: the episode it happened in, and the step of it."""
+
+    episode: int | None = None  # index of the episode, from 0
+    seed: int | None = None  # the last one the env was reset with
+    episodes_since_seed: int = 0  # 0: the seed is this episode's own
+    task: Any = None
+    step: int | None = None  # from 1; None in a reset
+    action: Any = None
+
+    def __str__(self) -> str:
+        said = []
+        if self.episode is not None:
+            said.append(f"step {self.step} of episode {self.episode}" if self.step else f"episode {self.episode}")
+            since = f", {_episodes(self.episodes_since_seed)} before" if self.episodes_since_seed else ""
+            said.append("never seeded" if self.seed is None else f"seed {self.seed}{since}")
+        if self.task is not None:
+            said.append(f"task {in_words(self.task)}")
+        if self.step:
+            said.append(f"action {in_words(self.action)}")
+        return ", ".join(said)
+
+
+_UNKNOWN = Circumstances()
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteError:
-    """An exception as text, as it crosses from where an env runs to the caller."""
+    """An exception as text, as it crosses from where an env runs to the caller, with what reproduces it."""
 
     type_name: str
     message: str
     traceback: str
     env_id: int | None = None
+    circumstances: Circumstances = _UNKNOWN
+
+    @property
+    def seed(self) -> int | None:
+        return self.circumstances.seed
+
+    @property
+    def task(self) -> Any:
+        return self.circumstances.task
+
+    @property
+    def action(self) -> Any:
+        return self.circumstances.action
+
+    @property
+    def episode(self) -> int | None:
+        return self.circumstances.episode
+
+    @property
+    def step(self) -> int | None:
+        return self.circumstances.step
+
+    def under(self, circumstances: Circumstances) -> RemoteError:
+        return replace(self, circumstances=circumstances)
+
+    def in_text(self) -> RemoteError:
+        """The same with nothing in it that could fail to travel."""
+        given = self.circumstances
+        return self.under(replace(given, task=in_words(given.task), action=in_words(given.action)))
 
     @classmethod
     def of(cls, error: BaseException, env_id: int | None = None) -> RemoteError:
@@ -77,7 +155,9 @@ class RemoteError:
             message = str(error)
         except Exception:  # an exception whose __str__ raises must not hide itself
             message = "<its message could not be shown>"
-        trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        trace = ""  # one that was never raised has no place to show
+        if error.__traceback__ is not None:
+            trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         return cls(type(error).__qualname__, message, trace, env_id)
 
     def __str__(self) -> str:
@@ -102,20 +182,61 @@ class EnvFailed(MultiverseError, RuntimeError):
         first = self.failures[0]
         place = f"worker {worker}" if worker is not None else "the calling process"
         where = f"env {first.env_id}" if first.env_id is not None else place
+        when = f" ({first.circumstances})" if str(first.circumstances) else ""
         more = f" (and {len(self.failures) - 1} more: envs {list(self.env_ids[1:])})" if len(self.failures) > 1 else ""
         tail = f"\n{hint}" if hint else ""
-        super().__init__(f"{where} {what}: {first}{more}{tail}\n\nWhere it ran ({place}):\n{first.traceback}")
+        ran = f"\n\nWhere it ran ({place}):\n{first.traceback}" if first.traceback else ""
+        super().__init__(f"{where} {what}{when}: {first}{more}{tail}{ran}")
 
 
 class WorkerDied(MultiverseError, RuntimeError):
     """A worker process ended without being asked to; its envs are lost with it."""
 
-    def __init__(self, worker: int, env_ids: range, cause: str, hint: str = "") -> None:
+    def __init__(
+        self,
+        worker: int,
+        env_ids: range,
+        cause: str,
+        hint: str = "",
+        command: str = "",
+        rss_bytes: int | None = None,
+    ) -> None:
         self.worker, self.env_ids, self.cause, self.hint = worker, env_ids, cause, hint
+        self.command = command  # what it was asked last
+        self.rss_bytes = rss_bytes  # the most memory it ever held
+        held = f", having held up to {in_bytes(rss_bytes)}" if rss_bytes is not None else ""
         tail = f"; {hint}" if hint else ""
-        super().__init__(f"worker {worker} (envs {describe_ids(env_ids)}) {cause}{tail}")
+        super().__init__(f"worker {worker} (envs {describe_ids(env_ids)}) {cause}{held}{tail}")
+
+    def with_hint(self, hint: str) -> WorkerDied:
+        """The same death, with another next move."""
+        return WorkerDied(self.worker, self.env_ids, self.cause, hint, self.command, self.rss_bytes)
 
 
+# -- in words --------------------------------------------------------------------------------------------------
 def describe_ids(ids: range) -> str:
     """'24-31' for a range, '7' for one env."""
     return str(ids.start) if len(ids) == 1 else f"{ids.start}-{ids.stop - 1}"
+
+
+def in_bytes(count: int) -> str:
+    """'3.9 GiB'."""
+    size, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
+
+
+def _episodes(count: int) -> str:
+    return f"{count} episode{'' if count == 1 else 's'}"
+
+
+def in_words(value: Any) -> str:
+    """A value in one short line; one whose repr fails is still a value."""
+    try:
+        text = " ".join((str if isinstance(value, np.generic) else repr)(value).split())
+    except Exception:
+        text = f"<a {type(value).__name__} that cannot be shown>"
+    return text if len(text) <= 120 else text[:117] + "..."

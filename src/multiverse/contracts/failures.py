@@ -9,10 +9,34 @@ from typing import Generic, Literal, TypeVar
 
 OnFailure = Literal["raise", "restart"]
 RESTARTS_PER_MINUTE = 3
+OnBadValue = Literal["raise", "truncate", "clip", "off"]
 RESTARTED = "restarted"
 """The info key of a row whose env (or its whole worker) was lost in this step and replaced."""
+BAD_VALUE = "bad_value"
+"""The info key of a row whose episode was cut because its env returned something that nobody can learn from."""
 
 Cause = TypeVar("Cause")
+
+
+@dataclass(frozen=True, slots=True)
+class FailurePolicy:
+    """What to do when an env or its worker fails, and when an env returns what nobody can learn from."""
+
+    on_failure: OnFailure = "raise"
+    on_bad_value: OnBadValue = "raise"
+    restarts_per_minute: int = RESTARTS_PER_MINUTE  # of one worker, and of the envs of one worker
+
+    @property
+    def restarts(self) -> bool:
+        return self.on_failure == "restart"
+
+    @property
+    def shows_last_rows(self) -> bool:
+        """Whether a row may have to be shown as it was last delivered."""
+        return self.restarts or self.on_bad_value == "truncate"
+
+
+DEFAULT_POLICY = FailurePolicy()
 
 
 @dataclass(slots=True)
@@ -22,6 +46,9 @@ class Failures:
     env_restarts: int = 0  # an env raised and was built anew
     worker_restarts: int = 0  # a worker died or hung, and its whole range was built anew
     timeouts: int = 0  # a worker did not answer in time
+    late_replies: int = 0  # it answered after all; only the call that asked was given the answer, or nobody
+    bad_values: int = 0  # NaN, infinite, or of a wrong shape or kind
+    out_of_bounds: int = 0  # steps with an observation outside its space
     steps_sent: int = 0
     steps_used: int = 0  # returned to the caller as real steps
     steps_discarded: int = 0  # lost with an env or worker, or forgotten by a reset

@@ -27,6 +27,8 @@ TERMINATED, TRUNCATED = 0, 1  # of ENDED, bool
 ALIVE, ACTING = 0, 1  # of PRESENT, bool
 EPISODES: FieldName = ("episodes",)
 STEPPING: FieldName = ("stepping",)
+COUNTS: FieldName = ("counts",)
+BAD_VALUES, OUT_OF_BOUNDS = 0, 1  # of COUNTS: per env, over the life of the vector env; they outlive a worker
 INFO_VALUES: FieldName = ("info_values",)
 INFO_MASKS: FieldName = ("info_masks",)
 
@@ -105,6 +107,7 @@ class Layout:
         fields = [
             Field(EPISODES, (self.num_envs,), np.dtype(np.int64)),
             Field(STEPPING, (self.num_envs,), np.dtype(np.bool_)),
+            Field(COUNTS, (2, self.num_envs), np.dtype(np.int64)),
             Field(INFO_VALUES, (MAX_INFO_COLUMNS, self.num_envs), np.dtype(np.float64)),
             Field(INFO_MASKS, (MAX_INFO_COLUMNS, self.num_envs), np.dtype(np.bool_)),
         ]

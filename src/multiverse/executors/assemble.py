@@ -11,7 +11,7 @@ from typing import overload
 from multiverse.adapters.env_source import Recipe
 from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import EnvFailed, RemoteError, SpacesDiffer, WorkerDied
-from multiverse.contracts.failures import OnFailure
+from multiverse.contracts.failures import DEFAULT_POLICY, FailurePolicy
 from multiverse.contracts.layout import EPISODES, Layout
 from multiverse.contracts.plan import Autoreset, Plan, Timeouts
 from multiverse.contracts.reset_plan import ResetPlan
@@ -49,7 +49,7 @@ def start(
     with_infos: bool,
     reset_plan: ResetPlan | None,
     *,
-    on_failure: OnFailure = "raise",
+    policy: FailurePolicy = DEFAULT_POLICY,
 ) -> Started: ...
 
 
@@ -61,7 +61,7 @@ def start(
     with_infos: bool,
     reset_plan: ResetPlan | None,
     *,
-    on_failure: OnFailure = "raise",
+    policy: FailurePolicy = DEFAULT_POLICY,
     patience_s: float,
 ) -> Started | None: ...
 
@@ -73,7 +73,7 @@ def start(
     with_infos: bool,
     reset_plan: ResetPlan | None,
     *,
-    on_failure: OnFailure = "raise",
+    policy: FailurePolicy = DEFAULT_POLICY,
     patience_s: float | None = None,
 ) -> Started | None:
     """Everything running and bound, or None if building the envs outlasts `patience_s`; nothing is left behind then."""
@@ -82,7 +82,7 @@ def start(
     assignments = [
         Assignment(
             worker - local_share,
-            RangeConfig(ids, autoreset, with_infos, reset_plan, on_failure),
+            RangeConfig(ids, autoreset, with_infos, reset_plan, policy),
             [recipes[i] for i in ids],
             plan.waiting,
         )
@@ -122,7 +122,7 @@ class _Start:
             views = self._lay_out(Layout(num_envs, description.groups, autoreset == "same_step"))
             hosts: list[Host] = [*([self.local] if self.local else []), *self.workers]
             executor = Executor(hosts, views, self.plan.waiting, self.shared)
-            if self.shared is not None and self.assignments[0].config.on_failure == "restart":
+            if self.shared is not None and self.assignments[0].config.policy.restarts:
                 method = self.plan.start_method or "forkserver"
                 executor.supervisor = Supervisor(self.assignments, method, self.shared, description)
             return executor, description

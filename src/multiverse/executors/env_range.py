@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from multiverse.contracts.env import Env
-from multiverse.contracts.errors import InEnv, RemoteError
-from multiverse.contracts.failures import RESTARTED, OnFailure, RestartIntensity
+from multiverse.contracts.errors import BadValue, InEnv, RemoteError
+from multiverse.contracts.failures import BAD_VALUE, DEFAULT_POLICY, RESTARTED, FailurePolicy, RestartIntensity
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.layout import (
     ACTIONS,
@@ -25,28 +25,15 @@ from multiverse.contracts.layout import (
 from multiverse.contracts.plan import Autoreset
 from multiverse.contracts.reset_plan import ResetPlan, ResetRequest
 from multiverse.contracts.views import Views
-from multiverse.memory.info_columns import Announcement, InfoWriter
+from multiverse.executors.episode_log import EpisodeLog
+from multiverse.executors.step_reply import EXTRAS, FAILED, FINALS, WROTE_INFOS, Extras
+from multiverse.executors.value_guard import ValueGuard
+from multiverse.memory.info_columns import InfoWriter
 from multiverse.memory.last_rows import LastRows
 from multiverse.memory.own_columns import OwnColumns
 from multiverse.memory.space_rows import actions_reader
 
-EXTRAS, WROTE_INFOS, FINALS, FAILED = 1, 2, 4, 8
-"""Flags of a finished step: more comes by pipe; info columns are used; final observations are there; an env raised."""
-
-
 _NOBODY: list[int] = []
-
-
-@dataclass(slots=True)
-class Extras:
-    """What a step has to say that the block cannot hold; keys are env ids."""
-
-    columns: list[Announcement] = field(default_factory=list)
-    infos: dict[int, Infos] = field(default_factory=dict)
-    final_infos: dict[int, Infos] = field(default_factory=dict)
-    objects: dict[FieldName, list[Any]] = field(default_factory=dict)  # of this range's rows
-    failures: list[RemoteError] = field(default_factory=list)
-    restarts: dict[int, RemoteError] = field(default_factory=dict)  # envs that raised and were built anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +44,7 @@ class RangeConfig:
     autoreset: Autoreset
     with_infos: bool
     reset_plan: ResetPlan | None
-    on_failure: OnFailure = "raise"
+    policy: FailurePolicy = DEFAULT_POLICY
 
 
 class EnvRange:
@@ -65,7 +52,8 @@ class EnvRange:
 
     def __init__(self, config: RangeConfig, build: Sequence[Callable[[], Env]]) -> None:
         self.config, self._build = config, list(build)
-        self._intensity: RestartIntensity[RemoteError] = RestartIntensity()
+        self._intensity: RestartIntensity[RemoteError] = RestartIntensity(config.policy.restarts_per_minute)
+        self._log = EpisodeLog(len(config.env_ids))
         self.envs: list[Env] = []
         try:
             for env_id, make in zip(config.env_ids, build):
@@ -101,7 +89,10 @@ class EnvRange:
         self._finals = self._final_fields() if views.layout.with_final_observations else []
         self._objects = [name for name in views.objects if name[1] != ACTIONS]
         self._extras = Extras()
-        self._last_rows = LastRows(views, rows) if self.config.on_failure == "restart" else None
+        self._eventful = False  # there is more in the extras than what every step has to say
+        self._last_rows = LastRows(views, rows) if self.config.policy.shows_last_rows else None
+        mode = self.config.policy.on_bad_value
+        self._guard = ValueGuard(mode, views, group, rows, self._own) if mode != "off" else None
         if replacing:
             self._own.ended[TRUNCATED] = True
             self._own.forget_rewards()
@@ -130,12 +121,13 @@ class EnvRange:
                         if self._finals:
                             info = self._end_and_begin(i, info)
             except Exception as error:
-                if not self._replace_env(i, RemoteError.of(error, self.config.env_ids[i])):
-                    continue
-                ended_now.append(i)
-                info = self._cut_episode(i)
+                if self._cut_after(i, error, action):
+                    ended_now.append(i)
+                continue
             if info and with_infos:
                 self._write_info(i, info)
+        if self._guard is not None and self._guard.look():
+            ended_now += self._look_closer(chosen, actions, begun=ended_now if self._finals else resets)
         if only_some:
             self._own.add_step_of(chosen)
         else:
@@ -145,7 +137,7 @@ class EnvRange:
         if self._last_rows is not None:
             self._last_rows.remember()
         finals = bool(ended_now and self._finals)
-        if finals or writer.wrote or self._objects or self._extras.failures or self._extras.restarts:
+        if finals or writer.wrote or self._objects or self._eventful:
             return self._flags(finals)
         return 0
 
@@ -165,11 +157,62 @@ class EnvRange:
         self._own.rewards[i] = 0.0
         return info
 
-    # -- restarts: an env that raises is built anew -------------------------------------------------------------
+    # -- bad values ------------------------------------------------------------------------------------------
+    def _look_closer(self, chosen: Sequence[int], actions: Sequence[Any], begun: Sequence[int]) -> list[int]:
+        """The guard has seen something in the rows of a step. Returns the envs whose episodes it cut.
+
+        `begun`: their rows show the first observation of an episode; a bad one there leaves nothing to go on with.
+        """
+        guard = self._guard
+        assert guard is not None
+        if guard.mode == "clip":
+            for i in chosen:
+                guard.clip(i)
+            return []
+        bad: dict[int, Exception] = dict(guard.bad_rows(chosen))
+        bad.update({i: InEnv(self.config.env_ids[i], bad[i]) for i in begun if i in bad})
+        cut = [i for i, action in zip(chosen, actions) if i in bad and self._cut_after(i, bad[i], action)]
+        for i in guard.rows_outside():
+            if i in chosen and i not in bad:
+                guard.count_outside(i)
+        self._eventful = self._eventful or bool(guard.warnings)
+        return cut
+
+    # -- a step that failed ------------------------------------------------------------------------------------
+    def _cut_after(self, i: int, error: Exception, action: Any) -> bool:
+        """An env's step failed: cut its episode if that is what the caller wants; False if it is an error."""
+        self._eventful = True
+        in_reset = isinstance(error, InEnv)
+        step = None if in_reset else int(self._own.lengths[i]) + 1
+        failure = RemoteError.of(error, self.config.env_ids[i])
+        failure = failure.under(self._log.circumstances(i, step, action if step else None))
+        if isinstance(error.cause if isinstance(error, InEnv) else error, BadValue):
+            first = self._guard is not None and self._guard.count(i)
+            if self.config.policy.on_bad_value == "truncate" and not in_reset:
+                self._truncate(i, failure, tell=first)
+                return True
+        if self._replace_env(i, failure):
+            self._cut_episode(i, RESTARTED)
+            return True
+        return False
+
+    def _truncate(self, i: int, failure: RemoteError, tell: bool) -> None:
+        """The env goes on with its next episode; what it returned is shown to nobody."""
+        assert self._last_rows is not None
+        env_id = self.config.env_ids[i]
+        self._extras.truncated.append(env_id)
+        if tell:
+            self._extras.warnings.append(
+                f"env {env_id}: {failure.message} ({failure.circumstances}): episode truncated; counted from now on in "
+                "envs.failures.bad_values"
+            )
+        self._last_rows.restore(env_id)
+        self._cut_episode(i, BAD_VALUE)
+
     def _replace_env(self, i: int, failure: RemoteError) -> bool:
         """A new env in place of one that raised, its row as it was last delivered; False if that is an error."""
         env_id = self.config.env_ids[i]
-        if self._last_rows is None:
+        if not self.config.policy.restarts or self._last_rows is None:
             self._extras.failures.append(failure)
             return False
         self._extras.restarts[env_id] = failure
@@ -190,24 +233,32 @@ class EnvRange:
         self._last_rows.restore(env_id)
         return True
 
-    def _cut_episode(self, i: int) -> Infos:
+    def _cut_episode(self, i: int, marker: str) -> None:
         """The lost step's row: no reward, truncated, and what the mode has an ended episode show."""
+        env_id = self.config.env_ids[i]
         self._own.rewards[i] = 0.0
         self._own.ended[:, i] = (False, True)
+        self._info_writer.forget(i)
+        self._extras.infos.pop(env_id, None)
         info: Infos = {}
         if self._finals:
             try:
                 info = self._end_and_begin(i, {})
             except Exception as error:  # the new env cannot even be reset
-                self._extras.failures.append(RemoteError.of(error, self.config.env_ids[i]))
-        return {**info, RESTARTED: True}
+                failure = RemoteError.of(error, env_id)
+                self._extras.failures.append(failure.under(self._log.circumstances(i)))
+        # Without infos too: whoever learns from the row must know.
+        self._write_info(i, {**(info if self._with_infos else {}), marker: True})
 
-    def take_over(self, begin: bool) -> tuple[dict[int, Infos], Extras]:
+    def take_over(self, begin: bool) -> Extras:
         """In a worker that replaces a lost one, as its first deed: begin an episode in every env, if that is due."""
-        infos = {env_id: self._begin_episode(i) for i, env_id in enumerate(self.config.env_ids) if begin}
+        infos = {env_id: self._begin_and_look(i) for i, env_id in enumerate(self.config.env_ids) if begin}
         if self._last_rows is not None:
             self._last_rows.remember()
-        return (infos if self.config.with_infos else {}), Extras(objects=self._own_objects() if begin else {})
+        said = self._beginnings(infos)
+        if not begin:
+            said.objects = {}
+        return said
 
     def _mark_ends(self, ended_now: list[int], resets: Iterable[int]) -> None:
         for i in resets:  # a step that was a reset is not a step of its episode
@@ -225,6 +276,8 @@ class EnvRange:
     def _end_and_begin(self, i: int, info: Infos) -> Infos:
         """same_step: keep the final observation and info, then begin the next episode at once."""
         env_id = self.config.env_ids[i]
+        if self._guard is not None:
+            self._guard.check_end(i)
         for final, current in self._finals:
             final[env_id] = current[env_id]
         if self.config.with_infos:
@@ -244,20 +297,27 @@ class EnvRange:
             seed = request.seed if request.seed is not None else seed
             options = request.options if request.options is not None else options
             task = request.task if request.task is not None else task
-        info = self.envs[i].reset(seed, options, task)
+        self._log.begin(i, episode, seed, task)
+        try:
+            info = self.envs[i].reset(seed, options, task)
+        except Exception as error:
+            raise InEnv(env_id, error) from error
         self._was_reset[i] = True
         return info
 
     def _flags(self, finals: bool) -> int:
         extras = self._extras
+        if self._guard is not None and self._guard.warnings:
+            extras.warnings += self._guard.take_warnings()
+            self._eventful = True
         extras.columns = self._info_writer.take_announcements() if self._info_writer.announced else []
         extras.objects = self._own_objects()
         flags = FINALS if finals else 0
         if self._info_writer.wrote:
             flags |= WROTE_INFOS
         if extras.failures:
-            flags |= FAILED | EXTRAS
-        if extras.columns or extras.infos or extras.final_infos or extras.objects or extras.restarts:
+            flags |= FAILED
+        if extras.columns or extras.infos or extras.final_infos or extras.objects or self._eventful:
             flags |= EXTRAS
         return flags
 
@@ -271,7 +331,7 @@ class EnvRange:
             self._views.objects[name][self._rows] = values
 
     def take_extras(self) -> Extras:
-        extras, self._extras = self._extras, Extras()
+        extras, self._extras, self._eventful = self._extras, Extras(), False
         return extras
 
     def _final_fields(self) -> list[tuple[Any, Any]]:
@@ -286,21 +346,22 @@ class EnvRange:
         return pairs
 
     # -- everything else: run by the worker loop's one generic command -----------------------------------------
-    def reset(self, requests: dict[int, ResetRequest]) -> tuple[dict[int, Infos], Extras]:
-        """Begin an episode in each env named; returns infos by env id, and the objects the block cannot hold."""
+    def reset(self, requests: dict[int, ResetRequest]) -> Extras:
+        """Begin an episode in each env named; returns what the block cannot hold."""
         infos: dict[int, Infos] = {}
         self._extras = Extras()  # forget what an interrupted step had to say
         for env_id, request in requests.items():
             i = env_id - self.config.env_ids.start
             try:
-                infos[env_id] = self._begin_episode(i, request)
+                infos[env_id] = self._begin_and_look(i, request)
             except Exception as error:
-                if not self._replace_env(i, RemoteError.of(error, env_id)):
+                failure = RemoteError.of(error, env_id).under(self._log.circumstances(i))
+                if not self._replace_env(i, failure):
                     continue
                 try:
-                    infos[env_id] = self._begin_episode(i, request)
+                    infos[env_id] = self._begin_and_look(i, request)
                 except Exception as second:
-                    self._extras.failures.append(RemoteError.of(second, env_id))
+                    self._extras.failures.append(RemoteError.of(second, env_id).under(self._log.circumstances(i)))
                     continue
             self._over[i] = False
             self._own.begin(i)
@@ -310,9 +371,23 @@ class EnvRange:
         self._own.hand_over_ends()
         if self._last_rows is not None:
             self._last_rows.remember()
-        told = self.take_extras()
-        told.objects = self._own_objects()
-        return (infos if self.config.with_infos else {}), told
+        return self._beginnings(infos)
+
+    def _begin_and_look(self, i: int, request: ResetRequest | None = None) -> Infos:
+        """Outside a step, where each row is looked at by itself."""
+        info = self._begin_episode(i, request)
+        if self._guard is not None:
+            self._guard.check_start(i)
+        return info
+
+    def _beginnings(self, infos: dict[int, Infos]) -> Extras:
+        """What the first observations of episodes come with."""
+        said = self.take_extras()
+        if self._guard is not None:
+            said.warnings += self._guard.take_warnings()
+        said.infos = infos if self.config.with_infos else {}
+        said.objects = self._own_objects()
+        return said
 
     def call(self, env_ids: Sequence[int], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         return self._each(env_ids, lambda env, _: env.call(name, args, kwargs))

@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 from multiverse.contracts.errors import EnvFailed, MultiverseError, RemoteError, WorkerDied
 from multiverse.contracts.failures import Failures
-from multiverse.contracts.infos import Infos
 from multiverse.contracts.plan import Timeouts
 from multiverse.contracts.views import Views
-from multiverse.executors.env_range import EXTRAS, EnvRange, Extras
+from multiverse.executors.env_range import EnvRange
 from multiverse.executors.hosts import Host, LocalHost, RunFunction, WorkerHost
 from multiverse.executors.process import ProcessHost, Shared
+from multiverse.executors.step_reply import EXTRAS, Extras
 from multiverse.executors.supervisor import Supervisor
 from multiverse.memory.interrupts import HeldInterrupts
 from multiverse.memory.waiting import Bedroom, Waiting
@@ -40,7 +40,7 @@ class Lost:
     """A worker that was replaced: why, and what the first reset of its new envs said."""
 
     cause: MultiverseError
-    infos: dict[int, Infos]
+    extras: Extras
 
 
 class _Death(Exception):
@@ -67,6 +67,7 @@ class Executor:
         self._waiting, self._bedroom = Waiting(waiting), Bedroom()
         self._number = 0
         self._dead: list[WorkerHost] = []
+        self._late: list[WorkerHost] = []  # have not answered in time, and may yet
         self._owner = os.getpid()
         _live.add(self)
         atexit.unregister(_close_live)
@@ -107,6 +108,14 @@ class Executor:
         """The answers of these hosts have been handed over."""
         for host in hosts:
             host.collected = host.asked
+        if self._late:
+            self._count_late(hosts)
+
+    def _count_late(self, hosts: Sequence[Host]) -> None:
+        """Answers that came after their deadline, and have found the call that asked for them, or nobody."""
+        came = [worker for worker in self._late if worker in hosts]
+        self.failures.late_replies += len(came)
+        self._late = [worker for worker in self._late if worker not in came]
 
     def complete_step(self, number_before: int) -> bool:
         """After an interrupt somewhere in a step of all: everybody is asked exactly once, and nothing is collected.
@@ -198,7 +207,10 @@ class Executor:
         for worker in workers:
             if not worker.answered():
                 self.failures.timeouts += 1
+                if worker not in self._late:
+                    self._late.append(worker)
                 self._recover(worker, worker.hung(timeout_s or 0.0))
+                self._late.remove(worker)  # replaced: its answer will never come
 
     def _recover(self, worker: WorkerHost, cause: MultiverseError) -> None:
         """Replace a lost worker; without a supervisor, or past what it allows, the cause is raised."""
@@ -218,9 +230,9 @@ class Executor:
         worker.post_run(self._number, EnvRange.take_over, prepared)
         self._sleep_for([worker], self.timeouts.reset_s)
         if worker not in self.lost:  # or it was lost once more, and another has taken over meanwhile
-            infos, extras = worker.finish_run()
+            extras = worker.finish_run()
             self.keep_objects(worker, extras)
-            self.lost[worker] = Lost(cause, infos)
+            self.lost[worker] = Lost(cause, extras)
         self.broken = False
 
     def take_lost(self) -> dict[Host, Lost]:
@@ -279,6 +291,7 @@ class Executor:
                 self._sleep_for([host], self.timeouts.reset_s)
             if host not in self.lost:
                 discarded.append((host, host.discard()))
+                self._count_late([host])
         return discarded
 
     def keep_objects(self, host: Host, extras: Extras) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from multiverse.contracts.errors import (
@@ -23,7 +24,8 @@ from multiverse.contracts.errors import (
 )
 from multiverse.contracts.layout import ACTIONS
 from multiverse.contracts.views import Views
-from multiverse.executors.env_range import EXTRAS, FAILED, EnvRange, Extras
+from multiverse.executors.env_range import EnvRange
+from multiverse.executors.step_reply import EXTRAS, FAILED, Extras
 from multiverse.executors.worker_loop import CLOSE, RUN, STEP, STEP_SOME, WITH_OBJECTS, Described, describe
 from multiverse.memory.interrupts import HeldInterrupts
 from multiverse.memory.link import Link, LinkBroken, Unreadable
@@ -235,11 +237,15 @@ class WorkerHost:
 
     def died(self) -> WorkerDied:
         self.collected = self.asked
-        return WorkerDied(self.worker, self.env_ids, f"{self.life.cause_of_death()} during {self._doing()}")
+        death, command = self.life.death(), self._doing()
+        cause = f"{death.cause} during {command}"
+        return WorkerDied(self.worker, self.env_ids, cause, death.hint, command, death.peak_rss_bytes)
 
     def hung(self, waited_s: float) -> ReplyTimeout:
-        state, stack = self.life.state_and_stack()
-        return ReplyTimeout(self.worker, self.env_ids, self._doing(), waited_s, state, stack)
+        state = self.life.state()
+        return ReplyTimeout(
+            self.worker, self.env_ids, self._doing(), waited_s, state.text, state.stack, state.rss_bytes
+        )
 
     def _doing(self) -> str:
         return "step" if self.was_stepping else self._function
@@ -289,6 +295,24 @@ class WorkerHost:
             self.mailbox.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How a worker ended."""
+
+    cause: str
+    hint: str = ""
+    peak_rss_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Of a worker that does not answer: what can be said of it, and its Python stack if it can be had."""
+
+    text: str
+    stack: str = ""
+    rss_bytes: int | None = None
+
+
 class Life(Protocol):
     """What keeps a worker going: a thread or a process."""
 
@@ -300,10 +324,9 @@ class Life(Protocol):
     def pid(self) -> int | None:
         """Of its process, if it has one of its own."""
 
-    def cause_of_death(self) -> str: ...
+    def death(self) -> Death: ...
 
-    def state_and_stack(self) -> tuple[str, str]:
-        """For one that does not answer: what can be said of it, and its Python stack if it can be had."""
+    def state(self) -> State: ...
 
     def end(self, deadline: float) -> bool:
         """Wait for its end until the deadline, then force it; False where that is not possible and it lives on."""

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import cloudpickle
 import psutil
 
-from multiverse.contracts.errors import PreflightError
+from multiverse.contracts.errors import PreflightError, in_bytes
 from multiverse.contracts.plan import StartMethod
 from multiverse.contracts.views import Views
 from multiverse.executors import worker_loop
-from multiverse.executors.hosts import WorkerHost
+from multiverse.executors.hosts import Death, State, WorkerHost
 from multiverse.executors.launch import start_methods
 from multiverse.executors.launch.black_box import BlackBox
 from multiverse.executors.worker_loop import Assignment, LayOut, Surroundings
@@ -55,28 +55,30 @@ class ProcessLife:
     def pid(self) -> int:
         return self.process.pid
 
-    def cause_of_death(self) -> str:
+    def death(self) -> Death:
         code = self.process.exit_code(1.0)
+        peak = self.process.peak_rss_bytes
         if code is None:
-            return "closed its connection but lives on"
+            return Death("closed its connection but lives on")
         if code == start_methods.UNKNOWN_EXIT:
-            return "ended with code 255, or unseen (does the program ignore SIGCHLD, or reap any child?)"
-        if code < 0:
-            try:
-                name = signal.Signals(-code).name
-            except ValueError:
-                name = f"signal {-code}"
-            return f"was killed by {name}"
-        return f"exited with code {code}"
+            return Death("ended with code 255, or unseen (does the program ignore SIGCHLD, or reap any child?)")
+        if code >= 0:
+            return Death(f"exited with code {code}", "", peak)
+        hint = ""
+        if -code == signal.SIGKILL:
+            free = in_bytes(psutil.virtual_memory().available)
+            hint = f"possibly out of memory ({free} are free now): fewer envs per machine need less"
+        return Death(f"was killed by {_signal_name(-code)}", hint, peak)
 
-    def state_and_stack(self) -> tuple[str, str]:
+    def state(self) -> State:
         try:
-            status = psutil.Process(self.pid).status()
+            process = psutil.Process(self.pid)
+            status, rss_bytes = process.status(), process.memory_info().rss
         except psutil.Error:
-            return "it is gone", ""
+            return State("it is gone")
         if status == psutil.STATUS_STOPPED:
-            return "it is stopped (SIGSTOP): kill -CONT lets it go on", ""
-        return f"it is {status}", self._black_box.stack_of(self.pid)
+            return State("it is stopped (SIGSTOP): kill -CONT lets it go on", "", rss_bytes)
+        return State(f"it is {status}", self._black_box.stack_of(self.pid), rss_bytes)
 
     def end(self, deadline: float) -> bool:
         if self.process.exit_code(max(0.0, deadline - time.monotonic())) is None:
@@ -156,6 +158,13 @@ def start_process(
             host.kill()
             raise died from error
     return host
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def usable_here() -> bool:

@@ -19,14 +19,14 @@ from multiverse.contracts.errors import (
     SpacesDiffer,
     WorkerDied,
 )
-from multiverse.contracts.failures import RESTARTS_PER_MINUTE, RestartIntensity
+from multiverse.contracts.failures import RestartIntensity
 from multiverse.contracts.plan import StartMethod
 from multiverse.contracts.views import Views
 from multiverse.executors.process import ProcessHost, Shared, pickled, start_process
 from multiverse.executors.worker_loop import Assignment, Described, Surroundings, difference_between
 
 log = logging.getLogger("multiverse")
-FIRST_BACKOFF_S = 0.05
+FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.05, 1.0
 
 
 class Supervisor:
@@ -40,7 +40,7 @@ class Supervisor:
         self._data = dict(zip(self._assignments, data))
         self._method, self._shared, self._description = method, shared, description
         self._intensity: dict[int, RestartIntensity[MultiverseError]] = {
-            worker: RestartIntensity() for worker in self._assignments
+            a.worker: RestartIntensity(a.config.policy.restarts_per_minute) for a in assignments
         }
 
     def replace(self, host: ProcessHost, cause: MultiverseError, views: Views, build_timeout_s: float | None) -> None:
@@ -48,8 +48,9 @@ class Supervisor:
         intensity = self._intensity[host.worker]
         if not intensity.allows(cause):
             raise intensity.first_cause
-        log.warning("%s: restart %d of at most %d a minute", _one_line(cause), intensity.recent, RESTARTS_PER_MINUTE)
-        time.sleep(FIRST_BACKOFF_S * 2 ** (intensity.recent - 1))  # a machine out of memory needs a moment
+        log.warning("%s: restart %d of at most %d a minute", _one_line(cause), intensity.recent, intensity.limit)
+        # A machine out of memory needs a moment.
+        time.sleep(min(FIRST_BACKOFF_S * 2 ** (intensity.recent - 1), LONGEST_BACKOFF_S))
         host.kill()
         assignment = self._assignments[host.worker]
         new = start_process(assignment, self._data[host.worker], self._method, self._shared, Surroundings.here())

@@ -11,7 +11,7 @@ from typing import Any
 from multiverse.contracts.errors import RemoteError
 from multiverse.contracts.views import Views
 from multiverse.executors import worker_loop
-from multiverse.executors.hosts import WorkerHost
+from multiverse.executors.hosts import Death, State, WorkerHost
 from multiverse.executors.worker_loop import Assignment
 from multiverse.memory.doorbell import new_doorbell
 from multiverse.memory.link import Link, QueueLink
@@ -39,13 +39,13 @@ class ThreadLife:
     def sentinel(self) -> int:
         return self._ended.wait_fd
 
-    def cause_of_death(self) -> str:
-        return self._cause
+    def death(self) -> Death:
+        return Death(self._cause)
 
-    def state_and_stack(self) -> tuple[str, str]:
+    def state(self) -> State:
         frame = sys._current_frames().get(self._thread.ident or 0)
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
-        return "it is a thread, and threads cannot be killed", stack
+        return State("it is a thread, and threads cannot be killed", stack)
 
     def end(self, deadline: float) -> bool:
         self._thread.join(max(0.0, deadline - time.monotonic()))

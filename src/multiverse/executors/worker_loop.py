@@ -19,8 +19,9 @@ from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import RemoteError
 from multiverse.contracts.layout import Layout
 from multiverse.contracts.views import Views
-from multiverse.executors.env_range import EXTRAS, FAILED, EnvRange, Extras, RangeConfig
+from multiverse.executors.env_range import EnvRange, RangeConfig
 from multiverse.executors.launch.black_box import BlackBox
+from multiverse.executors.step_reply import EXTRAS, FAILED, Extras
 from multiverse.memory.block import Block
 from multiverse.memory.doorbell import doorbell_from
 from multiverse.memory.link import Link, LinkBroken, PipeLink
@@ -183,6 +184,7 @@ def difference_between(one: EnvDescription, other: EnvDescription) -> str:
 def serve(envs: EnvRange, link: Link, mailbox: WorkerMailbox, waiting: Waiting, bedroom: Bedroom) -> None:
     """Answer until told to close. A reply's word comes before what follows it by pipe."""
     requested = mailbox.requested
+    told: set[str] = set()  # info keys whose values cannot travel
     while True:
         if not waiting.look(requested):
             bedroom.sleep_until(requested, None, _nothing)
@@ -190,7 +192,7 @@ def serve(envs: EnvRange, link: Link, mailbox: WorkerMailbox, waiting: Waiting, 
         if command == CLOSE:
             return
         if command == RUN:
-            _run(envs, link, mailbox)
+            _run(envs, link, mailbox, told)
             continue
         if command & WITH_OBJECTS:
             envs.take_action_objects(_message(link, mailbox.sequence))
@@ -198,13 +200,8 @@ def serve(envs: EnvRange, link: Link, mailbox: WorkerMailbox, waiting: Waiting, 
         if not flags & EXTRAS:
             mailbox.reply(flags)
             continue
-        extras = envs.take_extras()
-        try:
-            packed = link.pack(extras)
-        except Exception as error:  # what an env said cannot travel; what we say of it can
-            packed = link.pack(Extras(columns=extras.columns, failures=[*extras.failures, RemoteError.of(error)]))
-            flags |= FAILED
-        mailbox.reply(flags)
+        packed, travelled = _packed_extras(link, envs.take_extras(), told)
+        mailbox.reply(flags if travelled else flags | FAILED)
         link.send_packed(packed, mailbox.sequence)
 
 
@@ -220,18 +217,40 @@ def _nothing() -> None:
     """A worker that wakes has nothing to check but its mailbox."""
 
 
-def _run(envs: EnvRange, link: Link, mailbox: WorkerMailbox) -> None:
+def _run(envs: EnvRange, link: Link, mailbox: WorkerMailbox, told: set[str]) -> None:
     """The generic command: a function over this worker's envs."""
     flags = 0
     try:
         function, arguments = _message(link, mailbox.sequence)
-        packed = link.pack(function(envs, *arguments))
+        result = function(envs, *arguments)
+        packed = _packed_extras(link, result, told)[0] if isinstance(result, Extras) else link.pack(result)
     except LinkBroken:
         raise
     except Exception as error:
         flags, packed = FAILED, link.pack(RemoteError.of(error))
     mailbox.reply(flags)
     link.send_packed(packed, mailbox.sequence)
+
+
+def _packed_extras(link: Link, extras: Extras, told: set[str]) -> tuple[Any, bool]:
+    """What envs said, as it travels. Infos that cannot are sent in words; False if that was not enough."""
+    try:
+        return link.pack(extras), True
+    except Exception:
+        extras.put_in_words(lambda value: _cannot_travel(link, value), told)
+    try:
+        return link.pack(extras), True
+    except Exception as error:  # an observation, then
+        return link.pack(Extras(columns=extras.columns, failures=[*extras.failures, RemoteError.of(error)])), False
+
+
+def _cannot_travel(link: Link, value: Any) -> str:
+    """Why; '' if it can."""
+    try:
+        link.pack(value)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def _packed(link: Link, message: Any) -> Any:

@@ -73,6 +73,10 @@ class InfoWriter:
         self.wrote = True
         return left
 
+    def forget(self, row: int) -> None:
+        """What was written for a row in this step was not to be."""
+        self._mask_block[: len(self._columns), row] = False
+
     def _new_column(self, key: str, kind: type) -> tuple[memoryview, memoryview] | None:
         number = len(self._columns)
         if number == MAX_INFO_COLUMNS:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidActions
+from multiverse.contracts.errors import BadValue, InvalidActions
 from multiverse.contracts.layout import FieldName, Leaf, Path, assemble, leaves
 from multiverse.contracts.views import Array, Views
 
@@ -25,7 +25,11 @@ def row_writer(space: spaces.Space[Any], views: Views, name: FieldName, row: int
 
         def write_parts(value: Any) -> None:
             for key, write in parts:
-                write(value[key])
+                try:
+                    part = value[key]
+                except (KeyError, IndexError, TypeError) as error:
+                    raise BadValue(f"{called(name)} has no {key!r}: it is {_kind_of(value)}") from error
+                write(part)
 
         return write_parts
     leaf = Leaf((), space)
@@ -47,19 +51,22 @@ def _array_writer(target: Array, name: FieldName) -> Write:
         if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:
             target[...] = value
             return
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except Exception as error:  # a list of lists of different lengths, say
+            raise BadValue(f"{called(name)} cannot be made an array: {type(error).__name__}: {error}") from error
         if array.shape != shape:
-            raise ValueError(f"{_called(name)} has shape {array.shape}, its space says {shape}")
+            raise BadValue(f"{called(name)} has shape {array.shape}, its space says {shape}")
         if array.dtype.kind in "iu" and dtype.kind in "iu" and array.dtype != dtype and array.size:
             if not _fits(array, dtype):
                 worst = array.min() if array.min() < np.iinfo(dtype).min else array.max()
-                raise ValueError(f"{_called(name)} holds {worst}, which does not fit its space's {dtype}")
+                raise BadValue(f"{called(name)} holds {worst}, which does not fit its space's {dtype}")
             copy(target, array, casting="unsafe")
             return
         try:
             copy(target, array, casting="same_kind")
         except TypeError as error:
-            raise TypeError(f"{_called(name)} is {array.dtype}, which does not fit its space's {dtype}") from error
+            raise BadValue(f"{called(name)} is {array.dtype}, which does not fit its space's {dtype}") from error
 
     return write_array
 
@@ -72,9 +79,15 @@ def _fits(array: Array, dtype: np.dtype[Any]) -> bool:
     return bool(array.min() >= limits.min and array.max() <= limits.max)
 
 
-def _called(name: FieldName) -> str:
+def called(name: FieldName) -> str:
+    """A leaf as a user knows it: "the observation['camera'][1]"."""
     kind, path = str(name[1]).rstrip("s"), name[2:]
     return f"the {kind}" + "".join(f"[{key!r}]" for key in path)
+
+
+def _kind_of(value: Any) -> str:
+    kind = f"a {type(value).__name__}"
+    return f"{kind} with {sorted(map(repr, value))}" if isinstance(value, dict) else kind
 
 
 # -- reading actions -------------------------------------------------------------------------------------------

@@ -64,7 +64,8 @@ class ForkServer:
         return self._process.poll() is None
 
     def start(self, how: bytes, fds: list[int]) -> int:
-        """Ask for a worker that gets `fds`; returns a descriptor that yields its pid, then its exit status."""
+        """Ask for a worker that gets `fds`; returns a descriptor that yields its pid and, when it has ended, its exit
+        code and the most memory it held."""
         status_r, status_w = os.pipe()
         try:
             with self._lock:
@@ -212,10 +213,11 @@ def _reap(status_pipes: dict[int, int]) -> None:
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             continue
         orphan_guard.kill_group(pid)  # before reaping: until then nobody else can have this number
-        _, status = os.waitpid(pid, 0)
+        _, status, used = os.wait4(pid, 0)
         status_w = status_pipes.pop(pid)
         try:
-            os.write(status_w, _STATUS.pack(os.waitstatus_to_exitcode(status)))
+            code, peak = os.waitstatus_to_exitcode(status), orphan_guard.peak_rss_bytes(used)
+            os.write(status_w, _STATUS.pack(code) + _STATUS.pack(peak))
         except OSError:  # the caller closed its end
             pass
         os.close(status_w)

@@ -12,9 +12,13 @@ import signal
 import sys
 import threading
 import time
+from typing import TYPE_CHECKING
 
 from multiverse.memory import platform
 from multiverse.memory.waiting import readable
+
+if TYPE_CHECKING:
+    import resource  # not on every platform
 
 _PR_SET_PDEATHSIG = 1
 
@@ -83,3 +87,8 @@ def kill_group_left_by(pid: int) -> None:
         kill_group(pid)
     except PermissionError:
         pass
+
+
+def peak_rss_bytes(used: resource.struct_rusage) -> int:
+    """The most memory that an ended process held, as the kernel noted it."""
+    return int(used.ru_maxrss) * (1 if sys.platform == "darwin" else 1024)

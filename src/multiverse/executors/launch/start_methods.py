@@ -31,6 +31,8 @@ class WorkerProcess(ABC):
     pid: int
     sentinel: int
     """A descriptor that becomes readable when the process has ended; -1 once given back."""
+    peak_rss_bytes: int | None = None
+    """The most memory it ever held; known when it has ended."""
 
     @abstractmethod
     def exit_code(self, timeout_s: float) -> int | None:
@@ -66,8 +68,8 @@ class ServedProcess(WorkerProcess):
 
     def exit_code(self, timeout_s: float) -> int | None:
         if self._exit_code is None and self.sentinel >= 0 and readable(self.sentinel, timeout_s):
-            status = fork_server.read_status(self.sentinel, 0)
-            self._exit_code = self.LOST if status is None else status
+            code, peak = fork_server.read_status(self.sentinel, 0), fork_server.read_status(self.sentinel, 0)
+            self._exit_code, self.peak_rss_bytes = self.LOST if code is None else code, peak
         return self._exit_code
 
 
@@ -115,7 +117,8 @@ class ForkedProcess(WorkerProcess):
             if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 return None
             orphan_guard.kill_group(self.pid)  # before reaping: until then nobody else can have this number
-            _, status = os.waitpid(self.pid, 0)
+            _, status, used = os.wait4(self.pid, 0)
+            self.peak_rss_bytes = orphan_guard.peak_rss_bytes(used)
         except ChildProcessError:
             orphan_guard.kill_group_left_by(self.pid)
             return UNKNOWN_EXIT

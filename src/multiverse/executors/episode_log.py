@@ -1,0 +1,29 @@
+"""What each env's episode began from: enough to say, when something fails, how to make it fail again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from multiverse.contracts.errors import Circumstances
+
+
+class EpisodeLog:
+    """For the envs of one range, by their position in it."""
+
+    def __init__(self, count: int) -> None:
+        self._episodes: list[int | None] = [None] * count
+        self._seeds: list[tuple[int, int] | None] = [None] * count  # the last seed given, and to which episode
+        self._tasks: list[Any] = [None] * count
+
+    def begin(self, i: int, episode: int, seed: int | None, task: Any) -> None:
+        self._episodes[i], self._tasks[i] = episode, task
+        if seed is not None:
+            self._seeds[i] = seed, episode
+
+    def circumstances(self, i: int, step: int | None = None, action: Any = None) -> Circumstances:
+        """Of a failure now: in the reset, or in step `step` (from 1) with its action."""
+        episode, seeded = self._episodes[i], self._seeds[i]
+        if episode is None:
+            return Circumstances()
+        seed, at = seeded if seeded is not None else (None, episode)
+        return Circumstances(episode, seed, episode - at, self._tasks[i], step, action)

@@ -1,0 +1,48 @@
+"""What a host answers to a step, beyond the numbers in the block: a few flags, and what must travel by pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from multiverse.contracts.errors import RemoteError, in_words
+from multiverse.contracts.infos import Infos
+from multiverse.contracts.layout import FieldName
+from multiverse.memory.info_columns import Announcement
+
+EXTRAS, WROTE_INFOS, FINALS, FAILED = 1, 2, 4, 8
+"""Flags of a finished step: more comes by pipe; info columns are used; final observations are there; an env raised."""
+
+
+@dataclass(slots=True)
+class Extras:
+    """What a step has to say that the block cannot hold; keys are env ids."""
+
+    columns: list[Announcement] = field(default_factory=list)
+    infos: dict[int, Infos] = field(default_factory=dict)
+    final_infos: dict[int, Infos] = field(default_factory=dict)
+    objects: dict[FieldName, list[Any]] = field(default_factory=dict)  # of this range's rows
+    failures: list[RemoteError] = field(default_factory=list)
+    restarts: dict[int, RemoteError] = field(default_factory=dict)  # envs that raised and were built anew
+    truncated: list[int] = field(default_factory=list)  # envs whose episode was cut for a bad value
+    warnings: list[str] = field(default_factory=list)  # for the caller's log
+
+    def put_in_words(self, why_not: Callable[[Any], str], told: set[str]) -> None:
+        """Replace by its repr whatever cannot travel; each info key is told once, `told` remembers which."""
+        self.failures = [failure.in_text() for failure in self.failures]
+        self.restarts = {env_id: failure.in_text() for env_id, failure in self.restarts.items()}
+        for infos in (self.infos, self.final_infos):
+            for env_id, info in infos.items():
+                infos[env_id] = {key: self._in_words(env_id, key, info[key], why_not, told) for key in info}
+
+    def _in_words(self, env_id: int, key: str, value: Any, why_not: Callable[[Any], str], told: set[str]) -> Any:
+        reason = why_not(value)
+        if not reason:
+            return value
+        if key not in told:
+            told.add(key)
+            self.warnings.append(
+                f"env {env_id}: infos[{key!r}] cannot be sent to the caller ({reason}): its repr is sent instead"
+            )
+        return in_words(value)

@@ -1,0 +1,267 @@
+"""The value guard: what envs return is looked at before anybody learns from it.
+
+A NaN or an infinite number in an observation or a reward ruins a learner for good, and says nothing of where it came
+from once it is in a batch. So each range is looked at as a whole after its envs have stepped, in under a microsecond,
+and closely only when there is something to find.
+Numbers outside their space's bounds are counted and told once: well-known envs leave their boxes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from copy import copy
+from typing import Any, cast
+
+import numpy as np
+from gymnasium import spaces
+
+from multiverse.contracts.errors import BadValue
+from multiverse.contracts.failures import OnBadValue
+from multiverse.contracts.layout import COUNTS, OBSERVATIONS, FieldName, Group, Leaf, leaves
+from multiverse.contracts.views import Array, Views
+from multiverse.memory.own_columns import OwnColumns
+from multiverse.memory.space_rows import called
+
+FEW_NUMBERS = 512
+
+_clip: Any = getattr(np, "_core", None) or np.core
+_clip = _clip.umath.clip  # the ufunc behind np.clip, whose wrapper takes three times as long
+
+
+class _Watched:
+    """One numeric leaf of some rows of observations, and the bounds it is compared with, all [envs, *shape].
+
+    A float's bounds are finite, so that an infinite number is outside them even where its space has none; integers
+    whose type alone keeps them in bounds have none (None).
+    """
+
+    def __init__(self, name: FieldName, rows: Array, low: Array | None, high: Array | None) -> None:
+        self.name, self.rows, self.low, self.high = name, rows, low, high
+        self.is_float = rows.dtype.kind == "f"
+        self._scratch = np.empty_like(rows)
+
+    def row(self, i: int) -> _Watched:
+        """The same of one row, over the same memory."""
+        one = copy(self)
+        for name in ("rows", "low", "high", "_scratch"):
+            array = getattr(self, name)
+            setattr(one, name, None if array is None else array[i : i + 1])
+        return one
+
+    def clean(self) -> Callable[[], bool] | None:
+        """A function that tells whether every number is one, and inside its bounds; None if that cannot fail.
+
+        Clipping leaves such numbers as they are. Memoryviews are compared by value, so a NaN is never equal to
+        itself; past a few hundred numbers comparing bytes, and a product with zeros to find the NaNs, is faster.
+        """
+        if self.low is None or self.high is None:
+            return None
+        clip, values, scratch = _clip, self.rows.reshape(-1), self._scratch.reshape(-1)
+        low, high = self.low.reshape(-1), self.high.reshape(-1)
+        if values.size <= FEW_NUMBERS and values.dtype.char in "fdbBhHiIlLqQ?":
+            found, expected = memoryview(cast(Any, values)), memoryview(cast(Any, scratch))
+
+            def few_are_clean() -> bool:
+                clip(values, low, high, scratch)
+                return found == expected
+
+            return few_are_clean
+        zeros, dot = np.zeros_like(values), values.dot if self.is_float else _nothing
+
+        def many_are_clean() -> bool:
+            clip(values, low, high, scratch)
+            return bool(scratch.tobytes() == values.tobytes() and dot(zeros) == 0)
+
+        return many_are_clean
+
+    # -- closely ---------------------------------------------------------------------------------------------
+    def not_finite(self, i: int) -> BadValue | None:
+        row = self.rows[i]
+        if not self.is_float or np.isfinite(row).all():
+            return None
+        index = tuple(int(k) for k in np.argwhere(~np.isfinite(row))[0])
+        value = row[index]
+        why = "" if np.isnan(value) else f" (or too large for {row.dtype})"
+        return BadValue(f"{called(self.name)} is {value}{why}{_at(index)}")
+
+    def outside(self) -> Array:
+        """[envs] bool: which rows have numbers outside their bounds; those that are not finite count as bad instead."""
+        if self.low is None or self.high is None:
+            return np.zeros(len(self.rows), np.bool_)
+        beyond = ((self.rows < self.low) | (self.rows > self.high)) & self._finite(self.rows)
+        return np.asarray(beyond.reshape(len(beyond), -1).any(axis=1))
+
+    def describe_outside(self, i: int) -> str:
+        """The first number of row `i` outside its bounds, in words; '' if there is none."""
+        if self.low is None or self.high is None:
+            return ""
+        row, low, high = self.rows[i], self.low[i], self.high[i]
+        found = np.argwhere(((row < low) | (row > high)) & self._finite(row))
+        if not len(found):
+            return ""
+        index = tuple(int(k) for k in found[0])
+        return f"{called(self.name)} is {row[index]}{_at(index)}, its space says {low[index]} to {high[index]}"
+
+    def _finite(self, values: Array) -> Array | bool:
+        return np.isfinite(values) if self.is_float else True
+
+    def clip(self, i: int) -> None:
+        row = self.rows[i : i + 1]
+        if self.is_float:
+            np.nan_to_num(row, copy=False)
+        if self.low is not None and self.high is not None:
+            np.clip(row, self.low[i : i + 1], self.high[i : i + 1], out=row)
+
+
+def _nothing(zeros: Array) -> float:
+    """In place of a dot product, where no number can be NaN."""
+    return 0.0
+
+
+def _at(index: tuple[int, ...]) -> str:
+    return f" at index {index[0] if len(index) == 1 else index}" if index else ""
+
+
+class ValueGuard:
+    """Of one range of envs. `mode` is the caller's `on_bad_value`, other than "off"."""
+
+    def __init__(self, mode: OnBadValue, views: Views, group: Group, rows: slice, own: OwnColumns) -> None:
+        self.mode, self._own, self._first = mode, own, rows.start
+        self._watched = [_watched(leaf, views, group, rows) for leaf in leaves(group.observation_space) if leaf.numeric]
+        self._bad_values, self._out_of_bounds = views[COUNTS][:, rows]
+        rewards = memoryview(own.rewards)
+        self.look = _looker(self._watched, rewards)
+        self._look_at = [
+            _looker([watched.row(i) for watched in self._watched], rewards[i : i + 1])
+            for i in range(rows.stop - rows.start)
+        ]
+        self.warnings: list[str] = []
+
+    look: Callable[[], bool]
+    """Called after every step of the range: whether there is something to look at more closely."""
+
+    # -- after a step of the range -----------------------------------------------------------------------------
+    def bad_rows(self, chosen: Iterable[int]) -> dict[int, BadValue]:
+        """Which of the envs that have stepped returned numbers that are none."""
+        return {i: bad for i in chosen if (bad := self._not_finite(i)) is not None}
+
+    def rows_outside(self) -> list[int]:
+        """Which envs' observations are outside their bounds."""
+        found = np.zeros(len(self._look_at), np.bool_)
+        for watched in self._watched:
+            found |= watched.outside()
+        return np.flatnonzero(found).tolist()
+
+    # -- at an episode's end and start -------------------------------------------------------------------------
+    def check_end(self, i: int) -> None:
+        """Before the next episode begins in its row: what env `i` returned is fit for use, or made so, or raised."""
+        if self._look_at[i]():
+            if self.mode == "clip":
+                self.clip(i)
+                return
+            bad = self._not_finite(i)
+            if bad is not None:
+                raise bad
+            self.count_outside(i)
+
+    def check_start(self, i: int) -> None:
+        """After a reset: the same for the first observation."""
+        if self._look_at[i]():
+            if self.mode == "clip":
+                self.clip(i)
+                return
+            bad = self._observation_not_finite(i)
+            if bad is not None:
+                self.count(i)
+                raise bad
+            self.count_outside(i)
+
+    # -- what was found ----------------------------------------------------------------------------------------
+    def count(self, i: int) -> bool:
+        """One more bad value of env `i`; True if it is its first."""
+        self._bad_values[i] += 1
+        return bool(self._bad_values[i] == 1)
+
+    def count_outside(self, i: int) -> None:
+        """One more step of env `i` outside its bounds, if it is; the first of its life is told."""
+        said = next(filter(None, (watched.describe_outside(i) for watched in self._watched)), "")
+        if said:
+            if not self._out_of_bounds[i]:
+                env_id = self._first + i
+                self.warnings.append(f"env {env_id}: {said}; counted from now on in envs.failures.out_of_bounds")
+            self._out_of_bounds[i] += 1
+
+    def clip(self, i: int) -> None:
+        """Put what env `i` returned at the nearest number that is one, and inside its bounds."""
+        if self._not_finite(i) is not None:
+            self.count(i)
+        if any(watched.describe_outside(i) for watched in self._watched):
+            self._out_of_bounds[i] += 1
+        for watched in self._watched:
+            watched.clip(i)
+        if not np.isfinite(self._own.rewards[i]):
+            self._own.rewards[i] = 0.0
+
+    def take_warnings(self) -> list[str]:
+        said, self.warnings = self.warnings, []
+        return said
+
+    def _not_finite(self, i: int) -> BadValue | None:
+        reward = self._own.rewards[i]
+        found = self._observation_not_finite(i)
+        return found or (None if np.isfinite(reward) else BadValue(f"the reward is {reward}"))
+
+    def _observation_not_finite(self, i: int) -> BadValue | None:
+        return next((bad for watched in self._watched if (bad := watched.not_finite(i)) is not None), None)
+
+
+def _looker(watched: list[_Watched], rewards: Any) -> Callable[[], bool]:
+    """A function that looks at some rows as a whole. It runs at every step, so what can be prepared is."""
+    leaves_clean = [clean for w in watched if (clean := w.clean()) is not None]
+    if len(leaves_clean) == 1:
+        (clean,) = leaves_clean
+
+        def one_leaf_odd() -> bool:
+            total = sum(rewards)
+            return total - total != 0.0 or not clean()  # inf - inf and NaN - NaN are NaN
+
+        return one_leaf_odd
+
+    def any_leaf_odd() -> bool:
+        total = sum(rewards)
+        return total - total != 0.0 or not all(clean() for clean in leaves_clean)
+
+    return any_leaf_odd
+
+
+def _watched(leaf: Leaf, views: Views, group: Group, rows: slice) -> _Watched:
+    name = (group.name, OBSERVATIONS, *leaf.path)
+    array = views[name][rows]
+    bounds = _bounds(leaf.space, array)
+    low, high = (None, None) if bounds is None else (np.broadcast_to(b, array.shape).copy() for b in bounds)
+    return _Watched(name, array, low, high)
+
+
+def _bounds(space: spaces.Space[Any], array: Array) -> tuple[Array, Array] | None:
+    """Lowest and highest values of one row; None where every number of the type is allowed."""
+    if array.dtype.kind == "f":
+        most = np.finfo(array.dtype).max
+        return np.maximum(space.low, -most), np.minimum(space.high, most)  # type: ignore[attr-defined]
+    if isinstance(space, spaces.Box):
+        low, high = space.low, space.high
+    elif isinstance(space, spaces.Discrete):
+        low, high = np.asarray(space.start), np.asarray(space.start + space.n - 1)
+    elif isinstance(space, spaces.MultiDiscrete):
+        low, high = np.asarray(space.start), np.asarray(space.start + space.nvec - 1)
+    else:  # MultiBinary
+        low, high = np.zeros((), array.dtype), np.ones((), array.dtype)
+    least, most = _limits(array.dtype)
+    if (low <= least).all() and (high >= most).all():
+        return None
+    return low.astype(array.dtype), high.astype(array.dtype)
+
+
+def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    if dtype.kind == "b":
+        return 0, 1
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)

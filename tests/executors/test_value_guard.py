@@ -1,0 +1,163 @@
+"""The value guard by itself: what it sees in a range of rows, and what it leaves alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from multiverse.contracts.errors import BadValue
+from multiverse.contracts.failures import OnBadValue
+from multiverse.contracts.layout import COUNTS, OBSERVATIONS, SINGLE_AGENT, Group, Layout
+from multiverse.contracts.views import Views
+from multiverse.executors.value_guard import FEW_NUMBERS, ValueGuard
+from multiverse.memory.block import private_arrays
+from multiverse.memory.own_columns import OwnColumns
+
+BOX = spaces.Box(np.array([-1.0, -np.inf]), np.array([1.0, np.inf]), dtype=np.float32)
+MANY = spaces.Box(-1.0, 1.0, (FEW_NUMBERS,), np.float32)
+
+
+class Range:
+    """Envs 1 to 3 of five, all zeros, and a guard over them."""
+
+    def __init__(self, space: spaces.Space[Any], mode: OnBadValue = "raise") -> None:
+        group = Group(SINGLE_AGENT, (SINGLE_AGENT,), space, spaces.Discrete(2))
+        self.views = Views.over(layout := Layout(5, (group,), False), private_arrays(layout.fields()))
+        rows = slice(1, 4)
+        self.own = OwnColumns(self.views, group, rows)
+        self.guard = ValueGuard(mode, self.views, group, rows, self.own)
+
+    def rows(self, *path: str) -> Any:
+        return self.views[(SINGLE_AGENT, OBSERVATIONS, *path)][1:4]
+
+    @property
+    def counts(self) -> list[list[int]]:
+        return self.views[COUNTS].tolist()
+
+
+@pytest.mark.parametrize("space", [BOX, MANY], ids=["few", "many"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_number_that_is_none_is_seen_wherever_it_stands(space: spaces.Box, value: float) -> None:
+    for row in range(3):
+        for column in (0, space.shape[0] - 1):
+            envs = Range(space)
+            assert not envs.guard.look()
+            envs.rows()[row, column] = value
+            assert envs.guard.look()
+            ((found, error),) = envs.guard.bad_rows(range(3)).items()
+            assert found == row
+            assert f"the observation is {value}" in str(error) and f"at index {column}" in str(error)
+
+
+def test_rows_of_other_ranges_are_nobodys_business_here() -> None:
+    envs = Range(BOX)
+    envs.views[(SINGLE_AGENT, OBSERVATIONS)][[0, 4]] = np.nan
+    assert not envs.guard.look()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_reward_that_is_no_number_is_seen(value: float) -> None:
+    envs = Range(BOX)
+    envs.own.rewards[2] = value
+    assert envs.guard.look()
+    assert {i: str(error) for i, error in envs.guard.bad_rows(range(3)).items()} == {2: f"the reward is {value}"}
+
+
+def test_rewards_whose_sum_overflows_are_looked_at_and_found_to_be_fine() -> None:
+    envs = Range(BOX)
+    envs.own.rewards[...] = 1.7e308
+    assert envs.guard.look()
+    assert envs.guard.bad_rows(range(3)) == {}
+
+
+def test_the_largest_numbers_of_a_type_are_numbers() -> None:
+    envs = Range(BOX)
+    envs.rows()[:, 1] = np.finfo(np.float32).max
+    assert not envs.guard.look()
+
+
+def test_a_negative_zero_is_inside_a_box_that_begins_at_zero() -> None:
+    envs = Range(spaces.Box(0.0, 1.0, (2,), np.float32))
+    envs.rows()[...] = -0.0
+    assert not envs.guard.look()
+    assert envs.guard.rows_outside() == []
+
+
+def test_outside_its_bounds_is_counted_every_time_and_told_once() -> None:
+    envs = Range(BOX)
+    envs.rows()[1, 0] = 1.5
+    for _ in range(3):
+        assert envs.guard.look()
+        assert envs.guard.bad_rows(range(3)) == {}
+        for i in envs.guard.rows_outside():
+            envs.guard.count_outside(i)
+    (said,) = envs.guard.take_warnings()
+    assert "env 2: the observation is 1.5 at index 0, its space says -1.0 to 1.0" in said
+    assert envs.counts[1] == [0, 0, 3, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "inside"),
+    [
+        (spaces.Discrete(3, start=2), 5, 4),
+        (spaces.MultiDiscrete([3, 4]), [0, 4], [2, 3]),
+        (spaces.MultiBinary(2), [2, 0], [1, 1]),
+        (spaces.Box(0, 200, (2,), np.uint8), [201, 0], [200, 200]),
+    ],
+    ids=str,
+)
+def test_whole_numbers_outside_their_space_are_seen_too(space: Any, value: Any, inside: Any) -> None:
+    envs = Range(space)
+    envs.rows()[...] = inside
+    assert not envs.guard.look()
+    envs.rows()[1] = value
+    assert envs.guard.look()
+    assert envs.guard.rows_outside() == [1]
+
+
+def test_bytes_that_use_their_whole_range_cost_nothing() -> None:
+    envs = Range(spaces.Box(0, 255, (4,), np.uint8))
+    envs.rows()[...] = np.random.default_rng(0).integers(0, 256, (3, 4))
+    assert not envs.guard.look()
+    assert envs.guard.rows_outside() == []
+
+
+def test_a_nested_observation_is_named_by_its_place() -> None:
+    envs = Range(spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Box(-1, 1, (2, 2), np.float64)}))
+    envs.rows("b")[2, 1, 0] = np.nan
+    assert envs.guard.look()
+    with pytest.raises(BadValue, match=r"the observation\['b'\] is nan at index \(1, 0\)"):
+        envs.guard.check_end(2)
+
+
+def test_clipping_puts_every_number_at_the_nearest_that_its_space_allows() -> None:
+    envs = Range(BOX, "clip")
+    envs.rows()[...] = [[np.nan, np.inf], [7.0, -np.inf], [0.5, 3.0]]
+    envs.own.rewards[...] = [np.inf, 2.0, np.nan]
+    for i in range(3):
+        envs.guard.clip(i)
+    most = np.finfo(np.float32).max
+    assert envs.rows().tolist() == [[0.0, most], [1.0, -most], [0.5, 3.0]]
+    assert envs.own.rewards.tolist() == [0.0, 2.0, 0.0]
+    assert envs.counts == [[0, 1, 1, 1, 0], [0, 0, 1, 0, 0]]
+    assert not envs.guard.look()
+
+
+def test_a_nan_is_clipped_into_a_box_without_zero() -> None:
+    envs = Range(spaces.Box(2.0, 3.0, (1,), np.float64), "clip")
+    envs.rows()[...] = np.nan
+    envs.guard.check_start(0)
+    assert envs.rows()[0, 0] == 2.0
+
+
+def test_a_first_observation_is_judged_without_the_reward_of_the_episode_before() -> None:
+    envs = Range(BOX)
+    envs.own.rewards[0] = np.nan
+    envs.guard.check_start(0)
+    envs.rows()[0, 1] = np.nan
+    with pytest.raises(BadValue):
+        envs.guard.check_start(0)
+    assert envs.counts[0] == [0, 1, 0, 0, 0]
