@@ -16,7 +16,7 @@ SOURCE = Path(multiverse.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 
 ENGINE = {"contracts", "adapters", "memory", "executors"}
-ROOMS = {"vector_requests", "step_collector", "request_state"}
+ROOMS = {"vector_requests", "step_collector", "request_state", "poison"}
 """Of the facade: `vector_env` alone brings them together, and they know nothing of it."""
 ALLOWED = {
     "contracts": {"contracts"},
@@ -24,9 +24,11 @@ ALLOWED = {
     "memory": {"contracts", "memory"},
     "executors": ENGINE,
     **dict.fromkeys(ROOMS, ENGINE),
-    "vector_env": ENGINE | ROOMS,
+    "host_calls": ENGINE | {"request_state", "step_collector"},
+    "vector_env": ENGINE | ROOMS | {"host_calls"},
     "vectorize": ENGINE | {"vector_env"},
     "measure": ENGINE | {"vector_env", "vectorize"},
+    "env_checks": ENGINE | {"env_checks"},
 }
 """Which parts of the house each part may import. The command line may import anything."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -20,25 +20,26 @@ from multiverse.contracts.errors import (
     InvalidRequest,
     NothingPending,
     ReceiveTimeout,
-    RemoteError,
     RequestPending,
     WorkerDied,
 )
 from multiverse.contracts.failures import FailurePolicy, Failures
-from multiverse.contracts.infos import Infos, add_info
+from multiverse.contracts.infos import Infos
 from multiverse.contracts.layout import ACTIONS, COUNTS, ENDED, EPISODES, OBSERVATIONS, PRESENT, STEPPING, VALUES
 from multiverse.contracts.plan import Autoreset, Plan
-from multiverse.contracts.reset_plan import ResetRequest
 from multiverse.contracts.step_batch import StepBatch
 from multiverse.contracts.views import Array
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host
+from multiverse.host_calls import HostCalls
 from multiverse.memory.space_rows import ActionWriter, BatchReader
+from multiverse.poison import Poison
 from multiverse.request_state import RequestState
 from multiverse.step_collector import StepCollector
 from multiverse.vector_requests import checked_ids, envs_to_reset, reset_requests
 
+Copy = bool | Literal["poison"]
 Step = tuple[Any, Array, Array, Array, Infos]
 
 
@@ -69,13 +70,13 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         description: EnvDescription,
         plan: Plan,
         autoreset: Autoreset,
-        copy: bool,
+        copy: Copy,
         infos: bool,
         policy: FailurePolicy,
     ) -> None:
         views, (group,) = executor.views, description.groups
         self.num_envs = views.layout.num_envs
-        self.plan, self.copy, self.spec = plan, copy, description.spec
+        self.plan, self.copy, self.spec = plan, bool(copy), description.spec
         self.metadata = {**description.metadata, "autoreset_mode": AutoresetMode[autoreset.upper()]}
         self.render_mode = description.render_mode
         self.single_observation_space, self.single_action_space = group.observation_space, group.action_space
@@ -93,8 +94,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._episodes, self._stepping = views[EPISODES], views[STEPPING]
         self._collector = StepCollector(executor, group, infos, policy)
         self._failures = executor.failures
-        self._host_of = np.repeat(np.arange(len(executor.hosts)), [len(h.env_ids) for h in executor.hosts])
         self._state = RequestState()
+        self._calls = HostCalls(executor, self._state, self._collector)
+        self._everyone = np.arange(self.num_envs)
+        self._poison = Poison() if copy == "poison" else None
         _alive.add(self)
 
     # -- Gymnasium's calls -------------------------------------------------------------------------------------
@@ -105,8 +108,10 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if env_ids is not None:
             return self._step_some(actions, env_ids)
         if self._autoreset == "disabled":
-            self._refuse_ended(np.arange(self.num_envs))
+            self._refuse_ended(self._everyone)
         self._actions.write_all(actions)
+        if self._poison is not None:
+            self._poison.spoil(self._everyone)
         executor = self._executor
         number = executor.number
         try:
@@ -123,6 +128,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._failures.steps_used += self.num_envs
         if self._collector.last_rows is not None:
             self._collector.last_rows.remember()
+        if self._poison is not None:
+            self._poison.hand_out(observations, self._everyone)
         return observations, rewards, terminated, truncated, infos
 
     def reset(
@@ -141,23 +148,25 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self._state.refuse_unusable()
         ids, options = envs_to_reset(options, env_ids, self.num_envs)
         requests = reset_requests(ids, seed, options, tasks, self.num_envs)
-        self._make_way_for_reset(ids)
-        infos = self._run_reset(ids, requests, rows=ids if env_ids is not None else np.arange(self.num_envs))
+        self._calls.make_way_for_reset(ids)
+        if self._poison is not None:
+            self._poison.spoil(ids)
+        infos = self._calls.reset(ids, requests, rows=ids if env_ids is not None else self._everyone)
         if env_ids is None:
-            return self._batch_reader.all_rows(self.copy), infos
-        return self._batch_reader.rows(ids, self.copy), infos
+            return self._handed_out(self._batch_reader.all_rows(self.copy), self._everyone), infos
+        return self._handed_out(self._batch_reader.rows(ids, self.copy), ids), infos
 
     def render(self, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
         """A frame of each env, or of `env_ids` only."""
-        return self._on_envs(env_ids, EnvRange.render)
+        return self._on_each(env_ids, EnvRange.render)
 
     def call(self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of each env (or read an attribute), wherever it runs."""
-        return self._on_envs(env_ids, EnvRange.call, name, args, kwargs)
+        return self._on_each(env_ids, EnvRange.call, name, args, kwargs)
 
     def get_attr(self, name: str, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
         """An attribute of each env."""
-        return self._on_envs(env_ids, EnvRange.call, name, (), {})
+        return self._on_each(env_ids, EnvRange.call, name, (), {})
 
     def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
         """Set an attribute: a list or tuple gives each env its own value, anything else goes to all."""
@@ -167,13 +176,13 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if len(given) != len(ids):
             raise InvalidRequest(f"{len(given)} values for {len(ids)} envs: a list or tuple must have one per env")
         arguments = {}
-        for host, where in self._by_host(ids).items():
+        for host, where in self._calls.by_host(ids).items():
             arguments[host] = (ids[where].tolist(), name, [given[i] for i in where])
-        self._run(EnvRange.set_attr, arguments, self._executor.timeouts.reply_s)
+        self._calls.run(EnvRange.set_attr, arguments)
 
     def close_extras(self, timeout_s: float | None = None, **kwargs: Any) -> None:
         """End every worker, within the time given; nothing is left running."""
-        self._discard_sent()
+        self._calls.discard_sent()
         self._state.close()
         try:
             self._executor.close(timeout_s)
@@ -206,13 +215,15 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         if state.refusal is not None and not state.sent:
             state.refuse_step()
         ids = checked_ids(env_ids, self.num_envs)
-        parts = self._by_host(ids)
+        parts = self._calls.by_host(ids)
         if state.must_reset.intersection(ids.tolist()):
             raise state.reset_required()
         state.refuse_busy(parts, "receive them before sending them more")
         if self._autoreset == "disabled":
             self._refuse_ended(ids)
         self._actions.write(actions, ids, len(ids))
+        if self._poison is not None:
+            self._poison.spoil(ids)
         for host in parts:  # theirs alone: another worker may just be reading its own
             self._stepping[host.env_ids.start : host.env_ids.stop] = False
         self._stepping[ids] = True
@@ -239,7 +250,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         sizes = {host: len(ids) for host, ids in state.sent.items()}
         total = sum(sizes.values())
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        done = self._guarded(lambda: self._executor.wait(sizes, min(min_envs or total, total), deadline))
+        done = self._calls.guarded(lambda: self._executor.wait(sizes, min(min_envs or total, total), deadline))
         if not done:
             raise ReceiveTimeout(
                 f"{state.names(list(state.sent))} still under way after {timeout_s} s: receive() again, or reset() "
@@ -255,7 +266,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         infos: Infos = {}
         if flags or self._executor.lost:
             try:
-                infos = self._guarded(lambda: self._collector.collect(done, flags, ids))
+                infos = self._calls.guarded(lambda: self._collector.collect(done, flags, ids))
             except EnvFailed as error:
                 self._settle(done)
                 self._failures.steps_discarded += len(ids)
@@ -310,7 +321,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             return batch.observations, batch.rewards, batch.terminated, batch.truncated, batch.infos
         infos = batch.infos and _reordered(batch.infos, order)
         rewards, terminated, truncated = batch.rewards[order], batch.terminated[order], batch.truncated[order]
-        return self._batch_reader.rows(ids, True), rewards, terminated, truncated, infos
+        return self._handed_out(self._batch_reader.rows(ids, True), ids), rewards, terminated, truncated, infos
 
     def _after_cut_step(self, error: BaseException, number_before: int) -> None:
         """A step of all envs did not come to its end: an env failed, a worker is lost, or Ctrl-C cut it short.
@@ -339,7 +350,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         rows: slice | Array = slice(int(ids[0]), int(ids[-1]) + 1) if contiguous else ids
         return StepBatch(
             env_ids=ids,
-            observations=self._batch_reader.rows(rows, self.copy),
+            observations=self._handed_out(self._batch_reader.rows(rows, self.copy), ids),
             rewards=self._rewards[rows].copy(),
             terminated=self._terminated[rows].copy(),
             truncated=self._truncated[rows].copy(),
@@ -350,103 +361,14 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             infos=infos,
         )
 
-    def _discard_sent(self) -> None:
-        """Nobody will be given what is under way."""
-        self._failures.steps_discarded += sum(len(ids) for ids in self._state.sent.values())
-        self._state.sent = {}
-
-    # -- inside: resets ----------------------------------------------------------------------------------------
-    def _make_way_for_reset(self, ids: Array) -> None:
-        """A whole reset forgets what is under way; a partial one may not take other envs' steps with it."""
-        if len(ids) < self.num_envs:
-            self._state.refuse_busy(self._by_host(ids), "receive them before resetting some of them")
-        else:
-            for host, extras in self._guarded(self._executor.discard_pending):
-                self._collector.learn_from(host, extras)
-            self._discard_sent()
-        self._collector.forget_lost()
-
-    def _run_reset(self, ids: Array, requests: dict[int, ResetRequest], rows: Array) -> Infos:
-        arguments: dict[Host, tuple[Any, ...]] = {
-            host: ({int(i): requests[int(i)] for i in ids[where]},) for host, where in self._by_host(ids).items()
-        }
-        by_env: dict[int, Infos] = {}
-        failures: list[RemoteError] = []
-        while arguments:
-            results = self._reset_hosts(arguments)
-            for host, extras in results.items():
-                by_env.update(extras.infos)
-                failures += extras.failures
-                self._collector.learn_from(host, extras)
-                self._executor.keep_objects(host, extras)
-            arguments = {host: a for host, a in arguments.items() if host not in results}  # lost on the way, replaced
-        if failures:
-            self._state.require_reset(failure.env_id for failure in failures if failure.env_id is not None)
-            raise EnvFailed("raised in reset", next(iter(results)).worker, failures)
-        self._state.reset_done(ids.tolist(), whole=len(ids) == self.num_envs)
-        self._collector.remember(ids)
-        merged: Infos = {}
-        for row, env_id in enumerate(rows.tolist()):
-            if env_id in by_env:
-                add_info(merged, by_env[env_id], row, len(rows))
-        return merged
-
-    def _reset_hosts(self, arguments: Mapping[Host, tuple[Any, ...]]) -> dict[Host, Any]:
-        """The resets that came through; a host that was lost and replaced is asked again by the caller of this."""
-        timeout_s = self._executor.timeouts.reset_s
-        results, errors = self._guarded(lambda: self._executor.try_run(EnvRange.reset, arguments, timeout_s))
-        for host, error in errors.items():
-            if host not in self._executor.lost:
-                if isinstance(error, WorkerDied):
-                    self._state.give_up(error)
-                raise error
-        self._collector.forget_lost()
-        return results  # type: ignore[no-any-return]
-
-    # -- inside: who runs what ---------------------------------------------------------------------------------
-    def _on_envs(self, env_ids: Sequence[int] | None, function: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
+    # -- inside: the rest --------------------------------------------------------------------------------------
+    def _on_each(self, env_ids: Sequence[int] | None, function: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
         self._state.refuse_unusable()
-        ids = checked_ids(env_ids, self.num_envs)
-        parts = self._by_host(ids)
-        calls = {host: (ids[where].tolist(), *arguments) for host, where in parts.items()}
-        results = self._run(function, calls, self._executor.timeouts.reply_s)
-        found: list[Any] = [None] * len(ids)
-        for host, where in parts.items():
-            for position, value in zip(where, results[host]):
-                found[position] = value
-        return tuple(found)
+        return self._calls.on_each(checked_ids(env_ids, self.num_envs), function, *arguments)
 
-    def _run(
-        self, function: Callable[..., Any], arguments: Mapping[Host, tuple[Any, ...]], timeout_s: float | None
-    ) -> dict[Host, Any]:
-        self._state.refuse_busy(arguments, "receive them, or reset() or close(), first")
-        try:
-            results: dict[Host, Any] = self._guarded(lambda: self._executor.run(function, arguments, timeout_s))
-        finally:
-            if self._executor.lost:  # replaced, but what their envs were in the middle of is gone
-                self._state.require_reset(env_id for host in self._executor.lost for env_id in host.env_ids)
-                self._collector.forget_lost()
-        return results
-
-    def _guarded(self, action: Callable[[], Any]) -> Any:
-        """Do it; if that fails for good, say so to every later call."""
-        try:
-            return action()
-        except BaseException as error:
-            lost_for_good = isinstance(error, WorkerDied) and not self._executor.lost
-            if lost_for_good or self._executor.broken:
-                self._discard_sent()
-                self._state.give_up(error)
-            elif any(host not in self._state.sent for host in self._executor.pending):
-                self._state.cut_call()
-            raise
-
-    def _by_host(self, ids: Array) -> dict[Host, Array]:
-        """Positions in `ids`, by the host that runs those envs."""
-        hosts, all_hosts = self._host_of[ids], self._executor.hosts
-        if (hosts == hosts[0]).all():  # one worker's envs, as `receive` hands them out
-            return {all_hosts[hosts[0]]: np.arange(len(ids))}
-        return {all_hosts[h]: np.flatnonzero(hosts == h) for h in sorted(set(hosts.tolist()))}
+    def _handed_out(self, observations: Any, ids: Array) -> Any:
+        """What the caller is given; with `copy="poison"` it is spoilt when a view would begin to change."""
+        return observations if self._poison is None else self._poison.hand_out(observations, ids)
 
     def _refuse_ended(self, ids: Array) -> None:
         """Without autoreset an episode that is over must be reset before its env's next step."""

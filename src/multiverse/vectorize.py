@@ -25,7 +25,7 @@ from multiverse.contracts.plan import (
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.executors import assemble
 from multiverse.executors.choose import decide
-from multiverse.vector_env import VectorEnv
+from multiverse.vector_env import Copy, VectorEnv
 
 log = logging.getLogger("multiverse")
 
@@ -38,7 +38,7 @@ def make_vec(
     workers: int | None = None,
     start_method: StartMethod | None = None,
     autoreset: Autoreset | AutoresetMode = "next_step",
-    copy: bool = True,
+    copy: Copy = True,
     infos: bool = True,
     env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     wrappers: Sequence[Wrapper] | Sequence[Sequence[Wrapper]] | None = None,
@@ -71,7 +71,8 @@ def make_vec(
             of them imports your script again, so no `if __name__ == "__main__":` is needed.
         autoreset: `"next_step"` (Gymnasium's default), `"same_step"` or `"disabled"`; or Gymnasium's own
             `AutoresetMode`.
-        copy: False returns observations as views of shared memory, overwritten by the next step.
+        copy: False returns observations as views of shared memory, overwritten by the next step. `"poison"` is for
+            debugging code that uses False: what the last step returned is filled with NaN when the next begins.
         infos: False drops the envs' infos (final observations stay).
         env_kwargs: for the id or the callable; one dict for all envs, or a list with one per env.
         wrappers: applied in order; one list for all envs, or a list of lists with one per env.
@@ -100,7 +101,7 @@ def make_vec(
     if start_method is not None:
         _check_choices(start_method=(start_method, StartMethod))
     workers = _checked_workers(workers)
-    _check_kinds(render_mode, reset_plan)
+    _check_kinds(copy, render_mode, reset_plan)
     timeouts = Timeouts(reply_timeout_s, reset_timeout_s, close_timeout_s)
     each = recipes(env, num_envs, env_kwargs, wrappers)
     if render_mode is not None:
@@ -157,7 +158,9 @@ def _checked_rate(restarts_per_minute: Any) -> int:
     return rate
 
 
-def _check_kinds(render_mode: Any, reset_plan: Any) -> None:
+def _check_kinds(copy: Any, render_mode: Any, reset_plan: Any) -> None:
+    if copy not in (True, False, "poison"):
+        raise InvalidRequest(f"copy={copy!r}: True, False or 'poison'")
     if render_mode is not None and not isinstance(render_mode, str):
         raise InvalidRequest(f"render_mode={render_mode!r}: expected a name such as 'rgb_array', or None")
     if reset_plan is not None and not callable(reset_plan):

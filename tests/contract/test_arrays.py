@@ -19,6 +19,7 @@ from tests.space_catalogue import catalogue
 config = over(WITHOUT_SPAWN)
 
 
+@pytest.mark.fault("B9")
 def test_a_step_never_changes_what_an_earlier_one_returned(make: Make, config: Configuration) -> None:
     envs = make([lambda i=i: RichInfos(index=i) for i in range(config.num_envs)], autoreset="same_step")
     results = [envs.reset(seed=3)]
@@ -30,6 +31,7 @@ def test_a_step_never_changes_what_an_earlier_one_returned(make: Make, config: C
     assert_same(results, kept)
 
 
+@pytest.mark.fault("B9")
 @pytest.mark.parametrize("name", ["dict_mixed", "nested", "sequence"])
 def test_nested_observations_are_the_callers_too(make: Make, config: Configuration, name: str) -> None:
     envs = make(lambda: AnySpace(catalogue()[name], spaces.Discrete(2)))
@@ -47,6 +49,7 @@ def test_an_observation_object_that_the_env_writes_over_stays_as_it_was(make: Ma
     assert_same(first, kept)
 
 
+@pytest.mark.fault("B9")
 def test_without_copy_observations_are_views_of_the_newest_step(make: Make, config: Configuration) -> None:
     envs = make(Walk, copy=False)
     first, _ = envs.reset(seed=3)
@@ -121,6 +124,7 @@ def test_out_of_range_discrete_actions_are_the_envs_to_judge(make: Make, config:
     assert envs.get_attr("kept") == (7,) * config.num_envs
 
 
+@pytest.mark.fault("B7")
 def test_box_actions_out_of_bounds_pass_for_envs_clip_them(make: Make, config: Configuration) -> None:
     envs = make(lambda: KeepsAction(spaces.Box(-1, 1, (1,), np.float32)))
     envs.reset(seed=0)
@@ -133,3 +137,19 @@ def test_rewards_are_float64_and_ends_are_bool(make: Make, config: Configuration
     envs.reset(seed=0)
     _, rewards, terminated, truncated, _ = envs.step(actions(range(config.num_envs), 0))
     assert (rewards.dtype, terminated.dtype, truncated.dtype) == (np.float64, np.bool_, np.bool_)
+
+
+@pytest.mark.fault("B9")
+def test_poisoned_arrays_show_whoever_kept_them(make: Make) -> None:
+    envs = make(Walk, copy="poison")
+    first, _ = envs.reset(seed=0)
+    kept = first.copy()
+    assert_same(first, kept)
+    second = envs.step(actions(range(envs.num_envs), 0))[0]
+    assert np.isnan(first).all()
+    assert np.isfinite(second).all()
+    envs.reset(env_ids=[1], seed=3)
+    assert np.isnan(second[1]).all() and np.isfinite(np.delete(second, 1, axis=0)).all()
+    envs.send(actions(range(envs.num_envs), 1))
+    assert np.isnan(second).all()
+    assert np.isfinite(envs.receive().observations).all()

@@ -1,0 +1,126 @@
+"""Everything asked of envs that is no step: resets, calls, attributes; and what becomes of the object if it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from multiverse.contracts.errors import EnvFailed, RemoteError, WorkerDied
+from multiverse.contracts.infos import Infos, add_info
+from multiverse.contracts.reset_plan import ResetRequest
+from multiverse.contracts.views import Array
+from multiverse.executors.env_range import EnvRange
+from multiverse.executors.executor import Executor
+from multiverse.executors.hosts import Host
+from multiverse.request_state import RequestState
+from multiverse.step_collector import StepCollector
+
+
+class HostCalls:
+    """Runs functions where the envs are, host by host, and keeps the state honest when that goes wrong."""
+
+    def __init__(self, executor: Executor, state: RequestState, collector: StepCollector) -> None:
+        self._executor, self._state, self._collector = executor, state, collector
+        self._failures = executor.failures
+        self._num_envs = executor.views.layout.num_envs
+        self._host_of = np.repeat(np.arange(len(executor.hosts)), [len(h.env_ids) for h in executor.hosts])
+
+    def by_host(self, ids: Array) -> dict[Host, Array]:
+        """Positions in `ids`, by the host that runs those envs."""
+        hosts, all_hosts = self._host_of[ids], self._executor.hosts
+        if (hosts == hosts[0]).all():  # one worker's envs, as `receive` hands them out
+            return {all_hosts[hosts[0]]: np.arange(len(ids))}
+        return {all_hosts[h]: np.flatnonzero(hosts == h) for h in sorted(set(hosts.tolist()))}
+
+    # -- calls -------------------------------------------------------------------------------------------------
+    def on_each(self, ids: Array, function: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
+        """function(env_range, env ids, *arguments) → one result for each env, in the order of `ids`."""
+        parts = self.by_host(ids)
+        results = self.run(function, {host: (ids[where].tolist(), *arguments) for host, where in parts.items()})
+        found: list[Any] = [None] * len(ids)
+        for host, where in parts.items():
+            for position, value in zip(where, results[host]):
+                found[position] = value
+        return tuple(found)
+
+    def run(self, function: Callable[..., Any], arguments: Mapping[Host, tuple[Any, ...]]) -> dict[Host, Any]:
+        """function(env_range, *arguments) on each host named."""
+        self._state.refuse_busy(arguments, "receive them, or reset() or close(), first")
+        timeout_s = self._executor.timeouts.reply_s
+        try:
+            results: dict[Host, Any] = self.guarded(lambda: self._executor.run(function, arguments, timeout_s))
+        finally:
+            if self._executor.lost:  # replaced, but what their envs were in the middle of is gone
+                self._state.require_reset(env_id for host in self._executor.lost for env_id in host.env_ids)
+                self._collector.forget_lost()
+        return results
+
+    # -- resets ------------------------------------------------------------------------------------------------
+    def make_way_for_reset(self, ids: Array) -> None:
+        """A whole reset forgets what is under way; a partial one may not take other envs' steps with it."""
+        if len(ids) < self._num_envs:
+            self._state.refuse_busy(self.by_host(ids), "receive them before resetting some of them")
+        else:
+            for host, extras in self.guarded(self._executor.discard_pending):
+                self._collector.learn_from(host, extras)
+            self.discard_sent()
+        self._collector.forget_lost()
+
+    def reset(self, ids: Array, requests: dict[int, ResetRequest], rows: Array) -> Infos:
+        """Begin an episode in each env of `ids`; returns their infos as a batch of `rows`."""
+        arguments: dict[Host, tuple[Any, ...]] = {
+            host: ({int(i): requests[int(i)] for i in ids[where]},) for host, where in self.by_host(ids).items()
+        }
+        by_env: dict[int, Infos] = {}
+        failures: list[RemoteError] = []
+        while arguments:
+            results = self._reset_hosts(arguments)
+            for host, extras in results.items():
+                by_env.update(extras.infos)
+                failures += extras.failures
+                self._collector.learn_from(host, extras)
+                self._executor.keep_objects(host, extras)
+            arguments = {host: a for host, a in arguments.items() if host not in results}  # lost on the way, replaced
+        if failures:
+            self._state.require_reset(failure.env_id for failure in failures if failure.env_id is not None)
+            raise EnvFailed("raised in reset", next(iter(results)).worker, failures)
+        self._state.reset_done(ids.tolist(), whole=len(ids) == self._num_envs)
+        self._collector.remember(ids)
+        merged: Infos = {}
+        for row, env_id in enumerate(rows.tolist()):
+            if env_id in by_env:
+                add_info(merged, by_env[env_id], row, len(rows))
+        return merged
+
+    def _reset_hosts(self, arguments: Mapping[Host, tuple[Any, ...]]) -> dict[Host, Any]:
+        """The resets that came through; a host that was lost and replaced is asked again by the caller of this."""
+        timeout_s = self._executor.timeouts.reset_s
+        results, errors = self.guarded(lambda: self._executor.try_run(EnvRange.reset, arguments, timeout_s))
+        for host, error in errors.items():
+            if host not in self._executor.lost:
+                if isinstance(error, WorkerDied):
+                    self._state.give_up(error)
+                raise error
+        self._collector.forget_lost()
+        return results  # type: ignore[no-any-return]
+
+    # -- when it goes wrong ------------------------------------------------------------------------------------
+    def guarded(self, action: Callable[[], Any]) -> Any:
+        """Do it; if that fails for good, say so to every later call."""
+        try:
+            return action()
+        except BaseException as error:
+            lost_for_good = isinstance(error, WorkerDied) and not self._executor.lost
+            if lost_for_good or self._executor.broken:
+                self.discard_sent()
+                self._state.give_up(error)
+            elif any(host not in self._state.sent for host in self._executor.pending):
+                self._state.cut_call()
+            raise
+
+    def discard_sent(self) -> None:
+        """Nobody will be given what is under way."""
+        self._failures.steps_discarded += sum(len(ids) for ids in self._state.sent.values())
+        self._state.sent = {}
