@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from multiverse.contracts.errors import EnvFailed
+from multiverse.contracts.errors import EnvFailed, InEnv, RemoteError
 from multiverse.contracts.failures import RESTARTED, FailurePolicy
 from multiverse.contracts.infos import Infos, add_info
 from multiverse.contracts.layout import ENDED, FINAL_OBSERVATIONS, Group
@@ -55,10 +55,10 @@ class StepCollector:
         self._raise_for_failures(told)
         self._discard(sum(len(extras.restarts) + len(extras.truncated) for _, extras in told))
         wrote = [h in hosts and bool(h.flags() & WROTE_INFOS) for h in self._executor.hosts]
-        if ids is None:
-            infos = self._columns.whole_batch(wrote, left)
-        else:
-            infos = self._columns.some_rows(ids, wrote, left)
+        try:
+            infos = self._columns.whole_batch(wrote, left) if ids is None else self._columns.some_rows(ids, wrote, left)
+        except InEnv as error:
+            raise EnvFailed("has an info that does not fit the others'", None, [RemoteError.of(error)]) from error
         rows = ids if ids is not None else self._all
         self._add_lost(infos, rows, {host: what for host, what in lost.items() if host in hosts})
         if self._final_row is not None and (flags & FINALS or lost):

@@ -116,14 +116,14 @@ def make_vec(
         if executor != plan.executor:
             plan = decide(executor, None, None, waiting, each)
     plan = replace(plan, why=why) if why else plan
-    running, description = assemble.start(plan, each, autoreset, infos, reset_plan, policy=policy)
+    limits: dict[str, Any] = {"policy": policy, "timeouts": timeouts}
+    running, description = assemble.start(plan, each, autoreset, infos, reset_plan, **limits)
     if description.metadata.get("in_process") and plan.executor != "serial":
         log.warning("the env says metadata['in_process'] (it holds a GPU or a window): running serial instead")
         running.close()
         plan = decide("serial", None, None, waiting, each)
         plan = replace(plan, why="the env says metadata['in_process']")
-        running, description = assemble.start(plan, each, autoreset, infos, reset_plan, policy=policy)
-    running.timeouts = timeouts
+        running, description = assemble.start(plan, each, autoreset, infos, reset_plan, **limits)
     return VectorEnv(running, description, plan, autoreset, copy, infos, policy)
 
 

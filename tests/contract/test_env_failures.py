@@ -245,3 +245,28 @@ def test_stepping_before_the_first_reset_is_the_envs_to_refuse(make: Make) -> No
     envs = make("CartPole-v1")
     with pytest.raises(mv.EnvFailed, match="ResetNeeded"):
         envs.step(np.zeros(envs.num_envs, np.int64))
+
+
+def test_infos_that_do_not_fit_each_other_name_their_env_and_cost_one_step(make: Make, config: Configuration) -> None:
+    def says(index: int) -> Any:
+        class Says(Walk):
+            def step(self, action: Any) -> Any:
+                *rest, info = super().step(action)
+                odd = {"inner": 1} if index == 1 else 1
+                return (*rest, {**info, "odd": odd} if self.steps == 2 else info)
+
+        return Says
+
+    envs = make([says(i) for i in range(config.num_envs)])
+    envs.reset(seed=0)
+    actions = np.zeros(config.num_envs, np.int64)
+    envs.step(actions)
+    with pytest.raises(mv.EnvFailed, match=r"has an info that does not fit the others'.*infos\['odd'\]") as caught:
+        envs.step(actions)
+    failed = list(caught.value.env_ids)
+    envs.reset(env_ids=failed, seed=0)
+    for _ in range(2):
+        envs.step(actions)
+    failures = envs.failures
+    assert failures.steps_discarded == config.num_envs
+    assert failures.steps_sent == failures.steps_used + failures.steps_discarded

@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 with_processes = pytest.mark.parametrize("config", WITH_PROCESSES, ids=str)
 
 
+@pytest.mark.fault("A14")
 @with_processes
 def test_ctrl_c_is_the_callers_alone(make: Make, config: Configuration) -> None:
     envs = make(Walk)
@@ -89,6 +90,7 @@ print("still working")
     assert (done.stdout, done.stderr) == ("still working\n", "")
 
 
+@pytest.mark.fault("A12")
 @pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
 def test_what_an_env_has_started_ends_with_its_worker(method: Any) -> None:
     class StartsAProcess(Walk):
@@ -106,3 +108,12 @@ def test_what_an_env_has_started_ends_with_its_worker(method: Any) -> None:
         envs.reset(seed=0)
     envs.close()
     assert still_alive(children) == []
+
+
+@pytest.mark.parametrize(
+    ("executor", "costs"),
+    [("serial", "the program"), ("hybrid", "in the caller's own share, the program"), ("process", "its worker")],
+)
+def test_the_plan_says_what_a_crash_costs(executor: Any, costs: str) -> None:
+    with mv.make_vec(Walk, 4, executor) as envs:
+        assert costs in envs.plan.a_crash_costs

@@ -62,10 +62,10 @@ class ReplyTimeout(MultiverseError, TimeoutError):
         self.worker, self.env_ids, self.command = worker, env_ids, command
         self.waited_s, self.stack, self.rss_bytes = waited_s, stack, rss_bytes
         self.cause = f"has not answered for {waited_s:g} s in {command}; {state}"
-        self.hint = (
-            "Its reply can still be received: receive() again, or reset() or close(); longer waits: "
-            "reply_timeout_s= and reset_timeout_s= (None: for ever)"
-        )
+        longer = "longer waits: reply_timeout_s= and reset_timeout_s= (None: for ever)"
+        self.hint = f"Its reply can still be received: receive() again, or reset() or close(); {longer}"
+        if command == "start":
+            self.hint = f"Nothing was started; building envs gets the time of a reset; {longer}"
         held = f", holding {in_bytes(rss_bytes)}" if rss_bytes is not None else ""
         told = f"\n\nWhat it was doing:\n{stack}" if stack else ""
         super().__init__(f"worker {worker} (envs {describe_ids(env_ids)}) {self.cause}{held}. {self.hint}{told}")

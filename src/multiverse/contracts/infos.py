@@ -6,25 +6,54 @@ from typing import Any
 
 import numpy as np
 
+from multiverse.contracts.errors import BadValue
+
 Infos = dict[str, Any]
 
 
 def add_info(infos: Infos, info: Infos, row: int, rows: int) -> Infos:
-    """Put one env's info into row `row` of a batch of `rows`, exactly as Gymnasium's vector envs do."""
+    """Put one env's info into row `row` of a batch of `rows`, exactly as Gymnasium's vector envs do.
+
+    Values of a key that do not fit each other become objects, where Gymnasium's raise what numpy raises.
+    """
     for key, value in info.items():
         mask_key = f"_{key}"
         if key == "final_obs":
             array = infos[key] if key in infos else np.full(rows, None, dtype=object)
             array[row] = value
+        elif isinstance(value, dict) != isinstance(infos.get(key, value), dict):
+            raise BadValue(f"infos[{key!r}] is a {_kind(infos[key])} in one env and a {_kind(value)} in another")
         elif isinstance(value, dict):
             array = add_info(infos.get(key, {}), value, row, rows)
         else:
-            array = infos[key] if key in infos else _empty_like(value, rows)
-            array[row] = value
+            array = _with_value(infos[key] if key in infos else _empty_like(value, rows), row, value)
         mask = infos[mask_key] if mask_key in infos else np.zeros(rows, dtype=np.bool_)
         mask[row] = True
         infos[key], infos[mask_key] = array, mask
     return infos
+
+
+def _kind(value: Any) -> str:
+    return "dict" if isinstance(value, dict) else "value"
+
+
+def _with_value(array: Any, row: int, value: Any) -> Any:
+    """The column with one value more; values that do not fit each other (a number beside a text, arrays of different
+    shapes) become objects, where numpy would raise, or spread one over the other."""
+    if array.dtype != object and np.shape(value) != array.shape[1:]:
+        array = _as_objects(array)
+    try:
+        array[row] = value
+    except (TypeError, ValueError, OverflowError):
+        array = _as_objects(array)
+        array[row] = value
+    return array
+
+
+def _as_objects(array: Any) -> Any:
+    objects = np.full(len(array), None, dtype=object)
+    objects[:] = list(array) if array.ndim > 1 else array
+    return objects
 
 
 def _empty_like(value: Any, rows: int) -> Any:

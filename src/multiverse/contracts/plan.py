@@ -45,6 +45,9 @@ class Timeouts:
                 raise InvalidRequest(f"{name[:-2]}_timeout_s={value!r}: more than 0 seconds{unless}")
 
 
+DEFAULT_TIMEOUTS = Timeouts()
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How a vector env runs: pass it back as `make_vec(..., plan=envs.plan)` to run the same way again."""
@@ -54,6 +57,15 @@ class Plan:
     start_method: StartMethod | None  # None where nothing is started
     waiting: Waiting  # "auto": look for a while, then sleep, and adapt; "spin": always look first; "park": never
     why: str
+
+    @property
+    def a_crash_costs(self) -> str:
+        """What is lost when an env crashes in native code or hangs there: nobody can contain that in the caller."""
+        if self.executor == "process":
+            return "the envs of its worker"
+        if self.executor == "hybrid":
+            return "the envs of its worker; in the caller's own share, the program"
+        return "the program"
 
     def __str__(self) -> str:
         started = f", {self.workers} worker{'' if self.workers == 1 else 's'}" if self.workers else ""

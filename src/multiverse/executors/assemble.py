@@ -13,7 +13,7 @@ from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import EnvFailed, RemoteError, SpacesDiffer, WorkerDied
 from multiverse.contracts.failures import DEFAULT_POLICY, FailurePolicy
 from multiverse.contracts.layout import EPISODES, Layout
-from multiverse.contracts.plan import Autoreset, Plan, Timeouts
+from multiverse.contracts.plan import DEFAULT_TIMEOUTS, Autoreset, Plan, Timeouts
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.contracts.views import Views
 from multiverse.executors import preflight
@@ -50,6 +50,7 @@ def start(
     reset_plan: ResetPlan | None,
     *,
     policy: FailurePolicy = DEFAULT_POLICY,
+    timeouts: Timeouts = DEFAULT_TIMEOUTS,
 ) -> Started: ...
 
 
@@ -62,6 +63,7 @@ def start(
     reset_plan: ResetPlan | None,
     *,
     policy: FailurePolicy = DEFAULT_POLICY,
+    timeouts: Timeouts = DEFAULT_TIMEOUTS,
     patience_s: float,
 ) -> Started | None: ...
 
@@ -74,6 +76,7 @@ def start(
     reset_plan: ResetPlan | None,
     *,
     policy: FailurePolicy = DEFAULT_POLICY,
+    timeouts: Timeouts = DEFAULT_TIMEOUTS,
     patience_s: float | None = None,
 ) -> Started | None:
     """Everything running and bound, or None if building the envs outlasts `patience_s`; nothing is left behind then."""
@@ -90,7 +93,7 @@ def start(
     ]
     own = assignments.pop(0) if local_share else None
     try:
-        return _Start(plan, own, assignments, patience_s).run(autoreset)
+        return _Start(plan, own, assignments, timeouts, patience_s).run(autoreset)
     except _TooSlow:
         return None
 
@@ -103,10 +106,15 @@ class _Start:
     """One start-up, step by step; `abandon` undoes whatever has been done."""
 
     def __init__(
-        self, plan: Plan, own: Assignment | None, assignments: list[Assignment], patience_s: float | None
+        self,
+        plan: Plan,
+        own: Assignment | None,
+        assignments: list[Assignment],
+        timeouts: Timeouts,
+        patience_s: float | None,
     ) -> None:
-        self.plan, self.own, self.assignments = plan, own, assignments
-        self.give_up_at = None if patience_s is None else time.monotonic() + patience_s
+        self.plan, self.own, self.assignments, self.timeouts = plan, own, assignments, timeouts
+        self.began_at, self.patience_s = time.monotonic(), patience_s
         self.processes = plan.executor in ("process", "hybrid") and bool(assignments)
         self.workers: list[WorkerHost] = []
         self.local: LocalHost | None = None
@@ -122,6 +130,7 @@ class _Start:
             views = self._lay_out(Layout(num_envs, description.groups, autoreset == "same_step"))
             hosts: list[Host] = [*([self.local] if self.local else []), *self.workers]
             executor = Executor(hosts, views, self.plan.waiting, self.shared)
+            executor.timeouts = self.timeouts
             if self.shared is not None and self.assignments[0].config.policy.restarts:
                 method = self.plan.start_method or "forkserver"
                 executor.supervisor = Supervisor(self.assignments, method, self.shared, description)
@@ -130,7 +139,7 @@ class _Start:
             self._abandon(time.monotonic())
             raise
         except BaseException:
-            self._abandon(time.monotonic() + Timeouts().close_s)
+            self._abandon(time.monotonic() + self.timeouts.close_s)
             raise
 
     def _start_workers(self) -> None:
@@ -156,13 +165,21 @@ class _Start:
             for worker in [w for w in waiting if w.link.poll(0)]:
                 words[worker.worker] = _first_word(worker)
                 waiting.remove(worker)
-            if waiting and self.give_up_at is not None and time.monotonic() > self.give_up_at:
-                raise _TooSlow
+            if waiting:
+                self._check_patience(waiting[0])
             if waiting and time.monotonic() > report_at:
                 log.warning("starting: %d of %d workers ready", len(self.workers) - len(waiting), len(self.workers))
                 report_at += PROGRESS_AFTER_S
         own = [self.local.described()] if self.local else []
         return own + [words[w.worker] for w in self.workers]
+
+    def _check_patience(self, worker: WorkerHost) -> None:
+        """An env whose constructor hangs must not hang the program: building gets the time of a reset."""
+        waited_s, limit_s = time.monotonic() - self.began_at, self.timeouts.reset_s
+        if self.patience_s is not None and waited_s > self.patience_s:
+            raise _TooSlow
+        if limit_s is not None and waited_s > limit_s:
+            raise worker.hung(limit_s)
 
     def _compared(self, words: list[Described]) -> EnvDescription:
         """The one description all envs share."""

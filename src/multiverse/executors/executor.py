@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from multiverse.contracts.errors import EnvFailed, MultiverseError, RemoteError, WorkerDied
 from multiverse.contracts.failures import Failures
-from multiverse.contracts.plan import Timeouts
+from multiverse.contracts.plan import DEFAULT_TIMEOUTS
 from multiverse.contracts.views import Views
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.hosts import Host, LocalHost, RunFunction, WorkerHost
@@ -60,7 +60,7 @@ class Executor:
     ) -> None:
         self.hosts = list(hosts)
         self.views = views
-        self.timeouts = Timeouts()
+        self.timeouts = DEFAULT_TIMEOUTS
         self._shared = shared
         self._local = next((h for h in hosts if isinstance(h, LocalHost)), None)
         self._workers = [h for h in hosts if isinstance(h, WorkerHost)]

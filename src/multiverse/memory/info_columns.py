@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from multiverse.contracts.errors import InEnv
 from multiverse.contracts.infos import Infos, add_info
 from multiverse.contracts.layout import INFO_MASKS, INFO_VALUES, MAX_INFO_COLUMNS
 from multiverse.contracts.views import Array, Views
@@ -163,7 +164,10 @@ class InfoReader:
         infos: Infos = {}
         for row, env_id in enumerate(env_ids):
             if env_id in by_env:
-                add_info(infos, by_env[env_id], row, len(env_ids))
+                try:
+                    add_info(infos, by_env[env_id], row, len(env_ids))
+                except Exception as error:
+                    raise InEnv(env_id, error) from error
         return infos
 
 
