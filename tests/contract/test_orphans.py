@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from multiverse.memory import platform
 from tests.processes import still_alive
 
 ROOT = Path(__file__).parents[2]
@@ -43,16 +42,16 @@ else:
 """
 
 
+@pytest.mark.fault("A11")
 @pytest.mark.parametrize(
     ("method", "doing", "thread"),
     [
         *((method, doing, "main") for method in ("forkserver", "fork", "spawn") for doing in ("idle", "gil")),
-        ("fork", "idle", "other"),  # the kernel's own guard follows the thread that forked, so it cannot be used here
+        # The kernel's own guard follows the thread that forked, so it cannot be used here.
+        *(("fork", doing, "other") for doing in ("idle", "gil")),
     ],
 )
 def test_workers_die_with_a_killed_program(method: str, doing: str, thread: str) -> None:
-    if (method, doing) == ("fork", "gil") and platform.fallback_forced():
-        pytest.skip("only a thread of its own watches this worker, and that needs the GIL")
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, method, doing, thread], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )

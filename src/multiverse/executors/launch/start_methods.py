@@ -77,6 +77,8 @@ class ForkedProcess(WorkerProcess):
     """Forked from the caller itself: everything the caller has loaded is there, nothing is pickled."""
 
     def __init__(self, run: Callable[[], int]) -> None:
+        # The kernel ends the worker with the caller, but not what its envs have started: the server does.
+        self._guard = fork_server.fork_server()
         flush_output()  # or the child would print it again
         caller, from_main = os.getpid(), threading.current_thread() is threading.main_thread()
         alive_r, alive_w = os.pipe()
@@ -85,6 +87,7 @@ class ForkedProcess(WorkerProcess):
             os.close(alive_r)
             run_as_worker(run, lambda: _let_go_of_caller(caller, from_main))
         os.close(alive_w)
+        self._guard.guard(self.pid)
         self._exit_code: int | None = None
         self.sentinel = self._opened_sentinel(alive_r)
         caller_fds.add(self.sentinel)
@@ -119,7 +122,9 @@ class ForkedProcess(WorkerProcess):
             orphan_guard.kill_group(self.pid)  # before reaping: until then nobody else can have this number
             _, status, used = os.wait4(self.pid, 0)
             self.peak_rss_bytes = orphan_guard.peak_rss_bytes(used)
+            self._guard.forget(self.pid)
         except ChildProcessError:
+            self._guard.forget(self.pid)
             orphan_guard.kill_group_left_by(self.pid)
             return UNKNOWN_EXIT
         return os.waitstatus_to_exitcode(status)
