@@ -31,12 +31,16 @@ if TYPE_CHECKING:
     from multiverse.contracts.plan import Plan
     from multiverse.contracts.reset_plan import DerivedSeeds, ResetPlan, ResetRequest
     from multiverse.contracts.step_batch import StepBatch
+    from multiverse.env_checks.examine import check_env
+    from multiverse.env_checks.report import CheckReport, EnvCheckFailed, Finding
     from multiverse.vector_env import VectorEnv
     from multiverse.vectorize import make_vec
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "multiverse.env_checks.examine": ("check_env",),
+    "multiverse.env_checks.report": ("CheckReport", "EnvCheckFailed", "Finding"),
     "multiverse.vectorize": ("make_vec",),
     "multiverse.vector_env": ("VectorEnv",),
     "multiverse.contracts.plan": ("Plan",),
@@ -60,9 +64,12 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "CheckReport",
     "ClosedError",
     "DerivedSeeds",
+    "EnvCheckFailed",
     "EnvFailed",
+    "Finding",
     "InvalidActions",
     "InvalidRequest",
     "MultiverseError",
@@ -78,6 +85,7 @@ __all__ = [
     "StepBatch",
     "VectorEnv",
     "WorkerDied",
+    "check_env",
     "make_vec",
 ]
 

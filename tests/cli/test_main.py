@@ -126,6 +126,7 @@ def test_a_reader_that_leaves_gets_no_traceback(arguments: list[str]) -> None:
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr
 
 
+@pytest.mark.fault("A14")
 def test_ctrl_c_in_the_middle_of_a_measurement_ends_everything_quietly() -> None:
     command = [*COMMAND, "bench", "CartPole-v1", "--seconds", "60"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0)

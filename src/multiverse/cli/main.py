@@ -20,6 +20,7 @@ from multiverse.contracts.errors import EnvFailed, MultiverseError
 COMMANDS = {
     "demo": "see it work: 8 CartPoles beside a plain loop and Gymnasium's vector envs, in under a minute",
     "bench": "steps per second of your env: every executor beside the plain loop and the machine's limit",
+    "check-env": "check your env: what is wrong with it, why that matters, and what to change",
     "doctor": "check this machine: cores, memory, limits, start methods, extras; --self-test after installing",
 }
 
@@ -70,7 +71,7 @@ def _dispatch(arguments: list[str]) -> int:
     if command not in COMMANDS:
         print(_unknown(command), file=sys.stderr)
         return REFUSED
-    code: int = importlib.import_module(f"multiverse.cli.{command}").run(rest)
+    code: int = importlib.import_module(f"multiverse.cli.{command.replace('-', '_')}").run(rest)
     return code
 
 

@@ -18,7 +18,7 @@ from rich.text import Text
 PIPED_WIDTH = 120
 """Columns where the output is no terminal and nobody says how wide it is."""
 
-STYLES = {"ok": "green", "warning": "yellow", "blocking": "bold red", "failed": "bold red"}
+STYLES = {"ok": "green", "warning": "yellow", "blocking": "bold red", "failed": "bold red", "error": "bold red"}
 STATUS_WIDTH = max(map(len, STYLES))
 
 

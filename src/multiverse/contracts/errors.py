@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 
 class MultiverseError(Exception):
     """The root: `except mv.MultiverseError` catches whatever multiverse itself has to say."""
@@ -236,7 +234,8 @@ def _episodes(count: int) -> str:
 def in_words(value: Any) -> str:
     """A value in one short line; one whose repr fails is still a value."""
     try:
-        text = " ".join((str if isinstance(value, np.generic) else repr)(value).split())
+        scalar = type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0
+        text = " ".join((str if scalar else repr)(value).split())
     except Exception:
         text = f"<a {type(value).__name__} that cannot be shown>"
     return text if len(text) <= 120 else text[:117] + "..."

@@ -1,0 +1,108 @@
+"""`multiverse check-env ENV`: what is wrong with an env, in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from multiverse.cli.bench import parsed_kwargs
+from multiverse.cli.parsing import parse, refuse_nothing
+
+if TYPE_CHECKING:
+    from multiverse.env_checks.report import CheckReport
+
+DESCRIPTION = """\
+Checks one env: building and closing, spaces, reset and step, seeds and
+replays, several copies in one process, what it leaves behind, what it costs.
+Each finding says what was seen, why it matters and what to change. A hang or
+a crash of the env is a finding too. Exit code 1 when there are errors.
+
+examples:
+  multiverse check-env my_module:make_env
+  multiverse check-env Pendulum-v1 --env-kwargs '{"g": 9.8}' --strict --json"""
+
+
+@dataclass(frozen=True)
+class CheckEnv:
+    """Options of `multiverse check-env`."""
+
+    env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
+    """A Gymnasium id, or module:name of something that builds an env."""
+    seed: int = 0
+    """Of the episodes and of the random actions."""
+    steps: int = 1000
+    """Of the longest rollout; slow envs are stepped for 3 s at most."""
+    timeout_s: float = 60.0
+    """An env that does not answer for so long hangs; a check of a slow one is stopped after half of it."""
+    env_kwargs: Annotated[str, tyro.conf.arg(metavar="JSON")] = "{}"
+    """Arguments for the env, as a JSON object."""
+    strict: bool = False
+    """Exit code 1 for warnings too."""
+    json: bool = False
+    """Print one JSON object instead of lines."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    options = parse(CheckEnv, "check-env", DESCRIPTION, arguments)
+    refuse_nothing(steps=options.steps, timeout_s=options.timeout_s)
+    report = _examined(options)
+    if options.json:
+        _print_json(options, report)
+    else:
+        _print_findings(report)
+    return int(bool(report.errors or (options.strict and report.warnings)))
+
+
+def _examined(options: CheckEnv) -> CheckReport:
+    from multiverse.cli.output import Progress
+    from multiverse.env_checks.examine import examine
+    from multiverse.env_checks.performing import CHECKS
+
+    kwargs = parsed_kwargs(options.env_kwargs)
+    with Progress(len(CHECKS)) as progress:
+        return examine(
+            options.env,
+            env_kwargs=kwargs,
+            seed=options.seed,
+            steps=options.steps,
+            timeout_s=options.timeout_s,
+            progress=lambda name: progress.next(f"checking: {name}"),
+        )
+
+
+def _print_findings(report: CheckReport) -> None:
+    """Each finding in lines of its own: what, why, and what to do."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from multiverse.cli.output import STYLES, ResultConsole
+
+    console = ResultConsole()
+    for finding in report.findings:
+        style = STYLES["failed"] if finding.severity == "error" else STYLES.get(finding.severity, "")
+        console.print(Text.assemble((finding.severity, style), f"  {finding.code}"))
+        for line in (finding.seen, finding.why, f"→ {finding.remedy}"):
+            console.print(Padding(Text(line), (0, 0, 0, 4), expand=False))
+    for check in report.skipped:
+        console.print(Text.assemble(("not done", STYLES["warning"]), f"  {check.name}: {check.skipped_because}"))
+    console.print(report.summary, markup=False, soft_wrap=True)
+
+
+def _print_json(options: CheckEnv, report: CheckReport) -> None:
+    from multiverse.cli.output import print_json
+
+    print_json(
+        {
+            "env": report.env,
+            "env_kwargs": parsed_kwargs(options.env_kwargs),
+            "seed": report.seed,
+            "ok": report.ok,
+            "errors": len(report.errors),
+            "warnings": len(report.warnings),
+            "findings": [asdict(finding) for finding in report.findings],
+            "checks": [asdict(run) for run in report.checks],
+        }
+    )

@@ -1,0 +1,181 @@
+"""`check_env`: every check in turn, in a worker process, whatever the env does there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from multiverse.adapters.env_source import EnvSource, Wrapper
+from multiverse.contracts.errors import EnvFailed, InvalidRequest, ReplyTimeout
+from multiverse.contracts.plan import whole_number
+from multiverse.env_checks.catalogue import found
+from multiverse.env_checks.laboratory import Laboratory, WorkerLost
+from multiverse.env_checks.performing import CHECKS, Check, perform
+from multiverse.env_checks.report import SEVERITIES, CheckReport, CheckRun, Finding
+from multiverse.env_checks.sources import source_of
+from multiverse.env_checks.subject import Settings
+
+log = logging.getLogger("multiverse")
+
+OUTRANKED = {"global-rng-touched": "global-rng", "episodes-repeat": "seed-default"}
+"""Findings that only repeat, in milder words, what another one says."""
+
+HOPELESS = {"not-an-env", "same-env-again", "build-failed", "space-missing", "action-space-sample", "crashes", "hangs"}
+HOPELESS |= {"reset-raises", "reset-signature", "reset-return", "step-raises", "step-return", "info-not-dict"}
+"""Errors of the basic checks that leave the others nothing to work with."""
+
+OURS = os.path.dirname(__file__)
+
+Progress = Callable[[str], None]
+
+
+def check_env(
+    env: EnvSource | Any,
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[Wrapper] | None = None,
+    seed: int = 0,
+    steps: int = 1000,
+    timeout_s: float = 60.0,
+    strict: bool = False,
+) -> CheckReport:
+    """Check one env; raises `EnvCheckFailed` with everything found if there are errors.
+
+    In a test this is all that is needed: `def test_my_env(): mv.check_env(MyEnv)`. Warnings are logged (logger
+    `multiverse`) and, as all findings, in the report that is returned. Nothing that the env does, a hang or a crash
+    included, reaches the calling process.
+
+    Args:
+        env: as for `make_vec`: a Gymnasium id, `"module:name"`, a class or another callable that builds the env. An
+            instance is taken too: it is built anew from its spec, or copied.
+        env_kwargs, wrappers: as for `make_vec`.
+        seed: of the checked episodes; actions are those of `action_space.seed(seed)`.
+        steps: of the longest rollout; slow envs are stepped for 3 s at most.
+        timeout_s: an env that does not answer for so long hangs; a check of a slow one is stopped after half of it.
+        strict: raise for warnings too.
+    """
+    report = examine(env, env_kwargs=env_kwargs, wrappers=wrappers, seed=seed, steps=steps, timeout_s=timeout_s)
+    report.raise_for_errors(strict)
+    for finding in report.warnings:
+        log.warning("%s: %s: %s", report.env, finding.code, finding.seen)
+    return report
+
+
+def examine(
+    env: EnvSource | Any,
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[Wrapper] | None = None,
+    seed: int = 0,
+    steps: int = 1000,
+    timeout_s: float = 60.0,
+    progress: Progress | None = None,
+) -> CheckReport:
+    """What `check_env` finds, as a report, errors or not; `progress` hears of each check before it begins."""
+    settings = _settings(seed, steps, timeout_s)
+    source = source_of(env, env_kwargs, wrappers)
+    settings = replace(settings, from_factory=source.from_factory)
+    with Laboratory(source.recipe) as laboratory:
+        examination = Examination(laboratory, settings, timeout_s)
+        if source.copied_how:
+            examination.add(found("checked-as-instance", f"an instance was given: it was {source.copied_how}"))
+        examination.run(progress or (lambda name: None))
+    findings = sorted(examination.findings, key=lambda finding: SEVERITIES.index(finding.severity))
+    return CheckReport(source.name, settings.seed, tuple(findings), tuple(examination.runs))
+
+
+def _settings(seed: Any, steps: Any, timeout_s: float) -> Settings:
+    if not 0 <= whole_number("seed", seed) < 2**31:
+        raise InvalidRequest(f"seed={seed}: from 0 to {2**31 - 1}")
+    if whole_number("steps", steps) < 1:
+        raise InvalidRequest(f"steps={steps}: at least 1")
+    if not timeout_s > 0:
+        raise InvalidRequest(f"timeout_s={timeout_s}: more than 0")
+    return Settings(whole_number("seed", seed), whole_number("steps", steps), check_s=timeout_s / 2)
+
+
+class Examination:
+    """One check after another, as far as the env lets them."""
+
+    def __init__(self, laboratory: Laboratory, settings: Settings, timeout_s: float) -> None:
+        self._laboratory, self._settings, self._timeout_s = laboratory, settings, timeout_s
+        self._stopped_by = ""
+        self.findings: list[Finding] = []
+        self.runs: list[CheckRun] = []
+
+    def add(self, finding: Finding) -> None:
+        """Keep a finding, unless it was made before: the same exception is met by many checks."""
+        known = {(f.code, _without_place(f.seen)) for f in self.findings}
+        outranked = OUTRANKED.get(finding.code) in {f.code for f in self.findings}
+        if (finding.code, _without_place(finding.seen)) not in known and not outranked:
+            self.findings.append(finding)
+
+    def run(self, progress: Progress) -> None:
+        if self._laboratory.cannot_travel:
+            self.add(found("factory-cannot-travel", f"it cannot be pickled: {self._laboratory.cannot_travel}"))
+        if not self._laboratory.isolated:
+            self.add(found("not-isolated", "the checks ran in this very process"))
+        for name, check in CHECKS.items():
+            progress(name)
+            why_not = self._why_not(check)
+            begun = time.perf_counter()
+            if not why_not:
+                self._perform(name, check)
+            self.runs.append(CheckRun(name, time.perf_counter() - begun, why_not))
+
+    def _why_not(self, check: Check) -> str:
+        if self._stopped_by:
+            return f"after {self._stopped_by}"
+        if check.needs_two and self._settings.one_at_a_time:
+            return "it needs two envs at a time"
+        return ""
+
+    def _perform(self, name: str, check: Check) -> None:
+        found_now = self._found(name)
+        for finding in found_now:
+            self.add(finding)
+            if finding.code == "build-again-failed":
+                self._settings = replace(self._settings, one_at_a_time=True)
+            hopeless = check.basic and finding.severity == "error" and finding.code in HOPELESS
+            if hopeless or finding.code == "hangs":  # a hang costs the whole time limit: once is enough
+                self._stopped_by = self._stopped_by or finding.code
+
+    def _found(self, name: str) -> list[Finding]:
+        try:
+            findings: list[Finding] = self._laboratory.run(perform, name, self._settings, timeout_s=self._timeout_s)
+            return findings
+        except WorkerLost as lost:
+            return [_lost(lost, self._timeout_s)]
+        except EnvFailed as error:
+            if error.failures[0].type_name in ("ModuleNotFoundError", "ImportError"):  # it did not even arrive
+                return [found("build-failed", f"{error.failures[0]}, in a worker process")]
+            raise
+
+
+def _lost(lost: WorkerLost, timeout_s: float) -> Finding:
+    if isinstance(lost.cause, ReplyTimeout):
+        return found("hangs", f"no answer for {timeout_s:g} s {lost.where}{_innermost(lost.cause.stack)}")
+    hint = f"; {lost.cause.hint}" if lost.cause.hint else ""
+    cause = lost.cause.cause.partition(" during ")[0]
+    return found("crashes", f"the process {cause} {lost.where}{_innermost(lost.printed)}{hint}")
+
+
+def _innermost(stack: str) -> str:
+    """The frames of the env itself, those that are younger than ours; of a text without any, its last line."""
+    for block in stack.split("\n\n"):
+        frames = re.findall(r'File "(.+)", line (\d+) in (\S+)', block)
+        ours = next((i for i, (file, _, _) in enumerate(frames) if file.startswith(OURS)), None)
+        if ours:
+            return ": " + ", called by ".join(f"{name} ({file}, line {line})" for file, line, name in frames[:ours][:3])
+    last = next((line for line in reversed(stack.splitlines()) if line.strip()), "")
+    return f"; it printed last: {last.strip()}" if last and "File " not in last else ""
+
+
+def _without_place(seen: str) -> str:
+    """The same exception at another step is the same finding."""
+    return re.sub(r",? (in|while|after) (step|reset|close|building|starting).*", "", seen)

@@ -1,0 +1,100 @@
+"""What a check of an env comes to: findings, each with its evidence, and the report that holds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from multiverse.contracts.errors import MultiverseError
+
+Severity = Literal["error", "warning", "info"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was found: what was seen, why it matters, and what to change."""
+
+    code: str
+    severity: Severity
+    seen: str
+    why: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.severity} [{self.code}] {self.seen}\n    why: {self.why}\n    do:  {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRun:
+    """How one check went: the seconds it took, or why it was not done."""
+
+    name: str
+    seconds: float
+    skipped_because: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """Everything found about one env, errors first."""
+
+    env: str
+    seed: int
+    findings: tuple[Finding, ...]
+    checks: tuple[CheckRun, ...]
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """What breaks, or makes a learner learn something wrong."""
+        return self._of("error")
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """What works, but."""
+        return self._of("warning")
+
+    @property
+    def ok(self) -> bool:
+        """No errors; warnings are allowed."""
+        return not self.errors
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The names of what was found, in the order of the findings."""
+        return tuple(finding.code for finding in self.findings)
+
+    @property
+    def skipped(self) -> tuple[CheckRun, ...]:
+        """The checks that could not be done."""
+        return tuple(run for run in self.checks if run.skipped_because)
+
+    @property
+    def summary(self) -> str:
+        """One line: how many of each."""
+        counts = [_count(len(self._of(severity)), severity) for severity in SEVERITIES]
+        left_out = f"; {_count(len(self.skipped), 'check')} not done" if self.skipped else ""
+        return f"{self.env}: {', '.join(counts)}{left_out}"
+
+    def raise_for_errors(self, strict: bool = False) -> None:
+        """Raise `EnvCheckFailed` if there are errors (`strict`: or warnings)."""
+        if self.errors or (strict and self.warnings):
+            raise EnvCheckFailed(self)
+
+    def __str__(self) -> str:
+        skipped = [f"not done: {run.name} ({run.skipped_because})" for run in self.skipped]
+        return "\n".join([self.summary, *map(str, self.findings), *skipped])
+
+    def _of(self, severity: Severity) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.severity == severity)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1 and what != 'info')}"
+
+
+class EnvCheckFailed(MultiverseError, AssertionError):
+    """`check_env` found errors. The message holds every finding; `report` has them as objects."""
+
+    def __init__(self, report: CheckReport) -> None:
+        super().__init__(str(report))
+        self.report = report

@@ -1,0 +1,160 @@
+"""The env under examination, inside the worker: built as often as a check wants, with every call noted first."""
+
+from __future__ import annotations
+
+import copy
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from gymnasium.envs.registration import EnvSpec
+
+from multiverse.adapters.env_source import Recipe
+from multiverse.contracts.errors import RemoteError
+from multiverse.env_checks.catalogue import found
+from multiverse.env_checks.laboratory import BUILD, CLOSE, NO_SEED, RESET, STEP, Seat, Where
+from multiverse.env_checks.report import Finding
+
+Result = TypeVar("Result")
+
+RAISED = {BUILD: "build-failed", RESET: "reset-raises", STEP: "step-raises", CLOSE: "close-raises"}
+"""What it is called when the env raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How thorough the checks are."""
+
+    seed: int = 0
+    steps: int = 1000  # of the longest rollout
+    from_factory: bool = True  # False: copies of one instance, which may have been used before
+    one_at_a_time: bool = False  # no second env can be built beside the first
+    rollout_s: float = 3.0  # slow envs are stepped for this long at most
+    compared_steps: int = 300  # of each rollout that is compared with another
+    compared_s: float = 1.0
+    check_s: float = 30.0  # after so long a check is stopped at its next call of the env
+
+
+class Stopwatch:
+    """Says when a check has taken its time."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._until = time.perf_counter() + seconds
+
+    @property
+    def over(self) -> bool:
+        return time.perf_counter() > self._until
+
+
+class OutOfTime(Exception):
+    """The env is too slow for the check to be finished."""
+
+    def finding(self, check: str) -> Finding:
+        return found("cut-short", f"the check of {check} was stopped {self.args[0]}")
+
+
+class EnvRaised(Exception):
+    """The env's own code raised."""
+
+    def __init__(self, where: Where, error: BaseException) -> None:
+        super().__init__(str(where))
+        self.where, self.error = where, error
+
+    def finding(self) -> Finding:
+        return found(RAISED[self.where.phase], f"{self.words()}, {self.where}")
+
+    def words(self) -> str:
+        """Error, message and the line that raised."""
+        remote = RemoteError.of(self.error)
+        frames = re.findall(r'File "(.+)", line (\d+)', remote.traceback)
+        line = f" ({frames[-1][0]}, line {frames[-1][1]})" if frames else ""
+        first_line = next(iter(str(remote).splitlines()), "")
+        return f"{first_line}{line}"
+
+
+class WatchedEnv:
+    """One env; each call says in the seat's row where it is, and what it raises is an `EnvRaised`."""
+
+    def __init__(self, env: Any, seat: Seat, watch: Stopwatch) -> None:
+        self.env = env
+        self._seat, self._watch = seat, watch
+        self._seed, self._episode, self._step = NO_SEED, 0, 0
+
+    def reset(self, **arguments: Any) -> Any:
+        seed = arguments.get("seed")
+        if seed is not None:
+            self._seed, self._episode, self._step = seed, 0, 0
+        self._episode += 1
+        return self._asked(RESET, lambda: self.env.reset(**arguments))
+
+    def step(self, action: Any) -> Any:
+        self._step += 1
+        return self._asked(STEP, lambda: self.env.step(action))
+
+    def close(self) -> None:
+        self._asked(CLOSE, lambda: self.env.close())
+
+    @property
+    def where(self) -> Where:
+        """The last call, in words."""
+        return self._where
+
+    def _asked(self, phase: int, call: Callable[[], Result]) -> Result:
+        self._where = Where(phase, self._seed, self._episode, self._step)
+        if phase != CLOSE and self._watch.over:
+            raise OutOfTime(f"{self._where}, after {self._watch.seconds:g} s")
+        self._seat.note(phase, self._seed, self._episode, self._step)
+        try:
+            return call()
+        except (Exception, SystemExit) as error:
+            raise EnvRaised(self._where, error) from error
+
+
+class Subject:
+    """Builds the env, and closes at the end of a check whatever that left open."""
+
+    def __init__(self, seat: Seat, settings: Settings) -> None:
+        self.settings, self.recipe = settings, _unchecked(seat.recipe)
+        self._seat, self._watch = seat, Stopwatch(settings.check_s)
+        self._open: list[WatchedEnv] = []
+
+    def build(self) -> WatchedEnv:
+        """A new env; `EnvRaised` if that fails."""
+        if self.settings.one_at_a_time:
+            self.close()
+        if self._watch.over:
+            raise OutOfTime(f"{Where(BUILD)}, after {self._watch.seconds:g} s")
+        self._seat.note(BUILD)
+        try:
+            env = self.recipe.build_foreign()
+            for name in ("observation_space", "action_space"):
+                getattr(env, name, None)  # a property may raise as well
+        except (Exception, SystemExit) as error:
+            raise EnvRaised(Where(BUILD), error) from error
+        self._open.append(WatchedEnv(env, self._seat, self._watch))
+        return self._open[-1]
+
+    def actions(self, env: WatchedEnv, count: int) -> list[Any]:
+        """The first so many actions that `action_space.seed(seed)` and then `sample()` give."""
+        space = copy.deepcopy(env.env.action_space)
+        space.seed(self.settings.seed)
+        return [space.sample() for _ in range(count)]
+
+    def close(self) -> None:
+        """Close what is open; how that goes is the business of one check only."""
+        for env in self._open:
+            try:
+                env.close()
+            except EnvRaised:
+                pass
+        self._open.clear()
+
+
+def _unchecked(recipe: Recipe) -> Recipe:
+    """Without Gymnasium's own checker around an id's env: it would raise before we have seen what is wrong."""
+    if isinstance(recipe.source, EnvSpec):
+        return replace(recipe, kwargs={"disable_env_checker": True, **recipe.kwargs})
+    return recipe

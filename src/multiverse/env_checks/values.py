@@ -1,0 +1,161 @@
+"""One observation against its space: what does not fit, with the key, the index and the value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from multiverse.contracts.layout import Path
+from multiverse.env_checks.catalogue import found
+from multiverse.env_checks.report import Finding
+
+
+class Misfit(NamedTuple):
+    """Something about a value that its space does not allow."""
+
+    code: str
+    path: Path
+    words: str
+
+
+def misfits(space: spaces.Space[Any], value: Any, path: Path = ()) -> Iterator[Misfit]:
+    """Everything wrong with an observation, leaf by leaf."""
+    if isinstance(space, spaces.Dict):
+        yield from _in_dict(space, value, path)
+    elif isinstance(space, spaces.Tuple):
+        yield from _in_tuple(space, value, path)
+    elif isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        yield from _in_array(space, value, path)
+    elif not _contains(space, value):
+        yield Misfit(
+            "observation-not-in-space", path, f"{called(path)} is {_short(value)}, which {space} does not hold"
+        )
+
+
+def _in_dict(space: spaces.Dict, value: Any, path: Path) -> Iterator[Misfit]:
+    if not isinstance(value, dict):
+        words = f"{called(path)} is {type(value).__name__}, its space is a Dict with {_names(space.spaces)}"
+        yield Misfit("observation-keys", path, words)
+        return
+    for key, child in space.spaces.items():
+        if key in value:
+            yield from misfits(child, value[key], (*path, key))
+        else:
+            yield Misfit("observation-keys", (*path, key), f"{called(path)} has no key {key!r}; it has {_names(value)}")
+    extra = [key for key in value if key not in space.spaces]
+    if extra:
+        words = f"{called(path)} has {_names(extra)}, which its space does not name"
+        yield Misfit("observation-keys-extra", path, words)
+
+
+def _in_tuple(space: spaces.Tuple[Any], value: Any, path: Path) -> Iterator[Misfit]:
+    if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
+        size = f" of {len(value)}" if isinstance(value, tuple | list) else ""
+        words = f"{called(path)} is a {type(value).__name__}{size}, its space is a Tuple of {len(space.spaces)}"
+        yield Misfit("observation-keys", path, words)
+        return
+    for position, child in enumerate(space.spaces):
+        yield from misfits(child, value[position], (*path, position))
+
+
+def _in_array(space: Any, value: Any, path: Path) -> Iterator[Misfit]:
+    """Shape first, then dtype, then values: what comes later means nothing where the former does not fit."""
+    try:
+        array = np.asarray(value)
+    except ValueError:  # a list of lists of unequal lengths
+        array = np.asarray(None)
+    name = called(path)
+    if array.dtype.kind not in "fiub":
+        yield Misfit("observation-dtype", path, f"{name} is {_short(value)}, its space is {_space(space)}")
+        return
+    if array.shape != space.shape:
+        words = f"{name} has shape {array.shape}, its space says {space.shape}"
+        yield Misfit("observation-shape", path, words)
+        return
+    if not isinstance(value, np.ndarray) and space.shape != ():
+        words = f"{name} is a {type(value).__name__}, not a numpy array"
+        yield Misfit("observation-type", path, words)
+    elif array.dtype != space.dtype and isinstance(value, np.ndarray | np.generic):
+        yield from _dtype(space, array, path)
+    yield from _contents(space, array, path)
+
+
+def _dtype(space: Any, array: Any, path: Path) -> Iterator[Misfit]:
+    words = f"{called(path)} is {array.dtype}, its space says {space.dtype}"
+    if np.can_cast(array.dtype, space.dtype, casting="safe") or (array.dtype.kind in "iu" and space.dtype.kind in "iu"):
+        return  # no value can be lost, or those that would be are out of bounds
+    castable = np.can_cast(array.dtype, space.dtype, casting="same_kind")
+    yield Misfit("observation-dtype-cast" if castable else "observation-dtype", path, words)
+
+
+def _contents(space: Any, array: Any, path: Path) -> Iterator[Misfit]:
+    if array.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(array.astype(space.dtype) if space.dtype.kind == "f" else array)
+        if not finite.all():
+            yield Misfit("observation-not-finite", path, f"{called(path)}{_at(array, ~finite)}")
+            return
+    if isinstance(space, spaces.Box):
+        outside = (array < space.low) | (array > space.high)
+        if outside.any():
+            index = np.unravel_index(int(np.argmax(outside)), outside.shape)
+            bounds = f"[{space.low[index]}, {space.high[index]}]"
+            yield Misfit("observation-out-of-bounds", path, f"{called(path)}{_at(array, outside)}, outside {bounds}")
+    elif not _contains(space, array.astype(space.dtype) if space.shape else array[()].astype(space.dtype)):
+        yield Misfit(
+            "observation-not-in-space", path, f"{called(path)} is {_short(array.tolist())}, its space is {space}"
+        )
+
+
+def _at(array: Any, wrong: Any) -> str:
+    """The first wrong value, with its index."""
+    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
+    more = f" ({int(wrong.sum())} of {array.size} values)" if array.size > 1 else ""
+    return f"{list(index) if index else ''} is {array[index]}{more}"
+
+
+def _contains(space: spaces.Space[Any], value: Any) -> bool:
+    try:
+        return bool(space.contains(value))
+    except Exception:  # a space that cannot even look at the value does not hold it
+        return False
+
+
+def called(path: Path) -> str:
+    """'the observation['camera'][0]' for the leaf at that path."""
+    return "the observation" + "".join(f"[{key!r}]" for key in path)
+
+
+def _names(keys: Any) -> str:
+    return ", ".join(repr(key) for key in keys) or "no keys"
+
+
+def _space(space: Any) -> str:
+    return f"{type(space).__name__} {space.dtype}{list(space.shape)}"
+
+
+def _short(value: Any) -> str:
+    text = f"{value!r}".replace("\n", " ")
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+class Tally:
+    """Misfits of many observations: each kind once, with its first occurrence and how often it came."""
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str, Path], str] = {}
+        self._count: dict[tuple[str, Path], int] = {}
+
+    def add(self, misfit: Misfit, when: str) -> None:
+        key = (misfit.code, misfit.path)
+        self._first.setdefault(key, f"{misfit.words}, {when}")
+        self._count[key] = self._count.get(key, 0) + 1
+
+    def findings(self, observations: int) -> Iterator[Finding]:
+        for (code, path), first in self._first.items():
+            times = self._count[(code, path)]
+            often = f" ({times} of {observations} observations)" if times > 1 else ""
+            yield found(code, first + often)

@@ -1,0 +1,198 @@
+"""`check_env` as a whole: what it takes, what it returns and raises, and that no env can do it any harm."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+import multiverse as mv
+from multiverse.env_checks import laboratory
+from multiverse.env_checks.examine import examine
+from multiverse.env_checks.global_state import ProcessState, global_generators
+from multiverse.env_checks.performing import CHECKS
+from multiverse.executors import machine
+from multiverse.executors.launch.fork_server import fork_server
+from multiverse.measure import descendants
+from tests.env_checks import broken_envs as broken
+from tests.processes import still_alive
+
+LONG_ENOUGH_S = 4.0
+"""For everything but a hang, also on a busy machine."""
+
+
+def seen(report: mv.CheckReport, code: str) -> str:
+    (finding,) = [finding for finding in report.findings if finding.code == code]
+    return finding.seen
+
+
+# -- what comes out --------------------------------------------------------------------------------------------
+def test_a_healthy_env_passes_every_check() -> None:
+    report = mv.check_env(broken.Healthy)
+    assert report.codes == ("cost",)
+    assert report.ok and not report.skipped
+    assert [run.name for run in report.checks] == list(CHECKS)
+    assert report.summary == "Healthy: 0 errors, 0 warnings, 1 info"
+
+
+def test_errors_are_raised_with_every_finding() -> None:
+    with pytest.raises(mv.EnvCheckFailed) as raised:
+        mv.check_env(broken.OddReward, env_kwargs={"odd": float("nan")}, seed=5, steps=100)
+    message, report = str(raised.value), raised.value.report
+    assert isinstance(raised.value, AssertionError) and isinstance(raised.value, mv.MultiverseError)
+    assert message.startswith("OddReward: 1 error, 0 warnings, 1 info\nerror [reward-not-finite] the reward is nan")
+    assert all(finding.seen in message and finding.remedy in message for finding in report.findings)
+    assert report.findings[0].severity == "error" and "reset(seed=5)" in report.findings[0].seen
+
+
+def test_warnings_are_logged_and_strict_raises_for_them(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "multiverse"):
+        report = mv.check_env(broken.ReusesInfo, steps=50)
+    assert [finding.code for finding in report.warnings] == ["info-reused"]
+    assert "ReusesInfo: info-reused: the dict returned" in caplog.text
+    with pytest.raises(mv.EnvCheckFailed, match="info-reused"):
+        report.raise_for_errors(strict=True)
+
+
+def test_an_exception_that_many_checks_meet_is_told_once() -> None:
+    report = examine(broken.StepRaises, steps=100)
+    assert report.codes == ("step-raises",)
+    assert {run.skipped_because for run in report.skipped} == {"after step-raises"}
+
+
+def test_the_step_that_a_finding_names_can_be_repeated() -> None:
+    env, step = broken.StepRaises(), 0
+    env.action_space.seed(6)
+    env.reset(seed=6)
+    with pytest.raises(ZeroDivisionError):
+        while True:
+            step += 1
+            _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+            if terminated or truncated:
+                env.reset()
+    assert f"in step {step} after reset(seed=6)" in seen(examine(broken.StepRaises, seed=6), "step-raises")
+
+
+def test_the_milder_of_two_words_for_one_thing_is_left_out() -> None:
+    report = examine(broken.GlobalNumpy, steps=50)
+    assert [code for code in report.codes if code.startswith("global")] == ["global-rng"]
+
+
+# -- what goes in ----------------------------------------------------------------------------------------------
+def test_an_instance_is_copied() -> None:
+    env = broken.Healthy()
+    report = mv.check_env(env, steps=50)
+    assert report.codes == ("checked-as-instance", "cost") and report.env == "Healthy"
+    assert not hasattr(env, "state")  # it was not touched
+
+
+def test_an_instance_with_a_spec_is_built_anew() -> None:
+    with gym.make("CartPole-v1") as env:
+        report = mv.check_env(env, steps=50)
+    assert report.codes == ("checked-as-instance", "cost")
+    assert "built anew from its spec 'CartPole-v1'" in seen(report, "checked-as-instance")
+
+
+def test_an_instance_that_cannot_be_copied_is_refused_with_what_to_write() -> None:
+    with pytest.raises(mv.InvalidRequest, match=r"check_env\(lambda: HoldsLock\(...\)\)"):
+        mv.check_env(broken.HoldsLock())
+
+
+def test_a_factory_that_cannot_travel_is_checked_all_the_same() -> None:
+    lock = threading.Lock()
+
+    def make() -> Any:
+        with lock:
+            return broken.Healthy()
+
+    report = mv.check_env(make, steps=50)
+    assert report.codes == ("factory-cannot-travel", "cost") and not report.skipped
+    assert "lock" in seen(report, "factory-cannot-travel")
+
+
+def test_wrappers_are_part_of_what_is_checked() -> None:
+    report = examine(broken.Healthy, wrappers=[lambda env: (env, "wrapped")])
+    assert report.codes == ("not-an-env",) and "builtins.tuple" in seen(report, "not-an-env")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("NoSuchEnv-v0", {}), "NoSuchEnv"),
+        (([broken.Healthy], {}), "one of the list at a time"),
+        ((broken.Healthy, {"seed": -1}), "seed=-1"),
+        ((broken.Healthy, {"seed": 1.5}), "seed=1.5"),
+        ((broken.Healthy, {"steps": 0}), "steps=0"),
+        ((broken.Healthy, {"timeout_s": 0}), "timeout_s=0"),
+        ((broken.Healthy(), {"env_kwargs": {"a": 1}}), "built already"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(arguments: tuple[Any, dict[str, Any]], said: str) -> None:
+    with pytest.raises(mv.InvalidRequest, match=said):
+        mv.check_env(arguments[0], **arguments[1])
+
+
+# -- no harm ---------------------------------------------------------------------------------------------------
+def test_a_hang_is_a_finding_with_its_place() -> None:
+    before = descendants()
+    report = examine(broken.Hangs, timeout_s=LONG_ENOUGH_S, steps=50)
+    assert report.codes == ("hangs",)
+    assert "no answer for 4 s in step 5 after reset(seed=0)" in seen(report, "hangs")
+    assert "wait_for_ever (" in seen(report, "hangs") and "broken_envs.py" in seen(report, "hangs")
+    assert len(report.skipped) == len(CHECKS) - 4
+    left = descendants() - before - {fork_server().pid}
+    assert still_alive(left) == []
+
+
+def test_a_segmentation_fault_is_a_finding_with_its_line() -> None:
+    report = examine(broken.Crashes, steps=50)
+    assert report.codes == ("crashes",)
+    assert "was killed by SIGSEGV in step 5 after reset(seed=0)" in seen(report, "crashes")
+    assert "called by crash_here (" in seen(report, "crashes") and "broken_envs.py" in seen(report, "crashes")
+
+
+def test_an_exit_is_a_finding_with_its_last_words() -> None:
+    report = examine(broken.Exits)
+    assert "exited with code 3 in reset()" in seen(report, "crashes")
+    assert "it printed last: the simulator says: licence expired" in seen(report, "crashes")
+
+
+def test_after_a_crash_in_a_later_check_the_others_go_on() -> None:
+    report = examine(broken.CrashesAsSecond, steps=50)
+    assert report.codes == ("crashes", "cost") and not report.skipped
+    assert "exited with code 4 in step 2 after reset(seed=0)" in seen(report, "crashes")
+
+
+def test_an_env_of_which_there_can_be_only_one_is_checked_alone() -> None:
+    report = examine(broken.OnePerProcess, steps=50)
+    assert report.codes == ("build-again-failed", "cost")
+    assert [run.name for run in report.skipped] == ["two envs in one process"]
+
+
+def test_what_the_env_prints_is_not_mixed_with_anything(capfd: pytest.CaptureFixture[str]) -> None:
+    assert mv.check_env(broken.Prints, steps=50).codes == ("cost",)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_caller_is_as_it_was() -> None:
+    fork_server()  # it stays for the program's life
+    before = state_of_this_process()
+    for env in (broken.SetsVariable, broken.Crashes):
+        examine(env, steps=20)
+    assert state_of_this_process() == before
+
+
+def state_of_this_process() -> tuple[Any, ...]:
+    gc.collect()  # mapped memory goes with the last array over it
+    held = (machine.open_descriptors(), descendants())
+    return held, ProcessState.now(), global_generators()
+
+
+def test_where_there_are_no_worker_processes_the_checks_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(laboratory, "usable_here", lambda: False)
+    report = examine(broken.Healthy, steps=50)
+    assert report.codes == ("not-isolated", "cost")
