@@ -37,6 +37,8 @@ from multiverse.measure import BareLoops, sample_actions, step_rate
 
 CLOCK = "wall"
 """By which the envs that burn time do so (--clock)."""
+ON_FAILURE = "raise"
+"""Of all our vector envs (--on-failure): "restart" keeps what is needed to replace a lost worker at any step."""
 
 Rates = dict[str, list[float]]
 Figure = tuple[str, float, float | None, float | None]  # what, measured, bar, aim (None: for information)
@@ -60,6 +62,7 @@ class Row:
 
     def ours(self, name: str, executor: str = "auto", **options: Any) -> mv.VectorEnv:
         begun = time.perf_counter()
+        options.setdefault("on_failure", ON_FAILURE)
         envs = mv.make_vec(self.env, self.num_envs, executor, env_kwargs=self.env_kwargs, **options)  # type: ignore
         self.start_up_s[name] = time.perf_counter() - begun
         self.plans[name] = str(envs.plan)
@@ -378,9 +381,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="per measurement")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="of the envs that burn time")
+    parser.add_argument("--on-failure", choices=["raise", "restart"], default="raise", help="of our vector envs")
     asked = parser.parse_args()
-    global CLOCK
-    CLOCK = asked.clock
+    global CLOCK, ON_FAILURE
+    CLOCK, ON_FAILURE = asked.clock, asked.on_failure
     print(f"{usable_cores()} usable cores, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.2f}")
     results = {name: ROWS[name](asked.rounds, asked.seconds) for name in asked.rows}
     print(f"\n{'row':16s}{'figure':62s}{'measured':>9s}   bar")

@@ -105,6 +105,8 @@ class Circumstances:
 
 
 _UNKNOWN = Circumstances()
+MOST_SHOWN = 10
+"""Failures of a batch that an error shows in its text; it holds all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,13 @@ class RemoteError:
     def __str__(self) -> str:
         return f"{self.type_name}: {self.message}" if self.message else self.type_name
 
+    def when(self) -> str:
+        """In brackets, for a sentence."""
+        return f" ({self.circumstances})" if str(self.circumstances) else ""
+
+    def where_and_what(self) -> str:
+        return f"env {self.env_id}{self.when()}: {self}"
+
 
 class InEnv(Exception):
     """Inside a worker only: an error together with the env whose code raised it."""
@@ -180,8 +189,9 @@ class EnvFailed(MultiverseError, RuntimeError):
         first = self.failures[0]
         place = f"worker {worker}" if worker is not None else "the calling process"
         where = f"env {first.env_id}" if first.env_id is not None else place
-        when = f" ({first.circumstances})" if str(first.circumstances) else ""
+        when = first.when()
         more = f" (and {len(self.failures) - 1} more: envs {list(self.env_ids[1:])})" if len(self.failures) > 1 else ""
+        more += "".join(f"\n  {failure.where_and_what()}" for failure in self.failures[1:MOST_SHOWN])
         tail = f"\n{hint}" if hint else ""
         ran = f"\n\nWhere it ran ({place}):\n{first.traceback}" if first.traceback else ""
         super().__init__(f"{where} {what}{when}: {first}{more}{tail}{ran}")

@@ -1,0 +1,182 @@
+"""A soak: 16 envs in 8 worker processes that are killed, stopped, hang, raise and return NaN, by a seeded schedule.
+
+    python benchmarks/soak.py --seconds 120 --seed 1
+    python benchmarks/soak.py --seconds 3600 --json soak.json
+
+Faults of the envs' own are a function of (seed, env, episode, step); SIGKILL and SIGSTOP come from outside, some calls
+apart. Stepping goes in turns by `step` and by `send` and `receive`. The run must go on, and at its end every line of
+the summary must hold: nothing hung, every row that was delivered is bit for bit what a clean serial run gives, every
+lost row is marked and due to a fault that was injected, the counters agree, nothing has leaked and memory is flat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import multiverse as mv
+from benchmarks.soaking.audit import Auditor
+from benchmarks.soaking.fates import Schedule, Soaked
+from benchmarks.soaking.resources import Holdings, Memory
+from benchmarks.soaking.signals import Hits, Sniper
+from benchmarks.soaking.summary import Summary
+
+NUM_ENVS, WORKERS, SPARED_WORKERS = 16, 8, 1
+PER_WORKER = NUM_ENVS // WORKERS
+CALL_DEADLINE_S = 60.0
+CALLS_IN_A_TURN = 200
+LOOK_EVERY_S, REPORT_EVERY_S = 0.5, 5.0
+EVERYBODY = list(range(NUM_ENVS))
+
+
+class Soak:
+    """One run, from its first reset to its close."""
+
+    def __init__(self, seconds: float, seed: int, reply_timeout_s: float) -> None:
+        self.seconds, self._seed, self._reply_timeout_s = seconds, seed, reply_timeout_s
+        self.schedule = Schedule(seed, spared=SPARED_WORKERS * PER_WORKER)
+        self._make().close()  # the fork server stays: it is no leak
+        self.before = Holdings.now()
+        self.envs = self._make()
+        self.hits = Hits()
+        self.auditor = Auditor(self.schedule, NUM_ENVS, PER_WORKER, self.hits)
+        self.memory = {"caller": Memory(os.getpid()), "worker 0": Memory(self.envs.worker_pids[0])}
+        self.calls, self.longest_call_s = 0, 0.0
+        self._begun = time.monotonic()
+        self._told_s = self._looked_s = -REPORT_EVERY_S
+
+    def _make(self) -> mv.VectorEnv:
+        return mv.make_vec(
+            Soaked,
+            NUM_ENVS,
+            "process",
+            workers=WORKERS,
+            reset_plan=self.schedule,
+            on_failure="restart",
+            on_bad_value="truncate",
+            restarts_per_minute=100_000,
+            reply_timeout_s=self._reply_timeout_s,
+        )
+
+    def run(self) -> Summary:
+        """Soak, let the last ones that were hit be replaced, close, and say what came of it."""
+        with self._watched():
+            observations, _ = self.envs.reset()
+        self.auditor.begin(observations, self.envs.episode_counts)
+        running = Holdings.now()
+        self.sniper = Sniper(self._seed, SPARED_WORKERS, lambda: self.envs.worker_pids, self.hits)
+        while self._elapsed_s() < self.seconds:
+            self._turn_in_lock_step(CALLS_IN_A_TURN)
+            self._turn_of_whoever_is_ready(CALLS_IN_A_TURN)
+        self.sniper.rest()
+        self._turn_in_lock_step(3)
+        self.auditor.end()
+        at_end, failures, pids = Holdings.now(), self.envs.failures, self.envs.worker_pids
+        with self._watched():
+            self.envs.close()
+        del self.envs
+        summary = Summary(self.auditor, self.sniper, self.hits, failures)
+        summary.check_holdings(running, at_end, self.before, Holdings.now())
+        summary.check_memory(self.memory, same_worker=pids[0] == self.memory["worker 0"].pid)
+        summary.figures.update(calls=self.calls, seconds=self._elapsed_s(), longest_call_s=self.longest_call_s)
+        return summary
+
+    # -- stepping ------------------------------------------------------------------------------------------------
+    def _turn_in_lock_step(self, calls: int) -> None:
+        for _ in range(calls):
+            self._look_around()
+            actions = self.auditor.actions(EVERYBODY, self.envs.worker_pids)
+            with self._watched():
+                result = self.envs.step(actions)
+            self.auditor.take(EVERYBODY, result, self.envs.episode_counts)
+
+    def _turn_of_whoever_is_ready(self, calls: int) -> None:
+        under_way = self._send(EVERYBODY)
+        for call in range(calls):
+            self._look_around()
+            ready = self._receive(min(under_way, NUM_ENVS // 2))
+            under_way -= len(ready)
+            if call < calls - 1:
+                under_way += self._send(ready)
+        while under_way:
+            under_way -= len(self._receive(under_way))
+
+    def _send(self, env_ids: list[int]) -> int:
+        actions = self.auditor.actions(env_ids, self.envs.worker_pids)
+        with self._watched():
+            self.envs.send(actions, env_ids)
+        return len(env_ids)
+
+    def _receive(self, min_envs: int) -> list[int]:
+        with self._watched():
+            batch = self.envs.receive(min_envs)
+        ready: list[int] = batch.env_ids.tolist()
+        rows = (batch.observations, batch.rewards, batch.terminated, batch.truncated, batch.infos)
+        self.auditor.take(ready, rows, self.envs.episode_counts)
+        return ready
+
+    # -- watching ------------------------------------------------------------------------------------------------
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """One call: past the deadline every thread's stack is shown, and the program ends with an error."""
+        faulthandler.dump_traceback_later(CALL_DEADLINE_S, exit=True)
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self.longest_call_s = max(self.longest_call_s, time.monotonic() - begun)
+            faulthandler.cancel_dump_traceback_later()
+
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._begun
+
+    def _look_around(self) -> None:
+        """Before a call: time for a signal, for a look at the memory, for a word?"""
+        self.calls += 1
+        now_s = self._elapsed_s()
+        if now_s < self.seconds:
+            self.sniper.look(self.calls)
+        if now_s > self._looked_s + LOOK_EVERY_S:
+            self._looked_s = now_s
+            for memory in self.memory.values():
+                memory.look(now_s)
+        if now_s > self._told_s + REPORT_EVERY_S:
+            self._told_s = now_s
+            print(f"{now_s:6.0f} s  {self.calls} calls, {self._state()}", file=sys.stderr, flush=True)
+
+    def _state(self) -> str:
+        failures, auditor = self.envs.failures, self.auditor
+        restarted = f"{failures.worker_restarts} workers and {failures.env_restarts} envs restarted"
+        told = f"{failures.steps_sent} steps, {auditor.whole_episodes} whole episodes, {restarted}"
+        return f"{told}, {failures.bad_values} bad values, {len(auditor.complaints)} complaints"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--reply-timeout-s", type=float, default=1.0, help="of the workers; one that is merely late counts as a failure"
+    )
+    parser.add_argument("--json", type=Path, help="write the summary here too")
+    asked = parser.parse_args()
+    logging.getLogger("multiverse").setLevel(logging.ERROR)  # a line per restart would be all there is to see
+    summary = Soak(asked.seconds, asked.seed, asked.reply_timeout_s).run()
+    print("\n".join(summary.lines()))
+    if asked.json:
+        asked.json.write_text(json.dumps(summary.as_json(), indent=2) + "\n")
+    sys.exit(0 if summary.held else 1)
+
+
+if __name__ == "__main__":
+    main()

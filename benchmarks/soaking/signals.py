@@ -1,0 +1,97 @@
+"""SIGKILL and SIGSTOP for worker processes, from outside, at moments a seed decides."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+KILL_EVERY, STOP_EVERY = 250, 900
+"""Calls between two signals of a kind, on average; half of it at the least."""
+FIRST = {signal.SIGKILL: 40, signal.SIGSTOP: 90}
+"""The first ones come soon, for a short soak's sake, and to the last worker: the others are to meet first what the
+schedule has for each of them."""
+MOST_DELAY_S, LATE_DELAY_S, LATE = 0.002, 0.4, 0.15
+"""A signal comes within the first after its call began; some within the second, when somebody may just be replaced."""
+
+
+@dataclass(slots=True)
+class Hits:
+    """The pids of workers that something has befallen, each noted before it happens.
+
+    Every one of them is replaced once, whatever else befalls it until then: they are what the counters must add up to.
+    """
+
+    killed: set[int] = field(default_factory=set)
+    silenced: set[int] = field(default_factory=set)  # stopped, or an env of theirs hangs
+
+    def __contains__(self, pid: int) -> bool:
+        return pid in self.killed or pid in self.silenced
+
+    def __len__(self) -> int:
+        return len(self.killed | self.silenced)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shot:
+    worker: int
+    signal: signal.Signals
+    delay_s: float
+
+
+class Sniper:
+    """Fires from a thread of its own, so that a signal can come at any point of a call."""
+
+    def __init__(self, seed: int, spared_workers: int, worker_pids: Callable[[], Sequence[int]], hits: Hits) -> None:
+        self._draw, self._spared, self._worker_pids = np.random.default_rng((seed, 2)), spared_workers, worker_pids
+        self._hits = hits
+        self.kills = self.stops = self.missed = 0
+        self._next = dict(FIRST)
+        self._shots: queue.SimpleQueue[_Shot | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._fire, name="sniper", daemon=True)
+        self._thread.start()
+
+    def look(self, call: int) -> None:
+        """At the beginning of every call, by its number: is it time for a signal?"""
+        for kind, every in ((signal.SIGKILL, KILL_EVERY), (signal.SIGSTOP, STOP_EVERY)):
+            if call >= self._next[kind]:
+                self._next[kind] = call + every // 2 + int(self._draw.geometric(2 / every))
+                most_s = LATE_DELAY_S if self._draw.random() < LATE else MOST_DELAY_S
+                last = len(self._worker_pids()) - 1
+                worker = last if call == FIRST[kind] else int(self._draw.integers(self._spared, last + 1))
+                self._shots.put(_Shot(worker, kind, float(self._draw.uniform(0, most_s))))
+
+    def rest(self) -> None:
+        """Fire what is loaded, and then no more."""
+        self._shots.put(None)
+        self._thread.join()
+
+    def _fire(self) -> None:
+        while (shot := self._shots.get()) is not None:
+            time.sleep(shot.delay_s)
+            self._fire_at(shot, self._worker_pids()[shot.worker])
+
+    def _fire_at(self, shot: _Shot, pid: int) -> None:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self.missed += 1
+            return
+        try:
+            if self._worker_pids()[shot.worker] != pid:  # replaced meanwhile: the number may be another's by now
+                self.missed += 1
+                return
+            (self._hits.killed if shot.signal == signal.SIGKILL else self._hits.silenced).add(pid)
+            signal.pidfd_send_signal(descriptor, shot.signal)
+            self.kills += shot.signal == signal.SIGKILL
+            self.stops += shot.signal == signal.SIGSTOP
+        except ProcessLookupError:  # it was dead already, by an earlier hit
+            self.missed += 1
+        finally:
+            os.close(descriptor)

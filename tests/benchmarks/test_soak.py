@@ -1,0 +1,127 @@
+"""The soak: a short one holds, and its auditor would notice if something were wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.soaking.audit import Auditor
+from benchmarks.soaking.fates import NAN_REWARD, RAISE, Fate, Schedule, Soaked, action_of
+from benchmarks.soaking.resources import Memory
+from benchmarks.soaking.signals import Hits
+
+ROOT = Path(__file__).parents[2]
+WORKER_PID = 10
+
+
+def test_a_short_soak_holds(tmp_path: Path) -> None:
+    command = [sys.executable, "benchmarks/soak.py", "--seconds", "8", "--seed", "3", "--reply-timeout-s", "2"]
+    found = subprocess.run(
+        [*command, "--json", str(tmp_path / "soak.json")], cwd=ROOT, capture_output=True, text=True, timeout=110
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+    summary = json.loads((tmp_path / "soak.json").read_text())
+    assert summary["held"] and all(check["held"] for check in summary["checks"].values())
+    assert summary["figures"]["worker_restarts"] >= 4
+    assert summary["figures"]["whole_episodes_compared"] > 20
+
+
+# -- the auditor -----------------------------------------------------------------------------------------------------
+class OneEnv:
+    """One env played honestly, whose rows can be changed on their way to the auditor."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, fate: Fate) -> None:
+        monkeypatch.setattr(Schedule, "fate", lambda schedule, env_id, episode: fate)
+        self.hits, schedule = Hits(), Schedule(1, spared=0)
+        self.auditor = Auditor(schedule, 1, 1, self.hits)
+        self.env, request = Soaked(harmless=True), schedule(0, 0)
+        self.observation, _ = self.env.reset(seed=request.seed, options=request.options)
+        self.auditor.begin(self.observation[None], np.array([0]))
+        self.steps = 0
+
+    def step(self, change: Callable[[dict[str, Any]], Any] = lambda row: None) -> None:
+        self.steps += 1
+        (action,) = self.auditor.actions([0], [WORKER_PID])
+        assert action == action_of(0, 0, self.steps)
+        observation, reward, terminated, truncated, _ = self.env.step(action)
+        row = {"observation": observation, "reward": reward, "ended": (terminated, truncated), "infos": {}}
+        change(row)
+        result = (row["observation"][None], [row["reward"]], [row["ended"][0]], [row["ended"][1]], row["infos"])
+        self.auditor.take([0], result, np.array([0]))
+        self.observation = row["observation"]
+
+    def lose(self, marker: str = "restarted", **changes: Any) -> None:
+        """A row that says its step was lost, as it is promised to look."""
+        last = self.observation
+        promised = {"observation": last, "reward": 0.0, "ended": (False, True), "infos": {f"_{marker}": [True]}}
+        self.step(lambda row: row.update(promised, **changes))
+
+
+def test_an_honest_episode_is_compared_and_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = OneEnv(monkeypatch, Fate(length=3))
+    for _ in range(3):
+        one.step()
+    assert (one.auditor.complaints, one.auditor.whole_episodes, one.auditor.rows_equal) == ([], 1, 4)
+
+
+def test_one_wrong_bit_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = OneEnv(monkeypatch, Fate(length=3))
+    one.step()
+    one.step(lambda row: row.update(observation=np.nextafter(row["observation"], np.float32(9))))
+    one.step()
+    assert "differs from a clean run" in one.auditor.complaints[0]
+
+
+def test_an_episode_still_under_way_is_compared_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = OneEnv(monkeypatch, Fate(length=9))
+    one.step(lambda row: row.update(reward=row["reward"] + 1))
+    one.auditor.end()
+    assert "differs from a clean run" in one.auditor.complaints[0]
+
+
+def test_a_lost_row_needs_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = OneEnv(monkeypatch, Fate(length=9))
+    one.step()
+    one.lose()
+    assert "nothing had befallen it" in one.auditor.complaints[0]
+
+
+@pytest.mark.parametrize("changes", [{"reward": 1.0}, {"ended": (False, False)}, {"observation": np.ones(4, "f4")}])
+def test_a_lost_row_must_look_as_promised(monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]) -> None:
+    one = OneEnv(monkeypatch, Fate(length=9))
+    one.step()
+    one.hits.killed.add(WORKER_PID)
+    one.lose(**changes)
+    assert "lost row" in one.auditor.complaints[0]
+
+
+def test_a_fault_that_is_passed_over_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = OneEnv(monkeypatch, Fate(length=9, what=RAISE, step=2))
+    one.step()
+    one.step()
+    assert "raise was due, and a good row came" in one.auditor.complaints[0]
+
+
+def test_faults_are_counted_and_those_nobody_can_know_of_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    for hit in (False, True):
+        one = OneEnv(monkeypatch, Fate(length=9, what=NAN_REWARD, step=1))
+        if hit:
+            one.hits.killed.add(WORKER_PID)
+        one.lose("restarted" if hit else "bad_value")
+        assert one.auditor.complaints == []
+        assert (one.auditor.met[NAN_REWARD], one.auditor.unsure[NAN_REWARD]) == (not hit, hit)
+
+
+def test_memory_that_grows_is_seen_after_the_warm_up() -> None:
+    steady = Memory(0, [(float(s), 100 << 20) for s in range(20)])
+    growing = Memory(0, [(float(s), (100 + s) << 20) for s in range(20)])
+    warming_up = Memory(0, [(float(s), min(s, 5) << 20) for s in range(20)])
+    assert abs(steady.growth_mib()) < 0.01 and abs(warming_up.growth_mib()) < 0.01
+    assert growing.growth_mib() == pytest.approx(13)
