@@ -29,6 +29,7 @@ ALLOWED = {
     "vectorize": ENGINE | {"vector_env"},
     "measure": ENGINE | {"vector_env", "vectorize"},
     "env_checks": ENGINE | {"env_checks"},
+    "envs": {"contracts", "envs"},
 }
 """Which parts of the house each part may import. The command line may import anything."""
 

@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from multiverse.adapters.flatten import flatten_agents
     from multiverse.contracts.errors import (
         ClosedError,
         EnvFailed,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "multiverse.adapters.flatten": ("flatten_agents",),
     "multiverse.env_checks.examine": ("check_env",),
     "multiverse.env_checks.report": ("CheckReport", "EnvCheckFailed", "Finding"),
     "multiverse.vectorize": ("make_vec",),
@@ -86,6 +88,7 @@ __all__ = [
     "VectorEnv",
     "WorkerDied",
     "check_env",
+    "flatten_agents",
     "make_vec",
 ]
 

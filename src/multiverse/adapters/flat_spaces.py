@@ -1,0 +1,205 @@
+"""Between several agents' values and one row of numbers, without loss: their observations, and their actions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import DTypeLike, NDArray
+
+from multiverse.contracts.errors import InvalidActions, InvalidRequest
+
+Row = NDArray[Any]
+ByAgent = dict[Any, Any]
+Keys = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """Where in a row one array of one agent's observation is."""
+
+    keys: Keys
+    space: spaces.Space[Any]
+    part: slice
+    plain: bool  # its numbers stand in the row as they are
+
+
+class FlatObservations:
+    """Between a dict of observations and one row."""
+
+    def __init__(self, by_agent: Mapping[Any, spaces.Space[Any]], dtype: DTypeLike | None) -> None:
+        self._spaces = dict(by_agent)
+        self._leaves: dict[Any, list[_Leaf]] = {}
+        width = 0
+        for agent, space in by_agent.items():
+            self._leaves[agent] = []
+            for keys, leaf in _leaves_of(space, agent):
+                part = slice(width, width + spaces.flatdim(leaf))
+                self._leaves[agent].append(_Leaf(keys, leaf, part, isinstance(leaf, spaces.Box | spaces.MultiBinary)))
+                width = part.stop
+        everything = [leaf for leaves in self._leaves.values() for leaf in leaves]
+        boxes = [leaf.space for leaf in everything if isinstance(leaf.space, spaces.Box)]
+        self._width, self._dtype = width, _row_dtype(boxes, dtype)
+        self.space = _row_space(everything, width, self._dtype)
+
+    def joined(self, observations: Mapping[Any, Any]) -> Row:
+        row = np.zeros(self._width, self._dtype)
+        for agent, observation in observations.items():
+            for leaf in self._leaves[agent]:
+                value = observation
+                for key in leaf.keys:
+                    value = value[key]
+                if leaf.plain:
+                    row[leaf.part] = np.asarray(value).reshape(-1)
+                else:
+                    _mark(row[leaf.part], leaf.space, value)
+        return row
+
+    def split(self, row: Row, agents: Sequence[Any]) -> ByAgent:
+        row = np.asarray(row)
+        if row.shape != self.space.shape:
+            raise InvalidRequest(f"a row of shape {row.shape}: expected one observation, {self.space.shape}")
+        return {agent: self._part(row, agent) for agent in agents}
+
+    def _part(self, row: Row, agent: Any) -> Any:
+        values = {leaf.keys: _read(row[leaf.part], leaf.space) for leaf in self._leaves[agent]}
+        return _put_together(self._spaces[agent], values, ())
+
+
+def _leaves_of(space: spaces.Space[Any], agent: Any, keys: Keys = ()) -> Iterator[tuple[Keys, spaces.Space[Any]]]:
+    """The arrays an observation is made of, in the order in which they stand in a row."""
+    if isinstance(space, spaces.Dict):
+        for key, inner in space.spaces.items():
+            yield from _leaves_of(inner, agent, (*keys, key))
+    elif isinstance(space, spaces.Tuple):
+        for index, inner in enumerate(space.spaces):
+            yield from _leaves_of(inner, agent, (*keys, index))
+    elif isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        yield keys, space
+    else:
+        raise InvalidRequest(f"agent {agent!r} observes {space}, which does not fit into a row of fixed length")
+
+
+def _put_together(space: spaces.Space[Any], values: Mapping[Keys, Any], keys: Keys) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: _put_together(inner, values, (*keys, key)) for key, inner in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_put_together(inner, values, (*keys, i)) for i, inner in enumerate(space.spaces))
+    return values[keys]
+
+
+def _mark(part: Row, space: spaces.Space[Any], value: Any) -> None:
+    """One-hot."""
+    if isinstance(space, spaces.Discrete):
+        part[int(value) - int(space.start)] = 1
+    else:
+        part[:] = spaces.flatten(space, value)
+
+
+def _read(part: Row, space: spaces.Space[Any]) -> Any:
+    """The value in a part; zeros where one value of several is marked (an absent agent) are the lowest value."""
+    if isinstance(space, spaces.Discrete):
+        return space.start + np.int64(part.argmax())
+    if isinstance(space, spaces.MultiDiscrete):
+        ends = np.cumsum(space.nvec.reshape(-1))[:-1]
+        marked = np.array([each.argmax() for each in np.split(part, ends)], space.dtype)
+        return marked.reshape(space.shape) + space.start
+    return part.astype(space.dtype).reshape(space.shape)  # astype copies: the caller's own
+
+
+def _row_space(leaves: Sequence[_Leaf], width: int, dtype: np.dtype[Any]) -> spaces.Box:
+    """Bounds are the agents' own, widened to hold an absent agent's zeros."""
+    low, high = np.zeros(width, dtype), np.ones(width, dtype)
+    for leaf in leaves:
+        if isinstance(leaf.space, spaces.Box):
+            low[leaf.part] = np.minimum(leaf.space.low, 0).reshape(-1)
+            high[leaf.part] = np.maximum(leaf.space.high, 0).reshape(-1)
+    return spaces.Box(low, high, (width,), dtype.type)
+
+
+def _row_dtype(boxes: Sequence[spaces.Box], wanted: DTypeLike | None) -> np.dtype[Any]:
+    """The dtype asked for, or the first of float32 and the common ones, that holds every value exactly."""
+    if wanted is not None:
+        return _exact_dtype(boxes, [np.dtype(wanted)])
+    own = [box.dtype for box in boxes]
+    return _exact_dtype(boxes, [np.dtype(np.float32), np.result_type(np.float32, *own), np.result_type(np.int8, *own)])
+
+
+def _exact_dtype(boxes: Sequence[spaces.Box], candidates: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
+    for candidate in candidates:
+        if all(_holds(candidate, box) for box in boxes):
+            return candidate
+    raise InvalidRequest(
+        f"one row of {candidates[-1]} would not hold all agents' values exactly: "
+        f"theirs are {', '.join(sorted({str(box.dtype) for box in boxes}))}"
+    )
+
+
+def _holds(dtype: np.dtype[Any], box: spaces.Box) -> bool:
+    if np.issubdtype(box.dtype, np.floating):
+        return bool(np.can_cast(box.dtype, dtype, "safe"))
+    if np.issubdtype(dtype, np.floating):
+        low, high = -(2 ** (np.finfo(dtype).nmant + 1)), 2 ** (np.finfo(dtype).nmant + 1)
+    else:
+        low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    lowest, highest = int(box.low.min(initial=0)), int(box.high.max(initial=0))
+    return bool(low <= lowest and highest <= high)
+
+
+# -- actions ---------------------------------------------------------------------------------------------------
+class FlatChoices:
+    """All agents' actions are Discrete: one number each."""
+
+    def __init__(self, by_agent: Mapping[Any, spaces.Discrete]) -> None:
+        self._agents = list(by_agent)
+        starts = [int(space.start) for space in by_agent.values()]
+        self.space = spaces.MultiDiscrete([int(space.n) for space in by_agent.values()], start=starts)
+        self._shape = (len(starts),)
+
+    def split(self, action: Any) -> ByAgent:
+        numbers = np.array(action)  # a copy, so that an env may keep its action
+        if numbers.shape != self._shape or numbers.dtype.kind not in "iu":
+            raise InvalidActions(f"action {action!r}: expected {len(self._agents)} whole numbers, one for each agent")
+        return dict(zip(self._agents, numbers.astype(np.int64, copy=False)))
+
+    def joined(self, actions: Mapping[Any, Any]) -> Row:
+        return np.array([actions[agent] for agent in self._agents], np.int64)
+
+
+class FlatVectors:
+    """All agents' actions are Boxes: their numbers one after the other."""
+
+    def __init__(self, by_agent: Mapping[Any, spaces.Box]) -> None:
+        self._boxes = dict(by_agent)
+        boxes = list(by_agent.values())
+        self._ends = np.cumsum([math.prod(box.shape) for box in boxes])[:-1]
+        dtype = _exact_dtype(boxes, [np.result_type(*(box.dtype for box in boxes))])
+        low, high = (np.concatenate([side.reshape(-1) for side in s]) for s in zip(*((b.low, b.high) for b in boxes)))
+        self.space = spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype.type)
+
+    def split(self, action: Any) -> ByAgent:
+        numbers = np.asarray(action)
+        if numbers.shape != self.space.shape or numbers.dtype.kind not in "iuf":
+            raise InvalidActions(f"action of shape {numbers.shape}: expected {self.space.shape[0]} numbers")
+        parts = np.split(numbers, self._ends)
+        return {a: part.astype(box.dtype).reshape(box.shape) for part, (a, box) in zip(parts, self._boxes.items())}
+
+    def joined(self, actions: Mapping[Any, Any]) -> Row:
+        parts = [np.asarray(actions[agent]).reshape(-1) for agent in self._boxes]
+        return np.concatenate(parts).astype(self.space.dtype)
+
+
+def flat_actions(by_agent: Mapping[Any, spaces.Space[Any]]) -> FlatChoices | FlatVectors:
+    """What splits and joins these agents' actions; refuses kinds that do not mix."""
+    choices = {agent: space for agent, space in by_agent.items() if isinstance(space, spaces.Discrete)}
+    vectors = {agent: space for agent, space in by_agent.items() if isinstance(space, spaces.Box)}
+    if len(choices) == len(by_agent):
+        return FlatChoices(choices)
+    if len(vectors) == len(by_agent):
+        return FlatVectors(vectors)
+    kinds = ", ".join(f"{agent!r} {space}" for agent, space in by_agent.items())
+    raise InvalidRequest(f"flatten_agents needs action spaces that are all Discrete or all Box, and these are {kinds}")

@@ -1,0 +1,219 @@
+"""A multi-agent env as a single-agent one, in which every agent acts.
+
+One row holds all agents' observations, one action all agents' actions, and both ways back are here: nothing is lost.
+What a learner sees is one agent that controls the whole team.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import gymnasium
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from multiverse.adapters.flat_spaces import ByAgent, FlatObservations, Row, flat_actions
+from multiverse.contracts.errors import InvalidRequest
+
+
+def flatten_agents(
+    env: Any, *, reward: Literal["sum", "mean"] = "sum", dtype: DTypeLike | None = None
+) -> FlattenedAgents:
+    """A PettingZoo env (AEC or parallel) as a `gymnasium.Env` with one observation row and one action for all agents.
+
+    Observations: the agents' parts one after the other in the order of `possible_agents`; inside a part Dict keys in
+    the space's order, Tuple items in theirs, arrays in C order, Discrete and MultiDiscrete values one-hot. The row's
+    dtype is float32 if it holds every agent's values exactly, else the smallest common one; `dtype` asks for another,
+    which must hold them as well.
+
+    Actions: a MultiDiscrete if all agents' are Discrete, a Box if all are Boxes, in the same order. One step lets each
+    living agent act once with its part; in an AEC env in its turn. (If an agent's turn comes again before all others
+    have acted, the step ends there.)
+
+    Reward: the sum of all agents' rewards, or their mean over `possible_agents`. The episode ends with the last agent:
+    terminated if all agents were, else truncated. The part of an agent that is not there is zeros (the row's space has
+    room for them); in the step in which it ends, its last observation. `info["alive"]` [agents] says who acts next,
+    `info["agent_infos"]` what the agents' own infos held, if anything.
+    """
+    return FlattenedAgents(env, reward, dtype)
+
+
+class FlattenedAgents(gymnasium.Env[Row, Row]):
+    """What `flatten_agents` returns."""
+
+    def __init__(self, env: Any, reward: str = "sum", dtype: DTypeLike | None = None) -> None:
+        self._driver = _driver_of(env)
+        self.env = env
+        self.possible_agents = _names(env)
+        if reward not in ("sum", "mean"):
+            raise InvalidRequest(f"reward={reward!r}: expected 'sum' or 'mean'")
+        self._share = 1.0 / len(self.possible_agents) if reward == "mean" else 1.0
+        self._observations = FlatObservations({a: env.observation_space(a) for a in self.possible_agents}, dtype)
+        self._actions = flat_actions({a: env.action_space(a) for a in self.possible_agents})
+        self.observation_space = self._observations.space
+        self.action_space = self._actions.space
+        self.metadata, self.render_mode = dict(env.metadata), getattr(env, "render_mode", None)
+        self._begun = False
+        self._terminated: dict[Any, bool] = {}  # of those that have ended in this episode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Row, dict[str, Any]]:
+        super().reset(seed=seed)
+        told = self._driver.reset(seed, options)
+        self._begun, self._terminated = True, {}
+        return self.flatten_observation(told.observations), self._info(told)
+
+    def step(self, action: Row) -> tuple[Row, float, bool, bool, dict[str, Any]]:
+        actions = self.split_actions(action)
+        if not self._begun:
+            raise InvalidRequest("step() without an episode under way: begin with reset()")
+        told = self._driver.step(actions)
+        self._terminated.update(told.ended)
+        over = not told.alive
+        self._begun = not over
+        terminated = over and all(self._terminated.values())
+        reward = sum(told.rewards.values()) * self._share
+        return (
+            self.flatten_observation(told.observations),
+            float(reward),
+            terminated,
+            over and not terminated,
+            self._info(told),
+        )
+
+    def flatten_observation(self, observations: Mapping[Any, Any]) -> Row:
+        """The row for a dict agent → observation; zeros for agents it does not have."""
+        return self._observations.joined(observations)
+
+    def unflatten_observation(self, row: Row, alive: Sequence[bool] | NDArray[np.bool_] | None = None) -> ByAgent:
+        """The way back: agent → observation, in the agents' own shapes and dtypes.
+
+        An absent agent's zeros come back as they are, as an observation; with `alive` such agents are left out.
+        """
+        agents = self.possible_agents
+        wanted = agents if alive is None else [agent for agent, is_alive in zip(agents, alive) if is_alive]
+        return self._observations.split(row, wanted)
+
+    def split_actions(self, action: Any) -> ByAgent:
+        """Agent → its part of a flattened action."""
+        return self._actions.split(action)
+
+    def join_actions(self, actions: Mapping[Any, Any]) -> Row:
+        """The way back: one action for all agents, from one for each."""
+        return self._actions.joined(actions)
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+    def _info(self, told: _Told) -> dict[str, Any]:
+        info: dict[str, Any] = {"alive": np.array([agent in told.alive for agent in self.possible_agents])}
+        agent_infos = {agent: each for agent, each in told.infos.items() if each}
+        if agent_infos:
+            info["agent_infos"] = agent_infos
+        return info
+
+
+# -- the env underneath ----------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class _Told:
+    """What a multi-agent env says after a reset or a step of all agents."""
+
+    observations: ByAgent
+    infos: ByAgent
+    alive: list[Any]  # who acts next
+    rewards: dict[Any, float] = field(default_factory=dict)
+    ended: dict[Any, bool] = field(default_factory=dict)  # whose episode ended now: whether terminated
+
+
+class _Driver(Protocol):
+    def reset(self, seed: int | None, options: dict[str, Any] | None) -> _Told: ...
+
+    def step(self, actions: ByAgent) -> _Told: ...
+
+
+class _Together:
+    """A parallel env."""
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+
+    def reset(self, seed: int | None, options: dict[str, Any] | None) -> _Told:
+        observations, infos = self._env.reset(seed=seed, options=options)
+        return _Told(observations, infos, list(self._env.agents))
+
+    def step(self, actions: ByAgent) -> _Told:
+        agents = list(self._env.agents)
+        observations, rewards, terminated, truncated, infos = self._env.step({a: actions[a] for a in agents})
+        ended = {a: bool(terminated[a]) for a in terminated if terminated[a] or truncated[a]}
+        alive = [agent for agent in self._env.agents if agent not in ended]
+        return _Told(observations, infos, alive, rewards, ended)
+
+
+class _InTurns:
+    """An AEC env."""
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+
+    def reset(self, seed: int | None, options: dict[str, Any] | None) -> _Told:
+        self._env.reset(seed=seed, options=options)
+        return self._tell({}, _Told({}, {}, []))
+
+    def step(self, actions: ByAgent) -> _Told:
+        """Each agent in its turn, until one would act again. Those whose episode is over are told, and leave."""
+        env, last_words = self._env, _Told({}, {}, [])
+        acted: set[Any] = set()
+        rewards: dict[Any, float] = {}
+        while env.agents:
+            agent = env.agent_selection
+            if env.terminations[agent] or env.truncations[agent]:
+                last_words.ended[agent] = bool(env.terminations[agent])
+                last_words.observations[agent], last_words.infos[agent] = env.observe(agent), env.infos[agent]
+                env.step(None)
+                continue
+            if agent in acted:
+                break
+            acted.add(agent)
+            env.step(actions[agent])
+            for each, reward in env.rewards.items():
+                rewards[each] = rewards.get(each, 0.0) + reward
+        return self._tell(rewards, last_words)
+
+    def _tell(self, rewards: dict[Any, float], last_words: _Told) -> _Told:
+        """What the agents that are still there see, and the last words of those that have left."""
+        env, alive = self._env, list(self._env.agents)
+        return _Told(
+            {**last_words.observations, **{agent: env.observe(agent) for agent in alive}},
+            {**last_words.infos, **{agent: env.infos[agent] for agent in alive}},
+            alive,
+            rewards,
+            last_words.ended,
+        )
+
+
+def _driver_of(env: Any) -> _Driver:
+    try:
+        from pettingzoo import AECEnv, ParallelEnv  # type: ignore[import-untyped, unused-ignore]
+    except ImportError as error:
+        raise ImportError(
+            "flatten_agents takes PettingZoo envs, and it is not installed: pip install 'multiverse[pettingzoo]'"
+        ) from error
+    if isinstance(env, AECEnv):
+        return _InTurns(env)
+    if isinstance(env, ParallelEnv):
+        return _Together(env)
+    built = "; pass an env, not what builds it" if callable(env) else ""
+    raise InvalidRequest(f"flatten_agents({env!r}): expected a PettingZoo AEC or parallel env{built}")
+
+
+def _names(env: Any) -> list[Any]:
+    names = list(getattr(env, "possible_agents", ()))
+    if not names:
+        raise InvalidRequest(
+            f"{env} does not say which agents it can have: flatten_agents needs a possible_agents that is not empty"
+        )
+    return names

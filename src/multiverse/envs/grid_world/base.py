@@ -1,0 +1,116 @@
+"""What the turn-based and the parallel grid world have in common: arguments, spaces, seeds and pictures."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium import logger, spaces
+from gymnasium.utils import seeding
+
+from multiverse.contracts.errors import InvalidActions, InvalidRequest
+from multiverse.envs.grid_world.rendering import Renderer
+from multiverse.envs.grid_world.setup import world_setup
+from multiverse.envs.grid_world.views import action_space, observation_space
+from multiverse.envs.grid_world.world import World
+
+
+class GridWorld:
+    """One world with PettingZoo's names around it. Subclasses say when agents act."""
+
+    metadata: ClassVar[dict[str, Any]] = {
+        "name": "grid_world_v0",
+        "render_modes": ["human", "rgb_array"],
+        "render_fps": 10,
+        "is_parallelizable": True,
+    }
+
+    def __init__(
+        self,
+        size: int = 10,
+        max_steps: int = 250,
+        render_mode: str | None = None,
+        agents: Sequence[Mapping[str, Any]] | None = None,
+        target_config: Mapping[str, Any] | None = None,
+        enable_obstacles: bool = False,
+        num_obstacles: int = 3,
+        intrinsic: bool = False,
+        lambda_fov: float = 0.5,
+        show_target_coords: bool = False,
+        no_target: bool = False,
+    ) -> None:
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise InvalidRequest(f"render_mode={render_mode!r}: expected None, 'human' or 'rgb_array'")
+        self.setup = world_setup(
+            size=size,
+            max_steps=max_steps,
+            agents=agents,
+            target_config=target_config,
+            enable_obstacles=enable_obstacles,
+            num_obstacles=num_obstacles,
+            intrinsic=intrinsic,
+            lambda_fov=lambda_fov,
+            show_target_coords=show_target_coords,
+            no_target=no_target,
+        )
+        self.render_mode = render_mode
+        self.world = World(self.setup)
+        self.possible_agents = [agent.name for agent in self.setup.agents]
+        self.agents: list[str] = []
+        self.observation_spaces = {a.name: observation_space(self.setup, a) for a in self.setup.agents}
+        self.action_spaces = {a.name: action_space(a) for a in self.setup.agents}
+        self._num_actions = {name: int(space.n) for name, space in self.action_spaces.items()}
+        self._rng: np.random.Generator | None = None
+        self._renderer: Renderer | None = None
+
+    def observation_space(self, agent: str) -> spaces.Dict:
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> spaces.Discrete:
+        return self.action_spaces[agent]
+
+    def render(self) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
+        """The world as an image [height, width, 3] (`rgb_array`), or in a window (`human`)."""
+        if self.render_mode is None:
+            logger.warn("render() does nothing without a render_mode: make the env with render_mode='rgb_array'")
+            return None
+        if self._rng is None:
+            raise InvalidRequest("render() before the first reset(): there is no world yet")
+        if self._renderer is None:
+            self._renderer = Renderer(self.setup, self.metadata["render_fps"])
+        if self.render_mode == "human":
+            self._renderer.show(self.world)
+            return None
+        return self._renderer.image(self.world)
+
+    def close(self) -> None:
+        """Closes the window if there is one. The env can be reset and used again."""
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = None
+
+    def _begin(self, seed: int | None) -> None:
+        """A new episode: with a seed the same one every time, without the next one of the env's own generator."""
+        if seed is not None or self._rng is None:
+            self._rng, _ = seeding.np_random(seed)
+        self.agents = self.possible_agents.copy()
+        self.world.reset(self._rng)
+        self._show()
+
+    def _show(self) -> None:
+        if self.render_mode == "human":
+            self.render()
+
+    def _checked(self, agent: str, action: Any) -> int:
+        """The action as a plain int, or a refusal that leaves the world as it is."""
+        try:
+            number = operator.index(action)
+        except TypeError:
+            number = -1
+        if not 0 <= number < self._num_actions[agent]:
+            raise InvalidActions(
+                f"action {action!r} for {agent!r}: expected a whole number from 0 to {self._num_actions[agent] - 1}"
+            )
+        return number

@@ -1,0 +1,208 @@
+"""The world itself: who stands where, who is in whose way, what moves. No PettingZoo, no drawing.
+
+Cells are (x, y) with (0, 0) in the upper left corner: x grows to the right, y downwards. `codes` is the map in the
+numbers that agents see, with a border of "outside" around it as wide as the widest view reaches, so that a view is a
+slice wherever its agent stands.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multiverse.envs.grid_world.obstacles import place_obstacles
+from multiverse.envs.grid_world.rewards import step_reward
+from multiverse.envs.grid_world.setup import AgentSetup, WorldSetup
+
+EMPTY, BLOCKED, AGENT, TARGET, MASKED = 0, 1, 2, 3, -10
+
+RIGHT, UP, LEFT, DOWN, STAY, ASCEND, KEEP_ALTITUDE, DESCEND = range(8)
+HEADINGS = ((1, 0), (0, -1), (-1, 0), (0, 1))  # by action
+
+ABOVE_OBSTACLES = 2
+"""The lowest altitude that is higher than an obstacle."""
+
+
+class Body:
+    """An agent in the world. What follows from its altitude is kept, for it is needed at every step."""
+
+    __slots__ = ("altitude", "detection", "flies", "glance", "radius", "setup", "visited", "x", "y")
+
+    def __init__(self, setup: AgentSetup, x: int, y: int, glance: float) -> None:
+        self.setup, self.flies = setup, setup.flies
+        self.x, self.y = x, y
+        self.visited = {(x, y)}
+        self.glance = glance  # a uniform draw: below `detection`, it notices a target in its view
+        self.be_at(1)
+
+    def be_at(self, altitude: int) -> None:
+        self.altitude = altitude
+        self.radius = self.setup.base_cells // 2 + altitude - 1  # cells that it sees to each side
+        self.detection = self.setup.detection[altitude - 1]
+
+
+class Target:
+    """What the agents look for."""
+
+    __slots__ = ("heading", "x", "y")
+
+    def __init__(self, x: int, y: int) -> None:
+        self.x, self.y = x, y
+        self.heading: tuple[int, int] | None = None
+
+
+class World:
+    """One grid. `reset` begins an episode; in each step every agent acts once, in order, then `end_step` follows."""
+
+    bodies: list[Body]
+    target: Target | None
+    obstacles: set[tuple[int, int]]
+    codes: NDArray[np.int64]  # [margin + size + margin] twice, row y first
+    masked: list[NDArray[np.int64]]  # for each agent a view of nothing
+
+    def __init__(self, setup: WorldSetup) -> None:
+        self.setup = setup
+        self.margin = max(1, *(agent.view_cells // 2 for agent in setup.agents))  # 1: what blocks a move off the grid
+        self.masked = [np.full((agent.view_cells,) * 2, MASKED, np.int64) for agent in setup.agents]
+        self._target_radius = setup.target.view_cells // 2 if setup.target is not None else 0
+
+    def reset(self, rng: np.random.Generator) -> None:
+        """Obstacles, target and agents on new cells, drawn from `rng`, which also moves the target from now on."""
+        self.rng = rng
+        self.steps, self.reached = 0, False
+        order: list[int] = rng.permutation(self.setup.size**2).tolist()
+        first = self._target_cell()
+        taken = place_obstacles(self.setup.size, self.setup.num_obstacles, order, first)
+        self.obstacles = {self._position(cell) for cell in taken}
+        cells = iter([cell for cell in order if cell not in taken and cell != first])
+        self.target = None
+        if self.setup.target is not None:
+            self.target = Target(*self._position(next(cells) if first is None else first))
+        self.bodies = [
+            Body(agent, *self._position(next(cells)), glance=rng.random() if agent.flies else 0.0)
+            for agent in self.setup.agents
+        ]
+        self.draw_codes()
+
+    def act(self, index: int, action: int) -> float:
+        """Lets one agent act and returns its reward. What cannot be done (somebody is in the way) is not done."""
+        body = self.bodies[index]
+        if action < STAY:
+            self._move(body, *HEADINGS[action])
+        elif action == ASCEND:
+            body.be_at(min(body.altitude + 1, body.setup.max_altitude))
+        elif action == DESCEND:
+            self._descend(body)
+        if body.flies:
+            body.glance = self.rng.random()
+        return self._reward(body)
+
+    def end_step(self) -> None:
+        """After all agents have acted: time passes, and a target that nobody has reached may move."""
+        self.steps += 1
+        if self.target is not None and not self.reached:
+            self._move_target(self.target)
+
+    @property
+    def out_of_time(self) -> bool:
+        return self.steps >= self.setup.max_steps
+
+    def sees_target(self, body: Body) -> bool:
+        """Whether the target is in view, and not overlooked from up there."""
+        target = self.target
+        return target is not None and self._notices(body, max(abs(body.x - target.x), abs(body.y - target.y)))
+
+    @staticmethod
+    def _notices(body: Body, distance: int) -> bool:
+        return distance <= body.radius and (body.glance < body.detection or distance == 0)
+
+    # -- agents ------------------------------------------------------------------------------------------------
+    def _move(self, body: Body, dx: int, dy: int) -> None:
+        x, y = body.x + dx, body.y + dy
+        if not self._open_to(body, x, y):
+            return
+        codes, margin = self.codes, self.margin
+        codes[body.y + margin, body.x + margin] = BLOCKED if (body.x, body.y) in self.obstacles else EMPTY
+        body.x, body.y = x, y
+        if codes[y + margin, x + margin] != TARGET:
+            codes[y + margin, x + margin] = AGENT
+
+    def _open_to(self, body: Body, x: int, y: int) -> bool:
+        code = self.codes[y + self.margin, x + self.margin]
+        if code == EMPTY:
+            return True
+        if code == TARGET:
+            return not self.reached  # whoever has reached it stands there
+        return code == BLOCKED and body.altitude >= ABOVE_OBSTACLES and (x, y) in self.obstacles
+
+    def _descend(self, body: Body) -> None:
+        """One level down; not below level 1, and not onto an obstacle."""
+        lower = body.altitude - 1
+        if lower >= ABOVE_OBSTACLES or (lower == 1 and (body.x, body.y) not in self.obstacles):
+            body.be_at(lower)
+
+    def _reward(self, body: Body) -> float:
+        setup, target = self.setup, self.target
+        new_cell = setup.intrinsic and self._visits(body)
+        if target is None:
+            return step_reward(False, False, False, new_cell, setup.lambda_fov)
+        distance = max(abs(body.x - target.x), abs(body.y - target.y))
+        if distance == 0:
+            self.reached = True
+        watched, sees_target = distance <= self._target_radius, self._notices(body, distance)
+        return step_reward(distance == 0, watched, sees_target, new_cell, setup.lambda_fov)
+
+    @staticmethod
+    def _visits(body: Body) -> bool:
+        """Notes where the agent is; true the first time it is there."""
+        known = len(body.visited)
+        body.visited.add((body.x, body.y))
+        return len(body.visited) > known
+
+    # -- the target --------------------------------------------------------------------------------------------
+    def _move_target(self, target: Target) -> None:
+        setup = self.setup.target
+        if setup is None or self.rng.random() >= setup.movement_speed:
+            return
+        if not (setup.smooth_movement and target.heading and self._is_empty_beside(target, target.heading)):
+            target.heading = self._new_heading(target)
+        for _ in range(setup.movement_range):
+            if target.heading is None or not self._is_empty_beside(target, target.heading):
+                return
+            self.codes[target.y + self.margin, target.x + self.margin] = EMPTY
+            target.x, target.y = target.x + target.heading[0], target.y + target.heading[1]
+            self.codes[target.y + self.margin, target.x + self.margin] = TARGET
+
+    def _new_heading(self, target: Target) -> tuple[int, int] | None:
+        """One of the directions that are free, each as likely as the others."""
+        free = [heading for heading in HEADINGS if self._is_empty_beside(target, heading)]
+        return free[int(self.rng.random() * len(free))] if free else None
+
+    def _is_empty_beside(self, target: Target, heading: tuple[int, int]) -> bool:
+        y, x = target.y + heading[1] + self.margin, target.x + heading[0] + self.margin
+        return bool(self.codes[y, x] == EMPTY)
+
+    # -- the map -----------------------------------------------------------------------------------------------
+    def _target_cell(self) -> int | None:
+        """Where the target has to start, if that was said."""
+        if self.setup.target is None or self.setup.target.initial_position is None:
+            return None
+        x, y = self.setup.target.initial_position
+        return y * self.setup.size + x
+
+    def _position(self, cell: int) -> tuple[int, int]:
+        y, x = divmod(cell, self.setup.size)
+        return x, y
+
+    def draw_codes(self) -> None:
+        """The map, from where everything stands; for whoever has put something elsewhere by hand, too."""
+        size, margin = self.setup.size, self.margin
+        self.codes = np.full((size + 2 * margin,) * 2, BLOCKED, np.int64)
+        inside = self.codes[margin : margin + size, margin : margin + size]
+        inside[:] = EMPTY
+        for x, y in self.obstacles:
+            inside[y, x] = BLOCKED
+        for body in self.bodies:
+            inside[body.y, body.x] = AGENT
+        if self.target is not None:
+            inside[self.target.y, self.target.x] = TARGET
