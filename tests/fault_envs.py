@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
+import resource
 import signal
+import subprocess
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from tests.envs import Walk
+
+LEAK_BYTES = 200_000_000
 
 
 class NeedsTwoArguments(Exception):
@@ -39,12 +47,25 @@ def _refuse() -> None:
 
 
 class Fault(Walk):
-    """Does `what` at the `at`-th (from 1) call of `phase`: constructor, reset, step, method, render or close."""
+    """Does `what` at the `at`-th (from 1) call of `phase`: constructor, reset, step, method, render or close.
 
-    def __init__(self, what: str = "nothing", phase: str = "step", at: int = 1, **kwargs: Any) -> None:
+    What spoils a value spoils what that very call of reset or step returns; `box` bounds the observations.
+    """
+
+    def __init__(
+        self,
+        what: str = "nothing",
+        phase: str = "step",
+        at: int = 1,
+        box: tuple[float, float] = (-np.inf, np.inf),
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
+        self.observation_space = spaces.Box(*box, (2,), self.observation_space.dtype)
         self._what, self._phase, self._at = what, phase, at
         self._calls: dict[str, int] = {}
+        self._spoil: Callable[[Any], Any] = _as_it_is
+        self._spoil_reward: Callable[[Any], Any] = _as_it_is
         self._count("constructor")
 
     def _count(self, phase: str) -> None:
@@ -53,18 +74,29 @@ class Fault(Walk):
             getattr(self, f"_do_{self._what}")()
 
     def reset(self, **kwargs: Any) -> Any:
+        self._spoil = _as_it_is
         self._count("reset")
-        return super().reset(**kwargs)
+        observation, info = super().reset(**kwargs)
+        return self._shown(observation), info
 
     def step(self, action: Any) -> Any:
-        self._replacement: Any = None
+        self._spoil = self._spoil_reward = _as_it_is
         self._count("step")
-        result = super().step(action)
-        return result if self._replacement is None else (self._replacement, *result[1:])
+        observation, reward, *rest = super().step(action)
+        return self._shown(observation), self._spoil_reward(reward), *rest
+
+    def _shown(self, observation: Any) -> Any:
+        """The observation as this call returns it."""
+        return self._spoil(observation)
 
     def method(self) -> int:
         self._count("method")
         return self.steps
+
+    def do_it_when(self, gate: str) -> None:
+        """While nobody asks anything of the env: a thread of its own does `what` when the gate is opened."""
+        do = getattr(self, f"_do_{self._what}")
+        threading.Thread(target=lambda: (wait_at(Path(gate)), do()), daemon=True).start()
 
     def render(self) -> Any:
         self._count("render")
@@ -95,8 +127,38 @@ class Fault(Walk):
     def _do_kill(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
+    def _do_segv(self) -> None:
+        _quietly()
+        ctypes.string_at(0)
+
+    def _do_abort(self) -> None:
+        _quietly()
+        os.abort()
+
     def _do_exit(self) -> None:
         os._exit(3)
+
+    def _do_stop(self) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def _do_sleep(self) -> None:
+        os.write(1, b"stuck\n")
+        time.sleep(3600)
+
+    def _do_deaf(self) -> None:
+        """Nothing that asks it to end is heard."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        time.sleep(3600)
+
+    def _do_leak(self) -> None:
+        self.leaked = b"x" * LEAK_BYTES
+
+    def _do_fork_child(self) -> None:
+        self.child = subprocess.Popen(["sleep", "3600"])
+
+    def child_id(self) -> int:
+        return self.child.pid
 
     def _do_system_exit(self) -> None:
         raise SystemExit(3)
@@ -105,17 +167,57 @@ class Fault(Walk):
         raise KeyboardInterrupt
 
     def _do_wide_observation(self) -> None:
-        self._replacement = np.zeros(3)
+        self._spoil = lambda _: np.zeros(3)
 
     def _do_scalar_observation(self) -> None:
-        self._replacement = np.float64(1.0)
+        self._spoil = lambda _: np.float64(1.0)
 
     def _do_text_observation(self) -> None:
-        self._replacement = np.array(["a", "b"])
+        self._spoil = lambda _: np.array(["a", "b"])
+
+    def _do_nan_observation(self) -> None:
+        self._spoil = lambda good: _with_second(good, np.nan)
+
+    def _do_inf_observation(self) -> None:
+        self._spoil = lambda good: _with_second(good, -np.inf)
+
+    def _do_huge_observation(self) -> None:
+        """Finite, and yet infinite in a float32 leaf."""
+        self._spoil = lambda good: _with_second(good, 1e300)
+
+    def _do_outside_observation(self) -> None:
+        """Finite, and outside any `box` that the tests give."""
+        self._spoil = lambda good: _with_second(good, 1e6)
+
+    def _do_nan_reward(self) -> None:
+        self._spoil_reward = lambda _: np.nan
+
+    def _do_inf_reward(self) -> None:
+        self._spoil_reward = lambda _: np.inf
+
+    def _do_text_reward(self) -> None:
+        self._spoil_reward = lambda _: "much"
 
     def _do_hold_the_gil(self) -> None:
+        """In C, for ever: no signal ends the wait for a mutex, and PyDLL does not give the GIL away."""
         os.write(1, b"stuck\n")
-        ctypes.PyDLL(None).pause()
+        mutex, library = ctypes.create_string_buffer(128), ctypes.PyDLL(None)
+        for _ in range(2):
+            library.pthread_mutex_lock(mutex)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _with_second(observation: Any, value: float) -> Any:
+    return np.array([observation[0], value], np.float64)
+
+
+def _quietly() -> None:
+    """Without a core file, and without the stack that a test runner's own handler would print in a forked worker."""
+    faulthandler.disable()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 class IntegerObservation(Walk):
@@ -123,8 +225,6 @@ class IntegerObservation(Walk):
 
     def __init__(self, value: Any, **kwargs: Any) -> None:
         super().__init__(dtype=np.float64, **kwargs)
-        from gymnasium import spaces
-
         self.observation_space = spaces.Box(0, 255, (2,), np.uint8)
         self._value = value
 

@@ -25,6 +25,7 @@ def failure_of_one_step(config: Configuration, env: Any, kwargs: list[dict[str, 
         return caught.value
 
 
+@pytest.mark.fault("B1")
 @pytest.mark.parametrize(
     ("what", "said"),
     [
@@ -40,6 +41,7 @@ def test_an_observation_of_the_wrong_shape_or_kind_names_its_env(config: Configu
         raise error
 
 
+@pytest.mark.fault("B1")
 @pytest.mark.parametrize(
     ("value", "said"),
     [
@@ -58,6 +60,7 @@ def test_numbers_that_an_integer_space_cannot_hold_are_named(config: Configurati
         raise error
 
 
+@pytest.mark.fault("B1")
 @pytest.mark.parametrize("value", [[200, 7], np.array([200, 7], np.int32), [True, False]])
 def test_integers_of_another_type_pass_if_they_fit(value: Any) -> None:
     with mv.make_vec(IntegerObservation, 2, "serial", env_kwargs={"value": value}) as envs:
@@ -67,6 +70,7 @@ def test_integers_of_another_type_pass_if_they_fit(value: Any) -> None:
         assert observations.tolist() == [[int(v) for v in value]] * 2
 
 
+@pytest.mark.fault("B1")
 def test_a_nested_observation_is_named_by_its_place() -> None:
     space = spaces.Dict({"camera": spaces.Tuple((spaces.Discrete(2), spaces.Box(0, 255, (2,), np.uint8)))})
 
@@ -81,6 +85,7 @@ def test_a_nested_observation_is_named_by_its_place() -> None:
             envs.step(np.zeros(2, np.int64))
 
 
+@pytest.mark.fault("B6")
 def test_a_missing_key_is_an_error() -> None:
     class Forgetful(AnySpace):
         def _observe(self) -> Any:
@@ -94,6 +99,7 @@ def test_a_missing_key_is_an_error() -> None:
             envs.step(np.zeros(2, np.int64))
 
 
+@pytest.mark.fault("B1")
 def test_a_wrong_observation_from_reset_is_named_too(config: Configuration) -> None:
     class Wide(Walk):
         def _observe(self) -> Any:
@@ -104,6 +110,7 @@ def test_a_wrong_observation_from_reset_is_named_too(config: Configuration) -> N
     assert caught.value.env_ids == tuple(range(config.num_envs))
 
 
+@pytest.mark.fault("B8")
 @pytest.mark.parametrize("odd", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["observation_space", "action_space"])
 def test_spaces_that_differ_are_refused_naming_the_env_and_the_difference(
@@ -119,6 +126,7 @@ def test_spaces_that_differ_are_refused_naming_the_env_and_the_difference(
         config.make([lambda i=i: factory(i) for i in range(config.num_envs)])
 
 
+@pytest.mark.fault("B8")
 def test_boxes_with_other_bounds_differ() -> None:
     boxes = [spaces.Box(-1, high, (2,)) for high in (1, 2)]
     with pytest.raises(mv.SpacesDiffer, match="env 1"):

@@ -64,6 +64,7 @@ BAD_ACTIONS: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
+@pytest.mark.fault("B7")
 @pytest.mark.parametrize("name", sorted(BAD_ACTIONS))
 def test_bad_actions_are_refused_and_leave_no_trace(make: Make, config: Configuration, name: str) -> None:
     space, bad = BAD_ACTIONS[name]
@@ -87,6 +88,7 @@ def test_bad_actions_are_refused_and_leave_no_trace(make: Make, config: Configur
     spared.close()
 
 
+@pytest.mark.fault("B7")
 def test_a_whole_run_is_as_if_bad_actions_had_never_been_sent(make: Make, config: Configuration) -> None:
     envs, n = make(Walk), config.num_envs
     step = envs.step
@@ -104,6 +106,7 @@ def test_a_whole_run_is_as_if_bad_actions_had_never_been_sent(make: Make, config
         assert_same_run(envs, reference, 12)
 
 
+@pytest.mark.fault("B7")
 def test_an_error_about_actions_names_what_is_wrong() -> None:
     with mv.make_vec(lambda: AnySpace(spaces.Discrete(2), catalogue()["nested"]), 2, "serial") as envs:
         envs.reset(seed=0)
@@ -122,6 +125,7 @@ def test_an_error_about_actions_names_what_is_wrong() -> None:
             envs.step(np.zeros((2, 1)))
 
 
+@pytest.mark.fault("B7")
 @pytest.mark.parametrize("high", [300, -300])
 def test_an_integer_action_that_does_not_fit_is_not_wrapped_around(high: int) -> None:
     with mv.make_vec(lambda: AnySpace(spaces.Discrete(2), catalogue()["box_int8"]), 2, "serial") as envs:

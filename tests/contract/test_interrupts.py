@@ -52,6 +52,7 @@ def sleeps(thread: int) -> bool:
     return frame is not None
 
 
+@pytest.mark.fault("A14")
 @with_workers
 def test_an_interrupted_step_can_still_be_received(make: Make, config: Configuration, gate: Gate) -> None:
     n = config.num_envs
@@ -102,6 +103,7 @@ def test_the_answer_to_an_interrupted_call_goes_to_nobody(
     assert envs.reset(seed=20)[1].keys() == {"resets", "_resets"}
 
 
+@pytest.mark.fault("A14")
 @with_workers
 def test_after_an_interrupt_it_can_be_closed_at_once(make: Make, config: Configuration, gate: Gate) -> None:
     envs = make(Gated, env_kwargs=gated(config, gate, "step"))

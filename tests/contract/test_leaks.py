@@ -65,6 +65,7 @@ def use(envs: Any) -> None:
         envs.step(np.zeros(envs.num_envs, np.int64))
 
 
+@pytest.mark.fault("A13")
 @pytest.mark.usefixtures("nothing_open")
 def test_after_close_nothing_is_left(config: Configuration) -> None:
     for _ in range(2):
@@ -73,6 +74,7 @@ def test_after_close_nothing_is_left(config: Configuration) -> None:
         envs.close()
 
 
+@pytest.mark.fault("A13")
 @pytest.mark.usefixtures("nothing_open")
 def test_after_del_nothing_is_left(config: Configuration) -> None:
     envs = config.make(Walk)
@@ -82,6 +84,7 @@ def test_after_del_nothing_is_left(config: Configuration) -> None:
     del envs
 
 
+@pytest.mark.fault("A13")
 @pytest.mark.usefixtures("nothing_open")
 def test_closing_with_a_step_under_way_leaves_nothing(config: Configuration) -> None:
     envs = config.make(Walk)
@@ -90,6 +93,7 @@ def test_closing_with_a_step_under_way_leaves_nothing(config: Configuration) -> 
     envs.close()
 
 
+@pytest.mark.fault("A13")
 @pytest.mark.usefixtures("nothing_open")
 def test_closing_with_a_reply_that_fills_the_pipe_leaves_nothing(config: Configuration) -> None:
     large = spaces.Sequence(spaces.Box(-1, 1, (100_000,), np.float32), stack=True)
@@ -99,6 +103,7 @@ def test_closing_with_a_reply_that_fills_the_pipe_leaves_nothing(config: Configu
     envs.close()
 
 
+@pytest.mark.fault("A13")
 @pytest.mark.usefixtures("nothing_open")
 def test_an_exception_that_holds_an_open_vector_env_leaves_nothing_once_it_is_gone(config: Configuration) -> None:
     def fails() -> None:
@@ -113,6 +118,7 @@ def test_an_exception_that_holds_an_open_vector_env_leaves_nothing_once_it_is_go
         del error
 
 
+@pytest.mark.fault("A8")
 @pytest.mark.usefixtures("nothing_open")
 def test_a_start_that_fails_leaves_nothing(config: Configuration) -> None:
     last = config.num_envs - 1
@@ -123,6 +129,7 @@ def test_a_start_that_fails_leaves_nothing(config: Configuration) -> None:
         config.make([lambda d=d: Walk(dtype=d) for d in [np.float64] * last + [np.float32]])
 
 
+@pytest.mark.fault("A1")
 @pytest.mark.usefixtures("nothing_open")
 def test_a_dead_worker_leaves_nothing(config: Configuration) -> None:
     if not config.has_processes:
@@ -134,6 +141,7 @@ def test_a_dead_worker_leaves_nothing(config: Configuration) -> None:
     envs.close()
 
 
+@pytest.mark.fault("C2")
 def test_nothing_in_dev_shm_is_ever_used(config: Configuration) -> None:
     before = shared_files(os.getpid())
     with config.make(Walk) as envs:
@@ -171,6 +179,7 @@ print(*(p.pid for p in psutil.Process().children(recursive=True)), flush=True)
 """
 
 
+@pytest.mark.fault("A13", "C2")
 @pytest.mark.parametrize(
     ("ending", "code"),
     [
@@ -188,6 +197,7 @@ def test_a_program_that_ends_without_closing_leaves_nothing_and_says_nothing(end
     assert still_alive(pids) == []
 
 
+@pytest.mark.fault("A13")
 def test_a_program_that_ends_with_an_exception_leaves_nothing_and_says_nothing_else() -> None:
     done = run_script(OPEN_EVERYTHING + "raise LookupError('mine')")
     assert done.returncode == 1

@@ -36,6 +36,7 @@ def worker_pid(envs: Any) -> int:
     return int(envs.call("process_id")[-1])
 
 
+@pytest.mark.fault("A1")
 @pytest.mark.parametrize("what", sorted(DEATHS))
 @pytest.mark.parametrize("phase", ["step", "reset", "method"])
 def test_a_death_names_the_worker_its_envs_and_what_ended_it(
@@ -59,6 +60,7 @@ def test_a_death_names_the_worker_its_envs_and_what_ended_it(
     assert {"step": "step", "reset": "reset", "method": "call"}[phase] in error.cause
 
 
+@pytest.mark.fault("A1")
 def test_after_a_death_everything_but_close_refuses(make: Make, config: Configuration) -> None:
     envs = make(Fault, env_kwargs=dying(config, what="kill"))
     envs.reset(seed=0)
@@ -83,6 +85,7 @@ def test_after_a_death_everything_but_close_refuses(make: Make, config: Configur
         envs.reset()
 
 
+@pytest.mark.fault("A1")
 @pytest.mark.parametrize("call", ["step", "call", "reset"])
 def test_a_worker_killed_while_idle_is_noticed_at_the_next_call(make: Make, config: Configuration, call: str) -> None:
     envs = make(Walk)
@@ -93,6 +96,7 @@ def test_a_worker_killed_while_idle_is_noticed_at_the_next_call(make: Make, conf
         {"step": lambda: envs.step(batch), "call": lambda: envs.call("add", 1), "reset": envs.reset}[call]()
 
 
+@pytest.mark.fault("A1")
 def test_a_death_before_receive_is_told_to_receive(make: Make, config: Configuration) -> None:
     envs = make(Fault, env_kwargs=dying(config, what="kill"))
     envs.reset(seed=0)
@@ -103,6 +107,7 @@ def test_a_death_before_receive_is_told_to_receive(make: Make, config: Configura
     assert caught.value.env_ids == config.last_range
 
 
+@pytest.mark.fault("A1")
 def test_a_death_while_objects_travel_is_a_death(make: Make, config: Configuration) -> None:
     class Talks(AnySpace):
         def process_id(self) -> int:
@@ -117,6 +122,7 @@ def test_a_death_while_objects_travel_is_a_death(make: Make, config: Configurati
             envs.step(envs.action_space.sample())
 
 
+@pytest.mark.fault("A8")
 @pytest.mark.parametrize("what", sorted(DEATHS))
 def test_a_death_in_a_constructor_leaves_nothing_half_built(config: Configuration, what: str) -> None:
     with pytest.raises(mv.WorkerDied, match=DEATHS[what]) as caught:
@@ -124,6 +130,7 @@ def test_a_death_in_a_constructor_leaves_nothing_half_built(config: Configuratio
     assert caught.value.worker == last_worker(config)
 
 
+@pytest.mark.fault("A3")
 def test_a_stopped_worker_does_not_keep_close_from_ending(config: Configuration) -> None:
     envs = config.make(Walk)
     envs.reset(seed=0)
@@ -131,6 +138,7 @@ def test_a_stopped_worker_does_not_keep_close_from_ending(config: Configuration)
     envs.close(timeout_s=0.2)
 
 
+@pytest.mark.fault("A3")
 def test_a_worker_that_hangs_in_a_step_does_not_keep_close_from_ending(config: Configuration) -> None:
     class Hangs(Walk):
         def step(self, action: Any) -> Any:
@@ -145,6 +153,7 @@ def test_a_worker_that_hangs_in_a_step_does_not_keep_close_from_ending(config: C
     envs.close(timeout_s=0.2)
 
 
+@pytest.mark.fault("A1")
 def test_the_envs_of_other_workers_are_untouched_until_then(make: Make, config: Configuration) -> None:
     """Whole ranges that were received before a death are as good as without it."""
     envs = make(Fault, env_kwargs=dying(config, what="kill"))

@@ -1,3 +1,19 @@
 """The contract suite's fixtures serve here too."""
 
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
 from tests.contract.conftest import gate, make, nothing_left_behind  # noqa: F401
+
+Told = Callable[[], list[str]]
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Told:
+    """The warnings so far, but for those about a slow machine: progress, and more workers than cores."""
+    caplog.set_level(logging.WARNING, "multiverse")
+    return lambda: [m for m in caplog.messages if not m.startswith("starting: ") and "usable core" not in m]

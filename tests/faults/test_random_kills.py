@@ -6,51 +6,87 @@ import os
 import random
 import signal
 import threading
-import time
 
 import numpy as np
 import pytest
 
 import multiverse as mv
 from multiverse.contracts import failures
-from tests.contract.configurations import FORKSERVER, Configuration
+from multiverse.executors import supervisor
+from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SPAWN, Configuration
 from tests.contract.conftest import Make
-from tests.envs import Walk
+from tests.faults.value_envs import InOrder
 
-KILLS = 40
+PATIENCE_S = 20
+BLOB_BYTES = 200_000  # more than a pipe holds: many kills hit a worker in the middle of a message
+CASES = [(FORKSERVER, 100), (FORK, 25), (HYBRID, 25), (SPAWN, 4)]
 
 
-@pytest.mark.parametrize("config", [FORKSERVER], ids=str)
-def test_kills_at_random_moments_are_survived_and_every_step_is_accounted_for(
-    make: Make, config: Configuration, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The kills come from another thread while the main one steps, infos by pipe included; seeded pauses between."""
+@pytest.fixture
+def restarts_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failures.RestartIntensity, "allows", lambda self, cause: True)
-    envs: mv.VectorEnv = make(Walk, on_failure="restart", autoreset="same_step")
+    monkeypatch.setattr(supervisor, "FIRST_BACKOFF_S", 0.0)
+
+
+class Killer(threading.Thread):
+    """Kills a living worker again and again, after seeded pauses; `killed` are those that it really ended."""
+
+    def __init__(self, envs: mv.VectorEnv, kills: int) -> None:
+        super().__init__()
+        self._envs, self._kills, self._chance = envs, kills, random.Random(kills)
+        self.killed: set[int] = set()
+        self.enough = threading.Event()
+
+    def run(self) -> None:
+        while len(self.killed) < self._kills and not self.enough.wait(self._chance.uniform(0, 0.01)):
+            pid = self._chance.choice(self._envs.worker_pids or (0,))
+            if pid and pid not in self.killed:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                    self.killed.add(pid)
+                except ProcessLookupError:
+                    pass
+
+
+@pytest.mark.fault("A18", "F2")
+@pytest.mark.usefixtures("restarts_without_end")
+@pytest.mark.parametrize(("config", "kills"), CASES, ids=str)
+def test_kills_at_random_moments_are_survived_and_every_step_is_accounted_for(
+    make: Make, config: Configuration, kills: int
+) -> None:
+    """Steps and resets go on meanwhile, with infos of every kind: through the block, by pipe, and both."""
+    n = config.num_envs
+    envs: mv.VectorEnv = make(
+        InOrder,
+        env_kwargs=[{"index": i, "blob": BLOB_BYTES} for i in range(n)],
+        on_failure="restart",
+        autoreset="same_step",
+        reply_timeout_s=PATIENCE_S,
+        reset_timeout_s=PATIENCE_S,
+    )
     envs.reset(seed=0)
-    done = threading.Event()
-
-    def kill() -> None:
-        chance = random.Random(0)
-        for _ in range(KILLS):
-            time.sleep(chance.uniform(0, 0.01))
-            try:
-                os.kill(chance.choice(envs.worker_pids), signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        done.set()
-
-    killer = threading.Thread(target=kill)
+    killer = Killer(envs, kills)
     killer.start()
-    actions = np.ones(config.num_envs, np.int64)
+    try:
+        steps = steps_until_the_end_of(killer, envs)
+    finally:
+        killer.enough.set()
+        killer.join()
+    found = envs.failures
+    assert len(killer.killed) == kills
+    assert kills // 2 <= found.worker_restarts <= kills  # the last one may not have been seen
+    assert (found.timeouts, found.env_restarts) == (0, 0)
+    assert found.steps_sent == steps * n == found.steps_used + found.steps_discarded
+
+
+def steps_until_the_end_of(killer: Killer, envs: mv.VectorEnv) -> int:
     steps = 0
-    while not done.is_set() or steps < 50:
-        _, rewards, _, truncated, infos = envs.step(actions)
+    while killer.is_alive():
+        _, rewards, _, truncated, infos = envs.step(np.ones(envs.num_envs, np.int64))
         steps += 1
         if "restarted" in infos:
             lost = infos["_restarted"]
             assert (rewards[lost] == 0).all() and truncated[lost].all()
-    killer.join()
-    found = envs.failures
-    assert found.worker_restarts > 0
-    assert found.steps_sent == steps * config.num_envs == found.steps_used + found.steps_discarded
+        if steps % 50 == 0:
+            envs.reset(seed=steps)
+    return steps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,11 @@ from tests.contract.runs import actions
 from tests.envs import Walk
 from tests.equality import assert_same
 from tests.fault_envs import Fault
+from tests.faults.value_envs import DiesInItsSecondReset, FailsEachTime
 
 everywhere = pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, FORK, SPAWN, HYBRID], ids=str)
-with_processes = pytest.mark.parametrize("config", [FORKSERVER, FORK, SPAWN, HYBRID], ids=str)
+PROCESSES = [FORKSERVER, FORK, SPAWN, HYBRID]
+with_processes = pytest.mark.parametrize("config", PROCESSES, ids=str)
 modes = pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
 
 
@@ -52,8 +55,10 @@ def assert_lost_row(step: Any, before: Any, lost: range, autoreset: str) -> None
     assert not any(infos["_restarted"][i] for i in range(len(rewards)) if i not in lost)
 
 
-@with_processes
-@modes
+@pytest.mark.fault("A1", "B4", "F2")
+@pytest.mark.parametrize(
+    ("config", "autoreset"), [(FORKSERVER, "same_step"), *((c, "next_step") for c in PROCESSES)], ids=str
+)
 def test_a_killed_worker_is_replaced_and_the_others_stay_bit_equal(
     make: Make, config: Configuration, autoreset: str
 ) -> None:
@@ -75,8 +80,8 @@ def test_a_killed_worker_is_replaced_and_the_others_stay_bit_equal(
     assert failures.steps_sent == failures.steps_used + failures.steps_discarded
 
 
-@with_processes
-@pytest.mark.parametrize("what", ["kill", "exit"])
+@pytest.mark.fault("A1", "C3")
+@pytest.mark.parametrize(("config", "what"), [(FORKSERVER, "exit"), *((c, "kill") for c in PROCESSES)], ids=str)
 def test_a_worker_that_dies_inside_a_step_is_replaced(make: Make, config: Configuration, what: str) -> None:
     envs = make(Fault, env_kwargs=last_env(config, what=what, at=2), on_failure="restart")
     envs.reset(seed=7)
@@ -85,6 +90,7 @@ def test_a_worker_that_dies_inside_a_step_is_replaced(make: Make, config: Config
     steps(envs, 1)
 
 
+@pytest.mark.fault("A9", "B4", "F2")
 @everywhere
 @modes
 def test_an_env_that_raises_is_built_anew_and_costs_nobody_else_anything(
@@ -104,6 +110,7 @@ def test_an_env_that_raises_is_built_anew_and_costs_nobody_else_anything(
     assert failures.steps_sent == failures.steps_used + failures.steps_discarded
 
 
+@pytest.mark.fault("A7")
 @with_processes
 def test_a_crash_loop_ends_with_its_first_cause(make: Make, config: Configuration) -> None:
     envs = make(Fault, env_kwargs=last_env(config, what="exit", at=1), on_failure="restart")
@@ -117,6 +124,7 @@ def test_a_crash_loop_ends_with_its_first_cause(make: Make, config: Configuratio
             call()
 
 
+@pytest.mark.fault("A7")
 @everywhere
 def test_an_env_that_fails_again_and_again_ends_with_its_first_cause(make: Make, config: Configuration) -> None:
     envs = make(Fault, env_kwargs=last_env(config, what="raise", at=1), on_failure="restart")
@@ -126,13 +134,37 @@ def test_an_env_that_fails_again_and_again_ends_with_its_first_cause(make: Make,
     assert caught.value.env_ids == (config.num_envs - 1,)
 
 
+@pytest.mark.fault("A7")
+@pytest.mark.parametrize(
+    ("config", "ends"),
+    [*((config, "raise") for config in (SERIAL, THREAD, FORKSERVER)), *((c, "exit") for c in (FORKSERVER, FORK))],
+    ids=str,
+)
+def test_after_three_restarts_it_is_the_first_cause_of_several_that_is_raised(
+    make: Make, config: Configuration, ends: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "failures"
+    envs = make(FailsEachTime, env_kwargs=last_env(config, path=str(path), ends=ends), on_failure="restart")
+    envs.reset(seed=7)
+    with pytest.raises(mv.MultiverseError, match=r"failure 1$|exited with code 1 ") as caught:
+        steps(envs, 20)
+    assert path.stat().st_size == 4  # the first, and the three that were started in its place
+    assert isinstance(caught.value, mv.EnvFailed if ends == "raise" else mv.WorkerDied)
+
+
+@pytest.mark.fault("A7")
 @everywhere
-def test_failing_before_the_first_good_reset_is_not_tried_again(make: Make, config: Configuration) -> None:
-    envs = make(Fault, env_kwargs=last_env(config, what="raise", phase="reset"), on_failure="restart")
-    with pytest.raises(mv.EnvFailed, match="asked to fail"):
+def test_failing_before_the_first_good_reset_is_not_tried_again(
+    make: Make, config: Configuration, tmp_path: Path
+) -> None:
+    path = tmp_path / "failures"
+    envs = make(FailsEachTime, env_kwargs=last_env(config, path=str(path), phase="reset"), on_failure="restart")
+    with pytest.raises(mv.EnvFailed, match="failure 1"):
         envs.reset(seed=7)
+    assert path.stat().st_size == 1
 
 
+@pytest.mark.fault("A1")
 @with_processes
 def test_a_worker_that_dies_in_a_reset_is_replaced_and_reset_again(make: Make, config: Configuration) -> None:
     envs = make(Walk, on_failure="restart")
@@ -144,6 +176,28 @@ def test_a_worker_that_dies_in_a_reset_is_replaced_and_reset_again(make: Make, c
     steps(envs, 2)
 
 
+@pytest.mark.fault("A1", "B4")
+@pytest.mark.parametrize(
+    ("config", "autoreset"),
+    [(FORKSERVER, "same_step"), (FORKSERVER, "next_step"), (FORK, "same_step"), (SPAWN, "same_step")],
+    ids=str,
+)
+def test_a_replacement_that_dies_in_its_turn_is_replaced_and_begins_an_episode(
+    make: Make, config: Configuration, autoreset: str, tmp_path: Path
+) -> None:
+    kwargs = [{"index": i} for i in range(config.num_envs - 1)] + [{"path": str(tmp_path / "resets")}]
+    envs = make(DiesInItsSecondReset, env_kwargs=kwargs, autoreset=autoreset, on_failure="restart")
+    envs.reset(seed=7)
+    for k in range(4):
+        *_, truncated, infos = envs.step(np.zeros(config.num_envs, np.int64))
+        if k == 0:
+            assert truncated.tolist() == [i in config.last_range for i in range(config.num_envs)]
+            assert infos["restarted"].tolist() == truncated.tolist()
+    assert (envs.failures.worker_restarts, envs.failures.env_restarts) == (2, 0)
+    assert (tmp_path / "resets").stat().st_size == 3
+
+
+@pytest.mark.fault("A1")
 @with_processes
 def test_a_worker_that_dies_in_a_call_is_replaced_but_must_be_reset(make: Make, config: Configuration) -> None:
     envs = make(Fault, env_kwargs=last_env(config, what="kill", phase="method"), on_failure="restart")
@@ -156,6 +210,7 @@ def test_a_worker_that_dies_in_a_call_is_replaced_but_must_be_reset(make: Make, 
     steps(envs, 2)
 
 
+@pytest.mark.fault("A3", "A4")
 @with_processes
 def test_a_worker_that_hangs_is_killed_and_replaced(make: Make, config: Configuration) -> None:
     envs = make(Walk, on_failure="restart", reply_timeout_s=0.3)
@@ -167,6 +222,7 @@ def test_a_worker_that_hangs_is_killed_and_replaced(make: Make, config: Configur
     assert (envs.failures.timeouts, envs.failures.worker_restarts) == (1, 1)
 
 
+@pytest.mark.fault("A1", "B4")
 @pytest.mark.parametrize("config", [FORKSERVER, HYBRID], ids=str)
 def test_first_come_first_served_goes_on_after_a_death(make: Make, config: Configuration) -> None:
     envs = make(Walk, on_failure="restart")
@@ -184,6 +240,7 @@ def test_first_come_first_served_goes_on_after_a_death(make: Make, config: Confi
     steps(envs, 2)
 
 
+@pytest.mark.fault("B4")
 @pytest.mark.parametrize("config", [FORKSERVER, SPAWN], ids=str)
 def test_infos_are_right_after_a_restart(make: Make, config: Configuration) -> None:
     """The new worker numbers its info columns anew."""

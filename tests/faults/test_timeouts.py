@@ -1,7 +1,8 @@
-"""Rows A3 to A6: a worker that does not answer is named, with what it is doing, and its reply is never mixed up."""
+"""Rows A3 to A5: a worker that does not answer is named, with what it is doing, and can always be ended."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import pytest
 
 import multiverse as mv
-from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SPAWN, THREAD, Configuration
+from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAWN, THREAD, Configuration
 from tests.contract.conftest import Make
 from tests.contract.runs import actions, lock_step
 from tests.envs import Walk
 from tests.equality import assert_same
 from tests.fault_envs import Fault, Gate, Gated
+from tests.processes import still_alive
 
 SHORT_S = 0.3
 with_workers = pytest.mark.parametrize("config", [THREAD, FORKSERVER, HYBRID], ids=str)
@@ -30,6 +32,7 @@ def let_go(gate: Gate) -> None:
     gate.open()
 
 
+@pytest.mark.fault("A4", "A19")
 @with_workers
 def test_a_step_that_hangs_is_an_error_that_shows_the_hung_stack(make: Make, config: Configuration, gate: Gate) -> None:
     envs = make(Gated, env_kwargs=last_env(config, gate=str(gate), phase="step"), reply_timeout_s=SHORT_S)
@@ -41,35 +44,7 @@ def test_a_step_that_hangs_is_an_error_that_shows_the_hung_stack(make: Make, con
     let_go(gate)
 
 
-@with_workers
-def test_a_reply_after_its_deadline_goes_to_the_call_that_asked_for_it(
-    make: Make, config: Configuration, gate: Gate
-) -> None:
-    n = config.num_envs
-    expected = lock_step(make(Walk), 3)
-    envs = make(Gated, env_kwargs=last_env(config, gate=str(gate), phase="step"), reply_timeout_s=SHORT_S)
-    envs.reset(seed=7)
-    with pytest.raises(mv.ReplyTimeout):
-        envs.step(actions(range(n), 0))
-    with pytest.raises(mv.RequestPending):
-        envs.step(actions(range(n), 1))
-    let_go(gate)
-    assert_same(list(envs.receive().rewards), [expected[i][0][1] for i in range(n)])
-    for k in (1, 2):
-        assert_same(list(envs.step(actions(range(n), k))[1]), [expected[i][k][1] for i in range(n)])
-
-
-@with_workers
-def test_a_late_reply_is_forgotten_by_a_reset(make: Make, config: Configuration, gate: Gate) -> None:
-    expected = lock_step(make(Walk), 3, seed=20)
-    envs = make(Gated, env_kwargs=last_env(config, gate=str(gate), phase="step"), reply_timeout_s=SHORT_S)
-    envs.reset(seed=7)
-    with pytest.raises(mv.ReplyTimeout):
-        envs.step(actions(range(config.num_envs), 0))
-    let_go(gate)
-    assert_same(lock_step(envs, 3, seed=20), expected)
-
-
+@pytest.mark.fault("A4")
 @with_workers
 def test_a_reset_that_hangs_has_its_own_deadline(make: Make, config: Configuration, gate: Gate) -> None:
     kwargs = last_env(config, gate=str(gate), phase="reset")
@@ -82,6 +57,7 @@ def test_a_reset_that_hangs_has_its_own_deadline(make: Make, config: Configurati
     envs.reset(seed=7)
 
 
+@pytest.mark.fault("A5")
 @with_processes
 def test_a_hang_in_c_that_holds_the_gil_shows_its_stack_too(make: Make, config: Configuration) -> None:
     envs = make(
@@ -97,6 +73,7 @@ def test_a_hang_in_c_that_holds_the_gil_shows_its_stack_too(make: Make, config: 
     envs.close()  # bounded: killed from outside
 
 
+@pytest.mark.fault("A3")
 @with_processes
 def test_a_stopped_worker_is_called_stopped_and_close_is_bounded(make: Make, config: Configuration) -> None:
     envs = make(Walk, reply_timeout_s=SHORT_S, close_timeout_s=0.2)
@@ -107,6 +84,7 @@ def test_a_stopped_worker_is_called_stopped_and_close_is_bounded(make: Make, con
     envs.close()
 
 
+@pytest.mark.fault("A3")
 @with_processes
 def test_a_stopped_worker_that_goes_on_has_lost_nothing(make: Make, config: Configuration) -> None:
     n = config.num_envs
@@ -124,3 +102,59 @@ def test_a_stopped_worker_that_goes_on_has_lost_nothing(make: Make, config: Conf
 def test_a_timeout_must_be_more_than_nothing(name: str) -> None:
     with pytest.raises(mv.InvalidRequest, match=name):
         mv.make_vec("CartPole-v1", 2, "serial", **{name: 0})
+
+
+@pytest.mark.fault("A4")
+def test_without_a_word_a_step_may_take_a_minute_and_a_reset_five() -> None:
+    defaults = {name: parameter.default for name, parameter in inspect.signature(mv.make_vec).parameters.items()}
+    assert (defaults["reply_timeout_s"], defaults["reset_timeout_s"]) == (60.0, 300.0)
+    with mv.make_vec(Walk, 2, "thread", workers=1) as envs:
+        assert (envs._executor.timeouts.reply_s, envs._executor.timeouts.reset_s) == (60.0, 300.0)
+
+
+@pytest.mark.fault("A4", "A5", "A3")
+@pytest.mark.parametrize(
+    ("config", "what"),
+    [*((FORKSERVER, what) for what in ("hold_the_gil", "sleep", "stop")), (FORK, "hold_the_gil"), (SPAWN, "stop")],
+    ids=str,
+)
+def test_with_restart_whatever_hangs_is_killed_from_outside_and_the_others_go_on(
+    make: Make, config: Configuration, what: str
+) -> None:
+    n, others = config.num_envs, list(range(config.last_range.start))
+    envs = make(
+        Fault,
+        env_kwargs=last_env(config, what=what, at=2),
+        on_failure="restart",
+        reply_timeout_s=2 * SHORT_S,
+        close_timeout_s=0.2,
+    )
+    with SERIAL.make(Walk, n) as oracle:
+        expected = lock_step(oracle, 3)
+    envs.reset(seed=7)
+    pid = envs.worker_pids[-1]
+    for k in range(3):
+        _, rewards, _, truncated, _ = envs.step(actions(range(n), k))
+        assert_same(list(rewards[others]), [expected[i][k][1] for i in others])
+        assert truncated[others].tolist() == [False] * len(others)
+        assert truncated[n - 1] == (k == 1)
+    assert still_alive([pid]) == []
+    assert (envs.failures.timeouts, envs.failures.worker_restarts) == (1, 1)
+
+
+@pytest.mark.fault("A3")
+@pytest.mark.parametrize(
+    ("config", "what"),
+    [*((FORKSERVER, what) for what in ("stop", "hold_the_gil", "deaf")), (FORK, "deaf"), (SPAWN, "stop")],
+    ids=str,
+)
+def test_close_ends_a_worker_whatever_it_is_doing(config: Configuration, what: str) -> None:
+    """With the step under way, and however it takes signals that can be ignored."""
+    envs = config.make(Fault, env_kwargs=last_env(config, what=what))
+    envs.reset(seed=7)
+    pids = envs.worker_pids
+    envs.send(actions(range(config.num_envs), 0))
+    with pytest.raises(mv.ReceiveTimeout):
+        envs.receive(timeout_s=SHORT_S)
+    envs.close(timeout_s=0.2)
+    assert still_alive(pids) == []

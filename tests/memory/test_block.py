@@ -74,6 +74,7 @@ def test_two_mappings_of_one_block_see_the_same_bytes() -> None:
     assert ours[("images",)].sum() == 255
 
 
+@pytest.mark.fault("C2")
 @pytest.mark.usefixtures("_platform")
 def test_a_block_has_no_name_and_its_whole_size() -> None:
     block = Block.empty()
@@ -93,6 +94,7 @@ def test_closing_twice_does_no_harm() -> None:
     block.close()
 
 
+@pytest.mark.fault("C1")
 @pytest.mark.usefixtures("_platform")
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOMEM, errno.EFBIG])
 def test_memory_that_is_not_there_is_refused_with_the_bytes_needed(
@@ -122,6 +124,7 @@ def test_another_error_is_not_taken_for_a_lack_of_memory(monkeypatch: pytest.Mon
     block.close()
 
 
+@pytest.mark.fault("C1")
 def test_a_vector_env_that_does_not_fit_is_refused_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     from multiverse.executors.launch import fork_server
     from tests.envs import Walk

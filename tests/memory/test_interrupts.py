@@ -26,6 +26,7 @@ def test_an_interrupt_takes_effect_at_the_end() -> None:
     assert reached == ["the end"]
 
 
+@pytest.mark.fault("A14")
 def test_a_second_one_comes_through_at_once() -> None:
     reached = []
     with pytest.raises(KeyboardInterrupt), HeldInterrupts():

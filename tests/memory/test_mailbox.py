@@ -66,6 +66,7 @@ def test_a_reply_carries_its_flags_beside_its_number(ends: Ends, flags: int) -> 
         assert caller.flags() == flags
 
 
+@pytest.mark.fault("A6")
 def test_an_old_reply_does_not_answer_a_new_request(ends: Ends) -> None:
     caller, worker = ends
     caller.post(1, 1)

@@ -140,6 +140,7 @@ def test_a_batch_of_the_wrong_length_is_refused_and_leaves_no_trace(space: Any, 
     assert_same(read(), list(iterate(batched, batch)))
 
 
+@pytest.mark.fault("B7")
 def test_a_mistake_in_the_last_leaf_leaves_the_first_one_alone() -> None:
     space = spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Discrete(3)})
     views, name = views_for(space, 2), (SINGLE_AGENT, ACTIONS)

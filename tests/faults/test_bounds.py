@@ -1,0 +1,120 @@
+"""Rows B3 and B6: an observation outside its Box is told once per env and counted; a missing part is an error."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+import multiverse as mv
+from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAWN, THREAD, Configuration
+from tests.contract.conftest import Make
+from tests.contract.runs import actions
+from tests.faults.conftest import Told
+from tests.faults.value_envs import Forgetful, Nested, Wanders
+
+EVERYWHERE = [SERIAL, THREAD, FORKSERVER, FORK, SPAWN, HYBRID]
+everywhere = pytest.mark.parametrize("config", EVERYWHERE, ids=str)
+STEPS = 4
+
+
+@pytest.mark.fault("B3")
+@pytest.mark.parametrize(
+    ("config", "mode"), [*((config, "raise") for config in EVERYWHERE), (FORKSERVER, "truncate")], ids=str
+)
+def test_leaving_the_box_is_told_once_per_env_and_counted_at_every_step(
+    make: Make, config: Configuration, mode: Any, told: Told
+) -> None:
+    envs = make(Wanders, env_kwargs={"high": 2}, on_bad_value=mode)
+    envs.reset(seed=0)
+    for k in range(STEPS):
+        observations, _, _, truncated, _ = envs.step(actions(range(config.num_envs), k))
+        assert not truncated.any()
+    assert observations[:, 1].tolist() == [STEPS] * config.num_envs
+    assert envs.failures.out_of_bounds == (STEPS - 2) * config.num_envs
+    assert envs.failures.bad_values == 0
+    assert sorted(message.split(":")[0] for message in told()) == [f"env {i}" for i in range(config.num_envs)]
+    for part in ("the observation is 3.0 at index 1", "0.0 to 2.0", "out_of_bounds"):
+        assert all(part in message for message in told())
+
+
+@pytest.mark.fault("B3")
+@pytest.mark.parametrize("config", [SERIAL, FORKSERVER], ids=str)
+def test_a_part_outside_its_box_is_named_by_its_place(make: Make, config: Configuration, told: Told) -> None:
+    kwargs = [{"box": (-8, 9)}] * (config.num_envs - 1) + [{"box": (-8, 9), "what": "outside_observation"}]
+    envs = make(Nested, env_kwargs=kwargs)
+    envs.reset(seed=0)
+    envs.step(actions(range(config.num_envs), 0))
+    (message,) = told()
+    assert f"env {config.num_envs - 1}: the observation['body'][1] is 1000000.0 at index 1" in message
+    assert envs.failures.out_of_bounds == 1
+
+
+@pytest.mark.fault("B3")
+@everywhere
+def test_clip_brings_it_back_to_the_nearest_bound(make: Make, config: Configuration) -> None:
+    envs = make(Wanders, env_kwargs={"high": 2}, on_bad_value="clip")
+    envs.reset(seed=0)
+    shown = [envs.step(actions(range(config.num_envs), k))[0][:, 1].tolist() for k in range(STEPS)]
+    assert shown == [[min(k + 1, 2)] * config.num_envs for k in range(STEPS)]
+
+
+@pytest.mark.fault("B3")
+@pytest.mark.parametrize("config", [SERIAL, FORKSERVER], ids=str)
+def test_off_neither_counts_nor_tells(make: Make, config: Configuration, told: Told) -> None:
+    envs = make(Wanders, env_kwargs={"high": 2}, on_bad_value="off")
+    envs.reset(seed=0)
+    for k in range(STEPS):
+        envs.step(actions(range(config.num_envs), k))
+    assert (envs.failures.out_of_bounds, told()) == (0, [])
+
+
+@pytest.mark.fault("B3")
+def test_a_new_worker_does_not_tell_again_what_its_envs_were_warned_of(told: Told) -> None:
+    """The counts outlive a worker, and so does the knowledge that it was told."""
+    with FORKSERVER.make(Wanders, env_kwargs={"high": 1}, on_failure="restart") as envs:
+        envs.reset(seed=0)
+        for k in range(2):
+            envs.step(actions(range(4), k))
+        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        for k in range(4):
+            envs.step(actions(range(4), k))
+        counted = envs.failures.out_of_bounds
+    assert counted > 4
+    assert sum("out_of_bounds" in message for message in told()) == 4
+
+
+@pytest.mark.fault("B6")
+@pytest.mark.parametrize(
+    ("config", "forgets"), [*((config, "key") for config in EVERYWHERE), (FORKSERVER, "item")], ids=str
+)
+def test_a_part_that_is_missing_is_an_error_that_names_it(make: Make, config: Configuration, forgets: str) -> None:
+    last = config.num_envs - 1
+    said = {"key": r"the observation has no 'camera'", "item": r"observation\['joints'\] has no 1"}[forgets]
+    envs = make(Forgetful, env_kwargs=[{}] * last + [{"forgets": forgets}])
+    envs.reset(seed=0)
+    envs.step(actions(range(config.num_envs), 0))
+    with pytest.raises(mv.EnvFailed, match=said) as caught:
+        envs.step(actions(range(config.num_envs), 1))
+    assert (caught.value.env_ids, caught.value.failures[0].type_name) == ((last,), "BadValue")
+    envs.reset(seed=1)
+    envs.step(actions(range(config.num_envs), 0))
+
+
+@pytest.mark.fault("B6")
+@pytest.mark.parametrize("config", [SERIAL, FORKSERVER], ids=str)
+@pytest.mark.parametrize("mode", ["clip", "off", "truncate"])
+def test_a_missing_part_is_never_made_up(make: Make, config: Configuration, mode: Any) -> None:
+    """No mode fills in a number; "truncate" shows the observation before."""
+    last = config.num_envs - 1
+    envs = make(Forgetful, env_kwargs=[{}] * last + [{"forgets": "key"}], on_bad_value=mode)
+    envs.reset(seed=0)
+    before, *_ = envs.step(actions(range(config.num_envs), 0))
+    if mode == "truncate":
+        observations, _, _, truncated, _ = envs.step(actions(range(config.num_envs), 1))
+        assert truncated[last] and observations["camera"][last] == before["camera"][last]
+    else:
+        with pytest.raises(mv.EnvFailed, match="has no 'camera'"):
+            envs.step(actions(range(config.num_envs), 1))

@@ -1,0 +1,68 @@
+"""Rows B7 and B8, wherever the envs run: wrong actions are refused before anything is sent, unequal spaces at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import multiverse as mv
+from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAWN, THREAD, Configuration
+from tests.contract.conftest import Make
+from tests.contract.runs import actions, lock_step
+from tests.envs import AnySpace, Walk
+from tests.equality import assert_same
+
+everywhere = pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, FORK, SPAWN, HYBRID], ids=str)
+
+
+def wrong(good: Any) -> list[Any]:
+    """Of length, shape, kind; not a number; not an array."""
+    return [good[:-1], good[:, None], good.astype(np.float64), np.full(len(good), np.nan), None]
+
+
+@pytest.mark.fault("B7")
+@everywhere
+def test_a_run_among_wrong_actions_is_the_run_without_them(make: Make, config: Configuration) -> None:
+    envs, step = make(Walk), mv.VectorEnv.step
+    with SERIAL.make(Walk, config.num_envs) as oracle:
+        expected = lock_step(oracle, 6)
+
+    class Clumsy:
+        """The same vector env for a caller that gets everything wrong first."""
+
+        num_envs = config.num_envs
+        reset = staticmethod(envs.reset)
+
+        def step(self, good: Any) -> Any:
+            for bad in wrong(good):
+                with pytest.raises(mv.InvalidActions):
+                    envs.step(bad)
+                with pytest.raises(mv.InvalidActions):
+                    envs.send(bad)
+            return step(envs, good)
+
+    assert_same(lock_step(Clumsy(), 6), expected)
+    assert envs.failures.steps_sent == envs.failures.steps_used == 6 * config.num_envs
+
+
+@pytest.mark.fault("B7")
+@everywhere
+def test_wrong_actions_for_some_envs_are_refused_too(make: Make, config: Configuration) -> None:
+    envs = make(Walk)
+    envs.reset(seed=0)
+    with pytest.raises(mv.InvalidActions):
+        envs.step(actions(range(config.num_envs), 0), env_ids=[1])
+    assert envs.get_attr("steps") == (0,) * config.num_envs
+
+
+@pytest.mark.fault("B8")
+@everywhere
+def test_the_env_whose_spaces_differ_is_named_and_nothing_is_left(config: Configuration) -> None:
+    last = config.num_envs - 1
+    usual, other = spaces.Box(-1, 1, (2,)), spaces.Box(-1, 2, (2,))
+    factories = [lambda i=i: AnySpace(other if i == last else usual, spaces.Discrete(3)) for i in range(last + 1)]
+    with pytest.raises(mv.SpacesDiffer, match=rf"env {last} has observation_space Box\(-1.0, 2.0"):
+        config.make(factories)

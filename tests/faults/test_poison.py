@@ -1,0 +1,81 @@
+"""Row B9: `copy="poison"` finds a program that keeps arrays which the next step takes away under `copy=False`."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multiverse as mv
+from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAWN, THREAD, Configuration
+from tests.contract.conftest import Make
+from tests.contract.runs import actions
+from tests.envs import Walk
+from tests.equality import assert_same
+from tests.faults.value_envs import Nested
+
+everywhere = pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, FORK, SPAWN, HYBRID], ids=str)
+CALLS = {
+    "step": lambda envs: envs.step(actions(range(envs.num_envs), 1)),
+    "reset": lambda envs: envs.reset(seed=1),
+    "send": lambda envs: (envs.send(actions(range(envs.num_envs), 1)), envs.receive()),
+}
+
+
+@pytest.mark.fault("B9")
+@everywhere
+@pytest.mark.parametrize("env", [Walk, Nested])
+def test_with_copies_nothing_that_was_returned_ever_changes(make: Make, config: Configuration, env: Any) -> None:
+    """Observations that differ from step to step, as one array and as several."""
+    envs = make(env, autoreset="same_step")
+    returned = [envs.reset(seed=0)]
+    as_they_were = [copy.deepcopy(returned[0])]
+    for k in range(7):
+        returned.append(envs.step(actions(range(config.num_envs), k)))
+        as_they_were.append(copy.deepcopy(returned[-1]))
+    envs.reset(seed=1)
+    assert_same(returned, as_they_were)
+
+
+@pytest.mark.fault("B9")
+@everywhere
+def test_what_an_earlier_call_returned_is_poisoned_when_the_next_one_begins(make: Make, config: Configuration) -> None:
+    envs = make(Nested, copy="poison")
+    kept, _ = envs.reset(seed=0)
+    assert np.isfinite(kept["body"][1]).all()
+    envs.step(actions(range(config.num_envs), 0))
+    assert np.isnan(kept["body"][1]).all()
+    for integers in (kept["mode"], kept["body"][0]):
+        limits = np.iinfo(integers.dtype)
+        assert set(integers.tolist()) <= {limits.min, limits.max}
+
+
+@pytest.mark.fault("B9")
+@pytest.mark.parametrize("call", sorted(CALLS))
+@pytest.mark.parametrize("config", [SERIAL, FORKSERVER], ids=str)
+def test_every_kind_of_next_call_poisons(make: Make, config: Configuration, call: str) -> None:
+    envs = make(Walk, copy="poison")
+    envs.reset(seed=0)
+    kept, *_ = envs.step(actions(range(config.num_envs), 0))
+    CALLS[call](envs)
+    assert np.isnan(kept).all()
+
+
+@pytest.mark.fault("B9")
+@everywhere
+def test_what_is_used_in_time_is_the_same_as_with_copies(make: Make, config: Configuration) -> None:
+    envs = make(Nested, copy="poison", autoreset="same_step")
+    with SERIAL.make(Nested, config.num_envs, autoreset="same_step") as oracle:
+        assert_same(envs.reset(seed=3), oracle.reset(seed=3))
+        for k in range(8):
+            batch = actions(range(config.num_envs), k)
+            assert_same(envs.step(batch), oracle.step(batch))
+
+
+@pytest.mark.fault("B9")
+@pytest.mark.parametrize("word", [None, "poisson", 2])
+def test_another_word_for_it_is_refused(word: Any) -> None:
+    with pytest.raises(mv.InvalidRequest, match="copy="):
+        mv.make_vec(Walk, 2, "serial", copy=word)

@@ -1,0 +1,118 @@
+"""Row A14: Ctrl-C and SIGTERM, once and twice, end a program as that signal does: soon, quietly, with nobody left."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import pytest
+
+from tests.faults.programs import Victim
+
+PROGRAM = """
+import signal, threading
+import numpy as np
+import multiverse as mv
+from tests.fault_envs import Fault
+
+executor, method, doing, close_timeout_s = sys.argv[1:5]
+how = {} if executor == "serial" else {"workers": 1 if executor == "hybrid" else 2}
+if method != "-":
+    how["start_method"] = method
+kwargs = [{}] * 3 + [{"what": "sleep"} if doing == "waiting" else {}]
+envs = mv.make_vec(Fault, 4, executor, env_kwargs=kwargs, close_timeout_s=float(close_timeout_s), **how)
+envs.reset(seed=0)
+say("pids", *children())
+actions = np.zeros(4, np.int64)
+if doing == "stepping":
+    say("stuck")
+    while True:
+        envs.step(actions)
+elif doing == "waiting":
+    envs.step(actions)
+else:
+    say("stuck")
+    signal.pause()
+"""
+
+FULL = [("process", "forkserver", doing) for doing in ("stepping", "waiting", "idle")]
+SMOKE = [
+    ("process", "fork", "waiting"),
+    ("process", "spawn", "stepping"),
+    ("thread", "-", "waiting"),
+    ("serial", "-", "waiting"),
+    ("hybrid", "forkserver", "waiting"),
+]
+LONG_S = "60"  # longer than a victim may take: nobody waits for a worker's own end
+
+
+@pytest.mark.fault("A14")
+@pytest.mark.parametrize(("executor", "method", "doing"), [*FULL, *SMOKE])
+def test_one_ctrl_c_is_pythons_own_traceback_and_nothing_else(executor: str, method: str, doing: str) -> None:
+    with Victim(PROGRAM, executor, method, doing, "0.3") as victim:
+        victim.lines_until("pids", "stuck")
+        victim.send(signal.SIGINT)
+        assert victim.end() == -signal.SIGINT
+        assert victim.survivors() == []
+        assert_only_interrupted(victim.stderr(), tracebacks=1)
+
+
+@pytest.mark.fault("A14")
+@pytest.mark.parametrize(("executor", "method"), [("process", "forkserver"), ("process", "fork"), ("hybrid", "spawn")])
+def test_a_second_ctrl_c_does_not_wait_for_a_worker_that_hangs(executor: str, method: str) -> None:
+    with Victim(PROGRAM, executor, method, "waiting", LONG_S) as victim:
+        victim.lines_until("pids", "stuck")
+        victim.send(signal.SIGINT)
+        victim.wait_for_stderr("KeyboardInterrupt")
+        victim.send(signal.SIGINT)
+        assert victim.end() == -signal.SIGINT
+        assert victim.survivors() == []
+        assert_only_interrupted(victim.stderr(), tracebacks=2)
+
+
+@pytest.mark.fault("A14")
+@pytest.mark.parametrize(
+    ("executor", "method", "doing", "times"),
+    [*((*how, 1) for how in [*FULL, *SMOKE[:4]]), ("process", "forkserver", "waiting", 2)],
+)
+def test_sigterm_ends_the_program_at_once_and_silently(executor: str, method: str, doing: str, times: int) -> None:
+    with Victim(PROGRAM, executor, method, doing, LONG_S) as victim:
+        victim.lines_until("pids", "stuck")
+        for _ in range(times):
+            victim.send(signal.SIGTERM)
+        assert victim.end() == -signal.SIGTERM
+        assert victim.survivors() == []
+        assert victim.stderr() == ""
+
+
+def assert_only_interrupted(stderr: str, tracebacks: int) -> None:
+    """Python's own report of KeyboardInterrupt; a worker that has to be killed may be named in one line."""
+    lines = [line for line in stderr.splitlines() if "has not closed its envs in time" not in line]
+    assert len(stderr.splitlines()) - len(lines) <= 1, stderr
+    assert stderr.count("Traceback (most recent call last)") <= tracebacks, stderr
+    starts = [line for line in lines if not line.startswith((" ", "Traceback", "Exception ignored in"))]
+    assert set(starts) <= {"KeyboardInterrupt", "KeyboardInterrupt: ", ""}, stderr
+    assert "KeyboardInterrupt" in starts, stderr
+
+
+COMMANDS = {
+    "bench": ["bench", "CartPole-v1", "--seconds", "60"],
+    "demo": ["demo", "--seconds", "60"],
+}
+
+
+@pytest.mark.fault("A14")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("name", "times"), [("bench", 1), ("bench", 2), ("demo", 1)])
+def test_our_own_commands_end_with_the_signals_code_and_no_traceback(
+    name: str, number: int, code: int, times: int
+) -> None:
+    with Victim(command=[sys.executable, "-m", "multiverse.cli", *COMMANDS[name]]) as victim:
+        victim.wait_for_stderr("\n")  # the first round is announced: it measures now
+        victim.see_processes()
+        for _ in range(times):
+            victim.send(number)
+        assert victim.end() == code
+        assert victim.survivors() == []
+        assert "Traceback" not in victim.stderr() and "Exception" not in victim.stderr()
+        assert victim.program.stdout is not None and victim.program.stdout.read() == b""

@@ -1,0 +1,107 @@
+"""Row A19: a thread that hangs cannot be killed, and says so; it keeps neither the others nor the program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import multiverse as mv
+from tests.contract.configurations import THREAD
+from tests.contract.runs import actions
+from tests.fault_envs import Fault, Gate, Gated
+from tests.faults.programs import Victim, quiet_program
+from tests.processes import still_alive
+
+
+@pytest.mark.fault("A19")
+def test_a_hung_thread_is_told_as_one_and_the_others_can_be_closed(tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    kwargs = [{}] * 3 + [{"gate": str(gate), "phase": "step"}]
+    envs = THREAD.make(Gated, env_kwargs=kwargs, reply_timeout_s=0.3, close_timeout_s=0.2, on_failure="restart")
+    envs.reset(seed=0)
+    with pytest.raises(mv.ReplyTimeout, match="threads cannot be killed") as caught:
+        envs.step(actions(range(4), 0))
+    assert caught.value.env_ids == THREAD.last_range
+    assert "wait_at" in caught.value.stack
+    envs.close()
+    gate.wait_for_arrival()
+    gate.open()  # it ends by itself now
+
+
+PROGRAM = """
+import numpy as np
+import multiverse as mv
+from tests.fault_envs import Fault
+
+ending = sys.argv[1]
+kwargs = [{}] * 3 + [{"what": "sleep"}]
+envs = mv.make_vec(Fault, 4, "thread", workers=2, env_kwargs=kwargs, reply_timeout_s=0.3, close_timeout_s=0.2)
+envs.reset(seed=0)
+try:
+    envs.step(np.zeros(4, np.int64))
+except mv.ReplyTimeout as error:
+    say("told", *str(error).split())
+if ending == "close":
+    envs.close()
+if ending == "sys.exit":
+    sys.exit(4)
+"""
+
+
+@pytest.mark.fault("A19", "A13")
+@pytest.mark.parametrize(("ending", "code"), [("close", 0), ("nothing", 0), ("sys.exit", 4)])
+def test_a_program_with_a_hung_thread_can_still_end(ending: str, code: int) -> None:
+    with Victim(PROGRAM, ending) as victim:
+        assert victim.line() == ["stuck"]
+        assert victim.line()[0] == "told"
+        assert victim.end() == code
+        said = victim.stderr().splitlines()
+        assert all("has not closed its envs in time" in line for line in said) and len(said) <= 1
+
+
+@pytest.mark.fault("A19")
+@pytest.mark.parametrize("phase", ["step", "reset", "method"])
+def test_sys_exit_in_an_envs_thread_ends_neither_the_program_nor_in_silence(phase: str) -> None:
+    with THREAD.make(Fault, env_kwargs=[{}] * 3 + [{"what": "system_exit", "phase": phase}]) as envs:
+        calls: dict[str, Any] = {
+            "reset": lambda: envs.reset(seed=0),
+            "step": lambda: envs.step(actions(range(4), 0)),
+            "method": lambda: envs.call("method"),
+        }
+        if phase != "reset":
+            envs.reset(seed=0)
+        with pytest.raises((mv.EnvFailed, mv.WorkerDied), match="SystemExit") as caught:
+            calls[phase]()
+        assert caught.value.env_ids in (THREAD.last_range, (3,))
+
+
+@pytest.mark.fault("A19")
+def test_sys_exit_while_an_envs_thread_builds_it_is_an_error() -> None:
+    with pytest.raises((mv.EnvFailed, mv.WorkerDied), match="SystemExit"):
+        THREAD.make(Fault, env_kwargs=[{}] * 3 + [{"what": "system_exit", "phase": "constructor"}])
+
+
+NO_NOISE = """
+import multiverse as mv
+from tests.envs import Walk
+
+class Holder:
+    pass
+
+for executor in ("serial", "thread", "process", "hybrid"):
+    holder = Holder()
+    holder.me = holder
+    holder.envs = mv.make_vec(Walk, 2, executor)
+    holder.envs.reset(seed=0)
+kept = [mv.make_vec(Walk, 2, executor) for executor in ("serial", "thread", "process", "hybrid")]
+say("pids", *children())
+"""
+
+
+@pytest.mark.fault("A13")
+def test_vector_envs_in_a_cycle_or_a_global_make_no_noise_at_exit() -> None:
+    """In Python's development mode, which tells of everything that is not closed."""
+    (line,) = quiet_program(NO_NOISE, python=("-X", "dev"))
+    assert still_alive(int(pid) for pid in line.split()[1:]) == []
