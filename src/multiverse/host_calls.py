@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,13 @@ from multiverse.contracts.infos import Infos, add_info
 from multiverse.contracts.reset_plan import ResetRequest
 from multiverse.contracts.views import Array
 from multiverse.executors.env_range import EnvRange
-from multiverse.executors.executor import Executor
+from multiverse.executors.executor import Answers, Executor, results_of
 from multiverse.executors.hosts import Host
 from multiverse.request_state import RequestState
 from multiverse.step_collector import StepCollector
+
+ResetArguments = Mapping[Host, tuple[dict[int, ResetRequest]]]
+"""What each host's envs are reset with, by env id."""
 
 
 class HostCalls:
@@ -49,8 +52,26 @@ class HostCalls:
         """function(env_range, *arguments) on each host named."""
         self._state.refuse_busy(arguments, "receive them, or reset() or close(), first")
         timeout_s = self._executor.timeouts.reply_s
+        return self._answers(lambda: self._executor.run(function, arguments, timeout_s))
+
+    def start(self, function: Callable[..., Any], arguments: Mapping[Host, tuple[Any, ...]]) -> None:
+        """Ask for the same and come back at once: `wait` as long as you like, then `finish`."""
+        self._state.refuse_busy(arguments, "receive them, or reset() or close(), first")
+        self.guarded(lambda: self._executor.start_run(function, arguments))
+
+    def wait(self, hosts: Iterable[Host], deadline: float | None) -> bool:
+        """Whether all of these hosts have answered by the deadline (None: wait until they have)."""
+        sizes = dict.fromkeys(hosts, 1)
+        return not sizes or bool(self.guarded(lambda: self._executor.wait(sizes, len(sizes), deadline)))
+
+    def finish(self, function: Callable[..., Any], arguments: Mapping[Host, tuple[Any, ...]]) -> dict[Host, Any]:
+        """What `run` returns, of a call that was started before."""
+        timeout_s = self._executor.timeouts.reply_s
+        return self._answers(lambda: results_of(self._executor.finish_run(function, arguments, timeout_s)))
+
+    def _answers(self, ask: Callable[[], dict[Host, Any]]) -> dict[Host, Any]:
         try:
-            results: dict[Host, Any] = self.guarded(lambda: self._executor.run(function, arguments, timeout_s))
+            results: dict[Host, Any] = self.guarded(ask)
         finally:
             if self._executor.lost:  # replaced, but what their envs were in the middle of is gone
                 self._state.require_reset(env_id for host in self._executor.lost for env_id in host.env_ids)
@@ -70,34 +91,50 @@ class HostCalls:
 
     def reset(self, ids: Array, requests: dict[int, ResetRequest], rows: Array) -> Infos:
         """Begin an episode in each env of `ids`; returns their infos as a batch of `rows`."""
-        arguments: dict[Host, tuple[Any, ...]] = {
-            host: ({int(i): requests[int(i)] for i in ids[where]},) for host, where in self.by_host(ids).items()
-        }
+        return _merged(self.reset_each(ids, requests), rows)
+
+    def reset_each(self, ids: Array, requests: dict[int, ResetRequest]) -> dict[int, Infos]:
+        """The same with each env's info by itself, by env id."""
+        return self._episodes_begun(ids, self._reset_arguments(ids, requests), self._executor.try_run)
+
+    def start_reset(self, ids: Array, requests: dict[int, ResetRequest]) -> ResetArguments:
+        """Ask for the same and come back at once; what it returns is for `wait` (its hosts) and `finish_reset`."""
+        arguments = self._reset_arguments(ids, requests)
+        self.guarded(lambda: self._executor.start_run(EnvRange.reset, arguments))
+        return arguments
+
+    def finish_reset(self, ids: Array, arguments: ResetArguments, rows: Array) -> Infos:
+        """What `reset` returns, of one that was started before."""
+        return _merged(self._episodes_begun(ids, arguments, self._executor.finish_run), rows)
+
+    def _reset_arguments(self, ids: Array, requests: dict[int, ResetRequest]) -> ResetArguments:
+        return {host: ({int(i): requests[int(i)] for i in ids[where]},) for host, where in self.by_host(ids).items()}
+
+    def _episodes_begun(
+        self, ids: Array, arguments: ResetArguments, answers: Callable[..., Answers]
+    ) -> dict[int, Infos]:
         by_env: dict[int, Infos] = {}
         failures: list[RemoteError] = []
         while arguments:
-            results = self._reset_hosts(arguments)
+            results = self._reset_hosts(arguments, answers)
             for host, extras in results.items():
                 by_env.update(extras.infos)
                 failures += extras.failures
                 self._collector.learn_from(host, extras)
                 self._executor.keep_objects(host, extras)
             arguments = {host: a for host, a in arguments.items() if host not in results}  # lost on the way, replaced
+            answers = self._executor.try_run
         if failures:
             self._state.require_reset(failure.env_id for failure in failures if failure.env_id is not None)
             raise EnvFailed("raised in reset", next(iter(results)).worker, failures)
         self._state.reset_done(ids.tolist(), whole=len(ids) == self._num_envs)
         self._collector.remember(ids)
-        merged: Infos = {}
-        for row, env_id in enumerate(rows.tolist()):
-            if env_id in by_env:
-                add_info(merged, by_env[env_id], row, len(rows))
-        return merged
+        return by_env
 
-    def _reset_hosts(self, arguments: Mapping[Host, tuple[Any, ...]]) -> dict[Host, Any]:
+    def _reset_hosts(self, arguments: ResetArguments, answers: Callable[..., Answers]) -> dict[Host, Any]:
         """The resets that came through; a host that was lost and replaced is asked again by the caller of this."""
         timeout_s = self._executor.timeouts.reset_s
-        results, errors = self.guarded(lambda: self._executor.try_run(EnvRange.reset, arguments, timeout_s))
+        results, errors = self.guarded(lambda: answers(EnvRange.reset, arguments, timeout_s))
         for host, error in errors.items():
             if host not in self._executor.lost:
                 if isinstance(error, WorkerDied):
@@ -124,3 +161,15 @@ class HostCalls:
         """Nobody will be given what is under way."""
         self._failures.steps_discarded += sum(len(ids) for ids in self._state.sent.values())
         self._state.sent = {}
+
+
+def _merged(by_env: Mapping[int, Infos], rows: Array) -> Infos:
+    merged: Infos = {}
+    for row, env_id in enumerate(rows.tolist()):
+        if env_id in by_env:
+            try:
+                add_info(merged, by_env[env_id], row, len(rows))
+            except Exception as error:
+                failure = RemoteError.of(error, env_id)
+                raise EnvFailed("has an info that does not fit the others'", None, [failure]) from error
+    return merged

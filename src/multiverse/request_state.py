@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from multiverse.contracts.errors import ClosedError, MultiverseError, RequestPending, WorkerDied
+from multiverse.contracts.errors import ClosedError, MultiverseError, ReplyTimeout, RequestPending, WorkerDied
 from multiverse.contracts.views import Array
 from multiverse.executors.hosts import Host
 
@@ -68,7 +68,7 @@ class RequestState:
 
     def give_up(self, error: BaseException) -> None:
         """A lost worker's envs cannot be brought back: only close() is left."""
-        if isinstance(error, WorkerDied):
+        if isinstance(error, WorkerDied | ReplyTimeout):
             error = error.with_hint("close() this vector env and make a new one")
         elif not isinstance(error, MultiverseError):
             error = RequestPending("interrupted while a lost worker was being replaced: close() and make a new one")

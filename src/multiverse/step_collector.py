@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,7 @@ class StepCollector:
         views = executor.views
         self._executor, self._failures, self._with_infos = executor, executor.failures, with_infos
         self._all = np.arange(views.layout.num_envs)
+        self.lost_unsent: list[int] = []  # envs lost with a worker in a step that was not theirs
         self._columns = InfoReader(views, [slice(h.env_ids.start, h.env_ids.stop) for h in executor.hosts])
         self._terminated, self._truncated = views[(group.name, ENDED)]
         self._final_row = (
@@ -61,9 +63,30 @@ class StepCollector:
             raise EnvFailed("has an info that does not fit the others'", None, [RemoteError.of(error)]) from error
         rows = ids if ids is not None else self._all
         self._add_lost(infos, rows, {host: what for host, what in lost.items() if host in hosts})
+        self.lost_unsent = [i for host in lost for i in host.env_ids if ids is not None and i not in ids]
         if self._final_row is not None and (flags & FINALS or lost):
             self._add_finals(infos, rows, final)
         return infos
+
+    def collect_each(self, hosts: Sequence[Host], flags: int) -> tuple[list[Infos], dict[int, Infos]]:
+        """The same of all envs, unmerged: each env's info, and by env id the last one of an episode that ended.
+
+        For vector envs without restarts: nothing is ever lost and gone on without.
+        """
+        told = self._executor.extras_of(hosts) if flags & EXTRAS else []
+        left: dict[int, Infos] = {}
+        final: dict[int, Infos] = {}
+        for host, extras in told:
+            self.learn_from(host, extras)
+            left.update(extras.infos)
+            final.update(extras.final_infos)
+        self._raise_for_failures(told)
+        return self._columns.each_env([bool(h.flags() & WROTE_INFOS) for h in hosts], left), final
+
+    def final_observation(self, env_id: int) -> Any:
+        """same_step: a copy of the last observation of the episode that this env's last step ended."""
+        assert self._final_row is not None
+        return self._final_row(env_id)
 
     def _raise_for_failures(self, told: Sequence[tuple[Host, Extras]]) -> None:
         failed = [(host, extras) for host, extras in told if extras.failures]

@@ -274,6 +274,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 raise
         batch = self._batch(ids, infos)
         self._settle(done)
+        if self._collector.lost_unsent:  # their episodes are gone too, and there is no row to say it in
+            self._state.require_reset(self._collector.lost_unsent)
+            self._collector.lost_unsent = []
         self._failures.steps_used += len(ids)
         self._collector.remember(ids)
         return batch
@@ -329,13 +332,13 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         In the last case what it asked for can still be received, by `receive` and nobody else.
         """
         executor = self._executor
-        if isinstance(error, EnvFailed):
+        if isinstance(error, WorkerDied) or executor.broken:
+            self._count_lost_step()
+            self._state.give_up(error)
+        elif isinstance(error, EnvFailed):
             executor.settle(executor.hosts)
             self._count_lost_step()
             self._state.require_reset(error.env_ids)
-        elif isinstance(error, WorkerDied) or executor.broken:
-            self._count_lost_step()
-            self._state.give_up(error)
         elif executor.complete_step(number_before):
             self._failures.steps_sent += self.num_envs
             self._state.send({host: np.array(host.env_ids) for host in executor.hosts})

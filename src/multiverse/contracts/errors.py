@@ -15,6 +15,17 @@ from typing import Any
 class MultiverseError(Exception):
     """The root: `except mv.MultiverseError` catches whatever multiverse itself has to say."""
 
+    def __reduce__(self) -> Any:
+        """It travels as what it is, not by calling its constructor with its message."""
+        return _rebuilt, (type(self), self.args, self.__dict__)
+
+
+def _rebuilt(kind: type[MultiverseError], arguments: tuple[Any, ...], state: dict[str, Any]) -> MultiverseError:
+    error = kind.__new__(kind, *arguments)
+    error.args = arguments
+    error.__dict__.update(state)
+    return error
+
 
 class InvalidRequest(MultiverseError, ValueError):
     """The caller asked for something that cannot be done; nothing was sent, the object works on as before."""
@@ -30,6 +41,10 @@ class PreflightError(MultiverseError, RuntimeError):
 
 class SpacesDiffer(MultiverseError, RuntimeError):
     """The envs of one vector env must have equal spaces, and these do not."""
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        self.kind = kind  # "observation_space" or "action_space"
+        super().__init__(message)
 
 
 class RequestPending(MultiverseError, RuntimeError):
@@ -56,17 +71,26 @@ class ReplyTimeout(MultiverseError, TimeoutError):
         state: str,
         stack: str,
         rss_bytes: int | None = None,
+        hint: str = "",
     ) -> None:
         self.worker, self.env_ids, self.command = worker, env_ids, command
         self.waited_s, self.stack, self.rss_bytes = waited_s, stack, rss_bytes
         self.cause = f"has not answered for {waited_s:g} s in {command}; {state}"
         longer = "longer waits: reply_timeout_s= and reset_timeout_s= (None: for ever)"
-        self.hint = f"Its reply can still be received: receive() again, or reset() or close(); {longer}"
+        self.hint = hint or f"Its reply can still be received: receive() again, or reset() or close(); {longer}"
         if command == "start":
-            self.hint = f"Nothing was started; building envs gets the time of a reset; {longer}"
+            self.hint = f"Building envs gets the time of a reset; {longer}"
+        elif command not in ("step", "reset") and not hint:
+            self.hint = f"reset() or close() is what can be done now; {longer}"
+        self._state = state
         held = f", holding {in_bytes(rss_bytes)}" if rss_bytes is not None else ""
         told = f"\n\nWhat it was doing:\n{stack}" if stack else ""
         super().__init__(f"worker {worker} (envs {describe_ids(env_ids)}) {self.cause}{held}. {self.hint}{told}")
+
+    def with_hint(self, hint: str) -> ReplyTimeout:
+        """The same, with another next move."""
+        told = (self.waited_s, self._state, self.stack, self.rss_bytes)
+        return ReplyTimeout(self.worker, self.env_ids, self.command, *told, hint)
 
 
 class ClosedError(MultiverseError, RuntimeError):
@@ -118,6 +142,7 @@ class RemoteError:
     traceback: str
     env_id: int | None = None
     circumstances: Circumstances = _UNKNOWN
+    module: str = ""  # that the exception's class is of
 
     @property
     def seed(self) -> int | None:
@@ -158,7 +183,7 @@ class RemoteError:
         trace = ""  # one that was never raised has no place to show
         if error.__traceback__ is not None:
             trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        return cls(type(error).__qualname__, message, trace, env_id)
+        return cls(type(error).__qualname__, message, trace, env_id, module=type(error).__module__)
 
     def __str__(self) -> str:
         return f"{self.type_name}: {self.message}" if self.message else self.type_name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 import operator
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ def whole_number(name: str, value: Any) -> int:
         raise InvalidRequest(f"{name}={value!r}: expected a whole number") from None
 
 
+LONGEST_S = 1e7
+"""No deadline is further away than some months: the system's calls would not take it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Timeouts:
     """How long a worker may take before that is an error; None waits for ever."""
@@ -40,7 +45,11 @@ class Timeouts:
             if value is None and name != "close_s":
                 continue
             number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-            if not (number and value > 0):
+            if number and value > LONGEST_S:
+                if name == "close_s" or not math.isinf(value):
+                    raise InvalidRequest(f"{name[:-2]}_timeout_s={value!r}: at most {LONGEST_S:g} seconds")
+                object.__setattr__(self, name, None)  # for ever, in other words
+            elif not (number and value > 0):
                 unless = "" if name == "close_s" else ", or None for no limit"
                 raise InvalidRequest(f"{name[:-2]}_timeout_s={value!r}: more than 0 seconds{unless}")
 

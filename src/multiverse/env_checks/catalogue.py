@@ -151,9 +151,8 @@ CATALOGUE: dict[str, Entry] = {
         "return float(reward); a vector of rewards belongs into info.",
     ),
     "reward-array": Entry(
-        "warning",
-        "float() takes it today; numpy refuses arrays with dimensions from some version on, and other loops batch it "
-        "to a wrong shape.",
+        "error",
+        "make_vec refuses it: an array with dimensions is no number; other loops batch it to a wrong shape.",
         "return float(reward).",
     ),
     "reward-not-finite": Entry(

@@ -51,6 +51,7 @@ def start(
     *,
     policy: FailurePolicy = DEFAULT_POLICY,
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    bounds_may_differ: bool = False,
 ) -> Started: ...
 
 
@@ -64,6 +65,7 @@ def start(
     *,
     policy: FailurePolicy = DEFAULT_POLICY,
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    bounds_may_differ: bool = False,
     patience_s: float,
 ) -> Started | None: ...
 
@@ -77,9 +79,13 @@ def start(
     *,
     policy: FailurePolicy = DEFAULT_POLICY,
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    bounds_may_differ: bool = False,
     patience_s: float | None = None,
 ) -> Started | None:
-    """Everything running and bound, or None if building the envs outlasts `patience_s`; nothing is left behind then."""
+    """Everything running and bound, or None if building the envs outlasts `patience_s`; nothing is left behind then.
+
+    `bounds_may_differ`: observation spaces need equal shapes and dtypes only; the description is env 0's.
+    """
     local_share = plan.executor in ("serial", "hybrid")
     shares = ranges(len(recipes), plan.workers + local_share)
     assignments = [
@@ -88,6 +94,7 @@ def start(
             RangeConfig(ids, autoreset, with_infos, reset_plan, policy),
             [recipes[i] for i in ids],
             plan.waiting,
+            bounds_may_differ,
         )
         for worker, ids in enumerate(shares)
     ]
@@ -170,7 +177,7 @@ class _Start:
             if waiting and time.monotonic() > report_at:
                 log.warning("starting: %d of %d workers ready", len(self.workers) - len(waiting), len(self.workers))
                 report_at += PROGRESS_AFTER_S
-        own = [self.local.described()] if self.local else []
+        own = [self.local.described(self.own.bounds_may_differ)] if self.local and self.own else []
         return own + [words[w.worker] for w in self.workers]
 
     def _check_patience(self, worker: WorkerHost) -> None:
@@ -187,10 +194,12 @@ class _Start:
         shares = [*([self.own] if self.own else []), *self.assignments]
         for share, word in zip(shares, words):
             ids = share.config.env_ids
-            difference = difference_between(first, word.first)
+            difference = difference_between(first, word.first, share.bounds_may_differ)
             found = {ids.start: difference} if difference else word.differences
             for env_id, text in found.items():
-                raise SpacesDiffer(f"env {env_id} has {text} (env 0's); the envs of one batch must have equal spaces")
+                kind = text.partition(" ")[0]
+                told = f"env {env_id} has {text} (env 0's); the envs of one batch must have equal spaces"
+                raise SpacesDiffer(told, kind)
         return first
 
     def _lay_out(self, layout: Layout) -> Views:

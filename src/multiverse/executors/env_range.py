@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from multiverse.contracts.env import Env
-from multiverse.contracts.errors import BadValue, InEnv, RemoteError
+from multiverse.contracts.errors import BadValue, InEnv, RemoteError, in_words
 from multiverse.contracts.failures import BAD_VALUE, DEFAULT_POLICY, RESTARTED, FailurePolicy, RestartIntensity
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.layout import (
@@ -120,12 +120,11 @@ class EnvRange:
                         ended_now.append(i)
                         if self._finals:
                             info = self._end_and_begin(i, info)
+                if info and with_infos:
+                    self._write_info(i, info)
             except Exception as error:
                 if self._cut_after(i, error, action):
                     ended_now.append(i)
-                continue
-            if info and with_infos:
-                self._write_info(i, info)
         if self._guard is not None and self._guard.look():
             ended_now += self._look_closer(chosen, actions, begun=ended_now if self._finals else resets)
         if only_some:
@@ -169,7 +168,8 @@ class EnvRange:
             for i in chosen:
                 guard.clip(i)
             return []
-        bad: dict[int, Exception] = dict(guard.bad_rows(chosen))
+        failed = {failure.env_id for failure in self._extras.failures}
+        bad: dict[int, Exception] = dict(guard.bad_rows(i for i in chosen if self.config.env_ids[i] not in failed))
         bad.update({i: InEnv(self.config.env_ids[i], bad[i]) for i in begun if i in bad})
         cut = [i for i, action in zip(chosen, actions) if i in bad and self._cut_after(i, bad[i], action)]
         for i in guard.rows_outside():
@@ -215,7 +215,6 @@ class EnvRange:
         if not self.config.policy.restarts or self._last_rows is None:
             self._extras.failures.append(failure)
             return False
-        self._extras.restarts[env_id] = failure
         if not self._intensity.allows(failure) or not self._was_reset[i]:
             self._extras.failures.append(self._intensity.first_cause)
             return False
@@ -231,6 +230,7 @@ class EnvRange:
             return False
         self._steps[i] = self.envs[i].step
         self._last_rows.restore(env_id)
+        self._extras.restarts[env_id] = failure
         return True
 
     def _cut_episode(self, i: int, marker: str) -> None:
@@ -238,12 +238,15 @@ class EnvRange:
         env_id = self.config.env_ids[i]
         self._own.rewards[i] = 0.0
         self._own.ended[:, i] = (False, True)
+        self._own.lengths[i] -= 1.0  # the lost step is none of its episode's
         self._info_writer.forget(i)
         self._extras.infos.pop(env_id, None)
         info: Infos = {}
         if self._finals:
             try:
                 info = self._end_and_begin(i, {})
+                if self._guard is not None:
+                    self._guard.check_start(i)
             except Exception as error:  # the new env cannot even be reset
                 failure = RemoteError.of(error, env_id)
                 self._extras.failures.append(failure.under(self._log.circumstances(i)))
@@ -269,6 +272,8 @@ class EnvRange:
         self._any_over = any(self._over)
 
     def _write_info(self, i: int, info: Infos) -> None:
+        if not isinstance(info, dict):
+            raise BadValue(f"the info is a {type(info).__name__}, not a dict: {in_words(info)}")
         left = self._info_writer.write(i, info)
         if left:
             self._extras.infos[self.config.env_ids[i]] = left
@@ -280,7 +285,7 @@ class EnvRange:
             self._guard.check_end(i)
         for final, current in self._finals:
             final[env_id] = current[env_id]
-        if self.config.with_infos:
+        if info and self.config.with_infos:
             self._extras.final_infos[env_id] = info
         return self._begin_episode(i)
 
@@ -300,6 +305,8 @@ class EnvRange:
         self._log.begin(i, episode, seed, task)
         try:
             info = self.envs[i].reset(seed, options, task)
+            if not isinstance(info, dict):
+                raise BadValue(f"reset's info is a {type(info).__name__}, not a dict: {in_words(info)}")
         except Exception as error:
             raise InEnv(env_id, error) from error
         self._was_reset[i] = True

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from multiverse.contracts.errors import EnvFailed, MultiverseError, RemoteError, WorkerDied
+from multiverse.contracts.errors import EnvFailed, MultiverseError, RemoteError, ReplyTimeout, WorkerDied
 from multiverse.contracts.failures import Failures
 from multiverse.contracts.plan import DEFAULT_TIMEOUTS
 from multiverse.contracts.views import Views
@@ -19,7 +19,7 @@ from multiverse.executors.env_range import EnvRange
 from multiverse.executors.hosts import Host, LocalHost, RunFunction, WorkerHost
 from multiverse.executors.process import ProcessHost, Shared
 from multiverse.executors.step_reply import EXTRAS, Extras
-from multiverse.executors.supervisor import Supervisor
+from multiverse.executors.supervisor import GivenUp, Supervisor
 from multiverse.memory.interrupts import HeldInterrupts
 from multiverse.memory.waiting import Bedroom, Waiting
 
@@ -32,7 +32,10 @@ _live: weakref.WeakSet[Executor] = weakref.WeakSet()
 def _close_live() -> None:
     """At interpreter exit: end the workers of vector envs nobody closed, before the fork server goes."""
     for executor in list(_live):
-        executor.close()
+        try:
+            executor.close()
+        except BaseException:  # Ctrl-C once more, or an env that cannot be closed: nobody is left to be told
+            pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +46,28 @@ class Lost:
     extras: Extras
 
 
+Answers = tuple[dict[Host, Any], dict[Host, MultiverseError]]
+"""Results and errors of a call, by host."""
+
+
+def results_of(answers: Answers) -> dict[Host, Any]:
+    """The results, if there are no errors; else the first of those."""
+    results, errors = answers
+    if errors:
+        raise next(iter(errors.values()))
+    return results
+
+
 class _Death(Exception):
     def __init__(self, worker: WorkerHost) -> None:
         self.worker = worker
+
+
+class _LostAgain(Exception):
+    """A worker that was to replace a lost one is lost itself."""
+
+    def __init__(self, cause: MultiverseError) -> None:
+        self.cause = cause
 
 
 class Executor:
@@ -67,6 +89,7 @@ class Executor:
         self._waiting, self._bedroom = Waiting(waiting), Bedroom()
         self._number = 0
         self._dead: list[WorkerHost] = []
+        self._recovering: list[WorkerHost] = []
         self._late: list[WorkerHost] = []  # have not answered in time, and may yet
         self._owner = os.getpid()
         _live.add(self)
@@ -90,12 +113,21 @@ class Executor:
     # -- lock-step -------------------------------------------------------------------------------------------
     def step_all(self) -> int:
         """Every env one step; the actions are in the block. Returns the hosts' flags; `settle` when they are read."""
+        self.start_step_all()
+        return self.finish_step_all()
+
+    def start_step_all(self) -> None:
+        """The first half: the workers begin, the caller's own share does not yet."""
         self._number = number = self._number + 1
-        flags = 0
         for worker in self._workers:
             worker.post_step(number, False)
         if self._local is not None:
             self._local.post_step(number, False)
+
+    def finish_step_all(self) -> int:
+        """The second half; once more after an interrupt, if that is what it takes."""
+        flags = 0
+        if self._local is not None and not self._local.answered():
             self._local.step_now()
         for worker in self._workers:
             if not worker.answered() and not self._waiting.look(worker.answered):
@@ -125,7 +157,9 @@ class Executor:
         number = self._number
         if number == number_before:
             return False
+        now = time.monotonic()
         for host in self.hosts:
+            host.asked_at = now
             if host.asked < number:
                 host.post_step(number, False)
             elif host.asked == number:
@@ -146,8 +180,10 @@ class Executor:
     def post_step(self, hosts: Mapping[Host, bool]) -> None:
         """Ask hosts to step: all their envs, or (True) only those marked in the block."""
         self._number = number = self._number + 1
+        now = time.monotonic()
         with HeldInterrupts():
             for host, only_some in hosts.items():
+                host.asked_at = now
                 host.post_step(number, only_some)
 
     def wait(self, sizes: Mapping[Host, int], enough_envs: int, deadline: float | None) -> list[Host]:
@@ -164,16 +200,43 @@ class Executor:
         def enough() -> bool:
             return sum(sizes[w] for w in workers if w.answered()) >= missing
 
-        if not self._waiting.look(enough):
-            patience_s = self.timeouts.reply_s
-            ours = None if patience_s is None else time.monotonic() + patience_s
-            first = min((d for d in (deadline, ours) if d is not None), default=None)
-            self._sleep_until(enough, workers, first)
-            if not enough():
-                if first == deadline:
-                    return []
-                self._recover_hung(workers, patience_s)
+        if not self._waiting.look(enough) and not self._sleep_with_patience(enough, workers, deadline):
+            return []
+        unanswered = [w for w in workers if not w.answered()]
+        if unanswered:  # the others need not be waited for, but what has become of them must be said
+            self._bedroom.look_around()
+            self._recover_dead(unanswered)
+            self._recover_overdue(unanswered)
         return [h for h in sizes if h.answered()]
+
+    def _sleep_with_patience(
+        self, enough: Callable[[], bool], workers: Sequence[WorkerHost], deadline: float | None
+    ) -> bool:
+        """Sleep until enough; False if the caller's deadline passed first. Who takes too long, counted from when it was
+        asked, is replaced or raised."""
+        patience_s = self.timeouts.reply_s
+        while not enough():
+            due = [w.asked_at + patience_s for w in workers if patience_s is not None and not w.answered()]
+            first = min([*due, *([] if deadline is None else [deadline])], default=None)
+            self._sleep_until(enough, workers, first)
+            now = time.monotonic()
+            if first is not None and now > first + WAS_STOPPED_S:
+                for worker in workers:  # we ourselves were stopped (Ctrl-Z): they get their time after all
+                    worker.asked_at = now
+            self._recover_overdue(workers)
+            if deadline is not None and now >= deadline and not enough():
+                return False
+        return True
+
+    def _recover_dead(self, workers: Sequence[WorkerHost]) -> None:
+        for worker in workers:
+            if not worker.answered() and (worker.unreachable or worker in self._dead):
+                self._recover(worker, worker.died())
+
+    def _recover_overdue(self, workers: Sequence[WorkerHost]) -> None:
+        patience_s, now = self.timeouts.reply_s, time.monotonic()
+        if patience_s is not None:
+            self._recover_hung([w for w in workers if now >= w.asked_at + patience_s], patience_s)
 
     def _sleep_until(self, enough: Callable[[], bool], workers: Sequence[WorkerHost], deadline: float | None) -> None:
         """Sleep over doorbells and signs of death, until enough or the deadline; the dead are replaced or raised."""
@@ -188,7 +251,8 @@ class Executor:
                 self._bedroom.sleep_until(enough, deadline, raise_for_the_dead)
                 return
             except _Death as death:
-                self._recover(death.worker, death.worker.died())
+                worker = death.worker
+            self._recover(worker, worker.died())  # out here: its error must not tell of ours
 
     def _sleep_for(self, workers: Sequence[WorkerHost], timeout_s: float | None) -> None:
         """Sleep until all of `workers` have answered; one that does not in time is replaced or raised."""
@@ -207,33 +271,55 @@ class Executor:
         for worker in workers:
             if not worker.answered():
                 self.failures.timeouts += 1
+                worker.asked_at = time.monotonic()  # told; it is given as much time again
                 if worker not in self._late:
                     self._late.append(worker)
                 self._recover(worker, worker.hung(timeout_s or 0.0))
-                self._late.remove(worker)  # replaced: its answer will never come
 
     def _recover(self, worker: WorkerHost, cause: MultiverseError) -> None:
         """Replace a lost worker; without a supervisor, or past what it allows, the cause is raised."""
         if self.supervisor is None or not isinstance(worker, ProcessHost):
             raise cause
+        if worker in self._recovering:
+            raise _LostAgain(cause)
         self.broken = True  # until it is whole again
         begin = worker.was_stepping and self.views.layout.with_final_observations  # same_step shows the next episode
-        self._bedroom.remove(worker.mailbox.reply_bell.wait_fd)
-        self._bedroom.remove(worker.life.sentinel)
-        self.supervisor.replace(worker, cause, self.views, self.timeouts.reset_s)
-        if worker in self._dead:
-            self._dead.remove(worker)
-        self._watch(worker)
+        extras = self._replaced(worker, cause, begin)
+        self._late = [late for late in self._late if late is not worker]  # its answer will never come
         self.failures.worker_restarts += 1
+        self.keep_objects(worker, extras)
+        self.lost[worker] = Lost(cause, extras)
+        self.broken = False
+
+    def _replaced(self, worker: ProcessHost, cause: MultiverseError, begin: bool) -> Extras:
+        """Try until a new worker has taken over, or the supervisor has had enough of it."""
+        assert self.supervisor is not None
+        self._recovering.append(worker)
+        try:
+            while True:
+                self._bedroom.remove(worker.mailbox.reply_bell.wait_fd)
+                self._bedroom.remove(worker.life.sentinel)
+                try:
+                    self.supervisor.replace(worker, cause, self.views, self.timeouts.reset_s)
+                    self._dead = [dead for dead in self._dead if dead is not worker]
+                    self._watch(worker)
+                    return self._taken_over(worker, begin)
+                except _LostAgain as again:
+                    cause = again.cause
+                except (WorkerDied, EnvFailed, ReplyTimeout) as again:  # it could not even be built, or reset
+                    cause = again
+        except GivenUp as end:
+            raise end.cause from None
+        finally:
+            self._recovering.remove(worker)
+
+    def _taken_over(self, worker: ProcessHost, begin: bool) -> Extras:
         prepared = worker.prepare(EnvRange.take_over, (begin,))
         self._number += 1
         worker.post_run(self._number, EnvRange.take_over, prepared)
         self._sleep_for([worker], self.timeouts.reset_s)
-        if worker not in self.lost:  # or it was lost once more, and another has taken over meanwhile
-            extras = worker.finish_run()
-            self.keep_objects(worker, extras)
-            self.lost[worker] = Lost(cause, extras)
-        self.broken = False
+        extras: Extras = worker.finish_run()
+        return extras
 
     def take_lost(self) -> dict[Host, Lost]:
         """Workers that were replaced since the last call: what they had been asked for is lost."""
@@ -245,21 +331,29 @@ class Executor:
         self, function: RunFunction, arguments: Mapping[Host, tuple[Any, ...]], timeout_s: float | None = None
     ) -> dict[Host, Any]:
         """function(env_range, *arguments) on each host named, side by side; errors are raised when all are done."""
-        results, errors = self.try_run(function, arguments, timeout_s)
-        if errors:
-            raise next(iter(errors.values()))
-        return results
+        return results_of(self.try_run(function, arguments, timeout_s))
 
     def try_run(
         self, function: RunFunction, arguments: Mapping[Host, tuple[Any, ...]], timeout_s: float | None
-    ) -> tuple[dict[Host, Any], dict[Host, MultiverseError]]:
+    ) -> Answers:
         """The same, with results and errors by host. A host that was lost on the way is in `lost` too."""
+        self.start_run(function, arguments)
+        return self.finish_run(function, arguments, timeout_s)
+
+    def start_run(self, function: RunFunction, arguments: Mapping[Host, tuple[Any, ...]]) -> None:
+        """Ask the workers named and come back at once; `wait` says when they are done, `finish_run` has the answers."""
         workers = [h for h in arguments if isinstance(h, WorkerHost)]
         prepared = {worker: worker.prepare(function, arguments[worker]) for worker in workers}
         self._number = number = self._number + 1
         with HeldInterrupts():
             for worker in workers:
                 worker.post_run(number, function, prepared[worker])
+
+    def finish_run(
+        self, function: RunFunction, arguments: Mapping[Host, tuple[Any, ...]], timeout_s: float | None
+    ) -> Answers:
+        """The answers to `start_run`, with which the caller's own share is done here."""
+        workers = [h for h in arguments if isinstance(h, WorkerHost)]
         results: dict[Host, Any] = {}
         errors: dict[Host, MultiverseError] = {}
         for host in arguments:

@@ -46,6 +46,7 @@ class LocalHost:
         self.env_ids = envs.config.env_ids
         self._envs = envs
         self.asked = self.collected = 0
+        self.asked_at = 0.0  # of `time.monotonic`, for a step that is received
         self._begun = self._done = 0  # differ only if an interrupt hit in the middle of a step
         self._only_some = False
         self._flags = 0
@@ -55,8 +56,8 @@ class LocalHost:
     def pending(self) -> bool:
         return self.asked != self.collected
 
-    def described(self) -> Described:
-        return describe(self._envs)
+    def described(self, bounds_may_differ: bool = False) -> Described:
+        return describe(self._envs, bounds_may_differ)
 
     def bind(self, views: Views) -> None:
         self._envs.bind(views)
@@ -117,6 +118,7 @@ class WorkerHost:
     def __init__(self, worker: int, env_ids: range, link: Link, life: Life) -> None:
         self.worker, self.env_ids, self.link, self.life = worker, env_ids, link, life
         self.asked = self.collected = 0
+        self.asked_at = 0.0  # of `time.monotonic`, for a step that is received
         self._command = 0
         self._function = "start"
         self._closing = 0

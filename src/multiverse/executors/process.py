@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
+import socket
 import time
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any
 
 import cloudpickle
 import psutil
@@ -133,7 +135,7 @@ def pickled(assignments: Sequence[Assignment]) -> list[bytes]:
 def start_process(
     assignment: Assignment, data: bytes, method: StartMethod, shared: Shared, surroundings: Surroundings
 ) -> ProcessHost:
-    ours, theirs = multiprocessing.Pipe(duplex=True)
+    ours, theirs = _connected()
     bells = new_doorbell(), new_doorbell()
     fds = [theirs.fileno(), shared.block.fd, shared.black_box.fd, *bells[0].fds, *bells[1].fds]
 
@@ -158,6 +160,12 @@ def start_process(
             host.kill()
             raise died from error
     return host
+
+
+def _connected() -> tuple[Connection[Any, Any], Connection[Any, Any]]:
+    """Both ends of a link. As `multiprocessing.Pipe` makes them, and yet ours, whatever a program does to that."""
+    ours, theirs = socket.socketpair()
+    return Connection(ours.detach()), Connection(theirs.detach())
 
 
 def _signal_name(number: int) -> str:

@@ -34,7 +34,10 @@ class Extras:
         self.restarts = {env_id: failure.in_text() for env_id, failure in self.restarts.items()}
         for infos in (self.infos, self.final_infos):
             for env_id, info in infos.items():
-                infos[env_id] = {key: self._in_words(env_id, key, info[key], why_not, told) for key in info}
+                infos[env_id] = {
+                    in_words(key) if why_not(key) else key: self._in_words(env_id, key, info[key], why_not, told)
+                    for key in info
+                }
 
     def _in_words(self, env_id: int, key: str, value: Any, why_not: Callable[[Any], str], told: set[str]) -> Any:
         reason = why_not(value)

@@ -14,7 +14,6 @@ from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import (
     EnvFailed,
     MultiverseError,
-    PreflightError,
     RemoteError,
     SpacesDiffer,
     WorkerDied,
@@ -27,6 +26,13 @@ from multiverse.executors.worker_loop import Assignment, Described, Surroundings
 
 log = logging.getLogger("multiverse")
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.05, 1.0
+
+
+class GivenUp(Exception):
+    """It happens too often. `cause`: what began it."""
+
+    def __init__(self, cause: MultiverseError) -> None:
+        self.cause = cause
 
 
 class Supervisor:
@@ -47,7 +53,12 @@ class Supervisor:
         """Put a new process behind `host`, bound to the same rows; raises the first cause if it happens too often."""
         intensity = self._intensity[host.worker]
         if not intensity.allows(cause):
-            raise intensity.first_cause
+            first = intensity.first_cause
+            first.add_note(
+                f"multiverse: given up: failure {intensity.recent} of worker {host.worker} within a minute, and "
+                f"restarts_per_minute={intensity.limit}; the last one was: {_one_line(cause)}"
+            )
+            raise GivenUp(first)
         log.warning("%s: restart %d of at most %d a minute", _one_line(cause), intensity.recent, intensity.limit)
         # A machine out of memory needs a moment.
         time.sleep(min(FIRST_BACKOFF_S * 2 ** (intensity.recent - 1), LONGEST_BACKOFF_S))
@@ -65,7 +76,7 @@ class Supervisor:
     def _check(self, new: ProcessHost, build_timeout_s: float | None) -> None:
         """Its envs are what they were."""
         if build_timeout_s is not None and not new.link.poll(build_timeout_s):
-            raise PreflightError(f"worker {new.worker}, started anew, has not built its envs in {build_timeout_s:g} s")
+            raise new.hung(build_timeout_s)
         word = new.first_word()
         if isinstance(word, RemoteError):
             raise EnvFailed("could not be built anew", new.worker, [word])

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
+from gymnasium import spaces
+from gymnasium.spaces.utils import is_space_dtype_shape_equiv
+
 from multiverse.adapters.env_source import Recipe
 from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import RemoteError
@@ -62,6 +65,7 @@ class Assignment:
     config: RangeConfig
     recipes: list[Recipe]
     waiting: Literal["auto", "spin", "park"]
+    bounds_may_differ: bool = False  # of the envs' observation spaces: shapes and dtypes decide what a batch can hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,7 @@ def work(assignment: Assignment, link: Link, connect: Callable[[Any], Connected]
     _give_classes_their_place(envs)
     failures: list[RemoteError] = []
     try:
-        link.send_packed(_packed(link, describe(envs)), 0)
+        link.send_packed(_packed(link, describe(envs, assignment.bounds_may_differ)), 0)
         views, mailbox, replacing = connect(link.receive()[1])
         envs.bind(views, replacing)
         mailbox.add_to(bedroom)
@@ -158,17 +162,17 @@ def _give_classes_their_place(envs: EnvRange) -> None:
                 setattr(main_module, cls.__name__, cls)
 
 
-def describe(envs: EnvRange) -> Described:
+def describe(envs: EnvRange, bounds_may_differ: bool = False) -> Described:
     first = envs.envs[0].description
     differences = {
         env_id: difference
         for env_id, env in zip(envs.config.env_ids, envs.envs)
-        if (difference := difference_between(first, env.description))
+        if (difference := difference_between(first, env.description, bounds_may_differ))
     }
     return Described(first, differences)
 
 
-def difference_between(one: EnvDescription, other: EnvDescription) -> str:
+def difference_between(one: EnvDescription, other: EnvDescription, bounds_may_differ: bool = False) -> str:
     """In which space two envs differ, in words; '' when a batch can hold both."""
     if len(one.groups) != len(other.groups):
         return f"{len(other.groups)} groups of agents instead of {len(one.groups)}"
@@ -177,8 +181,18 @@ def difference_between(one: EnvDescription, other: EnvDescription) -> str:
             return f"agents {b.agents} instead of {a.agents}"
         for kind in ("observation_space", "action_space"):
             if getattr(a, kind) != getattr(b, kind):
+                if kind == "observation_space" and bounds_may_differ and alike(getattr(a, kind), getattr(b, kind)):
+                    continue
                 return f"{kind} {getattr(b, kind)} instead of {getattr(a, kind)}"
     return ""
+
+
+def alike(one: spaces.Space[Any], other: spaces.Space[Any]) -> bool:
+    """Whether the same rows hold values of both: equal shapes and dtypes, whatever the bounds."""
+    try:
+        return is_space_dtype_shape_equiv(one, other)
+    except (NotImplementedError, TypeError):  # a space of the user's own, of which only `==` is known
+        return one == other
 
 
 def serve(envs: EnvRange, link: Link, mailbox: WorkerMailbox, waiting: Waiting, bedroom: Bedroom) -> None:

@@ -7,6 +7,7 @@ equal, and then a step's infos of all envs are one copy. Anything else an info h
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -59,7 +60,7 @@ class InfoWriter:
         left: Infos | None = None
         for key, value in info.items():
             column = self._columns.get((key, type(value)))
-            if column is None and type(value) in _NUMERIC and key != "final_obs":
+            if column is None and type(value) in _NUMERIC and type(key) is str and key != "final_obs":
                 column = self._new_column(key, type(value))
             if column is not None:
                 try:
@@ -131,6 +132,15 @@ class InfoReader:
         """Infos of some envs, rows in the order of `env_ids`."""
         return self._merged(env_ids.tolist(), self._env_infos(wrote, left))
 
+    def each_env(self, wrote: Sequence[bool], left: dict[int, Infos]) -> list[Infos]:
+        """Infos of all envs, unmerged: a dict of its own for each env, whatever it said."""
+        keys = [key for key, _ in self._tables[0]]
+        if keys and self._uniform and all(wrote) and not left and self._masks[: len(keys)].all():
+            columns = [_listed(column, kind) for column, (_, kind) in zip(self._values, self._tables[0])]
+            return [dict(zip(keys, values)) for values in zip(*columns)]
+        by_env = self._env_infos(wrote, left)
+        return [by_env.get(env_id) or {} for env_id in range(self._values.shape[1])]
+
     def _from_columns(self) -> Infos:
         table = self._tables[0]
         values, masks = self._values[: len(table)].copy(), self._masks[: len(table)].copy()
@@ -175,3 +185,9 @@ def _typed(column: Array, kind: type) -> Array:
     if kind in _INTEGRAL:
         column = column.view(np.int64)
     return column if column.dtype == np.dtype(kind) else column.astype(kind)
+
+
+def _listed(column: Array, kind: type) -> list[Any]:
+    """Each value as what it was: Python's own numbers, or numpy's scalars."""
+    typed = _typed(column, kind)
+    return typed.tolist() if kind in (float, int, bool) else list(typed)

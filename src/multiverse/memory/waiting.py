@@ -113,6 +113,10 @@ class Bedroom:
             for say in self._say_asleep.values():
                 say(False)
 
+    def look_around(self) -> None:
+        """Hear of deaths without sleeping."""
+        self._doze(0.0)
+
     def _doze(self, seconds: float) -> bool:
         """Sleep until something happens; False if only the time passed."""
         events = self._poll.poll(None if seconds == math.inf else seconds * 1e3)

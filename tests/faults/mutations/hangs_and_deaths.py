@@ -6,6 +6,7 @@ from tests.faults.mutations.guard import Guard
 
 DEATHS = "tests/faults/test_deaths.py"
 TIMEOUTS = "tests/faults/test_timeouts.py"
+LOST_AGAIN = "tests/faults/test_lost_again.py"
 ACCOUNTS = "tests/faults/test_accounts.py"
 
 GUARDS = (
@@ -122,13 +123,39 @@ GUARDS = (
         "a-hung-worker-is-replaced",
         ("A4", "A5"),
         "executors/executor.py",
-        "        self.supervisor.replace(worker, cause, self.views, self.timeouts.reset_s)\n",
-        "        if isinstance(cause, TimeoutError):\n            raise cause\n"
-        "        self.supervisor.replace(worker, cause, self.views, self.timeouts.reset_s)\n",
+        "        begin = worker.was_stepping and",
+        "        if isinstance(cause, TimeoutError):\n            raise cause\n        begin = worker.was_stepping and",
         (
             f"{TIMEOUTS}::test_with_restart_whatever_hangs_is_killed_from_outside_and_the_others_go_on"
             "[forkserver-hold_the_gil]",
         ),
+    ),
+    Guard(
+        "time-runs-from-when-it-was-asked",
+        ("A4",),
+        "executors/executor.py",
+        "                host.asked_at = now\n                host.post_step(number, only_some)\n",
+        "                host.asked_at = now + 1e6\n                host.post_step(number, only_some)\n",
+        (f"{LOST_AGAIN}::test_a_worker_that_hangs_is_noticed_while_others_are_received[restart-forkserver]",),
+    ),
+    Guard(
+        "a-replacement-may-fail-too",
+        ("A1", "A7"),
+        "executors/executor.py",
+        "                except (WorkerDied, EnvFailed, ReplyTimeout) as again:",
+        "                except ZeroDivisionError as again:",
+        (
+            f"{LOST_AGAIN}::test_a_replacement_that_fails_in_its_turn_is_replaced_too"
+            "[constructor raise-next_step-forkserver]",
+        ),
+    ),
+    Guard(
+        "envs-lost-unasked-must-be-reset",
+        ("A1", "B4"),
+        "vector_env.py",
+        "            self._state.require_reset(self._collector.lost_unsent)\n",
+        "            pass\n",
+        (f"{LOST_AGAIN}::test_envs_lost_in_a_step_that_was_not_theirs_must_be_reset[next_step]",),
     ),
     Guard(
         "replies-have-numbers",

@@ -53,9 +53,20 @@ GUARDS = (
         "first-observations-are-looked-at",
         ("B1",),
         "executors/env_range.py",
-        "            self._guard.check_start(i)\n",
-        "            pass\n",
+        "            self._guard.check_start(i)\n        return info\n",
+        "            pass\n        return info\n",
         (f"{VALUES}::test_the_observation_of_a_reset_is_looked_at_too[forkserver]",),
+    ),
+    Guard(
+        "the-observation-after-a-cut-is-looked-at",
+        ("B1",),
+        "executors/env_range.py",
+        "                    self._guard.check_start(i)\n",
+        "                    pass\n",
+        (
+            "tests/faults/test_lost_again.py::"
+            "test_a_bad_first_observation_after_a_truncated_episode_is_not_delivered[forkserver]",
+        ),
     ),
     Guard(
         "no-broadcasting",
