@@ -1,0 +1,177 @@
+"""Our vector env as drop-ins drive it: resets and calls in two halves, and actions as they were given."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector.utils import iterate
+
+from multiverse.contracts.errors import EnvFailed, ReceiveTimeout, RemoteError, WorkerDied
+from multiverse.contracts.infos import Infos
+from multiverse.contracts.layout import ACTIONS, SINGLE_AGENT
+from multiverse.contracts.reset_plan import ResetRequest
+from multiverse.contracts.views import Array
+from multiverse.executors.executor import Executor
+from multiverse.executors.hosts import Host
+from multiverse.host_calls import HostCalls, ResetArguments
+from multiverse.interop.env_side import give_actions
+from multiverse.memory.space_rows import ActionWriter
+from multiverse.vector_env import VectorEnv
+from multiverse.vector_requests import envs_to_reset, reset_requests
+
+
+class Engine(VectorEnv):
+    """Starts resets and calls now and finishes them later, within the caller's deadline or not at all.
+
+    What comes after its deadline goes to nobody: the next whole reset waits for it and forgets it, and until then
+    nothing else can be asked.
+    """
+
+    refuses_ended = True
+    """Without autoreset, whether an env whose episode is over may not be stepped."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._actions = ActionsAsGiven(self.single_action_space, self.action_space, self._executor, self._calls)
+        self._reset: tuple[Array, dict[int, ResetRequest], ResetArguments | None] | None = None
+        self._call: tuple[Callable[..., Any], Mapping[Host, tuple[Any, ...]]] | None = None
+
+    # -- resets ------------------------------------------------------------------------------------------------
+    def start_reset(self, seed: Any, options: Any) -> None:
+        """Check it and ask for it; while an answer that came too late is still awaited, only check it."""
+        self._state.refuse_unusable()
+        ids, options = envs_to_reset(options, None, self.num_envs)
+        requests = reset_requests(ids, seed, options, None, self.num_envs)
+        late = len(ids) == self.num_envs and not self._calls.wait(self._executor.pending, time.monotonic())
+        self._reset = (ids, requests, None if late else self._ask_for_reset(ids, requests))
+
+    def finish_reset(self, timeout_s: float | None) -> tuple[Any, Infos]:
+        """Its observations and infos; `ReceiveTimeout` if they are not there in time."""
+        assert self._reset is not None
+        (ids, requests, arguments), self._reset = self._reset, None
+        deadline = _deadline(timeout_s)
+        if arguments is None:
+            self._wait(self._executor.pending, deadline)
+            arguments = self._ask_for_reset(ids, requests)
+        self._wait(arguments, deadline)
+        infos = self._calls.finish_reset(ids, arguments, self._everyone)
+        return self.observations(), infos
+
+    def _ask_for_reset(self, ids: Array, requests: dict[int, ResetRequest]) -> ResetArguments:
+        self._calls.make_way_for_reset(ids)
+        return self._calls.start_reset(ids, requests)
+
+    # -- calls -------------------------------------------------------------------------------------------------
+    def start_call(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Ask every host for function(env_range, *arguments)."""
+        self._start(dict.fromkeys(self._executor.hosts, arguments), function)
+
+    def start_call_with(self, function: Callable[..., Any], name: str, values: list[Any]) -> None:
+        """Ask for function(env_range, name, those of the values that are for its envs)."""
+        self._start({h: (name, values[h.env_ids.start : h.env_ids.stop]) for h in self._executor.hosts}, function)
+
+    def _start(self, arguments: Mapping[Host, tuple[Any, ...]], function: Callable[..., Any]) -> None:
+        self._state.refuse_unusable()
+        self._calls.start(function, arguments)
+        self._call = (function, arguments)
+
+    def finish_call(self, timeout_s: float | None) -> tuple[Any, ...]:
+        """One result per env; raises what envs raised, all of it."""
+        assert self._call is not None
+        (function, arguments), self._call = self._call, None
+        self._wait(arguments, _deadline(timeout_s))
+        results = self._calls.finish(function, arguments)
+        outcomes = [outcome for host in arguments for outcome in results[host]]
+        failures = [outcome for outcome in outcomes if isinstance(outcome, RemoteError)]
+        if failures:
+            raise EnvFailed("raised in a call", None, failures)
+        return tuple(outcomes)
+
+    def _wait(self, hosts: Any, deadline: float | None) -> None:
+        if not self._calls.wait(hosts, deadline):
+            self._state.cut_call()
+            raise ReceiveTimeout("not all envs have answered in time; whatever they answer now goes to nobody")
+
+    # -- the rest ----------------------------------------------------------------------------------------------
+    def close_when_done(self, timeout_s: float) -> None:
+        """Let what is under way come to its end, then close: both within the time given, or by force."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            self._calls.wait(self._executor.pending, deadline)
+        except WorkerDied:  # it was to end anyway
+            pass
+        self.close(timeout_s=max(0.0, deadline - time.monotonic()))
+
+    def observations(self) -> Any:
+        """The current batch, as `step` hands it out."""
+        return self._batch_reader.all_rows(self.copy)
+
+    def go_on_after_failures(self) -> None:
+        """Envs that raised may be stepped on without a reset."""
+        self._state.must_reset.clear()
+        self._state.refresh()
+
+    @property
+    def step_under_way(self) -> bool:
+        """Whether a step was asked for and not yet received."""
+        return bool(self._state.sent)
+
+    @property
+    def failed_env_ids(self) -> list[int]:
+        """Envs that raised and have not been reset since."""
+        return sorted(self._state.must_reset)
+
+    def _refuse_ended(self, ids: Array) -> None:
+        if self.refuses_ended:
+            over = self._terminated | self._truncated
+            assert not over[ids].any(), f"the episodes of these envs are over, reset them first: {over}"
+
+
+class ActionsAsGiven(ActionWriter):
+    """Puts a batch into the block if the block holds it as it is; else gives each env its part of it."""
+
+    def __init__(
+        self, space: spaces.Space[Any], batch_space: spaces.Space[Any], executor: Executor, calls: HostCalls
+    ) -> None:
+        super().__init__(space, executor.views, (SINGLE_AGENT, ACTIONS))
+        self._batch_space, self._calls, self._failures = batch_space, calls, executor.failures
+        self._hosts = calls.by_host(np.arange(self._rows))
+        self._steps_before_given = -1  # steps sent when actions were last given to the envs
+        self._targets = [self._views.arrays.get((*self._name, *leaf.path)) for leaf in self._leaves]
+
+    def write_all(self, actions: Any) -> None:
+        # A step that was given its actions and never begun (Ctrl-C) has left them there: then they are given anew.
+        if self._steps_before_given != self._failures.steps_sent and self._written(actions):
+            return
+        each = list(iterate(self._batch_space, actions))
+        if len(each) != self._rows:
+            raise ValueError(f"{len(each)} actions for {self._rows} envs")
+        self._steps_before_given = self._failures.steps_sent
+        self._calls.run(give_actions, {host: ([each[i] for i in where],) for host, where in self._hosts.items()})
+
+    def _written(self, actions: Any) -> bool:
+        """Put into the block, if each of its arrays holds its part of the batch exactly as it is."""
+        try:
+            parts = [self._part(actions, leaf.path) for leaf in self._leaves]
+        except ValueError:  # one is missing: whoever iterates over the batch says it best
+            return False
+        for target, part in zip(self._targets, parts):
+            if target is None or type(part) is not np.ndarray:
+                return False
+            if part.dtype != target.dtype or part.shape != target.shape:
+                return False
+        for target, part in zip(self._targets, parts):
+            cast(Array, target)[...] = part
+        return True
+
+    def write(self, actions: Any, rows: slice | Array, count: int) -> None:
+        """A drop-in always steps all envs."""
+        self.write_all(actions)
+
+
+def _deadline(timeout_s: float | None) -> float | None:
+    return None if timeout_s is None else time.monotonic() + timeout_s

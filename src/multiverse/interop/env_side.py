@@ -1,0 +1,102 @@
+"""Drop-ins, where the envs run: actions exactly as the caller gave them, and calls that tell of every env that failed.
+
+The originals pass each env its part of whatever they are given, and never look at it. Most batches are arrays of the
+action space's own dtype and shape and travel through the block; all others (a float64 batch for a float32 `Box`, a
+list of arrays) are given to the envs before the step that uses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+
+from multiverse.adapters.env_source import Recipe, adapt
+from multiverse.adapters.gymnasium import GymnasiumEnv
+from multiverse.contracts.env import Env, SlotRow
+from multiverse.contracts.errors import RemoteError
+from multiverse.executors.env_range import EnvRange
+
+USE_DIRECTLY = ("reset", "step", "close", "_setattr", "_check_spaces")
+"""What Gymnasium's workers refuse to `call`."""
+
+
+class AsGivenRecipe(Recipe):
+    """Builds an env that takes its actions as they are given."""
+
+    __slots__ = ()
+
+    def build(self) -> Env:
+        env = self.build_foreign()
+        return AsGivenEnv(env) if isinstance(env, gymnasium.Env) else adapt(env)
+
+
+class AsGivenEnv(GymnasiumEnv):
+    """Steps with the action that was given to it, if one was, instead of the one in the block."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self._given: list[Any] = []
+
+    def bind(self, rows: Sequence[SlotRow]) -> None:
+        super().bind(rows)
+        self._step_as_given()
+
+    def _step_as_given(self) -> None:
+        step, given = self.step, self._given
+
+        def step_as_given(action: Any) -> tuple[bool, dict[str, Any]]:
+            return step(given.pop() if given else action)
+
+        self.step = step_as_given
+
+    def give(self, action: Any) -> None:
+        self._given[:] = [action]
+
+    def reset(self, seed: int | None, options: dict[str, Any] | None, task: Any) -> dict[str, Any]:
+        self._given.clear()  # a step that is a reset uses no action
+        return super().reset(seed, options, task)
+
+    def set_attr(self, name: str, value: Any) -> None:
+        super().set_attr(name, value)
+        if name == "step":
+            self._step_as_given()
+
+
+# -- run by the worker loop's generic command ------------------------------------------------------------------
+def give_actions(envs: EnvRange, actions: Sequence[Any]) -> None:
+    """The next step's action of each env of this range."""
+    for env, action in zip(envs.envs, actions):
+        if isinstance(env, AsGivenEnv):
+            env.give(action)
+
+
+def call_each(envs: EnvRange, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """A method of each env called, or an attribute read; the error in place of a result where an env raised."""
+    return _outcomes(envs, lambda env, _: env.call(name, args, kwargs))
+
+
+def call_each_but_some(envs: EnvRange, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The same, except for what has a method of its own in the vector env."""
+    if name in USE_DIRECTLY:
+        refusal = ValueError(f"Trying to call function `{name}` with `call`, use `{name}` directly instead.")
+        return [RemoteError.of(refusal, env_id) for env_id in envs.config.env_ids]
+    return call_each(envs, name, args, kwargs)
+
+
+def set_each(envs: EnvRange, name: str, values: Sequence[Any]) -> list[Any]:
+    """An attribute of each env set; the error where an env raised."""
+    outcomes = _outcomes(envs, lambda env, i: env.set_attr(name, values[i]))
+    envs.set_attr((), name, ())  # of no env: looks their steps up anew
+    return outcomes
+
+
+def _outcomes(envs: EnvRange, action: Callable[[Env, int], Any]) -> list[Any]:
+    outcomes: list[Any] = []
+    for i, (env_id, env) in enumerate(zip(envs.config.env_ids, envs.envs)):
+        try:
+            outcomes.append(action(env, i))
+        except Exception as error:
+            outcomes.append(RemoteError.of(error, env_id))
+    return outcomes

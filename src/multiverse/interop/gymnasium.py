@@ -1,0 +1,14 @@
+"""Gymnasium's vector envs with our engine underneath: replace `gymnasium.vector` by this module in the import.
+
+`from multiverse.interop.gymnasium import AsyncVectorEnv, SyncVectorEnv`
+"""
+
+from __future__ import annotations
+
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.async_vector_env import AsyncState
+
+from multiverse.interop.gymnasium_async import AsyncVectorEnv
+from multiverse.interop.gymnasium_sync import SyncVectorEnv
+
+__all__ = ["AsyncState", "AsyncVectorEnv", "AutoresetMode", "SyncVectorEnv"]

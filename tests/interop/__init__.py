@@ -1,0 +1,1 @@
+"""Drop-ins beside the originals."""
