@@ -266,3 +266,16 @@ def test_auto_with_restart_chooses_processes() -> None:
 def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(mv.InvalidRequest, match="on_failure"):
         mv.make_vec("CartPole-v1", 2, on_failure="ignore")  # type: ignore[arg-type]
+
+
+@pytest.mark.fault("A1")
+@pytest.mark.parametrize("config", [FORKSERVER, FORK, SPAWN], ids=str)
+def test_after_one_worker_was_replaced_the_death_of_another_is_seen_as_one(make: Make, config: Configuration) -> None:
+    """And not as a hang: nobody waits for a deadline."""
+    envs = make(Walk, on_failure="restart", reply_timeout_s=10, reset_timeout_s=10)
+    envs.reset(seed=7)
+    for k, worker in enumerate((0, 1, 0, 1)):
+        os.kill(envs.worker_pids[worker], signal.SIGKILL)
+        *_, truncated, _ = envs.step(actions(range(config.num_envs), k))
+        assert truncated[list(config.ranges[worker])].all()
+    assert (envs.failures.worker_restarts, envs.failures.timeouts) == (4, 0)
