@@ -41,7 +41,8 @@ def test_the_message_says_who_what_and_where() -> None:
     failures = [RemoteError.of(raised(ValueError("bad")), i) for i in (2, 4)]
     error = mv.EnvFailed("raised in step", 1, failures, hint="try this")
     text = str(error)
-    assert text.startswith("env 2 raised in step: ValueError: bad (and 1 more: envs [4])\n  env 4: ValueError: bad\ntry this")
+    first = "env 2 raised in step: ValueError: bad (and 1 more: envs [4])"
+    assert text.startswith(f"{first}\n  env 4: ValueError: bad\ntry this")
     assert "Where it ran (worker 1):\nTraceback" in text
     assert error.env_ids == (2, 4)
 
