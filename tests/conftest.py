@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Started in the background of a shell, which has its programs ignore Ctrl-C; those that we start must not.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HANG_AFTER_S = 120
 
