@@ -6,7 +6,7 @@ ENGINE_VENV := .venv-engine
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 ENV ?= CartPole-v1
 
-.PHONY: setup test test-engine lint demo bench clean
+.PHONY: setup test test-engine test-faults test-faults-mutations lint demo bench clean
 
 setup: $(VENV)/.installed
 
@@ -14,7 +14,7 @@ setup: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(PIP_INSTALL) torch==2.13.0
-	$(BIN)/python $(PIP_INSTALL) --editable '.[dev,mujoco,peers]'
+	$(BIN)/python $(PIP_INSTALL) --editable '.[dev,mujoco,pettingzoo,mpe,peers]'
 	touch $@
 
 # The engine by itself, as somebody without torch installs it.
@@ -34,6 +34,14 @@ test-engine: $(ENGINE_VENV)/.installed
 	$(ENGINE_VENV)/bin/python -c "import importlib.util as u; assert u.find_spec('torch') is None"
 	$(ENGINE_VENV)/bin/python -m pytest -q tests/contracts tests/memory tests/executors tests/adapters \
 		tests/contract/test_gymnasium_surface.py tests/contract/test_send_receive.py tests/contract/test_no_main_guard.py
+
+# Every promise of docs/failure_promises.md: in full with forkserver, each test once with fork and with spawn.
+test-faults: setup
+	$(BIN)/python -m pytest -q -p tests.faults.selection -m fault
+
+# Each guard behind those promises switched off in a copy of the source: its tests must fail then. GUARD=name for one.
+test-faults-mutations: setup
+	$(BIN)/python -m tests.faults.mutations $(GUARD)
 
 lint: setup
 	$(BIN)/ruff check .
