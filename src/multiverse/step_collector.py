@@ -95,10 +95,10 @@ class StepCollector:
             self._discard(len(rows))
             for row in rows.tolist():
                 add_info(infos, {**what.extras.infos.get(int(ids[row]), {}), RESTARTED: True}, row, len(ids))
-                if self.last_rows is not None and self._finals is None:
-                    self.last_rows.restore(int(ids[row]))
-                elif self.last_rows is not None:
-                    self.last_rows.restore_as_final(int(ids[row]))
+                if self.last_rows is not None:
+                    self.last_rows.truncate_who_was_there(int(ids[row]))
+                    show = self.last_rows.restore if self._finals is None else self.last_rows.restore_as_final
+                    show(int(ids[row]))
 
     def _discard(self, rows: int) -> None:
         """Rows that are returned and yet were no real step."""

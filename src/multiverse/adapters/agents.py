@@ -38,6 +38,9 @@ def agents_of(env: Any, options: AgentOptions) -> tuple[str, ...]:
             f"{type(env).__name__} does not say which agents there can be (possible_agents), and rows are fixed for "
             "the life of a vector env: pass make_vec(..., possible_agents=[...])"
         )
+    twice = sorted({str(agent) for agent in found if list(found).count(agent) > 1})
+    if twice:
+        raise InvalidRequest(f"possible_agents: {twice} twice; each agent has one row")
     return tuple(found)
 
 
@@ -61,9 +64,9 @@ def groups_of(env: Any, agents: Sequence[str], options: AgentOptions) -> tuple[G
 
 def _by_name(groups: Groups, agents: Sequence[str]) -> dict[str, list[str]]:
     named = [agent for members in groups.values() for agent in members]
-    unknown = sorted(set(named) - set(agents))
+    unknown = [agent for agent in named if agent not in agents]
     missing = [agent for agent in agents if agent not in named]
-    twice = sorted({agent for agent in named if named.count(agent) > 1})
+    twice = [agent for agent in agents if named.count(agent) > 1]
     for what, which in (
         ("unknown agents", unknown),
         ("agents in no group:", missing),
@@ -71,6 +74,9 @@ def _by_name(groups: Groups, agents: Sequence[str]) -> dict[str, list[str]]:
     ):
         if which:
             raise InvalidRequest(f"groups: {what} {which}; the env's agents are {list(agents)}")
+    for name, members in groups.items():
+        if name in agents and list(members) != [name]:
+            raise InvalidRequest(f"groups: {name!r} is the name of an agent; actions for it would be ambiguous")
     return {name: [agent for agent in agents if agent in members] for name, members in groups.items() if members}
 
 
@@ -86,9 +92,10 @@ def _by_spaces(space_pairs: Mapping[str, tuple[Any, Any]]) -> dict[str, list[str
             found.append((pair, [agent]))
     names: dict[str, list[str]] = {}
     for _, members in found:
-        stems = {agent.rpartition("_")[0] or agent for agent in members}
+        stems = {str(agent).rpartition("_")[0] or str(agent) for agent in members}  # PettingZoo allows any hashable
         name = stems.pop() if len(stems) == 1 else "agents"
-        names[name if name not in names else f"{name} {len(names)}"] = members
+        taken = name in names or (name in space_pairs and members != [name])
+        names[f"{name} {len(names)}" if taken else name] = members
     return names
 
 
@@ -109,8 +116,6 @@ def absent_observation(space: spaces.Space[Any]) -> Any:
     return None  # travels by pipe, and nobody looks
 
 
-def mask_in(observation: Any, info: Mapping[str, Any]) -> Any:
-    """An agent's action mask, wherever the env puts it; None if it gives none."""
-    if isinstance(observation, Mapping) and ACTION_MASK in observation:
-        return observation[ACTION_MASK]
-    return info.get(ACTION_MASK) if info else None
+def masks_are_observed(space: spaces.Space[Any]) -> bool:
+    """Whether an agent's action mask is part of what it sees; if not, it may be in its info."""
+    return isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from multiverse.adapters.agent_row import AgentRow
@@ -19,6 +19,7 @@ class PettingZooEnv:
     def __init__(self, env: Any, options: AgentOptions) -> None:
         self._env = env
         self._agents = agents_of(env, options)
+        self._known = frozenset(self._agents)
         self._groups = groups_of(env, self._agents, options)
         self.description = EnvDescription(
             groups=self._groups,
@@ -31,26 +32,23 @@ class PettingZooEnv:
         owners = [(agent, group) for group in self._groups for agent in group.agents]
         self._rows = [AgentRow(agent, group, row) for (agent, group), row in zip(owners, rows)]
 
-    def _check_known(self, agents: Iterable[str]) -> None:
-        unknown = [agent for agent in agents if agent not in self._agents]
-        if unknown:
+    def _refuse_unknown(self, *agents: Iterable[str]) -> None:
+        if not all(map(self._known.issuperset, agents)):
+            unknown = sorted({str(agent) for some in agents for agent in some if agent not in self._known})
             raise BadValue(
                 f"the env has agents {unknown}, which are not among its possible agents {list(self._agents)}: pass "
                 "make_vec(..., possible_agents=[...]) with all of them"
             )
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        found = getattr(self._env, name)
+        found = getattr(owner_of(self._env, name), name)
         return found(*args, **kwargs) if callable(found) else found
 
     def set_attr(self, name: str, value: Any) -> None:
-        setattr(self._env, name, value)
+        setattr(owner_of(self._env, name), name, value)
 
     def classes(self) -> list[type]:
-        found, env = [type(self._env)], self._env
-        while (env := getattr(env, "env", None)) is not None:
-            found.append(type(env))
-        return found
+        return [type(env) for env in layers(self._env)]
 
     def render(self) -> Any:
         return self._env.render()
@@ -59,6 +57,27 @@ class PettingZooEnv:
         self._env.close()
 
 
+def layers(env: Any) -> Iterator[Any]:
+    """The env's outermost wrapper first, the env itself last."""
+    while env is not None:
+        yield env
+        inside = getattr(env, "__dict__", {})  # asking a wrapper would ask the env inside it too
+        env = inside.get("env", inside.get("aec_env"))
+
+
+def owner_of(env: Any, name: str) -> Any:
+    """The outermost layer that has an attribute of its own; the env itself where none has."""
+    innermost = env
+    for layer in layers(env):
+        if name in getattr(layer, "__dict__", ()) or hasattr(type(layer), name):
+            return layer
+        innermost = layer
+    return innermost
+
+
 def spoken(infos: Any) -> dict[str, Any]:
     """The infos of the agents that have something to say."""
-    return {agent: info for agent, info in infos.items() if info}
+    for info in infos.values():
+        if info:
+            return {agent: info for agent, info in infos.items() if info}
+    return {}

@@ -19,4 +19,4 @@ def reset_to_task(env: Any, seed: int | None, options: dict[str, Any] | None, ta
 def _hook(env: Any) -> Any:
     if isinstance(env, gymnasium.Env):
         return env.get_wrapper_attr("reset_task") if env.has_wrapper_attr("reset_task") else None
-    return getattr(env, "reset_task", None)
+    return getattr(env, "reset_task", None) or getattr(env.unwrapped, "reset_task", None)

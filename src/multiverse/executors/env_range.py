@@ -13,17 +13,19 @@ from multiverse.contracts.errors import BadValue, InEnv, RemoteError
 from multiverse.contracts.failures import BAD_VALUE, DEFAULT_POLICY, RESTARTED, FailurePolicy, RestartIntensity
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.layout import (
+    ACTION_MASKS,
     ACTIONS,
     EPISODES,
     FINAL_OBSERVATIONS,
     OBSERVATIONS,
     STEPPING,
     FieldName,
+    Group,
     leaves,
 )
 from multiverse.contracts.plan import Autoreset, autoreset_for
 from multiverse.contracts.reset_plan import ResetPlan, ResetRequest
-from multiverse.contracts.views import Views
+from multiverse.contracts.views import Array, Views
 from multiverse.executors.episode_log import EpisodeLog
 from multiverse.executors.step_reply import EXTRAS, FAILED, FINALS, WROTE_INFOS, Extras
 from multiverse.executors.value_guard import RangeGuard
@@ -136,7 +138,7 @@ class EnvRange:
         if self._last_rows is not None:
             self._last_rows.remember()
         finals = bool(ended_now and self._finals)
-        if self._finals and self._own.several:
+        if self._finals and self._own.several and self._own.any_ended:
             finals = self._keep_finals_of_some(chosen, ended_now) or finals
         if finals or writer.wrote or self._objects or self._eventful:
             return self._flags(finals)
@@ -195,7 +197,8 @@ class EnvRange:
         in_reset = isinstance(error, InEnv)
         step = None if in_reset else self._own.length(i) + 1
         failure = RemoteError.of(error, self.config.env_ids[i])
-        failure = failure.under(self._log.circumstances(i, step, action if step else None))
+        taken = self._own.by_agent(i, action) if self._own.several else action
+        failure = failure.under(self._log.circumstances(i, step, taken if step else None))
         if isinstance(error.cause if isinstance(error, InEnv) else error, BadValue):
             first = self._guard is not None and self._guard.count(i)
             if self.config.policy.on_bad_value == "truncate" and not in_reset:
@@ -262,6 +265,7 @@ class EnvRange:
     def take_over(self, begin: bool) -> Extras:
         """In a worker that replaces a lost one, as its first deed: begin an episode in every env, if that is due."""
         infos = {env_id: self._begin_and_look(i) for i, env_id in enumerate(self.config.env_ids) if begin}
+        self._own.hand_over_ends()  # and with them who is there now
         if self._last_rows is not None:
             self._last_rows.remember()
         said = self._beginnings(infos)
@@ -399,6 +403,11 @@ class EnvRange:
         said.infos = infos if self.config.with_infos else {}
         said.objects = self._own_objects()
         return said
+
+    def action_masks_of(self, group: Group) -> Array | None:
+        """[slots of this range, actions] what is open to the agents of a group; None where nothing can be forbidden."""
+        masks = self._views.arrays.get((group.name, ACTION_MASKS))
+        return None if masks is None else masks[self._views.layout.rows(group, self.config.env_ids)]
 
     def call(self, env_ids: Sequence[int], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         return self._each(env_ids, lambda env, _: env.call(name, args, kwargs))

@@ -31,14 +31,15 @@ _clip = _clip.umath.clip  # the ufunc behind np.clip, whose wrapper takes three 
 
 
 class _Watched:
-    """One numeric leaf of some rows of observations, and the bounds it is compared with, all [envs, *shape].
+    """One numeric leaf of some rows of observations, and the bounds it is compared with, all [envs, *shape]; where an
+    env has several agents in the group, [envs, agents, *shape].
 
     A float's bounds are finite, so that an infinite number is outside them even where its space has none; integers
     whose type alone keeps them in bounds have none (None).
     """
 
-    def __init__(self, name: FieldName, rows: Array, low: Array | None, high: Array | None) -> None:
-        self.name, self.rows, self.low, self.high = name, rows, low, high
+    def __init__(self, name: FieldName, group: Group, rows: Array, low: Array | None, high: Array | None) -> None:
+        self.name, self._group, self.rows, self.low, self.high = name, group, rows, low, high
         self.is_float = rows.dtype.kind == "f"
         self._scratch = np.empty_like(rows)
 
@@ -82,9 +83,15 @@ class _Watched:
         if not self.is_float or np.isfinite(row).all():
             return None
         index = tuple(int(k) for k in np.argwhere(~np.isfinite(row))[0])
-        value = row[index]
+        value, (what, place) = row[index], self._place(index)
         why = "" if np.isnan(value) else f" (or too large for {row.dtype})"
-        return BadValue(f"{called(self.name)} is {value}{why}{_at(index)}")
+        return BadValue(f"{what} is {value}{why}{place}")
+
+    def _place(self, index: tuple[int, ...]) -> tuple[str, str]:
+        """What a number belongs to and where in it that is, in words."""
+        several = len(self._group.agents) > 1
+        whose = _of(self._group, index[0] if several else 0)
+        return called(self.name) + whose, _at(index[1:] if several else index)
 
     def outside(self) -> Array:
         """[envs] bool: which rows have numbers outside their bounds; those that are not finite count as bad instead."""
@@ -102,7 +109,8 @@ class _Watched:
         if not len(found):
             return ""
         index = tuple(int(k) for k in found[0])
-        return f"{called(self.name)} is {row[index]}{_at(index)}, its space says {low[index]} to {high[index]}"
+        what, place = self._place(index)
+        return f"{what} is {row[index]}{place}, its space says {low[index]} to {high[index]}"
 
     def _finite(self, values: Array) -> Array | bool:
         return np.isfinite(values) if self.is_float else True
@@ -120,6 +128,11 @@ def _nothing(zeros: Array) -> float:
     return 0.0
 
 
+def _of(group: Group, position: int) -> str:
+    """Whose it is, where an env has agents."""
+    return f" of {group.agents[position]}" if group.may_be_absent else ""
+
+
 def _at(index: tuple[int, ...]) -> str:
     return f" at index {index[0] if len(index) == 1 else index}" if index else ""
 
@@ -128,7 +141,7 @@ class ValueGuard:
     """Of one range of envs. `mode` is the caller's `on_bad_value`, other than "off"."""
 
     def __init__(self, mode: OnBadValue, views: Views, group: Group, env_ids: range, own: OwnColumns) -> None:
-        self.mode, self._first = mode, env_ids.start
+        self.mode, self._first, self._group = mode, env_ids.start, group
         numeric = [leaf for leaf in leaves(group.observation_space) if leaf.numeric]
         self._watched = [_watched(leaf, views, group, env_ids) for leaf in numeric]
         self._bad_values, self._out_of_bounds = views[COUNTS][:, env_ids.start : env_ids.stop]
@@ -213,8 +226,8 @@ class ValueGuard:
 
     def _not_finite(self, i: int) -> BadValue | None:
         found, rewards = self._observation_not_finite(i), self._rewards[i]
-        bad = next((reward for reward in rewards.tolist() if not math.isfinite(reward)), None)
-        return found or (None if bad is None else BadValue(f"the reward is {bad}"))
+        bad = next(((k, reward) for k, reward in enumerate(rewards.tolist()) if not math.isfinite(reward)), None)
+        return found or (None if bad is None else BadValue(f"the reward{_of(self._group, bad[0])} is {bad[1]}"))
 
     def _observation_not_finite(self, i: int) -> BadValue | None:
         return next((bad for watched in self._watched if (bad := watched.not_finite(i)) is not None), None)
@@ -292,7 +305,7 @@ def _watched(leaf: Leaf, views: Views, group: Group, env_ids: range) -> _Watched
     array = env_rows(views, group, name, env_ids).rows
     bounds = _bounds(leaf.space, array)
     low, high = (None, None) if bounds is None else (np.broadcast_to(b, array.shape).copy() for b in bounds)
-    return _Watched(name, array, low, high)
+    return _Watched(name, group, array, low, high)
 
 
 def _bounds(space: spaces.Space[Any], array: Array) -> tuple[Array, Array] | None:

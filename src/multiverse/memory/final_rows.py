@@ -1,4 +1,4 @@
-"""Final observations, where episodes begin anew in the step in which they end."""
+"""Final observations: what those saw last that ended in a step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from multiverse.contracts.layout import ENDED, FINAL_OBSERVATIONS
+from multiverse.contracts.layout import ENDED, FINAL_OBSERVATIONS, OBSERVATIONS
 from multiverse.contracts.views import Array, Views
 from multiverse.memory.space_rows import row_reader
 
@@ -20,10 +20,10 @@ class FinalRows(Protocol):
 
 
 class _OneAgent:
-    def __init__(self, views: Views) -> None:
+    def __init__(self, views: Views, where: str) -> None:
         (group,) = views.layout.groups
         self._terminated, self._truncated = views[(group.name, ENDED)]
-        self.of = row_reader(group.observation_space, views, (group.name, FINAL_OBSERVATIONS))
+        self.of = row_reader(group.observation_space, views, (group.name, where))
 
     def there_in(self, env_ids: Array) -> Array:
         ended: Array = self._terminated[env_ids] | self._truncated[env_ids]
@@ -33,13 +33,13 @@ class _OneAgent:
 class _Agents:
     """By agent: of those that ended in this step."""
 
-    def __init__(self, views: Views) -> None:
+    def __init__(self, views: Views, where: str) -> None:
         count = views.layout.num_envs
         self._groups = [
             (
                 group.agents,
                 views[(group.name, ENDED)].reshape(2, count, len(group.agents)),
-                row_reader(group.observation_space, views, (group.name, FINAL_OBSERVATIONS)),
+                row_reader(group.observation_space, views, (group.name, where)),
             )
             for group in views.layout.groups
         ]
@@ -58,5 +58,8 @@ class _Agents:
 
 
 def final_rows(views: Views) -> FinalRows:
+    """Where they are kept apart or, without such a place, where observations are: until the next episode begins there
+    the last one is the final one."""
+    where = FINAL_OBSERVATIONS if views.layout.with_final_observations else OBSERVATIONS
     single = len(views.layout.groups) == 1 and not views.layout.groups[0].may_be_absent
-    return _OneAgent(views) if single else _Agents(views)
+    return _OneAgent(views, where) if single else _Agents(views, where)

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from multiverse.contracts.layout import FINAL_OBSERVATIONS, OBSERVATIONS, leaves
+from multiverse.contracts.layout import (
+    ALIVE,
+    ENDED,
+    FINAL_OBSERVATIONS,
+    OBSERVATIONS,
+    PRESENT,
+    TERMINATED,
+    TRUNCATED,
+    leaves,
+)
 from multiverse.contracts.views import Array, Views
 from multiverse.memory.env_rows import EnvRows, env_rows
 
 
 class LastRows:
-    """A copy of every observation leaf, for a contiguous range of envs."""
+    """A copy of every observation leaf, and of who was there, for a contiguous range of envs."""
 
     def __init__(self, views: Views, env_ids: range) -> None:
         self._first = env_ids.start
@@ -24,6 +33,12 @@ class LastRows:
                 self._leaves.append((current, current.copy(), final))
         self._arrays: list[tuple[Array, Array]] = [(c.rows, s.rows) for c, s, _ in self._leaves if c.is_array]
         self._objects: list[tuple[EnvRows, EnvRows]] = [(c, s) for c, s, _ in self._leaves if not c.is_array]
+        self._presence: list[tuple[Array, Array, Array]] = []  # who is there now, as delivered; and who has ended
+        for group in views.layout.groups:
+            if group.may_be_absent:
+                mine, shape = slice(env_ids.start, env_ids.stop), (2, -1, len(group.agents))
+                alive = views[(group.name, PRESENT)].reshape(shape)[ALIVE, mine]
+                self._presence.append((alive, alive.copy(), views[(group.name, ENDED)].reshape(shape)[:, mine]))
 
     def remember(self) -> None:
         """All rows are being delivered now."""
@@ -31,12 +46,23 @@ class LastRows:
             saved[...] = current
         for now, kept in self._objects:
             kept.take_all(now)
+        for alive, delivered, _ in self._presence:
+            delivered[...] = alive
 
     def remember_some(self, env_ids: Iterable[int]) -> None:
         """Some rows are; the others may just be written."""
         for env_id in env_ids:
+            env = env_id - self._first
             for current, saved, _ in self._leaves:
-                saved.take(current, env_id - self._first)
+                saved.take(current, env)
+            for alive, delivered, _ in self._presence:
+                delivered[env] = alive[env]
+
+    def truncate_who_was_there(self, env_id: int) -> None:
+        """A lost worker may have written who is there after the lost step: what the caller was told counts."""
+        for _, delivered, ended in self._presence:
+            ended[TERMINATED, env_id - self._first] = False
+            ended[TRUNCATED, env_id - self._first] = delivered[env_id - self._first]
 
     def restore(self, env_id: int) -> None:
         """Put an env's rows back as they were last delivered."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from gymnasium import spaces
 
 from multiverse.contracts.env import SlotRow
 from multiverse.contracts.layout import (
+    ACTING,
     ACTION_MASKS,
     ALIVE,
     ENDED,
@@ -70,7 +74,7 @@ class OwnColumns:
         _add(self._sums, self._added, self._sums)
         self._shared_rewards[...] = self.rewards
         if self._comes_and_goes:
-            self._count_those_alive()
+            self._counts[...] = self.present[ACTING]  # they take the next step
 
     def add_step_of(self, envs: list[int]) -> None:
         """Some envs' rows have."""
@@ -81,24 +85,29 @@ class OwnColumns:
             self._sums[:, envs] += self._added[:, envs]
         self._shared_rewards[...] = self.rewards
         if self._comes_and_goes:
-            self._count_those_alive()
-
-    def _count_those_alive(self) -> None:
-        """Only they take the next step; an agent that ends in a step has taken it."""
-        self._counts[...] = self.present[ALIVE]
+            self._counts[...] = self.present[ACTING]
 
     def begin(self, env: int) -> None:
         """A new episode begins."""
         rows = self._of[env]
         self.lengths[rows] = self.returns[rows] = 0.0
         if self._comes_and_goes:
-            self._counts[rows] = self.present[ALIVE, rows]
+            self._counts[rows] = self.present[ACTING, rows]
 
     def forget_length(self, env: int) -> None:
         self.lengths[self._of[env]] = 0.0
 
     def length(self, env: int) -> int:
         return int(np.max(self.lengths[self._of[env]]))
+
+    def who_acted(self, env: int) -> list[tuple[str, bool]]:
+        """(agent, whether an action was wanted from it), as last handed over."""
+        acting: list[bool] = np.atleast_1d(self._shared_present[ACTING, self._of[env]]).tolist()
+        return list(zip(self._group.agents, acting))
+
+    @property
+    def any_ended(self) -> bool:
+        return bool(np.count_nonzero(self.ended))  # a tenth of what any() takes
 
     def forget_ends(self, env: int) -> None:
         self.ended[:, self._of[env]] = False
@@ -109,11 +118,12 @@ class OwnColumns:
         self.rewards[rows] = 0.0
         self.ended[:, rows] = False
         self.ended[TRUNCATED, rows] = self._shared_present[ALIVE, rows]
+        if self._comes_and_goes:
+            self.present[:, rows] = False  # until the next episode begins
 
     def take_over(self) -> None:
         """The rows were another host's, which is lost: cut every episode."""
-        self.present[...] = self._shared_present
-        self.ended[TRUNCATED] = self.present[ALIVE]
+        self.ended[TRUNCATED] = self._shared_present[ALIVE]
         self.rewards[...] = self._shared_rewards[...] = 0.0
 
     def give_none(self, env: int) -> None:
@@ -136,6 +146,7 @@ class RangeColumns:
         self._envs = len(env_ids)
         self.groups = [OwnColumns(views, group, env_ids) for group in views.layout.groups]
         self.several = any(group.may_be_absent for group in views.layout.groups)
+        self._steps = np.zeros(self._envs, np.int64)  # of envs, where no agent need have taken all of them
 
     def rows_of(self, env_id: int) -> list[SlotRow]:
         """One per agent, in the order of the groups."""
@@ -144,20 +155,31 @@ class RangeColumns:
     def add_step(self) -> None:
         for own in self.groups:
             own.add_step()
+        if self.several:
+            self._steps += 1
 
     def add_step_of(self, envs: list[int]) -> None:
         for own in self.groups:
             own.add_step_of(envs)
+        if self.several:
+            self._steps[envs] += 1
 
     def length(self, env: int) -> int:
         """Steps that the env has taken in its episode."""
-        return max(own.length(env) for own in self.groups)
+        return int(self._steps[env]) if self.several else self.groups[0].length(env)
+
+    def by_agent(self, env: int, actions: Sequence[Any]) -> dict[str, Any]:
+        """What an env was asked to do, as it was told: agent → action, of those that acted."""
+        told = [pair for own in self.groups for pair in own.who_acted(env)]
+        return {agent: action for (agent, acted), action in zip(told, actions) if acted}
 
     def begin(self, env: int) -> None:
+        self._steps[env] = 0
         for own in self.groups:
             own.begin(env)
 
     def forget_length(self, env: int) -> None:
+        self._steps[env] = 0
         for own in self.groups:
             own.forget_length(env)
 
@@ -185,7 +207,12 @@ class RangeColumns:
         for own in self.groups:
             own.hand_over_ends()
 
+    @property
+    def any_ended(self) -> bool:
+        """Some agent of some env has, in its env's last step."""
+        return any(own.any_ended for own in self.groups)
+
     def envs_with_ends(self) -> Array:
-        """[envs] bool: where some agent has ended in this step."""
+        """[envs] bool: where some agent has ended in the env's last step."""
         found = [own.ended.any(axis=0).reshape(self._envs, -1).any(axis=1) for own in self.groups]
         return np.asarray(np.logical_or.reduce(found))

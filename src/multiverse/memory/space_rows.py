@@ -112,9 +112,19 @@ def env_actions_reader(views: Views, env_ids: range) -> Callable[[], list[Any]]:
     order of the groups."""
     groups = views.layout.groups
     readers = [actions_reader(g.action_space, views, (g.name, ACTIONS), views.layout.rows(g, env_ids)) for g in groups]
-    if len(groups) == 1 and len(groups[0].agents) == 1:
+    if len(groups) == 1 and not groups[0].may_be_absent:
         return readers[0]
     sizes, count = [len(group.agents) for group in groups], len(env_ids)
+    if max(sizes) == 1:
+        return lambda: list(zip(*[read() for read in readers]))
+    if len(groups) == 1:
+        read_group, size = readers[0], sizes[0]
+
+        def read_one_group() -> list[Any]:
+            actions = read_group()
+            return [actions[i : i + size] for i in range(0, count * size, size)]
+
+        return read_one_group
 
     def read_all() -> list[Any]:
         by_group = [read() for read in readers]
