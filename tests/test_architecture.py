@@ -16,7 +16,7 @@ SOURCE = Path(multiverse.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 
 ENGINE = {"contracts", "adapters", "memory", "executors"}
-ROOMS = {"vector_requests", "step_collector", "request_state", "poison"}
+ROOMS = {"vector_requests", "step_collector", "request_state", "poison", "agent_batches"}
 """Of the facade: `vector_env` alone brings them together, and they know nothing of it."""
 ALLOWED = {
     "contracts": {"contracts"},
@@ -25,8 +25,12 @@ ALLOWED = {
     "executors": ENGINE,
     **dict.fromkeys(ROOMS, ENGINE),
     "host_calls": ENGINE | {"request_state", "step_collector"},
-    "vector_env": ENGINE | ROOMS | {"host_calls"},
-    "vectorize": ENGINE | {"vector_env"},
+    "env_batch": ENGINE | ROOMS | {"host_calls"},
+    "vector_env": ENGINE | {"env_batch"},
+    "group_rows": ENGINE | {"agent_batches"},
+    "multi_agent_vector_env": ENGINE | {"env_batch", "agent_batches", "group_rows"},
+    "turn_vector_env": ENGINE | {"env_batch", "group_rows", "multi_agent_vector_env"},
+    "vectorize": ENGINE | {"env_batch", "vector_env", "multi_agent_vector_env", "turn_vector_env"},
     "measure": ENGINE | {"vector_env", "vectorize"},
     "env_checks": ENGINE | {"env_checks"},
     "envs": {"contracts", "envs"},

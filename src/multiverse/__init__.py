@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from multiverse.adapters.flatten import flatten_agents
+    from multiverse.agent_batches import AgentsBatch, GroupBatch
     from multiverse.contracts.errors import (
         ClosedError,
         EnvFailed,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from multiverse.contracts.step_batch import StepBatch
     from multiverse.env_checks.examine import check_env
     from multiverse.env_checks.report import CheckReport, EnvCheckFailed, Finding
+    from multiverse.multi_agent_vector_env import MultiAgentVectorEnv
+    from multiverse.turn_vector_env import Turn, TurnVectorEnv
     from multiverse.vector_env import VectorEnv
     from multiverse.vectorize import make_vec
 
@@ -45,6 +48,9 @@ _HOMES = {
     "multiverse.env_checks.report": ("CheckReport", "EnvCheckFailed", "Finding"),
     "multiverse.vectorize": ("make_vec",),
     "multiverse.vector_env": ("VectorEnv",),
+    "multiverse.multi_agent_vector_env": ("MultiAgentVectorEnv",),
+    "multiverse.turn_vector_env": ("Turn", "TurnVectorEnv"),
+    "multiverse.agent_batches": ("AgentsBatch", "GroupBatch"),
     "multiverse.contracts.plan": ("Plan",),
     "multiverse.contracts.reset_plan": ("DerivedSeeds", "ResetPlan", "ResetRequest"),
     "multiverse.contracts.step_batch": ("StepBatch",),
@@ -66,14 +72,17 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AgentsBatch",
     "CheckReport",
     "ClosedError",
     "DerivedSeeds",
     "EnvCheckFailed",
     "EnvFailed",
     "Finding",
+    "GroupBatch",
     "InvalidActions",
     "InvalidRequest",
+    "MultiAgentVectorEnv",
     "MultiverseError",
     "NothingPending",
     "Plan",
@@ -85,6 +94,8 @@ __all__ = [
     "ResetRequest",
     "SpacesDiffer",
     "StepBatch",
+    "Turn",
+    "TurnVectorEnv",
     "VectorEnv",
     "WorkerDied",
     "check_env",

@@ -11,14 +11,13 @@ import numpy as np
 from multiverse.contracts.errors import EnvFailed, InEnv, RemoteError
 from multiverse.contracts.failures import RESTARTED, FailurePolicy
 from multiverse.contracts.infos import Infos, add_info
-from multiverse.contracts.layout import ENDED, FINAL_OBSERVATIONS, Group
 from multiverse.contracts.views import Array
 from multiverse.executors.executor import Executor, Lost
 from multiverse.executors.hosts import Host
 from multiverse.executors.step_reply import EXTRAS, FINALS, WROTE_INFOS, Extras
+from multiverse.memory.final_rows import final_rows
 from multiverse.memory.info_columns import InfoReader
 from multiverse.memory.last_rows import LastRows
-from multiverse.memory.space_rows import row_reader
 
 log = logging.getLogger("multiverse")
 
@@ -26,20 +25,15 @@ log = logging.getLogger("multiverse")
 class StepCollector:
     """Merges the hosts' info columns, what came by pipe, final observations, and the rows of lost envs."""
 
-    def __init__(self, executor: Executor, group: Group, with_infos: bool, policy: FailurePolicy) -> None:
+    def __init__(self, executor: Executor, with_infos: bool, policy: FailurePolicy) -> None:
         views = executor.views
         self._executor, self._failures, self._with_infos = executor, executor.failures, with_infos
         self._all = np.arange(views.layout.num_envs)
         self.lost_unsent: list[int] = []  # envs lost with a worker in a step that was not theirs
         self._columns = InfoReader(views, [slice(h.env_ids.start, h.env_ids.stop) for h in executor.hosts])
-        self._terminated, self._truncated = views[(group.name, ENDED)]
-        self._final_row = (
-            row_reader(group.observation_space, views, (group.name, FINAL_OBSERVATIONS))
-            if views.layout.with_final_observations
-            else None
-        )
+        self._finals = final_rows(views) if views.layout.with_final_observations else None
         # A lost worker cannot be asked what it showed last.
-        self.last_rows = LastRows(views, slice(0, len(self._all))) if policy.restarts else None
+        self.last_rows = LastRows(views, range(len(self._all))) if policy.restarts else None
 
     def collect(self, hosts: Sequence[Host], flags: int, ids: Array | None) -> Infos:
         """One step's infos of all envs (`ids` None) or of some; raises what envs raised."""
@@ -64,7 +58,7 @@ class StepCollector:
         rows = ids if ids is not None else self._all
         self._add_lost(infos, rows, {host: what for host, what in lost.items() if host in hosts})
         self.lost_unsent = [i for host in lost for i in host.env_ids if ids is not None and i not in ids]
-        if self._final_row is not None and (flags & FINALS or lost):
+        if self._finals is not None and (flags & FINALS or lost):
             self._add_finals(infos, rows, final)
         return infos
 
@@ -85,8 +79,8 @@ class StepCollector:
 
     def final_observation(self, env_id: int) -> Any:
         """same_step: a copy of the last observation of the episode that this env's last step ended."""
-        assert self._final_row is not None
-        return self._final_row(env_id)
+        assert self._finals is not None
+        return self._finals.of(env_id)
 
     def _raise_for_failures(self, told: Sequence[tuple[Host, Extras]]) -> None:
         failed = [(host, extras) for host, extras in told if extras.failures]
@@ -124,10 +118,10 @@ class StepCollector:
             self._discard(len(rows))
             for row in rows.tolist():
                 add_info(infos, {**what.extras.infos.get(int(ids[row]), {}), RESTARTED: True}, row, len(ids))
-                if self.last_rows is not None and self._final_row is None:
-                    self.last_rows.restore(int(ids[row]))
-                elif self.last_rows is not None:
-                    self.last_rows.restore_as_final(int(ids[row]))
+                if self.last_rows is not None:
+                    self.last_rows.truncate_who_was_there(int(ids[row]))
+                    show = self.last_rows.restore if self._finals is None else self.last_rows.restore_as_final
+                    show(int(ids[row]))
 
     def _discard(self, rows: int) -> None:
         """Rows that are returned and yet were no real step."""
@@ -136,10 +130,10 @@ class StepCollector:
 
     def _add_finals(self, infos: Infos, ids: Array, final_infos: dict[int, Infos]) -> None:
         """same_step: the last observation and info of the episodes that ended in this step."""
-        assert self._final_row is not None
-        for row in np.flatnonzero(self._terminated[ids] | self._truncated[ids]).tolist():
+        assert self._finals is not None
+        for row in np.flatnonzero(self._finals.there_in(ids)).tolist():
             env_id = int(ids[row])
-            final: Infos = {"final_obs": self._final_row(env_id)}
+            final: Infos = {"final_obs": self._finals.of(env_id)}
             if self._with_infos:
                 final["final_info"] = final_infos.get(env_id, {})
             add_info(infos, final, row, len(ids))

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import time
-import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -15,48 +11,20 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from multiverse.contracts.env import EnvDescription
-from multiverse.contracts.errors import (
-    EnvFailed,
-    InvalidRequest,
-    NothingPending,
-    ReceiveTimeout,
-    RequestPending,
-    WorkerDied,
-)
-from multiverse.contracts.failures import FailurePolicy, Failures
-from multiverse.contracts.infos import Infos
-from multiverse.contracts.layout import ACTIONS, COUNTS, ENDED, EPISODES, OBSERVATIONS, PRESENT, STEPPING, VALUES
+from multiverse.contracts.failures import FailurePolicy
+from multiverse.contracts.infos import Infos, reordered_infos
+from multiverse.contracts.layout import ACTIONS, ENDED, OBSERVATIONS, PRESENT, VALUES
 from multiverse.contracts.plan import Autoreset, Plan
 from multiverse.contracts.step_batch import StepBatch
 from multiverse.contracts.views import Array
-from multiverse.executors.env_range import EnvRange
+from multiverse.env_batch import Copy, EnvBatch
 from multiverse.executors.executor import Executor
-from multiverse.executors.hosts import Host
-from multiverse.host_calls import HostCalls
 from multiverse.memory.space_rows import ActionWriter, BatchReader
-from multiverse.poison import Poison
-from multiverse.request_state import RequestState
-from multiverse.step_collector import StepCollector
-from multiverse.vector_requests import checked_ids, envs_to_reset, reset_requests
 
-Copy = bool | Literal["poison"]
 Step = tuple[Any, Array, Array, Array, Infos]
 
 
-_alive: weakref.WeakSet[VectorEnv] = weakref.WeakSet()
-
-
-def _disown_in_child() -> None:
-    """A forked copy of the program must not talk to the workers: their answers are the parent's."""
-    for envs in list(_alive):
-        envs._state.give_up(RequestPending("this vector env belongs to the process that made it, not to a fork of it"))
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_disown_in_child)
-
-
-class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
+class VectorEnv(EnvBatch, gymnasium.vector.VectorEnv[Any, Any, Any]):
     """Many envs, one batch. Made by `multiverse.make_vec`.
 
     Everything Gymnasium's vector envs do, with the same results for the same seeds and actions; beyond it, any
@@ -74,128 +42,18 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         infos: bool,
         policy: FailurePolicy,
     ) -> None:
+        super().__init__(executor, description, plan, autoreset, copy, infos, policy)
         views, (group,) = executor.views, description.groups
-        self.num_envs = views.layout.num_envs
-        self.plan, self.copy, self.spec = plan, bool(copy), description.spec
-        self.metadata = {**description.metadata, "autoreset_mode": AutoresetMode[autoreset.upper()]}
-        self.render_mode = description.render_mode
+        self.metadata["autoreset_mode"] = AutoresetMode[autoreset.upper()]
         self.single_observation_space, self.single_action_space = group.observation_space, group.action_space
         self.observation_space = batch_space(group.observation_space, self.num_envs)
         self.action_space = batch_space(group.action_space, self.num_envs)
-
-        self._executor, self._autoreset = executor, autoreset
-        self._close_executor = weakref.finalize(self, Executor.close, executor)
         name = group.name
         self._actions = ActionWriter(group.action_space, views, (name, ACTIONS))
         self._batch_reader = BatchReader(group.observation_space, views, (name, OBSERVATIONS))
         self._rewards, self._lengths, self._returns = views[(name, VALUES)]
         self._terminated, self._truncated = views[(name, ENDED)]
         self._alive, self._acting = views[(name, PRESENT)]
-        self._episodes, self._stepping = views[EPISODES], views[STEPPING]
-        self._collector = StepCollector(executor, group, infos, policy)
-        self._failures = executor.failures
-        self._state = RequestState()
-        self._calls = HostCalls(executor, self._state, self._collector)
-        self._everyone = np.arange(self.num_envs)
-        self._poison = Poison() if copy == "poison" else None
-        _alive.add(self)
-
-    # -- Gymnasium's calls -------------------------------------------------------------------------------------
-    def step(self, actions: Any, env_ids: Sequence[int] | None = None) -> Step:
-        """One step of every env, or of `env_ids` only (rows in their order)."""
-        if self._state.refusal is not None:
-            self._state.refuse_step()
-        if env_ids is not None:
-            return self._step_some(actions, env_ids)
-        if self._autoreset == "disabled":
-            self._refuse_ended(self._everyone)
-        self._actions.write_all(actions)
-        if self._poison is not None:
-            self._poison.spoil(self._everyone)
-        executor = self._executor
-        number = executor.number
-        try:
-            flags = executor.step_all()
-            infos = self._collector.collect(executor.hosts, flags, None) if flags or executor.lost else {}
-            observations = self._batch_reader.all_rows(self.copy)
-            rewards = self._rewards.copy()
-            terminated, truncated = self._terminated.copy(), self._truncated.copy()
-            executor.settle(executor.hosts)
-        except BaseException as error:
-            self._after_cut_step(error, number)
-            raise
-        self._failures.steps_sent += self.num_envs
-        self._failures.steps_used += self.num_envs
-        if self._collector.last_rows is not None:
-            self._collector.last_rows.remember()
-        if self._poison is not None:
-            self._poison.hand_out(observations, self._everyone)
-        return observations, rewards, terminated, truncated, infos
-
-    def reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | Sequence[dict[str, Any] | None] | None = None,
-        env_ids: Sequence[int] | None = None,
-        tasks: Sequence[Any] | None = None,
-    ) -> tuple[Any, Infos]:
-        """Begin episodes: in every env, in those of `options["reset_mask"]`, or in `env_ids` only.
-
-        With `env_ids` the rows returned are theirs, in their order; otherwise the whole batch, as Gymnasium has it.
-        `seed`, `options` and `tasks` may be lists with one entry for each env that is reset.
-        """
-        self._state.refuse_unusable()
-        ids, options = envs_to_reset(options, env_ids, self.num_envs)
-        requests = reset_requests(ids, seed, options, tasks, self.num_envs)
-        self._calls.make_way_for_reset(ids)
-        if self._poison is not None:
-            self._poison.spoil(ids)
-        infos = self._calls.reset(ids, requests, rows=ids if env_ids is not None else self._everyone)
-        if env_ids is None:
-            return self._handed_out(self._batch_reader.all_rows(self.copy), self._everyone), infos
-        return self._handed_out(self._batch_reader.rows(ids, self.copy), ids), infos
-
-    def render(self, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
-        """A frame of each env, or of `env_ids` only."""
-        return self._on_each(env_ids, EnvRange.render)
-
-    def call(self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any) -> tuple[Any, ...]:
-        """Call a method of each env (or read an attribute), wherever it runs."""
-        return self._on_each(env_ids, EnvRange.call, name, args, kwargs)
-
-    def get_attr(self, name: str, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
-        """An attribute of each env."""
-        return self._on_each(env_ids, EnvRange.call, name, (), {})
-
-    def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
-        """Set an attribute: a list or tuple gives each env its own value, anything else goes to all."""
-        self._state.refuse_unusable()
-        ids = checked_ids(env_ids, self.num_envs)
-        given = list(values) if isinstance(values, list | tuple) else [values] * len(ids)
-        if len(given) != len(ids):
-            raise InvalidRequest(f"{len(given)} values for {len(ids)} envs: a list or tuple must have one per env")
-        arguments = {}
-        for host, where in self._calls.by_host(ids).items():
-            arguments[host] = (ids[where].tolist(), name, [given[i] for i in where])
-        self._calls.run(EnvRange.set_attr, arguments)
-
-    def close_extras(self, timeout_s: float | None = None, **kwargs: Any) -> None:
-        """End every worker, within the time given; nothing is left running."""
-        self._calls.discard_sent()
-        self._state.close()
-        try:
-            self._executor.close(timeout_s)
-        finally:
-            self.closed = not self._executor.hosts  # also if an env raised on its way out
-            if self.closed:
-                self._close_executor.detach()
-
-    def __enter__(self) -> VectorEnv:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     @property  # type: ignore[misc]
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
@@ -207,85 +65,6 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Each env's seed."""
         return self.get_attr("np_random_seed")
 
-    # -- first come, first served ------------------------------------------------------------------------------
-    def send(self, actions: Any, env_ids: Sequence[int] | None = None) -> None:
-        """Start a step of every env, or of `env_ids`; refused if one of their workers is still busy."""
-        state = self._state
-        state.refuse_unusable()
-        if state.refusal is not None and not state.sent:
-            state.refuse_step()
-        ids = checked_ids(env_ids, self.num_envs)
-        parts = self._calls.by_host(ids)
-        if state.must_reset.intersection(ids.tolist()):
-            raise state.reset_required()
-        state.refuse_busy(parts, "receive them before sending them more")
-        if self._autoreset == "disabled":
-            self._refuse_ended(ids)
-        self._actions.write(actions, ids, len(ids))
-        if self._poison is not None:
-            self._poison.spoil(ids)
-        for host in parts:  # theirs alone: another worker may just be reading its own
-            self._stepping[host.env_ids.start : host.env_ids.stop] = False
-        self._stepping[ids] = True
-        try:
-            state.send({host: np.sort(ids[where]) for host, where in parts.items()})
-            self._executor.post_step({host: len(where) < len(host.env_ids) for host, where in parts.items()})
-        except BaseException:
-            state.keep_only(self._executor.pending)
-            raise
-        self._failures.steps_sent += len(ids)
-
-    def receive(self, min_envs: int | None = None, timeout_s: float | None = None) -> StepBatch:
-        """The envs that are ready, at least `min_envs` of those sent (None: all), in ascending order.
-
-        Envs that share a worker arrive together. After a timeout everything stays pending: receive again.
-        """
-        self._state.refuse_unusable()
-        state = self._state
-        if not state.sent:
-            state.refuse_step()
-            raise NothingPending("nothing was sent: call send() first")
-        if min_envs is not None and min_envs < 1:
-            raise InvalidRequest(f"min_envs={min_envs}: at least 1")
-        sizes = {host: len(ids) for host, ids in state.sent.items()}
-        total = sum(sizes.values())
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        done = self._calls.guarded(lambda: self._executor.wait(sizes, min(min_envs or total, total), deadline))
-        if not done:
-            raise ReceiveTimeout(
-                f"{state.names(list(state.sent))} still under way after {timeout_s} s: receive() again, or reset() "
-                "or close()"
-            )
-        return self._received(sorted(done, key=lambda host: host.env_ids.start))
-
-    def _received(self, done: Sequence[Host]) -> StepBatch:
-        ids = np.concatenate([self._state.sent[host] for host in done])
-        flags = 0
-        for host in done:
-            flags |= host.flags()
-        infos: Infos = {}
-        if flags or self._executor.lost:
-            try:
-                infos = self._calls.guarded(lambda: self._collector.collect(done, flags, ids))
-            except EnvFailed as error:
-                self._settle(done)
-                self._failures.steps_discarded += len(ids)
-                self._state.require_reset(error.env_ids)
-                raise
-        batch = self._batch(ids, infos)
-        self._settle(done)
-        if self._collector.lost_unsent:  # their episodes are gone too, and there is no row to say it in
-            self._state.require_reset(self._collector.lost_unsent)
-            self._collector.lost_unsent = []
-        self._failures.steps_used += len(ids)
-        self._collector.remember(ids)
-        return batch
-
-    def _settle(self, done: Sequence[Host]) -> None:
-        self._executor.settle(done)
-        self._state.settle(done)
-
-    # -- what it knows -----------------------------------------------------------------------------------------
     @property
     def episode_returns(self) -> Array:
         """[num_envs] summed reward of each env's episode, up to and including its last step."""
@@ -298,55 +77,33 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         lengths: Array = self._lengths.astype(np.int64)
         return lengths
 
-    @property
-    def episode_counts(self) -> Array:
-        """[num_envs] index of each env's current episode; -1 before its first reset."""
-        return self._episodes.copy()
+    if TYPE_CHECKING:  # what its steps and resets look like to a type checker
 
-    @property
-    def failures(self) -> Failures:
-        """What went wrong so far, counted; steps sent = used + discarded + under way."""
-        bad_values, out_of_bounds = self._executor.views[COUNTS].sum(axis=1).tolist()
-        return replace(self._failures, bad_values=bad_values, out_of_bounds=out_of_bounds)
+        def step(self, actions: Any, env_ids: Sequence[int] | None = None) -> Step: ...
 
-    @property
-    def worker_pids(self) -> tuple[int, ...]:
-        """The worker processes; empty where there are none."""
-        return self._executor.worker_pids
+        def reset(
+            self,
+            *,
+            seed: int | Sequence[int | None] | None = None,
+            options: dict[str, Any] | Sequence[dict[str, Any] | None] | None = None,
+            env_ids: Sequence[int] | None = None,
+            tasks: Sequence[Any] | None = None,
+        ) -> tuple[Any, Infos]: ...
 
-    # -- inside: steps -----------------------------------------------------------------------------------------
-    def _step_some(self, actions: Any, env_ids: Sequence[int]) -> Step:
-        ids = checked_ids(env_ids, self.num_envs)
-        self.send(actions, env_ids)
-        batch = self.receive()
-        order = np.searchsorted(batch.env_ids, ids)
-        if (order == np.arange(len(ids))).all():
-            return batch.observations, batch.rewards, batch.terminated, batch.truncated, batch.infos
-        infos = batch.infos and _reordered(batch.infos, order)
-        rewards, terminated, truncated = batch.rewards[order], batch.terminated[order], batch.truncated[order]
-        return self._handed_out(self._batch_reader.rows(ids, True), ids), rewards, terminated, truncated, infos
+        def receive(self, min_envs: int | None = None, timeout_s: float | None = None) -> StepBatch: ...
 
-    def _after_cut_step(self, error: BaseException, number_before: int) -> None:
-        """A step of all envs did not come to its end: an env failed, a worker is lost, or Ctrl-C cut it short.
+    # -- how its batches look ----------------------------------------------------------------------------------
+    def _write_actions(self, actions: Any, ids: Array | None) -> None:
+        if ids is None:
+            self._actions.write_all(actions)
+        else:
+            self._actions.write(actions, ids, len(ids))
 
-        In the last case what it asked for can still be received, by `receive` and nobody else.
-        """
-        executor = self._executor
-        if isinstance(error, WorkerDied) or executor.broken:
-            self._count_lost_step()
-            self._state.give_up(error)
-        elif isinstance(error, EnvFailed):
-            executor.settle(executor.hosts)
-            self._count_lost_step()
-            self._state.require_reset(error.env_ids)
-        elif executor.complete_step(number_before):
-            self._failures.steps_sent += self.num_envs
-            self._state.send({host: np.array(host.env_ids) for host in executor.hosts})
-
-    def _count_lost_step(self) -> None:
-        """A step of all envs was taken, and its batch is delivered to nobody."""
-        self._failures.steps_sent += self.num_envs
-        self._failures.steps_discarded += self.num_envs
+    def _step_result(self, infos: Infos) -> Step:
+        observations = self._batch_reader.all_rows(self.copy)
+        if self._poison is not None:
+            self._poison.hand_out(observations, self._everyone)
+        return observations, self._rewards.copy(), self._terminated.copy(), self._truncated.copy(), infos
 
     def _batch(self, ids: Array, infos: Infos) -> StepBatch:
         contiguous = len(ids) == ids[-1] - ids[0] + 1
@@ -364,21 +121,19 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
             infos=infos,
         )
 
-    # -- inside: the rest --------------------------------------------------------------------------------------
-    def _on_each(self, env_ids: Sequence[int] | None, function: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
-        self._state.refuse_unusable()
-        return self._calls.on_each(checked_ids(env_ids, self.num_envs), function, *arguments)
+    def _reordered(self, batch: StepBatch, ids: Array) -> Step:
+        order = np.searchsorted(batch.env_ids, ids)
+        if (order == np.arange(len(ids))).all():
+            return batch.observations, batch.rewards, batch.terminated, batch.truncated, batch.infos
+        infos = batch.infos and reordered_infos(batch.infos, order)
+        rewards, terminated, truncated = batch.rewards[order], batch.terminated[order], batch.truncated[order]
+        return self._handed_out(self._batch_reader.rows(ids, True), ids), rewards, terminated, truncated, infos
 
-    def _handed_out(self, observations: Any, ids: Array) -> Any:
-        """What the caller is given; with `copy="poison"` it is spoilt when a view would begin to change."""
-        return observations if self._poison is None else self._poison.hand_out(observations, ids)
+    def _first_observations(self, ids: Array | None) -> Any:
+        if ids is None:
+            return self._handed_out(self._batch_reader.all_rows(self.copy), self._everyone)
+        return self._handed_out(self._batch_reader.rows(ids, self.copy), ids)
 
-    def _refuse_ended(self, ids: Array) -> None:
-        """Without autoreset an episode that is over must be reset before its env's next step."""
-        over = ids[self._terminated[ids] | self._truncated[ids]].tolist()
-        if over:
-            raise InvalidRequest(f"the episodes of envs {over} are over: reset(env_ids={over}) first")
-
-
-def _reordered(infos: Infos, order: Array) -> Infos:
-    return {k: _reordered(v, order) if isinstance(v, dict) else v[order] for k, v in infos.items()}
+    def _ended(self, ids: Array) -> Array:
+        ended: Array = self._terminated[ids] | self._truncated[ids]
+        return ended

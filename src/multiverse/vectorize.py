@@ -9,7 +9,9 @@ from typing import Any, cast, get_args
 
 from gymnasium.vector import AutoresetMode
 
+from multiverse.adapters.agents import AgentOptions
 from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
+from multiverse.contracts.env import EnvKind
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.failures import RESTARTS_PER_MINUTE, FailurePolicy, OnBadValue, OnFailure
 from multiverse.contracts.plan import (
@@ -20,14 +22,24 @@ from multiverse.contracts.plan import (
     StartMethod,
     Timeouts,
     Waiting,
+    autoreset_for,
     whole_number,
 )
 from multiverse.contracts.reset_plan import ResetPlan
+from multiverse.env_batch import Copy, EnvBatch
 from multiverse.executors import assemble
 from multiverse.executors.choose import decide
-from multiverse.vector_env import Copy, VectorEnv
+from multiverse.multi_agent_vector_env import MultiAgentVectorEnv
+from multiverse.turn_vector_env import TurnVectorEnv
+from multiverse.vector_env import VectorEnv
 
 log = logging.getLogger("multiverse")
+
+FACADES: dict[EnvKind, type[EnvBatch]] = {
+    "single": VectorEnv,
+    "parallel": MultiAgentVectorEnv,
+    "turns": TurnVectorEnv,
+}
 
 
 def make_vec(
@@ -37,7 +49,7 @@ def make_vec(
     *,
     workers: int | None = None,
     start_method: StartMethod | None = None,
-    autoreset: Autoreset | AutoresetMode = "next_step",
+    autoreset: Autoreset | AutoresetMode | None = None,
     copy: Copy = True,
     infos: bool = True,
     env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
@@ -52,8 +64,14 @@ def make_vec(
     reset_timeout_s: float | None = 300.0,
     close_timeout_s: float = 5.0,
     plan: Plan | None = None,
+    groups: Mapping[str, Sequence[str]] | None = None,
+    possible_agents: Sequence[str] | None = None,
+    parallel: bool = False,
 ) -> VectorEnv:
-    """Many copies of `env` as one `gymnasium.vector.VectorEnv`.
+    """Many copies of `env` as one `VectorEnv`, which is a `gymnasium.vector.VectorEnv`.
+
+    A PettingZoo parallel env gives a `MultiAgentVectorEnv`, an AEC env a `TurnVectorEnv` (a type checker, which cannot
+    know, takes all of them for a `VectorEnv`).
 
     Good to know: `reset(seed=3)` seeds env i with 3 + i, also where only some are reset: `reset(env_ids=[1, 5],
     seed=3)` seeds them with 4 and 8. Actions are cast to the dtype of the action space (float64 to a float32 `Box`;
@@ -69,14 +87,17 @@ def make_vec(
         workers: threads or processes; each hosts many envs. Default: the usable cores.
         start_method: of processes: `"forkserver"` (default, a fork server of our own), `"fork"` or `"spawn"`. None
             of them imports your script again, so no `if __name__ == "__main__":` is needed.
-        autoreset: `"next_step"` (Gymnasium's default), `"same_step"` or `"disabled"`; or Gymnasium's own
-            `AutoresetMode`.
+        autoreset: `"next_step"` (Gymnasium's default, and ours), `"same_step"` (the default for envs whose agents act
+            in turn) or `"disabled"`; or Gymnasium's own `AutoresetMode`.
         copy: False returns observations as views of shared memory, overwritten by the next step. `"poison"` is for
             debugging code that uses False: what the last step returned is filled with NaN when the next begins.
         infos: False drops the envs' infos (final observations stay).
         env_kwargs: for the id or the callable; one dict for all envs, or a list with one per env.
         wrappers: applied in order; one list for all envs, or a list of lists with one per env.
         render_mode: as in `gymnasium.make`; `"human"` opens a window for env 0 and means serial.
+        groups: of agents that share a policy, name → agents; where nothing is said, agents with equal spaces.
+        possible_agents: every agent that there can be, for PettingZoo envs that do not say.
+        parallel: True takes a PettingZoo AEC env in which everybody really acts at once as a parallel one.
         reset_plan: (env id, episode) → `ResetRequest`, evaluated where the env runs, at every reset.
         waiting: `"auto"` (processes look for a moment before they sleep, and adapt; threads sleep), or `"spin"`:
             always look first, or `"park"`: always sleep at once.
@@ -95,7 +116,9 @@ def make_vec(
             `executor`, `workers`, `start_method` and `waiting`.
     """
     autoreset = _our_autoreset(autoreset)
-    _check_choices(executor=(executor, ExecutorName), autoreset=(autoreset, Autoreset), waiting=(waiting, Waiting))
+    _check_choices(executor=(executor, ExecutorName), waiting=(waiting, Waiting))
+    if autoreset is not None:
+        _check_choices(autoreset=(autoreset, Autoreset))
     _check_choices(on_failure=(on_failure, OnFailure), on_bad_value=(on_bad_value, OnBadValue))
     policy = FailurePolicy(on_failure, on_bad_value, _checked_rate(restarts_per_minute))
     if start_method is not None:
@@ -103,7 +126,8 @@ def make_vec(
     workers = _checked_workers(workers)
     _check_kinds(copy, render_mode, reset_plan)
     timeouts = Timeouts(reply_timeout_s, reset_timeout_s, close_timeout_s)
-    each = recipes(env, num_envs, env_kwargs, wrappers)
+    agents = AgentOptions(groups, possible_agents, parallel)
+    each = [replace(recipe, agents=agents) for recipe in recipes(env, num_envs, env_kwargs, wrappers)]
     if render_mode is not None:
         each = _with_render_mode(each, render_mode)
     if plan is None:
@@ -124,11 +148,13 @@ def make_vec(
         plan = decide("serial", None, None, waiting, each)
         plan = replace(plan, why="the env says metadata['in_process']")
         running, description = assemble.start(plan, each, autoreset, infos, reset_plan, **limits)
-    return VectorEnv(running, description, plan, autoreset, copy, infos, policy)
+    facade = FACADES[description.kind]
+    mode = autoreset_for(autoreset, description.kind)
+    return cast(VectorEnv, facade(running, description, plan, mode, copy, infos, policy))
 
 
 # -- what the caller wrote -------------------------------------------------------------------------------------
-def _our_autoreset(autoreset: Any) -> Autoreset:
+def _our_autoreset(autoreset: Any) -> Autoreset | None:
     """Our name for one of Gymnasium's modes, given as such or by its value ("NextStep"); anything else as it is."""
     for mode in AutoresetMode:
         if autoreset is mode or (isinstance(autoreset, str) and autoreset == mode.value):

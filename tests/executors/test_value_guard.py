@@ -26,9 +26,9 @@ class Range:
     def __init__(self, space: spaces.Space[Any], mode: OnBadValue = "raise") -> None:
         group = Group(SINGLE_AGENT, (SINGLE_AGENT,), space, spaces.Discrete(2))
         self.views = Views.over(layout := Layout(5, (group,), False), private_arrays(layout.fields()))
-        rows = slice(1, 4)
-        self.own = OwnColumns(self.views, group, rows)
-        self.guard = ValueGuard(mode, self.views, group, rows, self.own)
+        ids = range(1, 4)
+        self.own = OwnColumns(self.views, group, ids)
+        self.guard = ValueGuard(mode, self.views, group, ids, self.own)
 
     def rows(self, *path: str) -> Any:
         return self.views[(SINGLE_AGENT, OBSERVATIONS, *path)][1:4]

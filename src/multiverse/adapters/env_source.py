@@ -18,7 +18,10 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, WrapperSpec, load_env_creator
 
+from multiverse.adapters.agents import NOTHING_SAID, AgentOptions
 from multiverse.adapters.gymnasium import GymnasiumEnv
+from multiverse.adapters.pettingzoo_aec import PettingZooTurnEnv
+from multiverse.adapters.pettingzoo_parallel import PettingZooParallelEnv, all_at_once
 from multiverse.contracts.env import Env
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.plan import whole_number
@@ -35,9 +38,10 @@ class Recipe:
     source: Source
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     wrappers: tuple[Wrapper, ...] = ()
+    agents: AgentOptions = NOTHING_SAID
 
     def build(self) -> Env:
-        return adapt(self.build_foreign())
+        return adapt(self.build_foreign(), self.agents)
 
     def build_foreign(self) -> Any:
         """The env itself, with its wrappers and nothing of ours."""
@@ -50,16 +54,24 @@ class Recipe:
         return env
 
 
-def adapt(env: Any) -> Env:
+def adapt(env: Any, agents: AgentOptions = NOTHING_SAID) -> Env:
     """The adapter for a foreign env, by what it is."""
     if isinstance(env, gymnasium.Env):
         return GymnasiumEnv(env)
+    pettingzoo = sys.modules.get("pettingzoo")  # whoever built such an env has loaded it
+    if pettingzoo is not None and isinstance(env, pettingzoo.ParallelEnv):
+        return PettingZooParallelEnv(env, agents)
+    if pettingzoo is not None and isinstance(env, pettingzoo.AECEnv):
+        if agents.parallel:
+            return PettingZooParallelEnv(all_at_once(env), agents)
+        return PettingZooTurnEnv(env, agents)
     if isinstance(env, gymnasium.vector.VectorEnv):
         raise InvalidRequest(
             f"{env!r} is a vector env already; give make_vec something that builds one single env, and num_envs"
         )
     raise InvalidRequest(
-        f"the env factory returned {type(env).__module__}.{type(env).__qualname__}, which is not a gymnasium.Env"
+        f"the env factory returned {type(env).__module__}.{type(env).__qualname__}, which is neither "
+        "a gymnasium.Env nor a PettingZoo env (pettingzoo.ParallelEnv or AECEnv)"
     )
 
 

@@ -40,7 +40,7 @@ class GymnasiumEnv:
         else:
             observation, info = self._env.reset(seed=seed, options=options)
         self._write(observation)
-        return info
+        return cast("dict[str, Any]", info)
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         found = self._env.get_wrapper_attr(name)

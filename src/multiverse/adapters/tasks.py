@@ -7,11 +7,16 @@ from typing import Any
 import gymnasium
 
 
-def reset_to_task(
-    env: gymnasium.Env[Any, Any], seed: int | None, options: dict[str, Any] | None, task: Any
-) -> tuple[Any, dict[str, Any]]:
+def reset_to_task(env: Any, seed: int | None, options: dict[str, Any] | None, task: Any) -> Any:
     """Reset `env` to `task`: through its `reset_task` hook if it has one, else as `options["task"]`."""
-    if env.has_wrapper_attr("reset_task"):
-        env.get_wrapper_attr("reset_task")(task)
+    hook = _hook(env)
+    if hook is not None:
+        hook(task)
         return env.reset(seed=seed, options=options)
     return env.reset(seed=seed, options={**(options or {}), "task": task})
+
+
+def _hook(env: Any) -> Any:
+    if isinstance(env, gymnasium.Env):
+        return env.get_wrapper_attr("reset_task") if env.has_wrapper_attr("reset_task") else None
+    return getattr(env, "reset_task", None) or getattr(env.unwrapped, "reset_task", None)

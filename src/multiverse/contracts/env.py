@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from multiverse.contracts.layout import Group
+
+EnvKind = Literal["single", "parallel", "turns"]
+"""One agent; several that act at once; several that act in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,7 @@ class EnvDescription:
     """What an env says about itself, before any memory is laid out for it."""
 
     groups: tuple[Group, ...]
+    kind: EnvKind = "single"
     metadata: dict[str, Any] = field(default_factory=dict)
     render_mode: str | None = None
     spec: Any = None
@@ -35,6 +39,7 @@ class SlotRow:
     slot: int
     write_observation: Callable[[Any], None]
     plain_target: Any  # the row itself where the space is one Box: an exact fit may be assigned without further ado
+    action_mask: Any  # [actions] 1 where an action may be taken; None where the group has no masks
     rewards: memoryview  # float
     terminated: memoryview  # bool; all false before a step, so only an end needs to be written
     truncated: memoryview

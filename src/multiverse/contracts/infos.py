@@ -64,3 +64,8 @@ def _empty_like(value: Any, rows: int) -> Any:
     if isinstance(value, np.ndarray):
         return np.zeros((rows, *value.shape), dtype=value.dtype)
     return np.full(rows, None, dtype=object)
+
+
+def reordered_infos(infos: Infos, order: Any) -> Infos:
+    """The rows of merged infos in another order."""
+    return {k: reordered_infos(v, order) if isinstance(v, dict) else v[order] for k, v in infos.items()}

@@ -20,6 +20,7 @@ Path = tuple[str | int, ...]
 FieldName = tuple[str | int, ...]
 
 OBSERVATIONS, ACTIONS, FINAL_OBSERVATIONS = "observations", "actions", "final_observations"
+ACTION_MASKS = "action_masks"
 VALUES, ENDED, PRESENT = "values", "ended", "present"
 """Per slot, one array each, so that a host hands its rows over in one copy (rows below)."""
 REWARD, EPISODE_LENGTH, EPISODE_RETURN = 0, 1, 2  # of VALUES, float64
@@ -89,6 +90,8 @@ class Group:
     agents: tuple[str, ...]
     observation_space: spaces.Space[Any]
     action_space: spaces.Space[Any]
+    may_be_absent: bool = False  # agents die and come back, or only act in turn
+    masks: int = 0  # actions that a mask can forbid; 0 where there are no masks
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,15 @@ class Layout:
 
     def slots(self, group: Group) -> int:
         return self.num_envs * len(group.agents)
+
+    def rows(self, group: Group, env_ids: range) -> slice:
+        """The rows of a contiguous range of envs."""
+        agents = len(group.agents)
+        return slice(env_ids.start * agents, env_ids.stop * agents)
+
+    def rows_of_field(self, name: FieldName, env_ids: range) -> slice:
+        """The same for a field that belongs to a group."""
+        return self.rows(next(group for group in self.groups if group.name == name[0]), env_ids)
 
     def fields(self) -> list[Field]:
         """Every array, in the order in which it lies in the block."""
@@ -136,6 +148,8 @@ class Layout:
         yield Field((group.name, VALUES), (3, slots), np.dtype(np.float64))
         yield Field((group.name, ENDED), (2, slots), np.dtype(np.bool_))
         yield Field((group.name, PRESENT), (2, slots), np.dtype(np.bool_))
+        if group.masks:
+            yield Field((group.name, ACTION_MASKS), (slots, group.masks), np.dtype(np.int8))
         for kind, space in self._kinds(group):
             for leaf in leaves(space):
                 if leaf.numeric:

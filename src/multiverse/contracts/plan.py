@@ -17,6 +17,11 @@ Autoreset = Literal["next_step", "same_step", "disabled"]
 Waiting = Literal["auto", "spin", "park"]
 
 
+def autoreset_for(given: Autoreset | None, kind: str) -> Autoreset:
+    """Where the caller says nothing: Gymnasium's default; games go on at once."""
+    return given or ("same_step" if kind == "turns" else "next_step")
+
+
 def whole_number(name: str, value: Any) -> int:
     """A number that a caller gave, as a plain int; numpy's whole numbers are fine, True is not."""
     try:

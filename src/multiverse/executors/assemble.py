@@ -13,7 +13,7 @@ from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import EnvFailed, RemoteError, SpacesDiffer, WorkerDied
 from multiverse.contracts.failures import DEFAULT_POLICY, FailurePolicy
 from multiverse.contracts.layout import EPISODES, Layout
-from multiverse.contracts.plan import DEFAULT_TIMEOUTS, Autoreset, Plan, Timeouts
+from multiverse.contracts.plan import DEFAULT_TIMEOUTS, Autoreset, Plan, Timeouts, autoreset_for
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.contracts.views import Views
 from multiverse.executors import preflight
@@ -45,7 +45,7 @@ Started = tuple[Executor, EnvDescription]
 def start(
     plan: Plan,
     recipes: Sequence[Recipe],
-    autoreset: Autoreset,
+    autoreset: Autoreset | None,
     with_infos: bool,
     reset_plan: ResetPlan | None,
     *,
@@ -59,7 +59,7 @@ def start(
 def start(
     plan: Plan,
     recipes: Sequence[Recipe],
-    autoreset: Autoreset,
+    autoreset: Autoreset | None,
     with_infos: bool,
     reset_plan: ResetPlan | None,
     *,
@@ -73,7 +73,7 @@ def start(
 def start(
     plan: Plan,
     recipes: Sequence[Recipe],
-    autoreset: Autoreset,
+    autoreset: Autoreset | None,
     with_infos: bool,
     reset_plan: ResetPlan | None,
     *,
@@ -127,14 +127,15 @@ class _Start:
         self.local: LocalHost | None = None
         self.shared: Shared | None = None
 
-    def run(self, autoreset: Autoreset) -> Started:
+    def run(self, autoreset: Autoreset | None) -> Started:
         try:
             self._start_workers()
             if self.own is not None:  # while the workers build theirs
                 self.local = LocalHost(_build_here(self.own))
             description = self._compared(self._descriptions())
             num_envs = sum(len(a.recipes) for a in (*([self.own] if self.own else []), *self.assignments))
-            views = self._lay_out(Layout(num_envs, description.groups, autoreset == "same_step"))
+            same_step = autoreset_for(autoreset, description.kind) == "same_step"
+            views = self._lay_out(Layout(num_envs, description.groups, same_step))
             hosts: list[Host] = [*([self.local] if self.local else []), *self.workers]
             executor = Executor(hosts, views, self.plan.waiting, self.shared)
             executor.timeouts = self.timeouts

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from multiverse.adapters.env_source import Recipe
+from multiverse.contracts.env import Env
 from multiverse.contracts.errors import InvalidRequest, MultiverseError
 from multiverse.contracts.failures import OnFailure
 from multiverse.contracts.plan import ExecutorName, Plan, StartMethod, Waiting
@@ -126,16 +127,14 @@ def _time_steps(envs: EnvRange) -> tuple[float, float]:
     """(seconds a step takes, resets included; share of the time in which the core was not ours). Runs in the worker."""
     begun, waited_s = time.perf_counter(), machine.waited_for_core_s() or 0.0
     env = envs.envs[0]
-    space = env.description.groups[0].action_space
-    space.seed(0)
-    actions = [space.sample() for _ in range(64)]
     env.reset(0, None, None)
+    actions = _actions_of(env, envs)
     give_up = time.perf_counter() + PROBE_S
 
     def steps(count: int) -> tuple[int, float]:
         begun = time.perf_counter()
         for k in range(count):
-            ended, _ = env.step(actions[k % 64])
+            ended, _ = env.step(actions(k))
             if ended:
                 env.reset(None, None, None)
             if time.perf_counter() > give_up:
@@ -147,6 +146,26 @@ def _time_steps(envs: EnvRange) -> tuple[float, float]:
         warm, seconds = steps(PROBE_STEPS)
     waited_share = ((machine.waited_for_core_s() or 0.0) - waited_s) / (time.perf_counter() - begun)
     return seconds / warm, waited_share
+
+
+def _actions_of(env: Env, envs: EnvRange) -> Callable[[int], Any]:
+    """A function step → something to do: drawn beforehand or, where masks forbid things, any that is open then."""
+    drawn, masks = [], []
+    for group in env.description.groups:
+        group.action_space.seed(0)
+        open_to = envs.action_masks_of(group)
+        for position in range(len(group.agents)):
+            drawn.append([group.action_space.sample() for _ in range(64)])
+            masks.append(None if open_to is None else open_to[position])
+    if env.description.kind == "single":
+        return lambda step: drawn[0][step % 64]
+    starts = [getattr(group.action_space, "start", 0) for group in env.description.groups for _ in group.agents]
+
+    def open_action(step: int, slot: int) -> Any:
+        mask, action, start = masks[slot], drawn[slot][step % 64], starts[slot]
+        return action if mask is None or mask[action - start] else start + mask.argmax()
+
+    return lambda step: [open_action(step, slot) for slot in range(len(drawn))]
 
 
 def _plan(

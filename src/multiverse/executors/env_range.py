@@ -13,25 +13,27 @@ from multiverse.contracts.errors import BadValue, InEnv, RemoteError, in_words
 from multiverse.contracts.failures import BAD_VALUE, DEFAULT_POLICY, RESTARTED, FailurePolicy, RestartIntensity
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.layout import (
+    ACTION_MASKS,
     ACTIONS,
     EPISODES,
     FINAL_OBSERVATIONS,
     OBSERVATIONS,
     STEPPING,
-    TRUNCATED,
     FieldName,
+    Group,
     leaves,
 )
-from multiverse.contracts.plan import Autoreset
+from multiverse.contracts.plan import Autoreset, autoreset_for
 from multiverse.contracts.reset_plan import ResetPlan, ResetRequest
-from multiverse.contracts.views import Views
+from multiverse.contracts.views import Array, Views
 from multiverse.executors.episode_log import EpisodeLog
 from multiverse.executors.step_reply import EXTRAS, FAILED, FINALS, WROTE_INFOS, Extras
-from multiverse.executors.value_guard import ValueGuard
+from multiverse.executors.value_guard import RangeGuard
+from multiverse.memory.env_rows import EnvRows, env_rows
 from multiverse.memory.info_columns import InfoWriter
 from multiverse.memory.last_rows import LastRows
-from multiverse.memory.own_columns import OwnColumns
-from multiverse.memory.space_rows import actions_reader
+from multiverse.memory.own_columns import RangeColumns
+from multiverse.memory.space_rows import env_actions_reader
 
 _NOBODY: list[int] = []
 
@@ -41,7 +43,7 @@ class RangeConfig:
     """What a range needs to know besides its envs."""
 
     env_ids: range
-    autoreset: Autoreset
+    autoreset: Autoreset | None  # None: what suits the kind of env
     with_infos: bool
     reset_plan: ResetPlan | None
     policy: FailurePolicy = DEFAULT_POLICY
@@ -71,14 +73,14 @@ class EnvRange:
         `replacing`: the rows were another worker's, which is lost: their episodes end here, cut short.
         """
         ids = self.config.env_ids
-        self._rows = rows = slice(ids.start, ids.stop)
-        (group,) = views.layout.groups
-        self._own = OwnColumns(views, group, rows)
+        rows = slice(ids.start, ids.stop)
+        self._autoreset = autoreset_for(self.config.autoreset, self.envs[0].description.kind)
+        self._own = RangeColumns(views, ids)
         for env_id, env in zip(ids, self.envs):
             env.bind(self._own.rows_of(env_id))
         self._steps = [env.step for env in self.envs]
         self._everyone = list(range(len(ids)))
-        self._read_actions = actions_reader(group.action_space, views, (group.name, ACTIONS), rows)
+        self._read_actions = env_actions_reader(views, ids)
         self._stepping, self._episodes = views[STEPPING][rows], views[EPISODES]
         self._info_writer = InfoWriter(views, rows)
         self._was_reset = [replacing] * len(ids)
@@ -90,12 +92,11 @@ class EnvRange:
         self._objects = [name for name in views.objects if name[1] != ACTIONS]
         self._extras = Extras()
         self._eventful = False  # there is more in the extras than what every step has to say
-        self._last_rows = LastRows(views, rows) if self.config.policy.shows_last_rows else None
+        self._last_rows = LastRows(views, ids) if self.config.policy.shows_last_rows else None
         mode = self.config.policy.on_bad_value
-        self._guard = ValueGuard(mode, views, group, rows, self._own) if mode != "off" else None
+        self._guard = RangeGuard.over(mode, views, ids, self._own) if mode != "off" else None
         if replacing:
-            self._own.ended[TRUNCATED] = True
-            self._own.forget_rewards()
+            self._own.take_over()
         self._own.hand_over_ends()
 
     # -- stepping --------------------------------------------------------------------------------------------
@@ -131,29 +132,40 @@ class EnvRange:
             self._own.add_step_of(chosen)
         else:
             self._own.add_step()
-        if ended_now or self._any_over:
+        if ended_now or self._any_over or self._own.several:
             self._mark_ends(ended_now, resets)
         if self._last_rows is not None:
             self._last_rows.remember()
         finals = bool(ended_now and self._finals)
+        if self._finals and self._own.several and self._own.any_ended:
+            finals = self._keep_finals_of_some(chosen, ended_now) or finals
         if finals or writer.wrote or self._objects or self._eventful:
             return self._flags(finals)
         return 0
+
+    def _keep_finals_of_some(self, chosen: Iterable[int], ended_now: Sequence[int]) -> bool:
+        """same_step, where agents end before their episode does: their last observations are final ones too."""
+        some_ended = self._own.envs_with_ends()
+        found = [i for i in chosen if some_ended[i] and i not in ended_now]
+        for i in found:
+            for final, current in self._finals:
+                final.take(current, i)
+        return bool(found)
 
     def _leave_ended_episodes(self, chosen: Iterable[int]) -> list[int]:
         """The episode that a row's last step ended stays readable until its next step: now. Returns those to reset."""
         left = [i for i in chosen if self._over[i]]
         for i in left:
             self._own.begin(i)
-            self._own.ended[:, i] = False
-            self._over[i] = self.config.autoreset == "next_step"
-        return left if self.config.autoreset == "next_step" else []
+            self._own.forget_ends(i)
+            self._over[i] = self._autoreset == "next_step"
+        return left if self._autoreset == "next_step" else []
 
     def _begin_after_end(self, i: int) -> Infos:
         """next_step: the step after an episode's end is the next one's reset; its action is ignored."""
         info = self._begin_episode(i)
         self._over[i] = False
-        self._own.rewards[i] = 0.0
+        self._own.give_none(i)
         return info
 
     # -- bad values ------------------------------------------------------------------------------------------
@@ -169,7 +181,7 @@ class EnvRange:
                 guard.clip(i)
             return []
         failed = {failure.env_id for failure in self._extras.failures}
-        bad: dict[int, Exception] = dict(guard.bad_rows(i for i in chosen if self.config.env_ids[i] not in failed))
+        bad: dict[int, Exception] = dict(guard.bad_rows([i for i in chosen if self.config.env_ids[i] not in failed]))
         bad.update({i: InEnv(self.config.env_ids[i], bad[i]) for i in begun if i in bad})
         cut = [i for i, action in zip(chosen, actions) if i in bad and self._cut_after(i, bad[i], action)]
         for i in guard.rows_outside():
@@ -183,9 +195,10 @@ class EnvRange:
         """An env's step failed: cut its episode if that is what the caller wants; False if it is an error."""
         self._eventful = True
         in_reset = isinstance(error, InEnv)
-        step = None if in_reset else int(self._own.lengths[i]) + 1
+        step = None if in_reset else self._own.length(i) + 1
         failure = RemoteError.of(error, self.config.env_ids[i])
-        failure = failure.under(self._log.circumstances(i, step, action if step else None))
+        taken = self._own.by_agent(i, action) if self._own.several else action
+        failure = failure.under(self._log.circumstances(i, step, taken if step else None))
         if isinstance(error.cause if isinstance(error, InEnv) else error, BadValue):
             first = self._guard is not None and self._guard.count(i)
             if self.config.policy.on_bad_value == "truncate" and not in_reset:
@@ -236,9 +249,7 @@ class EnvRange:
     def _cut_episode(self, i: int, marker: str) -> None:
         """The lost step's row: no reward, truncated, and what the mode has an ended episode show."""
         env_id = self.config.env_ids[i]
-        self._own.rewards[i] = 0.0
-        self._own.ended[:, i] = (False, True)
-        self._own.lengths[i] -= 1.0  # the lost step is none of its episode's
+        self._own.cut(i)
         self._info_writer.forget(i)
         self._extras.infos.pop(env_id, None)
         info: Infos = {}
@@ -256,6 +267,7 @@ class EnvRange:
     def take_over(self, begin: bool) -> Extras:
         """In a worker that replaces a lost one, as its first deed: begin an episode in every env, if that is due."""
         infos = {env_id: self._begin_and_look(i) for i, env_id in enumerate(self.config.env_ids) if begin}
+        self._own.hand_over_ends()  # and with them who is there now
         if self._last_rows is not None:
             self._last_rows.remember()
         said = self._beginnings(infos)
@@ -265,7 +277,7 @@ class EnvRange:
 
     def _mark_ends(self, ended_now: list[int], resets: Iterable[int]) -> None:
         for i in resets:  # a step that was a reset is not a step of its episode
-            self._own.lengths[i] = 0.0
+            self._own.forget_length(i)
         for i in ended_now:
             self._over[i] = True
         self._own.hand_over_ends()
@@ -284,7 +296,7 @@ class EnvRange:
         if self._guard is not None:
             self._guard.check_end(i)
         for final, current in self._finals:
-            final[env_id] = current[env_id]
+            final.take(current, i)
         if info and self.config.with_infos:
             self._extras.final_infos[env_id] = info
         return self._begin_episode(i)
@@ -330,27 +342,29 @@ class EnvRange:
 
     def _own_objects(self) -> dict[FieldName, list[Any]]:
         """This range's rows of what the block cannot hold."""
-        return {name: self._views.objects[name][self._rows] for name in self._objects}
+        rows_of, ids = self._views.layout.rows_of_field, self.config.env_ids
+        return {name: self._views.objects[name][rows_of(name, ids)] for name in self._objects}
 
     def take_action_objects(self, objects: dict[FieldName, list[Any]]) -> None:
         """Actions of this range that came by pipe."""
         for name, values in objects.items():
-            self._views.objects[name][self._rows] = values
+            self._views.objects[name][self._views.layout.rows_of_field(name, self.config.env_ids)] = values
 
     def take_extras(self) -> Extras:
         extras, self._extras, self._eventful = self._extras, Extras(), False
         return extras
 
-    def _final_fields(self) -> list[tuple[Any, Any]]:
-        """Pairs (final, current) of every leaf, as arrays or lists that are indexed by slot alike."""
-        views = self._views
-        pairs: list[tuple[Any, Any]] = []
-        for group in views.layout.groups:
-            for leaf in leaves(group.observation_space):
-                source = views.arrays if leaf.numeric else views.objects
-                final = source[(group.name, FINAL_OBSERVATIONS, *leaf.path)]
-                pairs.append((final, source[(group.name, OBSERVATIONS, *leaf.path)]))
-        return pairs
+    def _final_fields(self) -> list[tuple[EnvRows, EnvRows]]:
+        """Pairs (final, current) of every leaf."""
+        views, ids = self._views, self.config.env_ids
+        return [
+            (
+                env_rows(views, group, (group.name, FINAL_OBSERVATIONS, *leaf.path), ids),
+                env_rows(views, group, (group.name, OBSERVATIONS, *leaf.path), ids),
+            )
+            for group in views.layout.groups
+            for leaf in leaves(group.observation_space)
+        ]
 
     # -- everything else: run by the worker loop's one generic command -----------------------------------------
     def reset(self, requests: dict[int, ResetRequest]) -> Extras:
@@ -373,7 +387,7 @@ class EnvRange:
             self._over[i] = False
             self._own.begin(i)
             self._own.forget_reward(i)
-            self._own.ended[:, i] = False
+            self._own.forget_ends(i)
         self._any_over = any(self._over)
         self._own.hand_over_ends()
         if self._last_rows is not None:
@@ -395,6 +409,11 @@ class EnvRange:
         said.infos = infos if self.config.with_infos else {}
         said.objects = self._own_objects()
         return said
+
+    def action_masks_of(self, group: Group) -> Array | None:
+        """[slots of this range, actions] what is open to the agents of a group; None where nothing can be forbidden."""
+        masks = self._views.arrays.get((group.name, ACTION_MASKS))
+        return None if masks is None else masks[self._views.layout.rows(group, self.config.env_ids)]
 
     def call(self, env_ids: Sequence[int], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         return self._each(env_ids, lambda env, _: env.call(name, args, kwargs))

@@ -391,7 +391,7 @@ class Executor:
     def keep_objects(self, host: Host, extras: Extras) -> None:
         """A host's rows of what the block cannot hold, as they came by pipe."""
         for name, values in extras.objects.items():
-            self.views.objects[name][host.env_ids.start : host.env_ids.stop] = values
+            self.views.objects[name][self.views.layout.rows_of_field(name, host.env_ids)] = values
 
     def extras_of(self, hosts: Sequence[Host]) -> list[tuple[Host, Extras]]:
         """What finished hosts have to say beyond the block; the same again if asked again."""

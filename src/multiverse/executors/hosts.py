@@ -22,7 +22,7 @@ from multiverse.contracts.errors import (
     WorkerDied,
     describe_ids,
 )
-from multiverse.contracts.layout import ACTIONS
+from multiverse.contracts.layout import ACTIONS, FieldName
 from multiverse.contracts.views import Views
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.step_reply import EXTRAS, FAILED, Extras
@@ -133,7 +133,7 @@ class WorkerHost:
     def bind(self, mailbox: CallerMailbox, views: Views) -> None:
         self.mailbox = mailbox
         self.answered, self.flags = mailbox.answered, mailbox.flags
-        self._views, self._rows = views, slice(self.env_ids.start, self.env_ids.stop)
+        self._views, self._rows_of = views, views.layout.rows_of_field
         self._action_objects = [name for name in views.objects if name[1] == ACTIONS]
         with_objects = WITH_OBJECTS if self._action_objects else 0
         self._step_command, self._step_some_command = STEP | with_objects, STEP_SOME | with_objects
@@ -142,10 +142,13 @@ class WorkerHost:
     def post_step(self, number: int, only_some: bool) -> None:
         self._command = command = self._step_some_command if only_some else self._step_command
         if self._action_objects:
-            self._post_with(command, number, {n: self._views.objects[n][self._rows] for n in self._action_objects})
+            self._post_with(command, number, self._own_action_objects())
             return
         self.asked = number
         self.mailbox.post(command, number)
+
+    def _own_action_objects(self) -> dict[FieldName, list[Any]]:
+        return {n: self._views.objects[n][self._rows_of(n, self.env_ids)] for n in self._action_objects}
 
     def prepare(self, function: RunFunction, arguments: tuple[Any, ...]) -> Any:
         """A call as it travels; refused here, before anything is sent, if it cannot."""
@@ -192,7 +195,7 @@ class WorkerHost:
         except Unreadable as error:
             return Extras(failures=[RemoteError.of(error)])
         for name, values in extras.objects.items():
-            self._views.objects[name][self._rows] = values
+            self._views.objects[name][self._rows_of(name, self.env_ids)] = values
         return extras  # type: ignore[no-any-return]
 
     def finish_run(self) -> Any:

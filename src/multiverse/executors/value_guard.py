@@ -8,7 +8,8 @@ Numbers outside their space's bounds are counted and told once: well-known envs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from typing import Any, cast
 
@@ -19,7 +20,8 @@ from multiverse.contracts.errors import BadValue
 from multiverse.contracts.failures import OnBadValue
 from multiverse.contracts.layout import COUNTS, OBSERVATIONS, FieldName, Group, Leaf, leaves
 from multiverse.contracts.views import Array, Views
-from multiverse.memory.own_columns import OwnColumns
+from multiverse.memory.env_rows import env_rows
+from multiverse.memory.own_columns import OwnColumns, RangeColumns
 from multiverse.memory.space_rows import called
 
 FEW_NUMBERS = 512
@@ -29,14 +31,15 @@ _clip = _clip.umath.clip  # the ufunc behind np.clip, whose wrapper takes three 
 
 
 class _Watched:
-    """One numeric leaf of some rows of observations, and the bounds it is compared with, all [envs, *shape].
+    """One numeric leaf of some rows of observations, and the bounds it is compared with, all [envs, *shape]; where an
+    env has several agents in the group, [envs, agents, *shape].
 
     A float's bounds are finite, so that an infinite number is outside them even where its space has none; integers
     whose type alone keeps them in bounds have none (None).
     """
 
-    def __init__(self, name: FieldName, rows: Array, low: Array | None, high: Array | None) -> None:
-        self.name, self.rows, self.low, self.high = name, rows, low, high
+    def __init__(self, name: FieldName, group: Group, rows: Array, low: Array | None, high: Array | None) -> None:
+        self.name, self._group, self.rows, self.low, self.high = name, group, rows, low, high
         self.is_float = rows.dtype.kind == "f"
         self._scratch = np.empty_like(rows)
 
@@ -80,9 +83,15 @@ class _Watched:
         if not self.is_float or np.isfinite(row).all():
             return None
         index = tuple(int(k) for k in np.argwhere(~np.isfinite(row))[0])
-        value = row[index]
+        value, (what, place) = row[index], self._place(index)
         why = "" if np.isnan(value) else f" (or too large for {row.dtype})"
-        return BadValue(f"{called(self.name)} is {value}{why}{_at(index)}")
+        return BadValue(f"{what} is {value}{why}{place}")
+
+    def _place(self, index: tuple[int, ...]) -> tuple[str, str]:
+        """What a number belongs to and where in it that is, in words."""
+        several = len(self._group.agents) > 1
+        whose = _of(self._group, index[0] if several else 0)
+        return called(self.name) + whose, _at(index[1:] if several else index)
 
     def outside(self) -> Array:
         """[envs] bool: which rows have numbers outside their bounds; those that are not finite count as bad instead."""
@@ -100,7 +109,8 @@ class _Watched:
         if not len(found):
             return ""
         index = tuple(int(k) for k in found[0])
-        return f"{called(self.name)} is {row[index]}{_at(index)}, its space says {low[index]} to {high[index]}"
+        what, place = self._place(index)
+        return f"{what} is {row[index]}{place}, its space says {low[index]} to {high[index]}"
 
     def _finite(self, values: Array) -> Array | bool:
         return np.isfinite(values) if self.is_float else True
@@ -118,6 +128,11 @@ def _nothing(zeros: Array) -> float:
     return 0.0
 
 
+def _of(group: Group, position: int) -> str:
+    """Whose it is, where an env has agents."""
+    return f" of {group.agents[position]}" if group.may_be_absent else ""
+
+
 def _at(index: tuple[int, ...]) -> str:
     return f" at index {index[0] if len(index) == 1 else index}" if index else ""
 
@@ -125,15 +140,18 @@ def _at(index: tuple[int, ...]) -> str:
 class ValueGuard:
     """Of one range of envs. `mode` is the caller's `on_bad_value`, other than "off"."""
 
-    def __init__(self, mode: OnBadValue, views: Views, group: Group, rows: slice, own: OwnColumns) -> None:
-        self.mode, self._own, self._first = mode, own, rows.start
-        self._watched = [_watched(leaf, views, group, rows) for leaf in leaves(group.observation_space) if leaf.numeric]
-        self._bad_values, self._out_of_bounds = views[COUNTS][:, rows]
+    def __init__(self, mode: OnBadValue, views: Views, group: Group, env_ids: range, own: OwnColumns) -> None:
+        self.mode, self._first, self._group = mode, env_ids.start, group
+        numeric = [leaf for leaf in leaves(group.observation_space) if leaf.numeric]
+        self._watched = [_watched(leaf, views, group, env_ids) for leaf in numeric]
+        self._bad_values, self._out_of_bounds = views[COUNTS][:, env_ids.start : env_ids.stop]
+        agents = len(group.agents)
+        self._rewards = own.rewards.reshape(len(env_ids), agents)
         rewards = memoryview(own.rewards)
         self.look = _looker(self._watched, rewards)
         self._look_at = [
-            _looker([watched.row(i) for watched in self._watched], rewards[i : i + 1])
-            for i in range(rows.stop - rows.start)
+            _looker([watched.row(i) for watched in self._watched], rewards[i * agents : (i + 1) * agents])
+            for i in range(len(env_ids))
         ]
         self.warnings: list[str] = []
 
@@ -199,20 +217,68 @@ class ValueGuard:
             self._out_of_bounds[i] += 1
         for watched in self._watched:
             watched.clip(i)
-        if not np.isfinite(self._own.rewards[i]):
-            self._own.rewards[i] = 0.0
+        rewards = self._rewards[i]
+        rewards[~np.isfinite(rewards)] = 0.0
 
     def take_warnings(self) -> list[str]:
         said, self.warnings = self.warnings, []
         return said
 
     def _not_finite(self, i: int) -> BadValue | None:
-        reward = self._own.rewards[i]
-        found = self._observation_not_finite(i)
-        return found or (None if np.isfinite(reward) else BadValue(f"the reward is {reward}"))
+        found, rewards = self._observation_not_finite(i), self._rewards[i]
+        bad = next(((k, reward) for k, reward in enumerate(rewards.tolist()) if not math.isfinite(reward)), None)
+        return found or (None if bad is None else BadValue(f"the reward{_of(self._group, bad[0])} is {bad[1]}"))
 
     def _observation_not_finite(self, i: int) -> BadValue | None:
         return next((bad for watched in self._watched if (bad := watched.not_finite(i)) is not None), None)
+
+
+class RangeGuard:
+    """The guards of all groups of a range, as one."""
+
+    def __init__(self, guards: Sequence[ValueGuard]) -> None:
+        self._guards, self.mode = guards, guards[0].mode
+
+    @classmethod
+    def over(cls, mode: OnBadValue, views: Views, env_ids: range, own: RangeColumns) -> RangeGuard | ValueGuard:
+        groups = views.layout.groups
+        guards = [ValueGuard(mode, views, g, env_ids, columns) for g, columns in zip(groups, own.groups)]
+        return guards[0] if len(guards) == 1 else cls(guards)
+
+    def look(self) -> bool:
+        return any(guard.look() for guard in self._guards)
+
+    def bad_rows(self, chosen: Sequence[int]) -> dict[int, BadValue]:
+        return {i: bad for guard in self._guards for i, bad in guard.bad_rows(chosen).items()}
+
+    def rows_outside(self) -> list[int]:
+        return sorted({i for guard in self._guards for i in guard.rows_outside()})
+
+    def check_end(self, i: int) -> None:
+        for guard in self._guards:
+            guard.check_end(i)
+
+    def check_start(self, i: int) -> None:
+        for guard in self._guards:
+            guard.check_start(i)
+
+    def count(self, i: int) -> bool:
+        return self._guards[0].count(i)  # the counters are the env's
+
+    def count_outside(self, i: int) -> None:
+        for guard in self._guards:
+            guard.count_outside(i)
+
+    def clip(self, i: int) -> None:
+        for guard in self._guards:
+            guard.clip(i)
+
+    @property
+    def warnings(self) -> list[str]:
+        return [warning for guard in self._guards for warning in guard.warnings]
+
+    def take_warnings(self) -> list[str]:
+        return [warning for guard in self._guards for warning in guard.take_warnings()]
 
 
 def _looker(watched: list[_Watched], rewards: Any) -> Callable[[], bool]:
@@ -234,12 +300,12 @@ def _looker(watched: list[_Watched], rewards: Any) -> Callable[[], bool]:
     return any_leaf_odd
 
 
-def _watched(leaf: Leaf, views: Views, group: Group, rows: slice) -> _Watched:
+def _watched(leaf: Leaf, views: Views, group: Group, env_ids: range) -> _Watched:
     name = (group.name, OBSERVATIONS, *leaf.path)
-    array = views[name][rows]
+    array = env_rows(views, group, name, env_ids).rows
     bounds = _bounds(leaf.space, array)
     low, high = (None, None) if bounds is None else (np.broadcast_to(b, array.shape).copy() for b in bounds)
-    return _Watched(name, array, low, high)
+    return _Watched(name, group, array, low, high)
 
 
 def _bounds(space: spaces.Space[Any], array: Array) -> tuple[Array, Array] | None:

@@ -162,6 +162,9 @@ def _give_classes_their_place(envs: EnvRange) -> None:
                 setattr(main_module, cls.__name__, cls)
 
 
+_HOW = {"single": "alone", "parallel": "at once", "turns": "in turn"}
+
+
 def describe(envs: EnvRange, bounds_may_differ: bool = False) -> Described:
     first = envs.envs[0].description
     differences = {
@@ -174,6 +177,8 @@ def describe(envs: EnvRange, bounds_may_differ: bool = False) -> Described:
 
 def difference_between(one: EnvDescription, other: EnvDescription, bounds_may_differ: bool = False) -> str:
     """In which space two envs differ, in words; '' when a batch can hold both."""
+    if one.kind != other.kind:
+        return f"agents that act {_HOW[other.kind]} instead of {_HOW[one.kind]}"
     if len(one.groups) != len(other.groups):
         return f"{len(other.groups)} groups of agents instead of {len(one.groups)}"
     for a, b in zip(one.groups, other.groups):

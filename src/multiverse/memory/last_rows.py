@@ -2,60 +2,75 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
-from multiverse.contracts.layout import FINAL_OBSERVATIONS, OBSERVATIONS, leaves
+from multiverse.contracts.layout import (
+    ALIVE,
+    ENDED,
+    FINAL_OBSERVATIONS,
+    OBSERVATIONS,
+    PRESENT,
+    TERMINATED,
+    TRUNCATED,
+    leaves,
+)
 from multiverse.contracts.views import Array, Views
+from multiverse.memory.env_rows import EnvRows, env_rows
 
 
 class LastRows:
-    """A copy of some rows of every observation leaf."""
+    """A copy of every observation leaf, and of who was there, for a contiguous range of envs."""
 
-    def __init__(self, views: Views, rows: slice) -> None:
-        self._first = rows.start
-        self._arrays: list[tuple[Array, Array]] = []
-        self._objects: list[tuple[list[Any], list[Any]]] = []
-        self._finals: list[tuple[Any, Any]] = []
-        self._rows = rows
+    def __init__(self, views: Views, env_ids: range) -> None:
+        self._first = env_ids.start
+        self._leaves: list[tuple[EnvRows, EnvRows, EnvRows | None]] = []  # as it is now, as delivered, the final one
         for group in views.layout.groups:
             for leaf in leaves(group.observation_space):
-                name = (group.name, OBSERVATIONS, *leaf.path)
-                saved: Any
-                if leaf.numeric:
-                    current = views[name][rows]
-                    saved = current.copy()
-                    self._arrays.append((current, saved))
-                else:
-                    saved = views.objects[name][rows]
-                    self._objects.append((views.objects[name], saved))
-                final = (group.name, FINAL_OBSERVATIONS, *leaf.path)
+                current = env_rows(views, group, (group.name, OBSERVATIONS, *leaf.path), env_ids)
+                final = None
                 if views.layout.with_final_observations:
-                    self._finals.append(((views.arrays if leaf.numeric else views.objects)[final], saved))
+                    final = env_rows(views, group, (group.name, FINAL_OBSERVATIONS, *leaf.path), env_ids)
+                self._leaves.append((current, current.copy(), final))
+        self._arrays: list[tuple[Array, Array]] = [(c.rows, s.rows) for c, s, _ in self._leaves if c.is_array]
+        self._objects: list[tuple[EnvRows, EnvRows]] = [(c, s) for c, s, _ in self._leaves if not c.is_array]
+        self._presence: list[tuple[Array, Array, Array]] = []  # who is there now, as delivered; and who has ended
+        for group in views.layout.groups:
+            if group.may_be_absent:
+                mine, shape = slice(env_ids.start, env_ids.stop), (2, -1, len(group.agents))
+                alive = views[(group.name, PRESENT)].reshape(shape)[ALIVE, mine]
+                self._presence.append((alive, alive.copy(), views[(group.name, ENDED)].reshape(shape)[:, mine]))
 
     def remember(self) -> None:
         """All rows are being delivered now."""
         for current, saved in self._arrays:
             saved[...] = current
-        for objects, kept in self._objects:
-            kept[:] = objects[self._rows]
+        for now, kept in self._objects:
+            kept.take_all(now)
+        for alive, delivered, _ in self._presence:
+            delivered[...] = alive
 
-    def remember_some(self, slots: Array) -> None:
+    def remember_some(self, env_ids: Iterable[int]) -> None:
         """Some rows are; the others may just be written."""
-        for current, saved in self._arrays:
-            saved[slots - self._first] = current[slots - self._first]
-        for objects, kept in self._objects:
-            for slot in slots:
-                kept[slot - self._first] = objects[slot]
+        for env_id in env_ids:
+            env = env_id - self._first
+            for current, saved, _ in self._leaves:
+                saved.take(current, env)
+            for alive, delivered, _ in self._presence:
+                delivered[env] = alive[env]
 
-    def restore(self, slot: int) -> None:
-        """Put a row back as it was last delivered."""
-        i = slot - self._first
-        for current, saved in self._arrays:
-            current[i] = saved[i]
-        for objects, kept in self._objects:
-            objects[slot] = kept[i]
+    def truncate_who_was_there(self, env_id: int) -> None:
+        """A lost worker may have written who is there after the lost step: what the caller was told counts."""
+        for _, delivered, ended in self._presence:
+            ended[TERMINATED, env_id - self._first] = False
+            ended[TRUNCATED, env_id - self._first] = delivered[env_id - self._first]
 
-    def restore_as_final(self, slot: int) -> None:
-        """Put a row, as it was last delivered, where final observations are read."""
-        for final, saved in self._finals:
-            final[slot] = saved[slot - self._first]
+    def restore(self, env_id: int) -> None:
+        """Put an env's rows back as they were last delivered."""
+        for current, saved, _ in self._leaves:
+            current.take(saved, env_id - self._first)
+
+    def restore_as_final(self, env_id: int) -> None:
+        """Put an env's rows, as they were last delivered, where final observations are read."""
+        for _, saved, final in self._leaves:
+            if final is not None:
+                final.take(saved, env_id - self._first)

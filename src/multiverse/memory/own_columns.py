@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from gymnasium import spaces
 
 from multiverse.contracts.env import SlotRow
-from multiverse.contracts.layout import ENDED, EPISODE_LENGTH, OBSERVATIONS, PRESENT, VALUES, Group
-from multiverse.contracts.views import Views
+from multiverse.contracts.layout import (
+    ACTING,
+    ACTION_MASKS,
+    ALIVE,
+    ENDED,
+    EPISODE_LENGTH,
+    OBSERVATIONS,
+    PRESENT,
+    TRUNCATED,
+    VALUES,
+    Group,
+)
+from multiverse.contracts.views import Array, Views
 from multiverse.memory.space_rows import row_writer
 
 _add = np.add
@@ -17,55 +31,189 @@ class OwnColumns:
     """One group's small columns for the rows of one host: handed over whole, never cell by cell.
 
     Two hosts that write neighbouring cells of one cache line take it from each other at every store; so each
-    writes memory of its own and copies it out once a step.
+    writes memory of its own and copies it out once a step. `env` below is a position in the host's range; an env with
+    several agents in the group has a row for each.
     """
 
-    def __init__(self, views: Views, group: Group, rows: slice) -> None:
-        self._views, self._group, self._first = views, group, rows.start
+    def __init__(self, views: Views, group: Group, env_ids: range) -> None:
+        self._views, self._group = views, group
+        agents = len(group.agents)
+        rows = views.layout.rows(group, env_ids)
+        self._first = rows.start
         shared = [views[(group.name, name)][:, rows] for name in (VALUES, ENDED, PRESENT)]
         self._shared_values, self._shared_ended, self._shared_present = shared
         count = rows.stop - rows.start
         # What a step adds to (length, return), in one call.
         self._added = np.zeros((2, count))
-        ones, self.rewards = self._added
-        ones[...] = 1.0
+        self._counts, self.rewards = self._added
+        self._counts[...] = 1.0
         self._shared_rewards, self.lengths, self.returns = self._shared_values
         self._sums = self._shared_values[EPISODE_LENGTH:]
         self.ended = np.zeros((2, count), np.bool_)
         self.present = np.zeros((2, count), np.bool_)
+        self._comes_and_goes = group.may_be_absent
+        # A number where an env has one row: a slice takes twice as long.
+        self._of = [i if agents == 1 else slice(i * agents, (i + 1) * agents) for i in range(len(env_ids))]
 
-    def rows_of(self, env_index: int) -> list[SlotRow]:
+    def rows_of(self, env_id: int) -> list[SlotRow]:
         """The rows of one env, one per agent of the group."""
         group, rows = self._group, []
         columns = [memoryview(c) for c in (self.rewards, *self.ended, *self.present)]
+        masks = self._views.arrays.get((group.name, ACTION_MASKS))
         for agent in range(len(group.agents)):
-            slot = env_index * len(group.agents) + agent
+            slot = env_id * len(group.agents) + agent
             write = row_writer(group.observation_space, self._views, (group.name, OBSERVATIONS), slot)
             plain = isinstance(group.observation_space, spaces.Box) and group.observation_space.shape
             target = self._views[(group.name, OBSERVATIONS)][slot] if plain else None
-            rows.append(SlotRow(slot - self._first, write, target, *columns))
+            mask = None if masks is None else masks[slot]
+            rows.append(SlotRow(slot - self._first, write, target, mask, *columns))
         return rows
 
     def add_step(self) -> None:
         """Every row has taken one step."""
         _add(self._sums, self._added, self._sums)
         self._shared_rewards[...] = self.rewards
+        if self._comes_and_goes:
+            self._counts[...] = self.present[ACTING]  # they take the next step
 
-    def add_step_of(self, rows: list[int]) -> None:
-        """Some rows have."""
-        self._sums[:, rows] += self._added[:, rows]
+    def add_step_of(self, envs: list[int]) -> None:
+        """Some envs' rows have."""
+        if self._comes_and_goes:
+            for env in envs:
+                self._sums[:, self._of[env]] += self._added[:, self._of[env]]
+        else:
+            self._sums[:, envs] += self._added[:, envs]
         self._shared_rewards[...] = self.rewards
+        if self._comes_and_goes:
+            self._counts[...] = self.present[ACTING]
 
-    def begin(self, row: int) -> None:
-        """A new episode begins in this row."""
-        self.lengths[row] = self.returns[row] = 0.0
+    def begin(self, env: int) -> None:
+        """A new episode begins."""
+        rows = self._of[env]
+        self.lengths[rows] = self.returns[rows] = 0.0
+        if self._comes_and_goes:
+            self._counts[rows] = self.present[ACTING, rows]
 
-    def forget_reward(self, row: int) -> None:
-        self.rewards[row] = self._shared_rewards[row] = 0.0
+    def forget_length(self, env: int) -> None:
+        self.lengths[self._of[env]] = 0.0
 
-    def forget_rewards(self) -> None:
+    def length(self, env: int) -> int:
+        return int(np.max(self.lengths[self._of[env]]))
+
+    def who_acted(self, env: int) -> list[tuple[str, bool]]:
+        """(agent, whether an action was wanted from it), as last handed over."""
+        acting: list[bool] = np.atleast_1d(self._shared_present[ACTING, self._of[env]]).tolist()
+        return list(zip(self._group.agents, acting))
+
+    @property
+    def any_ended(self) -> bool:
+        return bool(np.count_nonzero(self.ended))  # a tenth of what any() takes
+
+    def forget_ends(self, env: int) -> None:
+        self.ended[:, self._of[env]] = False
+
+    def cut(self, env: int) -> None:
+        """Whoever was there is truncated, with no reward for it."""
+        rows = self._of[env]
+        self.rewards[rows] = 0.0
+        self.ended[:, rows] = False
+        self.ended[TRUNCATED, rows] = self._shared_present[ALIVE, rows]
+        self.lengths[rows] -= self._counts[rows]  # the lost step is none of its episode's
+        if self._comes_and_goes:
+            self.present[:, rows] = False  # until the next episode begins
+
+    def take_over(self) -> None:
+        """The rows were another host's, which is lost: cut every episode."""
+        self.ended[TRUNCATED] = self._shared_present[ALIVE]
         self.rewards[...] = self._shared_rewards[...] = 0.0
+
+    def give_none(self, env: int) -> None:
+        """No reward, for now."""
+        self.rewards[self._of[env]] = 0.0
+
+    def forget_reward(self, env: int) -> None:
+        rows = self._of[env]
+        self.rewards[rows] = self._shared_rewards[rows] = 0.0
 
     def hand_over_ends(self) -> None:
         self._shared_ended[...] = self.ended
         self._shared_present[...] = self.present
+
+
+class RangeColumns:
+    """The small columns of every group, for the envs of one host."""
+
+    def __init__(self, views: Views, env_ids: range) -> None:
+        self._envs = len(env_ids)
+        self.groups = [OwnColumns(views, group, env_ids) for group in views.layout.groups]
+        self.several = any(group.may_be_absent for group in views.layout.groups)
+        self._steps = np.zeros(self._envs, np.int64)  # of envs, where no agent need have taken all of them
+
+    def rows_of(self, env_id: int) -> list[SlotRow]:
+        """One per agent, in the order of the groups."""
+        return [row for own in self.groups for row in own.rows_of(env_id)]
+
+    def add_step(self) -> None:
+        for own in self.groups:
+            own.add_step()
+        if self.several:
+            self._steps += 1
+
+    def add_step_of(self, envs: list[int]) -> None:
+        for own in self.groups:
+            own.add_step_of(envs)
+        if self.several:
+            self._steps[envs] += 1
+
+    def length(self, env: int) -> int:
+        """Steps that the env has taken in its episode."""
+        return int(self._steps[env]) if self.several else self.groups[0].length(env)
+
+    def by_agent(self, env: int, actions: Sequence[Any]) -> dict[str, Any]:
+        """What an env was asked to do, as it was told: agent → action, of those that acted."""
+        told = [pair for own in self.groups for pair in own.who_acted(env)]
+        return {agent: action for (agent, acted), action in zip(told, actions) if acted}
+
+    def begin(self, env: int) -> None:
+        self._steps[env] = 0
+        for own in self.groups:
+            own.begin(env)
+
+    def forget_length(self, env: int) -> None:
+        self._steps[env] = 0
+        for own in self.groups:
+            own.forget_length(env)
+
+    def forget_ends(self, env: int) -> None:
+        for own in self.groups:
+            own.forget_ends(env)
+
+    def cut(self, env: int) -> None:
+        for own in self.groups:
+            own.cut(env)
+
+    def give_none(self, env: int) -> None:
+        for own in self.groups:
+            own.give_none(env)
+
+    def forget_reward(self, env: int) -> None:
+        for own in self.groups:
+            own.forget_reward(env)
+
+    def take_over(self) -> None:
+        for own in self.groups:
+            own.take_over()
+
+    def hand_over_ends(self) -> None:
+        for own in self.groups:
+            own.hand_over_ends()
+
+    @property
+    def any_ended(self) -> bool:
+        """Some agent of some env has, in its env's last step."""
+        return any(own.any_ended for own in self.groups)
+
+    def envs_with_ends(self) -> Array:
+        """[envs] bool: where some agent has ended in the env's last step."""
+        found = [own.ended.any(axis=0).reshape(self._envs, -1).any(axis=1) for own in self.groups]
+        return np.asarray(np.logical_or.reduce(found))

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.contracts.errors import BadValue, InvalidActions
-from multiverse.contracts.layout import FieldName, Leaf, Path, assemble, leaves
+from multiverse.contracts.layout import ACTIONS, FieldName, Leaf, Path, assemble, leaves
 from multiverse.contracts.views import Array, Views
 
 Write = Callable[[Any], None]
@@ -107,6 +107,35 @@ def actions_reader(space: spaces.Space[Any], views: Views, name: FieldName, rows
     return read_nested
 
 
+def env_actions_reader(views: Views, env_ids: range) -> Callable[[], list[Any]]:
+    """A function that gives each env of a range its action or, where it has several agents, a list of theirs in the
+    order of the groups."""
+    groups = views.layout.groups
+    readers = [actions_reader(g.action_space, views, (g.name, ACTIONS), views.layout.rows(g, env_ids)) for g in groups]
+    if len(groups) == 1 and not groups[0].may_be_absent:
+        return readers[0]
+    sizes, count = [len(group.agents) for group in groups], len(env_ids)
+    if max(sizes) == 1:
+        return lambda: list(zip(*[read() for read in readers]))
+    if len(groups) == 1:
+        read_group, size = readers[0], sizes[0]
+
+        def read_one_group() -> list[Any]:
+            actions = read_group()
+            return [actions[i : i + size] for i in range(0, count * size, size)]
+
+        return read_one_group
+
+    def read_all() -> list[Any]:
+        by_group = [read() for read in readers]
+        return [
+            [action for actions, size in zip(by_group, sizes) for action in actions[i * size : (i + 1) * size]]
+            for i in range(count)
+        ]
+
+    return read_all
+
+
 def _leaf_reader(leaf: Leaf, views: Views, name: FieldName, rows: slice) -> Callable[[], list[Any]]:
     if not leaf.numeric:
         objects = views.objects[name]
@@ -150,7 +179,14 @@ class ActionWriter:
 
     def write(self, actions: Any, rows: slice | Array, count: int) -> None:
         """Actions for `count` envs into `rows`."""
-        checked = [self._checked(leaf, self._part(actions, leaf.path), count) for leaf in self._leaves]
+        self.prepared(actions, rows, count)()
+
+    def prepared(self, actions: Any, rows: slice | Array, count: int, whose: str = "") -> Callable[[], None]:
+        """Check the actions now; what is returned writes them. `whose` is for the error."""
+        checked = [self._checked(leaf, self._part(actions, leaf.path), count, whose) for leaf in self._leaves]
+        return lambda: self._write(checked, rows)
+
+    def _write(self, checked: list[Any], rows: slice | Array) -> None:
         for leaf, value in zip(self._leaves, checked):
             name = (*self._name, *leaf.path)
             if leaf.numeric:
@@ -174,8 +210,8 @@ class ActionWriter:
                 ) from error
         return part
 
-    def _checked(self, leaf: Leaf, value: Any, count: int) -> Array | Sequence[Any]:
-        where = f" at {list(leaf.path)}" if leaf.path else ""
+    def _checked(self, leaf: Leaf, value: Any, count: int, whose: str) -> Array | Sequence[Any]:
+        where = whose + (f" at {list(leaf.path)}" if leaf.path else "")
         if not leaf.numeric:
             try:
                 items = list(value)

@@ -65,7 +65,7 @@ GUARDS = (
         "a-failure-tells-its-past",
         ("A9",),
         "executors/env_range.py",
-        "failure = failure.under(self._log.circumstances(i, step, action if step else None))",
+        "failure = failure.under(self._log.circumstances(i, step, taken if step else None))",
         "failure = failure",
         (f"{CAUSES}::test_an_episode_that_failed_can_be_run_again_from_what_the_error_tells[serial]",),
     ),

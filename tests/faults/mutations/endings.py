@@ -53,7 +53,7 @@ GUARDS = (
     Guard(
         "del-closes",
         ("A13",),
-        "vector_env.py",
+        "env_batch.py",
         "self._close_executor = weakref.finalize(self, Executor.close, executor)",
         "self._close_executor = weakref.finalize(self, int)",
         (f"{LEAKS}::test_after_del_nothing_is_left[forkserver]", f"{LEAKS}::test_after_del_nothing_is_left[thread]"),

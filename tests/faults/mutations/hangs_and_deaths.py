@@ -152,7 +152,7 @@ GUARDS = (
     Guard(
         "envs-lost-unasked-must-be-reset",
         ("A1", "B4"),
-        "vector_env.py",
+        "env_batch.py",
         "            self._state.require_reset(self._collector.lost_unsent)\n",
         "            pass\n",
         (f"{LOST_AGAIN}::test_envs_lost_in_a_step_that_was_not_theirs_must_be_reset[next_step]",),

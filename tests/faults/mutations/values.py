@@ -123,8 +123,8 @@ GUARDS = (
         "a-clipped-reward-is-nothing",
         ("B2",),
         "executors/value_guard.py",
-        "            self._own.rewards[i] = 0.0\n",
-        "            pass\n",
+        "        rewards[~np.isfinite(rewards)] = 0.0\n",
+        "        pass\n",
         (f"{CLIPS}[serial-nan_reward-next_step]", f"{CLIPS}[forkserver-inf_reward-disabled]"),
     ),
     Guard(

@@ -1,0 +1,83 @@
+"""What PettingZoo's two kinds of envs have in common: agents in groups, each with a row of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar
+
+from multiverse.adapters.agent_row import AgentRow
+from multiverse.adapters.agents import AgentOptions, agents_of, groups_of
+from multiverse.contracts.env import EnvDescription, EnvKind, SlotRow
+from multiverse.contracts.errors import BadValue
+
+
+class PettingZooEnv:
+    """Everything but how it resets and steps."""
+
+    kind: ClassVar[EnvKind]
+
+    def __init__(self, env: Any, options: AgentOptions) -> None:
+        self._env = env
+        self._agents = agents_of(env, options)
+        self._known = frozenset(self._agents)
+        self._groups = groups_of(env, self._agents, options)
+        self.description = EnvDescription(
+            groups=self._groups,
+            kind=self.kind,
+            metadata=dict(getattr(env, "metadata", {})),
+            render_mode=getattr(env, "render_mode", None),
+        )
+
+    def bind(self, rows: Sequence[SlotRow]) -> None:
+        owners = [(agent, group) for group in self._groups for agent in group.agents]
+        self._rows = [AgentRow(agent, group, row) for (agent, group), row in zip(owners, rows)]
+
+    def _refuse_unknown(self, *agents: Iterable[str]) -> None:
+        if not all(map(self._known.issuperset, agents)):
+            unknown = sorted({str(agent) for some in agents for agent in some if agent not in self._known})
+            raise BadValue(
+                f"the env has agents {unknown}, which are not among its possible agents {list(self._agents)}: pass "
+                "make_vec(..., possible_agents=[...]) with all of them"
+            )
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        found = getattr(owner_of(self._env, name), name)
+        return found(*args, **kwargs) if callable(found) else found
+
+    def set_attr(self, name: str, value: Any) -> None:
+        setattr(owner_of(self._env, name), name, value)
+
+    def classes(self) -> list[type]:
+        return [type(env) for env in layers(self._env)]
+
+    def render(self) -> Any:
+        return self._env.render()
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def layers(env: Any) -> Iterator[Any]:
+    """The env's outermost wrapper first, the env itself last."""
+    while env is not None:
+        yield env
+        inside = getattr(env, "__dict__", {})  # asking a wrapper would ask the env inside it too
+        env = inside.get("env", inside.get("aec_env"))
+
+
+def owner_of(env: Any, name: str) -> Any:
+    """The outermost layer that has an attribute of its own; the env itself where none has."""
+    innermost = env
+    for layer in layers(env):
+        if name in getattr(layer, "__dict__", ()) or hasattr(type(layer), name):
+            return layer
+        innermost = layer
+    return innermost
+
+
+def spoken(infos: Any) -> dict[str, Any]:
+    """The infos of the agents that have something to say."""
+    for info in infos.values():
+        if info:
+            return {agent: info for agent, info in infos.items() if info}
+    return {}

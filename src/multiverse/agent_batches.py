@@ -1,0 +1,64 @@
+"""Batches of envs with several agents: by group [envs, agents, …], or by agent [envs, …]."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from multiverse.contracts.infos import Infos
+from multiverse.contracts.views import Array
+
+ByAgent = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBatch:
+    """One step of a group.  n: envs in the batch, A: agents of the group."""
+
+    agents: tuple[str, ...]
+    observation_space: spaces.Space[Any]  # of one agent
+    observations: Any  # [n, A, *obs], nested as the space is; what no array can hold: a tuple of tuples
+    rewards: Array  # [n, A]
+    terminated: Array  # [n, A] bool: the agent ended in this step
+    truncated: Array  # [n, A] bool
+    alive: Array  # [n, A] bool: it is there
+    acting: Array  # [n, A] bool: an action is wanted from it now
+    action_masks: Array | None  # [n, A, actions]; None where actions are not Discrete
+    episode_returns: Array  # [n, A]
+    episode_lengths: Array  # [n, A] steps that it has taken: in which it acted
+
+
+@dataclass(frozen=True, slots=True)
+class AgentsBatch:
+    """One step of some envs, by group."""
+
+    env_ids: Array  # [n]
+    groups: dict[str, GroupBatch]
+    infos: Infos
+
+    def by_agent(self) -> tuple[ByAgent, ByAgent, ByAgent, ByAgent, Infos]:
+        """(observations, rewards, terminated, truncated, infos): dicts agent → [n, …]."""
+        observations: ByAgent = {}
+        rewards: ByAgent = {}
+        terminated: ByAgent = {}
+        truncated: ByAgent = {}
+        for group in self.groups.values():
+            for i, agent in enumerate(group.agents):
+                observations[agent] = _of_agent(group.observation_space, group.observations, i)
+                rewards[agent] = group.rewards[:, i]
+                terminated[agent], truncated[agent] = group.terminated[:, i], group.truncated[:, i]
+        return observations, rewards, terminated, truncated, self.infos
+
+
+def _of_agent(space: spaces.Space[Any], batch: Any, i: int) -> Any:
+    """Agent i's share of a group's observations: of every leaf, which is an array or a tuple of tuples."""
+    if isinstance(batch, np.ndarray):
+        return batch[:, i]
+    if isinstance(space, spaces.Dict):
+        return {key: _of_agent(child, batch[key], i) for key, child in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_of_agent(child, part, i) for child, part in zip(space.spaces, batch))
+    return tuple(row[i] for row in batch)

@@ -1,0 +1,65 @@
+"""Final observations: what those saw last that ended in a step."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from multiverse.contracts.layout import ENDED, FINAL_OBSERVATIONS, OBSERVATIONS
+from multiverse.contracts.views import Array, Views
+from multiverse.memory.space_rows import row_reader
+
+
+class FinalRows(Protocol):
+    def there_in(self, env_ids: Array) -> Array:
+        """[env_ids] bool: in which of these envs something ended in this step."""
+
+    def of(self, env_id: int) -> Any:
+        """What was seen last there."""
+
+
+class _OneAgent:
+    def __init__(self, views: Views, where: str) -> None:
+        (group,) = views.layout.groups
+        self._terminated, self._truncated = views[(group.name, ENDED)]
+        self.of = row_reader(group.observation_space, views, (group.name, where))
+
+    def there_in(self, env_ids: Array) -> Array:
+        ended: Array = self._terminated[env_ids] | self._truncated[env_ids]
+        return ended
+
+
+class _Agents:
+    """By agent: of those that ended in this step."""
+
+    def __init__(self, views: Views, where: str) -> None:
+        count = views.layout.num_envs
+        self._groups = [
+            (
+                group.agents,
+                views[(group.name, ENDED)].reshape(2, count, len(group.agents)),
+                row_reader(group.observation_space, views, (group.name, where)),
+            )
+            for group in views.layout.groups
+        ]
+
+    def there_in(self, env_ids: Array) -> Array:
+        found: Array = np.logical_or.reduce([ended[:, env_ids].any(axis=(0, 2)) for _, ended, _ in self._groups])
+        return found
+
+    def of(self, env_id: int) -> dict[str, Any]:
+        return {
+            agent: read(env_id * len(agents) + position)
+            for agents, ended, read in self._groups
+            for position, agent in enumerate(agents)
+            if ended[:, env_id, position].any()
+        }
+
+
+def final_rows(views: Views) -> FinalRows:
+    """Where they are kept apart or, without such a place, where observations are: until the next episode begins there
+    the last one is the final one."""
+    where = FINAL_OBSERVATIONS if views.layout.with_final_observations else OBSERVATIONS
+    single = len(views.layout.groups) == 1 and not views.layout.groups[0].may_be_absent
+    return _OneAgent(views, where) if single else _Agents(views, where)

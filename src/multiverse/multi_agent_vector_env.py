@@ -1,0 +1,153 @@
+"""Many copies of an env with several agents that act at once: dicts agent → batch, and arrays by group for learners."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space
+
+from multiverse.agent_batches import AgentsBatch, ByAgent
+from multiverse.contracts.env import EnvDescription
+from multiverse.contracts.errors import InvalidActions, InvalidRequest
+from multiverse.contracts.failures import FailurePolicy
+from multiverse.contracts.infos import Infos, reordered_infos
+from multiverse.contracts.layout import Group
+from multiverse.contracts.plan import Autoreset, Plan
+from multiverse.contracts.views import Array
+from multiverse.env_batch import Copy, EnvBatch
+from multiverse.executors.executor import Executor
+from multiverse.group_rows import GroupReader, GroupWriter, Rows, by_agent
+
+ALL: Rows = slice(None)
+AgentsStep = tuple[ByAgent, ByAgent, ByAgent, ByAgent, Infos]
+
+
+class MultiAgentEnvBatch(EnvBatch):
+    """What vector envs with several agents have in common: agents, groups and their spaces."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        description: EnvDescription,
+        plan: Plan,
+        autoreset: Autoreset,
+        copy: Copy,
+        infos: bool,
+        policy: FailurePolicy,
+    ) -> None:
+        super().__init__(executor, description, plan, autoreset, copy, infos, policy)
+        self.groups = {group.name: group.agents for group in description.groups}
+        self.agents = tuple(agent for group in description.groups for agent in group.agents)
+        """Every agent that there can be, in the order of the groups; who is there now: `alive`."""
+        self._readers = [GroupReader(executor.views, group) for group in description.groups]
+        self._writers = {group.name: GroupWriter(executor.views, group) for group in description.groups}
+        self._group_of = {agent: group for group in description.groups for agent in group.agents}
+        self._keys = frozenset((*self._group_of, *self._writers))  # of a dict of actions
+
+    @property
+    def possible_agents(self) -> list[str]:
+        return list(self.agents)
+
+    def single_observation_space(self, agent: str) -> spaces.Space[Any]:
+        """What one agent of one env sees."""
+        return self._group(agent).observation_space
+
+    def single_action_space(self, agent: str) -> spaces.Space[Any]:
+        """What one agent of one env can do."""
+        return self._group(agent).action_space
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        """What one agent sees, in all envs."""
+        return batch_space(self.single_observation_space(agent), self.num_envs)
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        """What one agent can do, in all envs: `envs.action_space(agent).sample()` is a batch of its actions."""
+        return batch_space(self.single_action_space(agent), self.num_envs)
+
+    @property
+    def episode_returns(self) -> dict[str, Array]:
+        """agent → [num_envs] summed reward in its env's episode, up to and including the env's last step. An agent
+        that has left and come back keeps what it had."""
+        return by_agent(self._readers, "episode_returns", ALL)
+
+    @property
+    def episode_lengths(self) -> dict[str, Array]:
+        """agent → [num_envs] steps in which it acted, likewise."""
+        return by_agent(self._readers, "episode_lengths", ALL)
+
+    def _group(self, agent: str) -> Group:
+        if agent not in self._group_of:
+            raise InvalidRequest(f"there is no agent {agent!r}; there are {list(self.agents)}")
+        return self._group_of[agent]
+
+    def _groups_batch(self, ids: Array | None, infos: Infos, copy: bool) -> AgentsBatch:
+        rows = self._everyone if ids is None else ids
+        groups = {reader.group.name: reader.read(ALL if ids is None else ids, copy) for reader in self._readers}
+        for batch in groups.values():
+            self._handed_out(batch.observations, rows)
+        return AgentsBatch(rows.copy(), groups, infos)
+
+    def _ended(self, ids: Array) -> Array:
+        """No agent is left."""
+        return np.logical_and.reduce([~reader.alive(ids).any(axis=1) for reader in self._readers])  # type: ignore[no-any-return]
+
+
+class MultiAgentVectorEnv(MultiAgentEnvBatch):
+    """Made by `multiverse.make_vec` from a PettingZoo parallel env.
+
+    `step` takes and returns dicts agent → batch [num_envs, …]. A group (agents that share a policy) can be given and
+    had as one array [num_envs, agents, …]: `envs.step({"group": actions})`, `envs.by_group()`. Agents that are absent
+    have reward 0, an observation of zeros, and False in `envs.alive`; what they are told to do is ignored.
+    """
+
+    def by_group(self) -> AgentsBatch:
+        """The batch that was last returned, by group: arrays [num_envs, agents, …] for learners."""
+        if self._state.sent:
+            raise self._state.pending_step()
+        return self._groups_batch(None, {}, copy=True)
+
+    @property
+    def alive(self) -> dict[str, Array]:
+        """agent → [num_envs] bool: who is there, and will act in the next step."""
+        return by_agent(self._readers, "alive", ALL)
+
+    @property
+    def action_masks(self) -> dict[str, Array]:
+        """agent → [num_envs, actions] 1 where an action is open to it; of agents with Discrete actions."""
+        return by_agent([r for r in self._readers if r.group.masks], "action_masks", ALL)
+
+    def _write_actions(self, actions: Any, ids: Array | None) -> None:
+        """Keys are agents, or groups; everybody who is alive somewhere must be there. Checked before anything is
+        written."""
+        if not isinstance(actions, Mapping):
+            raise InvalidActions(f"actions are {type(actions).__name__}: expected a dict agent (or group) → batch")
+        if not self._keys.issuperset(actions):
+            unknown = [key for key in actions if key not in self._keys]
+            there = f"agents {list(self.agents)} and groups {list(self._writers)}"
+            raise InvalidActions(f"actions for {unknown}: there are {there}")
+        checked = [writer.checked(actions, ids) for writer in self._writers.values()]
+        for write in checked:
+            write()
+
+    def _step_result(self, infos: Infos) -> AgentsStep:
+        return (*self._told(None), infos)
+
+    def _told(self, ids: Array | None) -> tuple[ByAgent, ByAgent, ByAgent, ByAgent]:
+        told: tuple[ByAgent, ByAgent, ByAgent, ByAgent] = ({}, {}, {}, {})
+        for reader in self._readers:
+            seen = reader.tell(told, ALL if ids is None else ids, self.copy)
+            self._handed_out(tuple(seen), self._everyone if ids is None else ids)
+        return told
+
+    def _batch(self, ids: Array, infos: Infos) -> AgentsBatch:
+        return self._groups_batch(ids, infos, self.copy)
+
+    def _reordered(self, batch: AgentsBatch, ids: Array) -> AgentsStep:
+        infos = batch.infos and reordered_infos(batch.infos, np.searchsorted(batch.env_ids, ids))
+        return (*self._told(ids), infos)
+
+    def _first_observations(self, ids: Array | None) -> ByAgent:
+        return self._told(ids)[0]

@@ -1,0 +1,104 @@
+"""Row B7 for several agents: wrong actions are refused before anything is sent, and the object works on as before."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multiverse as mv
+from tests.contract.configurations import DISTINCT, Configuration, over
+from tests.contract.conftest import Make
+from tests.equality import assert_same
+from tests.multi_agent.envs import Pair, Village
+
+config = over(DISTINCT)
+N = 4
+GOOD = np.zeros(N, int)
+
+
+@pytest.mark.parametrize(
+    ("actions", "said"),
+    [
+        (GOOD, "expected a dict agent"),
+        ({"left": GOOD}, "no actions for right, which is alive"),
+        ({}, "no actions for left"),
+        ({"left": GOOD, "right": GOOD, "up": GOOD}, r"actions for \['up'\]: there are agents"),
+        ({"left": GOOD, "right": GOOD[1:]}, r"actions of right have shape \(3,\)"),
+        ({"left": GOOD, "right": GOOD[:, None]}, r"actions of right have shape \(4, 1\)"),
+        ({"left": GOOD, "right": GOOD + 0.5}, "actions of right are float64"),
+        ({"left": GOOD, "right": ["a"] * N}, "actions of right are <U1"),
+        ({"left": GOOD, "right": None}, "actions of right"),
+        ({"agents": np.zeros((N, 2), int), "left": GOOD}, r"for group 'agents' and for its agents \['left'\]"),
+        ({"agents": np.zeros((N, 3), int)}, r"group 'agents' have shape \(4, 3\), expected \(4, 2, …\)"),
+        ({"agents": np.zeros((N, 2, 1), int)}, "have shape"),
+        ({"agents": [[0, 1], [0]]}, "group 'agents'"),
+        ({"agents": 3}, "group 'agents'"),
+    ],
+)
+def test_wrong_actions_leave_no_trace(make: Make, config: Configuration, actions: Any, said: str) -> None:
+    envs, untouched = make(Pair, N), make(Pair, N)
+    envs.reset(seed=1), untouched.reset(seed=1)
+    good = {"left": GOOD + 1, "right": GOOD + 2}
+    assert_same(envs.step(good), untouched.step(good))
+    with pytest.raises(mv.InvalidActions, match=said):
+        envs.step(actions)
+    with pytest.raises(mv.InvalidActions, match=said):
+        envs.send(actions)
+    assert envs.failures.steps_sent == N
+    assert_same(envs.step(good), untouched.step(good))
+
+
+def test_a_refused_batch_changes_no_other_agents_actions(make: Make, config: Configuration) -> None:
+    """The first agent's actions are fine and must not be written when the second's are not."""
+    envs, untouched = make(Pair, N), make(Pair, N)
+    envs.reset(seed=1), untouched.reset(seed=1)
+    good = {"left": GOOD, "right": GOOD}
+    envs.step(good), untouched.step(good)
+    with pytest.raises(mv.InvalidActions):
+        envs.step({"left": GOOD + 2, "right": GOOD[1:]})
+    ids = {"env_ids": [0]}
+    some = {agent: batch[:1] for agent, batch in good.items()}
+    assert_same(envs.step(some, **ids), untouched.step(some, **ids))
+    assert_same(envs.step(good), untouched.step(good))
+
+
+def test_agents_that_are_gone_everywhere_need_no_actions(make: Make, config: Configuration) -> None:
+    envs = make(partial(Pair, second_leaves_at=1), N, autoreset="next_step")
+    envs.reset(seed=1)
+    envs.step({"left": GOOD, "right": GOOD})
+    assert not envs.alive["right"].any()
+    _, rewards, *_ = envs.step({"left": GOOD + 1})
+    assert (rewards["left"] >= 1).all() and not rewards["right"].any()
+
+
+def test_nested_actions_are_given_agent_by_agent(make: Make, config: Configuration) -> None:
+    envs = make(Village, N)
+    envs.reset(seed=1)
+    actions = {agent: envs.action_space(agent).sample() for agent in envs.agents}
+    envs.step(actions)
+    del actions["bard"]["word"]
+    with pytest.raises(mv.InvalidActions, match="word"):
+        envs.step(actions)
+
+
+def test_agents_nobody_knows_are_refused(make: Make, config: Configuration) -> None:
+    envs = make(Pair, N)
+    for ask in (envs.action_space, envs.single_action_space, envs.observation_space, envs.single_observation_space):
+        with pytest.raises(mv.InvalidRequest, match="there is no agent 'up'"):
+            ask("up")
+
+
+def test_without_autoreset_ended_episodes_must_be_reset(make: Make, config: Configuration) -> None:
+    envs = make([partial(Pair, length=2 + i) for i in range(N)], autoreset="disabled")
+    with pytest.raises(mv.InvalidRequest, match="reset"):
+        envs.step({"left": GOOD, "right": GOOD})
+    envs.reset(seed=1)
+    for _ in range(2):
+        envs.step({"left": GOOD, "right": GOOD})
+    with pytest.raises(mv.InvalidRequest, match=r"the episodes of envs \[0\] are over"):
+        envs.step({"left": GOOD, "right": GOOD})
+    envs.reset(env_ids=[0])
+    envs.step({"left": GOOD, "right": GOOD})

@@ -1,0 +1,126 @@
+"""Row B6: agents leave in odd ways, keys are missing, agents appear that nobody knows; and envs that do not say who."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multiverse as mv
+from tests.contract.configurations import DISTINCT, SERIAL, Configuration, over
+from tests.contract.conftest import Make
+from tests.equality import assert_same
+from tests.multi_agent.envs import Lingering, Pair, Silent, Village
+
+config = over(DISTINCT)
+modes = pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
+
+
+def noughts(config: Configuration) -> dict[str, Any]:
+    return {"left": np.zeros(config.num_envs, int), "right": np.zeros(config.num_envs, int)}
+
+
+# -- an error of the env ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("stranger", r"the env has agents \['stranger'\], which are not among its possible agents"),
+        ("no_observation", "no observation for left"),
+        ("no_reward", "no reward, terminated or truncated for left"),
+        ("no_end", "no reward, terminated or truncated for left"),
+        ("text_reward", "the reward of left is 'much', which is no number"),
+        ("shape", r"the observation has shape \(3,\)"),
+        ("mask_shape", r"the action_mask of left has shape \(2,\), its actions are 3"),
+    ],
+)
+def test_what_an_env_gets_wrong_is_said_in_one_sentence(
+    make: Make, config: Configuration, fault: str, said: str
+) -> None:
+    kwargs = [{"fault": fault if i == 2 else "nothing"} for i in range(config.num_envs)]
+    envs = make(Pair, env_kwargs=kwargs)
+    envs.reset(seed=1)
+    for _ in range(2):
+        envs.step(noughts(config))
+    with pytest.raises(mv.EnvFailed, match=said) as caught:
+        envs.step(noughts(config))
+    (failure,) = caught.value.failures
+    assert (failure.type_name, failure.env_id, failure.step, failure.seed) == ("BadValue", 2, 3, 3)
+    assert envs.failures.bad_values == 1
+    envs.reset(env_ids=[2])
+    envs.step(noughts(config))
+
+
+# -- agents that go in other ways than PettingZoo's ------------------------------------------------------------
+@modes
+@pytest.mark.parametrize("fault", ["vanish", "slip_away", "unseen_end", "lingering_end"])
+def test_however_an_agent_goes_its_end_is_told_once(
+    make: Make, config: Configuration, fault: str, autoreset: str
+) -> None:
+    envs = make(partial(Pair, fault=fault, length=6), autoreset=autoreset)
+    envs.reset(seed=1)
+    told = [envs.step(noughts(config)) for _ in range(5)]
+    ends = [(step[2]["left"], step[3]["left"]) for step in told]
+    truncated = fault == "unseen_end"
+    assert [bool(terminated.all()) for terminated, _ in ends] == [False, False, not truncated, False, False]
+    assert [bool(cut.all()) for _, cut in ends] == [False, False, truncated, False, False]
+    assert not envs.alive["left"].any() or fault == "lingering_end"
+    seen = told[2][0]["left"]
+    if fault in ("vanish", "unseen_end"):  # no observation came with the end: the one before stays
+        assert_same(seen, told[1][0]["left"])
+    if fault == "unseen_end":
+        assert (told[2][1]["left"] == 7.0).all()
+    if autoreset == "same_step":
+        assert_same(told[2][4]["final_obs"][1], {"left": seen[1]})
+    if fault != "lingering_end":
+        assert not told[3][0]["left"].any() and not told[3][1]["left"].any()
+
+
+@modes
+def test_agents_that_an_env_goes_on_about_after_their_end_are_absent(
+    make: Make, config: Configuration, autoreset: str
+) -> None:
+    """Many envs keep reporting the dead, and never empty `agents`: an end is told once, and the episode ends."""
+    envs = make(Lingering, autoreset=autoreset)
+    envs.reset(seed=1)
+    told = [envs.step(noughts(config)) for _ in range(4)]
+    assert [bool(t["left"].all()) for _, _, t, _, _ in told] == [False, True, False, False]
+    assert [bool(t["right"].all()) for _, _, t, _, _ in told] == [False, False, False, True]
+    assert [float(rewards["left"][0]) for _, rewards, *_ in told] == [1.0, 1.0, 0.0, 0.0]
+    assert (envs.episode_counts == (1 if autoreset == "same_step" else 0)).all()
+    if autoreset == "next_step":
+        envs.step({})
+        assert (envs.episode_counts == 1).all() and envs.alive["left"].all()
+
+
+# -- who there can be ------------------------------------------------------------------------------------------
+def test_an_env_that_does_not_say_who_there_can_be_is_refused() -> None:
+    with pytest.raises(mv.EnvFailed, match=r"Silent does not say which agents there can be .*possible_agents=\[...\]"):
+        mv.make_vec(Silent, 2, "serial")
+
+
+def test_the_caller_can_say_it_instead(make: Make, config: Configuration) -> None:
+    envs = make(Silent, possible_agents=["right", "left"])
+    assert envs.agents == ("right", "left")
+    envs.reset(seed=1)
+    envs.step(noughts(config))
+
+
+def test_the_caller_can_name_agents_that_come_later() -> None:
+    with SERIAL.make(partial(Pair, fault="stranger"), 2, possible_agents=["left", "right", "stranger"]) as envs:
+        envs.reset(seed=1)
+        for _ in range(3):
+            assert not envs.alive["stranger"].any()
+            envs.step({agent: np.zeros(2, int) for agent in envs.agents})
+        assert envs.alive["stranger"].all()
+
+
+def test_the_same_agent_twice_is_refused() -> None:
+    with pytest.raises(mv.EnvFailed, match=r"possible_agents: \['left'\] twice"):
+        mv.make_vec(Pair, 2, "serial", possible_agents=["left", "right", "left"])
+
+
+def test_envs_with_different_agents_are_refused(make: Make, config: Configuration) -> None:
+    with pytest.raises(mv.SpacesDiffer, match="env 1 has"):
+        make([Village, partial(Village, agents=("bard",)), Village])
