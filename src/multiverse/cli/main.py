@@ -1,7 +1,7 @@
 """`multiverse COMMAND …`: finds the command, and turns what goes wrong into one line and an exit code.
 
 Exit codes: 0 done; 1 the command found something wrong; 2 it could not do what was asked; 130 interrupted;
-141 nobody reads the output any more.
+141 nobody reads the output any more; 143 asked to end (SIGTERM).
 """
 
 from __future__ import annotations
@@ -11,8 +11,12 @@ import importlib
 import io
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
 
 import multiverse
 from multiverse.contracts.errors import EnvFailed, MultiverseError
@@ -24,12 +28,14 @@ COMMANDS = {
     "doctor": "check this machine: cores, memory, limits, start methods, extras; --self-test after installing",
 }
 
-FAILED, REFUSED, INTERRUPTED, NOBODY_READS = 1, 2, 130, 141
+FAILED, REFUSED, INTERRUPTED, NOBODY_READS, TERMINATED = 1, 2, 130, 141, 143
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _end_on_request)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without a × shows a ? instead
@@ -48,6 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MultiverseError as error:
         print(f"multiverse {arguments[0]}: {one_line(error)}", file=sys.stderr)
         return REFUSED
+
+
+def _end_on_request(number: int, frame: FrameType | None) -> NoReturn:
+    """SIGTERM: everything is closed on the way out."""
+    sys.exit(TERMINATED)
 
 
 def _look_where_the_user_stands() -> None:

@@ -301,7 +301,7 @@ class Executor:
                 self._bedroom.remove(worker.life.sentinel)
                 try:
                     self.supervisor.replace(worker, cause, self.views, self.timeouts.reset_s)
-                    self._dead = [dead for dead in self._dead if dead is not worker]
+                    self._dead[:] = [dead for dead in self._dead if dead is not worker]  # the list that sentinels hold
                     self._watch(worker)
                     return self._taken_over(worker, begin)
                 except _LostAgain as again:

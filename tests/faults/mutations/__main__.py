@@ -103,8 +103,10 @@ def pytest(tests: Sequence[str]) -> list[str]:
 
 def run(command: list[str], copy: Path, limit_s: float) -> tuple[int, str]:
     """Exit code and output of a command that uses the copy; HUNG past its limit. Nothing of it is left running."""
-    token = uuid.uuid4().hex
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", MARK: token}
+    token, scratch = uuid.uuid4().hex, copy / "scratch"
+    scratch.mkdir(exist_ok=True)  # what is left there goes with the copy
+    environment = {**os.environ, "PYTHONPATH": str(copy), "TMPDIR": str(scratch), MARK: token}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
     with tempfile.TemporaryFile() as output:
         program = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output, process_group=0)
         try:

@@ -116,7 +116,7 @@ GUARDS = (
         ("C2",),
         "memory/block.py",
         'return cls(os.memfd_create("multiverse"))',
-        'return cls(os.open(f"/dev/shm/multiverse-{os.getpid()}", os.O_RDWR | os.O_CREAT))',
+        'return cls(tempfile.mkstemp(prefix="multiverse-")[0])',
         (f"{START_UP}::test_a_program_leaves_no_name_in_dev_shm_and_says_nothing_even_when_everything_is_told",),
     ),
     Guard(
