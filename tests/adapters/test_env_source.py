@@ -68,7 +68,7 @@ def test_what_is_no_env_is_refused_in_plain_words(source: Any, num_envs: int | N
 @pytest.mark.parametrize(
     ("factory", "said"),
     [
-        (lambda: None, "NoneType, which is not a gymnasium.Env"),
+        (lambda: None, "NoneType, which is neither a gymnasium.Env nor a PettingZoo env"),
         (lambda: gymnasium.vector.SyncVectorEnv([Walk]), "is a vector env already"),
     ],
 )

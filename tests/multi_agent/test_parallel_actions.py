@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from tests.contract.configurations import DISTINCT, Configuration, over
+from tests.contract.configurations import DISTINCT, FORKSERVER, SERIAL, Configuration, over
 from tests.contract.conftest import Make
 from tests.equality import assert_same
 from tests.multi_agent.envs import Pair, Village
@@ -19,6 +19,7 @@ N = 4
 GOOD = np.zeros(N, int)
 
 
+@pytest.mark.parametrize("config", [SERIAL, FORKSERVER], ids=str)
 @pytest.mark.parametrize(
     ("actions", "said"),
     [

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAWN, THREAD, Configuration
+from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SERIAL, THREAD, Configuration
 from tests.contract.conftest import Make
 from tests.equality import assert_same
 from tests.multi_agent.envs import Pair
 
-everywhere = pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, FORK, SPAWN, HYBRID], ids=str)
-with_processes = pytest.mark.parametrize("config", [FORKSERVER, FORK, SPAWN, HYBRID], ids=str)
+everywhere = pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, HYBRID], ids=str)
+with_processes = pytest.mark.parametrize("config", [FORKSERVER, FORK, HYBRID], ids=str)
 modes = pytest.mark.parametrize("autoreset", ["next_step", "same_step", "disabled"])
 AGENTS = ("left", "right")
 

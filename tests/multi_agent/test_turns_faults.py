@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from tests.contract.configurations import DISTINCT, FORK, FORKSERVER, HYBRID, SERIAL, SPAWN, THREAD, Configuration
+from tests.contract.configurations import DISTINCT, FORK, FORKSERVER, HYBRID, SERIAL, THREAD, Configuration
 from tests.contract.conftest import Make
 from tests.equality import assert_same
 from tests.multi_agent.envs import GUARDS, FaultyCircle, Undying
 from tests.multi_agent.turn_oracle import actions_for
 
-everywhere = pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, FORK, SPAWN, HYBRID], ids=str)
-with_processes = pytest.mark.parametrize("config", [FORKSERVER, FORK, SPAWN, HYBRID], ids=str)
+everywhere = pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, HYBRID], ids=str)
+with_processes = pytest.mark.parametrize("config", [FORKSERVER, FORK, HYBRID], ids=str)
 modes = pytest.mark.parametrize("autoreset", ["same_step", "next_step", "disabled"])
 calm = {"agents": GUARDS, "restless": 0.0, "length": 30}
 FIELDS = ("agents", "acting", "alive", "rewards", "terminated", "truncated", "episode_over")

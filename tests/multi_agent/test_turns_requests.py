@@ -10,7 +10,7 @@ import pytest
 
 import multiverse as mv
 from multiverse.contracts.reset_plan import ResetRequest
-from tests.contract.configurations import DISTINCT, WITHOUT_SPAWN, Configuration, over
+from tests.contract.configurations import FORKSERVER, SERIAL, WITHOUT_SPAWN, Configuration, over
 from tests.contract.conftest import Make
 from tests.equality import assert_same
 from tests.multi_agent.envs import GUARDS, Circle
@@ -28,7 +28,7 @@ def played(games: Any, steps: int, counts: Any, turn: Any = None) -> Any:
 
 
 # -- actions ---------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("config", DISTINCT, ids=str)
+@pytest.mark.parametrize("config", [SERIAL, FORKSERVER], ids=str)
 @pytest.mark.parametrize(
     ("actions", "said"),
     [
