@@ -1,0 +1,167 @@
+"""Our vector env as the Stable-Baselines3 drop-ins drive it: steps in two halves, and each env's info by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from multiverse.contracts.errors import EnvFailed, InvalidActions, NothingPending, WorkerDied
+from multiverse.contracts.infos import Infos
+from multiverse.contracts.layout import ACTIONS, SINGLE_AGENT
+from multiverse.contracts.views import Array
+from multiverse.executors.executor import Executor
+from multiverse.executors.hosts import WorkerHost
+from multiverse.host_calls import HostCalls
+from multiverse.interop.engine import Engine
+from multiverse.interop.env_side import give_actions
+from multiverse.memory.space_rows import ActionWriter
+from multiverse.vector_requests import reset_requests
+
+
+class Told(NamedTuple):
+    """What the envs said in a step: each its info (a new episode's, where one ended), and the ended ones their last."""
+
+    infos: list[Infos]
+    final_infos: dict[int, Infos]
+
+
+Stepped = tuple[Any, Array, Array, Array, Told | None]
+"""Observations, rewards, terminated, truncated; None where no env said anything, and no episode ended."""
+
+
+class VecEnvEngine(Engine):
+    """Starts a step now and finishes it later; one that Ctrl-C cut short can still be finished, or forgotten."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._actions: ActionRows = ActionRows(self.single_action_space, self._executor, self._calls)
+        self._before = -1  # while a step is under way: the number of the request before it
+
+    # -- steps -------------------------------------------------------------------------------------------------
+    def start_step(self, actions: Any) -> None:
+        """Every env begins a step; too few actions, or too many, are refused before anything is sent."""
+        self.admit_step()
+        if self._state.refusal is not None:
+            self._state.refuse_step()
+        self._actions.write_all(actions)
+        executor = self._executor
+        self._before = before = executor.number
+        try:
+            executor.start_step_all()
+            self._actions.given = False
+        except BaseException:
+            if not executor.complete_step(before):
+                self._before = -1
+            raise
+        finally:
+            if self._before >= 0:
+                self._failures.steps_sent += self.num_envs
+
+    def finish_step(self) -> Stepped:
+        """What the step that is under way has brought."""
+        executor, before = self._executor, self._before
+        if before < 0:
+            self._state.refuse_step()
+            raise NothingPending("no step is under way: call step_async() first")
+        try:
+            flags = executor.finish_step_all()
+            told = Told(*self._collector.collect_each(executor.hosts, flags)) if flags else None
+            observations, rewards = self._batch_reader.all_rows(self.copy), self._rewards.copy()
+            terminated, truncated = self._terminated.copy(), self._truncated.copy()
+            executor.settle(executor.hosts)
+            self._before = -1
+        except BaseException as error:
+            self._before = before
+            self._cut(error)
+            raise
+        if self._state.sent:  # somebody asked for something else meanwhile, or Ctrl-C came
+            self._state.settle(executor.hosts)
+        self._failures.steps_used += self.num_envs
+        return observations, rewards, terminated, truncated, told
+
+    def _cut(self, error: BaseException) -> None:
+        """The step has brought an error, or (Ctrl-C) nothing yet: then it stays under way."""
+        executor = self._executor
+        if not isinstance(error, EnvFailed | WorkerDied):
+            executor.complete_step(self._before)
+            return
+        self._before = -1
+        self._failures.steps_discarded += self.num_envs
+        executor.settle(executor.hosts)
+        self._state.settle(executor.hosts)
+        if isinstance(error, EnvFailed):
+            self._state.require_reset(error.env_ids)
+        else:
+            self._state.give_up(error)
+
+    def admit_step(self) -> None:
+        """Whoever asks for anything but the end of the step under way is told of it."""
+        if self._before >= 0 and not self._state.sent:
+            self._state.send({host: np.array(host.env_ids) for host in self._executor.hosts})
+
+    def forget_step(self) -> None:
+        """Wait for the step under way, if there is one; what it brings goes to nobody."""
+        if self._before >= 0:
+            self._make_way()
+
+    def _make_way(self) -> None:
+        self.admit_step()
+        self._calls.make_way_for_reset(self._everyone)
+        self._state.refresh()
+        self._before = -1
+
+    def final_observation(self, env_id: int) -> Any:
+        """The last observation of the episode that this env's last step ended."""
+        return self._collector.final_observation(env_id)
+
+    # -- everything else ---------------------------------------------------------------------------------------
+    def reset_each(self, seeds: Sequence[int | None], options: Sequence[dict[str, Any] | None]) -> list[Infos]:
+        """Begin an episode in every env, whatever was under way; each env's info. `observations` has the rest."""
+        self._state.refuse_unusable()
+        requests = reset_requests(self._everyone, seeds, options, None, self.num_envs)
+        self._make_way()
+        infos = self._calls.reset_each(self._everyone, requests)
+        return [infos.get(env_id) or {} for env_id in range(self.num_envs)]
+
+    def ask_each(self, env_ids: Sequence[int], function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """function(env_range, env ids, *arguments) → one answer for each of `env_ids`, in their order."""
+        self._state.refuse_unusable()
+        self.admit_step()
+        return list(self._calls.on_each(np.array(env_ids), function, *arguments)) if env_ids else []
+
+    @property
+    def pid_of_each(self) -> list[int]:
+        """The process that runs each env."""
+        hosts = [host for host in self._executor.hosts if isinstance(host, WorkerHost)]
+        return [pid for host in hosts if (pid := host.life.pid) is not None for _ in host.env_ids]
+
+    def close_extras(self, timeout_s: float | None = None, **kwargs: Any) -> None:
+        self.admit_step()
+        super().close_extras(timeout_s, **kwargs)
+
+
+class ActionRows(ActionWriter):
+    """One row of the batch for each env, exactly as it is: through the block if that holds it, else by pipe."""
+
+    def __init__(self, space: spaces.Space[Any], executor: Executor, calls: HostCalls) -> None:
+        super().__init__(space, executor.views, (SINGLE_AGENT, ACTIONS))
+        self._hosts, self._give = calls.by_host(np.arange(self._rows)), calls.run
+        self._target = self._views.arrays.get(self._name)  # None where no array holds an action
+        self.given = False  # to the envs, for a step that has not begun yet (Ctrl-C): only new ones take their place
+
+    def write_all(self, actions: Any) -> None:
+        if self._target is not None and not self.given and self._fits(actions, self._target):
+            self._target[...] = actions
+            return
+        each = list(actions)
+        if len(each) != self._rows:
+            raise InvalidActions(f"{len(each)} actions for {self._rows} envs: one for each; nothing was sent")
+        self.given = True
+        self._give(give_actions, {host: ([each[i] for i in where],) for host, where in self._hosts.items()})
+
+    @staticmethod
+    def _fits(actions: Any, target: Array) -> bool:
+        return type(actions) is np.ndarray and actions.dtype == target.dtype and actions.shape == target.shape

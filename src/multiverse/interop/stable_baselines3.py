@@ -1,0 +1,233 @@
+"""Stable-Baselines3's `SubprocVecEnv` and `DummyVecEnv`, with our engine underneath: change the import, keep the rest.
+
+    from multiverse.interop.stable_baselines3 import SubprocVecEnv
+
+Only base classes and pure functions come from Stable-Baselines3; docs/drop_in_stable_baselines3.md says what differs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Any, cast, get_args
+
+import numpy as np
+import psutil
+from gymnasium import Env, spaces
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
+from stable_baselines3.common.vec_env.util import obs_space_info
+
+from multiverse.contracts.errors import EnvFailed, InEnv, InvalidActions
+from multiverse.contracts.infos import Infos
+from multiverse.contracts.layout import leaves
+from multiverse.contracts.plan import StartMethod
+from multiverse.interop import profile, sb3_env_side
+from multiverse.interop.sb3_engine import VecEnvEngine
+from multiverse.interop.sb3_env_side import VecEnvRecipe, patched
+from multiverse.interop.sb3_vec_env import OverEngine
+
+log = logging.getLogger("multiverse")
+
+CLOSE_S = 15.0
+"""How long `close` waits for envs that are in the middle of something; the original waits for ever."""
+
+_PLAIN = frozenset({bool, int, float, str, type(None), np.float32, np.float64, np.int64})
+"""Of values that nobody can change."""
+
+EnvFunctions = Sequence[Callable[[], Env[Any, Any]]]
+
+
+class SubprocVecEnv(OverEngine):
+    """Envs in worker processes, stepped side by side.
+
+    :param env_fns: functions that build one env each; closures and lambdas are fine
+    :param start_method: "forkserver" (the default), "fork" or "spawn"; no `if __name__ == "__main__":` is needed
+    :param workers: processes; each hosts many envs. Default: the usable cores; `len(env_fns)` gives every env its own
+    """
+
+    def __init__(self, env_fns: EnvFunctions, start_method: str | None = None, *, workers: int | None = None) -> None:
+        self.waiting = False
+        try:
+            engine = profile.start(
+                env_fns,
+                "process",
+                "same_step",
+                kind=VecEnvEngine,
+                workers=workers,
+                start_method=_checked_start_method(start_method),
+                waiting="auto",  # parked workers wake up later than a cheap env steps; where learners think, they park
+                recipe=VecEnvRecipe,
+                bounds_may_differ=True,
+            )
+        except EnvFailed as error:
+            self._fail(error)
+        self._stack = any(not leaf.numeric for leaf in leaves(engine.single_observation_space))
+        self._take_over(engine)
+
+    def step_async(self, actions: np.ndarray[Any, Any]) -> None:
+        """Every env begins a step."""
+        self.engine.start_step(actions)
+        self.waiting = True
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """What the step has brought. A worker that has died meanwhile is an error at once."""
+        try:
+            stepped = self.engine.finish_step()
+        except EnvFailed as error:
+            self.waiting = False
+            self._fail(error)
+        self.waiting = False
+        observations, rewards, terminated, truncated, _ = stepped
+        infos = tuple(self._infos(stepped))
+        return self._stacked(observations), rewards, terminated | truncated, infos  # type: ignore[return-value]
+
+    def _detached(self, info: Infos) -> Infos:
+        return dict(info)  # it came by pipe, or out of the block
+
+    def _begun(self, env_id: int, info: Infos) -> None:
+        infos = self.reset_infos
+        self.reset_infos = (*infos[:env_id], info, *infos[env_id + 1 :])  # type: ignore[assignment]
+
+    def reset(self) -> VecEnvObs:
+        """Begin an episode in every env; a step under way is forgotten."""
+        self._begin_episodes()
+        self.reset_infos = tuple(self.reset_infos)  # type: ignore[assignment]
+        self.waiting = False
+        return self._stacked(self.engine.observations())
+
+    def close(self) -> None:
+        """End every worker, whatever it is doing; twice without harm."""
+        if self.closed:
+            return
+        try:
+            self.engine.close(timeout_s=CLOSE_S)
+        except EnvFailed as error:  # it is closed all the same, and the original says nothing either
+            log.warning("%s", error)
+        self.closed = True
+
+    @property
+    def processes(self) -> list[psutil.Process]:
+        """The worker process of each env; envs may share one."""
+        return [psutil.Process(pid) for pid in self.engine.pid_of_each]
+
+    def _stacked(self, observations: Any) -> VecEnvObs:
+        """Values that no array of the block can hold are stacked here, if they can be."""
+        if not self._stack:
+            return cast(VecEnvObs, observations)
+        if isinstance(observations, dict):
+            return {key: np.stack(value) for key, value in observations.items()}
+        if isinstance(self.observation_space, spaces.Tuple):
+            return tuple(np.stack(value) for value in observations)
+        return np.stack(observations)
+
+
+class DummyVecEnv(OverEngine):
+    """Envs in the calling process, stepped one after the other.
+
+    :param env_fns: functions that build one env each
+    :raises ValueError: if two of them return the same env
+    """
+
+    actions: np.ndarray[Any, Any]
+    _shared = True
+
+    def __init__(self, env_fns: EnvFunctions) -> None:
+        self.envs = [patched(build()) for build in env_fns]
+        if len({id(env.unwrapped) for env in self.envs}) != len(self.envs):
+            raise ValueError(
+                "You tried to create multiple environments, but the function to create them returned the same instance "
+                "instead of creating different objects: each call must build a new env, e.g. with gymnasium.make()."
+            )
+        keys, _, _ = obs_space_info(self.envs[0].observation_space)
+        engine = profile.start(
+            [_handing_out(env) for env in self.envs],
+            "serial",
+            "same_step",
+            kind=VecEnvEngine,
+            recipe=VecEnvRecipe,
+            bounds_may_differ=True,
+        )
+        self._take_over(engine)
+        self.keys, self.metadata = keys, self.envs[0].metadata
+
+    def step_async(self, actions: np.ndarray[Any, Any]) -> None:
+        """Remember the actions for `step_wait`."""
+        self.actions = actions
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """One step of every env."""
+        try:
+            self.engine.start_step(self._rows())
+            stepped = self.engine.finish_step()
+        except EnvFailed as error:
+            self.engine.go_on_after_failures()
+            self._fail(error)
+        except BaseException:
+            self.engine.forget_step()  # Ctrl-C: the next step is a new one
+            raise
+        observations, rewards, terminated, truncated, _ = stepped
+        infos = self._infos(stepped)
+        return self._as_is(observations), rewards.astype(np.float32), terminated | truncated, infos
+
+    def _detached(self, info: Infos) -> Infos:
+        """The env may keep what it said, and change it later."""
+        return {key: value if type(value) in _PLAIN else deepcopy(value) for key, value in info.items()}
+
+    def _begun(self, env_id: int, info: Infos) -> None:
+        self.reset_infos[env_id] = info
+
+    def _rows(self) -> Any:
+        """The actions; what is beyond the number of envs goes unused."""
+        count = len(self.actions)
+        if count < self.num_envs:
+            raise _TooFewActions(f"{count} actions for {self.num_envs} envs: one for each; no env was stepped")
+        return self.actions if count == self.num_envs else self.actions[: self.num_envs]
+
+    def reset(self) -> VecEnvObs:
+        """Begin an episode in every env."""
+        self._begin_episodes()
+        return self._as_is(self.engine.observations())
+
+    def close(self) -> None:
+        """Close every env."""
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            self.engine.close()
+        except EnvFailed as error:
+            self._fail(error)
+
+    def render(self, mode: str | None = None) -> np.ndarray[Any, Any] | None:
+        """A picture of all envs, side by side."""
+        return super().render(mode=mode)
+
+    def _as_is(self, observations: Any) -> VecEnvObs:
+        return OrderedDict(observations) if isinstance(observations, dict) else observations
+
+    def _in_their_words(self, error: EnvFailed) -> Exception:
+        """Here the exception itself can be had, whatever its type."""
+        called: Any = error.__cause__
+        if isinstance(called, InEnv):
+            return called.cause
+        env_id = error.failures[0].env_id
+        raised = None if env_id is None or self.closed else self.engine.ask_each([env_id], sb3_env_side.exceptions)[0]
+        return raised or super()._in_their_words(error)
+
+
+class _TooFewActions(InvalidActions, IndexError):
+    """The original finds out by running out of actions, when the first envs have been stepped."""
+
+
+def _handing_out(env: Env[Any, Any]) -> Callable[[], Env[Any, Any]]:
+    return lambda: env
+
+
+def _checked_start_method(name: str | None) -> StartMethod:
+    if name is None:
+        return "forkserver"
+    if name not in get_args(StartMethod):
+        raise ValueError(f"cannot find context for {name!r}")
+    return cast(StartMethod, name)
