@@ -166,7 +166,7 @@ def test_an_import_error_in_a_worker_comes_with_a_hint(config: Configuration) ->
 
 
 def test_a_factory_that_returns_no_env_is_told_so(config: Configuration) -> None:
-    with pytest.raises(mv.MultiverseError, match=r"not a gymnasium\.Env"):
+    with pytest.raises(mv.MultiverseError, match=r"neither a gymnasium\.Env nor a PettingZoo env"):
         config.make(lambda: object())
 
 

@@ -30,7 +30,8 @@ def work():
     envs.reset(seed=0)
     if doing == "gil":
         envs.send(np.zeros(2, np.int64))
-    print("pids", *(p.pid for p in psutil.Process().children(recursive=True)), flush=True)
+    pids = " ".join(str(p.pid) for p in psutil.Process().children(recursive=True))
+    os.write(1, f"pids {pids}\\n".encode())  # in one piece: a worker writes there too
     signal.pause() if threading.current_thread() is threading.main_thread() else threading.Event().wait()
 
 if sys.argv[3] == "main":

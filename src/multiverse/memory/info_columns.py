@@ -134,6 +134,8 @@ class InfoReader:
 
     def each_env(self, wrote: Sequence[bool], left: dict[int, Infos]) -> list[Infos]:
         """Infos of all envs, unmerged: a dict of its own for each env, whatever it said."""
+        if not left and not any(wrote):
+            return [{} for _ in range(self._values.shape[1])]
         keys = [key for key, _ in self._tables[0]]
         if keys and self._uniform and all(wrote) and not left and self._masks[: len(keys)].all():
             columns = [_listed(column, kind) for column, (_, kind) in zip(self._values, self._tables[0])]
