@@ -83,15 +83,12 @@ class GroupReader:
     # -- observations --------------------------------------------------------------------------------------------
     def seen(self, rows: Rows, copy: bool) -> list[Any]:
         """Every leaf of the group's observations, [n, A, …]: an array, or a tuple of tuples."""
-        whole = isinstance(rows, slice)
-        return [
-            self._objects_of(leaf, rows, copy)
-            if isinstance(leaf, list)
-            else leaf.copy()
-            if whole and copy
-            else leaf[rows]
-            for leaf in self._leaves_by_env
-        ]
+        return [self._rows_of(leaf, rows, copy) for leaf in self._leaves_by_env]
+
+    def _rows_of(self, leaf: Any, rows: Rows, copy: bool) -> Any:
+        if isinstance(leaf, list):
+            return self._objects_of(leaf, rows, copy)
+        return leaf.copy() if copy and isinstance(rows, slice) else leaf[rows]  # an index array copies anyway
 
     def _objects_of(self, objects: list[Any], rows: Rows, copy: bool) -> tuple[Any, ...]:
         agents = self._agents

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import multiverse as mv
+from multiverse.contracts.layout import PRESENT
 from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SERIAL, THREAD, Configuration
 from tests.contract.conftest import Make
 from tests.equality import assert_same
@@ -112,6 +113,20 @@ def test_a_killed_worker_is_replaced(make: Make, config: Configuration, autorese
     assert_others_untouched(found, expected, lost)
     assert envs.failures.worker_restarts == 1
     assert_goes_on(envs, autoreset, lost)
+
+
+@with_processes
+@pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
+def test_what_a_dying_worker_wrote_last_is_told_to_nobody(make: Make, config: Configuration, autoreset: str) -> None:
+    """It may die after it has written who is there after the lost step, and before it answers."""
+    envs = make(partial(Pair, length=9), autoreset=autoreset, on_failure="restart")
+    envs.reset(seed=7)
+    found, lost = steps(envs, 2), config.last_range
+    os.kill(envs.worker_pids[-1], signal.SIGKILL)
+    envs._executor.views[("agents", PRESENT)][:, 2 * lost.start : 2 * lost.stop] = False
+    found += steps(envs, 1)
+    for env_id in lost:
+        assert_lost_row(found[2], found[1], env_id, autoreset, AGENTS, "restarted")
 
 
 @with_processes
