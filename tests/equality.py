@@ -25,7 +25,8 @@ def assert_same(found: Any, expected: Any, where: str = "") -> None:
         _assert_same_array(np.asarray(found), np.asarray(expected), where)
     else:
         assert type(found) is type(expected), f"{where}: {type(found)} instead of {type(expected)}"
-        assert found == expected, f"{where}: {found!r} instead of {expected!r}"
+        both_nan = isinstance(expected, float) and found != found and expected != expected
+        assert both_nan or found == expected, f"{where}: {found!r} instead of {expected!r}"
 
 
 def _assert_same_array(found: Any, expected: Any, where: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from multiverse.contracts.infos import add_info
@@ -170,6 +170,7 @@ def test_columns_that_mean_something_else_elsewhere_cause_no_warning() -> None:
 
 @pytest.mark.filterwarnings("ignore:overflow")
 @settings(max_examples=30, deadline=None)
+@example([{3: {"c": None}, 4: {"c": ""}, 2: {"a": None, "c": 0.0}}], set())  # a None becomes NaN in a float column
 @given(st.lists(st.dictionaries(st.integers(0, 4), an_info), max_size=5), st.sets(st.integers(1, 4)))
 def test_any_infos_over_any_shares_are_merged_as_gymnasium_does(steps: list[Any], cuts: set[int]) -> None:
     bounds = [0, *sorted(cuts), 5]
