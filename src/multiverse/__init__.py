@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         WorkerDied,
     )
     from multiverse.contracts.plan import Plan
-    from multiverse.contracts.reset_plan import DerivedSeeds, ResetPlan, ResetRequest
+    from multiverse.contracts.reset_plan import DerivedSeeds, DrawnTasks, ResetPlan, ResetRequest
     from multiverse.contracts.step_batch import StepBatch
     from multiverse.env_checks.examine import check_env
     from multiverse.env_checks.report import CheckReport, EnvCheckFailed, Finding
@@ -52,7 +52,7 @@ _HOMES = {
     "multiverse.turn_vector_env": ("Turn", "TurnVectorEnv"),
     "multiverse.agent_batches": ("AgentsBatch", "GroupBatch"),
     "multiverse.contracts.plan": ("Plan",),
-    "multiverse.contracts.reset_plan": ("DerivedSeeds", "ResetPlan", "ResetRequest"),
+    "multiverse.contracts.reset_plan": ("DerivedSeeds", "DrawnTasks", "ResetPlan", "ResetRequest"),
     "multiverse.contracts.step_batch": ("StepBatch",),
     "multiverse.contracts.errors": (
         "ClosedError",
@@ -76,6 +76,7 @@ __all__ = [
     "CheckReport",
     "ClosedError",
     "DerivedSeeds",
+    "DrawnTasks",
     "EnvCheckFailed",
     "EnvFailed",
     "Finding",

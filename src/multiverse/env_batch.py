@@ -148,11 +148,12 @@ class EnvBatch(ABC):
         """Begin episodes: in every env, in those of `options["reset_mask"]`, or in `env_ids` only.
 
         With `env_ids` the rows returned are theirs, in their order; otherwise the whole batch, as Gymnasium has it.
-        `seed`, `options` and `tasks` may be lists with one entry for each env that is reset.
+        `seed`, `options` and `tasks` may be lists with one entry for each env that is reset. Tasks are given by their
+        index where `make_vec` was given all of them.
         """
         self._state.refuse_unusable()
         ids, options = envs_to_reset(options, env_ids, self.num_envs)
-        requests = reset_requests(ids, seed, options, tasks, self.num_envs)
+        requests = reset_requests(ids, seed, options, tasks, self.num_envs, self._executor.known_tasks)
         self._calls.make_way_for_reset(ids)
         if self._poison is not None:
             self._poison.spoil(ids)

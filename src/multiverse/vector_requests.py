@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.reset_plan import ResetRequest
+from multiverse.contracts.reset_plan import ResetRequest, checked_task
 from multiverse.contracts.seeds import seeds_for
 from multiverse.contracts.views import Array
 
@@ -39,11 +39,15 @@ def envs_to_reset(options: Any, env_ids: Sequence[int] | None, num_envs: int) ->
     return checked_ids(env_ids, num_envs), options
 
 
-def reset_requests(ids: Array, seed: Any, options: Any, tasks: Any, num_envs: int) -> dict[int, ResetRequest]:
-    """What each env's reset gets, by env id."""
+def reset_requests(
+    ids: Array, seed: Any, options: Any, tasks: Any, num_envs: int, known_tasks: int | None = None
+) -> dict[int, ResetRequest]:
+    """What each env's reset gets, by env id. Where there are known tasks, `tasks` are their indices."""
     seeds = seeds_for(seed, ids.tolist(), num_envs)
     each_options = _options_per_env(options, ids)
     each_task = [None] * len(ids) if tasks is None else _one_per_env(tasks, ids, "tasks")
+    if known_tasks is not None:
+        each_task = [None if t is None else checked_task(t, known_tasks) for t in each_task]
     return {
         int(env_id): ResetRequest(s, dict(o) if o is not None else None, t)
         for env_id, s, o, t in zip(ids, seeds, each_options, each_task)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast, get_args
 
@@ -56,6 +56,7 @@ def make_vec(
     wrappers: Sequence[Wrapper] | Sequence[Sequence[Wrapper]] | None = None,
     render_mode: str | None = None,
     reset_plan: ResetPlan | None = None,
+    tasks: Sequence[Any] | None = None,
     waiting: Waiting = "auto",
     on_failure: OnFailure = "raise",
     restarts_per_minute: int = RESTARTS_PER_MINUTE,
@@ -98,7 +99,10 @@ def make_vec(
         groups: of agents that share a policy, name → agents; where nothing is said, agents with equal spaces.
         possible_agents: every agent that there can be, for PettingZoo envs that do not say.
         parallel: True takes a PettingZoo AEC env in which everybody really acts at once as a parallel one.
-        reset_plan: (env id, episode) → `ResetRequest`, evaluated where the env runs, at every reset.
+        reset_plan: (env id, episode) → `ResetRequest`, evaluated where the env runs, at every reset. `DerivedSeeds`
+            seeds every episode; `DrawnTasks` draws its task as well.
+        tasks: all tasks there are, sent to the workers once; `reset(tasks=[…])` and the reset plan then name them by
+            index. A task reaches an env through its `reset_task` method, or as `options["task"]` if it has none.
         waiting: `"auto"` (processes look for a moment before they sleep, and adapt; threads sleep), or `"spin"`:
             always look first, or `"park"`: always sleep at once.
         on_failure: `"raise"`, or `"restart"`: an env that raises, and a worker process that dies or hangs, is
@@ -125,6 +129,7 @@ def make_vec(
         _check_choices(start_method=(start_method, StartMethod))
     workers = _checked_workers(workers)
     _check_kinds(copy, render_mode, reset_plan)
+    tasks = _checked_tasks(tasks)
     timeouts = Timeouts(reply_timeout_s, reset_timeout_s, close_timeout_s)
     agents = AgentOptions(groups, possible_agents, parallel)
     each = [replace(recipe, agents=agents) for recipe in recipes(env, num_envs, env_kwargs, wrappers)]
@@ -140,7 +145,7 @@ def make_vec(
         if executor != plan.executor:
             plan = decide(executor, None, None, waiting, each)
     plan = replace(plan, why=why) if why else plan
-    limits: dict[str, Any] = {"policy": policy, "timeouts": timeouts}
+    limits: dict[str, Any] = {"policy": policy, "timeouts": timeouts, "tasks": tasks}
     running, description = assemble.start(plan, each, autoreset, infos, reset_plan, **limits)
     if description.metadata.get("in_process") and plan.executor != "serial":
         log.warning("the env says metadata['in_process'] (it holds a GPU or a window): running serial instead")
@@ -191,6 +196,19 @@ def _check_kinds(copy: Any, render_mode: Any, reset_plan: Any) -> None:
         raise InvalidRequest(f"render_mode={render_mode!r}: expected a name such as 'rgb_array', or None")
     if reset_plan is not None and not callable(reset_plan):
         raise InvalidRequest(f"reset_plan={reset_plan!r}: expected a callable: (env id, episode) → ResetRequest")
+
+
+def _checked_tasks(tasks: Any) -> list[Any] | None:
+    if tasks is None:
+        return None
+    if isinstance(tasks, str | bytes | Mapping) or not isinstance(tasks, Iterable):
+        raise InvalidRequest(
+            f"tasks={tasks!r}: expected a list of all tasks; a single env's is set by reset(tasks=[…])"
+        )
+    listed = list(tasks)
+    if not listed:
+        raise InvalidRequest("tasks is empty: give all tasks there are, or leave it out")
+    return listed
 
 
 def _checked_plan(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,3 +101,69 @@ def test_a_plan_that_raises_is_reported_with_its_env(make: Make) -> None:
 def test_neighbouring_run_seeds_share_no_episode_seed() -> None:
     seeds = {episode_seed(run, env, episode) for run in range(4) for env in range(4) for episode in range(16)}
     assert len(seeds) == 4 * 4 * 16
+
+
+# -- a list of tasks, known to every worker by index ---------------------------------------------------------------
+class Goal(float):
+    """A task that can be sent as long as nothing runs: whoever sends it again later is found out."""
+
+    sealed = False
+
+    def __reduce__(self) -> Any:
+        if Goal.sealed:
+            raise AssertionError("sent once more")
+        return Goal, (float(self),)
+
+
+@pytest.fixture
+def goals(monkeypatch: pytest.MonkeyPatch) -> list[Goal]:
+    monkeypatch.setattr(Goal, "sealed", False)
+    return [Goal(10.0 * i) for i in range(5)]
+
+
+def test_a_list_of_tasks_is_sent_once_and_named_by_index(make: Make, config: Configuration, goals: list[Goal]) -> None:
+    envs = make(HookTask, tasks=goals)
+    Goal.sealed = True
+    observations, _ = envs.reset(tasks=[i % 5 for i in range(config.num_envs)])
+    assert observations[:, 0].tolist() == [10.0 * (i % 5) for i in range(config.num_envs)]
+    observations, _ = envs.reset(env_ids=[2, 0], tasks=[np.int64(4), None])
+    assert observations[:, 0].tolist() == [40.0, 0.0]  # None: the task it has
+
+
+def test_tasks_are_drawn_at_every_reset(make: Make, config: Configuration, goals: list[Goal]) -> None:
+    plan = mv.DrawnTasks(run_seed=3, tasks=[1, 3])
+    envs = make(HookTask, env_kwargs={"length": 1}, autoreset="same_step", tasks=goals, reset_plan=plan)
+    Goal.sealed = True
+    observations, _ = envs.reset()
+    seen = set()
+    for episode in range(12):
+        drawn = [plan(i, episode).task for i in range(config.num_envs)]
+        assert observations[:, 0].tolist() == [10.0 * index for index in drawn]
+        seen.update(drawn)
+        observations, *_ = envs.step(np.zeros(config.num_envs, np.int64))
+    assert seen == {1, 3}
+
+
+def test_a_task_that_is_not_in_the_list_is_refused(make: Make, config: Configuration, goals: list[Goal]) -> None:
+    envs = make(HookTask, tasks=goals)
+    for wrong, told in ((5, "tasks 0 to 4"), (-1, "tasks 0 to 4"), (2.5, "task=2.5")):
+        with pytest.raises(mv.InvalidRequest, match=told):
+            envs.reset(tasks=[wrong] * config.num_envs)
+    envs.reset(tasks=[1] * config.num_envs)
+
+
+def test_a_plan_that_names_no_known_task_is_reported_with_its_env(make: Make, goals: list[Goal]) -> None:
+    envs = make(HookTask, tasks=goals, reset_plan=lambda env_id, episode: mv.ResetRequest(task=7))
+    with pytest.raises(mv.EnvFailed, match="tasks 0 to 4"):
+        envs.reset()
+
+
+@pytest.mark.parametrize("tasks", ["abc", {"a": 1}, 3, []])
+def test_what_is_no_list_of_tasks_is_refused(tasks: object) -> None:
+    with pytest.raises(mv.InvalidRequest, match="tasks"):
+        mv.make_vec(HookTask, 2, "serial", tasks=tasks)  # type: ignore[arg-type]
+
+
+def test_drawing_from_no_tasks_is_refused() -> None:
+    with pytest.raises(mv.InvalidRequest, match="empty"):
+        mv.DrawnTasks(1, [])

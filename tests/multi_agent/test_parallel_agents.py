@@ -35,6 +35,7 @@ def noughts(config: Configuration) -> dict[str, Any]:
         ("mask_shape", r"the action_mask of left has shape \(2,\), its actions are 3"),
     ],
 )
+@pytest.mark.fault("B6")
 def test_what_an_env_gets_wrong_is_said_in_one_sentence(
     make: Make, config: Configuration, fault: str, said: str
 ) -> None:
@@ -53,6 +54,7 @@ def test_what_an_env_gets_wrong_is_said_in_one_sentence(
 
 
 # -- agents that go in other ways than PettingZoo's ------------------------------------------------------------
+@pytest.mark.fault("B6")
 @modes
 @pytest.mark.parametrize("fault", ["vanish", "slip_away", "unseen_end", "lingering_end"])
 def test_however_an_agent_goes_its_end_is_told_once(

@@ -27,6 +27,7 @@ def mpe(name: str) -> Callable[[], Any]:
     return partial(pytest.importorskip(f"mpe2.{name}").parallel_env, max_cycles=5)
 
 
+@pytest.mark.fault("B6")
 @modes
 @pytest.mark.parametrize("config", ALL, ids=str)
 def test_agents_that_die_return_and_join_late(make: Make, config: Configuration, autoreset: str) -> None:

@@ -25,6 +25,7 @@ def game(name: str, **kwargs: Any) -> Callable[[], Any]:
     return partial(pytest.importorskip(f"pettingzoo.classic.{name}").env, **kwargs)
 
 
+@pytest.mark.fault("B6")
 @modes
 @pytest.mark.parametrize("config", ALL, ids=str)
 def test_agents_of_different_kinds_that_die_return_and_join_late(

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
+from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.plan import whole_number
 from multiverse.contracts.seeds import episode_seed
+
+_DRAW = 1  # beside an episode's seed: a stream of its own, so that the task says nothing about what the env draws
 
 
 @dataclass(frozen=True, slots=True)
 class ResetRequest:
-    """What one reset gets. None leaves it to the env, as a plain `env.reset()` does."""
+    """What one reset gets. None leaves it to the env, as a plain `env.reset()` does.
+
+    `task` is the task itself, or its index where `make_vec` was given a list of `tasks`.
+    """
 
     seed: int | None = None
     options: dict[str, Any] | None = None
@@ -31,3 +41,31 @@ class DerivedSeeds:
 
     def __call__(self, env_id: int, episode: int) -> ResetRequest:
         return ResetRequest(seed=episode_seed(self.run_seed, env_id, episode))
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnTasks:
+    """A reset plan that draws every episode's task, each as likely, and seeds the episode as `DerivedSeeds` does.
+
+    `tasks` are indices into the list that `make_vec(tasks=…)` was given: `range(80)`, or those to train on.
+    """
+
+    run_seed: int
+    tasks: Sequence[int]
+
+    def __post_init__(self) -> None:
+        if not len(self.tasks):
+            raise InvalidRequest("tasks is empty: give the indices to draw from, such as range(80)")
+
+    def __call__(self, env_id: int, episode: int) -> ResetRequest:
+        seed = episode_seed(self.run_seed, env_id, episode)
+        drawn = int(np.random.default_rng((seed, _DRAW)).integers(len(self.tasks)))
+        return ResetRequest(seed=seed, task=self.tasks[drawn])
+
+
+def checked_task(task: Any, count: int) -> int:
+    """The index of a task in a list of that length."""
+    index = whole_number("task", task)
+    if not 0 <= index < count:
+        raise InvalidRequest(f"task {index}: there are tasks 0 to {count - 1}")
+    return index

@@ -6,7 +6,7 @@ import itertools
 import logging
 import time
 from collections.abc import Sequence
-from typing import overload
+from typing import Any, overload
 
 from multiverse.adapters.env_source import Recipe
 from multiverse.contracts.env import EnvDescription
@@ -52,6 +52,7 @@ def start(
     policy: FailurePolicy = DEFAULT_POLICY,
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
     bounds_may_differ: bool = False,
+    tasks: Sequence[Any] | None = None,
 ) -> Started: ...
 
 
@@ -66,6 +67,7 @@ def start(
     policy: FailurePolicy = DEFAULT_POLICY,
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
     bounds_may_differ: bool = False,
+    tasks: Sequence[Any] | None = None,
     patience_s: float,
 ) -> Started | None: ...
 
@@ -80,18 +82,20 @@ def start(
     policy: FailurePolicy = DEFAULT_POLICY,
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
     bounds_may_differ: bool = False,
+    tasks: Sequence[Any] | None = None,
     patience_s: float | None = None,
 ) -> Started | None:
     """Everything running and bound, or None if building the envs outlasts `patience_s`; nothing is left behind then.
 
     `bounds_may_differ`: observation spaces need equal shapes and dtypes only; the description is env 0's.
+    `tasks`: sent to every worker now, once; resets then name them by index.
     """
     local_share = plan.executor in ("serial", "hybrid")
     shares = ranges(len(recipes), plan.workers + local_share)
     assignments = [
         Assignment(
             worker - local_share,
-            RangeConfig(ids, autoreset, with_infos, reset_plan, policy),
+            RangeConfig(ids, autoreset, with_infos, reset_plan, policy, tasks),
             [recipes[i] for i in ids],
             plan.waiting,
             bounds_may_differ,
@@ -138,7 +142,7 @@ class _Start:
             views = self._lay_out(Layout(num_envs, description.groups, same_step))
             hosts: list[Host] = [*([self.local] if self.local else []), *self.workers]
             executor = Executor(hosts, views, self.plan.waiting, self.shared)
-            executor.timeouts = self.timeouts
+            executor.timeouts, executor.known_tasks = self.timeouts, self._known_tasks()
             if self.shared is not None and self.assignments[0].config.policy.restarts:
                 method = self.plan.start_method or "forkserver"
                 executor.supervisor = Supervisor(self.assignments, method, self.shared, description)
@@ -149,6 +153,10 @@ class _Start:
         except BaseException:
             self._abandon(time.monotonic() + self.timeouts.close_s)
             raise
+
+    def _known_tasks(self) -> int | None:
+        tasks = (self.own or self.assignments[0]).config.tasks
+        return None if tasks is None else len(tasks)
 
     def _start_workers(self) -> None:
         if not self.processes:

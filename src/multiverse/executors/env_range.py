@@ -24,7 +24,7 @@ from multiverse.contracts.layout import (
     leaves,
 )
 from multiverse.contracts.plan import Autoreset, autoreset_for
-from multiverse.contracts.reset_plan import ResetPlan, ResetRequest
+from multiverse.contracts.reset_plan import ResetPlan, ResetRequest, checked_task
 from multiverse.contracts.views import Array, Views
 from multiverse.executors.episode_log import EpisodeLog
 from multiverse.executors.step_reply import EXTRAS, FAILED, FINALS, WROTE_INFOS, Extras
@@ -47,6 +47,7 @@ class RangeConfig:
     with_infos: bool
     reset_plan: ResetPlan | None
     policy: FailurePolicy = DEFAULT_POLICY
+    tasks: Sequence[Any] | None = None  # None: resets name the tasks themselves, not their numbers
 
 
 class EnvRange:
@@ -314,6 +315,8 @@ class EnvRange:
             seed = request.seed if request.seed is not None else seed
             options = request.options if request.options is not None else options
             task = request.task if request.task is not None else task
+        if self.config.tasks is not None and task is not None:
+            task = self.config.tasks[checked_task(task, len(self.config.tasks))]
         self._log.begin(i, episode, seed, task)
         try:
             info = self.envs[i].reset(seed, options, task)

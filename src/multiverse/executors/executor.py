@@ -83,6 +83,7 @@ class Executor:
         self.hosts = list(hosts)
         self.views = views
         self.timeouts = DEFAULT_TIMEOUTS
+        self.known_tasks: int | None = None  # how many tasks the hosts know by index
         self._shared = shared
         self._local = next((h for h in hosts if isinstance(h, LocalHost)), None)
         self._workers = [h for h in hosts if isinstance(h, WorkerHost)]
