@@ -126,7 +126,7 @@ def test_a_replacement_that_hangs_in_its_reset_is_replaced_too(
         env_kwargs=last_env(config, folder=str(happened)),
         autoreset="same_step",
         on_failure="restart",
-        reset_timeout_s=1.0,
+        reset_timeout_s=2.0,  # building has that deadline too
     )
     envs.reset(seed=7)
     envs.step(actions(range(config.num_envs), 0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import signal
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -48,9 +49,12 @@ def test_a_step_that_hangs_is_an_error_that_shows_the_hung_stack(make: Make, con
 @with_workers
 def test_a_reset_that_hangs_has_its_own_deadline(make: Make, config: Configuration, gate: Gate) -> None:
     kwargs = last_env(config, gate=str(gate), phase="reset")
-    envs = make(Gated, env_kwargs=kwargs, reply_timeout_s=60, reset_timeout_s=SHORT_S)
+    envs = make(Gated, env_kwargs=kwargs, reply_timeout_s=60)
+    at_ease = envs._executor.timeouts
+    envs._executor.timeouts = replace(at_ease, reset_s=SHORT_S)  # not from the start: building has that deadline too
     with pytest.raises(mv.ReplyTimeout, match="reset"):
         envs.reset(seed=7)
+    envs._executor.timeouts = at_ease
     with pytest.raises(mv.RequestPending):
         envs.step(actions(range(config.num_envs), 0))
     let_go(gate)
