@@ -43,9 +43,11 @@ STEPS_PER_ENV = 128
 """Of one rollout."""
 
 THEIRS, OURS, THEIR_DUMMY, OUR_DUMMY, NO_ENVS = "sb3 subproc", "our subproc", "sb3 dummy", "our dummy", "no envs"
+ONE_WORKER = "ours, 1 worker"
 CONTENDERS: dict[str, Callable[..., Any]] = {
     THEIRS: TheirSubproc,
     OURS: SubprocVecEnv,
+    ONE_WORKER: functools.partial(SubprocVecEnv, workers=1),
     THEIR_DUMMY: TheirDummy,
     OUR_DUMMY: DummyVecEnv,
 }
@@ -153,6 +155,7 @@ def collect(rounds: int, seconds: float) -> list[Figure]:
     rates = collect_rates("PPO.collect_rollouts, CartPole-v1", cartpole, rounds, seconds)
     return [
         ("our SubprocVecEnv / SB3's", ratio(rates, OURS, THEIRS), 3, None),
+        ("our SubprocVecEnv(workers=1) / SB3's", ratio(rates, ONE_WORKER, THEIRS), None, None),
         ("no envs at all / SB3's SubprocVecEnv (the ceiling)", ratio(rates, NO_ENVS, THEIRS), None, None),
         ("our DummyVecEnv / SB3's", ratio(rates, OUR_DUMMY, THEIR_DUMMY), None, None),
     ]

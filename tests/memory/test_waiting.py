@@ -163,3 +163,11 @@ def test_an_error_on_waking_passes_through_and_the_sleeper_is_awake_again() -> N
         bedroom.sleep_until(never, None, complain)
     assert said == [True, False]
     close()
+
+
+def test_with_a_core_to_spare_a_worker_looks_for_longer(yields: list[None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on looking when the others have long gone to sleep: LOOK_NS is over at once here."""
+    monkeypatch.setattr(waiting, "LONG_LOOK_NS", 10**12)
+    assert looks_of(Waiting("auto", spare_core=True), at=5 * A_MISS) == 5 * A_MISS
+    monkeypatch.setattr(waiting, "LONG_LOOK_NS", -1)
+    assert looks_of(Waiting("auto", spare_core=True)) == A_MISS

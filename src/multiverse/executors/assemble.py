@@ -16,7 +16,7 @@ from multiverse.contracts.layout import EPISODES, Layout
 from multiverse.contracts.plan import DEFAULT_TIMEOUTS, Autoreset, Plan, Timeouts, autoreset_for
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.contracts.views import Views
-from multiverse.executors import preflight
+from multiverse.executors import machine, preflight
 from multiverse.executors.env_range import EnvRange, RangeConfig
 from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host, LocalHost, WorkerHost
@@ -99,6 +99,7 @@ def start(
             [recipes[i] for i in ids],
             plan.waiting,
             bounds_may_differ,
+            spare_core=plan.executor == "process" and plan.workers < machine.usable_cores(),
         )
         for worker, ids in enumerate(shares)
     ]

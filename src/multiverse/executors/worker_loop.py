@@ -66,6 +66,7 @@ class Assignment:
     recipes: list[Recipe]
     waiting: Literal["auto", "spin", "park"]
     bounds_may_differ: bool = False  # of the envs' observation spaces: shapes and dtypes decide what a batch can hold
+    spare_core: bool = False  # there are fewer workers than cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ def work(assignment: Assignment, link: Link, connect: Callable[[Any], Connected]
         views, mailbox, replacing = connect(link.receive()[1])
         envs.bind(views, replacing)
         mailbox.add_to(bedroom)
-        serve(envs, link, mailbox, Waiting(assignment.waiting), bedroom)
+        serve(envs, link, mailbox, Waiting(assignment.waiting, assignment.spare_core), bedroom)
     finally:
         failures = envs.close()
     link.send(failures, mailbox.sequence)

@@ -2,7 +2,9 @@
 
 Looking costs a core, sleeping costs a wake-up of tens of microseconds. So: look for up to 200 µs, giving the
 core away after every 8 looks; after two waits in a row that had to sleep anyway, the next 64 sleep at once.
-There is no core counting and no self-measuring switch: the rule adapts by what just happened, and costs an idle
+Where there are fewer workers than cores, a worker looks for up to 1 ms: a learner that takes half of that to choose its
+next actions finds it awake, and the core it looks on is nobody else's.
+Beyond that there is no core counting and no self-measuring switch: the rule adapts by what just happened, and costs an idle
 caller next to nothing.
 """
 
@@ -16,6 +18,7 @@ from collections.abc import Callable
 from typing import Literal
 
 LOOK_NS = 200_000
+LONG_LOOK_NS = 1_000_000
 LOOKS_BEFORE_YIELD = 8
 MISSES_BEFORE_PARKING = 2
 PARKED_WAITS = 64
@@ -28,9 +31,10 @@ _yield_core: Callable[[], object] = getattr(os, "sched_yield", lambda: time.slee
 class Waiting:
     """One side's memory of how its last waits went. "auto" is the rule above; "spin" always looks, "park" never."""
 
-    __slots__ = ("_adapt", "_misses", "_park_next", "_spin")
+    __slots__ = ("_adapt", "_misses", "_park_next", "_spare_core", "_spin")
 
-    def __init__(self, kind: Literal["auto", "spin", "park"]) -> None:
+    def __init__(self, kind: Literal["auto", "spin", "park"], spare_core: bool = False) -> None:
+        self._spare_core = spare_core
         self._spin, self._adapt = kind != "park", kind == "auto"
         self._misses = 0
         self._park_next = 0
@@ -44,7 +48,7 @@ class Waiting:
         if self._park_next:
             self._park_next -= 1
             return False
-        give_up = time.perf_counter_ns() + LOOK_NS
+        give_up = time.perf_counter_ns() + (LONG_LOOK_NS if self._spare_core else LOOK_NS)
         while True:
             _yield_core()  # first of all: whoever we wait for may be waiting for this core
             for _ in range(LOOKS_BEFORE_YIELD):
