@@ -9,6 +9,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 
@@ -102,6 +103,10 @@ class BadValue(MultiverseError, ValueError):
 
     Raised where the env runs; the caller sees it as an `EnvFailed`, with everything that reproduces it.
     """
+
+
+class TrainingDiverged(MultiverseError, ArithmeticError):
+    """Losses or gradients stayed not finite; the weights are those of the last good step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +206,30 @@ class InEnv(Exception):
 
     def __init__(self, env_id: int, cause: Exception) -> None:
         self.env_id, self.cause = env_id, cause
+
+
+class InvalidConfig(InvalidRequest):
+    """A config that cannot be used: where (file, line, field), what is wrong with it, and what would be right."""
+
+    def __init__(self, where: str, wrong: str, hint: str = "") -> None:
+        self.where, self.wrong, self.hint = where, wrong, hint
+        super().__init__(f"{where}: {wrong}" + (f". {hint}" if hint else ""))
+
+
+class CheckpointBroken(MultiverseError, RuntimeError):
+    """A checkpoint that is not what was written, or none of ours. Nothing of it was used."""
+
+    def __init__(self, path: Path, wrong: str, hint: str = "") -> None:
+        self.path, self.wrong, self.hint = path, wrong, hint
+        super().__init__(f"checkpoint {path} cannot be used: {wrong}." + (f" {hint}." if hint else ""))
+
+
+class RunLocked(MultiverseError, RuntimeError):
+    """Another process is writing to this run directory."""
+
+    def __init__(self, path: Path, holder: str, pid: int | None = None) -> None:
+        self.path, self.holder, self.pid = path, holder, pid
+        super().__init__(f"{path} is in use by {holder}; wait until it ends, or choose another directory")
 
 
 class EnvFailed(MultiverseError, RuntimeError):

@@ -43,5 +43,13 @@ def _checked(name: str, seed: Any) -> int:
 
 
 def episode_seed(run_seed: int, env_id: int, episode: int) -> int:
-    """The seed of one episode of a run: the same whatever executor, worker count or restart, shared with no other."""
-    return int(np.random.SeedSequence((run_seed, env_id, episode)).generate_state(1, np.uint32)[0])
+    """The seed of one episode of a run: the same whatever executor, worker count or restart, shared with no other.
+
+    Below 2³¹, so that it is never an evaluation's.
+    """
+    return int(np.random.SeedSequence((run_seed, env_id, episode)).generate_state(1, np.uint32)[0]) >> 1
+
+
+def evaluation_seed(seed: int, episode: int) -> int:
+    """The seed of one episode of an evaluation: 2³¹ or more, which no training episode has."""
+    return (1 << 31) | int(np.random.SeedSequence((seed, episode)).generate_state(1, np.uint32)[0]) >> 1

@@ -1,6 +1,6 @@
 """Every guard by name: the text in the source that is the guard, what stands there without it, and who must notice."""
 
-from tests.faults.mutations import callers, causes, endings, hangs_and_deaths, values
+from tests.faults.mutations import callers, causes, endings, hangs_and_deaths, runs, training, values
 from tests.faults.mutations.guard import Guard
 
 GUARDS: tuple[Guard, ...] = (
@@ -9,4 +9,6 @@ GUARDS: tuple[Guard, ...] = (
     *endings.GUARDS,
     *values.GUARDS,
     *callers.GUARDS,
+    *runs.GUARDS,
+    *training.GUARDS,
 )

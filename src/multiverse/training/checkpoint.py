@@ -1,0 +1,243 @@
+"""Checkpoints on disk: saved whole or not at all, verified when read, the last few and the best kept.
+
+At every instant of a save, a killed process or a power loss leaves the old checkpoint, the new one, or both:
+
+    .saving-NAME-…     being written; a leftover of this kind was never a checkpoint
+    NAME               one in place
+    .replaced-NAME     the former NAME while the new one takes its place; counts as NAME while there is no other
+    .removing-NAME     no longer wanted
+    NAME.broken        found broken by a resumed run, set aside, never read again
+
+Reading changes nothing, so that a run can be looked at while it trains; only `Checkpoints`, which belongs to whoever
+holds the run's lock, sweeps and removes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from multiverse.contracts.errors import CheckpointBroken, InvalidRequest
+from multiverse.training.checkpoint_format import Checkpoint, Packed, pack, read_files, read_manifest, write_files
+from multiverse.training.durable_files import remove_tree, sync_directory
+from multiverse.training.manifest_differences import differences
+from multiverse.training.state_codec import State
+
+__all__ = ["Checkpoint", "Checkpoints", "State", "differences", "load", "load_latest", "read_manifest", "save"]
+
+log = logging.getLogger("multiverse")
+
+SAVING, REPLACED, REMOVING, BROKEN = ".saving-", ".replaced-", ".removing-", ".broken"
+BEST = "best"
+_PICKLES = (b"PK\x03\x04", b"\x80")
+_RELISTS = 5
+
+
+def save(folder: Path | str, name: str, state: State, manifest: Mapping[str, Any]) -> Path:
+    """A checkpoint `folder/name` of this state, on the disk when this returns; OSError leaves what was there before.
+
+    `manifest` is what can be known of it without reading the state: env steps, config, anything JSON can hold. Secrets
+    in it are redacted.
+    """
+    if not name or name != Path(name).name or name.startswith(".") or name.endswith(BROKEN):
+        raise InvalidRequest(f"{name!r} cannot be the name of a checkpoint")
+    return _write(Path(folder), name, pack(state, manifest))
+
+
+def load(path: Path | str) -> Checkpoint:
+    """The checkpoint at this path, every byte verified; `CheckpointBroken` says what is wrong with it."""
+    path = Path(path)
+    if path.is_file():
+        raise CheckpointBroken(path, _what_file(path), "A checkpoint is a directory that multiverse has written")
+    replaced = path.with_name(f"{REPLACED}{path.name}")
+    if not path.exists() and replaced.is_dir():
+        path = replaced
+    if not path.is_dir():
+        raise CheckpointBroken(path, "there is no checkpoint here", "Look at the names in its folder")
+    return read_files(path)
+
+
+def load_latest(folder: Path | str) -> Checkpoint | None:
+    """The newest good checkpoint of a folder, or None where none was ever finished.
+
+    Broken ones are named in a warning and passed over; if all are broken, that is an error: nobody starts from scratch
+    without being told.
+    """
+    return _latest(Path(folder))[0]
+
+
+class Checkpoints:
+    """The checkpoints of one run: the last `keep` and the best. For the one process that holds the run's lock.
+
+    Making it sweeps what a killed save has left behind.
+    """
+
+    def __init__(self, folder: Path | str, keep: int = 3) -> None:
+        if keep < 1:
+            raise InvalidRequest(f"keep={keep}: at least the last checkpoint must be kept")
+        self.folder, self.keep = Path(folder), keep
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._sweep()
+
+    def save(
+        self, state: State, manifest: Mapping[str, Any], env_steps: int, *, best: bool = False, final: bool = False
+    ) -> Path | None:
+        """Saves `step-<env_steps>`, and as `best` too if it is that. Where it went, or None if the disk did not let us.
+
+        Then a warning says why, all older ones are still there, and the caller tries again later. A `final` save
+        raises the OSError instead: there is no later.
+        """
+        packed = pack(state, {**manifest, "env_steps": env_steps})
+        try:
+            if best:  # first: were we killed in between, the resumed run would find the same best again
+                _write(self.folder, BEST, packed)
+            path = _write(self.folder, f"step-{env_steps:012d}", packed)
+        except OSError as error:
+            if final:
+                raise
+            reason = error.strerror or error
+            log.warning("checkpoint at %d env steps not saved (%s); older ones are kept", env_steps, reason)
+            return None
+        self._remove_old(path)
+        return path
+
+    def load_latest(self) -> Checkpoint | None:
+        """As `load_latest`, for the run that goes on from it: broken ones are set aside as NAME.broken."""
+        found, broken = _latest(self.folder)
+        for path in broken:
+            aside = path.with_name(path.name + BROKEN)
+            remove_tree(aside)
+            os.rename(path, aside)
+        return found
+
+    def cut_back(self, env_steps: int) -> None:
+        """Away with those after this step: the run goes on from an earlier one, and they are no longer its own."""
+        for path in _in_place(self.folder):
+            if _number(path) > env_steps:
+                _remove(path)
+
+    @property
+    def latest(self) -> Path | None:
+        """The newest by name, unread."""
+        found = _in_place(self.folder)
+        return found[0] if found else None
+
+    @property
+    def best(self) -> Path | None:
+        """The best one, if one was ever called that."""
+        path = self.folder / BEST
+        return path if path.is_dir() else None
+
+    def _remove_old(self, newest: Path) -> None:
+        numbered = [path for path in _in_place(self.folder) if _number(path) >= 0 and path != newest]
+        for path in numbered[self.keep - 1 :]:
+            _remove(path)
+
+    def _sweep(self) -> None:
+        for path in list(self.folder.glob(".*")):
+            former = path.name.removeprefix(REPLACED)
+            if former != path.name and not (self.folder / former).exists():
+                os.rename(path, self.folder / former)
+            elif path.name.startswith((SAVING, REMOVING, REPLACED)):
+                remove_tree(path)
+
+
+def _write(folder: Path, name: str, packed: Packed) -> Path:
+    """Aside, to the disk, into place."""
+    aside = folder / f"{SAVING}{name}-{secrets.token_hex(4)}"
+    try:
+        write_files(aside, packed)
+        _put_in_place(aside, folder / name)
+    except BaseException:
+        remove_tree(aside)
+        raise
+    return folder / name
+
+
+def _put_in_place(aside: Path, target: Path) -> None:
+    """A directory with files cannot be renamed over another: the former one steps aside for an instant."""
+    former = target.with_name(f"{REPLACED}{target.name}")
+    if target.exists():
+        remove_tree(former)
+        os.rename(target, former)
+    try:
+        os.rename(aside, target)
+    except BaseException:
+        if former.exists() and not target.exists():
+            os.rename(former, target)
+        raise
+    sync_directory(target.parent)
+    remove_tree(former)
+
+
+def _remove(path: Path) -> None:
+    """Renamed first: a checkpoint that is half removed must not look like one."""
+    going = path.with_name(f"{REMOVING}{path.name}")
+    try:
+        remove_tree(going)
+        os.rename(path, going)
+        sync_directory(path.parent)  # else a power loss could bring the name back without its files
+    except OSError as error:
+        log.warning("%s: an old checkpoint could not be removed (%s)", path, error.strerror or error)
+    remove_tree(going)
+
+
+def _latest(folder: Path) -> tuple[Checkpoint | None, list[Path]]:
+    """The newest good one, and the broken ones that are newer. Those that vanish meanwhile were only old."""
+    for _ in range(_RELISTS):
+        broken: dict[Path, CheckpointBroken] = {}
+        candidates = _in_place(folder)
+        for path in candidates:
+            try:
+                found = load(path)
+            except CheckpointBroken as error:
+                if path.exists():
+                    log.warning("%s Trying the one before", error)
+                    broken[path] = error
+            else:
+                return found, list(broken)
+        if len(broken) == len(candidates):
+            break
+    if lost := len(broken) + len(list(folder.glob(f"*{BROKEN}"))):
+        raise CheckpointBroken(folder, f"none of its {lost} checkpoints is whole", _ALL_BROKEN)
+    return None, []
+
+
+_ALL_BROKEN = "Restore one from a copy, or start a new run in another directory"
+
+
+def _in_place(folder: Path) -> list[Path]:
+    """Every checkpoint, newest first: by the number in its name, then by its age."""
+    if not folder.is_dir():
+        return []
+    found = [path for path in folder.iterdir() if path.is_dir()]
+    named = {path.name: path for path in found if not path.name.startswith(".") and not path.name.endswith(BROKEN)}
+    for path in found:
+        if path.name.startswith(REPLACED):
+            named.setdefault(path.name.removeprefix(REPLACED), folder / path.name.removeprefix(REPLACED))
+    return sorted(named.values(), key=lambda path: (_number(path), _age(path)), reverse=True)
+
+
+def _number(path: Path) -> int:
+    digits = re.search(r"(\d+)$", path.name)
+    return int(digits[1]) if digits else -1
+
+
+def _age(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _what_file(path: Path) -> str:
+    with path.open("rb") as file:
+        pickled = file.read(8).startswith(_PICKLES)
+    if pickled:
+        return "it is a pickle (of torch.save?), which could run any code when it is loaded, so it is not"
+    return "it is a file"

@@ -1,0 +1,172 @@
+"""What lies in a checkpoint: three files, and the checks that they are what was written.  Loading runs no code.
+
+    arrays.safetensors   every array of the state
+    state.json           the rest of it, and where the arrays belong
+    manifest.json        format number, version, size and sha256 of the other two, shapes, and what the caller says
+
+The manifest is written in one way only (sorted, indented), so a manifest that reads well but is not byte for byte what
+writing it again gives was changed by somebody or something.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import multiverse
+from multiverse.contracts.errors import CheckpointBroken, in_bytes
+from multiverse.training.durable_files import sync_directory, write_new
+from multiverse.training.redaction import redacted
+from multiverse.training.state_codec import Arrays, State, decode, encode
+
+try:
+    import safetensors.numpy
+    from safetensors import SafetensorError
+except ImportError:
+    raise ImportError("checkpoints need safetensors: pip install 'multiverse[train]'") from None
+
+FORMAT = 1
+ARRAYS, STATE, MANIFEST = "arrays.safetensors", "state.json", "manifest.json"
+RESERVED = frozenset({"format", "multiverse", "files", "arrays", "sha256"})
+"""Keys of a manifest that are ours, not the caller's."""
+LARGEST = {MANIFEST: 2**24, STATE: 2**26, ARRAYS: 2**40}
+"""Bytes that a file may have. JSON takes up to thirty times its size in memory: what is large belongs into arrays."""
+
+_NO_STATE = (SafetensorError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError, struct.error)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One that was read and found to be what was written."""
+
+    path: Path
+    state: dict[str, Any]
+    manifest: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A checkpoint's files as bytes, ready to be written more than once."""
+
+    arrays: bytes
+    state: bytes
+    manifest: bytes
+
+
+def pack(state: State, manifest: Mapping[str, Any]) -> Packed:
+    """The bytes of a checkpoint. TypeError or ValueError if the state or the manifest cannot be stored."""
+    if taken := RESERVED & manifest.keys():
+        raise ValueError(f"the manifest's {', '.join(sorted(taken))} are written by save itself")
+    text, arrays = encode(state)
+    files = {ARRAYS: safetensors.numpy.save(arrays), STATE: text}
+    told: dict[str, Any] = {**redacted(manifest), "format": FORMAT, "multiverse": multiverse.__version__}
+    told["files"] = {name: {"bytes": len(data), "sha256": _sha256(data)} for name, data in files.items()}
+    told["arrays"] = {name: {"shape": list(a.shape), "dtype": a.dtype.name} for name, a in arrays.items()}
+    packed = Packed(files[ARRAYS], text, _manifest_text(_as_read(told)))
+    for name, data in ((STATE, packed.state), (MANIFEST, packed.manifest)):
+        if len(data) > LARGEST[name]:
+            raise ValueError(f"{name} would have {in_bytes(len(data))}: lists of numbers belong into arrays")
+    return packed
+
+
+def write_files(folder: Path, packed: Packed) -> None:
+    """The three files in a new folder, on the disk when this returns."""
+    os.mkdir(folder)
+    write_new(folder / ARRAYS, packed.arrays)
+    write_new(folder / STATE, packed.state)
+    write_new(folder / MANIFEST, packed.manifest)
+    sync_directory(folder)
+
+
+def read_files(folder: Path) -> Checkpoint:
+    """The checkpoint in this folder; `CheckpointBroken` if any byte of it is not what was written."""
+    manifest = read_manifest(folder)
+    files = {name: _verified(folder / name, manifest) for name in (ARRAYS, STATE)}
+    try:
+        arrays: Arrays = safetensors.numpy.load(files[ARRAYS])
+        return Checkpoint(folder, decode(files[STATE], arrays), manifest)
+    except _NO_STATE as error:
+        raise CheckpointBroken(folder, f"its contents make no state ({type(error).__name__}: {error})") from None
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest, if it is one of ours and untouched. The other files are not looked at."""
+    raw = _read(folder / MANIFEST, LARGEST[MANIFEST])
+    try:
+        manifest: Any = json.loads(raw)
+        untouched = isinstance(manifest, dict) and manifest.pop("sha256", None) == _sha256(_json(manifest))
+    except (ValueError, RecursionError):
+        raise CheckpointBroken(folder, f"{MANIFEST} is no JSON") from None
+    if isinstance(manifest, dict) and manifest.get("format", FORMAT) != FORMAT:
+        version = manifest.get("multiverse", "another version")
+        raise CheckpointBroken(
+            folder, f"it has format {manifest['format']!r} (of multiverse {version}); this version reads {FORMAT}"
+        )
+    if not untouched or _manifest_text(manifest) != raw:
+        raise CheckpointBroken(folder, f"{MANIFEST} was changed after it was written")
+    return dict(manifest)
+
+
+def _verified(path: Path, manifest: dict[str, Any]) -> bytes:
+    """The bytes of a file, which are those that the manifest speaks of."""
+    try:
+        size, digest = int(manifest["files"][path.name]["bytes"]), manifest["files"][path.name]["sha256"]
+    except (KeyError, TypeError, ValueError):
+        raise CheckpointBroken(path.parent, f"{MANIFEST} says nothing of {path.name}") from None
+    data = _read(path, LARGEST[path.name], size)
+    if _sha256(data) != digest:
+        raise CheckpointBroken(path.parent, f"{path.name} has other bytes than were written (its sha256 differs)")
+    return data
+
+
+def _read(path: Path, largest: int, expected: int | None = None) -> bytes:
+    """A plain file's bytes, after a look at how many there are."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with os.fdopen(descriptor, "rb") as file:  # O_NONBLOCK: opening a pipe must not wait for a writer
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise CheckpointBroken(path.parent, f"{path.name} is no plain file")
+            if found.st_size > largest:
+                size, limit = in_bytes(found.st_size), in_bytes(largest)
+                raise CheckpointBroken(path.parent, f"{path.name} has {size}, more than the {limit} that are read")
+            if expected is not None and found.st_size != expected:
+                raise CheckpointBroken(path.parent, f"{path.name} has {found.st_size} bytes instead of {expected}")
+            return file.read(largest if expected is None else expected + 1)
+    except FileNotFoundError:
+        raise CheckpointBroken(path.parent, f"{path.name} is missing") from None
+    except OSError as error:
+        raise CheckpointBroken(path.parent, f"{path.name} cannot be read ({error.strerror or error})") from None
+
+
+def _manifest_text(manifest: Mapping[str, Any]) -> bytes:
+    return _json({**manifest, "sha256": _sha256(_json(manifest))})
+
+
+def _as_read(value: Any) -> Any:
+    """Keys are text then, tuples are lists: what is written must be what writing it again gives."""
+    return json.loads(json.dumps(value, default=_plain))
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy in a manifest are numbers."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"a manifest holds numbers, text, lists and dicts, not a {type(value).__qualname__}")
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,85 @@
+"""What a run is: its env, its agent, its budget, and how it is watched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from multiverse.agents.ppo import PPOConfig
+from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.plan import ExecutorName, StartMethod
+from multiverse.training.clock import Budget
+
+Device = Literal["auto", "cpu", "cuda", "mps"]
+DEFAULT_ENV_STEPS = 100_000
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Everything a run is made of. Saved with it, and what `resume` goes by."""
+
+    env: str = "CartPole-v1"
+    """A Gymnasium id, or module:name of something that builds an env."""
+    agent: Literal["ppo"] = "ppo"
+    seed: int = 0
+    """Of the whole run: weights, noise, and every episode of every env."""
+    num_envs: int = 8
+    """Envs that are stepped side by side."""
+    env_steps: int | None = None
+    """Budget: steps of all envs together. Where no budget is given, 100,000 of these."""
+    episodes: int | None = None
+    """Budget: episodes of all envs together."""
+    minutes: float | None = None
+    """Budget: time."""
+    target_return: float | None = None
+    """Stop as soon as an evaluation reaches this mean return."""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments for the env."""
+    executor: ExecutorName = "auto"
+    """Where the envs run."""
+    workers: int | None = None
+    """Threads or processes of the executor."""
+    start_method: StartMethod | None = None
+    """How processes are started."""
+    on_failure: Literal["restart", "raise"] = "restart"
+    """An env that raises, and a worker that dies or hangs: replaced, or an error."""
+    reply_timeout_s: float | None = 60.0
+    """How long a step of a worker may take."""
+    device: Device = "auto"
+    """Where the networks learn. auto: the CPU, which is faster for small networks."""
+    torch_threads: int = 1
+    """Of the networks, on the CPU. The envs need the other cores."""
+    evaluate_every: int | None = None
+    """Env steps between evaluations. Default: a tenth of the budget; 0: only at the end."""
+    evaluation_episodes: int = 20
+    """Episodes of each evaluation."""
+    evaluation_seed: int = 0
+    """Equal seeds give equal episodes, whatever the training."""
+    checkpoint_every_s: float = 30.0
+    """Time between checkpoints; one is saved at the end in any case."""
+    keep_checkpoints: int = 3
+    """How many of the latest are kept, beside the best."""
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    """Settings of PPO."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_envs", "evaluation_episodes", "keep_checkpoints", "torch_threads"):
+            if getattr(self, name) < 1:
+                raise InvalidRequest(f"{name}={getattr(self, name)}: at least 1")
+        if self.seed < 0:
+            raise InvalidRequest(f"seed={self.seed}: 0 or more")
+        _ = self.budget
+
+    @property
+    def budget(self) -> Budget:
+        steps = self.env_steps
+        if steps is None and self.episodes is None and self.minutes is None:
+            steps = DEFAULT_ENV_STEPS
+        return Budget(steps, self.episodes, self.minutes)
+
+    @property
+    def steps_between_evaluations(self) -> int:
+        """0: only at the end."""
+        if self.evaluate_every is not None:
+            return self.evaluate_every
+        return max(1, (self.budget.env_steps or 10 * DEFAULT_ENV_STEPS) // 10)

@@ -1,0 +1,225 @@
+"""From plain dicts to frozen dataclasses, and back. Every field that does not fit is an error that says where and why.
+
+Types that fields may have: int, float, bool, str, None, Literal, lists, tuples, dicts with text keys, other
+dataclasses, unions of these, and Any. An int serves as a float; True is no number; a list makes a tuple.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+import numpy as np
+
+from multiverse.contracts.errors import InvalidConfig, in_words
+
+Config = TypeVar("Config")
+
+
+class Located(dict[str, Any]):
+    """A dict that knows the file and the lines its keys stand in."""
+
+    def __init__(self, values: Mapping[str, Any], source: str, lines: Mapping[str, int]) -> None:
+        super().__init__(values)
+        self.source, self.lines = source, dict(lines)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value stands: 'train.yaml, line 3: ppo.gamma', or as much of that as is known."""
+
+    source: str = ""  # a file, or whatever the caller calls it
+    line: int | None = None
+    path: str = ""
+
+    def field(self, mapping: Mapping[str, Any], key: Any) -> Place:
+        path = f"{self.path}.{key}" if self.path else str(key)
+        if isinstance(mapping, Located):
+            return Place(mapping.source, mapping.lines.get(key), path)
+        return Place(self.source, self.line, path)
+
+    def item(self, index: int) -> Place:
+        return Place(self.source, self.line, f"{self.path}[{index}]")
+
+    def __str__(self) -> str:
+        source = f"{self.source}, line {self.line}" if self.source and self.line else self.source
+        return ": ".join(part for part in (source, self.path) if part) or "config"
+
+
+def build(kind: type[Config], mapping: Mapping[str, Any], where: str = "") -> Config:
+    """A config of this dataclass; `InvalidConfig` names the field, what was found there and what belongs there.
+
+    `where`: how errors shall call the mapping, unless it knows the file it is from.
+    """
+    return _build(kind, mapping, Place(mapping.source if isinstance(mapping, Located) else where))
+
+
+def _build(kind: type[Config], mapping: Mapping[str, Any], place: Place) -> Config:
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]
+    hints = typing.get_type_hints(kind)
+    given: dict[str, Any] = {}
+    for key, value in mapping.items():
+        if key not in fields:
+            raise InvalidConfig(
+                str(place.field(mapping, key)), "there is no such setting", nearest(str(key), list(fields))
+            )
+        given[key] = _value(hints[key], value, place.field(mapping, key))
+    if missing := [name for name, field in fields.items() if name not in given and _is_required(field)]:
+        raise InvalidConfig(str(place), f"{', '.join(missing)} must be given")
+    try:
+        return kind(**given)
+    except InvalidConfig:
+        raise
+    except (ValueError, TypeError) as error:  # what the config itself has against its values
+        raise InvalidConfig(str(place), str(error)) from error
+
+
+def as_plain(config: Any) -> dict[str, Any]:
+    """A config as dicts, lists, numbers and text, so that `build` makes an equal one of it."""
+    plain = _plain(config, "")
+    if not isinstance(plain, dict):
+        raise TypeError(f"{in_words(config)} is no config")
+    return plain
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """'Did you mean …?', or all there are if nothing is near."""
+    by_form = {_form(one): one for one in known}
+    if found := difflib.get_close_matches(_form(name), by_form, n=1):
+        return f"Did you mean {by_form[found[0]]}?"
+    return f"There are: {', '.join(sorted(known))}"
+
+
+def _form(name: str) -> str:
+    return name.lower().replace("-", "_")
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _value(kind: Any, value: Any, place: Place) -> Any:
+    """The value as this type has it."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if origin in (Union, types.UnionType):
+        return _one_of(inner, value, place)
+    if origin is Literal:
+        if not any(value == one and type(value) is type(one) for one in inner):
+            allowed = ", ".join(map(str, inner))
+            raise InvalidConfig(str(place), f"{in_words(value)} is none of {allowed}", _near_literal(value, inner))
+        return value
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        if isinstance(value, kind):
+            return value
+        return _build(kind, value, place) if isinstance(value, Mapping) else _refuse(kind, value, place)
+    if origin is not None or kind in (list, tuple, dict):
+        return _container(kind, origin or kind, inner, value, place)
+    return _scalar(kind, value, place)
+
+
+def _scalar(kind: Any, value: Any, place: Place) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if kind is float and type(value) is int:
+        return float(value)
+    if kind in (None, type(None)):
+        return None if value is None else _refuse(kind, value, place)
+    if isinstance(kind, type) and isinstance(value, kind) and (type(value) is not bool or kind in (bool, object)):
+        return value
+    return _refuse(kind, value, place)
+
+
+def _one_of(kinds: tuple[Any, ...], value: Any, place: Place) -> Any:
+    """The first type that the value is of, else the first that it can be made to fit."""
+    some = [kind for kind in kinds if kind is not type(None)]
+    if value is None and len(some) < len(kinds):
+        return None
+    if isinstance(value, Mapping):  # what is wrong inside it says more than what else it might have been
+        some = [kind for kind in some if dataclasses.is_dataclass(kind)] or some
+    if len(some) == 1:
+        return _value(some[0], value, place)
+    for kind in sorted(some, key=lambda kind: kind is not type(value)):
+        try:
+            return _value(kind, value, place)
+        except InvalidConfig:
+            continue
+    return _refuse(Union[kinds], value, place)  # noqa: UP007  they are only known here
+
+
+def _container(kind: Any, origin: Any, inner: tuple[Any, ...], value: Any, place: Place) -> Any:
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        if not isinstance(value, Mapping):
+            return _refuse(kind, value, place)
+        of = inner[1] if inner else Any
+        return {str(key): _value(of, one, place.field(value, key)) for key, one in value.items()}
+    if isinstance(value, str) or not isinstance(value, (list, tuple)):
+        return _refuse(kind, value, place)
+    if origin is tuple and inner and inner[-1] is not Ellipsis:
+        if len(value) != len(inner):
+            raise InvalidConfig(str(place), f"{len(value)} values instead of {len(inner)}")
+        return tuple(_value(one, v, place.item(i)) for i, (one, v) in enumerate(zip(inner, value)))
+    of = inner[0] if inner else Any
+    built = [_value(of, one, place.item(index)) for index, one in enumerate(value)]
+    return tuple(built) if origin is tuple else built
+
+
+def _refuse(kind: Any, value: Any, place: Place) -> typing.NoReturn:
+    hint = ""
+    if kind is int and isinstance(value, float) and value.is_integer():
+        hint = f"Write {int(value):_}"
+    raise InvalidConfig(str(place), f"expected {in_type_words(kind)}, found {_found(value)}", hint)
+
+
+def _found(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    words = {str: "the text ", int: "", float: "", list: "the list ", tuple: "the list "}
+    if isinstance(value, Mapping):
+        return f"settings ({', '.join(map(str, list(value)[:5]))})"
+    return f"{words.get(type(value), type(value).__name__ + ' ')}{in_words(value)}"
+
+
+def in_type_words(kind: Any) -> str:
+    """A type as people say it: 'a whole number', 'a number or nothing', 'one of ppo, sac'."""
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "nothing"}
+    if kind in words:
+        return words[kind]
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return " or ".join(in_type_words(one) for one in inner)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, inner))}"
+    if origin in (tuple, list) or kind in (tuple, list):
+        return "a list" + (f" ({in_type_words(inner[0])} each)" if inner and inner[0] is not Any else "")
+    if dataclasses.is_dataclass(kind) or (isinstance(origin, type) and issubclass(origin, Mapping)) or kind is dict:
+        return "settings (name: value)"
+    return getattr(kind, "__name__", str(kind))
+
+
+def _near_literal(value: Any, allowed: tuple[Any, ...]) -> str:
+    texts = [one for one in allowed if isinstance(one, str)]
+    found = difflib.get_close_matches(value, texts, n=1) if isinstance(value, str) else []
+    return f"Did you mean {found[0]}?" if found else ""
+
+
+def _plain(value: Any, place: str) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        named = [field.name for field in dataclasses.fields(value) if field.init]
+        return {name: _plain(getattr(value, name), f"{place}.{name}".lstrip(".")) for name in named}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one, f"{place}.{key}".lstrip(".")) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one, f"{place}[{index}]") for index, one in enumerate(value)]
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise InvalidConfig(place, f"{in_words(value)} cannot be written to a file")

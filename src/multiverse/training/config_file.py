@@ -1,0 +1,164 @@
+"""Config files: YAML in the strict sense, where every surprise is an error with its line.
+
+Numbers are what they look like (`1e-3` is a float, `100_000` an int), only `true` and `false` are booleans (`no` is the
+text "no"), dates are text. Duplicate keys, tags, keys that are no text, more than one document, and files that grow by
+their aliases are refused. Building typed configs from what is read is in `config_build`, secrets are in `redaction`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from multiverse.contracts.errors import InvalidConfig, in_bytes
+from multiverse.training.config_build import Located, as_plain, build
+from multiverse.training.redaction import redacted
+
+__all__ = ["as_plain", "build", "dump_yaml", "parse_config", "read_config", "redacted"]
+
+LARGEST_BYTES = 2**18
+MOST_VALUES = 20_000
+"""After following aliases: ten lines of them can stand for a billion values."""
+DEEPEST = 40
+
+_CORE = "tag:yaml.org,2002:"
+_INT = re.compile(r"^[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$")
+_FLOAT = re.compile(
+    r"^(?:[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?"
+    r"|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+)
+_BOOL = re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$")
+_NULL = re.compile(r"^(?:~|null|Null|NULL|)$")
+_RESOLVERS = {"bool": _BOOL, "int": _INT, "float": _FLOAT, "null": _NULL}
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads the text into nodes; `_value` makes values of them. No constructor of PyYAML is ever called."""
+
+    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012  PyYAML's own, with its yes, no and 1:30, are left out
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what either we or other readers of YAML would take for something other than text."""
+
+    def text(self, value: str) -> yaml.ScalarNode:
+        """Odd line breaks are escaped: in other quotes PyYAML writes them so that it reads them as spaces."""
+        return self.represent_scalar(f"{_CORE}str", value, None if value.isprintable() else '"')
+
+
+for _name, _pattern in _RESOLVERS.items():
+    _Loader.add_implicit_resolver(_CORE + _name, _pattern, None)
+    _Dumper.add_implicit_resolver(_CORE + _name, _pattern, None)
+_Dumper.add_representer(str, _Dumper.text)
+
+
+def read_config(path: Path | str) -> dict[str, Any]:
+    """What a file says, as nested dicts that remember their lines; `InvalidConfig` with the line otherwise."""
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST_BYTES + 1)
+    except OSError as error:
+        raise InvalidConfig(str(path), f"cannot be read ({error.strerror or error})") from None
+    if len(data) > LARGEST_BYTES:
+        raise InvalidConfig(str(path), f"is larger than {in_bytes(LARGEST_BYTES)}: this is no config")
+    try:
+        return parse_config(data.decode(), str(path))
+    except UnicodeDecodeError as error:
+        raise InvalidConfig(str(path), f"is no text: byte {error.start} is not UTF-8") from None
+
+
+def parse_config(text: str, source: str = "config") -> dict[str, Any]:
+    """As `read_config`, of a text."""
+    try:
+        node = yaml.compose(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark or error.context_mark
+        raise InvalidConfig(_at(source, line), f"is no YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise InvalidConfig(source, f"is no YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise InvalidConfig(source, f"is nested more than {DEEPEST} deep") from None
+    if node is None:
+        return Located({}, source, {})
+    if not isinstance(node, yaml.MappingNode):
+        raise InvalidConfig(_at(source, node.start_mark), "should be a list of `name: value` lines")
+    found = _Reading(source).value(node, 0)
+    assert isinstance(found, dict)
+    return found
+
+
+def dump_yaml(mapping: Mapping[str, Any]) -> str:
+    """A text that `read_config` reads as the same values. For plain values: see `as_plain`."""
+    return yaml.dump(_thawed(mapping), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False)
+
+
+class _Reading:
+    """One walk over the nodes of a file, with a limit on how much may come out of it."""
+
+    def __init__(self, source: str) -> None:
+        self.source, self.values = source, 0
+
+    def value(self, node: yaml.Node, depth: int) -> Any:
+        self.values += 1
+        if self.values > MOST_VALUES:
+            raise InvalidConfig(_at(self.source, node.start_mark), f"more than {MOST_VALUES} values, aliases followed")
+        if depth > DEEPEST:  # also an alias inside what it stands for
+            raise InvalidConfig(_at(self.source, node.start_mark), f"nested more than {DEEPEST} deep")
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node)
+        if isinstance(node, yaml.SequenceNode) and node.tag == f"{_CORE}seq":
+            return [self.value(one, depth + 1) for one in node.value]
+        if isinstance(node, yaml.MappingNode) and node.tag == f"{_CORE}map":
+            return self._mapping(node, depth)
+        raise self._refused_tag(node)
+
+    def _mapping(self, node: yaml.MappingNode, depth: int) -> Located:
+        lines: dict[str, int] = {}
+        values: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = self.value(key_node, depth + 1)
+            where = _at(self.source, key_node.start_mark)
+            if not isinstance(key, str):
+                raise InvalidConfig(where, f"the key {key!r} is no text", "Put it in quotes if it is meant as text")
+            if key in values:
+                raise InvalidConfig(where, f"{key} is there twice, first in line {lines[key]}")
+            lines[key] = key_node.start_mark.line + 1
+            values[key] = self.value(value_node, depth + 1)
+        return Located(values, self.source, lines)
+
+    def _scalar(self, node: yaml.ScalarNode) -> Any:
+        text, kind = str(node.value), node.tag.removeprefix(_CORE)
+        if kind == "str":
+            return text
+        if kind not in _RESOLVERS or not _RESOLVERS[kind].match(text):
+            raise self._refused_tag(node)
+        if kind == "int":
+            return self._int(node, text.replace("_", ""))
+        if kind == "float":
+            return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
+        return text.lower() == "true" if kind == "bool" else None
+
+    def _int(self, node: yaml.ScalarNode, digits: str) -> int:
+        if len(digits) > 1000:  # Python refuses some of these, and takes its time over the others
+            raise InvalidConfig(_at(self.source, node.start_mark), f"a number of {len(digits)} digits")
+        return int(digits, 16 if "x" in digits else 10)
+
+    def _refused_tag(self, node: yaml.Node) -> InvalidConfig:
+        tag = str(node.tag).replace(_CORE, "!!")
+        return InvalidConfig(_at(self.source, node.start_mark), f"the tag {tag} is not understood", "Plain values only")
+
+
+def _at(source: str, mark: Any) -> str:
+    return f"{source}, line {mark.line + 1}" if mark is not None else source
+
+
+def _thawed(value: Any) -> Any:
+    """Plain dicts and lists, each its own: shared ones would be written as aliases."""
+    if isinstance(value, Mapping):
+        return {key: _thawed(one) for key, one in value.items()}
+    return [_thawed(one) for one in value] if isinstance(value, (list, tuple)) else value

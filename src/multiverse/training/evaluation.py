@@ -1,0 +1,75 @@
+"""Evaluation: one env by itself, one episode after another, on seeds that no training ever sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from multiverse.contracts.policy import ActingPolicy
+from multiverse.contracts.seeds import evaluation_seed
+from multiverse.experience.features import Features
+from multiverse.experience.window import dtype_of, leaf_of
+from multiverse.vector_env import VectorEnv
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """How good a policy was, deterministic, over some episodes."""
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+
+    @property
+    def mean_return(self) -> float:
+        return float(np.mean(self.returns))
+
+    @property
+    def std_return(self) -> float:
+        return float(np.std(self.returns))
+
+    @property
+    def mean_length(self) -> float:
+        return float(np.mean(self.lengths))
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "mean_return": self.mean_return,
+            "std_return": self.std_return,
+            "mean_length": self.mean_length,
+            "episodes": len(self.returns),
+        }
+
+
+def evaluate(
+    env: VectorEnv,
+    policy: ActingPolicy,
+    features: Features,
+    episodes: int,
+    seed: int,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Evaluation | None:
+    """Episodes on a single env, the same ones for the same seed whatever the training looked like.
+
+    None if it was asked to stop on the way.
+    """
+    returns, lengths = [], []
+    nobody, somebody = np.zeros(1, np.bool_), np.ones(1, np.bool_)
+    for k in range(episodes):
+        observations, _ = env.reset(seed=[evaluation_seed(seed, k)])
+        begun, over = somebody, False
+        while not over:
+            if should_stop():
+                return None
+            seen = {
+                leaf.path: np.asarray(leaf_of(observations, leaf.path)).astype(dtype_of(leaf), copy=False)
+                for leaf in features.all_leaves
+            }
+            action = policy.act(seen, None, begun, features.open_actions(seen))
+            observations, _, terminated, truncated, _ = env.step(policy.for_env(action))
+            begun, over = nobody, bool(terminated[0] or truncated[0])
+        returns.append(float(env.episode_returns[0]))
+        lengths.append(int(env.episode_lengths[0]))
+    return Evaluation(tuple(returns), tuple(lengths))

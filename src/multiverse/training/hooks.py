@@ -1,0 +1,28 @@
+"""Hooks: whoever wants to watch a run, stop it, or change its settings on the way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from multiverse.agents.agent import UpdateReport
+    from multiverse.experience.collector import Collected
+    from multiverse.training.evaluation import Evaluation
+    from multiverse.training.trainer import Trainer
+
+
+class Hook:
+    """Override what you need. `trainer.clock` tells how far the run is, `trainer.stop(why)` ends it after this window,
+    `trainer.agent.change(learning_rate=…)` changes a setting from here on."""
+
+    def on_window(self, trainer: Trainer, collected: Collected) -> None:
+        """A window is full and has not been learned from yet."""
+
+    def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
+        """The agent has learned from it."""
+
+    def on_evaluation(self, trainer: Trainer, evaluation: Evaluation) -> None:
+        """The policy was tried out on unseen seeds."""
+
+    def on_end(self, trainer: Trainer, summary: dict[str, Any]) -> None:
+        """The run is over."""

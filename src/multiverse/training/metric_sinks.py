@@ -1,0 +1,212 @@
+"""Where metrics go: JSON lines, CSV, TensorBoard, a stream of text. A sink that fails never costs more than itself."""
+
+from __future__ import annotations
+
+import csv
+import io
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from multiverse.training.durable_files import replace_file
+from multiverse.training.line_files import LineFile, plain, read_lines
+
+log = logging.getLogger("multiverse")
+
+Metrics = Mapping[str, float | int | str]
+
+
+class Sink(Protocol):
+    """Takes the metrics of a moment; may raise whatever it likes."""
+
+    def write(self, metrics: Metrics, env_steps: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Guarded:
+    """Calls something that may fail. The first failure is told in one warning and is the last call."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.failure: Exception | None = None
+
+    def __call__(self, action: Callable[..., None], *arguments: Any) -> None:
+        if self.failure is not None:
+            return
+        try:
+            action(*arguments)
+        except Exception as error:
+            self.failure = error
+            log.warning("%s failed and is off from now on: %s: %s", self.name, type(error).__name__, error)
+
+
+class Sinks:
+    """Several as one, none of which can fail."""
+
+    def __init__(self, sinks: Iterable[Sink] = ()) -> None:
+        self._sinks: list[tuple[Sink, Guarded]] = []
+        for sink in sinks:
+            self.add(sink)
+
+    def add(self, sink: Sink) -> None:
+        """One more, from now on."""
+        self._sinks.append((sink, Guarded(f"the metric sink {type(sink).__name__}")))
+
+    def write(self, metrics: Metrics, env_steps: int) -> None:
+        """To every sink that still works."""
+        for sink, guarded in self._sinks:
+            guarded(sink.write, metrics, env_steps)
+
+    def close(self) -> None:
+        """Every sink, also those that had failed; of these nothing more is heard."""
+        for sink, guarded in self._sinks:
+            if guarded.failure is None:
+                guarded(sink.close)
+            else:
+                _close_quietly(sink)
+        self._sinks.clear()
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Name → reason of those that are off."""
+        failures = [(type(sink).__name__, guarded.failure) for sink, guarded in self._sinks]
+        return {name: f"{type(error).__name__}: {error}" for name, error in failures if error is not None}
+
+
+def _close_quietly(sink: Sink) -> None:
+    try:
+        sink.close()
+    except Exception:  # it was reported when it failed
+        pass
+
+
+class JsonLinesSink:
+    """One object a line: `{"env_steps": 2048, …}`. NaN and infinities are null."""
+
+    def __init__(self, file: LineFile | Path) -> None:
+        self._file = file if isinstance(file, LineFile) else LineFile(file)
+
+    def write(self, metrics: Metrics, env_steps: int) -> None:
+        self._file.append([{"env_steps": env_steps, **metrics}])
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class CsvSink:
+    """A table for spreadsheets. A metric that appears later is one more column; in earlier rows it is empty."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._columns = _header(path)
+        self._file: LineFile | None = None
+
+    def write(self, metrics: Metrics, env_steps: int) -> None:
+        row = plain({"env_steps": env_steps, **metrics})
+        if new := [name for name in row if name not in self._columns]:
+            self._widen([*self._columns, *new])
+        if self._file is None:
+            self._file = LineFile(self.path)
+        self._file.append_text(_csv_line([row.get(name) for name in self._columns]))
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _widen(self, columns: list[str]) -> None:
+        """The whole table again with more columns, in one replacement."""
+        self.close()
+        rows = _rows(self.path)[1:]
+        write_csv(self.path, columns, (row + [""] * (len(columns) - len(row)) for row in rows))
+        self._columns = columns
+
+
+def write_csv(path: Path, columns: list[str], rows: Iterable[list[Any]]) -> None:
+    """A whole table, or, if that fails, the one that was there."""
+    replace_file(path, "".join(map(_csv_line, [columns, *rows])).encode())
+
+
+def csv_from_json_lines(lines: Path, path: Path) -> None:
+    """The table that belongs to a file of JSON lines."""
+    rows = list(read_lines(lines))
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    if rows:
+        write_csv(path, columns, ([row.get(name) for name in columns] for row in rows))
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _header(path: Path) -> list[str]:
+    return next(iter(_rows(path)), [])
+
+
+def _rows(path: Path) -> list[list[str]]:
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.reader(file))
+
+
+def _csv_line(values: Iterable[Any]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(["" if value is None else value for value in values])
+    return text.getvalue()
+
+
+class TensorBoardSink:
+    """Numbers as TensorBoard's scalars, which drops what an earlier part of the run wrote after `from_env_steps`."""
+
+    def __init__(self, folder: Path, from_env_steps: int = 0) -> None:
+        try:
+            from tensorboard.compat.proto import event_pb2, summary_pb2
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        except ImportError:
+            raise ImportError("TensorBoard is not installed: pip install 'multiverse[tensorboard]'") from None
+        self._events, self._summaries = event_pb2, summary_pb2
+        self._writer = EventFileWriter(str(folder))
+        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._add(step=from_env_steps, session_log=start)
+
+    def write(self, metrics: Metrics, env_steps: int) -> None:
+        numbers = {name: value for name, value in metrics.items() if not isinstance(value, str)}
+        values = [self._summaries.Summary.Value(tag=name, simple_value=float(v)) for name, v in numbers.items()]
+        self._add(step=env_steps, summary=self._summaries.Summary(value=values))
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _add(self, **fields: Any) -> None:
+        self._writer.add_event(self._events.Event(wall_time=time.time(), **fields))
+
+
+class TextSink:
+    """A line of text for each moment, to a stream that may be closed under our hands (`multiverse train | head`)."""
+
+    def __init__(self, stream: TextIO, line: Callable[[Metrics, int], str]) -> None:
+        self._stream, self._line = stream, line
+
+    def write(self, metrics: Metrics, env_steps: int) -> None:
+        try:
+            self._stream.write(f"{self._line(metrics, env_steps)}\n")
+            self._stream.flush()
+        except BrokenPipeError:
+            _to_nowhere(self._stream)
+            raise
+
+    def close(self) -> None:
+        """The stream is not ours to close."""
+
+
+def _to_nowhere(stream: TextIO) -> None:
+    """What Python itself would still flush at the end of the program goes nowhere, instead of failing there again."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):
+        pass

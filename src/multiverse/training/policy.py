@@ -1,0 +1,35 @@
+"""A trained policy, for whoever wants to use it: numpy in, numpy out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from multiverse.agents.agent import Agent
+from multiverse.experience.window import dtype_of, leaf_of, shape_of
+
+
+class LoadedPolicy:
+    """`policy.act(observation)` for one env, or for a batch of observations."""
+
+    def __init__(self, agent: Agent, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+        self.acting, self.features = agent.policy(), agent.features
+        self._rng = np.random.default_rng()
+
+    def act(self, observation: Any, deterministic: bool = True) -> Any:
+        """The action for an observation, or one per row of a batch; not deterministic: a draw from the policy."""
+        leaves = self.features.all_leaves
+        first = np.asarray(leaf_of(observation, leaves[0].path))
+        batched = first.ndim > len(shape_of(leaves[0]))
+        seen = {
+            leaf.path: np.asarray(leaf_of(observation, leaf.path), dtype_of(leaf)).reshape(-1, *shape_of(leaf))
+            for leaf in leaves
+        }
+        rows = len(next(iter(seen.values())))
+        noise = None if deterministic else self.acting.noise(self._rng, 1, rows)[0]
+        actions = self.acting.act(seen, noise, np.ones(rows, np.bool_), self.features.open_actions(seen))
+        chosen = self.acting.for_env(actions)
+        return chosen if batched else chosen[0]

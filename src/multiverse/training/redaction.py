@@ -1,0 +1,72 @@
+"""Secrets stay out of what is written: configs, manifests, provenance, logged command lines.
+
+A field is secret when its name ends in key, token, password, passwd, passphrase, secret or credentials, whatever its
+case: `api_key`, `WANDB_API_KEY`, `authToken`. Names that only begin so are not (`keys_pressed`, `token_count`), and a
+`monkey` is: hiding one value too many is the smaller harm. Everything under a secret name goes, whatever it is; None
+and booleans stay, for they say only whether there is one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+REDACTED = "<redacted>"
+
+_SECRET = ("key", "token", "password", "passwd", "passphrase", "secret", "credentials")
+_NAME = rf"[\w.-]*(?:{'|'.join(_SECRET)})"
+_ASSIGNED = re.compile(rf"""(?i)(?P<before>{_NAME}["']?\s*[=:]\s*)(?P<value>"[^"]*"|'[^']*'|[^\s,;}}&"']+)""")
+_LOGIN = re.compile(r"(?P<before>\w+://[^\s:/@]*:)[^\s/@]+(?=@)")
+
+
+def is_secret(name: str) -> bool:
+    """Whether a field of this name is not for others' eyes."""
+    return name.lower().endswith(_SECRET)
+
+
+def redacted(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with every secret as `<redacted>`, at any depth. The argument stays as it is."""
+    return {key: REDACTED if _hidden(key, value) else _redacted_value(value) for key, value in mapping.items()}
+
+
+def redacted_fields(mapping: Mapping[str, Any], where: str = "") -> list[str]:
+    """The fields, `env_kwargs.api_key`, that were redacted: a resumed run must be given them again."""
+    return list(_find_redacted(mapping, where))
+
+
+def redacted_command(arguments: Sequence[str]) -> list[str]:
+    """A command line without its secrets: `--api-key VALUE`, `--api-key=VALUE`, `{"api_key": "VALUE"}`, logins."""
+    told, secret_next = [], False
+    for argument in arguments:
+        told.append(REDACTED if secret_next and not argument.startswith("--") else redacted_text(argument))
+        secret_next = argument.startswith("-") and is_secret(argument)
+    return told
+
+
+def redacted_text(text: str) -> str:
+    """One line of text without values that follow a secret name, and without passwords in addresses."""
+    return _LOGIN.sub(rf"\g<before>{REDACTED}", _ASSIGNED.sub(rf"\g<before>{REDACTED}", text))
+
+
+def _hidden(key: Any, value: Any) -> bool:
+    return isinstance(key, str) and is_secret(key) and value is not None and not isinstance(value, bool)
+
+
+def _redacted_value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return redacted(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_redacted_value(one) for one in value) if type(value) in (list, tuple) else value
+    return value
+
+
+def _find_redacted(value: Any, where: str) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _find_redacted(inner, f"{where}.{key}" if where else str(key))
+    elif isinstance(value, (list, tuple)):
+        for index, inner in enumerate(value):
+            yield from _find_redacted(inner, f"{where}[{index}]")
+    elif value == REDACTED and isinstance(value, str):
+        yield where

@@ -1,0 +1,240 @@
+"""A run's directory: where it is, who may write to it, and the files in it.  docs/runs.md shows one.
+
+    config.yaml  provenance.json  summary.json  metrics.jsonl  metrics.csv  episodes.jsonl  checkpoints/  run.lock
+
+`metrics.csv` is always what `metrics.jsonl` says, for spreadsheets.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from multiverse.contracts.errors import InvalidRequest
+from multiverse.training.checkpoint_format import MANIFEST
+from multiverse.training.config_file import dump_yaml, read_config
+from multiverse.training.durable_files import replace_file, sweep_unfinished
+from multiverse.training.line_files import LineFile, cut, plain
+from multiverse.training.metric_sinks import CsvSink, Guarded, JsonLinesSink, Sink, Sinks, csv_from_json_lines
+from multiverse.training.redaction import redacted
+from multiverse.training.run_lock import LOCK, RunLock
+
+log = logging.getLogger("multiverse")
+
+CONFIG, PROVENANCE, SUMMARY = "config.yaml", "provenance.json", "summary.json"
+METRICS, TABLE, EPISODES, CHECKPOINTS = "metrics.jsonl", "metrics.csv", "episodes.jsonl", "checkpoints"
+_BELOW = ("*", "*/*", "runs/*/*")
+
+
+class FoundRun(NamedTuple):
+    """A run, and the checkpoint in it if a path named one."""
+
+    path: Path
+    checkpoint: Path | None
+
+
+class RunDirectory:
+    """One run on disk, locked for this process until `close()`. Made by `create` and `open`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = RunLock(path)
+        sweep_unfinished(path)
+        self.checkpoints = path / CHECKPOINTS
+        self.checkpoints.mkdir(exist_ok=True)
+        self._files: dict[str, LineFile] = {}
+        self._sinks: list[Sinks] = []
+        self._episodes, self._syncing = Guarded(f"writing {EPISODES}"), Guarded("forcing metrics to the disk")
+
+    @classmethod
+    def create(
+        cls,
+        root: Path | str = "runs",
+        *,
+        env: str,
+        agent: str,
+        seed: int,
+        run_dir: Path | str | None = None,
+    ) -> RunDirectory:
+        """A new run in `root/<env>/<agent>-<seed>-<time>/`, or in `run_dir`, which must be empty or not exist."""
+        if run_dir is None:
+            return cls(
+                _fresh(Path(root) / safe_name(env), f"{safe_name(agent)}-{seed}-{time.strftime('%Y%m%d-%H%M%S')}")
+            )
+        path = Path(run_dir)
+        _refuse_used(path)
+        path.mkdir(parents=True, exist_ok=True)
+        run = cls(path)
+        try:
+            _refuse_used(path)  # somebody may have been as quick as we were
+        except BaseException:
+            run.close()
+            raise
+        return run
+
+    @classmethod
+    def open(cls, path: Path | str) -> RunDirectory:
+        """A run that is there, to go on with it. `RunLocked` while another process does."""
+        return cls(find_run(path).path)
+
+    # -- what is written once, or again as a whole -------------------------------------------------------------
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """The config, without its secrets."""
+        replace_file(self.path / CONFIG, dump_yaml(redacted(config)).encode())
+
+    def read_config(self) -> dict[str, Any]:
+        """What `write_config` wrote; `redaction.redacted_fields` tells what must be given again."""
+        return read_config(self.path / CONFIG)
+
+    def write_provenance(self, provenance: Mapping[str, Any]) -> None:
+        """Where the run came from; of a resumed run, one entry more."""
+        self._write_json(PROVENANCE, {"parts": [*self._parts(), provenance]})
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """How it went."""
+        self._write_json(SUMMARY, summary)
+
+    def read_summary(self) -> dict[str, Any] | None:
+        """How it went; None while that is not known."""
+        path = self.path / SUMMARY
+        return dict(json.loads(path.read_text())) if path.exists() else None
+
+    # -- what grows --------------------------------------------------------------------------------------------
+    def sinks(self, *more: Sink) -> Sinks:
+        """Metrics go to `metrics.jsonl` and `metrics.csv`, and to these; closed with the run at the latest."""
+        self._sinks.append(Sinks([JsonLinesSink(self._file(METRICS)), CsvSink(self.path / TABLE), *more]))
+        return self._sinks[-1]
+
+    def write_episodes(self, episodes: Iterable[Mapping[str, Any]]) -> None:
+        """Ended episodes: env id, index, seed, return, length, env steps. Fails like a sink: told once, then off."""
+        self._episodes(lambda: self._file(EPISODES).append(episodes))
+
+    def position(self) -> dict[str, int]:
+        """How far the growing files have got, all of it on the disk: for the checkpoint that is about to be written."""
+        for file in self._files.values():
+            self._syncing(file.sync)
+        return {name: _size(self.path / name) for name in (METRICS, EPISODES)}
+
+    def cut_back(self, position: Mapping[str, int]) -> None:
+        """The growing files as they were at this position; `{}` empties them. Ends `sinks()` made before."""
+        self._close_files()
+        for name in (METRICS, EPISODES):
+            if short := cut(self.path / name, position.get(name, 0)):
+                log.warning("%s is %d bytes shorter than at the checkpoint: lines are missing", self.path / name, short)
+        csv_from_json_lines(self.path / METRICS, self.path / TABLE)
+
+    def close(self) -> None:
+        """Others may write to it now. Twice does no harm; in a forked child it leaves the parent's lock alone."""
+        self._close_files()
+        self._lock.release()
+
+    def __enter__(self) -> RunDirectory:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _file(self, name: str) -> LineFile:
+        if name not in self._files or self._files[name].closed:
+            self._files[name] = LineFile(self.path / name)
+        return self._files[name]
+
+    def _close_files(self) -> None:
+        for sinks in self._sinks:
+            sinks.close()
+        for file in self._files.values():
+            file.close()
+        self._sinks.clear()
+        self._files.clear()
+
+    def _parts(self) -> list[Any]:
+        try:
+            return list(json.loads((self.path / PROVENANCE).read_text())["parts"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return []
+
+    def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        text = json.dumps(plain(redacted(content)), indent=2, allow_nan=False)
+        replace_file(self.path / name, f"{text}\n".encode())
+
+
+def is_run(path: Path) -> bool:
+    """Whether a run was begun here."""
+    return (path / CONFIG).is_file() and (path / CHECKPOINTS).is_dir()
+
+
+def find_run(path: Path | str) -> FoundRun:
+    """The run that a path means: its directory, a checkpoint in it, or a directory above: the one written to last."""
+    path = Path(path)
+    if is_run(path):
+        return FoundRun(path, None)
+    if (path / MANIFEST).exists() and is_run(path.resolve().parent.parent):
+        return FoundRun(path.resolve().parent.parent, path)
+    if path.name == CHECKPOINTS and is_run(path.resolve().parent):
+        return FoundRun(path.resolve().parent, None)
+    found = [below for pattern in _BELOW for below in path.glob(pattern) if is_run(below)] if path.is_dir() else []
+    if not found:
+        raise InvalidRequest(f"{path}: {_why_no_run(path)}")
+    newest = max(found, key=_last_written)
+    if len(found) > 1:
+        log.info("%s holds %d runs; taking %s, which was written to last", path, len(found), newest)
+    return FoundRun(newest, None)
+
+
+def safe_name(text: str) -> str:
+    """A name for a directory, of whatever somebody called an env: 'ALE/Pong-v5' → 'ALE-Pong-v5'."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:80] or "unnamed"
+
+
+def _fresh(parent: Path, name: str) -> Path:
+    """A directory that was not there before."""
+    parent.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while True:
+        path = parent / (name if number == 1 else f"{name}-{number}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return path
+
+
+def _refuse_used(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise InvalidRequest(f"{path} is a file; a run needs a directory")
+    if is_run(path):
+        raise InvalidRequest(f"{path} holds a run already: resume it, or choose another directory")
+    used = [one.name for one in path.iterdir() if not _is_ours_and_empty(one)] if path.exists() else []
+    if used:
+        raise InvalidRequest(f"{path} is not empty and holds no run (there is {used[0]}): choose another directory")
+
+
+def _is_ours_and_empty(path: Path) -> bool:
+    """What a run that was killed before it began leaves behind."""
+    return path.name == LOCK or (path.name == CHECKPOINTS and path.is_dir() and not any(path.iterdir()))
+
+
+def _why_no_run(path: Path) -> str:
+    if not path.exists():
+        return (
+            "there is no such directory; runs are in runs/<env>/<agent>-<seed>-<time> unless --run-dir says otherwise"
+        )
+    return f"no run here, nor in {', '.join(_BELOW)} (a run has {CONFIG} and {CHECKPOINTS}/)"
+
+
+def _last_written(path: Path) -> int:
+    files = [path / name for name in (CONFIG, METRICS, SUMMARY, EPISODES, CHECKPOINTS)]
+    return max(file.stat().st_mtime_ns for file in files if file.exists())
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

@@ -1,0 +1,134 @@
+"""A training state as JSON and named arrays, and back, exactly.  Knows no files.
+
+A state is a dict with text keys. Its leaves are None, bool, int of any size, float (NaN and infinities too), str,
+numpy arrays and scalars of any numeric or bool dtype; lists, tuples and dicts of these. Anything else is refused by
+name: what cannot be restored exactly must not look saved.
+
+In JSON an array is `{"$array": name}`. Its name is its place in the state, `agent/policy/0.weight`. Keys of the state
+that begin with `$` get one more.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+State = Mapping[str, Any]
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+_KINDS = "biufc"
+_PLAIN = frozenset(np.dtype(code) for code in "?bhiqBHIQefdF")  # that safetensors knows; others travel as bytes
+_LARGEST_JSON_INT = 2**63
+_RESERVED = "__metadata__"
+
+
+def encode(state: State) -> tuple[bytes, Arrays]:
+    """The JSON text of a state, and its arrays by name: contiguous, of dtypes that safetensors knows."""
+    if not isinstance(state, Mapping):
+        raise TypeError(f"a state is a dict, not a {type(state).__name__}")
+    arrays: Arrays = {}
+    tree = _encode(state, (), arrays)
+    return json.dumps(tree, allow_nan=False, separators=(",", ":")).encode(), arrays
+
+
+def decode(text: bytes, arrays: Arrays) -> dict[str, Any]:
+    """The state again. Raises ValueError, TypeError, KeyError or RecursionError if this is none of ours."""
+    state = _decode(json.loads(text), arrays)
+    if not isinstance(state, dict):
+        raise ValueError("the state is no dict")
+    return state
+
+
+def _encode(value: Any, place: tuple[str, ...], arrays: Arrays) -> Any:
+    kind = type(value)
+    if value is None or kind is bool or kind is str:
+        return value
+    if kind is int:
+        return value if -_LARGEST_JSON_INT <= value < _LARGEST_JSON_INT else {"$int": hex(value)}
+    if kind is float:
+        return value if math.isfinite(value) else {"$float": struct.pack(">d", value).hex()}
+    if kind is list:
+        return [_encode(one, (*place, str(index)), arrays) for index, one in enumerate(value)]
+    if kind is tuple:
+        return {"$tuple": [_encode(one, (*place, str(index)), arrays) for index, one in enumerate(value)]}
+    if isinstance(value, Mapping):
+        return {_key(key, place): _encode(one, (*place, key), arrays) for key, one in value.items()}
+    if isinstance(value, np.generic) and value.dtype.kind in _KINDS:
+        return {"$scalar": value.tobytes().hex(), "dtype": value.dtype.str}
+    if isinstance(value, np.ndarray) and value.dtype.kind in _KINDS and not isinstance(value, np.ma.MaskedArray):
+        return _encode_array(np.asarray(value), place, arrays)
+    what = f"an array of dtype {value.dtype}" if isinstance(value, np.ndarray) else f"a {kind.__qualname__}"
+    raise TypeError(
+        f"{'.'.join(place) or 'the state'} is {what}: a checkpoint holds numbers, text, arrays, lists, dicts"
+    )
+
+
+def _key(key: Any, place: tuple[str, ...]) -> str:
+    if type(key) is not str:
+        raise TypeError(f"{'.'.join(place) or 'the state'} has the key {key!r}: keys are text")
+    return f"${key}" if key.startswith("$") else key
+
+
+def _encode_array(array: np.ndarray[Any, Any], place: tuple[str, ...], arrays: Arrays) -> dict[str, Any]:
+    name = "/".join(part.replace("~", "~0").replace("/", "~1") for part in place)
+    if name == _RESERVED:
+        raise TypeError(f"{_RESERVED} is a name that safetensors keeps for itself")
+    name.encode()  # safetensors stores names as UTF-8
+    # safetensors writes the memory as it lies, so it must lie in C order. (ascontiguousarray would add a dimension to
+    # 0-d arrays.)
+    array = array if array.flags.c_contiguous else array.copy(order="C")
+    if array.dtype in _PLAIN and array.dtype.isnative:
+        arrays[name] = array
+        return {"$array": name}
+    arrays[name] = np.frombuffer(array.tobytes(), np.uint8)
+    return {"$array": name, "dtype": array.dtype.str, "shape": list(array.shape)}
+
+
+def _decode(value: Any, arrays: Arrays) -> Any:
+    if isinstance(value, list):
+        return [_decode(one, arrays) for one in value]
+    if not isinstance(value, dict):
+        return value
+    for tag, decode_tagged in _TAGS.items():
+        if tag in value:
+            return decode_tagged(value, arrays)
+    return {_plain_key(key): _decode(one, arrays) for key, one in value.items()}
+
+
+def _plain_key(key: str) -> str:
+    if key.startswith("$") and not key.startswith("$$"):
+        raise ValueError(f"the mark {key!r} is unknown")
+    return key.removeprefix("$")
+
+
+def _decode_array(value: dict[str, Any], arrays: Arrays) -> np.ndarray[Any, Any]:
+    array = arrays[value["$array"]]
+    if "dtype" in value:
+        array = np.frombuffer(array.tobytes(), _numeric(value["dtype"])).reshape(value["shape"])
+    return array if array.flags.writeable else array.copy()
+
+
+def _decode_scalar(value: dict[str, Any], arrays: Arrays) -> Any:
+    return np.frombuffer(bytes.fromhex(value["$scalar"]), _numeric(value["dtype"]), count=1)[0]
+
+
+def _numeric(name: str) -> np.dtype[Any]:
+    """The dtype of this name, if it is one of numbers: numpy's names can also mean records and objects."""
+    if not re.fullmatch(rf"[<>|][{_KINDS}]\d{{1,2}}", name):
+        raise ValueError(f"{name!r} is no dtype of numbers")
+    return np.dtype(name)
+
+
+_TAGS: dict[str, Callable[[dict[str, Any], Arrays], Any]] = {
+    "$array": _decode_array,
+    "$scalar": _decode_scalar,
+    "$tuple": lambda value, arrays: tuple(_decode(value["$tuple"], arrays)),
+    "$int": lambda value, arrays: int(value["$int"], 16),
+    "$float": lambda value, arrays: struct.unpack(">d", bytes.fromhex(value["$float"]))[0],
+}

@@ -1,0 +1,226 @@
+"""The trainer: collect a window, learn from it, look how good it has become, save; until the budget is spent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from multiverse.agents.agent import Agent, UpdateReport
+from multiverse.experience.collector import Collected
+from multiverse.training.checkpoint import Checkpoints
+from multiverse.training.clock import Clock
+from multiverse.training.config import TrainConfig
+from multiverse.training.config_build import as_plain
+from multiverse.training.evaluation import Evaluation, evaluate
+from multiverse.training.hooks import Hook
+from multiverse.training.interrupts import StopRequests
+from multiverse.training.run_directory import RunDirectory
+from multiverse.training.session import Session
+
+
+class Trainer:
+    """One run, from wherever `session` and `clock` are to the end of its budget."""
+
+    def __init__(
+        self, config: TrainConfig, session: Session, directory: RunDirectory, hooks: Sequence[Hook] = ()
+    ) -> None:
+        self.config, self.session, self.directory, self._hooks = config, session, directory, list(hooks)
+        self.clock, self.evaluation, self.best_return = Clock(), None, float("-inf")
+        self._checkpoints = Checkpoints(directory.checkpoints, config.keep_checkpoints)
+        self._requests, self._stopped = StopRequests(), ""
+        self._saved_at = self._looked_at = time.monotonic()
+        self._evaluated_at = 0  # env steps
+        self.skipped_updates = 0
+
+    clock: Clock
+    evaluation: Evaluation | None
+
+    @property
+    def agent(self) -> Agent:
+        return self.session.agent
+
+    def stop(self, why: str) -> None:
+        """End the run after this window."""
+        self._stopped = self._stopped or why
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+    def run(self) -> dict[str, Any]:
+        """Train until the budget is spent; returns the summary, which is in the run's directory too.
+
+        Ctrl-C or SIGTERM: the run is saved as it was after its last update, and the signal goes on its way.
+        """
+        with self._requests, _torch_threads(self.config.torch_threads):
+            self._sinks, self._looked_at = self.directory.sinks(), time.monotonic()
+            try:
+                self._evaluate_now_and_then()  # a resumed run may have been cut off just before
+                while not self._over():
+                    share = self.config.budget.spent(self.clock)
+                    collected = self.session.collect(self._interrupted)
+                    if collected is None:
+                        break
+                    self._tell("on_window", collected)
+                    began_at = time.perf_counter()
+                    report = self.agent.update(self.session.window, share)
+                    self.session.learned(collected)
+                    self._count(collected, report, time.perf_counter() - began_at)
+                    self._evaluate_now_and_then()
+                    self._save_now_and_then()
+                return self._end()
+            finally:
+                self._sinks.close()
+
+    def _over(self) -> bool:
+        return bool(self._stopped) or self._interrupted() or self.config.budget.spent(self.clock) >= 1.0
+
+    def _interrupted(self) -> bool:
+        return self._requests.received is not None
+
+    def _count(self, collected: Collected, report: UpdateReport, learn_s: float) -> None:
+        clock, window, now = self.clock, self.session.window, time.monotonic()
+        took_s, self._looked_at = now - self._looked_at, now
+        clock.env_steps += window.steps * window.slots
+        clock.episodes += len(collected.episodes)
+        clock.updates += 1
+        clock.lost_steps += collected.lost_steps
+        clock.seconds += took_s
+        self.skipped_updates += report.skipped
+        self.directory.write_episodes(_episode_lines(collected, clock.env_steps))
+        shares = {"act": collected.act_s, "step": collected.step_s, "learn": learn_s}
+        self.metrics = {
+            "episodes": clock.episodes,
+            "updates": clock.updates,
+            "seconds": round(clock.seconds, 3),
+            "env_steps_per_s": window.steps * window.slots / took_s if took_s else 0.0,
+            "mean_return": self.session.recent.mean_return,
+            "mean_length": self.session.recent.mean_length,
+            **{f"{name}_share": spent / took_s if took_s else 0.0 for name, spent in shares.items()},
+            **report.metrics,
+        }
+        self._sinks.write(self.metrics, clock.env_steps)
+        self._tell("on_update", report)
+
+    # -- now and then --------------------------------------------------------------------------------------------
+    def _evaluate_now_and_then(self) -> None:
+        every = self.config.steps_between_evaluations
+        if every and self.clock.env_steps // every > self._evaluated_at // every:
+            self._evaluate()
+
+    def _evaluate(self) -> None:
+        config, agent = self.config, self.agent
+        found = evaluate(
+            self.session.evaluation_env,
+            agent.policy(),
+            agent.features,
+            config.evaluation_episodes,
+            config.evaluation_seed,
+            self._interrupted,
+        )
+        if found is None:
+            return
+        self.evaluation, self._evaluated_at = found, self.clock.env_steps
+        told = {f"evaluation_{name}": value for name, value in found.summary().items()}
+        self._sinks.write(told, self.clock.env_steps)
+        self._tell("on_evaluation", found)
+        if found.mean_return > self.best_return:
+            self.best_return = found.mean_return
+            self._save(best=True)
+        if config.target_return is not None and found.mean_return >= config.target_return:
+            self.stop(f"reached a mean return of {found.mean_return:g}")
+
+    def _save_now_and_then(self) -> None:
+        if time.monotonic() - self._saved_at >= self.config.checkpoint_every_s:
+            self._save()
+
+    def _save(self, best: bool = False, final: bool = False) -> None:
+        manifest = {"config": as_plain(self.config), "clock": self.clock.state()}
+        self._checkpoints.save(self.state(), manifest, self.clock.env_steps, best=best, final=final)
+        self._saved_at = time.monotonic()
+
+    # -- the end -------------------------------------------------------------------------------------------------
+    def _end(self) -> dict[str, Any]:
+        interrupted = self._interrupted()
+        if not interrupted and (self.evaluation is None or self._evaluated_at != self.clock.env_steps):
+            self._evaluate()
+        self._save(final=True)
+        summary = self.summary(finished=not interrupted)
+        self.directory.write_summary(summary)
+        if interrupted:
+            self._requests.raise_it()
+        self._tell("on_end", summary)
+        return summary
+
+    def summary(self, finished: bool) -> dict[str, Any]:
+        """What became of the run so far."""
+        clock = self.clock
+        return {
+            "finished": finished,
+            "stopped": self._stopped or None,
+            "env": self.config.env,
+            "agent": self.config.agent,
+            "seed": self.config.seed,
+            **asdict(clock),
+            "env_steps_per_s": clock.env_steps / clock.seconds if clock.seconds else 0.0,
+            "mean_return": self.session.recent.mean_return,
+            "evaluation": None if self.evaluation is None else self.evaluation.summary(),
+            "best_return": None if self.best_return == float("-inf") else self.best_return,
+            "skipped_updates": self.skipped_updates,
+            "failures": asdict(self.session.envs.failures),
+            "plan": asdict(self.session.envs.plan),
+        }
+
+    def _tell(self, moment: str, what: Any) -> None:
+        for hook in self._hooks:
+            getattr(hook, moment)(self, what)
+
+    # -- its state -----------------------------------------------------------------------------------------------
+    def state(self) -> dict[str, Any]:
+        """Everything a resumed run needs to be this one."""
+        return {
+            "session": self.session.state(),
+            "plan": asdict(self.session.envs.plan),
+            "clock": self.clock.state(),
+            "best_return": self.best_return,
+            "evaluated_at": self._evaluated_at,
+            "skipped_updates": self.skipped_updates,
+            "files": self.directory.position(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Be that run; what its files tell beyond it is cut off."""
+        self.session.load(state["session"])
+        self.clock = Clock(**state["clock"])
+        self.best_return, self._evaluated_at = state["best_return"], state["evaluated_at"]
+        self.skipped_updates = state["skipped_updates"]
+        self.directory.cut_back(state["files"])
+        self._checkpoints.cut_back(self.clock.env_steps)
+
+
+def _episode_lines(collected: Collected, env_steps: int) -> Iterable[dict[str, Any]]:
+    return [
+        {
+            "env_id": episode.env_id,
+            "episode": episode.index,
+            "seed": episode.seed,
+            "return": episode.returned,
+            "length": episode.length,
+            "lost": episode.lost,
+            "env_steps": env_steps,
+        }
+        for episode in collected.episodes
+    ]
+
+
+@contextmanager
+def _torch_threads(count: int) -> Iterator[None]:
+    """The program's own setting comes back afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

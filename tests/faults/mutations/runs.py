@@ -1,0 +1,182 @@
+"""Guards of what lies on disk: rows D1 to D4, D7, E1, E2, E6 and F4."""
+
+from __future__ import annotations
+
+from tests.faults.mutations.guard import Guard
+
+FAULTS = "tests/training/test_checkpoint_faults.py"
+BROKEN = "tests/training/test_checkpoint_broken.py"
+LOCK = "tests/training/test_run_lock.py"
+CONFIG = "tests/training/test_config_file.py"
+SINKS = "tests/training/test_metric_sinks.py"
+REDACTION = "tests/training/test_redaction.py"
+STRUCK = f"{FAULTS}::test_struck_at_any_call_the_old_or_the_new_one_is_there"
+
+GUARDS = (
+    # -- D: checkpoints --------------------------------------------------------------------------------------
+    Guard(
+        "a-save-is-written-aside",
+        ("D1",),
+        "training/checkpoint.py",
+        "        write_files(aside, packed)\n        _put_in_place(aside, folder / name)\n",
+        "        remove_tree(folder / name)\n        write_files(folder / name, packed)\n",
+        (f"{STRUCK}[the_same_again-kill]",),
+    ),
+    Guard(
+        "one-that-stepped-aside-counts",
+        ("D1",),
+        "training/checkpoint.py",
+        "        if path.name.startswith(REPLACED):\n",
+        "        if False:\n",
+        (f"{STRUCK}[the_same_again-kill]",),
+    ),
+    Guard(
+        "removed-under-another-name",
+        ("D1",),
+        "training/checkpoint.py",
+        "        remove_tree(going)\n        os.rename(path, going)\n",
+        "        remove_tree(path)\n",
+        (f"{STRUCK}[one_more-kill]",),
+    ),
+    Guard(
+        "a-failed-save-leaves-nothing",
+        ("D2",),
+        "training/checkpoint.py",
+        "    except BaseException:\n        remove_tree(aside)\n        raise\n",
+        "    except BaseException:\n        raise\n",
+        (f"{FAULTS}::test_a_disk_that_fills_at_any_call_costs_nothing_but_this_save[one_more-once]",),
+    ),
+    Guard(
+        "a-final-save-raises",
+        ("D2",),
+        "training/checkpoint.py",
+        "            if final:\n                raise\n",
+        "",
+        (f"{FAULTS}::test_a_save_that_fails_says_why_and_returns_nothing_a_final_one_raises[28]",),
+    ),
+    Guard(
+        "every-byte-is-verified",
+        ("D3",),
+        "training/checkpoint_format.py",
+        "    if _sha256(data) != digest:\n",
+        "    if False:\n",
+        (f"{BROKEN}::test_one_flipped_bit_anywhere_is_noticed[arrays.safetensors]",),
+    ),
+    Guard(
+        "the-manifest-is-verified-too",
+        ("D3",),
+        "training/checkpoint_format.py",
+        "    if not untouched or _manifest_text(manifest) != raw:\n",
+        "    if False:\n",
+        (f"{BROKEN}::test_one_flipped_bit_anywhere_is_noticed[manifest.json]",),
+    ),
+    Guard(
+        "all-broken-is-no-fresh-start",
+        ("D3",),
+        "training/checkpoint.py",
+        '    if lost := len(broken) + len(list(folder.glob(f"*{BROKEN}"))):\n',
+        "    if lost := 0:\n",
+        (f"{BROKEN}::test_if_all_are_broken_that_is_an_error_and_no_start_from_scratch",),
+    ),
+    Guard(
+        "bytes-are-on-the-disk-before-their-name",
+        ("D4",),
+        "training/durable_files.py",
+        "        write_all(descriptor, data)\n        os.fsync(descriptor)\n",
+        "        write_all(descriptor, data)\n",
+        (f"{STRUCK}[one_more-power]",),
+    ),
+    Guard(
+        "names-are-on-the-disk-before-old-ones-go",
+        ("D4",),
+        "training/checkpoint.py",
+        "    sync_directory(target.parent)\n    remove_tree(former)\n",
+        "    remove_tree(former)\n",
+        (f"{STRUCK}[the_same_again-power, names lost]",),
+    ),
+    Guard(
+        "an-old-name-is-off-the-disk-before-its-files-are",
+        ("D4",),
+        "training/checkpoint.py",
+        "        sync_directory(path.parent)  # else",
+        "        # else",
+        (f"{STRUCK}[one_more-power, names lost]",),
+    ),
+    Guard(
+        "the-kernel-holds-the-lock",
+        ("D7",),
+        "training/run_lock.py",
+        "            if error.errno in _BUSY:\n",
+        "            if False:\n",
+        (f"{LOCK}::test_a_refusal_does_not_cost_the_holder_its_lock",),
+    ),
+    Guard(
+        "a-pid-alone-is-nobody",
+        ("D7",),
+        "training/run_lock.py",
+        "        return self.boot_id == boot_id() and started(self.pid) == self.started\n",
+        "        return started(self.pid) is not None\n",
+        (
+            f"{LOCK}::test_a_stale_lock_is_told_from_a_living_holder[pid used again]",
+            f"{LOCK}::test_a_stale_lock_is_told_from_a_living_holder[another boot]",
+        ),
+    ),
+    # -- E: security -----------------------------------------------------------------------------------------
+    Guard(
+        "a-pickle-is-called-one",
+        ("E1",),
+        "training/checkpoint.py",
+        "    if pickled:\n",
+        "    if False:\n",
+        (f"{BROKEN}::test_a_pickle_is_refused_in_one_sentence_and_never_opened[4]",),
+    ),
+    Guard(
+        "sizes-are-bounded",
+        ("E1",),
+        "training/checkpoint_format.py",
+        "            if found.st_size > largest:\n",
+        "            if False:\n",
+        (f"{BROKEN}::test_a_file_larger_than_any_of_ours_is_not_read[state.json]",),
+    ),
+    Guard(
+        "no-key-twice",
+        ("E2",),
+        "training/config_file.py",
+        "            if key in values:\n",
+        "            if False:\n",
+        (f"{CONFIG}::test_what_is_no_config_is_refused_with_its_line",),
+    ),
+    Guard(
+        "aliases-are-bounded",
+        ("E2",),
+        "training/config_file.py",
+        "        if self.values > MOST_VALUES:\n",
+        "        if False:\n",
+        (f"{CONFIG}::test_a_billion_laughs_are_not_laughed",),
+    ),
+    Guard(
+        "secrets-are-redacted",
+        ("E6",),
+        "training/redaction.py",
+        "    return name.lower().endswith(_SECRET)\n",
+        "    return False\n",
+        (f"{REDACTION}::test_no_file_of_a_run_holds_a_secret_or_an_environment_variable",),
+    ),
+    # -- F: sinks --------------------------------------------------------------------------------------------
+    Guard(
+        "a-sink-may-fail",
+        ("F4",),
+        "training/metric_sinks.py",
+        "            self.failure = error\n",
+        "            raise\n",
+        (f"{SINKS}::test_a_sink_that_fails_is_told_once_and_off_and_the_others_go_on[OSError]",),
+    ),
+    Guard(
+        "nothing-is-flushed-to-nobody",
+        ("F4",),
+        "training/metric_sinks.py",
+        "            _to_nowhere(self._stream)\n            raise\n",
+        "            raise\n",
+        (f"{SINKS}::test_a_closed_stdout_ends_the_printing_and_not_the_program",),
+    ),
+)

@@ -1,0 +1,99 @@
+"""Faults at a chosen call to the file system: a kill, half a write, a power loss, a full disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+CALLS = ("open", "write", "fsync", "ftruncate", "mkdir", "rename", "replace", "unlink", "rmdir")
+"""Every call by which a save changes the disk; and `open`, which also reads."""
+
+
+def survives(work: Callable[[], object], calls: int, fault: str) -> bool:
+    """Does the work in a forked child that is struck at its `calls`-th call (from 0); whether it got to the end."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            Struck(calls, fault).install()
+            work()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    status = os.waitpid(pid, 0)[1]
+    killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    assert killed or os.waitstatus_to_exitcode(status) == 0, "the child failed by itself"
+    return not killed
+
+
+class Struck:
+    """In a child: counts the calls, remembers what is not on the disk yet, and strikes."""
+
+    def __init__(self, calls: int, fault: str) -> None:
+        self.left, self.fault = calls, fault
+        self.real = {name: getattr(os, name) for name in CALLS}
+        self.paths: dict[int, str] = {}  # of what is open
+        self.unsynced: dict[str, int] = {}  # path when it was written → a descriptor that stays
+        self.renames: list[tuple[str, str]] = []  # since the last fsync of a directory
+
+    def install(self) -> None:
+        for name in CALLS:
+            setattr(os, name, self._counted(name))
+
+    def _counted(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            if self.left == 0:
+                self._strike(name, arguments)
+            self.left -= 1
+            result = self.real[name](*arguments, **named)
+            self._remember(name, arguments, result)
+            return result
+
+        return call
+
+    def _remember(self, name: str, arguments: tuple[Any, ...], result: Any) -> None:
+        if name == "open":
+            self.paths[result] = os.fspath(arguments[0])
+        elif name == "write" and arguments[0] in self.paths:
+            self.unsynced.setdefault(self.paths[arguments[0]], os.dup(arguments[0]))
+        elif name == "fsync":
+            self.unsynced.pop(self.paths[arguments[0]], None)
+            if os.path.isdir(self.paths[arguments[0]]):
+                self.renames.clear()
+        elif name in ("rename", "replace"):
+            self.renames.append((os.fspath(arguments[0]), os.fspath(arguments[1])))
+
+    def _strike(self, name: str, arguments: tuple[Any, ...]) -> None:
+        if self.fault == "tear" and name == "write":
+            self.real["write"](arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2])
+        if self.fault == "power":  # the worst that can be: names of later calls are on the disk, bytes before are not
+            for descriptor in self.unsynced.values():
+                self.real["ftruncate"](descriptor, 0)
+        if self.fault == "power, names lost":
+            for before, after in reversed(self.renames):
+                if os.path.exists(after) and not os.path.exists(before):
+                    self.real["rename"](after, before)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class FullDisk:
+    """Makes the `calls`-th of these calls fail, and, if it stays full, all after it."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, calls: int, stays: bool, code: int = errno.ENOSPC) -> None:
+        self.left, self.stays, self.code, self.struck = calls, stays, code, False
+        for name in ("write", "fsync", "mkdir", "rename", "replace"):
+            patch.setattr(os, name, self._failing(getattr(os, name)))
+
+    def _failing(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            self.left -= 1
+            if self.left == -1 or (self.left < 0 and self.stays):
+                self.struck = True
+                raise OSError(self.code, os.strerror(self.code))
+            return real(*arguments, **named)
+
+        return call

@@ -1,0 +1,47 @@
+"""Small runs for the tests, and what must be equal in two of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from multiverse.training.run import checkpoint_of
+
+SMALL: dict[str, Any] = {
+    "seed": 5,
+    "num_envs": 4,
+    "env_steps": 2_000,
+    "steps_per_env": 25,
+    "epochs": 2,
+    "batch_size": 32,
+    "evaluate_every": 0,
+    "evaluation_episodes": 1,
+    "executor": "serial",
+    "normalize_observations": True,
+    "normalize_rewards": True,
+    "preset": False,
+}
+
+
+def digest(run: Path | str | Any) -> str:
+    """Of everything in a run's last checkpoint that must be the same in an equal run: weights, moments, noise, envs."""
+    return hashlib.sha256(repr(_plain(checkpoint_of(run).state["session"])).encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(value[key]) for key in sorted(value)}
+    if isinstance(value, np.ndarray):
+        return str(value.dtype), value.shape, value.tobytes()
+    return value
+
+
+def lines_of(run: Path | str, name: str) -> list[dict[str, Any]]:
+    """A run's growing file, without what clocks have written into it."""
+    timed = ("seconds", "env_steps_per_s", "act_share", "step_share", "learn_share", "time")
+    rows = [json.loads(line) for line in Path(run, name).read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key not in timed} for row in rows]

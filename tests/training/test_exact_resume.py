@@ -1,0 +1,160 @@
+"""A run that was killed, anywhere, and resumed ends as one that was never interrupted: bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import multiverse as mv
+from tests.training.runs import SMALL, digest, lines_of
+
+KILLED = """
+import json, os, signal, sys
+import multiverse as mv
+from multiverse.agents.ppo import PPO
+from multiverse.experience.collector import Collector
+from multiverse.learning.flat_parameters import FlatAdam
+from multiverse.training import durable_files
+
+home, first, settings, where, at = json.loads(sys.argv[1])
+
+def dies(owner, name):
+    before, calls = getattr(owner, name), [0]
+    def dying(*arguments, **named):
+        calls[0] += 1
+        if calls[0] == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return before(*arguments, **named)
+    setattr(owner, name, dying)
+
+if where == "collect":
+    dies(Collector, "_step")
+elif where == "learn":
+    dies(FlatAdam, "step")
+elif where == "save":
+    dies(os, "fsync")
+if first:
+    mv.train("CartPole-v1", run_dir=home, **settings)
+else:
+    mv.resume(home)
+print("finished")
+"""
+
+
+def go_on(home: Path, first: bool, settings: dict[str, Any], where: str = "", at: int = 0) -> bool:
+    """Train, or resume, in a process of its own that kills itself at that moment; whether it lived to the end."""
+    told = json.dumps([str(home), first, settings, where, at])
+    done = subprocess.run([sys.executable, "-c", KILLED, told], capture_output=True, text=True, timeout=120)
+    if done.returncode == -signal.SIGKILL:
+        return False
+    assert done.returncode == 0, done.stderr
+    return True
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("whole") / "run"
+    mv.train("CartPole-v1", run_dir=home, **SMALL, checkpoint_every_s=0.0)
+    return home
+
+
+@pytest.mark.fault("D5")
+@pytest.mark.parametrize(
+    "deaths",
+    [
+        [("collect", 3)],  # before there is any checkpoint
+        [("collect", 130), ("learn", 11)],
+        [("save", 14), ("save", 31)],
+    ],
+    ids=lambda deaths: "-".join(f"{where}{at}" for where, at in deaths),
+)
+def test_a_killed_run_ends_as_if_nothing_had_happened(
+    deaths: list[tuple[str, int]], uninterrupted: Path, tmp_path: Path
+) -> None:
+    home, settings = tmp_path / "run", {**SMALL, "checkpoint_every_s": 0.0}
+    for number, (where, at) in enumerate(deaths):
+        assert not go_on(home, number == 0, settings, where, at), "it should have died on the way"
+    mv.resume(home)
+    assert digest(home) == digest(uninterrupted)
+    for name in ("metrics.jsonl", "episodes.jsonl"):
+        assert lines_of(home, name) == lines_of(uninterrupted, name)
+
+
+@pytest.mark.fault("D5")
+@pytest.mark.parametrize("executor", ["thread", "process", "hybrid"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_wherever_the_envs_run_the_weights_are_the_same(
+    executor: str, workers: int, uninterrupted: Path, tmp_path: Path
+) -> None:
+    run = mv.train("CartPole-v1", run_dir=tmp_path / "run", **{**SMALL, "executor": executor, "workers": workers})
+    assert digest(run.path) == digest(uninterrupted)
+
+
+def test_a_longer_budget_goes_on_from_the_end(uninterrupted: Path, tmp_path: Path) -> None:
+    """Nothing in these settings looks at the budget, so half a run and its other half are one."""
+    half = mv.train("CartPole-v1", run_dir=tmp_path / "run", **{**SMALL, "env_steps": 1_000})
+    assert half.summary["env_steps"] == 1_000
+    mv.resume(half, env_steps=2_000)
+    assert digest(half.path) == digest(uninterrupted)
+
+
+@pytest.mark.fault("A14")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_ends_and_the_run_goes_on_later(
+    number: signal.Signals, code: int, uninterrupted: Path, tmp_path: Path
+) -> None:
+    """It is sent from inside a window: what was collected since the last update is collected again later."""
+    home = tmp_path / "run"
+    script = (
+        "import os, sys, signal, multiverse as mv\n"
+        "from multiverse.experience.collector import Collector\n"
+        "before, calls = Collector._step, [0]\n"
+        "def step(*arguments):\n"
+        "    calls[0] += 1\n"
+        f"    if calls[0] == 210: os.kill(os.getpid(), {int(number)})\n"
+        "    return before(*arguments)\n"
+        "Collector._step = step\n"
+        "try:\n"
+        f"    mv.train('CartPole-v1', run_dir={str(home)!r}, **{SMALL!r})\n"
+        "except KeyboardInterrupt:\n"
+        "    sys.exit(130)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert json.loads((home / "summary.json").read_text())["env_steps"] == 800  # 8 whole windows
+    mv.resume(home)
+    assert digest(home) == digest(uninterrupted)
+
+
+class Forgetful:
+    """An env whose steps depend on a generator that no seed sets: it cannot be played again."""
+
+    def __new__(cls) -> Any:
+        import gymnasium as gym
+        import numpy as np
+
+        class Drifting(gym.ObservationWrapper):  # type: ignore[type-arg]
+            def observation(self, observation: Any) -> Any:
+                return observation + np.float32(np.random.default_rng().normal(0.0, 1e-3))
+
+        return Drifting(gym.make("CartPole-v1"))
+
+
+@pytest.mark.fault("D5")
+def test_an_env_that_cannot_be_replayed_is_named_and_its_episode_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = mv.train(Forgetful, run_dir=tmp_path / "run", **{**SMALL, "env_steps": 500})
+    with caplog.at_level("WARNING", "multiverse"):
+        longer = mv.resume(run, env=Forgetful, env_steps=1_000)
+    assert "envs [0, 1, 2, 3] could not be brought back" in caplog.text
+    assert longer.summary["env_steps"] == 1_000
+    assert os.path.exists(run.path / "summary.json")

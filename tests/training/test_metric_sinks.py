@@ -1,0 +1,207 @@
+"""Metrics arrive where they should; row F4: a sink that fails costs itself and nothing else."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from multiverse.training import metric_sinks
+from multiverse.training.metric_sinks import CsvSink, JsonLinesSink, Metrics, Sinks, TensorBoardSink
+
+
+class Kept:
+    """Keeps what it is given, or fails from a chosen moment on."""
+
+    def __init__(self, fails_at: int | None = None, error: type[Exception] = RuntimeError) -> None:
+        self.rows: list[int] = []
+        self.fails_at, self.error, self.calls, self.closed = fails_at, error, 0, 0
+
+    def write(self, metrics: Metrics, env_steps: int) -> None:
+        self.calls += 1
+        if env_steps == self.fails_at:
+            raise self.error("no more")
+        self.rows.append(env_steps)
+
+    def close(self) -> None:
+        self.closed += 1
+        if self.fails_at is not None:
+            raise self.error("nor this")
+
+
+@pytest.mark.fault("F4")
+@pytest.mark.parametrize("error", [OSError, BrokenPipeError, RuntimeError, ValueError])
+def test_a_sink_that_fails_is_told_once_and_off_and_the_others_go_on(
+    error: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    first, bad, last = Kept(), Kept(2, error), Kept()
+    sinks = Sinks([first, bad, last])
+    for step in range(5):
+        sinks.write({}, step)
+    assert first.rows == last.rows == [0, 1, 2, 3, 4]
+    assert bad.rows == [0, 1] and bad.calls == 3
+    assert len(caplog.messages) == 1
+    assert f"Kept failed and is off from now on: {error.__name__}: no more" in caplog.messages[0]
+    assert sinks.failed == {"Kept": f"{error.__name__}: no more"}
+    sinks.close()
+    sinks.close()
+    assert (first.closed, bad.closed, last.closed) == (1, 1, 1)
+    assert len(caplog.messages) == 1
+
+
+@pytest.mark.fault("F4")
+def test_a_sink_that_fails_to_close_is_told_and_the_others_are_closed(caplog: pytest.LogCaptureFixture) -> None:
+    bad, last = Kept(99), Kept()
+    Sinks([bad, last]).close()
+    assert last.closed == 1 and "nor this" in caplog.text
+
+
+@pytest.mark.fault("F4")
+def test_ctrl_c_is_no_failure_of_a_sink() -> None:
+    class Interrupted(Kept):
+        def write(self, metrics: Metrics, env_steps: int) -> None:
+            raise KeyboardInterrupt
+
+    sinks = Sinks([Interrupted()])
+    with pytest.raises(KeyboardInterrupt):
+        sinks.write({}, 1)
+    assert sinks.failed == {}
+
+
+PRINTS = """
+import sys
+from pathlib import Path
+from multiverse.training.metric_sinks import JsonLinesSink, Sinks, TextSink
+sinks = Sinks([TextSink(sys.stdout, lambda metrics, env_steps: f"{env_steps}"), JsonLinesSink(Path(sys.argv[1]))])
+for step in range(3):
+    sinks.write({}, step)
+    if step == 0:
+        sys.stdin.readline()  # until nobody reads what we print
+sinks.close()
+print("to nobody")
+"""
+
+
+@pytest.mark.fault("F4")
+def test_a_closed_stdout_ends_the_printing_and_not_the_program(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PRINTS, str(tmp_path / "metrics.jsonl")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as program:
+        assert program.stdin and program.stdout and program.stderr
+        assert program.stdout.readline() == "0\n"
+        program.stdout.close()
+        program.stdin.write("\n")
+        program.stdin.close()
+        said = program.stderr.read()
+        assert program.wait(60) == 0
+    assert said.splitlines() == [
+        "the metric sink TextSink failed and is off from now on: BrokenPipeError: [Errno 32] Broken pipe"
+    ]
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.fault("F4")
+@pytest.mark.parametrize("make", [JsonLinesSink, CsvSink])
+def test_a_full_disk_turns_a_file_off_and_leaves_its_whole_lines(
+    make: Callable[[Path], metric_sinks.Sink], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "metrics"
+    sinks = Sinks([make(path)])
+    sinks.write({"a": 1}, 10)
+    before = path.read_text()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            import resource
+
+            size = path.stat().st_size + 3
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+            sinks.write({"a": 2}, 20)
+            sinks.write({"a": 3}, 30)
+            os._exit(0 if len(sinks.failed) == 1 else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert path.read_text() == before
+    sinks.close()
+
+
+def test_json_lines_are_json_for_everybody(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    sink = JsonLinesSink(path)
+    sink.write({"loss": float("nan"), "kl": float("inf"), "name": "é"}, 1)
+    sink.write({"loss": np.float32(0.5), "count": np.int64(3)}, 2)  # type: ignore[dict-item]
+    sink.close()
+    sink.close()
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    assert [json.loads(line, parse_constant=refuse) for line in path.read_text().splitlines()] == [
+        {"env_steps": 1, "loss": None, "kl": None, "name": "é"},
+        {"env_steps": 2, "loss": 0.5, "count": 3},
+    ]
+
+
+def test_a_table_grows_columns_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    first = CsvSink(path)
+    first.write({"a": 0.1, "text": 'say "hi",\nbye'}, 1)
+    first.write({"b": 2}, 2)
+    first.close()
+    again = CsvSink(path)
+    again.write({"b": 3, "a": float("nan"), "c": "new"}, 3)
+    again.close()
+    with path.open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows == [
+        ["env_steps", "a", "text", "b", "c"],
+        ["1", "0.1", 'say "hi",\nbye', "", ""],
+        ["2", "", "", "2", ""],
+        ["3", "", "", "3", "new"],
+    ]
+
+
+def test_a_column_that_cannot_be_added_leaves_the_table_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = CsvSink(tmp_path / "metrics.csv")
+    sink.write({"a": 1}, 1)
+    before = (tmp_path / "metrics.csv").read_text()
+
+    def fails(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(OSError, match="Input/output"):
+        sink.write({"b": 1}, 2)
+    assert (tmp_path / "metrics.csv").read_text() == before
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_tensorboard_shows_the_numbers_and_drops_what_a_resumed_run_takes_back(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    first = TensorBoardSink(tmp_path)
+    for step in (10, 20, 30):
+        first.write({"return": step / 10, "note": "text"}, step)
+    first.close()
+    again = TensorBoardSink(tmp_path, from_env_steps=20)
+    again.write({"return": 7.5}, 25)
+    again.close()
+    events = accumulator.EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert events.Tags()["scalars"] == ["return"]
+    assert [(event.step, event.value) for event in events.Scalars("return")] == [(10, 1.0), (25, 7.5)]
+
+
+def test_without_tensorboard_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto", None)
+    with pytest.raises(ImportError, match=r"pip install 'multiverse\[tensorboard\]'"):
+        TensorBoardSink(tmp_path)

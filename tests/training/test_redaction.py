@@ -1,0 +1,101 @@
+"""Row E6: secrets are in no file of a run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from multiverse.training.checkpoint import Checkpoints
+from multiverse.training.provenance import provenance
+from multiverse.training.redaction import REDACTED, is_secret, redacted, redacted_command, redacted_fields
+from multiverse.training.run_directory import RunDirectory
+
+SECRET = "hunter2-swordfish"
+
+
+@pytest.mark.fault("E6")
+@pytest.mark.parametrize(
+    "name", ["key", "api_key", "API_KEY", "apiKey", "token", "auth-token", "password", "passwd", "client_secret"]
+)
+def test_secret_names(name: str) -> None:
+    assert is_secret(name)
+    assert redacted({name: SECRET}) == {name: REDACTED}
+
+
+@pytest.mark.parametrize("name", ["keys_pressed", "keyboard", "token_count", "secrets_found", "learning_rate", "env"])
+def test_names_that_are_not(name: str) -> None:
+    assert not is_secret(name)
+    assert redacted({name: "x"}) == {name: "x"}
+
+
+@pytest.mark.fault("E6")
+def test_secrets_are_found_at_any_depth_and_the_original_stays() -> None:
+    config: dict[str, Any] = {
+        "env_kwargs": {"api_key": SECRET, "level": 3},
+        "sinks": [{"kind": "web", "token": SECRET}, ({"password": 12345},)],
+        "secret": {"a": SECRET, "b": [SECRET]},
+        "use_token": True,
+        "no_key": None,
+    }
+    told = redacted(config)
+    assert SECRET not in str(told) and "12345" not in str(told)
+    assert told["env_kwargs"] == {"api_key": REDACTED, "level": 3}
+    assert told["secret"] == REDACTED
+    assert (told["use_token"], told["no_key"]) == (True, None)
+    assert config["env_kwargs"]["api_key"] == SECRET
+    assert redacted_fields(told) == ["env_kwargs.api_key", "sinks[0].token", "sinks[1][0].password", "secret"]
+
+
+@pytest.mark.fault("E6")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--api-key", SECRET],
+        [f"--api-key={SECRET}"],
+        ["--env-kwargs", json.dumps({"level": 3, "api_key": SECRET})],
+        ["--env-kwargs", f"{{'api_key': '{SECRET}', 'level': 3}}"],
+        [f"env.password={SECRET}"],
+        ["--address", f"https://me:{SECRET}@example.org/x"],
+        ["-token", SECRET],
+    ],
+)
+def test_a_command_line_is_told_without_its_secrets(arguments: list[str]) -> None:
+    told = redacted_command(["train", *arguments, "--seed", "1"])
+    assert SECRET not in " ".join(told) and REDACTED in " ".join(told)
+    assert told[0] == "train" and told[-2:] == ["--seed", "1"]
+
+
+def test_a_command_line_without_secrets_is_told_as_it_is() -> None:
+    command = [
+        "multiverse",
+        "train",
+        "CartPole-v1",
+        "--use-token",
+        "--lr",
+        "1e-3",
+        "--env-kwargs",
+        '{"keys_pressed": 3}',
+    ]
+    assert redacted_command(command) == command
+
+
+@pytest.mark.fault("E6")
+def test_no_file_of_a_run_holds_a_secret_or_an_environment_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_VARIABLE", f"{SECRET}-in-the-environment")
+    monkeypatch.setattr(sys, "argv", ["train", "--api-key", SECRET])
+    config = {"env": "CartPole-v1", "env_kwargs": {"api_key": SECRET}}
+    with RunDirectory.create(tmp_path, env="CartPole-v1", agent="ppo", seed=1) as run:
+        run.write_config(config)
+        run.write_provenance(provenance(1))
+        run.write_summary({"config": config})
+        Checkpoints(run.checkpoints).save({"weights": 1}, {"config": config}, 10, best=True)
+        files = [path for path in run.path.rglob("*") if path.is_file()]
+        assert len(files) == 3 + 3 + 3 + 1
+        assert [path.name for path in files if SECRET.encode() in path.read_bytes()] == []
+        assert redacted_fields(run.read_config()) == ["env_kwargs.api_key"]

@@ -1,0 +1,234 @@
+"""Run directories: where they are, what is in them, who is refused, and how they are cut back."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from multiverse.contracts.errors import InvalidRequest, RunLocked
+from multiverse.training import run_directory
+from multiverse.training.checkpoint import Checkpoints
+from multiverse.training.run_directory import RunDirectory, find_run, safe_name
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[RunDirectory]:
+    with RunDirectory.create(tmp_path / "runs", env="CartPole-v1", agent="ppo", seed=1) as run:
+        run.write_config({"env": "CartPole-v1"})
+        yield run
+
+
+def test_a_run_is_named_after_its_env_agent_seed_and_time(run: RunDirectory, tmp_path: Path) -> None:
+    assert run.path.parent == tmp_path / "runs" / "CartPole-v1"
+    assert run.path.name.startswith("ppo-1-20") and len(run.path.name) == len("ppo-1-20260101-000000")
+    assert run.checkpoints == run.path / "checkpoints" and run.checkpoints.is_dir()
+
+
+def test_runs_of_one_second_get_names_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_directory.time, "strftime", lambda form: "now")
+    runs = [RunDirectory.create(tmp_path, env="E", agent="a", seed=0) for _ in range(3)]
+    assert [run.path.name for run in runs] == ["a-0-now", "a-0-now-2", "a-0-now-3"]
+    for run in runs:
+        run.close()
+
+
+@pytest.mark.parametrize(
+    "env, name",
+    [
+        ("CartPole-v1", "CartPole-v1"), ("ALE/Pong-v5", "ALE-Pong-v5"), ("my.mod:make", "my.mod-make"),
+        ("../../etc", "etc"), ("..", "unnamed"), ("<function f at 0x1>", "function-f-at-0x1"), ("", "unnamed"),
+        ("a" * 300, "a" * 80), ("-rf", "rf"), ("naïve env\n", "na-ve-env"),
+    ],
+)  # fmt: skip
+def test_any_env_gives_a_safe_name(env: str, name: str, tmp_path: Path) -> None:
+    assert safe_name(env) == name
+    with RunDirectory.create(tmp_path, env=env, agent="a/b", seed=3) as run:
+        assert run.path.parent == tmp_path / name and run.path.name.startswith("a-b-3-")
+
+
+def test_an_explicit_directory_is_used_as_it_is(tmp_path: Path) -> None:
+    for path in (tmp_path / "new" / "deep", tmp_path / "empty"):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with RunDirectory.create(env="E", agent="a", seed=0, run_dir=path) as run:
+            assert run.path == path
+
+
+def test_a_directory_with_other_things_in_it_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(InvalidRequest, match=r"not empty and holds no run .there is thesis\.tex"):
+        RunDirectory.create(env="E", agent="a", seed=0, run_dir=tmp_path)
+    with pytest.raises(InvalidRequest, match="is a file"):
+        RunDirectory.create(env="E", agent="a", seed=0, run_dir=tmp_path / "thesis.tex")
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.fault("D7")
+def test_the_directory_of_another_run_is_refused_unless_it_is_resumed(run: RunDirectory) -> None:
+    before = sorted(run.path.rglob("*"))
+    with pytest.raises(InvalidRequest, match="holds a run already: resume it"):
+        RunDirectory.create(env="E", agent="a", seed=0, run_dir=run.path)
+    with pytest.raises(RunLocked, match=str(os.getpid())):
+        RunDirectory.open(run.path)
+    assert sorted(run.path.rglob("*")) == before
+    run.close()
+    RunDirectory.open(run.path).close()
+
+
+def test_one_that_was_killed_before_it_began_can_be_begun_again(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "run.lock").write_text("")
+    RunDirectory.create(env="E", agent="a", seed=0, run_dir=tmp_path).close()
+
+
+def test_what_is_written_comes_back(run: RunDirectory) -> None:
+    assert run.read_summary() is None
+    run.write_summary({"env_steps": 10, "evaluation": {"mean_return": float("nan")}})
+    run.write_summary({"env_steps": 20, "evaluation": {"mean_return": float("nan")}})
+    run.write_provenance({"seed": 1})
+    run.write_provenance({"seed": 1, "resumed": True})
+    config = {"env": "my.mod:make", "lr": 1e-3, "steps": 100, "name": "1e-3", "sizes": [64, 64], "none": None}
+    run.write_config(config)
+    assert run.read_summary() == {"env_steps": 20, "evaluation": {"mean_return": None}}
+    assert json.loads((run.path / "provenance.json").read_text())["parts"] == [
+        {"seed": 1}, {"seed": 1, "resumed": True},
+    ]  # fmt: skip
+    assert run.read_config() == config
+
+
+@pytest.mark.fault("D1")
+def test_a_file_is_replaced_whole_or_not_at_all(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.write_summary({"good": True})
+
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space"):
+            run.write_summary({"good": False})
+    assert run.read_summary() == {"good": True}
+    assert [path.name for path in run.path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_what_a_killed_writer_left_is_swept_when_the_run_is_opened(run: RunDirectory) -> None:
+    (run.path / ".writing-summary.json-12345678").write_text("half")
+    run.close()
+    RunDirectory.open(run.path).close()
+    assert list(run.path.glob(".writing-*")) == []
+
+
+def filled(run: RunDirectory) -> dict[str, int]:
+    """Two lines of metrics and one episode, then the position, then one more of each with a new column."""
+    sinks = run.sinks()
+    for step in (10, 20):
+        sinks.write({"return": step / 3, "phase": "a, b"}, step)
+    run.write_episodes([{"env_id": 0, "episode": 0, "seed": 2**80, "return": 1.5, "length": 10, "env_steps": 10}])
+    position = run.position()
+    sinks.write({"return": 9.0, "loss": 0.5}, 30)
+    run.write_episodes([{"env_id": 1, "episode": 0}])
+    return position
+
+
+def contents(run: RunDirectory) -> list[str]:
+    return [(run.path / name).read_text() for name in ("metrics.jsonl", "metrics.csv", "episodes.jsonl")]
+
+
+def test_files_are_cut_back_to_what_they_were(run: RunDirectory) -> None:
+    position = filled(run)
+    assert contents(run)[1].splitlines() == [
+        "env_steps,return,phase,loss", '10,3.3333333333333335,"a, b",', '20,6.666666666666667,"a, b",', "30,9.0,,0.5",
+    ]  # fmt: skip
+    run.cut_back(position)
+    metrics, table, episodes = contents(run)
+    assert [json.loads(line)["env_steps"] for line in metrics.splitlines()] == [10, 20]
+    assert table.splitlines()[0] == "env_steps,return,phase" and len(table.splitlines()) == 3
+    assert json.loads(episodes)["seed"] == 2**80
+    run.sinks().write({"return": 9.0, "loss": 0.5}, 30)
+    assert contents(run)[1].splitlines()[-1] == "30,9.0,,0.5"
+    assert run.position()["metrics.jsonl"] == len(contents(run)[0])
+
+
+def test_a_resumed_run_writes_what_an_uninterrupted_one_would_have(run: RunDirectory, tmp_path: Path) -> None:
+    position = filled(run)
+    whole = contents(run)
+    run.close()
+    for name in ("metrics.jsonl", "metrics.csv", "episodes.jsonl"):
+        with (run.path / name).open("a") as file:
+            file.write('{"env_steps": 40, "ret')  # killed in the middle of a line
+    with RunDirectory.open(run.path) as again:
+        again.cut_back(position)
+        again.sinks().write({"return": 9.0, "loss": 0.5}, 30)
+        again.write_episodes([{"env_id": 1, "episode": 0}])
+        assert contents(again) == whole
+
+
+def test_cut_back_to_the_start_leaves_nothing(run: RunDirectory) -> None:
+    filled(run)
+    run.cut_back({})
+    assert run.position() == {"metrics.jsonl": 0, "episodes.jsonl": 0}
+    assert not (run.path / "metrics.csv").exists()
+
+
+def test_a_file_that_has_lost_lines_is_told_and_cut_to_whole_ones(
+    run: RunDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    position = filled(run)
+    os.truncate(run.path / "metrics.jsonl", position["metrics.jsonl"] - 3)
+    run.cut_back(position)
+    assert "metrics.jsonl is" in caplog.text and "lines are missing" in caplog.text
+    assert len(contents(run)[0].splitlines()) == 1 and contents(run)[0].endswith("\n")
+
+
+@pytest.mark.fault("F4")
+def test_episodes_that_cannot_be_written_are_told_once_and_stop_nobody(
+    run: RunDirectory, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.write_episodes([{"env_id": 0}])
+    before = run.position()
+    real, limit = os.write, 5
+
+    def fills_up(descriptor: int, data: bytes) -> int:
+        if len(data) <= limit:
+            raise OSError(28, "No space left on device")
+        return real(descriptor, data[:limit])
+
+    monkeypatch.setattr(os, "write", fills_up)
+    for _ in range(3):
+        run.write_episodes([{"x": 1}])
+    assert len(caplog.messages) == 1 and "episodes.jsonl" in caplog.text
+    assert run.position() == before  # and no half line
+
+
+def test_a_run_is_found_by_itself_by_its_checkpoints_and_from_above(run: RunDirectory, tmp_path: Path) -> None:
+    saved = Checkpoints(run.checkpoints).save({}, {}, 1)
+    assert saved is not None
+    for path in (run.path, run.checkpoints, run.path.parent, tmp_path / "runs", tmp_path):
+        assert find_run(path) == (run.path, None)
+    assert find_run(saved) == (run.path, saved)
+
+
+def test_of_several_runs_the_one_written_to_last_is_meant(
+    run: RunDirectory, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "multiverse")
+    with RunDirectory.create(tmp_path / "runs", env="Other", agent="ppo", seed=2) as other:
+        other.write_config({})
+    for path in run.path.iterdir():
+        os.utime(path, (2e9, 2e9))
+    assert find_run(tmp_path / "runs").path == run.path
+    assert "holds 2 runs" in caplog.text
+
+
+def test_where_there_is_no_run_that_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="no such directory"):
+        find_run(tmp_path / "nowhere")
+    with pytest.raises(InvalidRequest, match="no run here"):
+        find_run(tmp_path)
+    with pytest.raises(InvalidRequest, match="no run here"):
+        RunDirectory.open(tmp_path)
+    assert list(tmp_path.iterdir()) == []

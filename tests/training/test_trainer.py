@@ -1,0 +1,234 @@
+"""A run from Python: budgets, hooks, evaluations, what it writes, and what it gives back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import multiverse as mv
+from multiverse.agents.agent import UpdateReport
+from multiverse.contracts.seeds import episode_seed, evaluation_seed
+from multiverse.experience.collector import Collected
+from multiverse.training import trainer as trainer_module
+from multiverse.training.evaluation import Evaluation
+from multiverse.training.run import checkpoint_of, evaluate_run
+from multiverse.training.trainer import Trainer
+from tests.training.runs import SMALL, digest, lines_of
+
+
+class Notes(mv.Hook):
+    """Writes down what it is told, in order."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, Any]] = []
+
+    def on_window(self, trainer: Trainer, collected: Collected) -> None:
+        self.told.append(("window", trainer.clock.env_steps))
+
+    def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
+        self.told.append(("update", trainer.clock.env_steps))
+
+    def on_evaluation(self, trainer: Trainer, evaluation: Evaluation) -> None:
+        self.told.append(("evaluation", trainer.clock.env_steps))
+
+    def on_end(self, trainer: Trainer, summary: dict[str, Any]) -> None:
+        self.told.append(("end", summary["env_steps"]))
+
+
+def trained(home: Path, hooks: tuple[mv.Hook, ...] = (), **settings: Any) -> mv.Run:
+    return mv.train("CartPole-v1", run_dir=home, hooks=hooks, **{**SMALL, "env_steps": 500, **settings})
+
+
+def test_a_run_is_on_disk_as_it_was(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", evaluate_every=200, evaluation_episodes=2)
+    summary = json.loads((run.path / "summary.json").read_text())
+    assert summary == json.loads(json.dumps(run.summary)) and summary["finished"]
+    assert summary["env_steps"] == 500 and summary["updates"] == 5
+    failures = summary["failures"]
+    assert failures["steps_sent"] == failures["steps_used"] + failures["steps_discarded"] == 500
+    assert set(summary["evaluation"]) == {"mean_return", "std_return", "mean_length", "episodes"}
+    updates = [row for row in lines_of(run.path, "metrics.jsonl") if "policy_loss" in row]
+    assert [row["env_steps"] for row in updates] == [100, 200, 300, 400, 500]
+    episodes = lines_of(run.path, "episodes.jsonl")
+    assert len(episodes) == summary["episodes"] > 0
+    assert all(row["seed"] == episode_seed(5, row["env_id"], row["episode"]) for row in episodes)
+    assert checkpoint_of(run).manifest["env_steps"] == 500
+
+
+def test_any_episode_can_be_played_again_from_its_line(tmp_path: Path) -> None:
+    """Its seed is in the file: an env reset with it begins as that episode did."""
+    run = trained(tmp_path / "run")
+    line = lines_of(run.path, "episodes.jsonl")[3]
+    first, _ = gym.make("CartPole-v1").reset(seed=line["seed"])
+    with mv.make_vec("CartPole-v1", 4, "serial", reset_plan=mv.DerivedSeeds(5)) as envs:
+        episodes = [line["episode"] if i == line["env_id"] else 0 for i in range(4)]
+        observations, _ = envs.begin_at(episodes)
+    assert (observations[line["env_id"]] == first).all()
+
+
+def test_hooks_hear_everything_in_order(tmp_path: Path) -> None:
+    notes = Notes()
+    trained(tmp_path / "run", (notes,), env_steps=200, evaluate_every=200)
+    assert notes.told == [
+        ("window", 0),
+        ("update", 100),
+        ("window", 100),
+        ("update", 200),
+        ("evaluation", 200),
+        ("end", 200),
+    ]
+
+
+def test_a_hook_can_stop_the_run(tmp_path: Path) -> None:
+    class Enough(mv.Hook):
+        def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
+            if trainer.clock.updates == 2:
+                trainer.stop("enough")
+
+    run = trained(tmp_path / "run", (Enough(),))
+    assert (run.summary["env_steps"], run.summary["stopped"], run.summary["finished"]) == (200, "enough", True)
+
+
+def test_a_setting_that_a_hook_changed_stays_changed_over_a_resume(tmp_path: Path) -> None:
+    class Slower(mv.Hook):
+        def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
+            if trainer.clock.updates == 2:
+                trainer.agent.change(learning_rate=1e-5)
+
+    whole = trained(tmp_path / "whole", (Slower(),))
+    half = trained(tmp_path / "half", (Slower(),), env_steps=300)
+    mv.resume(half, env_steps=500)
+    assert digest(half.path) == digest(whole.path)
+
+
+@pytest.mark.parametrize(
+    ("budget", "what", "least"), [({"episodes": 10}, "episodes", 10), ({"minutes": 0.01}, "seconds", 0.6)]
+)
+def test_budgets_of_every_kind(budget: dict[str, Any], what: str, least: float, tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", env_steps=None, **budget)
+    assert run.summary[what] >= least and run.summary["finished"]
+
+
+def test_a_target_ends_the_run(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", env_steps=100_000, evaluate_every=100, target_return=5.0)
+    assert run.summary["env_steps"] == 100 and "reached a mean return" in run.summary["stopped"]
+
+
+def test_an_evaluation_is_the_same_whatever_the_training_was(tmp_path: Path) -> None:
+    one = trained(tmp_path / "one", num_envs=4, executor="serial")
+    other = trained(tmp_path / "other", num_envs=4, executor="process", workers=2)
+    found = [evaluate_run(run, episodes=3, seed=1) for run in (one, other)]
+    assert found[0] == found[1] and len(found[0].returns) == 3
+    assert evaluate_run(one, episodes=3, seed=2) != found[0]
+
+
+def test_no_training_episode_has_an_evaluations_seed() -> None:
+    trained_on = {episode_seed(run, env, episode) for run in range(3) for env in range(8) for episode in range(200)}
+    assert max(trained_on) < 2**31 <= min(evaluation_seed(seed, k) for seed in range(3) for k in range(200))
+
+
+def test_a_policy_comes_back_and_acts(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run")
+    policy, batch = mv.load(run), np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+    together = policy.act(batch)
+    assert together.shape == (6,) and [policy.act(one) for one in batch] == together.tolist()
+    drawn = [policy.act(batch[0], deterministic=False) for _ in range(200)]
+    assert set(drawn) == {0, 1}
+    env, (seen, _) = gym.make("CartPole-v1"), gym.make("CartPole-v1").reset(seed=0)
+    assert env.action_space.contains(policy.act(seen))
+
+
+def test_a_run_can_begin_with_anothers_weights(tmp_path: Path) -> None:
+    one = trained(tmp_path / "one", normalize_observations=False)
+    still = {"env_steps": 100, "learning_rate": 1e-12, "seed": 9, "normalize_observations": False}
+    other = trained(tmp_path / "other", init_from=one.path, **still)
+    assert evaluate_run(one, episodes=3) == evaluate_run(other, episodes=3)
+
+
+def test_the_best_one_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    returns = iter([5.0, 50.0, 7.0, 49.0, 50.0])
+    monkeypatch.setattr(trainer_module, "evaluate", lambda *_: Evaluation((next(returns),), (1,)))
+    run = trained(tmp_path / "run", evaluate_every=100)
+    assert run.summary["best_return"] == 50.0
+    assert checkpoint_of(run, "best").manifest["env_steps"] == 200 and checkpoint_of(run).manifest["env_steps"] == 500
+    assert sorted(path.name for path in (run.path / "checkpoints").iterdir())[0] == "best"
+
+
+# -- what is refused, and what is told -----------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"learning_rte": 1e-3}, "learning_rate"),
+        ({"env_steps": 0}, "env_steps=0"),
+        ({"num_envs": 0}, "num_envs=0"),
+        ({"gamma": 2.0}, "gamma"),
+        ({"device": "cuda"}, "device='cuda'"),
+        ({"agent": "pposs"}, "agent"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_starts(
+    settings: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    if settings.get("device") == "cuda" and torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    with pytest.raises(mv.MultiverseError, match=told):
+        trained(tmp_path / "run", **settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_env_with_several_agents_is_refused_with_a_way_out(tmp_path: Path) -> None:
+    simple_spread = pytest.importorskip("mpe2.simple_spread_v3")
+    with pytest.raises(mv.InvalidRequest, match="flatten_agents"):
+        mv.train(simple_spread.parallel_env, run_dir=tmp_path / "run", **SMALL)
+
+
+@pytest.mark.fault("D6")
+def test_going_on_with_other_settings_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = trained(tmp_path / "run")
+    text = (run.path / "config.yaml").read_text()
+    (run.path / "config.yaml").write_text(text.replace("gamma: 0.99", "gamma: 0.5"))
+    with caplog.at_level("WARNING", "multiverse"):
+        mv.resume(run, env_steps=600)
+    assert "ppo.gamma changed from 0.99 to 0.5" in caplog.text and "env_steps changed" not in caplog.text
+
+
+@pytest.mark.fault("D6")
+def test_networks_of_another_size_are_refused_in_words(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = trained(tmp_path / "run", hidden_sizes=(8, 8))
+    text = (run.path / "config.yaml").read_text()
+    (run.path / "config.yaml").write_text(text.replace("- 8\n", "- 16\n", 1))
+    with pytest.raises(mv.InvalidRequest, match="networks have other sizes"):
+        mv.resume(run, env_steps=600)
+    assert "hidden_sizes" in caplog.text
+
+
+@pytest.mark.fault("E3")
+def test_a_checkpoint_names_no_code(tmp_path: Path) -> None:
+    """Whatever its manifest says, the env is that of the run's own config, or the caller's."""
+    from multiverse.training import checkpoint
+
+    run = trained(tmp_path / "run")
+    found = checkpoint.load_latest(run.path / "checkpoints")
+    assert found is not None
+    evil = {**found.manifest["config"], "env": "tests.training.no_such_module:run_me"}
+    kept = {key: value for key, value in found.manifest.items() if key in ("clock",)}
+    checkpoint.save(run.path / "checkpoints", "step-000000000900", found.state, {**kept, "config": evil})
+    assert mv.load(run).act(np.zeros(4, np.float32)) in (0, 1)
+
+
+@pytest.mark.fault("B5")
+def test_a_run_that_diverges_ends_with_its_last_good_weights(tmp_path: Path) -> None:
+    class Broken(gym.RewardWrapper):  # type: ignore[type-arg]
+        def reward(self, reward: Any) -> float:
+            return 3e38
+
+    with pytest.raises(mv.TrainingDiverged):
+        mv.train(lambda: Broken(gym.make("CartPole-v1")), run_dir=tmp_path / "run",
+                 **{**SMALL, "normalize_rewards": False})  # fmt: skip
+    assert not [p for p in (tmp_path / "run" / "checkpoints").iterdir() if p.name.startswith(".")]
