@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         ReplyTimeout,
         RequestPending,
         SpacesDiffer,
+        TrainingDiverged,
         WorkerDied,
     )
     from multiverse.contracts.plan import Plan
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from multiverse.env_checks.examine import check_env
     from multiverse.env_checks.report import CheckReport, EnvCheckFailed, Finding
     from multiverse.multi_agent_vector_env import MultiAgentVectorEnv
+    from multiverse.training.hooks import Hook
+    from multiverse.training.run import Run, load, resume, train
     from multiverse.turn_vector_env import Turn, TurnVectorEnv
     from multiverse.vector_env import VectorEnv
     from multiverse.vectorize import make_vec
@@ -50,6 +53,8 @@ _HOMES = {
     "multiverse.vector_env": ("VectorEnv",),
     "multiverse.multi_agent_vector_env": ("MultiAgentVectorEnv",),
     "multiverse.turn_vector_env": ("Turn", "TurnVectorEnv"),
+    "multiverse.training.run": ("Run", "load", "resume", "train"),
+    "multiverse.training.hooks": ("Hook",),
     "multiverse.agent_batches": ("AgentsBatch", "GroupBatch"),
     "multiverse.contracts.plan": ("Plan",),
     "multiverse.contracts.reset_plan": ("DerivedSeeds", "DrawnTasks", "ResetPlan", "ResetRequest"),
@@ -66,6 +71,7 @@ _HOMES = {
         "ReplyTimeout",
         "RequestPending",
         "SpacesDiffer",
+        "TrainingDiverged",
         "WorkerDied",
     ),
 }
@@ -81,6 +87,7 @@ __all__ = [
     "EnvFailed",
     "Finding",
     "GroupBatch",
+    "Hook",
     "InvalidActions",
     "InvalidRequest",
     "MultiAgentVectorEnv",
@@ -93,15 +100,20 @@ __all__ = [
     "RequestPending",
     "ResetPlan",
     "ResetRequest",
+    "Run",
     "SpacesDiffer",
     "StepBatch",
+    "TrainingDiverged",
     "Turn",
     "TurnVectorEnv",
     "VectorEnv",
     "WorkerDied",
     "check_env",
     "flatten_agents",
+    "load",
     "make_vec",
+    "resume",
+    "train",
 ]
 
 

@@ -27,7 +27,7 @@ from multiverse.contracts.errors import (
 from multiverse.contracts.failures import FailurePolicy, Failures
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.layout import COUNTS, EPISODES, STEPPING
-from multiverse.contracts.plan import Autoreset, Plan
+from multiverse.contracts.plan import Autoreset, Plan, whole_number
 from multiverse.contracts.views import Array
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.executor import Executor
@@ -159,6 +159,18 @@ class EnvBatch(ABC):
             self._poison.spoil(ids)
         infos = self._calls.reset(ids, requests, rows=ids if env_ids is not None else self._everyone)
         return self._first_observations(None if env_ids is None else ids), infos
+
+    def begin_at(self, episodes: Sequence[int]) -> Any:
+        """Reset every env so that env i begins its episode number `episodes[i]`: what the reset plan has for it."""
+        counts = [whole_number("episodes", count) for count in episodes]
+        if len(counts) != self.num_envs or min(counts) < 0:
+            raise InvalidRequest(
+                f"episodes={episodes!r}: expected a number from 0 for each of the {self.num_envs} envs"
+            )
+        self._state.refuse_unusable()
+        self._calls.make_way_for_reset(self._everyone)  # nobody else writes the counters now
+        self._episodes[...] = np.array(counts) - 1
+        return self.reset()
 
     def render(self, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
         """A frame of each env, or of `env_ids` only."""

@@ -77,6 +77,10 @@ class VectorEnv(EnvBatch, gymnasium.vector.VectorEnv[Any, Any, Any]):
         lengths: Array = self._lengths.astype(np.int64)
         return lengths
 
+    def observations(self) -> Any:
+        """What every env shows now: the rows that steps and resets have returned last, as one batch."""
+        return self._batch_reader.all_rows(self.copy)
+
     if TYPE_CHECKING:  # what its steps and resets look like to a type checker
 
         def step(self, actions: Any, env_ids: Sequence[int] | None = None) -> Step: ...

@@ -1,0 +1,358 @@
+"""Proximal policy optimisation (Schulman et al. 2017).
+
+Sections, as in every agent: config, networks, acting, learning, saving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from multiverse.agents.agent import UpdateReport
+from multiverse.agents.torch_policy import TorchPolicy
+from multiverse.contracts.errors import InvalidRequest, TrainingDiverged
+from multiverse.contracts.policy import ActingPolicy, Leaves
+from multiverse.contracts.views import Array
+from multiverse.experience.features import Features, choices_of
+from multiverse.experience.numpy_policies import DiscreteHead, GaussianHead, Head, MultiDiscreteHead, NumpyPolicy
+from multiverse.experience.window import Window
+from multiverse.learning.distributions import Categorical, DiagonalGaussian, Distribution, MultiCategorical
+from multiverse.learning.flat_parameters import FlatAdam
+from multiverse.learning.networks import Activation, Network
+from multiverse.learning.normalizers import RewardScale, RunningMoments
+from multiverse.learning.returns import generalized_advantages, values_of_what_followed
+
+Schedule = Literal["constant", "linear"]
+OBSERVATION_CLIP = 10.0
+BAD_IN_A_ROW = 5
+
+
+# -- config ------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class PPOConfig:
+    """Settings of PPO."""
+
+    steps_per_env: int = 128
+    """Steps of every env in a window, from which one update learns."""
+    epochs: int = 4
+    """How often an update goes over its window."""
+    batch_size: int = 256
+    """Rows of one gradient step."""
+    learning_rate: float = 3e-4
+    learning_rate_schedule: Schedule = "constant"
+    """`linear`: down to 0 at the end of the budget."""
+    gamma: float = 0.99
+    """Discount of what comes one step later."""
+    gae_lambda: float = 0.95
+    """How far advantages look beyond the value function: 0 one step, 1 to the end."""
+    clip_range: float = 0.2
+    """How much likelier or unlikelier an update may make an action, as a share."""
+    clip_range_schedule: Schedule = "constant"
+    value_clip_range: float | None = None
+    """How far an update may move a value; None: as far as it likes."""
+    value_coef: float = 0.5
+    entropy_coef: float = 0.0
+    """Reward for being undecided, which keeps a policy exploring."""
+    max_grad_norm: float = 0.5
+    normalize_advantages: bool = True
+    target_kl: float | None = None
+    """Stop going over a window once the policy has moved 1.5 times this far from the one that acted."""
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    activation: Activation = "tanh"
+    log_std_init: float = 0.0
+    """Of Box actions: the logarithm of the spread at first."""
+    normalize_observations: bool = False
+    normalize_rewards: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("steps_per_env", "epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise InvalidRequest(f"{name}={getattr(self, name)}: at least 1")
+        for name in ("gamma", "gae_lambda"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise InvalidRequest(f"{name}={getattr(self, name)}: between 0 and 1")
+        if not self.learning_rate > 0.0 or not self.clip_range > 0.0 or not self.max_grad_norm > 0.0:
+            raise InvalidRequest("learning_rate, clip_range and max_grad_norm must be above 0")
+
+
+class PPO:
+    """One policy and one value function, separate networks, learned from windows of the policy's own steps."""
+
+    def __init__(
+        self,
+        config: PPOConfig,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        slots: int,
+        seed: int,
+        device: str = "cpu",
+    ) -> None:
+        self.config, self.steps_per_env = config, config.steps_per_env
+        self.features, self._action_space = Features(observation_space, action_space), action_space
+        self._device, self._slots = torch.device(device), slots
+        self._rng = np.random.default_rng((seed, 1))
+        self._build_networks(seed)
+        self._moments = RunningMoments(self.features.size) if config.normalize_observations else None
+        self._reward_scale = RewardScale(slots, config.gamma) if config.normalize_rewards else None
+        self._updates, self._bad_in_a_row = 0, 0
+        self._changed: dict[str, Any] = {}  # settings, since the beginning
+
+    # -- networks ------------------------------------------------------------------------------------------------
+    def _build_networks(self, seed: int) -> None:
+        config, features = self.config, self.features
+        self._distribution = _distribution(self._action_space, config.log_std_init)
+        shapes = [tuple(leaf.space.shape or ()) for leaf in features.images]
+        sizes = (features.size, shapes, config.hidden_sizes)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self._actor = Network(*sizes, self._distribution.outputs, config.activation, last_gain=0.01)
+            self._critic = Network(*sizes, 1, config.activation, last_gain=1.0)
+        self._actor.to(self._device)
+        self._critic.to(self._device)
+        for parameter in self._distribution.parameters():
+            parameter.data = parameter.data.to(self._device)
+        parameters = [*self._actor.parameters(), *self._distribution.parameters(), *self._critic.parameters()]
+        self._adam = FlatAdam(parameters, config.learning_rate)
+
+    @property
+    def action(self) -> tuple[tuple[int, ...], Any]:
+        if isinstance(self._action_space, spaces.Box):
+            return (int(np.prod(self._action_space.shape)),), np.float32
+        return tuple(self._action_space.shape or ()), np.int64
+
+    # -- acting --------------------------------------------------------------------------------------------------
+    def policy(self) -> ActingPolicy:
+        """In numpy where a few dense layers are all there is; else the network itself, in torch."""
+        head, frozen = self._head(), self._moments.shift_and_scale() if self._moments is not None else None
+        if self.features.images:
+            return TorchPolicy(self.features, self._actor, head, self._updates, self._device, frozen, OBSERVATION_CLIP)
+        layers = [(_array(layer.weight).T.copy(), _array(layer.bias).copy()) for layer in self._actor.linear_layers()]
+        return NumpyPolicy(self.features, layers, self.config.activation, head, self._updates, frozen, OBSERVATION_CLIP)
+
+    def _head(self) -> Head:
+        space = self._action_space
+        if isinstance(space, spaces.Discrete):
+            return DiscreteHead(int(space.n), int(space.start))
+        if isinstance(space, spaces.MultiDiscrete):
+            return MultiDiscreteHead(tuple(space.nvec.reshape(-1).tolist()))
+        assert isinstance(space, spaces.Box) and isinstance(self._distribution, DiagonalGaussian)
+        std = np.exp(_array(self._distribution.log_std))
+        return GaussianHead(std, space.low.reshape(-1), space.high.reshape(-1), space.shape)
+
+    # -- learning ------------------------------------------------------------------------------------------------
+    def update(self, window: Window, progress: float) -> UpdateReport:
+        """Several passes over the window in small batches, each moving the policy only so far."""
+        if window.policy_version != self._updates:
+            raise InvalidRequest(
+                f"the window was collected by version {window.policy_version} of the policy, and this is version "
+                f"{self._updates}: PPO learns from what its present policy did"
+            )
+        config, rows = self.config, np.flatnonzero(window.valid.reshape(-1))
+        batch = self._batch(window)
+        clip = config.clip_range * _left(config.clip_range_schedule, progress)
+        self._adam.set_learning_rate(config.learning_rate * _left(config.learning_rate_schedule, progress))
+        told: list[Tensor] = []
+        steps = skipped = 0
+        for _ in range(config.epochs):
+            self._rng.shuffle(rows)
+            for first in range(0, len(rows), config.batch_size):
+                chosen = batch.take(torch.from_numpy(rows[first : first + config.batch_size]))
+                loss, parts = self._loss(chosen, clip)
+                if config.target_kl is not None and float(parts[3]) > 1.5 * config.target_kl:
+                    break
+                took = np.isfinite(self._adam.step(loss, config.max_grad_norm))
+                self._count_bad(bool(took))
+                steps, skipped = steps + took, skipped + (not took)
+                if took:
+                    told.append(parts)
+            else:
+                continue
+            break
+        self._updates += 1
+        self._learn_moments(window)
+        return UpdateReport(self._metrics(told, batch), int(steps), int(skipped))
+
+    def _batch(self, window: Window) -> _Batch:
+        """The whole window as tensors, one row per step, with advantages and returns."""
+        flat = {path: rows.reshape(-1, *rows.shape[2:]) for path, rows in window.observations.items()}
+        seen = self._inputs(flat)
+        values = self._values(seen).reshape(window.rewards.shape)
+        finals = window.finals
+        following = values_of_what_followed(
+            values,
+            self._values(self._inputs(window.last)),
+            window.terminated,
+            window.truncated,
+            (finals.steps, finals.slots, self._values(self._inputs(window.final_leaves(self.features.leaves)))),
+        )
+        ended = window.terminated | window.truncated
+        rewards = window.rewards
+        if self._reward_scale is not None:
+            rewards = self._reward_scale.scaled(rewards, ended, window.valid)
+        advantages, returns = generalized_advantages(
+            rewards, values, following, ended, window.valid, self.config.gamma, self.config.gae_lambda
+        )
+        actions = window.actions.reshape(-1, *window.actions.shape[2:])
+        masks = window.action_masks
+        batch = _Batch(
+            *seen,
+            actions=self._tensor(actions),
+            masks=None if masks is None else self._tensor(masks.reshape(-1, masks.shape[-1])),
+            values=self._tensor(values.reshape(-1)),
+            advantages=self._tensor(advantages.reshape(-1)),
+            returns=self._tensor(returns.reshape(-1)),
+        )
+        with torch.no_grad():
+            output = self._actor(batch.vector, batch.images)
+            batch.log_probs, _ = self._distribution.log_prob_and_entropy(output, batch.actions, batch.masks)
+        return batch
+
+    def _loss(self, batch: _Batch, clip: float) -> tuple[Tensor, Tensor]:
+        """(the loss, [policy loss, value loss, entropy, KL, share of clipped rows])."""
+        config = self.config
+        output = self._actor(batch.vector, batch.images)
+        log_probs, entropies = self._distribution.log_prob_and_entropy(output, batch.actions, batch.masks)
+        values = self._critic(batch.vector, batch.images).squeeze(-1)
+        advantages = batch.advantages
+        if config.normalize_advantages and len(advantages) > 1:
+            advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+        log_ratios = log_probs - batch.log_probs
+        ratios = log_ratios.exp()
+        policy_loss = -torch.min(ratios * advantages, ratios.clamp(1 - clip, 1 + clip) * advantages).mean()
+        if config.value_clip_range is not None:
+            limit = config.value_clip_range
+            values = batch.values + (values - batch.values).clamp(-limit, limit)
+        value_loss = torch.nn.functional.mse_loss(values, batch.returns)
+        entropy = entropies.mean()
+        loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
+        with torch.no_grad():
+            divergence = (ratios - 1 - log_ratios).mean()
+            clipped = ((ratios - 1).abs() > clip).float().mean()
+            parts = torch.stack([policy_loss, value_loss, entropy, divergence, clipped])
+        return loss, parts
+
+    def _values(self, seen: tuple[Tensor, list[Tensor]]) -> Array:
+        with torch.no_grad():
+            return _array(self._critic(*seen).squeeze(-1))
+
+    def _inputs(self, observations: Leaves) -> tuple[Tensor, list[Tensor]]:
+        """(features, normalised as they were when the policy acted; images)."""
+        vector = self.features.vector(observations)
+        if self._moments is not None:
+            shift, scale = self._moments.shift_and_scale()
+            vector = np.clip((vector - shift) * scale, -OBSERVATION_CLIP, OBSERVATION_CLIP)
+        return self._tensor(vector), [self._tensor(observations[leaf.path]) for leaf in self.features.images]
+
+    def _learn_moments(self, window: Window) -> None:
+        """What normalises observations changes between windows only."""
+        if self._moments is not None:
+            flat = {path: rows.reshape(-1, *rows.shape[2:]) for path, rows in window.observations.items()}
+            self._moments.update(self.features.vector(flat)[window.valid.reshape(-1)])
+
+    def _count_bad(self, took: bool) -> None:
+        self._bad_in_a_row = 0 if took else self._bad_in_a_row + 1
+        if self._bad_in_a_row >= BAD_IN_A_ROW:
+            raise TrainingDiverged(
+                f"{BAD_IN_A_ROW} gradients in a row were not finite; the weights are those of the last good step. A "
+                "smaller learning_rate, normalize_rewards or a look at the env's rewards may help"
+            )
+
+    def _metrics(self, told: Sequence[Tensor], batch: _Batch) -> dict[str, float]:
+        if not told:
+            return {}
+        names = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
+        means = dict(zip(names, torch.stack(list(told)).mean(dim=0).tolist()))
+        spread = float(batch.returns.var())
+        explained = 1.0 - float((batch.returns - batch.values).var()) / spread if spread > 0 else float("nan")
+        return {**means, "explained_variance": explained}
+
+    def _tensor(self, array: Array) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+
+    def change(self, **settings: Any) -> None:
+        """Other settings from here on: `learning_rate`, `entropy_coef`, whatever does not change the networks."""
+        fixed = {"steps_per_env", "hidden_sizes", "activation", "normalize_observations", "normalize_rewards"}
+        if wrong := sorted(fixed.intersection(settings)):
+            raise InvalidRequest(f"{', '.join(wrong)} cannot change while it learns")
+        self.config = replace(self.config, **settings)
+        self._changed.update(settings)
+
+    # -- saving --------------------------------------------------------------------------------------------------
+    def state(self) -> dict[str, Any]:
+        saved: dict[str, Any] = {
+            "optimizer": self._adam.state(),
+            "rng": self._rng.bit_generator.state,
+            "updates": self._updates,
+            "changed": dict(self._changed),
+        }
+        if self._moments is not None:
+            saved["observations"] = self._moments.state()
+        if self._reward_scale is not None:
+            saved["rewards"] = self._reward_scale.state()
+        return saved
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._adam.load(state["optimizer"])
+        self._rng.bit_generator.state = state["rng"]
+        self._updates = state["updates"]
+        self.change(**state["changed"])
+        if self._moments is not None:
+            self._moments.load(state["observations"])
+        if self._reward_scale is not None:
+            self._reward_scale.load(state["rewards"])
+
+
+class _Batch:
+    """Rows to learn from."""
+
+    def __init__(
+        self,
+        vector: Tensor,
+        images: list[Tensor],
+        actions: Tensor,
+        masks: Tensor | None,
+        values: Tensor,
+        advantages: Tensor,
+        returns: Tensor,
+        log_probs: Tensor | None = None,
+    ) -> None:
+        self.vector, self.images, self.actions, self.masks = vector, images, actions, masks
+        self.values, self.advantages, self.returns = values, advantages, returns
+        self.log_probs: Tensor = advantages if log_probs is None else log_probs
+
+    def take(self, rows: Tensor) -> _Batch:
+        return _Batch(
+            self.vector[rows],
+            [image[rows] for image in self.images],
+            self.actions[rows],
+            None if self.masks is None else self.masks[rows],
+            self.values[rows],
+            self.advantages[rows],
+            self.returns[rows],
+            self.log_probs[rows],
+        )
+
+
+def _distribution(space: spaces.Space[Any], log_std: float) -> Distribution:
+    if isinstance(space, spaces.Discrete):
+        return Categorical(choices_of(space))
+    if isinstance(space, spaces.MultiDiscrete):
+        return MultiCategorical(space.nvec.reshape(-1).tolist())
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        return DiagonalGaussian(int(np.prod(space.shape)), log_std)
+    raise InvalidRequest(f"PPO acts in Discrete, MultiDiscrete and Box spaces of floats, not in {space}")
+
+
+def _left(schedule: Schedule, progress: float) -> float:
+    """Of a scheduled value, how much of it is used now."""
+    return 1.0 - progress if schedule == "linear" else 1.0
+
+
+def _array(tensor: Tensor) -> Array:
+    return np.asarray(tensor.detach().cpu().numpy())

@@ -1,0 +1,107 @@
+"""Central collection: one batched forward pass per step for all envs, into a window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from multiverse.contracts.failures import BAD_VALUE, RESTARTED
+from multiverse.contracts.infos import Infos
+from multiverse.contracts.policy import ActingPolicy
+from multiverse.contracts.reset_plan import ResetPlan
+from multiverse.contracts.views import Array
+from multiverse.experience.episodes import ActionLog, Episode
+from multiverse.experience.features import Features
+from multiverse.experience.window import Finals, Window, leaf_of
+from multiverse.vector_env import VectorEnv
+
+
+@dataclass(slots=True)
+class Collected:
+    """What one window brought beside its rows."""
+
+    episodes: list[Episode] = field(default_factory=list)
+    lost_steps: int = 0
+    act_s: float = 0.0
+    step_s: float = 0.0
+
+
+class Collector:
+    """Steps a vector env (autoreset `same_step`) with a policy, window after window, episodes running on between."""
+
+    def __init__(self, envs: VectorEnv, window: Window, features: Features, reset_plan: ResetPlan) -> None:
+        self._envs, self._window, self._features, self._plan = envs, window, features, reset_plan
+        self.actions = ActionLog(envs.num_envs)
+        self.observations: Any = None
+        self._begun = np.ones(envs.num_envs, np.bool_)
+
+    def begin(self, observations: Any) -> None:
+        """What the envs show now, after a reset or a replay."""
+        self.observations = observations
+        self._begun = self._envs.episode_lengths == 0
+        self.actions.mark()
+
+    def collect(
+        self, policy: ActingPolicy, noise: Array, should_stop: Callable[[], bool] = lambda: False
+    ) -> Collected | None:
+        """Fill the window. None if it was asked to stop before the window was full: then nothing of it counts."""
+        window, told = self._window, Collected()
+        window.finals, window.policy_version = Finals(), policy.version
+        window.valid[...] = True
+        for t in range(window.steps):
+            if should_stop():
+                return None
+            began_at = perf_counter()
+            actions = self._act(policy, noise[t], t)
+            acted_at = perf_counter()
+            self._step(actions, t, told)
+            told.act_s += acted_at - began_at
+            told.step_s += perf_counter() - acted_at
+        for path, rows in window.last.items():
+            rows[...] = leaf_of(self.observations, path)
+        return told
+
+    def _act(self, policy: ActingPolicy, noise: Array, t: int) -> Any:
+        """Look, note what is seen, and choose."""
+        window, seen = self._window, {}
+        for path, rows in window.observations.items():
+            rows[t] = leaf_of(self.observations, path)
+            seen[path] = rows[t]
+        window.begun[t] = self._begun
+        masks = self._features.open_actions(seen)
+        if masks is not None and window.action_masks is not None:
+            window.action_masks[t] = masks
+        window.actions[t] = policy.act(seen, noise, self._begun, masks)
+        return policy.for_env(window.actions[t])
+
+    def _step(self, actions: Any, t: int, told: Collected) -> None:
+        window = self._window
+        self.observations, rewards, terminated, truncated, infos = self._envs.step(actions)
+        self.actions.add(actions)
+        window.rewards[t], window.terminated[t], window.truncated[t] = rewards, terminated, truncated
+        self._begun = ended = terminated | truncated
+        if ended.any():
+            self._end(np.flatnonzero(ended).tolist(), t, infos, told)
+
+    def _end(self, envs: list[int], t: int, infos: Infos, told: Collected) -> None:
+        """Episodes that ended in this step; a step that was lost is marked, so that nobody learns from it."""
+        returns, lengths, counts = self._envs.episode_returns, self._envs.episode_lengths, self._envs.episode_counts
+        lost = _where(infos, RESTARTED, len(returns)) | _where(infos, BAD_VALUE, len(returns))
+        for env in envs:
+            index = int(counts[env]) - 1  # the next one has begun already
+            seed = self._plan(env, index).seed
+            told.episodes.append(Episode(env, index, seed, float(returns[env]), int(lengths[env]), bool(lost[env])))
+            self._window.finals.add(t, env, infos["final_obs"][env])
+            self.actions.begin(env)
+        if lost.any():
+            self._window.valid[t] &= ~lost
+            told.lost_steps += int(lost.sum())
+
+
+def _where(infos: Infos, key: str, count: int) -> Array:
+    found = infos.get(f"_{key}")
+    return np.zeros(count, np.bool_) if found is None else np.asarray(found)

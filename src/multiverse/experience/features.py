@@ -1,0 +1,89 @@
+"""From observations of any space to what networks take: one float vector, images, and a mask of open actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from multiverse.contracts.layout import Leaf
+from multiverse.contracts.policy import Leaves
+from multiverse.contracts.views import Array
+from multiverse.experience.window import numeric_leaves
+
+ACTION_MASK = "action_mask"
+SMALLEST_IMAGE = 36
+"""The smallest height and width that three convolutions of the usual kind can look at."""
+
+
+class Features:
+    """Everything but images as one vector [rows, size]: numbers as they are, Discrete ones as one-hot vectors.
+
+    A leaf of bytes with three axes is an image. A Dict's `action_mask` is no observation: it tells which of the
+    Discrete actions are open.
+    """
+
+    def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
+        found = numeric_leaves(observation_space)
+        self.all_leaves = found
+        self.mask = next((leaf for leaf in found if _is_mask(leaf, action_space)), None)
+        self.leaves = [leaf for leaf in found if leaf is not self.mask]
+        self.images = [leaf for leaf in self.leaves if _is_image(leaf)]
+        self._flat = [leaf for leaf in self.leaves if leaf not in self.images]
+        self._plain = len(self._flat) == 1 and isinstance(self._flat[0].space, spaces.Box)
+        self.size = sum(_size(leaf.space) for leaf in self._flat)
+
+    def vector(self, observations: Leaves) -> Array:
+        """[rows, size] float32."""
+        if self._plain:
+            part = observations[self._flat[0].path]
+            part = part.reshape(len(part), self.size)
+            return part if part.dtype == np.float32 else part.astype(np.float32)
+        rows = len(next(iter(observations.values())))
+        parts = [_as_floats(observations[leaf.path], leaf.space) for leaf in self._flat]
+        return np.concatenate(parts, axis=1) if parts else np.zeros((rows, 0), np.float32)
+
+    def open_actions(self, observations: Leaves) -> Array | None:
+        """[rows, actions] bool; None where everything is always open."""
+        return None if self.mask is None else observations[self.mask.path].astype(np.bool_)
+
+
+def _is_mask(leaf: Leaf, action_space: spaces.Space[Any]) -> bool:
+    if leaf.path[-1:] != (ACTION_MASK,) or not isinstance(action_space, spaces.Discrete | spaces.MultiDiscrete):
+        return False
+    return leaf.space.shape == (choices_of(action_space),)
+
+
+def choices_of(space: spaces.Discrete | spaces.MultiDiscrete) -> int:
+    """How many logits it takes."""
+    return int(space.n) if isinstance(space, spaces.Discrete) else int(np.sum(space.nvec))
+
+
+def _is_image(leaf: Leaf) -> bool:
+    shape = leaf.space.shape or ()
+    if leaf.space.dtype != np.uint8 or len(shape) != 3:
+        return False
+    return sorted(shape)[1] >= SMALLEST_IMAGE
+
+
+def _size(space: spaces.Space[Any]) -> int:
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return choices_of(space)
+    return int(np.prod(space.shape or ()))
+
+
+def _as_floats(values: Array, space: spaces.Space[Any]) -> Array:
+    rows = len(values)
+    if isinstance(space, spaces.Discrete):
+        return _one_hot(values.reshape(rows, 1) - space.start, np.array([space.n]))
+    if isinstance(space, spaces.MultiDiscrete):
+        return _one_hot((values - space.start).reshape(rows, space.nvec.size), space.nvec.reshape(-1))
+    return values.reshape(rows, _size(space)).astype(np.float32, copy=False)
+
+
+def _one_hot(values: Array, counts: Array) -> Array:
+    found = np.zeros((len(values), int(counts.sum())), np.float32)
+    offsets = np.concatenate(([0], np.cumsum(counts)[:-1]))
+    np.put_along_axis(found, (values + offsets).astype(np.intp), 1.0, axis=1)
+    return found

@@ -1,0 +1,79 @@
+"""Networks: dense layers over a vector of features, convolutions over images, and both at once."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+Activation = Literal["tanh", "relu"]
+_ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
+_CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
+_IMAGE_FEATURES = 512
+
+
+class Network(nn.Module):
+    """(vector [rows, size], images) → [rows, outputs]. Weights are orthogonal, biases zero.
+
+    The last layer's gain is small for a policy, so that at first all actions are about as likely, and 1 for a value.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        images: Sequence[tuple[int, ...]],
+        hidden: Sequence[int],
+        outputs: int,
+        activation: Activation,
+        last_gain: float,
+    ) -> None:
+        super().__init__()
+        self.looks = nn.ModuleList([Convolutions(shape) for shape in images])
+        widths = [size + _IMAGE_FEATURES * len(images), *hidden]
+        layers: list[nn.Module] = []
+        for inward, outward in itertools.pairwise(widths):
+            layers += [_orthogonal(nn.Linear(inward, outward), math.sqrt(2)), _ACTIVATIONS[activation]()]
+        layers.append(_orthogonal(nn.Linear(widths[-1], outputs), last_gain))
+        self.dense = nn.Sequential(*layers)
+
+    def forward(self, vector: Tensor, images: Sequence[Tensor] = ()) -> Tensor:
+        if self.looks:
+            vector = torch.cat([vector, *(look(image) for look, image in zip(self.looks, images))], dim=-1)
+        found: Tensor = self.dense(vector)
+        return found
+
+    def linear_layers(self) -> list[nn.Linear]:
+        """Of a network without images, in order."""
+        return [layer for layer in self.dense if isinstance(layer, nn.Linear)]
+
+
+class Convolutions(nn.Module):
+    """Three of them and a dense layer: an image of bytes, channels first or last, to features."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self._channels_last = shape[2] < shape[0]
+        channels, *size = (shape[2], *shape[:2]) if self._channels_last else shape
+        layers: list[nn.Module] = []
+        for outward, kernel, stride in _CONVOLUTIONS:
+            layers += [_orthogonal(nn.Conv2d(channels, outward, kernel, stride), math.sqrt(2)), nn.ReLU()]
+            channels, size = outward, [(one - kernel) // stride + 1 for one in size]
+        flat = channels * size[0] * size[1]
+        self.layers = nn.Sequential(
+            *layers, nn.Flatten(), _orthogonal(nn.Linear(flat, _IMAGE_FEATURES), math.sqrt(2)), nn.ReLU()
+        )
+
+    def forward(self, image: Tensor) -> Tensor:
+        image = image.float() / 255.0
+        found: Tensor = self.layers(image.permute(0, 3, 1, 2) if self._channels_last else image)
+        return found
+
+
+def _orthogonal(layer: nn.Module, gain: float) -> nn.Module:
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer

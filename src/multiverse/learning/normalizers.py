@@ -1,0 +1,66 @@
+"""Running means and variances, updated between windows and frozen within one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from multiverse.contracts.views import Array
+
+TINY = 1e-8
+
+
+class RunningMoments:
+    """Mean and variance of everything seen so far, in double precision."""
+
+    def __init__(self, size: int) -> None:
+        self.mean, self.variance, self.count = np.zeros(size), np.ones(size), 0.0
+
+    def update(self, rows: Array) -> None:
+        """[rows, size] more."""
+        if not len(rows):
+            return
+        mean, variance, count = rows.mean(axis=0, dtype=np.float64), rows.var(axis=0, dtype=np.float64), len(rows)
+        total = self.count + count
+        apart = mean - self.mean
+        squares = self.variance * self.count + variance * count + apart**2 * (self.count * count / total)
+        self.mean = self.mean + apart * (count / total)
+        self.variance, self.count = squares / total, total
+
+    def shift_and_scale(self) -> tuple[Array, Array]:
+        """x ↦ (x - shift) · scale is normalised; float32. Before anything was seen it changes nothing."""
+        return self.mean.astype(np.float32), (1.0 / np.sqrt(self.variance + TINY)).astype(np.float32)
+
+    def state(self) -> dict[str, Any]:
+        return {"mean": self.mean.copy(), "variance": self.variance.copy(), "count": float(self.count)}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.mean, self.variance = np.array(state["mean"]), np.array(state["variance"])
+        self.count = float(state["count"])
+
+
+class RewardScale:
+    """Divides rewards by the spread of discounted returns, so that a learning rate suits any env."""
+
+    def __init__(self, slots: int, gamma: float, clip: float = 10.0) -> None:
+        self._moments, self._gamma, self._clip = RunningMoments(1), gamma, clip
+        self._returns = np.zeros(slots)
+
+    def scaled(self, rewards: Array, ended: Array, valid: Array) -> Array:
+        """[T, S] the window's rewards, scaled by what is known with it."""
+        seen = np.empty(rewards.shape)
+        for t in range(len(rewards)):
+            self._returns = self._returns * self._gamma + rewards[t]
+            seen[t] = self._returns
+            self._returns[ended[t]] = 0.0
+        self._moments.update(seen[valid].reshape(-1, 1))
+        _, scale = self._moments.shift_and_scale()
+        return np.asarray(np.clip(rewards * scale, -self._clip, self._clip), np.float32)
+
+    def state(self) -> dict[str, Any]:
+        return {"moments": self._moments.state(), "returns": self._returns.copy()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self._moments.load(state["moments"])
+        self._returns = np.array(state["returns"])

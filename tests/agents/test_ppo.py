@@ -1,0 +1,218 @@
+"""PPO: what it can see and do, what it refuses, and that it comes back from its state bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+import multiverse as mv
+from multiverse.agents.ppo import PPO, PPOConfig
+from multiverse.experience.features import choices_of
+from multiverse.experience.window import Window, window_for
+
+STEPS, SLOTS = 8, 4
+SMALL = PPOConfig(steps_per_env=STEPS, epochs=2, batch_size=8, hidden_sizes=(16,))
+
+VECTOR = spaces.Box(-1, 1, (3,), np.float32)
+OBSERVATIONS: dict[str, spaces.Space[Any]] = {
+    "vector": VECTOR,
+    "doubles": spaces.Box(-1, 1, (2, 2), np.float64),
+    "number": spaces.Discrete(5, start=2),
+    "several numbers": spaces.MultiDiscrete([2, 3]),
+    "bits": spaces.MultiBinary(4),
+    "image": spaces.Box(0, 255, (36, 40, 3), np.uint8),
+    "dict": spaces.Dict({"where": VECTOR, "seen": spaces.Box(0, 255, (3, 36, 36), np.uint8), "n": spaces.Discrete(3)}),
+    "tuple": spaces.Tuple((VECTOR, spaces.Discrete(2))),
+}
+ACTIONS: dict[str, spaces.Space[Any]] = {
+    "one of": spaces.Discrete(3),
+    "one of, from 1": spaces.Discrete(3, start=1),
+    "several": spaces.MultiDiscrete([2, 3]),
+    "numbers": spaces.Box(-2, 2, (2,), np.float32),
+    "a matrix": spaces.Box(-1, 1, (2, 1), np.float32),
+}
+
+
+def filled(agent: PPO, observation_space: spaces.Space[Any], masks: int = 0, seed: int = 0) -> Window:
+    """A window of random observations in which the agent's own policy acts."""
+    rng, window = np.random.default_rng(seed), window_for(observation_space, STEPS, SLOTS, agent.action, masks)
+    for leaf in agent.features.all_leaves:
+        leaf.space.seed(seed)
+        for t in range(STEPS):
+            window.observations[leaf.path][t] = [leaf.space.sample() for _ in range(SLOTS)]
+        window.last[leaf.path][...] = [leaf.space.sample() for _ in range(SLOTS)]
+    policy = agent.policy()
+    noise = policy.noise(rng, STEPS, SLOTS)
+    for t in range(STEPS):
+        seen = {path: rows[t] for path, rows in window.observations.items()}
+        allowed = agent.features.open_actions(seen)
+        if allowed is not None and window.action_masks is not None:
+            window.action_masks[t] = allowed
+        window.actions[t] = policy.act(seen, noise[t], np.zeros(SLOTS, bool), allowed)
+    window.rewards[...] = rng.normal(size=window.rewards.shape)
+    window.policy_version = policy.version
+    return window
+
+
+def made(observations: spaces.Space[Any], actions: spaces.Space[Any], config: PPOConfig = SMALL, seed: int = 1) -> PPO:
+    return PPO(config, observations, actions, SLOTS, seed)
+
+
+@pytest.mark.parametrize(
+    ("sight", "what"), [*((sight, "one of") for sight in OBSERVATIONS), *(("vector", what) for what in ACTIONS)]
+)
+def test_it_learns_in_every_space(sight: str, what: str) -> None:
+    observations, actions = OBSERVATIONS[sight], ACTIONS[what]
+    agent = made(observations, actions)
+    before = agent.state()["optimizer"]["parameters"]
+    window = filled(agent, observations)
+    report = agent.update(window, 0.0)
+    after = agent.state()["optimizer"]["parameters"]
+    assert report.gradient_steps == 8 and report.skipped == 0 and (before != after).any()
+    assert all(np.isfinite(value) for value in report.metrics.values())
+    for_env = agent.policy().for_env(window.actions[0])
+    assert all(actions.contains(np.asarray(one, actions.dtype)) for one in for_env)
+
+
+@pytest.mark.parametrize("what", ACTIONS)
+def test_at_first_nothing_is_likelier_than_it_was(what: str) -> None:
+    """What acts (in numpy) and what learns (in torch) are the same function: the first ratio of an update is 1."""
+    agent = made(VECTOR, ACTIONS[what], replace(SMALL, epochs=1, batch_size=STEPS * SLOTS))
+    report = agent.update(filled(agent, VECTOR), 0.0)
+    assert report.metrics["kl"] == pytest.approx(0.0, abs=1e-6) and report.metrics["clip_fraction"] == 0.0
+
+
+def test_numpy_and_torch_choose_alike() -> None:
+    agent = made(VECTOR, spaces.Discrete(3), replace(SMALL, normalize_observations=True, activation="relu"))
+    agent.update(filled(agent, VECTOR), 0.0)
+    policy, rows = agent.policy(), np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    with torch.no_grad():
+        logits = agent._actor(*agent._inputs({(): rows}))
+    chosen = policy.act({(): rows}, None, np.zeros(50, bool), None)
+    assert chosen.tolist() == logits.argmax(dim=1).tolist()
+
+
+def test_closed_actions_are_never_taken_nor_learned() -> None:
+    space = spaces.Dict({"where": VECTOR, "action_mask": spaces.Box(0, 1, (3,), np.int8)})
+    actions = spaces.Discrete(3)
+    agent = made(space, actions)
+    assert agent.features.size == 3  # the mask is no observation
+    window = filled(agent, space, choices_of(actions))
+    window.observations[("action_mask",)][...] = [0, 1, 1]
+    policy = agent.policy()
+    for t in range(STEPS):
+        seen = {path: rows[t] for path, rows in window.observations.items()}
+        allowed = agent.features.open_actions(seen)
+        window.actions[t] = policy.act(seen, policy.noise(np.random.default_rng(t), 1, SLOTS)[0], allowed, allowed)
+        assert window.action_masks is not None and allowed is not None
+        window.action_masks[t] = allowed
+    assert (window.actions > 0).all()
+    assert np.isfinite(agent.update(window, 0.0).metrics["policy_loss"])
+
+
+def test_rows_that_were_lost_change_nothing() -> None:
+    """Two windows that differ in such a row only lead to the same weights."""
+    found = []
+    for spoiled in (0.0, 1e6):
+        agent = made(VECTOR, spaces.Discrete(3))
+        window = filled(agent, VECTOR)
+        window.valid[3, 1] = False
+        window.truncated[3, 1] = True
+        window.finals.add(3, 1, np.zeros(3, np.float32))
+        window.rewards[3, 1] = spoiled
+        agent.update(window, 0.0)
+        found.append(agent.state()["optimizer"]["parameters"])
+    assert (found[0] == found[1]).all()
+
+
+def test_it_comes_back_from_its_state_bit_for_bit() -> None:
+    config = replace(SMALL, normalize_observations=True, normalize_rewards=True, learning_rate_schedule="linear")
+    one = made(VECTOR, ACTIONS["numbers"], config)
+    one.update(filled(one, VECTOR, seed=1), 0.0)
+    one.change(entropy_coef=0.1)
+    other = made(VECTOR, ACTIONS["numbers"], config, seed=9)
+    other.load(one.state())
+    for agent in (one, other):
+        agent.update(filled(agent, VECTOR, seed=2), 0.3)
+    assert repr(one.state()) == repr(other.state()) and other.config.entropy_coef == 0.1
+    assert (one.state()["optimizer"]["parameters"] == other.state()["optimizer"]["parameters"]).all()
+
+
+def test_a_state_stays_as_it_was_while_the_agent_learns_on() -> None:
+    agent = made(VECTOR, spaces.Discrete(3))
+    agent.update(filled(agent, VECTOR), 0.0)
+    state = agent.state()
+    kept = {name: value.copy() for name, value in state["optimizer"].items() if isinstance(value, np.ndarray)}
+    agent.update(filled(agent, VECTOR), 0.0)
+    assert all((state["optimizer"][name] == value).all() for name, value in kept.items())
+
+
+def test_schedules_and_limits_take_effect() -> None:
+    still = made(VECTOR, spaces.Discrete(3), replace(SMALL, learning_rate_schedule="linear"))
+    before = still.state()["optimizer"]["parameters"]
+    still.update(filled(still, VECTOR), 1.0)  # all of the budget is spent: no step is left
+    assert (still.state()["optimizer"]["parameters"] == before).all()
+    wary = made(VECTOR, spaces.Discrete(3), replace(SMALL, target_kl=1e-9, learning_rate=0.1, epochs=50))
+    assert wary.update(filled(wary, VECTOR), 0.0).gradient_steps < 50 * 4
+
+
+@pytest.mark.fault("B5")
+def test_a_gradient_that_is_not_finite_is_skipped_and_counted() -> None:
+    agent = made(VECTOR, spaces.Discrete(3), replace(SMALL, epochs=1, normalize_advantages=False))
+    window = filled(agent, VECTOR)
+    window.rewards[2, 0] = np.inf
+    before = agent.state()["optimizer"]["parameters"]
+    report = agent.update(window, 0.0)
+    assert report.skipped >= 1 and report.gradient_steps + report.skipped == 4
+    assert np.isfinite(agent.state()["optimizer"]["parameters"]).all()
+    assert report.gradient_steps == 0 or (agent.state()["optimizer"]["parameters"] != before).any()
+
+
+@pytest.mark.fault("B5")
+def test_five_in_a_row_end_the_run_with_the_last_good_weights() -> None:
+    agent = made(VECTOR, spaces.Discrete(3), replace(SMALL, epochs=3))
+    before = agent.state()["optimizer"]["parameters"]
+    window = filled(agent, VECTOR)
+    window.rewards[...] = np.nan
+    with pytest.raises(mv.TrainingDiverged, match="5 gradients in a row"):
+        agent.update(window, 0.0)
+    assert (agent.state()["optimizer"]["parameters"] == before).all()
+
+
+@pytest.mark.fault("F3")
+def test_what_an_older_policy_did_is_refused() -> None:
+    agent = made(VECTOR, spaces.Discrete(3))
+    window = filled(agent, VECTOR)
+    agent.update(window, 0.0)
+    with pytest.raises(mv.InvalidRequest, match="version 0 of the policy, and this is version 1"):
+        agent.update(window, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("observations", "actions", "told"),
+    [
+        (spaces.Text(5), spaces.Discrete(2), "an agent learns from numbers"),
+        (VECTOR, spaces.Dict({"a": spaces.Discrete(2)}), "not in Dict"),
+        (VECTOR, spaces.Box(0, 5, (2,), np.int64), "Box spaces of floats"),
+    ],
+)
+def test_spaces_it_cannot_learn_in_are_refused(observations: Any, actions: Any, told: str) -> None:
+    with pytest.raises(mv.InvalidRequest, match=told):
+        made(observations, actions)
+
+
+@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"gamma": 1.5}, {"learning_rate": 0.0}, {"batch_size": -1}])
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(mv.InvalidRequest, match=next(iter(wrong))):
+        replace(SMALL, **wrong)
+
+
+def test_what_makes_up_the_networks_cannot_change_on_the_way() -> None:
+    agent = made(VECTOR, spaces.Discrete(3))
+    with pytest.raises(mv.InvalidRequest, match="hidden_sizes"):
+        agent.change(hidden_sizes=(4,))

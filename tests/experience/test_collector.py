@@ -1,0 +1,155 @@
+"""A window holds exactly what stepping the envs by hand gives, whatever happens on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import multiverse as mv
+from multiverse.experience.collector import Collected, Collector
+from multiverse.experience.features import Features
+from multiverse.experience.numpy_policies import DiscreteHead, NumpyPolicy
+from multiverse.experience.window import Window, window_for
+from tests.contract.configurations import ALL, Configuration, over
+from tests.envs import Walk
+
+config = over([one for one in ALL if str(one) in ("serial", "forkserver", "hybrid")])
+STEPS = 7
+
+
+def policy_for(envs: Any, seed: int = 0) -> NumpyPolicy:
+    """Random weights: what it does depends on what it sees."""
+    features = Features(envs.single_observation_space, envs.single_action_space)
+    rng, actions = np.random.default_rng(seed), int(envs.single_action_space.n)
+    layers = [(rng.normal(size=(features.size, actions)).astype(np.float32), np.zeros(actions, np.float32))]
+    return NumpyPolicy(features, layers, "tanh", DiscreteHead(actions), version=3)
+
+
+def collecting(envs: Any, seed: int = 4) -> tuple[Collector, Window, Features]:
+    features = Features(envs.single_observation_space, envs.single_action_space)
+    window = window_for(envs.single_observation_space, STEPS, envs.num_envs, ((), np.int64))
+    collector = Collector(envs, window, features, mv.DerivedSeeds(seed))
+    collector.begin(envs.reset()[0])
+    return collector, window, features
+
+
+def collected(collector: Collector, policy: NumpyPolicy, rng: np.random.Generator, envs: Any) -> Collected:
+    found = collector.collect(policy, policy.noise(rng, STEPS, envs.num_envs))
+    assert found is not None
+    return found
+
+
+def test_a_window_is_what_stepping_by_hand_gives(config: Configuration) -> None:
+    with config.make(Walk, env_kwargs={"length": 3}, autoreset="same_step", copy=False, infos=False,
+                     reset_plan=mv.DerivedSeeds(4)) as envs:  # fmt: skip
+        collector, window, _ = collecting(envs)
+        policy, rng = policy_for(envs), np.random.default_rng(1)
+        for k in range(3):
+            told = collected(collector, policy, rng, envs)
+            expected = by_hand(config.num_envs, policy, k)
+            for name in ("rewards", "terminated", "truncated", "actions", "begun"):
+                kept = getattr(window, name)
+                assert (kept == expected[name].astype(kept.dtype)).all(), name
+            assert (window.observations[()] == expected["observations"].astype(np.float32)).all()
+            assert (window.last[()] == expected["last"].astype(np.float32)).all()
+            ends = list(zip(window.finals.steps, window.finals.slots))
+            assert ends == expected["ends"] and window.valid.all() and window.policy_version == 3
+            finals = window.final_leaves(Features(envs.single_observation_space, envs.single_action_space).leaves)
+            assert (finals[()] == expected["finals"].astype(np.float32)).all()
+            assert [(e.env_id, e.index, e.seed, e.returned, e.length) for e in told.episodes] == expected["episodes"]
+
+
+def by_hand(num_envs: int, policy: NumpyPolicy, window: int) -> dict[str, Any]:
+    """The same with one bare env per slot; the last of `window` + 1 windows."""
+    envs, plan, rng = [Walk(length=3) for _ in range(num_envs)], mv.DerivedSeeds(4), np.random.default_rng(1)
+    seen = [env.reset(seed=plan(i, 0).seed)[0] for i, env in enumerate(envs)]
+    counts, returns, lengths = [0] * num_envs, [0.0] * num_envs, [0] * num_envs
+    begun = [True] * num_envs
+    for _ in range(window + 1):
+        noise = policy.noise(rng, STEPS, num_envs)
+        found: dict[str, Any] = {name: [] for name in ("observations", "actions", "rewards", "terminated", "truncated",
+                                                       "begun", "ends", "finals", "episodes")}  # fmt: skip
+        for t in range(STEPS):
+            found["observations"].append(np.stack(seen))
+            found["begun"].append(list(begun))
+            actions = policy.act({(): np.stack(seen).astype(np.float32)}, noise[t], np.array(begun), None)
+            found["actions"].append(actions)
+            rows: list[Any] = []
+            for i, env in enumerate(envs):
+                seen[i], reward, terminated, truncated, _ = env.step(actions[i])
+                rows.append((reward, terminated, truncated))
+                returns[i], lengths[i], begun[i] = returns[i] + reward, lengths[i] + 1, terminated or truncated
+                if begun[i]:
+                    found["ends"].append((t, i))
+                    found["finals"].append(seen[i])
+                    found["episodes"].append((i, counts[i], plan(i, counts[i]).seed, returns[i], lengths[i]))
+                    counts[i], returns[i], lengths[i] = counts[i] + 1, 0.0, 0
+                    seen[i] = env.reset(seed=plan(i, counts[i]).seed)[0]
+            for name, column in zip(("rewards", "terminated", "truncated"), zip(*rows)):
+                found[name].append(column)
+        found["last"] = np.stack(seen)
+    numbers = {name: np.array(value) for name, value in found.items() if name not in ("ends", "episodes")}
+    return {**found, **numbers}
+
+
+class Unlucky(gym.Env):  # type: ignore[type-arg]
+    """Its third step ever raises, and never again: the env that replaces it finds the note."""
+
+    def __init__(self, note: str | None = None) -> None:
+        self.observation_space, self.action_space = spaces.Box(-9, 99, (2,), np.float32), spaces.Discrete(2)
+        self.note, self.steps = note, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.note is not None and self.steps == 3 and not Path(self.note).exists():
+            Path(self.note).touch()
+            raise RuntimeError("unlucky")
+        return np.full(2, self.steps, np.float32), 1.0, False, False, {}
+
+
+@pytest.mark.fault("B4")
+def test_a_lost_step_is_never_learned_from(tmp_path: Path) -> None:
+    makers = [Unlucky, lambda: Unlucky(str(tmp_path / "note"))]
+    with mv.make_vec(makers, executor="serial", autoreset="same_step", on_failure="restart", infos=False,
+                     reset_plan=mv.DerivedSeeds(4)) as envs:  # fmt: skip
+        collector, window, _ = collecting(envs)
+        told = collected(collector, policy_for(envs), np.random.default_rng(1), envs)
+        assert window.valid[:, 0].all() and window.valid[:, 1].tolist() == [True, True, False, True, True, True, True]
+        assert window.truncated[2, 1] and window.rewards[2, 1] == 0.0 and told.lost_steps == 1
+        assert window.finals.observations[0].tolist() == [2.0, 2.0]  # what was delivered last
+        assert window.observations[()][3, 1].tolist() == [0.0, 0.0] and window.begun[3, 1]
+        assert [(e.env_id, e.lost) for e in told.episodes] == [(1, True)]
+        failures = envs.failures
+        assert failures.steps_sent == failures.steps_used + failures.steps_discarded == 2 * STEPS
+
+
+def test_asked_to_stop_it_leaves_the_window_unfinished() -> None:
+    with mv.make_vec(Walk, 2, "serial", autoreset="same_step", reset_plan=mv.DerivedSeeds(4)) as envs:
+        collector, _, _ = collecting(envs)
+        policy, answers = policy_for(envs), iter([False, False, True])
+        assert (
+            collector.collect(policy, policy.noise(np.random.default_rng(1), STEPS, 2), lambda: next(answers)) is None
+        )
+        assert envs.episode_lengths.tolist() == [2, 2]
+
+
+def test_the_log_is_as_it_was_at_the_mark_whatever_came_after() -> None:
+    with mv.make_vec(Walk, 2, "serial", env_kwargs={"length": 3}, autoreset="same_step",
+                     reset_plan=mv.DerivedSeeds(4)) as envs:  # fmt: skip
+        collector, window, _ = collecting(envs)
+        policy, rng = policy_for(envs), np.random.default_rng(1)
+        collected(collector, policy, rng, envs)  # 7 steps of episodes of 3: one step into the third
+        collector.actions.mark()
+        expected = [window.actions[6:, i].tolist() for i in range(2)]
+        collected(collector, policy, rng, envs)
+        assert [known.tolist() for known in collector.actions.state() if known is not None] == expected

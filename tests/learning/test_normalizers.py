@@ -1,0 +1,57 @@
+"""Running statistics: the same as those of everything at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from multiverse.learning.normalizers import RewardScale, RunningMoments
+
+
+def test_moments_of_parts_are_those_of_the_whole() -> None:
+    rows = np.random.default_rng(0).normal(3.0, 2.0, (500, 4))
+    moments = RunningMoments(4)
+    for part in np.split(rows, [1, 7, 200]):
+        moments.update(part)
+    assert moments.mean == pytest.approx(rows.mean(axis=0)) and moments.variance == pytest.approx(rows.var(axis=0))
+    shift, scale = moments.shift_and_scale()
+    assert ((rows - shift) * scale).std(axis=0) == pytest.approx(np.ones(4), rel=1e-4)
+
+
+def test_before_anything_was_seen_nothing_changes() -> None:
+    shift, scale = RunningMoments(2).shift_and_scale()
+    assert shift.tolist() == [0.0, 0.0] and scale == pytest.approx(1.0)
+
+
+def test_moments_come_back_bit_for_bit() -> None:
+    rng = np.random.default_rng(0)
+    one, other = RunningMoments(3), RunningMoments(3)
+    one.update(rng.normal(size=(10, 3)))
+    other.load(one.state())
+    more = rng.normal(size=(10, 3))
+    one.update(more)
+    other.update(more)
+    assert (one.mean == other.mean).all() and (one.variance == other.variance).all()
+
+
+def test_rewards_are_divided_by_the_spread_of_discounted_returns() -> None:
+    rng = np.random.default_rng(0)
+    rewards = (100.0 * rng.normal(size=(200, 4))).astype(np.float32)
+    ended, valid = rng.random((200, 4)) < 0.05, np.ones((200, 4), bool)
+    returns, seen = np.zeros(4), []
+    for t in range(200):
+        returns = returns * 0.9 + rewards[t]
+        seen.append(returns.copy())
+        returns[ended[t]] = 0.0
+    assert RewardScale(4, 0.9).scaled(rewards, ended, valid) == pytest.approx(rewards / np.std(seen), rel=1e-3)
+
+
+def test_rewards_of_lost_rows_do_not_count() -> None:
+    rewards, ended = np.ones((10, 1), np.float32), np.zeros((10, 1), bool)
+    valid = np.ones((10, 1), bool)
+    one, other = RewardScale(1, 0.0), RewardScale(1, 0.0)
+    one.scaled(rewards, ended, valid)
+    spoiled = rewards.copy()
+    spoiled[4], valid[4] = 1000.0, False
+    other.scaled(spoiled, ended, valid)
+    assert one.state()["moments"]["mean"] == other.state()["moments"]["mean"]

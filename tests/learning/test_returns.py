@@ -1,0 +1,70 @@
+"""Advantages, against the definition written out step by step and episode by episode."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from multiverse.learning.returns import generalized_advantages, values_of_what_followed
+
+
+def by_definition(
+    rewards: list[float], values: list[float], following: list[float], ended: list[bool], gamma: float, lam: float
+) -> list[float]:
+    """One slot: the sum of discounted one-step errors up to the end of its episode."""
+    found = []
+    for t in range(len(rewards)):
+        total, weight = 0.0, 1.0
+        for k in range(t, len(rewards)):
+            total += weight * (rewards[k] + gamma * following[k] - values[k])
+            weight *= gamma * lam
+            if ended[k]:
+                break
+        found.append(total)
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.integers(1, 4), st.floats(0, 1), st.floats(0, 1))
+def test_advantages_are_what_their_definition_says(seed: int, steps: int, slots: int, gamma: float, lam: float) -> None:
+    rng = np.random.default_rng(seed)
+    rewards, values, following = (rng.normal(size=(steps, slots)).astype(np.float32) for _ in range(3))
+    ended = rng.random((steps, slots)) < 0.3
+    everything = np.ones_like(ended)
+    advantages, returns = generalized_advantages(rewards, values, following, ended, everything, gamma, lam)
+    for s in range(slots):
+        columns = (column[:, s].tolist() for column in (rewards, values, following, ended))
+        assert advantages[:, s] == pytest.approx(by_definition(*columns, gamma, lam), abs=1e-4)
+    assert returns == pytest.approx(advantages + values)
+
+
+def test_one_slot_changes_nothing_in_another() -> None:
+    rng = np.random.default_rng(0)
+    rewards, values, following = (rng.normal(size=(6, 3)).astype(np.float32) for _ in range(3))
+    ended, valid = np.zeros((6, 3), bool), np.ones((6, 3), bool)
+    before, _ = generalized_advantages(rewards, values, following, ended, valid, 0.9, 0.8)
+    rewards[:, 1] += 7.0
+    after, _ = generalized_advantages(rewards, values, following, ended, valid, 0.9, 0.8)
+    assert (before[:, [0, 2]] == after[:, [0, 2]]).all() and (before[:, 1] != after[:, 1]).all()
+
+
+def test_a_lost_row_has_no_advantage_and_what_was_before_it_ends_there() -> None:
+    rewards, values, following = np.ones((4, 1), np.float32), np.zeros((4, 1), np.float32), np.ones((4, 1), np.float32)
+    valid = np.array([[True], [True], [False], [True]])
+    ended = ~valid
+    advantages, _ = generalized_advantages(rewards, values, following, ended, valid, 1.0, 1.0)
+    assert advantages[:, 0].tolist() == [4.0, 2.0, 0.0, 2.0]
+
+
+def test_what_followed_a_step_is_valued_as_it_ended() -> None:
+    values = np.arange(1.0, 9.0, dtype=np.float32).reshape(4, 2)
+    terminated, truncated = np.zeros((4, 2), bool), np.zeros((4, 2), bool)
+    terminated[1, 0] = truncated[2, 1] = True
+    last = np.array([10.0, 20.0], np.float32)
+    finals = ([1, 2], [0, 1], np.array([99.0, 50.0], np.float32))
+    following = values_of_what_followed(values, last, terminated, truncated, finals)
+    # Slot 0 came to its end in row 1: worth nothing. Slot 1 was cut short in row 2: worth what it saw last.
+    assert following[:, 0].tolist() == [3.0, 0.0, 7.0, 10.0]
+    assert following[:, 1].tolist() == [4.0, 6.0, 50.0, 20.0]
