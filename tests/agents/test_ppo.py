@@ -14,6 +14,7 @@ import multiverse as mv
 from multiverse.agents.ppo import PPO, PPOConfig
 from multiverse.experience.features import choices_of
 from multiverse.experience.window import Window, window_for
+from multiverse.learning.flat_parameters import FlatAdam
 
 STEPS, SLOTS = 8, 4
 SMALL = PPOConfig(steps_per_env=STEPS, epochs=2, batch_size=8, hidden_sizes=(16,))
@@ -85,6 +86,41 @@ def test_at_first_nothing_is_likelier_than_it_was(what: str) -> None:
     agent = made(VECTOR, ACTIONS[what], replace(SMALL, epochs=1, batch_size=STEPS * SLOTS))
     report = agent.update(filled(agent, VECTOR), 0.0)
     assert report.metrics["kl"] == pytest.approx(0.0, abs=1e-6) and report.metrics["clip_fraction"] == 0.0
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("what", [*ACTIONS, "masked"])
+def test_the_gradient_by_hand_is_torchs(what: str, activation: Any) -> None:
+    """After some learning, so that ratios and values are on both sides of their limits."""
+    masked = spaces.Dict({"where": VECTOR, "action_mask": spaces.Box(0, 1, (3,), np.int8)})
+    observations, actions = (masked, ACTIONS["one of"]) if what == "masked" else (VECTOR, ACTIONS[what])
+    config = replace(SMALL, activation=activation, value_clip_range=0.05, entropy_coef=0.03, learning_rate=0.01)
+    agent = made(observations, actions, config)
+    window = filled(agent, observations, masks=3 if what == "masked" else 0)
+    if what == "masked":
+        assert window.action_masks is not None
+        window.action_masks[...] = True
+        window.action_masks[np.arange(STEPS)[:, None], np.arange(SLOTS), (window.actions + 1) % 3] = False
+    batch = agent._batch(window)
+    agent.update(window, 0.0)
+    parts = agent._gradient(batch, 0.02, looks=True)
+    by_hand = agent._adam.gradient.clone()
+    loss, theirs = agent._loss(batch, 0.02)
+    agent._adam.backward(loss)
+    torch.testing.assert_close(by_hand, agent._adam.gradient, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(parts, theirs)
+    assert float(theirs[4]) > 0.0 and by_hand.abs().max() > 0.01
+
+
+def test_adam_is_torchs() -> None:
+    ours, theirs = (torch.nn.Parameter(torch.arange(4.0)) for _ in range(2))
+    flat, reference = FlatAdam([ours], 0.1), torch.optim.Adam([theirs], lr=0.1, eps=1e-5)
+    for k in range(5):
+        flat.gradient.copy_(torch.tensor([1.0, -2.0, 0.0, 0.1 * k]))
+        theirs.grad = torch.tensor([1.0, -2.0, 0.0, 0.1 * k])
+        flat.step(max_norm=100.0)
+        reference.step()
+    torch.testing.assert_close(ours, theirs)
 
 
 def test_numpy_and_torch_choose_alike() -> None:

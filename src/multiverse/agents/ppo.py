@@ -22,6 +22,7 @@ from multiverse.contracts.views import Array
 from multiverse.experience.features import Features, choices_of
 from multiverse.experience.numpy_policies import DiscreteHead, GaussianHead, Head, MultiDiscreteHead, NumpyPolicy
 from multiverse.experience.window import Window
+from multiverse.learning.dense_gradients import DensePass
 from multiverse.learning.distributions import Categorical, DiagonalGaussian, Distribution, MultiCategorical
 from multiverse.learning.flat_parameters import FlatAdam
 from multiverse.learning.networks import Activation, Network
@@ -119,6 +120,7 @@ class PPO:
             parameter.data = parameter.data.to(self._device)
         parameters = [*self._actor.parameters(), *self._distribution.parameters(), *self._critic.parameters()]
         self._adam = FlatAdam(parameters, config.learning_rate)
+        self._dense = None if features.images else (DensePass(self._actor), DensePass(self._critic))
 
     @property
     def action(self) -> tuple[tuple[int, ...], Any]:
@@ -156,27 +158,28 @@ class PPO:
         config, rows = self.config, np.flatnonzero(window.valid.reshape(-1))
         batch = self._batch(window)
         clip = config.clip_range * _left(config.clip_range_schedule, progress)
-        self._adam.set_learning_rate(config.learning_rate * _left(config.learning_rate_schedule, progress))
+        self._adam.learning_rate = config.learning_rate * _left(config.learning_rate_schedule, progress)
         told: list[Tensor] = []
         steps = skipped = 0
-        for _ in range(config.epochs):
+        for epoch in range(config.epochs):
             self._rng.shuffle(rows)
+            looks = epoch == config.epochs - 1 or config.target_kl is not None  # the last pass tells what became of it
             for first in range(0, len(rows), config.batch_size):
                 chosen = batch.take(torch.from_numpy(rows[first : first + config.batch_size]))
-                loss, parts = self._loss(chosen, clip)
-                if config.target_kl is not None and float(parts[3]) > 1.5 * config.target_kl:
+                parts = self._gradient(chosen, clip, looks)
+                if parts is not None and config.target_kl is not None and float(parts[3]) > 1.5 * config.target_kl:
                     break
-                took = np.isfinite(self._adam.step(loss, config.max_grad_norm))
-                self._count_bad(bool(took))
+                took = bool(np.isfinite(self._adam.step(config.max_grad_norm)))
+                self._count_bad(took)
                 steps, skipped = steps + took, skipped + (not took)
-                if took:
+                if took and parts is not None:
                     told.append(parts)
             else:
                 continue
             break
         self._updates += 1
         self._learn_moments(window)
-        return UpdateReport(self._metrics(told, batch), int(steps), int(skipped))
+        return UpdateReport(self._metrics(told, batch), steps, skipped)
 
     def _batch(self, window: Window) -> _Batch:
         """The whole window as tensors, one row per step, with advantages and returns."""
@@ -213,29 +216,65 @@ class PPO:
             batch.log_probs, _ = self._distribution.log_prob_and_entropy(output, batch.actions, batch.masks)
         return batch
 
+    def _gradient(self, batch: _Batch, clip: float, looks: bool) -> Tensor | None:
+        """Of the loss with respect to everything; and, for who looks, what the loss consists of."""
+        if self._dense is not None:
+            with torch.no_grad():
+                return self._gradient_by_hand(batch, clip, looks, *self._dense)
+        loss, parts = self._loss(batch, clip)
+        self._adam.backward(loss)
+        return parts
+
     def _loss(self, batch: _Batch, clip: float) -> tuple[Tensor, Tensor]:
-        """(the loss, [policy loss, value loss, entropy, KL, share of clipped rows])."""
+        """The clipped objective, the value function's error and the entropy: what PPO is about."""
         config = self.config
         output = self._actor(batch.vector, batch.images)
         log_probs, entropies = self._distribution.log_prob_and_entropy(output, batch.actions, batch.masks)
-        values = self._critic(batch.vector, batch.images).squeeze(-1)
-        advantages = batch.advantages
-        if config.normalize_advantages and len(advantages) > 1:
-            advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-        log_ratios = log_probs - batch.log_probs
+        values = self._near(self._critic(batch.vector, batch.images).squeeze(-1), batch)
+        advantages, log_ratios = self._advantages(batch), log_probs - batch.log_probs
         ratios = log_ratios.exp()
         policy_loss = -torch.min(ratios * advantages, ratios.clamp(1 - clip, 1 + clip) * advantages).mean()
-        if config.value_clip_range is not None:
-            limit = config.value_clip_range
-            values = batch.values + (values - batch.values).clamp(-limit, limit)
         value_loss = torch.nn.functional.mse_loss(values, batch.returns)
         entropy = entropies.mean()
         loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
-        with torch.no_grad():
-            divergence = (ratios - 1 - log_ratios).mean()
-            clipped = ((ratios - 1).abs() > clip).float().mean()
-            parts = torch.stack([policy_loss, value_loss, entropy, divergence, clipped])
-        return loss, parts
+        return loss, _parts(policy_loss, value_loss, entropy, log_ratios.detach(), clip)
+
+    def _gradient_by_hand(
+        self, batch: _Batch, clip: float, looks: bool, actor: DensePass, critic: DensePass
+    ) -> Tensor | None:
+        """The gradient of that same loss, worked out on paper; tests hold it against torch's."""
+        config, rows = self.config, len(batch.advantages)
+        output, values = actor.forward(batch.vector), critic.forward(batch.vector).squeeze(-1)
+        log_probs, entropies = self._distribution.log_prob_and_entropy(output, batch.actions, batch.masks)
+        advantages, log_ratios = self._advantages(batch), log_probs - batch.log_probs
+        ratios = log_ratios.exp()
+        # A row counts until its ratio has gone as far as it may in the direction its advantage pulls.
+        counts = torch.where(advantages > 0, ratios <= 1 + clip, ratios >= 1 - clip)
+        by_log_prob = ratios * advantages * counts / -rows
+        actor.backward(
+            self._distribution.gradient(output, batch.actions, batch.masks, by_log_prob, -config.entropy_coef / rows)
+        )
+        errors = self._near(values, batch) - batch.returns
+        by_value = errors * (2 * config.value_coef / rows)
+        if config.value_clip_range is not None:
+            by_value = by_value * ((values - batch.values).abs() <= config.value_clip_range)
+        critic.backward(by_value.unsqueeze(-1))
+        if not looks:
+            return None
+        policy_loss = -torch.min(ratios * advantages, ratios.clamp(1 - clip, 1 + clip) * advantages).mean()
+        return _parts(policy_loss, (errors * errors).mean(), entropies.mean(), log_ratios, clip)
+
+    def _advantages(self, batch: _Batch) -> Tensor:
+        advantages = batch.advantages
+        if self.config.normalize_advantages and len(advantages) > 1:
+            spread, mean = torch.std_mean(advantages)
+            advantages = (advantages - mean) / (spread + 1e-8)
+        return advantages
+
+    def _near(self, values: Tensor, batch: _Batch) -> Tensor:
+        """Values, no further from what they were than they may go."""
+        limit = self.config.value_clip_range
+        return values if limit is None else batch.values + (values - batch.values).clamp(-limit, limit)
 
     def _values(self, seen: tuple[Tensor, list[Tensor]]) -> Array:
         with torch.no_grad():
@@ -347,6 +386,14 @@ def _distribution(space: spaces.Space[Any], log_std: float) -> Distribution:
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return DiagonalGaussian(int(np.prod(space.shape)), log_std)
     raise InvalidRequest(f"PPO acts in Discrete, MultiDiscrete and Box spaces of floats, not in {space}")
+
+
+def _parts(policy_loss: Tensor, value_loss: Tensor, entropy: Tensor, log_ratios: Tensor, clip: float) -> Tensor:
+    """[policy loss, value loss, entropy, how far the policy has moved (KL), share of rows beyond the clip range]."""
+    with torch.no_grad():
+        moved = log_ratios.expm1()
+        clipped = (moved.abs() > clip).float().mean()
+        return torch.stack([policy_loss, value_loss, entropy, (moved - log_ratios).mean(), clipped])
 
 
 def _left(schedule: Schedule, progress: float) -> float:

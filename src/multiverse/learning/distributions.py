@@ -21,6 +21,12 @@ class Distribution(Protocol):
     def log_prob_and_entropy(self, output: Tensor, actions: Tensor, masks: Tensor | None) -> tuple[Tensor, Tensor]:
         """[rows] each."""
 
+    def gradient(
+        self, output: Tensor, actions: Tensor, masks: Tensor | None, by_log_prob: Tensor, by_entropy: float
+    ) -> Tensor:
+        """[rows, outputs] the gradient of a loss with respect to the output, from those with respect to each row's
+        log-probability and entropy. Parameters of its own get theirs."""
+
     def parameters(self) -> Sequence[torch.nn.Parameter]:
         """Those beside the network's."""
 
@@ -38,6 +44,12 @@ class Categorical:
         logs = torch.log_softmax(output if masks is None else output.masked_fill(~masks, NEVER), dim=-1)
         chosen = logs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
         return chosen, -(logs.exp() * logs).sum(-1)
+
+    def gradient(
+        self, output: Tensor, actions: Tensor, masks: Tensor | None, by_log_prob: Tensor, by_entropy: float
+    ) -> Tensor:
+        return _softmax_gradient(output if masks is None else output.masked_fill(~masks, NEVER), actions.unsqueeze(-1),
+                                 by_log_prob.unsqueeze(-1), by_entropy)  # fmt: skip
 
 
 class MultiCategorical:
@@ -59,6 +71,18 @@ class MultiCategorical:
             entropy = entropy - (logs.exp() * logs).sum(-1)
         return log_prob, entropy
 
+    def gradient(
+        self, output: Tensor, actions: Tensor, masks: Tensor | None, by_log_prob: Tensor, by_entropy: float
+    ) -> Tensor:
+        if masks is not None:
+            output = output.masked_fill(~masks, NEVER)
+        by_row = by_log_prob.unsqueeze(-1)
+        parts = [
+            _softmax_gradient(part, actions[:, i : i + 1], by_row, by_entropy)
+            for i, part in enumerate(output.split(self._counts, dim=-1))
+        ]
+        return torch.cat(parts, dim=-1)
+
 
 class DiagonalGaussian:
     """A mean from the network, and a spread that is learned but does not depend on what is seen."""
@@ -76,3 +100,24 @@ class DiagonalGaussian:
         log_prob = -0.5 * (apart * apart).sum(-1) - spread - HALF_LOG_TAU * self.outputs
         entropy = spread + (0.5 + HALF_LOG_TAU) * self.outputs
         return log_prob, entropy.expand(len(output))
+
+    def gradient(
+        self, output: Tensor, actions: Tensor, masks: Tensor | None, by_log_prob: Tensor, by_entropy: float
+    ) -> Tensor:
+        inverse = torch.exp(-self.log_std)
+        apart, by_row = (actions - output) * inverse, by_log_prob.unsqueeze(-1)
+        torch.sum(by_row * (apart * apart - 1.0), 0, out=self.log_std.grad)
+        self.log_std.grad.add_(by_entropy * len(output))
+        return by_row * apart * inverse
+
+
+def _softmax_gradient(logits: Tensor, actions: Tensor, by_log_prob: Tensor, by_entropy: float) -> Tensor:
+    """For one choice: how the log-probability of what was chosen, and the entropy, change with the logits."""
+    logs = torch.log_softmax(logits, dim=-1)
+    shares = logs.exp()
+    found = -by_log_prob * shares
+    found.scatter_add_(-1, actions, by_log_prob)
+    if by_entropy:
+        plain = shares * logs
+        found -= by_entropy * (plain - shares * plain.sum(-1, keepdim=True))
+    return found

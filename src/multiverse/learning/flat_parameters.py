@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,68 +11,71 @@ from torch import Tensor, nn
 
 from multiverse.contracts.errors import InvalidRequest
 
+FIRST_DECAY, SECOND_DECAY = 0.9, 0.999
+
 
 class FlatAdam:
-    """Adam over parameters that are moved into one tensor; the modules go on using them as before."""
+    """Adam (Kingma and Ba 2015) over parameters that are moved into one tensor, as their gradients are; the modules go
+    on using them as before."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], learning_rate: float, epsilon: float = 1e-5) -> None:
-        self._parts = list(parameters)
-        flat = torch.cat([p.detach().reshape(-1) for p in self._parts])
-        self._flat = nn.Parameter(flat)
-        self._flat.grad = torch.zeros_like(flat)
+        self.learning_rate, self._epsilon = learning_rate, epsilon
+        self._flat = torch.cat([p.detach().reshape(-1) for p in parameters])
+        self.gradient = torch.zeros_like(self._flat)
         start = 0
-        for part in self._parts:
+        for part in parameters:
             stop = start + part.numel()
-            part.data = self._flat.data[start:stop].view_as(part)
-            part.grad = self._flat.grad[start:stop].view_as(part)
+            part.data = self._flat[start:stop].view_as(part)
+            part.grad = self.gradient[start:stop].view_as(part)
             start = stop
-        self._adam = torch.optim.Adam([self._flat], lr=learning_rate, eps=epsilon, fused=True)
+        self._first, self._second, self._steps = torch.zeros_like(self._flat), torch.zeros_like(self._flat), 0
 
-    def set_learning_rate(self, rate: float) -> None:
-        self._adam.param_groups[0]["lr"] = rate
+    def backward(self, loss: Tensor) -> None:
+        """The gradient of a loss that torch has recorded."""
+        self.gradient.zero_()
+        loss.backward()
 
-    def step(self, loss: Tensor, max_norm: float) -> float:
+    def step(self, max_norm: float) -> float:
         """One step down the gradient, which is clipped to that norm; returns its norm before.
 
         A gradient that is not finite changes nothing.
         """
-        assert self._flat.grad is not None
-        self._flat.grad.zero_()
-        loss.backward()
-        norm = float(torch.linalg.vector_norm(self._flat.grad))
+        norm = float(torch.linalg.vector_norm(self.gradient))
         if not np.isfinite(norm):
             return norm
-        if norm > max_norm:
-            self._flat.grad.mul_(max_norm / (norm + 1e-6))
-        self._adam.step()
+        with torch.no_grad():
+            if norm > max_norm:
+                self.gradient.mul_(max_norm / (norm + 1e-6))
+            self._steps += 1
+            self._first.lerp_(self.gradient, 1 - FIRST_DECAY)
+            self._second.mul_(SECOND_DECAY).addcmul_(self.gradient, self.gradient, value=1 - SECOND_DECAY)
+            spread = (self._second / (1 - SECOND_DECAY**self._steps)).sqrt_().add_(self._epsilon)
+            rate = self.learning_rate / (1 - FIRST_DECAY**self._steps)
+            self._flat.addcdiv_(self._first, spread, value=-rate)
         return norm
-
-    def all_finite(self) -> bool:
-        return bool(torch.isfinite(self._flat.data).all())
 
     # -- saving --------------------------------------------------------------------------------------------------
     def state(self) -> dict[str, Any]:
         """Parameters and moments, as numpy arrays of their own."""
-        moments = self._adam.state.get(self._flat, {})
-        saved: dict[str, Any] = {"parameters": self._flat.detach().cpu().numpy().copy(), "steps": 0}
-        if moments:
-            saved["steps"] = int(moments["step"])
-            saved["first"] = moments["exp_avg"].cpu().numpy().copy()
-            saved["second"] = moments["exp_avg_sq"].cpu().numpy().copy()
-        return saved
+        return {
+            "parameters": _array(self._flat),
+            "first": _array(self._first),
+            "second": _array(self._second),
+            "steps": self._steps,
+        }
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: Mapping[str, Any]) -> None:
         parameters = torch.from_numpy(np.array(state["parameters"]))
         if parameters.shape != self._flat.shape:
             raise InvalidRequest(
                 f"the saved agent has {len(parameters)} parameters and this one {self._flat.numel()}: "
                 "its networks have other sizes"
             )
-        self._flat.data.copy_(parameters)
-        self._adam.state.clear()
-        if state["steps"]:
-            self._adam.state[self._flat] = {
-                "step": torch.tensor(float(state["steps"])),
-                "exp_avg": torch.from_numpy(np.array(state["first"])).to(self._flat.device),
-                "exp_avg_sq": torch.from_numpy(np.array(state["second"])).to(self._flat.device),
-            }
+        self._flat.copy_(parameters)
+        self._first.copy_(torch.from_numpy(np.array(state["first"])))
+        self._second.copy_(torch.from_numpy(np.array(state["second"])))
+        self._steps = state["steps"]
+
+
+def _array(tensor: Tensor) -> Any:
+    return tensor.detach().cpu().numpy().copy()

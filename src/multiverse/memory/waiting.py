@@ -4,8 +4,8 @@ Looking costs a core, sleeping costs a wake-up of tens of microseconds. So: look
 core away after every 8 looks; after two waits in a row that had to sleep anyway, the next 64 sleep at once.
 Where there are fewer workers than cores, a worker looks for up to 1 ms: a learner that takes half of that to choose its
 next actions finds it awake, and the core it looks on is nobody else's.
-Beyond that there is no core counting and no self-measuring switch: the rule adapts by what just happened, and costs an idle
-caller next to nothing.
+Beyond that there is no core counting and no self-measuring switch: the rule adapts by what just happened, and costs an
+idle caller next to nothing.
 """
 
 from __future__ import annotations
