@@ -1,8 +1,11 @@
-"""`multiverse demo`: everybody beside everybody, and what to type next."""
+"""`multiverse demo`: it learns; then everybody beside everybody, and what to type next."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import signal
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -12,13 +15,54 @@ import multiverse as mv
 from multiverse.cli import demo
 from multiverse.cli.main import main
 
+QUICK = ["demo", "--seconds", "0.02", "--rounds", "1"]
 
-def test_demo_compares_and_says_what_is_next(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--seconds", "0.02", "--rounds", "1"]) == 0
+
+@pytest.fixture
+def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "_train", lambda seed: True)
+
+
+def test_it_learns_to_balance_and_says_so(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "_compare", lambda options: None)
+    assert main(["demo"]) == 0
+    (run,) = Path("runs/CartPole-v1").iterdir()
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["evaluation"]["mean_return"] >= 475 and summary["plan"]["executor"] != "serial"
+    out = capsys.readouterr().out
+    assert "Training 8 × CartPole-v1" in out and "Done (reached a mean return of " in out
+    assert f"multiverse evaluate {run}" in out
+
+
+def test_less_than_promised_is_code_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(demo, "_train", lambda seed: False)
+    monkeypatch.setattr(demo, "_compare", lambda options: None)
+    assert main(["demo"]) == 1
+
+
+def test_without_torch_there_is_the_speed_and_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "torch" else there(name))
+    monkeypatch.setattr(demo, "_compare", lambda options: None)
+    assert main(["demo"]) == 0
+    assert "pip install 'multiverse[train]'" in capsys.readouterr().out
+
+
+def test_demo_compares_and_says_what_is_next(no_training: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(QUICK) == 0
     captured = capsys.readouterr()
     for name in ("one bare env in a loop", demo.SYNC, demo.ASYNC, demo.OURS, "the machine's limit", "Chosen here: "):
         assert name in captured.out
-    for line in ("mv.make_vec", "multiverse bench YOUR_ENV", "multiverse doctor --self-test"):
+    for line in (
+        "mv.make_vec",
+        "multiverse train YOUR_ENV",
+        "multiverse bench YOUR_ENV",
+        "multiverse doctor --self-test",
+    ):
         assert line in captured.out
     assert captured.err.count("round 1 of 1") == 1
 
@@ -30,12 +74,14 @@ def test_what_is_next_really_works() -> None:
     names["envs"].close()
 
 
-def test_our_own_failure_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_our_own_failure_is_one_line(
+    no_training: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def refuse(*_: Any) -> Any:
         raise mv.PreflightError("not here")
 
     monkeypatch.setattr(mv, "make_vec", refuse, raising=False)
-    assert main(["demo", "--seconds", "0.02", "--rounds", "1"]) == 2
+    assert main(QUICK) == 2
     assert capsys.readouterr().err.endswith("multiverse demo: not here\n")
 
 

@@ -22,7 +22,11 @@ import multiverse
 from multiverse.contracts.errors import EnvFailed, MultiverseError
 
 COMMANDS = {
-    "demo": "see it work: 8 CartPoles beside a plain loop and Gymnasium's vector envs, in under a minute",
+    "train": "train an agent: a preset or your own settings, in a run that can be resumed exactly",
+    "resume": "go on with a run where its last checkpoint is, or make it longer",
+    "evaluate": "how good a run's policy is, on unseen seeds",
+    "list": "envs, presets, agents and runs",
+    "demo": "see it work: 8 CartPoles learn to balance, and how fast they step, in under a minute",
     "bench": "steps per second of your env: every executor beside the plain loop and the machine's limit",
     "check-env": "check your env: what is wrong with it, why that matters, and what to change",
     "doctor": "check this machine: cores, memory, limits, start methods, extras; --self-test after installing",
@@ -96,7 +100,8 @@ def _help() -> str:
         "options:\n"
         "  -h, --help     show this help; `multiverse COMMAND --help` shows a command's\n"
         "  -V, --version  show the version\n\n"
-        "example:\n"
+        "examples:\n"
+        "  multiverse train CartPole-v1\n"
         "  multiverse bench CartPole-v1 --num-envs 8 64"
     )
 

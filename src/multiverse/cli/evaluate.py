@@ -1,0 +1,80 @@
+"""`multiverse evaluate RUN`: how good a policy is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from multiverse.cli.optional_packages import require
+from multiverse.cli.parsing import parse, refuse_nothing
+
+if TYPE_CHECKING:
+    from multiverse.training.evaluation import Evaluation
+
+DESCRIPTION = """\
+Plays episodes with a run's policy, deterministic, on one env by itself, on
+seeds that no training ever sees. Equal seeds give equal episodes, whatever
+the training looked like.
+
+examples:
+  multiverse evaluate runs/CartPole-v1
+  multiverse evaluate runs/CartPole-v1/ppo-0-20260101-120000 --best --json"""
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Options of `multiverse evaluate`."""
+
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+    """The run's directory, a checkpoint in it, or a directory above: then the run written to last."""
+    episodes: Annotated[int, tyro.conf.arg(aliases=("--n-eval-episodes", "--num-episodes"))] = 100
+    """How many."""
+    best: bool = False
+    """The checkpoint with the best evaluation instead of the latest."""
+    seed: int = 0
+    """Of the episodes."""
+    env: Annotated[str | None, tyro.conf.arg(metavar="ID|MODULE:NAME")] = None
+    """The env, for a run whose env was an object of a program."""
+    json: bool = False
+    """Print one JSON object, with every episode."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    options = parse(Evaluate, "evaluate", DESCRIPTION, arguments)
+    refuse_nothing(episodes=options.episodes)
+    require("train", "torch", "safetensors", purpose="a trained policy")
+    from multiverse.training.run import checkpoint_of, evaluate_run
+
+    which = "best" if options.best else "latest"
+    checkpoint = checkpoint_of(options.run, which)
+    found = evaluate_run(checkpoint.path, episodes=options.episodes, seed=options.seed, env=options.env)
+    told = _told(options, str(checkpoint.path), checkpoint.manifest, found)
+    if options.json:
+        from multiverse.cli.output import print_json
+
+        print_json(told)
+    else:
+        _print(told)
+    return 0
+
+
+def _told(options: Evaluate, path: str, manifest: dict[str, Any], found: Evaluation) -> dict[str, Any]:
+    return {
+        "checkpoint": path,
+        "env": options.env or manifest["config"]["env"],
+        "env_steps": manifest["env_steps"],
+        "seed": options.seed,
+        **found.summary(),
+        "returns": list(found.returns),
+        "lengths": list(found.lengths),
+    }
+
+
+def _print(told: dict[str, Any]) -> None:
+    from multiverse.cli.progress import evaluated
+
+    print(f"{told['env']} after {told['env_steps']:,} env steps ({told['checkpoint']})")
+    print(f"{evaluated(told)}; from {min(told['returns']):.1f} to {max(told['returns']):.1f}")

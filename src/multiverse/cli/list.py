@@ -1,0 +1,90 @@
+"""`multiverse list`: what there is to train, with what, and what has been trained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from multiverse.cli.parsing import parse
+
+DESCRIPTION = """\
+Lists envs (of Gymnasium's registry), presets (settings known to suit an env),
+agents, and runs below a directory, newest last. Without a word: all but envs.
+
+examples:
+  multiverse list
+  multiverse list envs
+  multiverse list runs --root runs/CartPole-v1"""
+
+What = Literal["everything", "envs", "presets", "agents", "runs"]
+AGENTS = {"ppo": "proximal policy optimisation: Box, Discrete and MultiDiscrete actions, any observations, masks"}
+NO_RUNS = "  none yet: `multiverse train CartPole-v1` makes one"
+
+
+@dataclass(frozen=True)
+class List:
+    """Options of `multiverse list`."""
+
+    what: Annotated[tyro.conf.Positional[What], tyro.conf.arg(metavar="WHAT")] = "everything"
+    """envs, presets, agents or runs."""
+    root: str = "runs"
+    """Where to look for runs."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    options = parse(List, "list", DESCRIPTION, arguments)
+    if options.what == "envs":
+        print("\n".join(env_names()))
+    if options.what in ("presets", "everything"):
+        print("\n".join(["presets:", *preset_lines()]))
+    if options.what in ("agents", "everything"):
+        print("\n".join(["agents:", *(f"  {name}  {text}" for name, text in AGENTS.items())]))
+    if options.what in ("runs", "everything"):
+        print("\n".join([f"runs in {options.root}:", *(run_lines(Path(options.root)) or [NO_RUNS])]))
+    return 0
+
+
+def env_names() -> list[str]:
+    """Every id that Gymnasium knows here."""
+    import gymnasium
+
+    return sorted(gymnasium.registry)
+
+
+def preset_lines() -> list[str]:
+    """Each with its settings as flags, ready to be typed."""
+    from multiverse.training.presets import PRESETS
+
+    return [f"  {env} ({agent}): {_as_flags(settings)}" for (env, agent), settings in PRESETS.items()]
+
+
+def _as_flags(settings: dict[str, Any]) -> str:
+    flags = [(f"--{name.replace('_', '-')}", value) for name, value in settings.items()]
+    return " ".join(flag if value is True else f"{flag} {value}" for flag, value in flags)
+
+
+def run_lines(root: Path) -> list[str]:
+    """One for every run, by when it was last written to."""
+    found = [path.parent for path in root.rglob("config.yaml")] if root.is_dir() else []
+    runs = [path for path in found if (path / "checkpoints").is_dir()]  # as is_run, which needs the extra for training
+    return [f"  {path}  {_state_of(path)}" for path in sorted(runs, key=_age)]
+
+
+def _age(run: Path) -> int:
+    return max(path.stat().st_mtime_ns for path in run.iterdir())
+
+
+def _state_of(run: Path) -> str:
+    try:
+        summary = json.loads((run / "summary.json").read_text())
+        told = summary["evaluation"]
+        returned = f", return {told['mean_return']:.1f} ± {told['std_return']:.1f}" if told else ""
+        state = "finished" if summary["finished"] else "interrupted"
+        return f"{state} at {summary['env_steps']:,} env steps{returned}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "under way, or ended without a summary"

@@ -1,0 +1,169 @@
+"""A run in plain lines: one every few seconds, one per evaluation, and how it ended."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from multiverse.training.hooks import Hook
+
+if TYPE_CHECKING:
+    from multiverse.agents.agent import UpdateReport
+    from multiverse.training.clock import Budget, Clock
+    from multiverse.training.evaluation import Evaluation
+    from multiverse.training.trainer import Trainer
+
+LINE_EVERY_S = 3.0
+SHARES = ("act", "step", "learn")
+
+
+class Voice:
+    """Lines on standard output. A reader that leaves costs the lines, never the run."""
+
+    def __init__(self) -> None:
+        self.heard = True
+
+    def say(self, line: str = "") -> None:
+        if not self.heard:
+            return
+        try:
+            print(line, flush=True)
+        except (OSError, ValueError):
+            self.heard = False
+            _send_output_nowhere()
+
+
+class ProgressLines(Hook):
+    """Tells how far the run is and how well it does. `now` is a clock of its own for tests."""
+
+    def __init__(self, voice: Voice, now: Any = time.monotonic) -> None:
+        self.voice, self._now = voice, now
+        self.path: Path | None = None
+        self.env_steps = 0
+        self._told_at, self._before_s = now(), 0.0
+        self._stretch = 0, 0.0  # env steps and seconds when the last line was told
+        self._spent_s = dict.fromkeys(SHARES, 0.0)
+
+    def on_start(self, trainer: Trainer) -> None:
+        """The run has its directory; nothing has been learned in this part of it yet."""
+        self.path, self.env_steps = trainer.directory.path, trainer.clock.env_steps
+        self.voice.say(f"Run: {self.path}")
+        self.voice.say(f"Envs: {trainer.session.envs.plan}")
+        if trainer.clock.env_steps:
+            self.voice.say(f"Going on from {trainer.clock.env_steps:,} env steps.")
+        if trainer.config.budget.spent(trainer.clock) >= 1.0:
+            self.voice.say(
+                "Its budget is spent: --env-steps, --episodes or --minutes with a larger one makes it longer."
+            )
+        self._begin_stretch(trainer.clock)
+
+    def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
+        clock = trainer.clock
+        took_s, self._before_s, self.env_steps = clock.seconds - self._before_s, clock.seconds, clock.env_steps
+        for name in SHARES:
+            self._spent_s[name] += float(trainer.metrics[f"{name}_share"]) * took_s
+        if self._now() - self._told_at >= LINE_EVERY_S:
+            self.voice.say(self._line(trainer))
+            self._begin_stretch(clock)
+
+    def on_evaluation(self, trainer: Trainer, evaluation: Evaluation) -> None:
+        best = " (best so far)" if evaluation.mean_return > trainer.best_return else ""
+        self.voice.say(
+            f"{trainer.clock.env_steps:>11,} env steps | evaluation: {evaluated(evaluation.summary())}{best}"
+        )
+
+    def _begin_stretch(self, clock: Clock) -> None:
+        self._told_at, self._before_s = self._now(), clock.seconds
+        self._stretch = clock.env_steps, clock.seconds
+        self._spent_s = dict.fromkeys(SHARES, 0.0)
+
+    def _line(self, trainer: Trainer) -> str:
+        """Of the stretch since the last line; returns and lengths are those of the last hundred episodes."""
+        clock, recent = trainer.clock, trainer.session.recent
+        steps, seconds = clock.env_steps - self._stretch[0], clock.seconds - self._stretch[1]
+        spent = ", ".join(f"{name} {_percent(self._spent_s[name], seconds)}" for name in SHARES)
+        failures = trainer.session.envs.failures
+        parts = [
+            f"{clock.env_steps:>11,} env steps ({_of_budget(trainer.config.budget, clock)})",
+            f"return {recent.mean_return:.1f}, length {recent.mean_length:.0f}"
+            if len(recent)
+            else "no episode has ended",
+            f"{steps / seconds if seconds else 0:,.0f} env steps/s",
+            spent,
+            f"restarts {failures.env_restarts + failures.worker_restarts}",
+            f"{in_time(trainer.config.budget.seconds_left(clock))} left",
+        ]
+        return " | ".join(parts)
+
+
+def summary_lines(summary: dict[str, Any], path: Path) -> list[str]:
+    """How a run ended, and what to type next."""
+    stopped = f" ({summary['stopped']})" if summary["stopped"] else ""
+    pace = f"{in_time(summary['seconds'])} ({summary['env_steps_per_s']:,.0f} env steps/s)"
+    lines = [
+        f"Done{stopped}: {summary['env_steps']:,} env steps, {summary['episodes']:,} episodes and "
+        f"{summary['updates']:,} updates in {pace}."
+    ]
+    if summary["evaluation"] is not None:
+        lines.append(f"Evaluation: {evaluated(summary['evaluation'])}; best {summary['best_return']:.1f}.")
+    lines.append(_failures(summary))
+    where, longer = shlex.quote(str(path)), 2 * summary["env_steps"]
+    more = f"resume {where} --env-steps {longer}"
+    if summary["stopped"]:  # it would be stopped again
+        more = f"train {shlex.quote(summary['env'])} --init-from {where}"
+    return [*lines, "Next:", f"  multiverse evaluate {where}", f"  multiverse {more}"]
+
+
+def evaluated(told: dict[str, Any]) -> str:
+    """'return 493.1 ± 12.0, length 493, over 20 unseen episodes'."""
+    spread = f"{told['mean_return']:.1f} ± {told['std_return']:.1f}"
+    return f"return {spread}, length {told['mean_length']:.0f}, over {told['episodes']} unseen episodes"
+
+
+def in_time(seconds: float) -> str:
+    """'4.2 s', '3:07 min', '2:05 h'."""
+    if seconds == float("inf"):
+        return "?"
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds // 60:.0f}:{seconds % 60:02.0f} min"
+    return f"{seconds // 3600:.0f}:{seconds % 3600 // 60:02.0f} h"
+
+
+def _failures(summary: dict[str, Any]) -> str:
+    failures = summary["failures"]
+    told = {
+        "env restarts": failures["env_restarts"],
+        "worker restarts": failures["worker_restarts"],
+        "env steps lost": summary["lost_steps"],
+        "gradient steps skipped": summary["skipped_updates"],
+    }
+    found = [f"{name} {count:,}" for name, count in told.items() if count]
+    return f"Failures: {', '.join(found) or 'none'}."
+
+
+def _of_budget(budget: Budget, clock: Clock) -> str:
+    """The share of whatever will be spent first, and what is not env steps."""
+    parts = [f"{100 * budget.spent(clock):.0f} %"]
+    parts += [f"{clock.episodes:,} of {budget.episodes:,} episodes"] if budget.episodes else []
+    parts += [f"{in_time(clock.seconds)} of {in_time(60 * budget.minutes)}"] if budget.minutes else []
+    return ", ".join(parts)
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole if whole else 0:.0f} %"
+
+
+def _send_output_nowhere() -> None:
+    """What Python would still flush at its end must not fail there again."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):  # no descriptor behind it
+        pass

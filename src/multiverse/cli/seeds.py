@@ -1,0 +1,45 @@
+"""Several seeds as one figure: the interquartile mean with a bootstrap interval, beside every seed's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from multiverse.training.run import Run
+
+DRAWS = 10_000
+INTERVAL = 95.0
+
+
+def interquartile_mean(values: Sequence[float]) -> float:
+    """The mean of the middle half; where a quarter of them is no whole number, those at the edges count in part."""
+    ordered = np.sort(np.asarray(values, np.float64))
+    cut = len(ordered) / 4
+    edges = np.arange(len(ordered))
+    weights = np.clip(np.minimum(edges + 1 - cut, len(ordered) - cut - edges), 0.0, 1.0)
+    return float(np.sum(weights * ordered) / np.sum(weights))
+
+
+def bootstrap_interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
+    """Where the interquartile mean lies in 95 of 100 draws of as many seeds from these."""
+    drawn = np.random.default_rng(seed).choice(np.asarray(values, np.float64), (DRAWS, len(values)))
+    means = [interquartile_mean(row) for row in drawn]
+    low, high = np.percentile(means, [(100 - INTERVAL) / 2, (100 + INTERVAL) / 2])
+    return float(low), float(high)
+
+
+def seed_lines(runs: dict[int, Run]) -> list[str]:
+    """Every seed's final evaluation, and what they say together."""
+    returns = {seed: float(run.summary["evaluation"]["mean_return"]) for seed, run in runs.items()}
+    low, high = bootstrap_interval(list(returns.values()))
+    rows = [f"  {seed:>6}  {returned:>10.1f}  {runs[seed].path}" for seed, returned in returns.items()]
+    iqm = interquartile_mean(list(returns.values()))
+    return [
+        "",
+        f"{'seed':>8}  {'return':>10}  run",
+        *rows,
+        f"IQM of {len(runs)} seeds: {iqm:.1f} ({INTERVAL:g} % bootstrap interval {low:.1f} to {high:.1f})",
+    ]

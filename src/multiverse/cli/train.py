@@ -1,0 +1,159 @@
+"""`multiverse train ENV`: from what was typed to a whole config, and then the run, or several."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from multiverse.cli.list import env_names
+from multiverse.cli.optional_packages import require
+from multiverse.cli.parsing import refuse_nothing
+from multiverse.contracts.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from multiverse.cli.progress import Voice
+    from multiverse.cli.settings import Setting
+    from multiverse.cli.train_options import TrainOptions
+    from multiverse.training.config import TrainConfig
+    from multiverse.training.run import Run
+
+
+def run(arguments: Sequence[str]) -> int:
+    require("train", "torch", "safetensors", purpose="training")
+    from multiverse.cli.progress import Voice
+    from multiverse.cli.train_options import train_options
+
+    options = train_options(arguments)
+    config = config_from(options)
+    _refuse_early(options, config)
+    voice = Voice()
+    for line in _announced(options, config):
+        voice.say(line)
+    if options.command["seeds"] == 1:
+        _train(options, config, voice, options.command["run_dir"])
+    else:
+        _train_seeds(options, config, voice)
+    return 0
+
+
+# -- the config --------------------------------------------------------------------------------------------------
+def config_from(options: TrainOptions) -> TrainConfig:
+    """Flags before the file, the file before the preset, the preset before the defaults."""
+    from multiverse.training.run import BUDGETS, config_for
+
+    settings: dict[str, Any] = {}
+    if options.command["config"]:
+        settings = file_settings(Path(options.command["config"]))
+    if any(options.settings.get(unit) is not None for unit in BUDGETS):
+        settings = {key: value for key, value in settings.items() if key not in BUDGETS}
+    settings |= options.settings
+    env, agent = options.env or settings.get("env", ""), settings.get("agent", "ppo")
+    if not env:
+        raise InvalidRequest("which env? `multiverse train CartPole-v1`, or a --config that names one")
+    rest = {key: value for key, value in settings.items() if key not in ("env", "agent")}
+    return config_for(env, agent, rest, not options.command["no_preset"] and (options.command["preset"] or True))
+
+
+def file_settings(path: Path) -> dict[str, Any]:
+    """What a file gives, the agent's section laid flat beside the rest; every mistake with its line."""
+    from multiverse.cli.settings import AGENTS_OWN, ENV, all_settings
+    from multiverse.training.config_file import read_config
+
+    known = all_settings() | {"env": ENV, "ppo": AGENTS_OWN}
+    found = _checked(read_config(path), known)
+    own = found.pop("ppo", {})
+    return found | _checked(own, {name: one for name, one in known.items() if one.group == "ppo"})
+
+
+def _checked(section: Mapping[str, Any], known: dict[str, Setting]) -> dict[str, Any]:
+    from multiverse.cli.settings import no_such
+    from multiverse.training.config_build import Located
+
+    found = {}
+    for key, value in section.items():
+        place = f"{section.source}, line {section.lines[key]}: {key}" if isinstance(section, Located) else key
+        if key not in known:
+            raise no_such(place, key, list(known))
+        known[key].checked(value, place)
+        found[key] = value
+    return found
+
+
+def _refuse_early(options: TrainOptions, config: TrainConfig) -> None:
+    """What cannot be is said before anything is started."""
+    from multiverse.training.known_agents import checked_device
+    from multiverse.training.run import checkpoint_of
+
+    command = options.command
+    refuse_nothing(seeds=command["seeds"])
+    if command["no_preset"] and command["preset"]:
+        raise InvalidRequest(f"--no-preset, or --preset {command['preset']}?")
+    checked_device(config.device)
+    _refuse_unknown_env(config)
+    if command["init_from"]:
+        checkpoint_of(command["init_from"])
+    if command["tensorboard"]:
+        require("tensorboard", "tensorboard", purpose="--tensorboard")
+
+
+def _refuse_unknown_env(config: TrainConfig) -> None:
+    """With the id that was probably meant: of several versions the one that has a preset."""
+    from multiverse.adapters.env_source import recipes
+    from multiverse.training.presets import PRESETS
+
+    try:
+        recipes(config.env, 1, config.env_kwargs, None)
+    except InvalidRequest as error:
+        by_form = {name.lower(): name for name in env_names()}
+        near = [by_form[form] for form in difflib.get_close_matches(config.env.lower(), by_form, n=5)]
+        best = next((name for name in near if (name, config.agent) in PRESETS), near[0] if near else None)
+        if ":" in config.env or best is None or best in str(error):
+            raise
+        raise InvalidRequest(f"there is no env {config.env}; did you mean {best}?") from error
+
+
+# -- the run -----------------------------------------------------------------------------------------------------
+def _announced(options: TrainOptions, config: TrainConfig) -> list[str]:
+    from multiverse.training.presets import preset_for
+
+    budget = [
+        f"{config.budget.env_steps:,} env steps" if config.budget.env_steps else "",
+        f"{config.budget.episodes:,} episodes" if config.budget.episodes else "",
+        f"{config.budget.minutes:g} minutes" if config.budget.minutes else "",
+    ]
+    spend = " or ".join(part for part in budget if part)
+    envs = "1 env" if config.num_envs == 1 else f"{config.num_envs} envs"
+    lines = [f"Training {config.agent} on {config.env}: {envs}, {spend}, seed {config.seed}."]
+    source = options.command["preset"] or config.env
+    if not options.command["no_preset"] and preset_for(source, config.agent):
+        lines.append(f"Settings: the preset for {source} (`multiverse list presets`), unless given otherwise.")
+    return lines
+
+
+def _train(options: TrainOptions, config: TrainConfig, voice: Voice, run_dir: Path | str) -> Run:
+    from multiverse.cli.runs import followed
+    from multiverse.training.run import start_run
+
+    return followed(
+        lambda **watching: start_run(
+            config, run_dir=run_dir or None, init_from=options.command["init_from"] or None, **watching
+        ),
+        voice,
+        tensorboard=options.command["tensorboard"],
+    )
+
+
+def _train_seeds(options: TrainOptions, config: TrainConfig, voice: Voice) -> None:
+    from multiverse.cli.seeds import seed_lines
+
+    runs: dict[int, Run] = {}
+    home, count = options.command["run_dir"], options.command["seeds"]
+    for seed in range(config.seed, config.seed + count):
+        voice.say(f"\nSeed {seed} ({len(runs) + 1} of {count})")
+        mine = Path(home) / f"seed-{seed}" if home else ""
+        runs[seed] = _train(options, dataclasses.replace(config, seed=seed), voice, mine)
+    for line in seed_lines(runs):
+        voice.say(line)

@@ -1,0 +1,64 @@
+"""`multiverse evaluate`: the same episodes for everybody."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from multiverse.cli.main import main
+from tests.cli.training_commands import train
+
+
+def test_it_tells_how_good_the_policy_is(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(Path("runs/one"), env_steps=128) == 0
+    capsys.readouterr()
+    assert main(["evaluate", "runs", "--episodes", "3"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("CartPole-v1 after 128 env steps (runs/one/checkpoints/step-")
+    assert "over 3 unseen episodes; from " in out
+
+
+def test_json_has_every_episode_and_agrees_with_the_runs_own_evaluation(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(Path("one"), env_steps=128) == 0
+    summary = json.loads(Path("one/summary.json").read_text())
+    capsys.readouterr()
+    assert main(["evaluate", "one", "--episodes", "2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {name: told[name] for name in summary["evaluation"]} == summary["evaluation"]
+    assert len(told["returns"]) == len(told["lengths"]) == 2 and told["env_steps"] == 128
+    assert main(["evaluate", "one", "--episodes", "2", "--seed", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["seed"] == 1
+
+
+def test_the_best_one_and_a_checkpoint_by_its_path(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(Path("one"), "--evaluate-every", "64", env_steps=192) == 0
+    best = json.loads(Path("one/summary.json").read_text())["best_return"]
+    capsys.readouterr()
+    for words in (["one", "--best"], ["one/checkpoints/best"]):
+        assert main(["evaluate", *words, "--episodes", "2", "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["mean_return"] == best and told["checkpoint"] == "one/checkpoints/best"
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("nowhere", "nowhere: there is no such directory"),
+        ("nowhere --episodes 0", "--episodes 0: must be more than 0"),
+    ],
+)
+def test_bad_input_is_one_sentence(typed: str, told: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", *typed.split()]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and told in error
+
+
+def test_another_env_than_it_was_trained_on_is_refused(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(Path("one"), env_steps=64) == 0
+    capsys.readouterr()
+    assert main(["evaluate", "one", "--env", "Acrobot-v1", "--episodes", "1"]) == 2
+    assert capsys.readouterr().err.startswith("multiverse evaluate: ")

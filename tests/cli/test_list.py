@@ -1,0 +1,50 @@
+"""`multiverse list`: what there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from multiverse.cli import list as listing
+from multiverse.cli.main import main
+from multiverse.cli.train import config_from
+from multiverse.cli.train_options import train_options
+from multiverse.training.known_agents import AGENTS
+from multiverse.training.presets import PRESETS
+from multiverse.training.run import config_for
+from tests.cli.training_commands import train
+
+
+def test_envs_are_those_of_gymnasium(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "envs"]) == 0
+    names = capsys.readouterr().out.splitlines()
+    assert {"CartPole-v1", "Pendulum-v1", "HalfCheetah-v5"} <= set(names) and names == sorted(names)
+
+
+def test_a_presets_line_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "presets"]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert len(lines) == len(PRESETS)
+    for line, (env, agent) in zip(lines, PRESETS):
+        flags = line.partition("): ")[2].split()
+        assert config_from(train_options([env, "--no-preset", *flags])) == config_for(env, agent, {})
+
+
+def test_every_agent_is_told() -> None:
+    assert set(listing.AGENTS) == set(AGENTS)
+
+
+def test_runs_with_how_they_went_newest_last(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    out = capsys.readouterr().out
+    assert listing.NO_RUNS in out and "presets:" in out and "agents:" in out
+    assert train(Path("runs/two"), env_steps=64) == 0
+    assert train(Path("runs/deep/one"), env_steps=128) == 0
+    Path("runs/deep/one/summary.json").write_text("{")
+    capsys.readouterr()
+    assert main(["list", "runs"]) == 0
+    title, two, one = capsys.readouterr().out.splitlines()
+    assert title == "runs in runs:"
+    assert two.startswith("  runs/two  finished at 64 env steps, return ")
+    assert one == "  runs/deep/one  under way, or ended without a summary"

@@ -1,0 +1,92 @@
+"""`multiverse resume`: on with what was interrupted, and longer with what was finished."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from multiverse.cli import progress
+from multiverse.cli.main import main
+from multiverse.training.config_file import read_config
+from tests.cli.training_commands import SMALL, train
+from tests.training.runs import digest
+
+
+def interrupt_after(updates: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: Any, trainer: Any, report: Any) -> None:
+        if trainer.clock.updates == updates:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(progress.ProgressLines, "on_update", interrupted)
+
+
+def test_an_interrupted_run_ends_as_one_that_was_not(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(Path("whole"), env_steps=512) == 0
+    with monkeypatch.context() as patch:
+        interrupt_after(3, patch)
+        assert train(Path("parts"), env_steps=512) == 130
+    capsys.readouterr()
+    assert main(["resume", "parts"]) == 0
+    assert "Going on from 192 env steps." in capsys.readouterr().out
+    assert digest("parts") == digest("whole")
+
+
+def test_a_longer_budget_is_kept_for_the_next_resume(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert train(Path("one"), env_steps=128) == 0
+    with monkeypatch.context() as patch:
+        interrupt_after(3, patch)
+        assert main(["resume", "one", "--timesteps", "320"]) == 130
+    assert main(["resume", "one"]) == 0
+    assert json.loads(Path("one/summary.json").read_text())["env_steps"] == 320
+    assert read_config("one/config.yaml")["env_steps"] == 320
+
+
+def test_a_budget_that_is_spent_is_told(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(Path("one"), env_steps=64) == 0
+    capsys.readouterr()
+    assert main(["resume", "one"]) == 0
+    assert "Its budget is spent: --env-steps" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("nowhere", "nowhere: there is no such directory"),
+        ("nowhere --env-steps 0", "--env-steps 0: must be more than 0"),
+    ],
+)
+def test_bad_input_is_one_sentence(typed: str, told: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["resume", *typed.split()]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and told in error
+
+
+@pytest.mark.fault("A14")
+def test_ctrl_c_in_a_terminal_saves_and_leaves_nothing_running(tmp_path: Path) -> None:
+    """With worker processes, and a fork server that is their parent."""
+    small = [word if word != "serial" else "process" for word in SMALL]
+    command = [sys.executable, "-m", "multiverse.cli", "train", "CartPole-v1", "--run-dir", str(tmp_path / "one")]
+    process = subprocess.Popen(
+        [*command, *small, "--env-steps", "100000000"], stdout=subprocess.PIPE, text=True, process_group=0
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if " env steps (" in line:  # it trains now
+            break
+    helpers = psutil.Process(process.pid).children(recursive=True)
+    os.killpg(process.pid, signal.SIGINT)
+    rest, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert rest.splitlines()[-1].endswith(f"To go on: multiverse resume {tmp_path / 'one'}")
+    assert helpers and not psutil.wait_procs(helpers, timeout=30)[1]
+    assert not json.loads((tmp_path / "one" / "summary.json").read_text())["finished"]

@@ -1,0 +1,317 @@
+"""`multiverse train`: from flags, files and presets to a run, and what it tells on the way."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from multiverse.cli import progress
+from multiverse.cli.main import main
+from multiverse.cli.seeds import bootstrap_interval, interquartile_mean
+from multiverse.cli.settings import PLAIN_WORDS, SYNONYMS, all_settings, table
+from multiverse.cli.train import config_from
+from multiverse.cli.train_options import help_text, train_options
+from multiverse.training.config_file import read_config
+from multiverse.training.run import checkpoint_of
+from tests.cli.training_commands import SMALL, train
+
+ROOT = Path(__file__).parents[2]
+
+
+def config_of(*words: str) -> Any:
+    return config_from(train_options(words))
+
+
+# -- settings ----------------------------------------------------------------------------------------------------
+def test_every_setting_has_a_flag_with_help() -> None:
+    text = help_text()
+    for setting in all_settings().values():
+        assert f"\n  {setting.flag}" in text
+        assert setting.help != setting.name and setting.help.split()[0] in text
+        for other in setting.other_flags:
+            assert other in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_words_for_fields_are_only_kept_for_fields_that_need_them() -> None:
+    settings = all_settings()
+    assert set(PLAIN_WORDS) | set(SYNONYMS) <= set(settings)
+
+
+def test_the_documents_table_is_the_settings() -> None:
+    assert table() in (ROOT / "docs" / "training.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("typed", "name", "value"),
+    [
+        ("--n-envs 3", "num_envs", 3),
+        ("--total-timesteps 1e5", "env_steps", 100_000),
+        ("--timesteps 5_000", "env_steps", 5_000),
+        ("--num-episodes 7", "episodes", 7),
+        ("--minutes 0.5", "minutes", 0.5),
+        ("--env_steps=99", "env_steps", 99),
+        ("--parallel-start-method spawn", "start_method", "spawn"),
+        ("--reply-timeout-s none", "reply_timeout_s", None),
+    ],
+)
+def test_synonyms_and_spellings(typed: str, name: str, value: Any) -> None:
+    assert getattr(config_of("CartPole-v1", *typed.split()), name) == value
+
+
+@pytest.mark.parametrize(
+    ("typed", "name", "value"),
+    [
+        ("--lr 1e-2", "learning_rate", 0.01),
+        ("--n-epochs 3", "epochs", 3),
+        ("--n-steps 9", "steps_per_env", 9),
+        ("--ent-coef 0.1", "entropy_coef", 0.1),
+        ("--vf-coef 1", "value_coef", 1.0),
+        ("--clip-coef 0.3", "clip_range", 0.3),
+        ("--hidden-sizes 32 16", "hidden_sizes", (32, 16)),
+        ("--hidden-sizes 32,16", "hidden_sizes", (32, 16)),
+        ("--log-std-init -0.5", "log_std_init", -0.5),
+        ("--normalize-rewards", "normalize_rewards", True),
+        ("--no-normalize-advantages", "normalize_advantages", False),
+        ("--lr 1 --lr 2", "learning_rate", 2.0),
+    ],
+)
+def test_the_agents_settings_are_flags_too(typed: str, name: str, value: Any) -> None:
+    assert getattr(config_of("CartPole-v1", *typed.split()).ppo, name) == value
+
+
+def test_env_kwargs_are_json() -> None:
+    assert config_of("Pendulum-v1", "--env-kwargs", '{"g": 9.8}').env_kwargs == {"g": 9.8}
+
+
+# -- flags before the file, the file before the preset ---------------------------------------------------------------
+def test_a_file_goes_before_the_preset_and_flags_before_both(tmp_path: Path) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text("env: CartPole-v1\nlearning_rate: 0.5\nppo:\n  gamma: 0.5\n  epochs: 7\n")
+    config = config_of("--config", str(file), "--gamma", "0.25")
+    assert (config.env, config.ppo.learning_rate, config.ppo.gamma, config.ppo.epochs) == ("CartPole-v1", 0.5, 0.25, 7)
+    assert config.ppo.gae_lambda == 0.8  # the preset's
+
+
+def test_the_config_of_a_run_makes_the_same_run(elsewhere: Path) -> None:
+    assert train(elsewhere / "one", "--seed", "3") == 0
+    assert main(["train", "--config", "one/config.yaml", "--run-dir", "two"]) == 0
+    assert read_config("one/config.yaml") == read_config("two/config.yaml")
+    one, two = (json.loads(Path(name, "summary.json").read_text()) for name in ("one", "two"))
+    assert one["evaluation"] == two["evaluation"] and one["episodes"] == two["episodes"]
+
+
+def test_a_budget_takes_the_place_of_those_it_goes_before(tmp_path: Path) -> None:
+    assert config_of("CartPole-v1").env_steps == 100_000
+    by_time = config_of("CartPole-v1", "--minutes", "5")
+    assert (by_time.env_steps, by_time.minutes) == (None, 5)
+    file = tmp_path / "my.yaml"
+    file.write_text("episodes: 9\n")
+    in_file = config_of("CartPole-v1", "--config", str(file))
+    assert (in_file.env_steps, in_file.episodes) == (None, 9)
+    both = config_of("CartPole-v1", "--config", str(file), "--env-steps", "50")
+    assert (both.env_steps, both.episodes) == (50, None)
+
+
+def test_presets_of_other_envs_and_none() -> None:
+    assert config_of("Acrobot-v1", "--preset", "CartPole-v1").ppo.gae_lambda == 0.8
+    assert config_of("CartPole-v1", "--no-preset").ppo.gae_lambda == 0.95
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------
+FILES = {
+    "typo.yaml": "env: CartPole-v1\nlearning_rte: 0.1\n",
+    "nested.yaml": "env: CartPole-v1\nppo:\n  gama: 0.9\n",
+    "text.yaml": "env: CartPole-v1\nnum_envs: eight\n",
+    "inside.yaml": "env: CartPole-v1\nppo:\n  num_envs: 3\n",
+    "synonym.yaml": "env: CartPole-v1\nlr: 3\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("", "which env?"),
+        ("CartPoel-v1", "did you mean CartPole-v1?"),
+        ("cartpole", "did you mean CartPole-v1?"),
+        ("no_such_module:make", "no_such_module"),
+        ("CartPole-v1 Pendulum-v1", "one env at a time"),
+        ("CartPole-v1 --learnin-rate 3", "did you mean --learning-rate?"),
+        ("CartPole-v1 -n 3", "there is no -n"),
+        ("CartPole-v1 --num-envs", "--num-envs needs a value"),
+        ("CartPole-v1 --num-envs eight", "--num-envs: expected a whole number, found the text 'eight'"),
+        ("CartPole-v1 --num-envs 0", "num_envs=0: at least 1"),
+        ("CartPole-v1 --gamma 1.5", "gamma=1.5: between 0 and 1"),
+        ("CartPole-v1 --executor proces", "Did you mean process?"),
+        ("CartPole-v1 --normalize-rewards=3", "takes no value"),
+        ("CartPole-v1 --env-kwargs nothing", "is not JSON"),
+        ("CartPole-v1 --seeds 0", "--seeds 0: must be more than 0"),
+        ("CartPole-v1 --preset CartPol-v1", "Did you mean CartPole-v1?"),
+        ("CartPole-v1 --preset CartPole-v1 --no-preset", "--no-preset, or --preset CartPole-v1?"),
+        ("CartPole-v1 --init-from nowhere", "nowhere: there is no such directory"),
+        ("--config nothing.yaml", "nothing.yaml: cannot be read"),
+        (
+            "--config typo.yaml",
+            "typo.yaml, line 2: learning_rte: there is no such setting. Did you mean learning_rate?",
+        ),
+        ("--config nested.yaml", "nested.yaml, line 3: gama: there is no such setting. Did you mean gamma?"),
+        ("--config text.yaml", "text.yaml, line 2: num_envs: expected a whole number"),
+        ("--config inside.yaml", "line 3: num_envs: there is no such setting. It is a setting of the run"),
+        ("--config synonym.yaml", "Did you mean learning_rate?"),
+    ],
+)
+def test_bad_input_is_one_sentence(typed: str, told: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, text in FILES.items():
+        Path(name).write_text(text)
+    assert main(["train", *typed.split()]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1 and told in captured.err
+    assert not Path("runs").exists()
+
+
+def test_a_device_that_is_not_there(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    absent = "mps" if torch.cuda.is_available() else "cuda"
+    assert main(["train", "CartPole-v1", "--device", absent]) == 2
+    assert f"device='{absent}'" in capsys.readouterr().err
+
+
+def test_without_torch_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "torch" else there(name))
+    for command in (["train", "CartPole-v1"], ["resume", "x"], ["evaluate", "x"]):
+        assert main(command) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1 and "pip install 'multiverse[train]'" in error
+
+
+# -- runs --------------------------------------------------------------------------------------------------------
+def test_a_run_tells_what_it_is_how_it_went_and_what_is_next(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word for word in SMALL if word != "--no-preset"]
+    assert main(["train", "CartPole-v1", *words, "--env-steps", "128", "--seed", "4"]) == 0
+    out = capsys.readouterr().out
+    (path,) = Path("runs/CartPole-v1").iterdir()
+    assert path.name.startswith("ppo-4-")
+    for told in (
+        "Training ppo on CartPole-v1: 2 envs, 128 env steps, seed 4.",
+        "Settings: the preset for CartPole-v1",
+        f"Run: {path}",
+        "Envs: serial",
+        "    128 env steps | evaluation: return ",
+        "Done: 128 env steps, ",
+        "Failures: none.",
+        f"  multiverse evaluate {path}",
+        f"  multiverse resume {path} --env-steps 256",
+    ):
+        assert told in out
+    assert json.loads((path / "summary.json").read_text())["env_steps"] == 128
+
+
+def test_a_line_every_few_seconds_by_the_clock(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = iter(range(10_000))
+    begin = progress.ProgressLines.__init__
+    monkeypatch.setattr(
+        progress.ProgressLines, "__init__", lambda self, voice: begin(self, voice, lambda: float(next(times)))
+    )
+    assert train(Path("one"), "--episodes", "100000", env_steps=64 * 8) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if " | restarts " in line]
+    assert 2 <= len(lines) < 8  # looked at once an update, and told once in three looks
+    shape = (
+        r" +[\d,]+ env steps \(\d+ %, [\d,]+ of 100,000 episodes\) \| return [\d.]+, length \d+ \| "
+        r"[\d,]+ env steps/s \| act \d+ %, step \d+ %, learn \d+ % \| restarts 0 \| .+ left"
+    )
+    assert all(re.fullmatch(shape, line) for line in lines), lines
+
+
+def test_several_seeds_and_what_they_say_together(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(Path("all"), "--seeds", "3", "--seed", "5", env_steps=64) == 0
+    out = capsys.readouterr().out
+    told = {}
+    for seed in (5, 6, 7):
+        summary = json.loads(Path("all", f"seed-{seed}", "summary.json").read_text())
+        assert summary["seed"] == seed
+        told[seed] = summary["evaluation"]["mean_return"]
+        assert f"  {seed:>6}  {told[seed]:>10.1f}  all/seed-{seed}\n" in out
+    assert f"IQM of 3 seeds: {interquartile_mean(list(told.values())):.1f} (95 % bootstrap interval " in out
+
+
+def test_a_run_can_begin_with_the_weights_of_another(elsewhere: Path) -> None:
+    assert train(Path("one"), env_steps=128) == 0
+    assert train(Path("two"), "--init-from", "one", env_steps=64) == 0
+    assert [checkpoint_of(name).state["session"]["agent"]["updates"] for name in ("one", "two")] == [2, 3]
+
+
+def test_tensorboard_lies_in_the_run_and_goes_on_with_it(elsewhere: Path) -> None:
+    pytest.importorskip("tensorboard")
+    assert train(Path("one"), "--tensorboard", env_steps=128) == 0
+    assert len(list(Path("one/tensorboard").iterdir())) == 1
+    assert main(["resume", "one", "--env-steps", "256"]) == 0
+    events = list(Path("one/tensorboard").iterdir())
+    assert len(events) == 2 and all(file.stat().st_size > 500 for file in events)
+
+
+# -- interrupts --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_is_saved_and_says_how_to_go_on(
+    number: signal.Signals,
+    code: int,
+    elsewhere: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupted(self: Any, trainer: Any, report: Any) -> None:
+        self.env_steps = trainer.clock.env_steps
+        if trainer.clock.updates == 2:
+            signal.raise_signal(number)
+
+    monkeypatch.setattr(progress.ProgressLines, "on_update", interrupted)
+    assert train(Path("a run"), env_steps=640) == code
+    assert capsys.readouterr().out.endswith("Interrupted at 128 env steps. To go on: multiverse resume 'a run'\n")
+    summary = json.loads(Path("a run/summary.json").read_text())
+    assert (summary["finished"], summary["env_steps"]) == (False, 128)
+    assert checkpoint_of("a run").manifest["env_steps"] == 128
+
+
+def test_a_reader_that_leaves_does_not_end_the_run(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "multiverse.cli", "train", "CartPole-v1", "--run-dir", str(tmp_path / "one")]
+    done = subprocess.run([*command, *SMALL, "--env-steps", "128"], stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads((tmp_path / "one" / "summary.json").read_text())["finished"]
+
+
+# -- several seeds -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("values", "mean"),
+    [([1.0], 1.0), ([4.0, 2.0], 3.0), ([0.0, 10.0, 20.0, 990.0], 15.0), ([1, 2, 3, 4, 5, 6, 7, 800], 4.5)],
+)
+def test_the_middle_half_counts(values: list[float], mean: float) -> None:
+    assert interquartile_mean(values) == pytest.approx(mean)
+
+
+def test_values_at_the_edge_of_the_middle_half_count_in_part() -> None:
+    assert interquartile_mean([0.0, 1.0, 2.0, 3.0, 100.0]) == pytest.approx((0.75 * 1 + 2 + 0.75 * 3) / 2.5)
+
+
+def test_the_interval_holds_the_mean_and_is_narrow_where_all_agree() -> None:
+    low, high = bootstrap_interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert 1.0 <= low < 3.0 < high <= 5.0
+    assert bootstrap_interval([7.0, 7.0, 7.0]) == (7.0, 7.0)
