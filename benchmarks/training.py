@@ -1,6 +1,6 @@
 """How fast PPO trains, beside Stable-Baselines3's with the same settings on the same env, in one run.
 
-    python benchmarks/training.py                          every row; pin it to 2 cores with taskset where there are more
+    python benchmarks/training.py                         every row; pin it to 2 cores with taskset where there are more
     python benchmarks/training.py --rows cartpole halfcheetah --rounds 5 --json results.json
 
 Contenders take turns, round after round; ratios are taken within a round and the median over the rounds is shown.
