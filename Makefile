@@ -3,10 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ENGINE_VENV := .venv-engine
+AGILERL_VENV := .venv-agilerl
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP_INSTALL_AGILERL := -m pip install --quiet --disable-pip-version-check --constraint constraints-agilerl.txt
 ENV ?= CartPole-v1
 
-.PHONY: setup test test-engine test-faults test-faults-mutations lint demo bench clean
+.PHONY: setup test test-engine test-agilerl test-faults test-faults-mutations lint demo bench clean
 
 setup: $(VENV)/.installed
 
@@ -14,7 +16,7 @@ setup: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(PIP_INSTALL) torch==2.13.0
-	$(BIN)/python $(PIP_INSTALL) --editable '.[dev,mujoco,pettingzoo,mpe,peers]'
+	$(BIN)/python $(PIP_INSTALL) --editable '.[dev,mujoco,pettingzoo,mpe,train,tensorboard,peers]'
 	touch $@
 
 # The engine by itself, as somebody without torch installs it.
@@ -23,17 +25,30 @@ $(ENGINE_VENV)/.installed: pyproject.toml constraints.txt
 	$(ENGINE_VENV)/bin/python $(PIP_INSTALL) --editable . pytest hypothesis
 	touch $@
 
+# Beside AgileRL: itself without its dependencies, of which importing its vector envs needs only the first line's.
+$(AGILERL_VENV)/.installed: pyproject.toml constraints-agilerl.txt
+	$(PYTHON) -m venv $(AGILERL_VENV)
+	$(AGILERL_VENV)/bin/python $(PIP_INSTALL_AGILERL) torch==2.13.0 tensordict accelerate lazy-loader
+	$(AGILERL_VENV)/bin/python $(PIP_INSTALL_AGILERL) --editable '.[pettingzoo,mpe]' pytest
+	$(AGILERL_VENV)/bin/python $(PIP_INSTALL_AGILERL) --no-deps agilerl
+	touch $@
+
 demo: setup
 	$(BIN)/multiverse demo
 
 test: setup lint
 	$(BIN)/python -m pytest
 	$(MAKE) test-engine
+	$(MAKE) test-agilerl
 
 test-engine: $(ENGINE_VENV)/.installed
 	$(ENGINE_VENV)/bin/python -c "import importlib.util as u; assert u.find_spec('torch') is None"
 	$(ENGINE_VENV)/bin/python -m pytest -q tests/contracts tests/memory tests/executors tests/adapters \
 		tests/contract/test_gymnasium_surface.py tests/contract/test_send_receive.py tests/contract/test_no_main_guard.py
+
+# The AgileRL drop-in beside the original, and that the benchmark runs beside it.
+test-agilerl: $(AGILERL_VENV)/.installed
+	$(AGILERL_VENV)/bin/python -m pytest -q tests/interop/agilerl tests/benchmarks/test_multi_agent.py
 
 # Every promise of docs/failure_promises.md: in full with forkserver, each test once with fork and with spawn.
 test-faults: setup
@@ -52,4 +67,4 @@ bench: setup
 	$(BIN)/multiverse bench $(ENV)
 
 clean:
-	rm -rf $(VENV) $(ENGINE_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(ENGINE_VENV) $(AGILERL_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

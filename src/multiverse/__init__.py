@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from multiverse.env_checks.report import CheckReport, EnvCheckFailed, Finding
     from multiverse.multi_agent_vector_env import MultiAgentVectorEnv
     from multiverse.training.hooks import Hook
-    from multiverse.training.run import Run, load, resume, train
+    from multiverse.training.loading import load
+    from multiverse.training.run import Run, resume, train
     from multiverse.turn_vector_env import Turn, TurnVectorEnv
     from multiverse.vector_env import VectorEnv
     from multiverse.vectorize import make_vec
@@ -53,7 +54,8 @@ _HOMES = {
     "multiverse.vector_env": ("VectorEnv",),
     "multiverse.multi_agent_vector_env": ("MultiAgentVectorEnv",),
     "multiverse.turn_vector_env": ("Turn", "TurnVectorEnv"),
-    "multiverse.training.run": ("Run", "load", "resume", "train"),
+    "multiverse.training.run": ("Run", "resume", "train"),
+    "multiverse.training.loading": ("load",),
     "multiverse.training.hooks": ("Hook",),
     "multiverse.agent_batches": ("AgentsBatch", "GroupBatch"),
     "multiverse.contracts.plan": ("Plan",),

@@ -12,7 +12,7 @@ from multiverse.cli.train import config_from
 from multiverse.cli.train_options import train_options
 from multiverse.training.known_agents import AGENTS
 from multiverse.training.presets import PRESETS
-from multiverse.training.run import config_for
+from multiverse.training.run_config import config_for
 from tests.cli.training_commands import train
 
 

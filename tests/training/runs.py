@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.training.run import checkpoint_of
+from multiverse.training.loading import checkpoint_of
 
 SMALL: dict[str, Any] = {
     "seed": 5,

@@ -17,7 +17,7 @@ from multiverse.contracts.seeds import episode_seed, evaluation_seed
 from multiverse.experience.collector import Collected
 from multiverse.training import trainer as trainer_module
 from multiverse.training.evaluation import Evaluation
-from multiverse.training.run import checkpoint_of, evaluate_run
+from multiverse.training.loading import checkpoint_of, evaluate_run
 from multiverse.training.trainer import Trainer
 from tests.training.runs import SMALL, digest, lines_of
 
@@ -232,3 +232,25 @@ def test_a_run_that_diverges_ends_with_its_last_good_weights(tmp_path: Path) -> 
         mv.train(lambda: Broken(gym.make("CartPole-v1")), run_dir=tmp_path / "run",
                  **{**SMALL, "normalize_rewards": False})  # fmt: skip
     assert not [p for p in (tmp_path / "run" / "checkpoints").iterdir() if p.name.startswith(".")]
+
+
+class Locked(gym.Wrapper):  # type: ignore[type-arg]
+    """An env that wants a secret."""
+
+    def __init__(self, api_key: str) -> None:
+        assert api_key == "open sesame", api_key
+        super().__init__(gym.make("CartPole-v1"))
+
+
+@pytest.mark.fault("E6")
+def test_a_secret_is_asked_for_again(tmp_path: Path) -> None:
+    secret = {"api_key": "open sesame"}
+    where = f"{__name__}:Locked"
+    run = mv.train(where, run_dir=tmp_path / "run", env_kwargs=secret, **{**SMALL, "env_steps": 100})
+    written = [path.read_bytes() for path in run.path.rglob("*") if path.is_file()]
+    assert not any(b"sesame" in content for content in written)
+    for again in (mv.resume, mv.load):
+        with pytest.raises(mv.InvalidRequest, match=r"env_kwargs\.api_key was secret"):
+            again(run)  # type: ignore[operator]
+    mv.load(run, env_kwargs=secret)
+    assert mv.resume(run, env_steps=200, env_kwargs=secret).summary["env_steps"] == 200

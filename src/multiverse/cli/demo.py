@@ -66,7 +66,8 @@ def _train(seed: int) -> bool:
         return True
     from multiverse.cli.progress import Voice
     from multiverse.cli.runs import followed
-    from multiverse.training.run import config_for, start_run
+    from multiverse.training.run import start_run
+    from multiverse.training.run_config import config_for
 
     settings = {"num_envs": NUM_ENVS, "seed": seed, "target_return": TARGET}
     config, voice = config_for(ENV, "ppo", settings), Voice()

@@ -46,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
     options = parse(Evaluate, "evaluate", DESCRIPTION, arguments)
     refuse_nothing(episodes=options.episodes)
     require("train", "torch", "safetensors", purpose="a trained policy")
-    from multiverse.training.run import checkpoint_of, evaluate_run
+    from multiverse.training.loading import checkpoint_of, evaluate_run
 
     which = "best" if options.best else "latest"
     checkpoint = checkpoint_of(options.run, which)

@@ -42,7 +42,7 @@ def run(arguments: Sequence[str]) -> int:
 # -- the config --------------------------------------------------------------------------------------------------
 def config_from(options: TrainOptions) -> TrainConfig:
     """Flags before the file, the file before the preset, the preset before the defaults."""
-    from multiverse.training.run import BUDGETS, config_for
+    from multiverse.training.run_config import BUDGETS, config_for
 
     settings: dict[str, Any] = {}
     if options.command["config"]:
@@ -85,7 +85,7 @@ def _checked(section: Mapping[str, Any], known: dict[str, Setting]) -> dict[str,
 def _refuse_early(options: TrainOptions, config: TrainConfig) -> None:
     """What cannot be is said before anything is started."""
     from multiverse.training.known_agents import checked_device
-    from multiverse.training.run import checkpoint_of
+    from multiverse.training.loading import checkpoint_of
 
     command = options.command
     refuse_nothing(seeds=command["seeds"])

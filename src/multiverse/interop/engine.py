@@ -1,22 +1,23 @@
-"""Our vector env as drop-ins drive it: resets and calls in two halves, and actions as they were given."""
+"""Our vector envs as drop-ins drive them: resets and calls in two halves, and actions as they were given."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import iterate
 
-from multiverse.contracts.errors import EnvFailed, ReceiveTimeout, RemoteError, WorkerDied
+from multiverse.contracts.errors import EnvFailed, NothingPending, ReceiveTimeout, RemoteError, WorkerDied
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.layout import ACTIONS, SINGLE_AGENT
 from multiverse.contracts.reset_plan import ResetRequest
 from multiverse.contracts.views import Array
+from multiverse.env_batch import EnvBatch
 from multiverse.executors.executor import Executor
-from multiverse.executors.hosts import Host
+from multiverse.executors.hosts import Host, WorkerHost
 from multiverse.host_calls import HostCalls, ResetArguments
 from multiverse.interop.env_side import give_actions
 from multiverse.memory.space_rows import ActionWriter
@@ -24,19 +25,15 @@ from multiverse.vector_env import VectorEnv
 from multiverse.vector_requests import envs_to_reset, reset_requests
 
 
-class Engine(VectorEnv):
+class InHalves(EnvBatch):
     """Starts resets and calls now and finishes them later, within the caller's deadline or not at all.
 
     What comes after its deadline goes to nobody: the next whole reset waits for it and forgets it, and until then
     nothing else can be asked.
     """
 
-    refuses_ended = True
-    """Without autoreset, whether an env whose episode is over may not be stepped."""
-
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._actions = ActionsAsGiven(self.single_action_space, self.action_space, self._executor, self._calls)
         self._reset: tuple[Array, dict[int, ResetRequest], ResetArguments | None] | None = None
         self._call: tuple[Callable[..., Any], Mapping[Host, tuple[Any, ...]]] | None = None
 
@@ -51,7 +48,8 @@ class Engine(VectorEnv):
 
     def finish_reset(self, timeout_s: float | None) -> tuple[Any, Infos]:
         """Its observations and infos; `ReceiveTimeout` if they are not there in time."""
-        assert self._reset is not None
+        if self._reset is None:
+            raise NothingPending("no reset was asked for")
         (ids, requests, arguments), self._reset = self._reset, None
         deadline = _deadline(timeout_s)
         if arguments is None:
@@ -59,7 +57,15 @@ class Engine(VectorEnv):
             arguments = self._ask_for_reset(ids, requests)
         self._wait(arguments, deadline)
         infos = self._calls.finish_reset(ids, arguments, self._everyone)
+        return self._reset_result(infos)
+
+    def _reset_result(self, infos: Infos) -> tuple[Any, Infos]:
+        """A reset, as the caller gets it."""
         return self.observations(), infos
+
+    def observations(self) -> Any:
+        """The current batch, as `step` hands it out."""
+        raise NotImplementedError
 
     def _ask_for_reset(self, ids: Array, requests: dict[int, ResetRequest]) -> ResetArguments:
         self._calls.make_way_for_reset(ids)
@@ -81,7 +87,8 @@ class Engine(VectorEnv):
 
     def finish_call(self, timeout_s: float | None) -> tuple[Any, ...]:
         """One result per env; raises what envs raised, all of it."""
-        assert self._call is not None
+        if self._call is None:
+            raise NothingPending("no call was asked for")
         (function, arguments), self._call = self._call, None
         self._wait(arguments, _deadline(timeout_s))
         results = self._calls.finish(function, arguments)
@@ -106,10 +113,6 @@ class Engine(VectorEnv):
             pass
         self.close(timeout_s=max(0.0, deadline - time.monotonic()))
 
-    def observations(self) -> Any:
-        """The current batch, as `step` hands it out."""
-        return self._batch_reader.all_rows(self.copy)
-
     def go_on_after_failures(self) -> None:
         """Envs that raised may be stepped on without a reset."""
         self._state.must_reset.clear()
@@ -125,10 +128,49 @@ class Engine(VectorEnv):
         """Envs that raised and have not been reset since."""
         return sorted(self._state.must_reset)
 
+    @property
+    def pid_of_each(self) -> list[int]:
+        """The process that runs each env."""
+        hosts = [host for host in self._executor.hosts if isinstance(host, WorkerHost)]
+        return [pid for host in hosts if (pid := host.life.pid) is not None for _ in host.env_ids]
+
+
+class Engine(InHalves, VectorEnv):
+    """Single-agent envs, driven so. A batch of actions reaches the envs exactly as it was given."""
+
+    refuses_ended = True
+    """Without autoreset, whether an env whose episode is over may not be stepped."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._actions = ActionsAsGiven(self.single_action_space, self.action_space, self._executor, self._calls)
+
+    def observations(self) -> Any:
+        return self._batch_reader.all_rows(self.copy)
+
     def _refuse_ended(self, ids: Array) -> None:
         if self.refuses_ended:
             over = self._terminated | self._truncated
             assert not over[ids].any(), f"the episodes of these envs are over, reset them first: {over}"
+
+
+class ByPipe:
+    """Gives envs the actions of their next step beforehand, where the block cannot hold them as they are."""
+
+    def __init__(self, give: Callable[..., None], executor: Executor, calls: HostCalls) -> None:
+        self._give, self._run, self._failures = give, calls.run, executor.failures
+        self._hosts = calls.by_host(np.arange(executor.views.layout.num_envs))
+        self._steps_before = -1  # steps sent when actions were last given
+
+    @property
+    def unused(self) -> bool:
+        """Some were given for a step that has not begun (Ctrl-C): only new ones take their place."""
+        return self._steps_before == self._failures.steps_sent
+
+    def give(self, each: Sequence[Any]) -> None:
+        """One for each env."""
+        self._steps_before = self._failures.steps_sent
+        self._run(self._give, {host: ([each[i] for i in where],) for host, where in self._hosts.items()})
 
 
 class ActionsAsGiven(ActionWriter):
@@ -138,20 +180,16 @@ class ActionsAsGiven(ActionWriter):
         self, space: spaces.Space[Any], batch_space: spaces.Space[Any], executor: Executor, calls: HostCalls
     ) -> None:
         super().__init__(space, executor.views, (SINGLE_AGENT, ACTIONS))
-        self._batch_space, self._calls, self._failures = batch_space, calls, executor.failures
-        self._hosts = calls.by_host(np.arange(self._rows))
-        self._steps_before_given = -1  # steps sent when actions were last given to the envs
+        self._batch_space, self._by_pipe = batch_space, ByPipe(give_actions, executor, calls)
         self._targets = [self._views.arrays.get((*self._name, *leaf.path)) for leaf in self._leaves]
 
     def write_all(self, actions: Any) -> None:
-        # A step that was given its actions and never begun (Ctrl-C) has left them there: then they are given anew.
-        if self._steps_before_given != self._failures.steps_sent and self._written(actions):
+        if not self._by_pipe.unused and self._written(actions):
             return
         each = list(iterate(self._batch_space, actions))
         if len(each) != self._rows:
             raise ValueError(f"{len(each)} actions for {self._rows} envs")
-        self._steps_before_given = self._failures.steps_sent
-        self._calls.run(give_actions, {host: ([each[i] for i in where],) for host, where in self._hosts.items()})
+        self._by_pipe.give(each)
 
     def _written(self, actions: Any) -> bool:
         """Put into the block, if each of its arrays holds its part of the batch exactly as it is."""

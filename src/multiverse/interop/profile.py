@@ -13,19 +13,20 @@ from typing import Any, TypeVar, cast, get_args
 
 import gymnasium.error
 
+from multiverse.adapters.agents import NOTHING_SAID, AgentOptions
 from multiverse.adapters.env_source import Recipe, recipes
 from multiverse.contracts import errors
 from multiverse.contracts.errors import EnvFailed, RemoteError
 from multiverse.contracts.failures import FailurePolicy
 from multiverse.contracts.plan import Autoreset, ExecutorName, StartMethod, Timeouts, Waiting
+from multiverse.env_batch import EnvBatch
 from multiverse.executors import assemble
 from multiverse.executors.choose import decide
-from multiverse.vector_env import VectorEnv
 
 CLOSE_S = 60.0
 """How long `close` waits for envs that are in the middle of something, where an original would wait for ever."""
 
-Kind = TypeVar("Kind", bound=VectorEnv)
+Kind = TypeVar("Kind", bound=EnvBatch)
 
 
 def start(
@@ -39,10 +40,11 @@ def start(
     start_method: StartMethod | None = None,
     waiting: Waiting = "park",
     recipe: type[Recipe] = Recipe,
+    agents: AgentOptions = NOTHING_SAID,
     bounds_may_differ: bool = False,
 ) -> Kind:
     """A running vector env of that kind, one env per function; `recipe` says how each is built where it runs."""
-    each = [recipe(r.source, r.kwargs, r.wrappers) for r in recipes(list(env_fns), None, None, None)]
+    each = [recipe(r.source, r.kwargs, r.wrappers, agents) for r in recipes(list(env_fns), None, None, None)]
     plan = decide(executor, workers, start_method, waiting, each)
     policy, timeouts = FailurePolicy(on_bad_value="off"), Timeouts(None, None, CLOSE_S)
     running, description = assemble.start(

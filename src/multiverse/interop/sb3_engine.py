@@ -13,7 +13,6 @@ from multiverse.contracts.infos import Infos
 from multiverse.contracts.layout import ACTIONS, SINGLE_AGENT
 from multiverse.contracts.views import Array
 from multiverse.executors.executor import Executor
-from multiverse.executors.hosts import WorkerHost
 from multiverse.host_calls import HostCalls
 from multiverse.interop.engine import Engine
 from multiverse.interop.env_side import give_actions
@@ -131,12 +130,6 @@ class VecEnvEngine(Engine):
         self._state.refuse_unusable()
         self.admit_step()
         return list(self._calls.on_each(np.array(env_ids), function, *arguments)) if env_ids else []
-
-    @property
-    def pid_of_each(self) -> list[int]:
-        """The process that runs each env."""
-        hosts = [host for host in self._executor.hosts if isinstance(host, WorkerHost)]
-        return [pid for host in hosts if (pid := host.life.pid) is not None for _ in host.env_ids]
 
     def close_extras(self, timeout_s: float | None = None, **kwargs: Any) -> None:
         self.admit_step()

@@ -85,9 +85,9 @@ GUARDS = (
     Guard(
         "the-config-is-the-runs-own",
         ("E3",),
-        "training/run.py",
-        "    return _config_of(read_config(where), str(where), agent), checkpoint_of(run, which)\n",
-        "    found = checkpoint_of(run, which)\n    return _config_of(found.manifest['config'], '', agent), found\n",
+        "training/loading.py",
+        "    return saved_config(read_config(where), str(where), agent, env_kwargs), checkpoint_of(run, which)\n",
+        "    found = checkpoint_of(run, which)\n    return saved_config(found.manifest['config'], '', agent), found\n",
         (f"{TRAINER}::test_a_checkpoint_names_no_code",),
     ),
     Guard(

@@ -1,0 +1,155 @@
+"""Our multi-agent vector env as the AgileRL drop-in drives it: AgileRL's batches, infos and observations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from multiverse.contracts.env import EnvDescription
+from multiverse.contracts.infos import Infos
+from multiverse.contracts.layout import ENDED, OBSERVATIONS, VALUES, Group, Leaf
+from multiverse.contracts.views import Array, Views
+from multiverse.executors.executor import Executor
+from multiverse.interop.agilerl_actions import AgentActions, Spaces
+from multiverse.interop.agilerl_env_side import give_actions
+from multiverse.interop.agilerl_infos import by_agent
+from multiverse.interop.agilerl_rows import EVERYBODY, MISSING, ODD, ODDITIES, as_it_was, dtype_of, nested
+from multiverse.interop.engine import ByPipe, InHalves
+from multiverse.multi_agent_vector_env import MultiAgentVectorEnv
+
+AgentsStep = tuple[Any, dict[str, Array], dict[str, Array], dict[str, Array], Infos]
+
+
+class LiveRows(Mapping[str, Any]):
+    """What every agent sees: agent → batch, read out of the block, and copied, when it is asked for."""
+
+    def __init__(self, views: Views, agents: Sequence[tuple[str, Group]]) -> None:
+        self._take = {agent: _reader(views, agent, group) for agent, group in agents}
+
+    def copied(self) -> dict[str, Any]:
+        return {agent: take() for agent, take in self._take.items()}
+
+    def __getitem__(self, agent: str) -> Any:
+        return self._take[agent]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._take)
+
+    def __len__(self) -> int:
+        return len(self._take)
+
+    def __repr__(self) -> str:
+        return repr(self.copied())
+
+    __str__ = __repr__
+
+
+def _reader(views: Views, agent: str, group: Group) -> Callable[[], Any]:
+    """What the agent sees in all envs; of what no array can hold, a tuple."""
+    rows = slice(group.agents.index(agent), None, len(group.agents))
+
+    def of_leaf(leaf: Leaf) -> Callable[[], Any]:
+        name = (group.name, OBSERVATIONS, *leaf.path)
+        if name in views.arrays:
+            return views.arrays[name][rows].copy
+        return lambda: tuple(views.objects[name][rows])
+
+    return nested(group.observation_space, of_leaf, Leaf((), group.observation_space))
+
+
+class AgentsEngine(InHalves, MultiAgentVectorEnv):
+    """Parallel envs; every agent has a row in every batch, and what was not said of it is NaN there."""
+
+    live: type[LiveRows] = LiveRows
+
+    def __init__(self, executor: Executor, description: EnvDescription, *rest: Any) -> None:
+        groups = description.groups[:-1]  # the last one is about everybody
+        super().__init__(executor, replace(description, groups=groups), *rest)
+        self._real_groups, self._by_pipe = groups, ByPipe(give_actions, executor, self._calls)
+
+    def present(self, action_spaces: Spaces) -> None:
+        """Say in which order agents come, and what they really can do; before this nothing can be stepped or read."""
+        views, agents = self._executor.views, list(action_spaces)
+        self._order = agents
+        self.seen = self.live(views, [(agent, self._group(agent)) for agent in agents])
+        self._columns = Columns(views, [(agent, self._group(agent)) for agent in agents])
+        self._acts = AgentActions(views, self._real_groups, action_spaces, self._by_pipe)
+
+    # -- how its batches look ----------------------------------------------------------------------------------
+    def _write_actions(self, actions: Any, ids: Array | None) -> None:
+        """A dict agent → batch or, for a step in two halves, a list of dicts: always for all envs."""
+        if isinstance(actions, Mapping):
+            self._acts.write(actions)
+        else:
+            self._acts.write_each(actions)
+
+    def _step_result(self, infos: Infos) -> AgentsStep:
+        told = self._columns.told(infos.get(ODDITIES))
+        return (self.observations(), *told, by_agent(infos, self._order, self.num_envs))
+
+    def _batch(self, ids: Array, infos: Infos) -> AgentsStep:  # type: ignore[override]
+        return self._step_result(infos)
+
+    def _reset_result(self, infos: Infos) -> tuple[Any, Infos]:
+        return self.observations(), by_agent(infos, self._order, self.num_envs)
+
+    def observations(self) -> Any:
+        """agent → batch; with `copy=False` a view that always shows the present."""
+        return self.seen.copied() if self.copy else self.seen
+
+
+class Columns:
+    """Rewards and ends, as numpy would have made them of what the envs said."""
+
+    def __init__(self, views: Views, agents: Sequence[tuple[str, Group]]) -> None:
+        self._rows = [(agent, _columns_of(views, agent, group)) for agent, group in agents]
+        self._codes = views[(EVERYBODY, OBSERVATIONS)]
+        self._known = b""  # the codes for which the takers below were made
+        self._takers: list[list[tuple[str, Callable[[], Array]]]] = [[], [], []]
+        self._odd: Any = None  # of the step that is being read: an object per env
+
+    def told(self, odd: Any) -> list[dict[str, Array]]:
+        """Rewards, terminated, truncated: agent → [num_envs]."""
+        self._odd = odd
+        codes = self._codes.tobytes()
+        if codes != self._known:
+            self._prepare()
+            self._known = codes
+        return [{agent: take() for agent, take in takers} for takers in self._takers]
+
+    def _prepare(self) -> None:
+        codes = self._codes.copy()
+        for which, takers in enumerate(self._takers):
+            takers[:] = [
+                (agent, self._taker(agent, which, rows[which], codes[:, i, which]))
+                for i, (agent, rows) in enumerate(self._rows)
+            ]
+
+    def _taker(self, agent: str, which: int, row: Array, codes: Array) -> Callable[[], Array]:
+        if (codes == ODD).any():
+            return lambda: np.array(
+                [
+                    self._odd[i].info[agent, which] if code == ODD else as_it_was(value, code)
+                    for i, (value, code) in enumerate(zip(row.tolist(), codes.tolist()))
+                ]
+            )
+        dtype, missing = dtype_of(codes), codes == MISSING
+        if not missing.any():
+            return row.copy if dtype == row.dtype else lambda: row.astype(dtype)
+
+        def with_nan() -> Array:
+            found = row.astype(dtype)
+            found[missing] = np.nan
+            return found
+
+        return with_nan
+
+
+def _columns_of(views: Views, agent: str, group: Group) -> tuple[Array, Array, Array]:
+    """An agent's rewards, and its two ends."""
+    rows = slice(group.agents.index(agent), None, len(group.agents))
+    terminated, truncated = views[(group.name, ENDED)][:, rows]
+    return views[(group.name, VALUES)][0, rows], terminated, truncated

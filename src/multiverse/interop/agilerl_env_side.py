@@ -1,0 +1,179 @@
+"""The AgileRL drop-in, where the envs run: one env, asked and heard as AgileRL's worker does it. Imports nothing of
+AgileRL's, which would bring torch along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Any, cast
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector.utils import CloudpickleWrapper
+
+from multiverse.adapters.agents import AgentOptions, groups_of
+from multiverse.adapters.env_source import Recipe
+from multiverse.adapters.pettingzoo_env import PettingZooEnv
+from multiverse.contracts.env import Env, EnvDescription, SlotRow
+from multiverse.executors.env_range import EnvRange
+from multiverse.interop.agilerl_agent_row import By, Odd, ToldRow
+from multiverse.interop.agilerl_rows import ODDITIES, Codes, action_row, everybody, is_array, stored
+
+
+class OfItsOwn:
+    """An env function that shares nothing with others of its worker: each builds from a copy of what it holds.
+
+    `[lambda: env] * 8` means eight envs to AgileRL, whose envs have a process each.
+    """
+
+    def __init__(self, env_fn: Callable[[], Any]) -> None:
+        self._packed = CloudpickleWrapper(env_fn).__getstate__()
+
+    def __call__(self) -> Any:
+        function: Any = CloudpickleWrapper.__new__(CloudpickleWrapper)
+        function.__setstate__(self._packed)
+        return function()
+
+
+class AgileRecipe(Recipe):
+    """Builds an env as AgileRL has it: the agents are those that the first env said."""
+
+    __slots__ = ()
+
+    def build(self) -> Env:
+        return AgileEnv(self.build_foreign(), self.agents)
+
+
+class Said:
+    """One agent's info, left alone on its way."""
+
+    __slots__ = ("info",)
+
+    def __init__(self, info: Any) -> None:
+        self.info = info
+
+    def __repr__(self) -> str:
+        return repr(self.info)
+
+
+class AgileEnv(PettingZooEnv):
+    """A parallel env of which nothing is asked but its spaces, `reset`, `step` and `close`.
+
+    What it says is taken as it is: an agent is there if it is among what was returned. When everybody that it speaks of
+    has ended, the episode is over.
+    """
+
+    kind = "parallel"
+
+    def __init__(self, env: Any, options: AgentOptions) -> None:
+        self._env, self._agents = env, tuple(options.possible_agents or env.possible_agents)
+        self._groups = (*groups_of(_Stored(env), self._agents, AgentOptions()), everybody(len(self._agents)))
+        self.description = EnvDescription(groups=self._groups, kind=self.kind)
+        self._given: list[dict[str, Any]] = []
+        self._odd: Odd = {}
+        self._ended = False  # so that the next reset is the one that follows an end
+
+    def bind(self, rows: Sequence[SlotRow]) -> None:
+        owners = [(agent, group) for group in self._groups for agent in group.agents]
+        found = {agent: (i, group, row) for i, ((agent, group), row) in enumerate(zip(owners, rows))}
+        self._each = [ToldRow(agent, *found[agent][1:]) for agent in self._agents]
+        self._takers = [(agent, found[agent][0], _taker(self._env.action_space(agent))) for agent in self._agents]
+        self._write_codes = rows[-1].write_observation
+        self._codes: list[Codes] = []
+
+    # -- reset and step ------------------------------------------------------------------------------------------
+    def reset(self, seed: int | None, options: dict[str, Any] | None, task: Any) -> dict[str, Any]:
+        self._given.clear()
+        if self._ended:
+            self._ended = False
+            observations, infos = self._env.reset()
+        else:
+            self._odd = {}
+            observations, infos = self._env.reset(seed=seed, options=_own(options))
+        for row in self._each:
+            row.see(observations)
+            row.be_there(row.agent in observations)
+        return self._spoken(infos)
+
+    def step(self, actions: Sequence[Any]) -> tuple[bool, dict[str, Any]]:
+        """One action for every agent, and at last whom they are for; those that were given by pipe come first."""
+        chosen = self._given.pop() if self._given else self._chosen(actions)
+        observations, rewards, terminated, truncated, infos = self._env.step(chosen)
+        over = all(end or truncated.get(agent, False) for agent, end in terminated.items())
+        self._odd = {}
+        codes = [row.hear(rewards, terminated, truncated, self._odd) for row in self._each]
+        if codes != self._codes:
+            self._write_codes(np.array(codes, np.uint8))
+            self._codes = codes
+        self._ended = over
+        if over:  # what is shown is the reset's
+            return True, {}
+        for row in self._each:
+            row.see(observations)
+        return False, self._spoken(infos)
+
+    def _chosen(self, actions: Sequence[Any]) -> dict[str, Any]:
+        given = actions[-1].tobytes()
+        if 0 not in given:
+            return {agent: take(actions[i]) for agent, i, take in self._takers}
+        return {agent: take(actions[i]) for (agent, i, take), there in zip(self._takers, given) if there}
+
+    def _spoken(self, infos: By) -> dict[str, Any]:
+        """What is more than an empty dict, agent by agent; and whatever no column could hold."""
+        found: dict[str, Any] = {}
+        for agent, info in infos.items():
+            if (info or type(info) is not dict) and agent in self._agents:
+                found[agent] = Said(info)
+        if self._odd:
+            found[ODDITIES] = Said(self._odd)
+        return found
+
+    def give(self, actions: dict[str, Any]) -> None:
+        self._given[:] = [actions]
+
+    # -- whatever else can be asked ------------------------------------------------------------------------------
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Of the outermost wrapper, with arguments of its own."""
+        found = getattr(self._env, name)
+        return found(*_own(args), **_own(kwargs)) if callable(found) else found
+
+    def set_attr(self, name: str, value: Any) -> None:
+        setattr(self._env, name, _own(value))
+
+
+class _Stored:
+    """An env's spaces as they lie in the block."""
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return stored(self._env.observation_space(agent))
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return action_row(self._env.action_space(agent))
+
+
+def _taker(space: spaces.Space[Any]) -> Callable[[Any], Any]:
+    """From an action in the block to the one that the env gets: an int, or an array without axes of length one."""
+    if not is_array(space) or (not space.shape and isinstance(space, spaces.Box)):
+        return np.asarray
+    if not space.shape:
+        return int
+    return (lambda action: action.squeeze()) if 1 in space.shape else (lambda action: action)
+
+
+def _own(value: Any) -> Any:
+    """A copy; what cannot be copied is shared by the envs of this worker."""
+    try:
+        return deepcopy(value)
+    except Exception:
+        return value
+
+
+# -- run by the worker loop's generic command ------------------------------------------------------------------
+def give_actions(envs: EnvRange, actions: Sequence[dict[str, Any]]) -> None:
+    """The next step's actions of each env of this range, agent by agent."""
+    for env, each in zip(envs.envs, actions):
+        cast(AgileEnv, env).give(each)

@@ -1,0 +1,100 @@
+"""Policies of runs: to act with, and to be evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from multiverse.contracts.errors import InvalidRequest
+from multiverse.training.checkpoint import Checkpoint, load_latest
+from multiverse.training.checkpoint import load as load_checkpoint
+from multiverse.training.config import TrainConfig
+from multiverse.training.config_file import read_config
+from multiverse.training.evaluation import Evaluation, evaluate
+from multiverse.training.known_agents import agent_maker
+from multiverse.training.policy import LoadedPolicy
+from multiverse.training.run_config import saved_config
+from multiverse.training.run_directory import CONFIG, find_run
+from multiverse.training.session import MakeAgent
+from multiverse.vectorize import make_vec
+
+
+class HasPath(Protocol):
+    """A run that has come to its end knows where it lies."""
+
+    @property
+    def path(self) -> Path: ...
+
+
+RunPath = HasPath | Path | str
+
+
+def load(
+    run: RunPath,
+    *,
+    env: Any = None,
+    agent: MakeAgent | None = None,
+    which: str = "latest",
+    env_kwargs: Mapping[str, Any] | None = None,
+) -> LoadedPolicy:
+    """The policy of a run, to act with: `mv.load(run).act(observation)`. `which`: `"latest"` or `"best"`.
+
+    `env`, `agent`, `env_kwargs`: as for `resume`.
+    """
+    config, found = _config_and_checkpoint(run, which, agent, env_kwargs)
+    with make_vec(config.env if env is None else env, 1, "serial", env_kwargs=config.env_kwargs or None) as envs:
+        spaces = envs.single_observation_space, envs.single_action_space
+    loaded = agent_maker(config, agent)(*spaces, config.num_envs, config.seed)
+    loaded.load(found.state["session"]["agent"])
+    return LoadedPolicy(loaded, *spaces)
+
+
+def evaluate_run(
+    run: RunPath,
+    *,
+    episodes: int = 100,
+    seed: int = 0,
+    which: str = "latest",
+    env: Any = None,
+    agent: MakeAgent | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+) -> Evaluation:
+    """How good a run's policy is: deterministic, on one env, on seeds no training sees."""
+    config, _ = _config_and_checkpoint(run, which, agent, env_kwargs)
+    policy = load(run, env=env, agent=agent, which=which, env_kwargs=env_kwargs)
+    kwargs = config.env_kwargs or None
+    with make_vec(
+        config.env if env is None else env, 1, "serial", autoreset="disabled", infos=False, env_kwargs=kwargs
+    ) as one:
+        found = evaluate(one, policy.acting, policy.features, episodes, seed)
+    assert found is not None
+    return found
+
+
+def checkpoint_of(run: RunPath, which: str = "latest") -> Checkpoint:
+    """A run's latest good checkpoint, its best one, or the very one that the path names."""
+    found = find_run(path_of(run))
+    if found.checkpoint is not None:
+        return load_checkpoint(found.checkpoint)
+    if which == "best":
+        return load_checkpoint(found.path / "checkpoints" / "best")
+    if which != "latest":
+        raise InvalidRequest(f"which={which!r}: 'latest' or 'best'")
+    latest = load_latest(found.path / "checkpoints")
+    if latest is None:
+        raise InvalidRequest(f"{found.path}: this run has no checkpoint yet")
+    return latest
+
+
+def _config_and_checkpoint(
+    run: RunPath, which: str, agent: MakeAgent | None, env_kwargs: Mapping[str, Any] | None
+) -> tuple[TrainConfig, Checkpoint]:
+    """The config is the run's own file: a checkpoint is data, and names nothing that would be imported."""
+    where = find_run(path_of(run)).path / CONFIG
+    return saved_config(read_config(where), str(where), agent, env_kwargs), checkpoint_of(run, which)
+
+
+def path_of(run: RunPath) -> Path:
+    """Where a run lies."""
+    return Path(run) if isinstance(run, str | Path) else run.path

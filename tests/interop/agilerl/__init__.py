@@ -1,0 +1,1 @@
+"""Beside AgileRL's AsyncPettingZooVecEnv."""
