@@ -8,7 +8,7 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --constraint c
 PIP_INSTALL_AGILERL := -m pip install --quiet --disable-pip-version-check --constraint constraints-agilerl.txt
 ENV ?= CartPole-v1
 
-.PHONY: setup test test-engine test-agilerl test-faults test-faults-mutations lint demo bench clean
+.PHONY: setup test test-all test-engine test-agilerl test-faults test-faults-mutations lint demo bench clean
 
 setup: $(VENV)/.installed
 
@@ -36,15 +36,21 @@ $(AGILERL_VENV)/.installed: pyproject.toml constraints-agilerl.txt
 demo: setup
 	$(BIN)/multiverse demo
 
+# With fork and spawn each test once; `make test-all` runs every combination.
 test: setup lint
+	$(BIN)/python -m pytest -p tests.selection --ignore tests/interop/agilerl/test_same_as_agilerl.py --ignore tests/interop/agilerl/test_failures.py
+	$(MAKE) test-engine
+	$(MAKE) test-agilerl
+
+test-all: setup lint
 	$(BIN)/python -m pytest
 	$(MAKE) test-engine
 	$(MAKE) test-agilerl
 
 test-engine: $(ENGINE_VENV)/.installed
 	$(ENGINE_VENV)/bin/python -c "import importlib.util as u; assert u.find_spec('torch') is None"
-	$(ENGINE_VENV)/bin/python -m pytest -q tests/contracts tests/memory tests/executors tests/adapters \
-		tests/contract/test_gymnasium_surface.py tests/contract/test_send_receive.py tests/contract/test_no_main_guard.py
+	$(ENGINE_VENV)/bin/python -m pytest -q -p tests.selection tests/contracts tests/memory tests/executors \
+		tests/adapters tests/contract/test_partial.py
 
 # The AgileRL drop-in beside the original, and that the benchmark runs beside it.
 test-agilerl: $(AGILERL_VENV)/.installed
