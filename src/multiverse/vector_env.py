@@ -13,8 +13,9 @@ from gymnasium.vector.utils import batch_space
 from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.failures import FailurePolicy
 from multiverse.contracts.infos import Infos, reordered_infos
-from multiverse.contracts.layout import ACTIONS, ENDED, OBSERVATIONS, PRESENT, VALUES
+from multiverse.contracts.layout import ACTIONS, ENDED, OBSERVATIONS, PRESENT, SINGLE_AGENT, VALUES
 from multiverse.contracts.plan import Autoreset, Plan
+from multiverse.contracts.policy import Leaves
 from multiverse.contracts.step_batch import StepBatch
 from multiverse.contracts.views import Array
 from multiverse.env_batch import Copy, EnvBatch
@@ -80,6 +81,15 @@ class VectorEnv(EnvBatch, gymnasium.vector.VectorEnv[Any, Any, Any]):
     def observations(self) -> Any:
         """What every env shows now: the rows that steps and resets have returned last, as one batch."""
         return self._batch_reader.all_rows(self.copy)
+
+    def put_back(self, states: Sequence[Any], observations: Leaves, returns: Array, lengths: Array) -> None:
+        """Envs that can be saved (`save_state()`) are as they were then: each is given its state, by
+        `restore_state(state)`, and its row shows what it showed. Their episodes must have begun: `begin_at`."""
+        for env_id, state in enumerate(states):
+            self.call("restore_state", state, env_ids=[env_id])
+        for path, rows in observations.items():
+            self._executor.views[(SINGLE_AGENT, OBSERVATIONS, *path)][...] = rows
+        self._returns[...], self._lengths[...] = returns, lengths
 
     if TYPE_CHECKING:  # what its steps and resets look like to a type checker
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
+from gymnasium import spaces
 
 import multiverse as mv
 from tests.training.runs import SMALL, digest, lines_of
@@ -158,3 +162,53 @@ def test_an_env_that_cannot_be_replayed_is_named_and_its_episode_ends(
     assert "envs [0, 1, 2, 3] could not be brought back" in caplog.text
     assert longer.summary["env_steps"] == 1_000
     assert os.path.exists(run.path / "summary.json")
+
+
+class Saveable(gym.Env):  # type: ignore[type-arg]
+    """A walk that no seed can bring back, and that can be saved: as bytes, or as a dict."""
+
+    def __init__(self, as_bytes: bool) -> None:
+        self.observation_space, self.action_space = spaces.Box(-99, 99, (2,), np.float64), spaces.Discrete(2)
+        self._as_bytes, self._generator = as_bytes, np.random.default_rng(7 + id(self) % 1000)
+        self._place, self._steps = 0.0, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self._place, self._steps = 0.0, 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self._place += (2 * int(action) - 1) * self._generator.random()
+        self._steps += 1
+        return self._seen(), -abs(self._place), self._steps >= 30, False, {}
+
+    def _seen(self) -> Any:
+        return np.array([self._place, self._steps / 30])
+
+    def save_state(self) -> Any:
+        state = {"generator": self._generator.bit_generator.state, "place": self._place, "steps": self._steps}
+        return json.dumps(state).encode() if self._as_bytes else state
+
+    def restore_state(self, state: Any) -> None:
+        state = json.loads(state) if self._as_bytes else state
+        self._generator.bit_generator.state = state["generator"]
+        self._place, self._steps = state["place"], state["steps"]
+
+
+@pytest.mark.fault("D5")
+@pytest.mark.parametrize("as_bytes", [True, False])
+@pytest.mark.parametrize("executor", ["serial", "process"])
+def test_envs_that_can_be_saved_are(
+    executor: str, as_bytes: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each env draws from a generator of its own, so that only its state can bring it back. Two halves are one whole:
+    that is asked of the very envs, since nobody else can be like them."""
+    settings = {**SMALL, "env_steps": 700, "executor": executor, "env_kwargs": {"as_bytes": as_bytes}}
+    first = mv.train(Saveable, run_dir=tmp_path / "run", **settings)
+    twins = [tmp_path / "one", tmp_path / "other"]
+    for twin in twins:
+        shutil.copytree(first.path, twin)
+        mv.resume(twin, env=Saveable, env_steps=1_500)
+    assert digest(twins[0]) == digest(twins[1])
+    assert "could not be brought back" not in caplog.text
+    lengths = [line["length"] for line in lines_of(twins[0], "episodes.jsonl")]
+    assert set(lengths) == {30}  # episodes that were under way went on

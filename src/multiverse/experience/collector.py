@@ -45,6 +45,11 @@ class Collector:
         self._begun = self._envs.episode_lengths == 0
         self.actions.mark()
 
+    @property
+    def begun(self) -> Array:
+        """[envs] bool: whose next step is the first of an episode."""
+        return self._begun
+
     def collect(
         self, policy: ActingPolicy, noise: Array, should_stop: Callable[[], bool] = lambda: False
     ) -> Collected | None:

@@ -44,6 +44,7 @@ class Session:
             self.envs.close()
             raise
         self._noise = np.random.default_rng((config.seed, 2))
+        self._can_be_saved = all(self.envs.call("has_wrapper_attr", "save_state"))
         self.recent = RecentEpisodes()
 
     def _new_window(self) -> Window:
@@ -60,7 +61,12 @@ class Session:
         self._mark()
 
     def collect(self, should_stop: Callable[[], bool]) -> Collected | None:
-        """Fill the window with the agent's policy; None if it was to stop before that. The state stays what it was."""
+        """Fill the window with the agent's policy; None if it was to stop before that. The state stays what it was.
+
+        Envs that are saved as they are can only be saved between windows: theirs is always filled.
+        """
+        if self._can_be_saved:
+            should_stop = _never
         policy = self.agent.policy()
         noise = policy.noise(self._noise, self.agent.steps_per_env, self.envs.num_envs)
         return self._collector.collect(policy, noise, should_stop)
@@ -81,32 +87,53 @@ class Session:
         self._marked_noise = self._noise.bit_generator.state
         self._marked_episodes = self.envs.episode_counts
         self._marked_rows: Leaves = {
-            path: np.array(leaf_of(self._collector.observations, path), rows.dtype)
-            for path, rows in self.window.last.items()
+            path: np.array(leaf_of(self._collector.observations, path)) for path in self.window.last
         }
 
     def state(self) -> dict[str, Any]:
         """As it was after the last update."""
-        actions = self._collector.actions.state()
         return {
             "agent": self.agent.state(),
             "noise": self._marked_noise,
             "recent": self.recent.state(),
             "envs": {
                 "episodes": self._marked_episodes,
-                "actions": {str(i): known for i, known in enumerate(actions) if known is not None},
                 "observations": {str(k): rows for k, rows in enumerate(self._marked_rows.values())},
+                **(self._saved_envs() if self._can_be_saved else self._played_so_far()),
             },
         }
+
+    def _played_so_far(self) -> dict[str, Any]:
+        """What brings envs back that cannot be saved: the actions of their episodes."""
+        actions = self._collector.actions.state()
+        return {"actions": {str(i): known for i, known in enumerate(actions) if known is not None}}
+
+    def _saved_envs(self) -> dict[str, Any]:
+        """The state of each env, in the env's own words."""
+        states = [_storable(state) for state in self.envs.call("save_state")]
+        going_on = ~self._collector.begun  # an env whose episode has just ended still shows what that one had
+        returns, lengths = self.envs.episode_returns * going_on, self.envs.episode_lengths * going_on
+        return {"states": states, "returns": returns, "lengths": lengths}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from there: the same weights, the same noise, and every env in the middle of its episode."""
         self.agent.load(state["agent"])
         self._noise.bit_generator.state = state["noise"]
         self.recent.load(state["recent"])
-        episodes, saved = np.asarray(state["envs"]["episodes"]).tolist(), state["envs"]["actions"]
+        saved = state["envs"]
+        rows = dict(zip(self.window.last, saved["observations"].values()))
+        episodes = np.asarray(saved["episodes"]).tolist()
+        if "states" in saved:
+            self.envs.begin_at(episodes)
+            states = [_as_saved(one) for one in saved["states"]]
+            self.envs.put_back(states, rows, np.asarray(saved["returns"]), np.asarray(saved["lengths"]))
+            self._collector.begin(self.envs.observations())
+        else:
+            self._play_again(episodes, saved["actions"], rows)
+        self._mark()
+
+    def _play_again(self, episodes: list[int], saved: Mapping[str, Any], rows: Leaves) -> None:
         actions = [saved.get(str(i)) for i in range(self.envs.num_envs)]
-        rows = dict(zip(self.window.last, state["envs"]["observations"].values()))
         observations, lost = bring_back(self.envs, episodes, actions, rows)
         for env_id, known in enumerate(actions):
             if known is not None and env_id not in lost:
@@ -119,7 +146,19 @@ class Session:
                 lost,
             )
         self._collector.begin(observations)
-        self._mark()
+
+
+def _never() -> bool:
+    return False
+
+
+def _storable(state: Any) -> Any:
+    """Bytes, which many emulators save themselves as, are kept as an array of them."""
+    return {"bytes": np.frombuffer(state, np.uint8)} if isinstance(state, bytes | bytearray) else {"value": state}
+
+
+def _as_saved(kept: Mapping[str, Any]) -> Any:
+    return np.asarray(kept["bytes"]).tobytes() if "bytes" in kept else kept["value"]
 
 
 def _training_envs(config: TrainConfig, env: Any, reset_plan: DerivedSeeds, plan: Plan | None) -> VectorEnv:
