@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import multiverse as mv
 from multiverse.agents.agent import UpdateReport
 from multiverse.contracts.seeds import episode_seed, evaluation_seed
 from multiverse.experience.collector import Collected
+from multiverse.training import evaluation as evaluation_module
 from multiverse.training import trainer as trainer_module
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.loading import checkpoint_of, evaluate_run
@@ -254,3 +257,44 @@ def test_a_secret_is_asked_for_again(tmp_path: Path) -> None:
             again(run)  # type: ignore[operator]
     mv.load(run, env_kwargs=secret)
     assert mv.resume(run, env_steps=200, env_kwargs=secret).summary["env_steps"] == 200
+
+
+def test_a_signal_during_the_last_evaluation_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is saved and the signal goes on its way; resumed, it only looks how good it has become."""
+
+    def interrupted(*_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(trainer_module, "evaluate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "run")
+    assert not json.loads((tmp_path / "run" / "summary.json").read_text())["finished"]
+    monkeypatch.undo()
+    summary = mv.resume(tmp_path / "run").summary
+    assert summary["finished"] and summary["env_steps"] == 500 and summary["evaluation"]["episodes"] == 1
+
+
+def test_hooks_can_save_and_evaluate(tmp_path: Path) -> None:
+    class Often(Notes):
+        def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
+            if trainer.clock.updates in (1, 3):
+                trainer.save()
+                trainer.evaluate()
+
+    often = Often()
+    run = trained(tmp_path / "run", (often,), env_steps=400)
+    assert [at for what, at in often.told if what == "evaluation"] == [100, 300, 400]
+    names = {path.name for path in (run.path / "checkpoints").iterdir()}
+    assert {"step-000000000100", "step-000000000300", "step-000000000400"} <= names
+
+
+def test_an_env_that_never_ends_an_episode_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Endless(gym.Wrapper):  # type: ignore[type-arg]
+        def step(self, action: Any) -> Any:
+            return self.observation_space.sample(), 1.0, False, False, {}
+
+    monkeypatch.setattr(evaluation_module, "MOST_STEPS", 50)
+    run = mv.train(lambda: Endless(gym.make("CartPole-v1")), run_dir=tmp_path / "run", **{**SMALL, "env_steps": 100})
+    assert run.summary["evaluation"]["mean_length"] == 50 and "never end one" in caplog.text

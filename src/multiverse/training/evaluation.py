@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,11 @@ from multiverse.contracts.seeds import evaluation_seed
 from multiverse.experience.features import Features
 from multiverse.experience.window import dtype_of, leaf_of
 from multiverse.vector_env import VectorEnv
+
+log = logging.getLogger("multiverse")
+
+MOST_STEPS = 50_000
+"""Of one episode: about twice what the longest of the usual benchmarks has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +59,13 @@ def evaluate(
 ) -> Evaluation | None:
     """Episodes on a single env, the same ones for the same seed whatever the training looked like.
 
-    None if it was asked to stop on the way.
+    None if it was asked to stop on the way. An episode of an env that never ends one is cut after `MOST_STEPS`.
     """
     returns, lengths = [], []
     nobody, somebody = np.zeros(1, np.bool_), np.ones(1, np.bool_)
     for k in range(episodes):
         observations, _ = env.reset(seed=[evaluation_seed(seed, k)])
-        begun, over = somebody, False
+        begun, over, steps = somebody, False, 0
         while not over:
             if should_stop():
                 return None
@@ -69,7 +75,10 @@ def evaluate(
             }
             action = policy.act(seen, None, begun, features.open_actions(seen))
             observations, _, terminated, truncated, _ = env.step(policy.for_env(action))
-            begun, over = nobody, bool(terminated[0] or truncated[0])
+            steps += 1
+            begun, over = nobody, bool(terminated[0] or truncated[0]) or steps >= MOST_STEPS
+        if steps >= MOST_STEPS:
+            log.warning("an episode was cut after %d steps of an evaluation: does this env never end one?", MOST_STEPS)
         returns.append(float(env.episode_returns[0]))
         lengths.append(int(env.episode_lengths[0]))
     return Evaluation(tuple(returns), tuple(lengths))

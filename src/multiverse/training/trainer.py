@@ -108,9 +108,10 @@ class Trainer:
     def _evaluate_now_and_then(self) -> None:
         every = self.config.steps_between_evaluations
         if every and self.clock.env_steps // every > self._evaluated_at // every:
-            self._evaluate()
+            self.evaluate()
 
-    def _evaluate(self) -> None:
+    def evaluate(self) -> None:
+        """Try the policy out, now; from a hook in `on_update`."""
         config, agent = self.config, self.agent
         found = evaluate(
             self.session.evaluation_env,
@@ -136,6 +137,10 @@ class Trainer:
         if time.monotonic() - self._saved_at >= self.config.checkpoint_every_s:
             self._save()
 
+    def save(self) -> None:
+        """A checkpoint, now; from a hook in `on_update`."""
+        self._save()
+
     def _save(self, best: bool = False, final: bool = False) -> None:
         manifest = {"config": as_plain(self.config), "clock": self.clock.state()}
         self._checkpoints.save(self.state(), manifest, self.clock.env_steps, best=best, final=final)
@@ -143,9 +148,9 @@ class Trainer:
 
     # -- the end -------------------------------------------------------------------------------------------------
     def _end(self) -> dict[str, Any]:
-        interrupted = self._interrupted()
-        if not interrupted and (self.evaluation is None or self._evaluated_at != self.clock.env_steps):
-            self._evaluate()
+        if not self._interrupted() and (self.evaluation is None or self._evaluated_at != self.clock.env_steps):
+            self.evaluate()
+        interrupted = self._interrupted()  # perhaps only now: an evaluation takes its time
         self._save(final=True)
         summary = self.summary(finished=not interrupted)
         self.directory.write_summary(summary)
