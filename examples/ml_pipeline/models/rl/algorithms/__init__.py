@@ -1,0 +1,1 @@
+"""`ppo_trainer`: the document's trainer."""

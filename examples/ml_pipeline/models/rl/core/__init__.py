@@ -1,0 +1,1 @@
+"""`vec_env`: the document's vector env."""
