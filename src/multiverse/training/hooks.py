@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 class Hook:
     """Override what you need. `trainer.clock` tells how far the run is, `trainer.stop(why)` ends it after this window,
-    `trainer.agent.change(learning_rate=…)` changes a setting from here on; `trainer.save()` and `trainer.evaluate()`, in
-    `on_update`, do so at once."""
+    `trainer.agent.change(learning_rate=…)` changes a setting from here on; `trainer.save()` and `trainer.evaluate()`,
+    in `on_update`, do so at once."""
 
     def on_window(self, trainer: Trainer, collected: Collected) -> None:
         """A window is full and has not been learned from yet."""
