@@ -37,7 +37,7 @@ def test_a_list_of_another_length_is_refused(seed: list[int]) -> None:
 
 
 def test_an_episodes_seed_never_changes() -> None:
-    assert episode_seed(1, 0, 0) == int(np.random.SeedSequence((1, 0, 0)).generate_state(1, np.uint32)[0])
+    assert episode_seed(1, 0, 0) == int(np.random.SeedSequence((1, 0, 0)).generate_state(1, np.uint32)[0]) >> 1
     assert [episode_seed(7, 3, e) for e in range(3)] == [episode_seed(7, 3, e) for e in range(3)]
 
 

@@ -97,7 +97,7 @@ def assert_only_interrupted(stderr: str, tracebacks: int) -> None:
 
 COMMANDS = {
     "bench": ["bench", "CartPole-v1", "--seconds", "60"],
-    "demo": ["demo", "--seconds", "60"],
+    "demo": ["demo", "--no-train", "--seconds", "60"],
 }
 
 

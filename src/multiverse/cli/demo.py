@@ -43,6 +43,8 @@ This machine: multiverse doctor --self-test"""
 class Demo:
     """Options of `multiverse demo`."""
 
+    train: bool = True
+    """--no-train shows the speed only."""
     seed: int = 0
     """Of the training."""
     seconds: float = 0.5
@@ -54,7 +56,7 @@ class Demo:
 def run(arguments: Sequence[str]) -> int:
     options = parse(Demo, "demo", DESCRIPTION, arguments)
     refuse_nothing(rounds=options.rounds, seconds=options.seconds)
-    learned = _train(options.seed)
+    learned = _train(options.seed) if options.train else True
     _compare(options)
     return int(not learned)
 

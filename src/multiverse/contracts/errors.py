@@ -105,7 +105,7 @@ class BadValue(MultiverseError, ValueError):
     """
 
 
-class TrainingDiverged(MultiverseError, ArithmeticError):
+class TrainingDiverged(MultiverseError, RuntimeError):
     """Losses or gradients stayed not finite; the weights are those of the last good step."""
 
 
