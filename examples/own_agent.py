@@ -67,6 +67,9 @@ class Reinforce:
         known = {"weights": self._weights, "bias": self._bias}
         return {**known, "learning_rate": self.learning_rate, "updates": self._updates}
 
+    def begin_with(self, state: Mapping[str, Any]) -> None:
+        self._weights, self._bias = np.array(state["weights"]), np.array(state["bias"])
+
     def load(self, state: Mapping[str, Any]) -> None:
         self._weights, self._bias = np.array(state["weights"]), np.array(state["bias"])
         self.learning_rate, self._updates = state["learning_rate"], state["updates"]

@@ -1,0 +1,145 @@
+"""Does a team learn in the grid world? PPO over our SubprocVecEnv, beside a team that acts at random.
+
+    python benchmarks/grid_world_learning.py                              every row, three seeds: most of an hour
+    python benchmarks/grid_world_learning.py --rows reach-small --seeds 0 --env-steps 50000
+
+Trains as examples/grid_world/custom_env_main.py does, and evaluates on seeds that no training used, the same for both
+teams. Intervals are Wilson's, 95 %, one for each training seed. The bar for `reach`: three times the random team's
+success, with every seed's interval above the random team's. A bar that is missed is shown as missed. `search` and
+`watch` have no bar: they are there to be seen. Nothing is left out: a row has all its seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import math
+import os
+import platform
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.stepping import _progress
+from examples.grid_world.custom_env_main import config as script_config
+from examples.grid_world.custom_env_main import make_vec_env
+from examples.grid_world.evaluation import Evaluation, evaluate, random_team
+from examples.grid_world.learner import Learner
+from examples.grid_world.worlds import make_env
+from multiverse.envs.grid_world import PRESETS
+
+ROWS = ("reach-small", "reach-medium", "reach-large", "search-small", "watch-small", "watch-medium", "watch-large")
+BAR = 3.0
+Z_95 = 1.96
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """One training: the team it made, beside a random one."""
+
+    row: str
+    seed: int
+    env_steps: int
+    seconds: float
+    trained: Evaluation  # actions drawn as in training
+    chance: Evaluation
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "trained_interval": interval(self.trained), "chance_interval": interval(self.chance)}
+
+
+def interval(found: Evaluation) -> tuple[float, float]:
+    """Wilson's for the success rate: (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n)."""
+    n, p, zz = found.episodes, found.success_rate, Z_95**2
+    middle, half = p + zz / (2 * n), Z_95 * math.sqrt(p * (1 - p) / n + zz / (4 * n * n))
+    return (middle - half) / (1 + zz / n), (middle + half) / (1 + zz / n)
+
+
+def measure(row: str, seed: int, env_steps: int, episodes: int, num_envs: int) -> Trained:
+    task, preset = row.split("-")
+    config = {**script_config, "preset": preset, "task": task, "seed": seed, "num_envs": num_envs}
+    config["total_timesteps"] = env_steps
+    env = make_vec_env(config)
+    try:
+        learner = Learner(env, config, functools.partial(_tell, f"{row}, seed {seed}"))
+        summary = learner.learn()
+    finally:
+        env.close()
+    if summary["status"] == "interrupted":
+        raise KeyboardInterrupt
+    build = functools.partial(make_env, preset, task)
+    _progress(f"{row}, seed {seed}: evaluating")
+    trained = evaluate(learner.act, build, episodes)
+    chance = evaluate(random_team(build().action_space.nvec, seed), build, episodes)
+    return Trained(row, seed, summary["env_steps"], summary["seconds"], trained, chance)
+
+
+def _tell(what: str, figures: dict[str, float], step: int) -> None:
+    if sys.stderr.isatty() or step % 51_200 == 0:
+        _progress(f"{what}: {step:,} env steps, success {figures.get('rollout/success_rate', 0):.2f}")
+
+
+# -- what came out -----------------------------------------------------------------------------------------------
+def line(found: Trained) -> str:
+    (low, high), (low_chance, high_chance) = interval(found.trained), interval(found.chance)
+    trained, chance = found.trained, found.chance
+    return (
+        f"{found.row:13s} seed {found.seed}  trained {trained.success_rate:.3f} [{low:.3f}, {high:.3f}]  "
+        f"random {chance.success_rate:.3f} [{low_chance:.3f}, {high_chance:.3f}]  "
+        f"return {trained.mean_return:7.2f}, random {chance.mean_return:7.2f}  "
+        f"length {trained.mean_length:5.1f}  {found.env_steps:,} env steps in {found.seconds:.0f} s"
+    )
+
+
+def verdict(row: str, found: list[Trained]) -> str:
+    """All seeds of a row together, and the bar where there is one."""
+    trained = sum(f.trained.successes for f in found) / sum(f.trained.episodes for f in found)
+    chance = sum(f.chance.successes for f in found) / sum(f.chance.episodes for f in found)
+    times = trained / chance if chance else math.inf
+    told = f"{row:13s} {len(found)} seeds  trained {trained:.3f}  random {chance:.3f}  {times:.2f}×"
+    if not row.startswith("reach"):
+        return f"{told}   (no bar)"
+    apart = min(interval(f.trained)[0] for f in found) > max(interval(f.chance)[1] for f in found)
+    return f"{told}   {BAR:.0f}×, intervals apart: {'met' if times >= BAR and apart else 'MISSED'}"
+
+
+def save(path: Path, arguments: argparse.Namespace, found: list[Trained]) -> None:
+    about = {
+        "command": "python " + " ".join([os.path.relpath(sys.argv[0]), *sys.argv[1:]]),
+        "python": platform.python_version(),
+        "num_envs": arguments.num_envs,
+        "presets": {name: dict(preset) for name, preset in PRESETS.items()},
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"about": about, "trainings": [each.as_json() for each in found]}, indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", nargs="+", default=ROWS, choices=ROWS)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--env-steps", type=int, default=250_000)
+    parser.add_argument("--episodes", type=int, default=500, help="of each evaluation")
+    parser.add_argument("--num-envs", type=int, default=8)
+    parser.add_argument("--json", type=Path, help="where to write every training, after each of them")
+    arguments = parser.parse_args()
+    found: list[Trained] = []
+    for row in arguments.rows:
+        for seed in arguments.seeds:
+            found.append(measure(row, seed, arguments.env_steps, arguments.episodes, arguments.num_envs))
+            _progress("")
+            print(line(found[-1]), flush=True)
+            if arguments.json:
+                save(arguments.json, arguments, found)
+        print(verdict(row, [each for each in found if each.row == row]) + "\n", flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,211 @@
+"""Every line that a document tells its reader to type, its budget cut down, and what must come out."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("stable_baselines3")
+pytest.importorskip("mpe2")
+
+from examples.grid_world import custom_env_main, simple_push_v3_train
+from examples.grid_world.settings import configured
+from examples.grid_world.worlds import make_env
+from tests.examples.programs import MAIN, PROCESS_STARTS, PUSH, ROOT, SMALL, metrics_of, only_run, read_json, run
+
+SCRIPTS = {"custom_env_main.py": custom_env_main, "simple_push_v3_train.py": simple_push_v3_train}
+
+# -- what it lets a reader import --------------------------------------------------------------------------------------
+IMPORTS = [
+    ("examples.grid_world", "GridWorldEnvMultiAgent"),
+    ("examples.grid_world", "FlattenMultiAgentWrapper"),
+    ("examples.grid_world", "SubprocVecEnv"),
+    ("examples.grid_world", "DummyVecEnv"),
+    ("examples.grid_world", "AsyncPettingZooVecEnv"),
+    ("multiverse.interop.stable_baselines3", "SubprocVecEnv"),
+    ("multiverse.interop.stable_baselines3", "DummyVecEnv"),
+    ("multiverse.interop.agilerl", "AsyncPettingZooVecEnv"),
+]
+
+
+@pytest.mark.parametrize(("module", "name"), IMPORTS)
+def test_the_documents_names_can_be_imported(module: str, name: str) -> None:
+    assert getattr(importlib.import_module(module), name).__name__ == name
+
+
+def test_what_is_not_there_is_told_as_usual() -> None:
+    with pytest.raises(ImportError, match="NoSuchEnv"):
+        exec("from examples.grid_world import NoSuchEnv")
+
+
+@pytest.mark.parametrize("name", ["SubprocVecEnv", "DummyVecEnv"])
+def test_the_documents_line_makes_a_vector_env(name: str) -> None:
+    import examples.grid_world as documented
+
+    num_envs, vec_env = 3, getattr(documented, name)
+    env = vec_env([make_env for _ in range(num_envs)])
+    try:
+        assert env.reset().shape == (num_envs, *env.observation_space.shape)
+        _, rewards, dones, infos = env.step([env.action_space.sample() for _ in range(num_envs)])
+        assert (len(rewards), len(dones), len(infos)) == (num_envs,) * 3
+    finally:
+        env.close()
+
+
+def test_the_documents_line_makes_a_multi_agent_vector_env() -> None:
+    from examples.grid_world import AsyncPettingZooVecEnv
+
+    env = AsyncPettingZooVecEnv([simple_push_v3_train.make_env for _ in range(2)])
+    try:
+        observations, _ = env.reset(seed=0)
+        assert {agent: rows.shape for agent, rows in observations.items()} == {
+            "adversary_0": (2, 8),
+            "agent_0": (2, 19),
+        }
+    finally:
+        env.close()
+
+
+def test_flattening_lets_every_agent_act() -> None:
+    """In the document's own wrapper only the first one did."""
+    from examples.grid_world import FlattenMultiAgentWrapper, GridWorldEnvMultiAgent
+
+    env = FlattenMultiAgentWrapper(GridWorldEnvMultiAgent(size=10))
+    before, _ = env.reset(seed=3)
+    places = {agent: seen["agent"] for agent, seen in env.unwrapped.unflatten_observation(before).items()}
+    for direction in range(4):  # one of them is free
+        after = env.step([direction, direction])[0]
+        now = env.unwrapped.unflatten_observation(after)
+        moved = {agent for agent, place in places.items() if (now[agent]["agent"] != place).any()}
+        if moved == {"ground_0", "observer_0"}:
+            return
+    raise AssertionError("the agents have not both moved")
+
+
+# -- config and flags --------------------------------------------------------------------------------------------------
+def test_the_documents_config() -> None:
+    assert custom_env_main.config["num_envs"] == simple_push_v3_train.config["num_envs"] == 8
+    assert custom_env_main.config["total_timesteps"] == 250_000
+
+
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
+def test_every_key_has_its_flag(script: object) -> None:
+    others = {"num_envs": 3, "total_timesteps": 9, "seed": 4, "preset": "large", "task": "watch", "vec_env": "dummy"}
+    others |= {"workers": 2, "run_dir": "elsewhere", "tracker": "local", "video": False, "eval_episodes": 7}
+    wanted = {key: others[key] for key in script.config}
+    flags = [
+        part
+        for key, value in wanted.items()
+        for part in ([f"--no-{key}"] if value is False else [f"--{key.replace('_', '-')}", str(value)])
+    ]
+    assert configured(script.config, "", flags) == wanted
+    assert configured(script.config, "", []) == script.config
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--num-envs", "0"], "num_envs=0: expected at least 1"),
+        (["--num-envs", "eight"], "invalid int value: 'eight'"),
+        (["--total-timesteps", "-5"], "total_timesteps=-5: expected at least 1"),
+        (["--preset", "huge"], "preset='huge': expected one of small, medium, large"),
+        (["--vec-env", "threads"], "vec_env='threads': expected one of subproc, dummy"),
+        (["--workers", "0"], "workers=0: expected at least 1"),
+        (["--seed", "1000000"], "seed=1000000: expected at most 500000"),  # evaluations have those
+    ],
+)
+def test_a_bad_argument_is_named(flags: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        custom_env_main.main(flags)
+    assert end.value.code == 2 and told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        ({"n_envs": 8}, "config['n_envs']: there is no such key"),
+        ({"num_envs": 2.5}, "num_envs=2.5: expected int"),
+        ({"video": "yes"}, "video='yes': expected bool"),
+    ],
+)
+def test_a_bad_edit_of_the_config_is_named(
+    edit: dict[str, object], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        configured({**custom_env_main.config, **edit}, "", [])
+    assert told in capsys.readouterr().err
+
+
+def test_a_run_folder_that_cannot_be_made_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "taken").write_text("")
+    assert custom_env_main.main([*SMALL, "--run-dir", str(tmp_path / "taken")]) == 1
+    assert f"custom_env_main.py: [Errno 20] Not a directory: '{tmp_path}/taken/run-" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("page", ["examples/README.md", "examples/grid_world/README.md"])
+def test_the_commands_on_our_pages_are_understood(page: str) -> None:
+    commands = re.findall(r"^python examples/grid_world/(\S+\.py)([^#\n]*)", (ROOT / page).read_text(), re.MULTILINE)
+    assert {script for script, _ in commands} == set(SCRIPTS)
+    for script, flags in commands:
+        configured(SCRIPTS[script].config, "", shlex.split(flags))
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+MAIN_LINES = [
+    r"Run: \S+ \(local folder\)",
+    r"Envs: {num_envs} in {vec_env}, {workers} worker processes",
+    r"env steps \d+ of 288 \| env steps/s [\d,.e+]+ \| return \S+ \| success \S+",
+    r"Trained: \d+ env steps in \S+ s, \S+ env steps/s",
+    r"Success on 3 unseen seeds: trained team \d\.\d\d, random team \d\.\d\d",
+    r"Run finished: \S+",
+]
+
+
+@pytest.mark.parametrize(
+    ("flags", "num_envs", "vec_env", "workers"),
+    [
+        (["--num-envs", "1"], 1, "DummyVecEnv", 0),
+        (["--num-envs", "3", "--workers", "2"], 3, "SubprocVecEnv", 2),
+        (["--num-envs", "3", "--vec-env", "dummy", "--preset", "medium"], 3, "DummyVecEnv", 0),
+    ],
+)
+def test_training_runs_to_its_end(
+    flags: list[str], num_envs: int, vec_env: str, workers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert custom_env_main.main([*SMALL, *flags, "--run-dir", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    for line in MAIN_LINES:
+        expected = line.format(num_envs=num_envs, vec_env=vec_env, workers=workers) if "Envs" in line else line
+        assert re.search(f"^{expected}$", printed, re.MULTILINE), (expected, printed)
+    folder = only_run(tmp_path)
+    assert read_json(folder / "config.json")["num_envs"] == num_envs
+    assert metrics_of(folder)[-1]["step"] == read_json(folder / "summary.json")["env_steps"] == 288
+    assert (folder / "model.zip").stat().st_size > 0
+
+
+@pytest.mark.parametrize(("num_envs", "starts"), [(1, "0"), (3, "[1-9]")])
+def test_one_env_starts_no_process(num_envs: int, starts: str, tmp_path: Path) -> None:
+    program = tmp_path / "watched.py"
+    program.write_text(PROCESS_STARTS)
+    done = run(program, MAIN, *SMALL, "--num-envs", str(num_envs), "--run-dir", tmp_path / "runs", "--no-video")
+    assert re.search(f"^process starts: {starts}", done.stdout, re.MULTILINE), (done.stdout, done.stderr)
+
+
+def test_simple_push_is_really_simple_push(capsys: pytest.CaptureFixture[str]) -> None:
+    assert simple_push_v3_train.main(["--num-envs", "2", "--total-timesteps", "120"]) == 0
+    printed = capsys.readouterr().out
+    assert "Envs: 2 × simple_push_v3 in AsyncPettingZooVecEnv, agents adversary_0, agent_0" in printed
+    assert "Learner: none yet, actions are random" in printed
+    assert re.search(
+        r"env steps 120 of 120 \| env steps/s \S+ \| returns adversary_0 \S+, agent_0 \S+ \(4 episodes\)", printed
+    )
+    assert "Collected: 120 env steps" in printed
+
+
+def test_simple_push_from_the_command_line() -> None:
+    done = run(PUSH, "--num-envs", "2", "--total-timesteps", "20")
+    assert (done.returncode, done.stderr) == (0, "") and "Collected: 20 env steps" in done.stdout

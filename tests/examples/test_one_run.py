@@ -1,0 +1,189 @@
+"""One training is one run: with many workers, without a guard, after Ctrl-C; and only env 0 makes videos."""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytest.importorskip("stable_baselines3")
+
+from examples.grid_world import custom_env_main, tracking
+from examples.grid_world.video import EpisodeVideos, is_recorded
+from tests.examples.programs import MAIN, ROOT, SMALL, metrics_of, only_run, read_json, run
+from tests.processes import still_alive
+
+GUARD = """if __name__ == "__main__":
+    sys.exit(main())"""
+
+STAND_IN = '''
+"""Notes every run that anybody begins, in any process."""
+import json, os
+
+def note(*words):
+    with open(os.environ["NOTED"], "a") as file:
+        file.write(json.dumps(words) + "\\n")
+
+note("imported")
+
+def Settings(**settings):
+    return settings
+
+class Run:
+    offline = True
+    summary = {}
+
+    def log(self, metrics, step):
+        note("log", sorted(metrics), step)
+
+    def save(self, path, base_path, policy):
+        note("save", os.path.relpath(path, base_path))
+
+    def finish(self, exit_code):
+        note("finish", exit_code)
+
+def init(**arguments):
+    note("init", arguments["mode"], arguments["config"]["num_envs"])
+    return Run()
+'''
+
+
+def without_guard(tmp_path: Path) -> Path:
+    """The script as somebody writes it who has not read about guards: workers that imported it would train too."""
+    text = MAIN.read_text()
+    assert text.count(GUARD) == 1 and "parents[2])" in text
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        text.replace(GUARD, "sys.exit(main())").replace("Path(__file__).resolve().parents[2]", repr(str(ROOT)))
+    )
+    return script
+
+
+def test_without_a_guard_three_workers_make_one_run(tmp_path: Path) -> None:
+    """A WandB stand-in notes what is begun, logged and ended, whoever does it."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "wandb.py").write_text(STAND_IN)
+    noted = tmp_path / "noted"
+    done = run(
+        *[without_guard(tmp_path), *SMALL, "--num-envs", "3", "--workers", "3", "--run-dir", tmp_path / "runs"],
+        *["--tracker", "wandb"],
+        NOTED=str(noted),
+        PYTHONPATH=str(tmp_path / "lib"),
+        WANDB_MODE="",
+        WANDB_API_KEY="",
+        HOME=str(tmp_path),
+    )
+    assert done.returncode == 0, done.stderr
+    notes = noted.read_text().splitlines()
+    assert notes[:2] == ['["imported"]', '["init", "offline", 3]']
+    assert notes[-1] == '["finish", 0]' and '["save", "videos/*.gif"]' in notes
+    assert sum("init" in note for note in notes) == 1 and sum("imported" in note for note in notes) == 1
+    folder = only_run(tmp_path / "runs")
+    assert sum('"log"' in note for note in notes) == len(metrics_of(folder)) >= 1
+
+
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="WandB is not installed")
+def test_a_real_offline_run_of_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    flags = [*SMALL, "--tracker", "auto", "--num-envs", "3", "--run-dir", str(tmp_path / "runs")]
+    assert custom_env_main.main(flags) == 0
+    (found,) = (only_run(tmp_path / "runs") / "wandb").glob("offline-run-*")
+    assert (found / "files" / "videos" / "env-0-episode-000000.gif").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("environment", "answers", "mode"),
+    [
+        ({}, True, "offline"),
+        ({"WANDB_API_KEY": "key"}, False, "offline"),
+        ({"WANDB_API_KEY": "key"}, True, "online"),
+    ],
+)
+def test_wandb_is_online_only_where_it_asks_nothing(
+    environment: dict[str, str], answers: bool, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("WANDB_API_KEY", "WANDB_BASE_URL", "NETRC"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"HOME": str(tmp_path), **environment}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(tracking, "_answers", lambda host, port: answers)
+    assert tracking.wandb_mode() == mode
+
+
+def test_two_runs_at_once_have_folders_of_their_own(tmp_path: Path) -> None:
+    runs = [tracking.start_run(tmp_path, {}, "local") for _ in range(3)]
+    for each in runs:
+        each.finish({"status": "finished"})
+    assert len({each.folder for each in runs}) == len(list(tmp_path.iterdir())) == 3
+
+
+# -- videos --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("vec_env", ["subproc", "dummy"])
+def test_only_the_first_env_records(vec_env: str, tmp_path: Path) -> None:
+    config: dict[str, Any] = {**custom_env_main.config, "num_envs": 3, "vec_env": vec_env}
+    env = custom_env_main.make_vec_env(config, tmp_path)
+    try:
+        assert env.env_is_wrapped(EpisodeVideos) == [True, False, False]
+    finally:
+        env.close()
+
+
+def test_a_video_shows_an_episode_from_its_first_to_its_last_frame(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    assert custom_env_main.main([*SMALL, "--num-envs", "1", "--run-dir", str(tmp_path)]) == 0
+    videos = sorted((only_run(tmp_path) / "videos").iterdir())
+    assert [video.name for video in videos[:2]] == ["env-0-episode-000000.gif", "env-0-episode-000001.gif"]
+    with image.open(videos[0]) as video:
+        assert video.is_animated and video.size == (300, 300)
+        durations = []
+        for frame in range(video.n_frames):
+            video.seek(frame)
+            durations.append(video.info["duration"])
+    assert durations[-1] >= 1000 and set(durations[:-1]) <= set(range(100, 2600, 100))
+
+
+def test_no_video_makes_none(tmp_path: Path) -> None:
+    assert custom_env_main.main([*SMALL, "--num-envs", "1", "--no-video", "--run-dir", str(tmp_path)]) == 0
+    assert sorted(path.name for path in only_run(tmp_path).iterdir()) == [
+        *["config.json", "metrics.jsonl", "model.zip", "summary.json"]
+    ]
+
+
+def test_the_recorded_episodes() -> None:
+    assert [episode for episode in range(3001) if is_recorded(episode)] == [
+        *[k**3 for k in range(10)],
+        *[1000, 2000, 3000],
+    ]
+
+
+# -- Ctrl-C --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("script", ["custom_env_main.py", "simple_push_v3_train.py"])
+def test_ctrl_c_ends_it_cleanly_and_leaves_nothing_running(script: str, tmp_path: Path) -> None:
+    is_main = script == MAIN.name
+    flags = ["--tracker", "local", "--run-dir", str(tmp_path / "runs")] if is_main else []
+    command = [sys.executable, str(MAIN.parent / script), "--num-envs", "3", "--total-timesteps", "100000000", *flags]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        awaited = "env steps " if is_main else "Learner: "
+        for line in program.stdout:
+            if line.startswith(awaited):
+                break
+        children = [child.pid for child in psutil.Process(program.pid).children(recursive=True)]
+        program.send_signal(signal.SIGINT)
+        printed, errors = program.communicate(timeout=60)
+    assert (program.returncode, errors) == (130, "") and children
+    assert still_alive([program.pid, *children]) == []
+    if is_main:
+        folder = only_run(tmp_path / "runs")
+        assert read_json(folder / "summary.json")["status"] == "interrupted"
+        assert (folder / "model.zip").exists() and f"Run interrupted: {folder}" in printed
+    else:
+        assert "Interrupted" in printed
