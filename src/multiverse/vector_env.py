@@ -19,6 +19,7 @@ from multiverse.contracts.policy import Leaves
 from multiverse.contracts.step_batch import StepBatch
 from multiverse.contracts.views import Array
 from multiverse.env_batch import Copy, EnvBatch
+from multiverse.executors.env_range import EnvRange
 from multiverse.executors.executor import Executor
 from multiverse.memory.space_rows import ActionWriter, BatchReader
 
@@ -81,6 +82,10 @@ class VectorEnv(EnvBatch, gymnasium.vector.VectorEnv[Any, Any, Any]):
     def observations(self) -> Any:
         """What every env shows now: the rows that steps and resets have returned last, as one batch."""
         return self._batch_reader.all_rows(self.copy)
+
+    def can_be_saved(self) -> bool:
+        """Whether every env, as it is used here (its outermost wrapper), has `save_state` and `restore_state`."""
+        return all(self._executor.run(_can_be_saved, dict.fromkeys(self._executor.hosts, ())).values())
 
     def put_back(self, states: Sequence[Any], observations: Leaves, returns: Array, lengths: Array) -> None:
         """Envs that can be saved (`save_state()`) are as they were then: each is given its state, by
@@ -151,3 +156,9 @@ class VectorEnv(EnvBatch, gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _ended(self, ids: Array) -> Array:
         ended: Array = self._terminated[ids] | self._truncated[ids]
         return ended
+
+
+def _can_be_saved(envs: EnvRange) -> bool:
+    """Runs where the envs are. What only an env inside a wrapper has would forget the wrapper's own state."""
+    kinds = [env.classes()[0] for env in envs.envs]
+    return all(callable(getattr(kind, name, None)) for kind in kinds for name in ("save_state", "restore_state"))

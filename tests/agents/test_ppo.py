@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +35,7 @@ ACTIONS: dict[str, spaces.Space[Any]] = {
     "one of": spaces.Discrete(3),
     "one of, from 1": spaces.Discrete(3, start=1),
     "several": spaces.MultiDiscrete([2, 3]),
+    "a table of them, from 1": spaces.MultiDiscrete([[2, 3], [4, 2]], start=[[1, 1], [0, 2]]),
     "numbers": spaces.Box(-2, 2, (2,), np.float32),
     "a matrix": spaces.Box(-1, 1, (2, 1), np.float32),
 }
@@ -242,7 +244,18 @@ def test_spaces_it_cannot_learn_in_are_refused(observations: Any, actions: Any, 
         made(observations, actions)
 
 
-@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"gamma": 1.5}, {"learning_rate": 0.0}, {"batch_size": -1}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epochs": 0},
+        {"gamma": 1.5},
+        {"learning_rate": 0.0},
+        {"batch_size": -1},
+        {"target_kl": -1.0},
+        {"hidden_sizes": (0,)},
+        {"value_coef": -1.0},
+    ],
+)
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(mv.InvalidRequest, match=next(iter(wrong))):
         replace(SMALL, **wrong)
@@ -252,3 +265,11 @@ def test_what_makes_up_the_networks_cannot_change_on_the_way() -> None:
     agent = made(VECTOR, spaces.Discrete(3))
     with pytest.raises(mv.InvalidRequest, match="hidden_sizes"):
         agent.change(hidden_sizes=(4,))
+
+
+def test_agents_built_in_threads_begin_as_alone() -> None:
+    """torch's generator belongs to the whole process."""
+    alone = made(VECTOR, spaces.Discrete(3)).state()["optimizer"]["parameters"]
+    with ThreadPoolExecutor(4) as pool:
+        agents = list(pool.map(lambda _: made(VECTOR, spaces.Discrete(3)), range(8)))
+    assert all((agent.state()["optimizer"]["parameters"] == alone).all() for agent in agents)

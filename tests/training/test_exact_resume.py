@@ -164,6 +164,34 @@ def test_an_env_that_cannot_be_replayed_is_named_and_its_episode_ends(
     assert os.path.exists(run.path / "summary.json")
 
 
+class Dials(gym.Env):  # type: ignore[type-arg]
+    """Episodes longer than a window, and actions that are arrays, counted from 1."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(-99, 99, (2,), np.float32)
+        self.action_space = spaces.MultiDiscrete([[3], [4]], start=[[1], [1]])
+        self._place = np.zeros(2, np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._place, self._steps = self.np_random.normal(size=2).astype(np.float32), 0
+        return self._place, {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        self._place = self._place + np.float32(0.1) * (action.reshape(-1) - 2).astype(np.float32)
+        self._steps += 1
+        return self._place, -float(np.abs(self._place).sum()), self._steps >= 70, False, {}
+
+
+@pytest.mark.fault("D5")
+def test_actions_that_are_arrays_are_kept_as_they_were(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    whole = mv.train(Dials, run_dir=tmp_path / "whole", **{**SMALL, "env_steps": 1_000})
+    half = mv.train(Dials, run_dir=tmp_path / "half", **{**SMALL, "env_steps": 500})
+    mv.resume(half, env=Dials, env_steps=1_000)
+    assert "could not be brought back" not in caplog.text and digest(half.path) == digest(whole.path)
+
+
 class Saveable(gym.Env):  # type: ignore[type-arg]
     """A walk that no seed can bring back, and that can be saved: as bytes, or as a dict."""
 
@@ -192,6 +220,23 @@ class Saveable(gym.Env):  # type: ignore[type-arg]
         state = json.loads(state) if self._as_bytes else state
         self._generator.bit_generator.state = state["generator"]
         self._place, self._steps = state["place"], state["steps"]
+
+
+def test_what_only_an_env_inside_a_wrapper_can_save_is_played_again() -> None:
+    """A time limit has a count of its own, which the env inside knows nothing of."""
+    with mv.make_vec(lambda: Saveable(True), 2, "serial") as envs:
+        assert envs.can_be_saved()
+    with mv.make_vec(lambda: gym.wrappers.TimeLimit(Saveable(True), 9), 2, "serial") as envs:
+        assert not envs.can_be_saved()
+
+
+def test_a_state_that_no_file_can_hold_is_told_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Strange(Saveable):
+        def save_state(self) -> Any:
+            return {"self": self}
+
+    run = mv.train(lambda: Strange(True), run_dir=tmp_path / "run", **{**SMALL, "env_steps": 100})
+    assert "save_state() of the env is not used" in caplog.text and run.summary["finished"]
 
 
 @pytest.mark.fault("D5")

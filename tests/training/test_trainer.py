@@ -298,3 +298,102 @@ def test_an_env_that_never_ends_an_episode_is_cut(
     monkeypatch.setattr(evaluation_module, "MOST_STEPS", 50)
     run = mv.train(lambda: Endless(gym.make("CartPole-v1")), run_dir=tmp_path / "run", **{**SMALL, "env_steps": 100})
     assert run.summary["evaluation"]["mean_length"] == 50 and "never end one" in caplog.text
+
+
+class Treacherous(gym.Wrapper):  # type: ignore[type-arg]
+    """Fails on the seeds of evaluations only, in its third step."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(gym.make("CartPole-v1"))
+        self.how, self.evaluated, self.steps = how, False, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.evaluated, self.steps = seed is not None and seed >= 2**31, 0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.evaluated and self.steps == 3:
+            if self.how == "raise":
+                raise ValueError("not with me")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
+@pytest.mark.parametrize(("how", "executor"), [("raise", "serial"), ("raise", "process"), ("die", "process")])
+def test_an_env_that_fails_in_an_evaluation_costs_the_evaluation_only(
+    how: str, executor: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {**SMALL, "env_steps": 200, "evaluate_every": 100, "executor": executor, "env_kwargs": {"how": how}}
+    run = mv.train(Treacherous, run_dir=tmp_path / "run", **settings)
+    assert run.summary["finished"] and run.summary["env_steps"] == 200 and run.summary["evaluation"] is None
+    assert "evaluation" in caplog.text
+
+
+def test_what_was_learned_before_an_error_is_kept(tmp_path: Path) -> None:
+    class Stumbles(mv.Hook):
+        def on_window(self, trainer: Trainer, collected: Collected) -> None:
+            if trainer.clock.updates == 3:
+                raise LookupError("a hook of mine")
+
+    with pytest.raises(LookupError):
+        trained(tmp_path / "run", (Stumbles(),))
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["finished"], summary["env_steps"], summary["error"]) == (False, 300, "LookupError: a hook of mine")
+    whole = trained(tmp_path / "whole")
+    mv.resume(tmp_path / "run")
+    assert digest(tmp_path / "run") == digest(whole.path)
+
+
+def test_bad_values_can_be_truncated_while_it_trains(tmp_path: Path) -> None:
+    class Nans(gym.ObservationWrapper):  # type: ignore[type-arg]
+        def observation(self, observation: Any) -> Any:
+            return observation if abs(observation[0]) < 0.06 else np.full_like(observation, np.nan)
+
+    run = mv.train(lambda: Nans(gym.make("CartPole-v1")), run_dir=tmp_path / "run",
+                   **{**SMALL, "env_steps": 400, "on_bad_value": "truncate"})  # fmt: skip
+    failures = run.summary["failures"]
+    assert run.summary["lost_steps"] == failures["bad_values"] > 0 and failures["steps_sent"] == 400
+
+
+def test_only_what_was_learned_is_taken_over(tmp_path: Path) -> None:
+    """From a run with other slots, statistics and settings."""
+    one = trained(tmp_path / "one")
+    other = trained(tmp_path / "other", init_from=one.path, num_envs=2, normalize_observations=False, env_steps=50)
+    assert other.summary["updates"] == 1
+
+
+def test_a_callable_env_must_be_given_again(tmp_path: Path) -> None:
+    run = mv.train(lambda: gym.make("CartPole-v1"), run_dir=tmp_path / "run", **{**SMALL, "env_steps": 100})
+    for again in (mv.load, mv.resume):
+        with pytest.raises(mv.InvalidRequest, match="pass it again, env="):
+            again(run)  # type: ignore[operator]
+
+
+def test_several_makers_of_envs(tmp_path: Path) -> None:
+    makers = [lambda: gym.make("CartPole-v1")] * 2
+    run = mv.train(makers, run_dir=tmp_path / "run", **{**SMALL, "num_envs": 2, "env_steps": 100})
+    assert run.summary["evaluation"]["episodes"] == 1
+
+
+@pytest.mark.parametrize("shape", [(8,), (2, 2), (4, 1), (3,), ()])
+def test_observations_of_another_shape_are_refused(shape: tuple[int, ...], tmp_path: Path) -> None:
+    policy = mv.load(trained(tmp_path / "run", env_steps=100))
+    with pytest.raises(mv.InvalidRequest, match="expected"):
+        policy.act(np.zeros(shape, np.float32))
+
+
+def test_a_directory_that_cannot_be_is_refused() -> None:
+    with pytest.raises(mv.InvalidRequest, match="cannot be the directory of a run"):
+        trained(Path("/proc/nothing/here"))
+
+
+@pytest.mark.fault("D2")
+def test_a_last_save_that_fails_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **named: Any) -> None:
+        if named.get("final"):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(trainer_module.Checkpoints, "save", full)
+    with pytest.raises(mv.MultiverseError, match="No space left on device.*multiverse resume"):
+        trained(tmp_path / "run", env_steps=100)

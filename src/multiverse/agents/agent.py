@@ -46,5 +46,8 @@ class Agent(Protocol):
     def state(self) -> dict[str, Any]:
         """Everything it takes to go on exactly from here: numbers, strings and numpy arrays."""
 
+    def begin_with(self, state: Mapping[str, Any]) -> None:
+        """Take over what another agent has learned, and nothing else of its state."""
+
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of an agent with the same config and spaces."""

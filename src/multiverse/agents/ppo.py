@@ -5,6 +5,7 @@ Sections, as in every agent: config, networks, acting, learning, saving.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -32,6 +33,7 @@ from multiverse.learning.returns import generalized_advantages, values_of_what_f
 Schedule = Literal["constant", "linear"]
 OBSERVATION_CLIP = 10.0
 BAD_IN_A_ROW = 5
+_ONE_AT_A_TIME = threading.Lock()  # torch's generator belongs to the process: agents built in threads would share it
 
 
 # -- config ------------------------------------------------------------------------------------------------------
@@ -78,8 +80,14 @@ class PPOConfig:
         for name in ("gamma", "gae_lambda"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise InvalidRequest(f"{name}={getattr(self, name)}: between 0 and 1")
-        if not self.learning_rate > 0.0 or not self.clip_range > 0.0 or not self.max_grad_norm > 0.0:
-            raise InvalidRequest("learning_rate, clip_range and max_grad_norm must be above 0")
+        for name in ("learning_rate", "clip_range", "max_grad_norm", "target_kl", "value_clip_range"):
+            if getattr(self, name) is not None and not getattr(self, name) > 0.0:
+                raise InvalidRequest(f"{name}={getattr(self, name)}: above 0")
+        for name in ("value_coef", "entropy_coef"):
+            if not getattr(self, name) >= 0.0:
+                raise InvalidRequest(f"{name}={getattr(self, name)}: 0 or more")
+        if any(size < 1 for size in self.hidden_sizes):
+            raise InvalidRequest(f"hidden_sizes={self.hidden_sizes}: each at least 1")
 
 
 class PPO:
@@ -110,7 +118,7 @@ class PPO:
         self._distribution = _distribution(self._action_space, config.log_std_init)
         shapes = [tuple(leaf.space.shape or ()) for leaf in features.images]
         sizes = (features.size, shapes, config.hidden_sizes)
-        with torch.random.fork_rng(devices=[]):
+        with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self._actor = Network(*sizes, self._distribution.outputs, config.activation, last_gain=0.01)
             self._critic = Network(*sizes, 1, config.activation, last_gain=1.0)
@@ -124,9 +132,10 @@ class PPO:
 
     @property
     def action(self) -> tuple[tuple[int, ...], Any]:
-        if isinstance(self._action_space, spaces.Box):
-            return (int(np.prod(self._action_space.shape)),), np.float32
-        return tuple(self._action_space.shape or ()), np.int64
+        if isinstance(self._action_space, spaces.Discrete):
+            return (), np.int64
+        kind = np.float32 if isinstance(self._action_space, spaces.Box) else np.int64
+        return (int(np.prod(self._action_space.shape or ())),), kind
 
     # -- acting --------------------------------------------------------------------------------------------------
     def policy(self) -> ActingPolicy:
@@ -142,7 +151,7 @@ class PPO:
         if isinstance(space, spaces.Discrete):
             return DiscreteHead(int(space.n), int(space.start))
         if isinstance(space, spaces.MultiDiscrete):
-            return MultiDiscreteHead(tuple(space.nvec.reshape(-1).tolist()))
+            return MultiDiscreteHead(tuple(space.nvec.reshape(-1).tolist()), space.start.reshape(-1), space.nvec.shape)
         assert isinstance(space, spaces.Box) and isinstance(self._distribution, DiagonalGaussian)
         std = np.exp(_array(self._distribution.log_std))
         return GaussianHead(std, space.low.reshape(-1), space.high.reshape(-1), space.shape)
@@ -179,7 +188,7 @@ class PPO:
             break
         self._updates += 1
         self._learn_moments(window)
-        return UpdateReport(self._metrics(told, batch), steps, skipped)
+        return UpdateReport(self._metrics(told, batch, torch.from_numpy(rows)), steps, skipped)
 
     def _batch(self, window: Window) -> _Batch:
         """The whole window as tensors, one row per step, with advantages and returns."""
@@ -302,13 +311,14 @@ class PPO:
                 "smaller learning_rate, normalize_rewards or a look at the env's rewards may help"
             )
 
-    def _metrics(self, told: Sequence[Tensor], batch: _Batch) -> dict[str, float]:
+    def _metrics(self, told: Sequence[Tensor], batch: _Batch, rows: Tensor) -> dict[str, float]:
         if not told:
             return {}
         names = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
         means = dict(zip(names, torch.stack(list(told)).mean(dim=0).tolist()))
-        spread = float(batch.returns.var())
-        explained = 1.0 - float((batch.returns - batch.values).var()) / spread if spread > 0 else float("nan")
+        spread = float(batch.returns[rows].var())
+        errors = batch.returns[rows] - batch.values[rows]
+        explained = 1.0 - float(errors.var()) / spread if spread > 0 else float("nan")
         return {**means, "explained_variance": explained}
 
     def _tensor(self, array: Array) -> Tensor:
@@ -335,6 +345,11 @@ class PPO:
         if self._reward_scale is not None:
             saved["rewards"] = self._reward_scale.state()
         return saved
+
+    def begin_with(self, state: Mapping[str, Any]) -> None:
+        self._adam.load({"parameters": state["optimizer"]["parameters"]})
+        if self._moments is not None and "observations" in state:
+            self._moments.load(state["observations"])
 
     def load(self, state: Mapping[str, Any]) -> None:
         self._adam.load(state["optimizer"])

@@ -105,6 +105,16 @@ class BadValue(MultiverseError, ValueError):
     """
 
 
+class RunNotSaved(MultiverseError, RuntimeError):
+    """The last checkpoint of a run could not be written."""
+
+    def __init__(self, path: Any, reason: str) -> None:
+        super().__init__(
+            f"the last checkpoint of {path} could not be saved ({reason}): its earlier ones are whole. Make room, then "
+            f"`multiverse resume {path}` goes on from there"
+        )
+
+
 class TrainingDiverged(MultiverseError, RuntimeError):
     """Losses or gradients stayed not finite; the weights are those of the last good step."""
 

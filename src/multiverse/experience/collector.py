@@ -36,6 +36,7 @@ class Collector:
     def __init__(self, envs: VectorEnv, window: Window, features: Features, reset_plan: ResetPlan) -> None:
         self._envs, self._window, self._features, self._plan = envs, window, features, reset_plan
         self.actions = ActionLog(envs.num_envs)
+        self.keeps_actions = True  # for envs that are brought back by playing them again
         self.observations: Any = None
         self._begun = np.ones(envs.num_envs, np.bool_)
 
@@ -86,7 +87,8 @@ class Collector:
     def _step(self, actions: Any, t: int, told: Collected) -> None:
         window = self._window
         self.observations, rewards, terminated, truncated, infos = self._envs.step(actions)
-        self.actions.add(actions)
+        if self.keeps_actions:
+            self.actions.add(actions)
         window.rewards[t], window.terminated[t], window.truncated[t] = rewards, terminated, truncated
         self._begun = ended = terminated | truncated
         if ended.any():

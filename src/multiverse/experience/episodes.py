@@ -77,9 +77,11 @@ class ActionLog:
         self._actions[env_id] = list(actions)
 
     def add(self, actions: Sequence[Any] | Array) -> None:
-        """One step of every env."""
-        for log, action in zip(self._actions, actions):
-            log.append(action)
+        """One step of every env; copied, for the caller's array may be filled again. A log that has grown too long to
+        be of use grows no further."""
+        for log, action in zip(self._actions, np.array(actions)):
+            if len(log) <= MOST_ACTIONS:
+                log.append(action)
 
     def begin(self, env_id: int) -> None:
         """A new episode. The old list may be marked, so it is left as it is."""

@@ -55,6 +55,8 @@ class MultiDiscreteHead:
     """One of `counts[i]` for every i. Masks, where there are any, lie side by side as the logits do."""
 
     counts: tuple[int, ...]
+    starts: Array  # [counts]
+    shape: tuple[int, ...]
 
     def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
         return gumbel(rng, (steps, rows, sum(self.counts)))
@@ -67,7 +69,7 @@ class MultiDiscreteHead:
         return np.stack([part.argmax(axis=1) for part in parts], axis=1)
 
     def for_env(self, actions: Array) -> Any:
-        return actions
+        return (actions + self.starts).reshape(len(actions), *self.shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,8 @@ class FlatAdam:
                 "its networks have other sizes"
             )
         self._flat.copy_(parameters)
+        if "steps" not in state:  # a beginning with somebody else's parameters
+            return
         self._first.copy_(torch.from_numpy(np.array(state["first"])))
         self._second.copy_(torch.from_numpy(np.array(state["second"])))
         self._steps = state["steps"]

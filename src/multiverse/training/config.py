@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from multiverse.agents.ppo import PPOConfig
 from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.failures import RESTARTS_PER_MINUTE, OnBadValue
 from multiverse.contracts.plan import ExecutorName, StartMethod
 from multiverse.training.clock import Budget
 
@@ -43,6 +44,10 @@ class TrainConfig:
     """How processes are started."""
     on_failure: Literal["restart", "raise"] = "restart"
     """An env that raises, and a worker that dies or hangs: replaced, or an error."""
+    restarts_per_minute: int = RESTARTS_PER_MINUTE
+    """Of each worker, and of the envs of each worker; beyond that the run ends with the first cause."""
+    on_bad_value: OnBadValue = "raise"
+    """NaN and infinite observations and rewards: a failure of the env, or `truncate` the episode, `clip`, `off`."""
     reply_timeout_s: float | None = 60.0
     """How long a step of a worker may take."""
     device: Device = "auto"
@@ -66,6 +71,8 @@ class TrainConfig:
         for name in ("num_envs", "evaluation_episodes", "keep_checkpoints", "torch_threads"):
             if getattr(self, name) < 1:
                 raise InvalidRequest(f"{name}={getattr(self, name)}: at least 1")
+        if not self.checkpoint_every_s >= 0.0:
+            raise InvalidRequest(f"checkpoint_every_s={self.checkpoint_every_s}: 0 or more")
         if self.seed < 0:
             raise InvalidRequest(f"seed={self.seed}: 0 or more")
         _ = self.budget

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from multiverse.contracts.failures import RESTARTED
+from multiverse.contracts.infos import Infos
 from multiverse.contracts.policy import ActingPolicy
 from multiverse.contracts.seeds import evaluation_seed
 from multiverse.experience.features import Features
@@ -59,13 +61,15 @@ def evaluate(
 ) -> Evaluation | None:
     """Episodes on a single env, the same ones for the same seed whatever the training looked like.
 
-    None if it was asked to stop on the way. An episode of an env that never ends one is cut after `MOST_STEPS`.
+    None if it was asked to stop on the way, or no episode came to its end. An episode of an env that never ends one is
+    cut after `MOST_STEPS`.
     """
     returns, lengths = [], []
     nobody, somebody = np.zeros(1, np.bool_), np.ones(1, np.bool_)
     for k in range(episodes):
         observations, _ = env.reset(seed=[evaluation_seed(seed, k)])
         begun, over, steps = somebody, False, 0
+        infos: Infos = {}
         while not over:
             if should_stop():
                 return None
@@ -74,11 +78,14 @@ def evaluate(
                 for leaf in features.all_leaves
             }
             action = policy.act(seen, None, begun, features.open_actions(seen))
-            observations, _, terminated, truncated, _ = env.step(policy.for_env(action))
+            observations, _, terminated, truncated, infos = env.step(policy.for_env(action))
             steps += 1
             begun, over = nobody, bool(terminated[0] or truncated[0]) or steps >= MOST_STEPS
         if steps >= MOST_STEPS:
             log.warning("an episode was cut after %d steps of an evaluation: does this env never end one?", MOST_STEPS)
+        if RESTARTED in infos:
+            log.warning("episode %d of an evaluation was lost with its env, and does not count", k)
+            continue
         returns.append(float(env.episode_returns[0]))
         lengths.append(int(env.episode_lengths[0]))
-    return Evaluation(tuple(returns), tuple(lengths))
+    return Evaluation(tuple(returns), tuple(lengths)) if returns else None

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+import gymnasium
+
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.training.checkpoint import Checkpoint, load_latest
 from multiverse.training.checkpoint import load as load_checkpoint
@@ -43,7 +45,7 @@ def load(
     `env`, `agent`, `env_kwargs`: as for `resume`.
     """
     config, found = _config_and_checkpoint(run, which, agent, env_kwargs)
-    with make_vec(config.env if env is None else env, 1, "serial", env_kwargs=config.env_kwargs or None) as envs:
+    with make_vec(source_of(config, env), 1, "serial", env_kwargs=config.env_kwargs or None) as envs:
         spaces = envs.single_observation_space, envs.single_action_space
     loaded = agent_maker(config, agent)(*spaces, config.num_envs, config.seed)
     loaded.load(found.state["session"]["agent"])
@@ -64,9 +66,7 @@ def evaluate_run(
     config, _ = _config_and_checkpoint(run, which, agent, env_kwargs)
     policy = load(run, env=env, agent=agent, which=which, env_kwargs=env_kwargs)
     kwargs = config.env_kwargs or None
-    with make_vec(
-        config.env if env is None else env, 1, "serial", autoreset="disabled", infos=False, env_kwargs=kwargs
-    ) as one:
+    with make_vec(source_of(config, env), 1, "serial", autoreset="disabled", infos=False, env_kwargs=kwargs) as one:
         found = evaluate(one, policy.acting, policy.features, episodes, seed)
     assert found is not None
     return found
@@ -98,3 +98,12 @@ def _config_and_checkpoint(
 def path_of(run: RunPath) -> Path:
     """Where a run lies."""
     return Path(run) if isinstance(run, str | Path) else run.path
+
+
+def source_of(config: TrainConfig, env: Any) -> Any:
+    """The env that was given, or the one that the config names, if it names one that can be found."""
+    if env is not None:
+        return env
+    if ":" not in config.env and config.env not in gymnasium.registry:
+        raise InvalidRequest(f"the env of this run, {config.env}, is none of Gymnasium's: pass it again, env=…")
+    return config.env

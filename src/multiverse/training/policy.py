@@ -8,6 +8,8 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.agents.agent import Agent
+from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.layout import Leaf
 from multiverse.experience.window import dtype_of, leaf_of, shape_of
 
 
@@ -22,8 +24,8 @@ class LoadedPolicy:
     def act(self, observation: Any, deterministic: bool = True) -> Any:
         """The action for an observation, or one per row of a batch; not deterministic: a draw from the policy."""
         leaves = self.features.all_leaves
-        first = np.asarray(leaf_of(observation, leaves[0].path))
-        batched = first.ndim > len(shape_of(leaves[0]))
+        kinds = [_is_batch(np.shape(leaf_of(observation, leaf.path)), leaf) for leaf in leaves]
+        batched = kinds[0]
         seen = {
             leaf.path: np.asarray(leaf_of(observation, leaf.path), dtype_of(leaf)).reshape(-1, *shape_of(leaf))
             for leaf in leaves
@@ -33,3 +35,12 @@ class LoadedPolicy:
         actions = self.acting.act(seen, noise, np.ones(rows, np.bool_), self.features.open_actions(seen))
         chosen = self.acting.for_env(actions)
         return chosen if batched else chosen[0]
+
+
+def _is_batch(shape: tuple[int, ...], leaf: Leaf) -> bool:
+    """Whether this is one observation (False) or several; anything else is refused."""
+    one = shape_of(leaf)
+    if shape in (one, (*shape[:1], *one)):
+        return shape != one
+    name = ".".join(map(str, leaf.path)) or "the observation"
+    raise InvalidRequest(f"{name} has shape {shape}: expected {one}, or (rows, *{one}) for several")

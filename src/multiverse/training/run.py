@@ -16,7 +16,7 @@ from multiverse.training.config import TrainConfig
 from multiverse.training.config_build import as_plain
 from multiverse.training.hooks import Hook
 from multiverse.training.known_agents import agent_maker
-from multiverse.training.loading import RunPath, checkpoint_of, path_of
+from multiverse.training.loading import RunPath, checkpoint_of, path_of, source_of
 from multiverse.training.provenance import provenance
 from multiverse.training.run_config import BUDGETS, config_for, saved_config
 from multiverse.training.run_directory import CONFIG, RunDirectory
@@ -78,7 +78,7 @@ def start_run(
     session = Session(config, config.env if env is None else env, agent_maker(config, agent))
     try:
         if begin_with is not None:
-            session.agent.load(begin_with.state["session"]["agent"])
+            session.agent.begin_with(begin_with.state["session"]["agent"])
         with RunDirectory.create(root, env=config.env, agent=config.agent, seed=config.seed, run_dir=run_dir) as where:
             where.write_config(as_plain(config))
             where.write_provenance(provenance(config.seed, session.envs.plan))
@@ -114,7 +114,7 @@ def resume(
         found = Checkpoints(where.checkpoints).load_latest()
         if found is not None:
             _tell_differences(found, config)
-        session = Session(config, config.env if env is None else env, agent_maker(config, agent), _plan_of(found))
+        session = Session(config, source_of(config, env), agent_maker(config, agent), _plan_of(found))
         try:
             trainer = Trainer(config, session, where, hooks)
             if found is None:

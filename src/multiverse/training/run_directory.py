@@ -68,8 +68,11 @@ class RunDirectory:
                 _fresh(Path(root) / safe_name(env), f"{safe_name(agent)}-{seed}-{time.strftime('%Y%m%d-%H%M%S')}")
             )
         path = Path(run_dir)
-        _refuse_used(path)
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            _refuse_used(path)
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidRequest(f"{path} cannot be the directory of a run: {error.strerror or error}") from error
         run = cls(path)
         try:
             _refuse_used(path)  # somebody may have been as quick as we were

@@ -19,6 +19,7 @@ from multiverse.experience.features import choices_of
 from multiverse.experience.replaying import bring_back
 from multiverse.experience.window import Window, leaf_of, window_for
 from multiverse.training.config import TrainConfig
+from multiverse.training.state_codec import encode
 from multiverse.vector_env import VectorEnv
 from multiverse.vectorize import make_vec
 
@@ -39,12 +40,12 @@ class Session:
             self.agent = make_agent(*spaces, config.num_envs, config.seed)
             self.window = self._new_window()
             self._collector = Collector(self.envs, self.window, self.agent.features, self._reset_plan)
-            self.evaluation_env = _evaluation_env(config, env)
+            self._can_be_saved = self.envs.can_be_saved()
+            self.evaluation_env = _evaluation_env(config, env, self.envs.plan)
         except BaseException:
             self.envs.close()
             raise
         self._noise = np.random.default_rng((config.seed, 2))
-        self._can_be_saved = all(self.envs.call("has_wrapper_attr", "save_state"))
         self.recent = RecentEpisodes()
 
     def _new_window(self) -> Window:
@@ -58,7 +59,18 @@ class Session:
         """The first episode of every env."""
         observations, _ = self.envs.reset()
         self._collector.begin(observations)
+        self._try_saving()
         self._mark()
+
+    def _try_saving(self) -> None:
+        """Better now than at the first checkpoint: what envs save must be something that a file can hold."""
+        if self._can_be_saved:
+            try:
+                encode(self._saved_envs())
+            except TypeError as error:
+                self._can_be_saved = False
+                log.warning("save_state() of the env is not used: %s; its episodes are played again instead", error)
+        self._collector.keeps_actions = not self._can_be_saved
 
     def collect(self, should_stop: Callable[[], bool]) -> Collected | None:
         """Fill the window with the agent's policy; None if it was to stop before that. The state stays what it was.
@@ -124,6 +136,7 @@ class Session:
         rows = dict(zip(self.window.last, saved["observations"].values()))
         episodes = np.asarray(saved["episodes"]).tolist()
         if "states" in saved:
+            self._collector.keeps_actions = False
             self.envs.begin_at(episodes)
             states = [_as_saved(one) for one in saved["states"]]
             self.envs.put_back(states, rows, np.asarray(saved["returns"]), np.asarray(saved["lengths"]))
@@ -174,6 +187,8 @@ def _training_envs(config: TrainConfig, env: Any, reset_plan: DerivedSeeds, plan
         env_kwargs=config.env_kwargs or None,
         reset_plan=reset_plan,
         on_failure=config.on_failure,
+        restarts_per_minute=config.restarts_per_minute,
+        on_bad_value=config.on_bad_value,
         reply_timeout_s=config.reply_timeout_s,
         **how,
     )
@@ -186,6 +201,18 @@ def _training_envs(config: TrainConfig, env: Any, reset_plan: DerivedSeeds, plan
     return envs
 
 
-def _evaluation_env(config: TrainConfig, env: Any) -> VectorEnv:
-    """One env in this process, whatever the training looks like."""
-    return make_vec(env, 1, "serial", autoreset="disabled", infos=False, env_kwargs=config.env_kwargs or None)
+def _evaluation_env(config: TrainConfig, env: Any, plan: Plan) -> VectorEnv:
+    """One env, whatever the training looks like. In a worker, if the training's are: there a crash or a hang of it
+    costs one episode."""
+    return make_vec(
+        env[0] if isinstance(env, list | tuple) else env,
+        1,
+        "process" if plan.executor == "process" else "serial",
+        start_method=plan.start_method if plan.executor == "process" else None,
+        autoreset="disabled",
+        infos=False,
+        env_kwargs=config.env_kwargs or None,
+        on_failure=config.on_failure,
+        on_bad_value=config.on_bad_value,
+        reply_timeout_s=config.reply_timeout_s,
+    )

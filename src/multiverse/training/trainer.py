@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from multiverse.agents.agent import Agent, UpdateReport
+from multiverse.contracts.errors import MultiverseError, RunNotSaved
 from multiverse.experience.collector import Collected
 from multiverse.training.checkpoint import Checkpoints
 from multiverse.training.clock import Clock
@@ -21,6 +23,8 @@ from multiverse.training.hooks import Hook
 from multiverse.training.interrupts import StopRequests
 from multiverse.training.run_directory import RunDirectory
 from multiverse.training.session import Session
+
+log = logging.getLogger("multiverse")
 
 
 class Trainer:
@@ -36,6 +40,7 @@ class Trainer:
         self._saved_at = self._looked_at = time.monotonic()
         self._evaluated_at = 0  # env steps
         self.skipped_updates = 0
+        self._whole = True  # the agent is as it was after an update, and not in the middle of one
 
     clock: Clock
     evaluation: Evaluation | None
@@ -64,13 +69,17 @@ class Trainer:
                     if collected is None:
                         break
                     self._tell("on_window", collected)
-                    began_at = time.perf_counter()
+                    began_at, self._whole = time.perf_counter(), False
                     report = self.agent.update(self.session.window, share)
                     self.session.learned(collected)
+                    self._whole = True
                     self._count(collected, report, time.perf_counter() - began_at)
                     self._evaluate_now_and_then()
                     self._save_now_and_then()
                 return self._end()
+            except Exception as error:
+                self._end_in(error)
+                raise
             finally:
                 self._sinks.close()
 
@@ -111,9 +120,19 @@ class Trainer:
             self.evaluate()
 
     def evaluate(self) -> None:
-        """Try the policy out, now; from a hook in `on_update`."""
+        """Try the policy out, now; from a hook in `on_update`. An env that fails there costs the evaluation only."""
+        try:
+            found = self._evaluated()
+        except MultiverseError as error:
+            log.warning("this evaluation failed, and the run goes on without it: %s", str(error).partition("\n")[0])
+            self._evaluated_at = self.clock.env_steps
+            return
+        if found is not None:
+            self._take(found)
+
+    def _evaluated(self) -> Evaluation | None:
         config, agent = self.config, self.agent
-        found = evaluate(
+        return evaluate(
             self.session.evaluation_env,
             agent.policy(),
             agent.features,
@@ -121,8 +140,9 @@ class Trainer:
             config.evaluation_seed,
             self._interrupted,
         )
-        if found is None:
-            return
+
+    def _take(self, found: Evaluation) -> None:
+        config = self.config
         self.evaluation, self._evaluated_at = found, self.clock.env_steps
         told = {f"evaluation_{name}": value for name, value in found.summary().items()}
         self._sinks.write(told, self.clock.env_steps)
@@ -151,13 +171,26 @@ class Trainer:
         if not self._interrupted() and (self.evaluation is None or self._evaluated_at != self.clock.env_steps):
             self.evaluate()
         interrupted = self._interrupted()  # perhaps only now: an evaluation takes its time
-        self._save(final=True)
+        try:
+            self._save(final=True)
+        except OSError as error:
+            raise RunNotSaved(self.directory.path, error.strerror or str(error)) from error
         summary = self.summary(finished=not interrupted)
         self.directory.write_summary(summary)
         if interrupted:
             self._requests.raise_it()
         self._tell("on_end", summary)
         return summary
+
+    def _end_in(self, error: Exception) -> None:
+        """Whatever ended the run, what it has learned is kept: as it was after its last update."""
+        try:
+            if self._whole and not isinstance(error, RunNotSaved):
+                self._save()
+            told = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            self.directory.write_summary({**self.summary(finished=False), "error": told})
+        except Exception as another:  # the first one is what the caller must hear of
+            log.warning("the run could not be saved at its end: %s", another)
 
     def summary(self, finished: bool) -> dict[str, Any]:
         """What became of the run so far."""
