@@ -395,5 +395,5 @@ def test_a_last_save_that_fails_says_how_to_go_on(tmp_path: Path, monkeypatch: p
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(trainer_module.Checkpoints, "save", full)
-    with pytest.raises(mv.MultiverseError, match="No space left on device.*multiverse resume"):
+    with pytest.raises(mv.MultiverseError, match=r"No space left on device.*multiverse resume"):
         trained(tmp_path / "run", env_steps=100)

@@ -7,7 +7,9 @@ import importlib.util
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
 
 from multiverse.cli.parsing import parse, refuse_nothing
 
@@ -45,11 +47,11 @@ class Demo:
 
     train: bool = True
     """--no-train shows the speed only."""
-    seed: int = 0
+    seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
     """Of the training."""
-    seconds: float = 0.5
+    seconds: Annotated[float, tyro.conf.arg(metavar="S")] = 0.5
     """How long each measurement of speed takes."""
-    rounds: int = 2
+    rounds: Annotated[int, tyro.conf.arg(metavar="N")] = 2
     """How often everything is measured; the table shows medians."""
 
 
