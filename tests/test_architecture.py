@@ -37,7 +37,7 @@ ALLOWED = {
     "experience": ENGINE | {"experience", "vector_env"},
     "learning": {"contracts", "learning"},
     "agents": {"contracts", "experience", "learning", "agents"},
-    "training": ENGINE | {"experience", "agents", "training", "vector_env", "vectorize"},
+    "training": ENGINE | {"experience", "learning", "agents", "training", "vector_env", "vectorize"},
     "interop": ENGINE
     | ROOMS
     | {"interop", "env_batch", "vector_env", "multi_agent_vector_env", "host_calls", "vectorize"},

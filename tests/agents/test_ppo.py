@@ -16,6 +16,7 @@ from multiverse.agents.ppo import PPO, PPOConfig
 from multiverse.experience.features import choices_of
 from multiverse.experience.window import Window, window_for
 from multiverse.learning.flat_parameters import FlatAdam
+from multiverse.learning.threads import torch_threads
 
 STEPS, SLOTS = 8, 4
 SMALL = PPOConfig(steps_per_env=STEPS, epochs=2, batch_size=8, hidden_sizes=(16,))
@@ -273,3 +274,12 @@ def test_agents_built_in_threads_begin_as_alone() -> None:
     with ThreadPoolExecutor(4) as pool:
         agents = list(pool.map(lambda _: made(VECTOR, spaces.Discrete(3)), range(8)))
     assert all((agent.state()["optimizer"]["parameters"] == alone).all() for agent in agents)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_the_first_weights_do_not_depend_on_torchs_threads(threads: int) -> None:
+    wide = replace(SMALL, hidden_sizes=(256, 256))
+    alone = made(VECTOR, spaces.Discrete(3), wide).state()["optimizer"]["parameters"]
+    with torch_threads(threads):
+        again = made(VECTOR, spaces.Discrete(3), wide).state()["optimizer"]["parameters"]
+    assert (again == alone).all()

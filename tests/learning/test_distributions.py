@@ -68,7 +68,7 @@ def test_what_acts_never_does_what_is_not_open() -> None:
     output = np.tile(np.array([[9.0, 0.0, 9.0, 0.0, 0.0]], np.float32), (rows, 1))
     one = DiscreteHead(5)
     assert set(one.choose(output, one.noise(rng, 1, rows)[0], masks).tolist()) == {1, 3, 4}
-    several = MultiDiscreteHead((2, 3))
+    several = MultiDiscreteHead((2, 3), np.zeros(2, int), (2,))
     chosen = several.choose(output, several.noise(rng, 1, rows)[0], masks)
     assert set(map(tuple, chosen.tolist())) == {(1, 1), (1, 2)}
 

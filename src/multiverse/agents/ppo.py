@@ -29,6 +29,7 @@ from multiverse.learning.flat_parameters import FlatAdam
 from multiverse.learning.networks import Activation, Network
 from multiverse.learning.normalizers import RewardScale, RunningMoments
 from multiverse.learning.returns import generalized_advantages, values_of_what_followed
+from multiverse.learning.threads import torch_threads
 
 Schedule = Literal["constant", "linear"]
 OBSERVATION_CLIP = 10.0
@@ -118,7 +119,8 @@ class PPO:
         self._distribution = _distribution(self._action_space, config.log_std_init)
         shapes = [tuple(leaf.space.shape or ()) for leaf in features.images]
         sizes = (features.size, shapes, config.hidden_sizes)
-        with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
+        # One thread: with several the last bits of the first weights would depend on how many.
+        with _ONE_AT_A_TIME, torch_threads(1), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self._actor = Network(*sizes, self._distribution.outputs, config.activation, last_gain=0.01)
             self._critic = Network(*sizes, 1, config.activation, last_gain=1.0)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
-
-import torch
 
 from multiverse.agents.agent import Agent, UpdateReport
 from multiverse.contracts.errors import MultiverseError, RunNotSaved
 from multiverse.experience.collector import Collected
+from multiverse.learning.threads import torch_threads
 from multiverse.training.checkpoint import Checkpoints
 from multiverse.training.clock import Clock
 from multiverse.training.config import TrainConfig
@@ -59,7 +57,7 @@ class Trainer:
 
         Ctrl-C or SIGTERM: the run is saved as it was after its last update, and the signal goes on its way.
         """
-        with self._requests, _torch_threads(self.config.torch_threads):
+        with self._requests, torch_threads(self.config.torch_threads):
             self._sinks, self._looked_at = self.directory.sinks(), time.monotonic()
             try:
                 self._evaluate_now_and_then()  # a resumed run may have been cut off just before
@@ -251,14 +249,3 @@ def _episode_lines(collected: Collected, env_steps: int) -> Iterable[dict[str, A
         }
         for episode in collected.episodes
     ]
-
-
-@contextmanager
-def _torch_threads(count: int) -> Iterator[None]:
-    """The program's own setting comes back afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -1,0 +1,19 @@
+"""How many threads torch computes with, for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """The program's own setting comes back afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
