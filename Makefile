@@ -7,6 +7,8 @@ AGILERL_VENV := .venv-agilerl
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PIP_INSTALL_AGILERL := -m pip install --quiet --disable-pip-version-check --constraint constraints-agilerl.txt
 ENV ?= CartPole-v1
+# The suite mostly waits for processes. A file stays with one of the two, for the sake of what its tests share.
+TWO_AT_ONCE := --numprocesses 2 --dist loadfile
 
 .PHONY: setup test test-all test-engine test-agilerl test-faults test-faults-mutations lint demo bench clean
 
@@ -38,12 +40,13 @@ demo: setup
 
 # With fork and spawn each test once; `make test-all` runs every combination.
 test: setup lint
-	$(BIN)/python -m pytest -p tests.selection --ignore tests/interop/agilerl/test_same_as_agilerl.py --ignore tests/interop/agilerl/test_failures.py
+	$(BIN)/python -m pytest -q $(TWO_AT_ONCE) -p tests.selection \
+		--ignore tests/interop/agilerl/test_same_as_agilerl.py --ignore tests/interop/agilerl/test_failures.py
 	$(MAKE) test-engine
 	$(MAKE) test-agilerl
 
 test-all: setup lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -q $(TWO_AT_ONCE)
 	$(MAKE) test-engine
 	$(MAKE) test-agilerl
 

@@ -69,14 +69,16 @@ class Victim:
         first, _, self._said = self._said.partition(b"\n")
         return first.decode().split()
 
-    def lines_until(self, *awaited: str) -> None:
-        """Read on until every awaited first word was said; a line `pids …` names its processes."""
-        missing = set(awaited)
-        while missing:
+    def lines_until(self, *awaited: str) -> dict[str, list[str]]:
+        """Read on until every awaited first word was said, in any order, and what came after each; a line `pids …` names
+        its processes."""
+        found: dict[str, list[str]] = {}
+        while not found.keys() >= set(awaited):
             word, *rest = self.line()
-            missing.discard(word)
+            found[word] = rest
             if word == "pids":
                 self.pids |= {int(pid) for pid in rest}
+        return found
 
     def wait_for_stderr(self, text: str) -> None:
         give_up = time.monotonic() + LIMIT_S

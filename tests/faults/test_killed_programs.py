@@ -56,9 +56,7 @@ def test_a_worker_asleep_in_a_step_dies_with_its_killed_program(executor: str, m
 def test_a_worker_dies_with_its_program_also_if_the_fork_server_is_killed_first(method: str) -> None:
     """As a machine out of memory may do it: nobody is left who could look after the workers."""
     with Victim(PROGRAM, "process", method, "hold_the_gil") as victim:
-        victim.lines_until("pids", "stuck")
-        word, server = victim.line()
-        assert word == "server"
+        (server,) = victim.lines_until("pids", "stuck", "server")["server"]
         for pid in (int(server), victim.program.pid):
             os.kill(pid, signal.SIGKILL)
         assert victim.end() == -signal.SIGKILL
