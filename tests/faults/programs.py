@@ -70,8 +70,8 @@ class Victim:
         return first.decode().split()
 
     def lines_until(self, *awaited: str) -> dict[str, list[str]]:
-        """Read on until every awaited first word was said, in any order, and what came after each; a line `pids …` names
-        its processes."""
+        """Read on until every awaited first word was said, in any order; what came after each. A line `pids …` names its
+        processes."""
         found: dict[str, list[str]] = {}
         while not found.keys() >= set(awaited):
             word, *rest = self.line()
