@@ -70,7 +70,7 @@ class Victim:
         return first.decode().split()
 
     def lines_until(self, *awaited: str) -> dict[str, list[str]]:
-        """Read on until every awaited first word was said, in any order; what came after each. A line `pids …` names its
+        """Read on until every awaited first word was said, in any order; what came after each. `pids …` names its
         processes."""
         found: dict[str, list[str]] = {}
         while not found.keys() >= set(awaited):
