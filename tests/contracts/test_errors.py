@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 import multiverse as mv
+from multiverse.contracts import errors as all_errors
 from multiverse.contracts.errors import InEnv, RemoteError, describe_ids
 
 
 def test_every_error_is_a_multiverse_error_and_a_builtin_one() -> None:
-    errors = [getattr(mv, name) for name in mv.__all__ if isinstance(getattr(mv, name), type)]
-    errors = [e for e in errors if issubclass(e, Exception) and e is not mv.MultiverseError]
+    public = [getattr(mv, name) for name in mv.__all__ if hasattr(all_errors, name)]
+    errors = [e for e in public if e is not mv.MultiverseError]
     assert len(errors) >= 10
     for error in errors:
         assert issubclass(error, mv.MultiverseError)
@@ -56,3 +57,12 @@ def test_a_death_says_which_worker_and_envs() -> None:
 @pytest.mark.parametrize(("ids", "text"), [(range(7, 8), "7"), (range(2), "0-1")])
 def test_ids_are_described_shortly(ids: range, text: str) -> None:
     assert describe_ids(ids) == text
+
+
+def test_without_torch_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr(mv.importlib, "import_module", missing)
+    with pytest.raises(ImportError, match=r"multiverse\.train learns with torch.*multiverse\[train\]"):
+        mv.__getattr__("train")
