@@ -74,7 +74,7 @@ class EnvBatch(ABC):
         self.metadata: dict[str, Any] = dict(description.metadata)
         self.render_mode = description.render_mode
         self._executor, self._autoreset = executor, autoreset
-        self._close_executor = weakref.finalize(self, Executor.close, executor)
+        self._close_executor = weakref.finalize(self, Executor.close, executor)  # guard: del-closes
         self._episodes, self._stepping = views[EPISODES], views[STEPPING]
         self._collector = StepCollector(executor, infos, policy)
         self._failures = executor.failures
@@ -286,7 +286,7 @@ class EnvBatch(ABC):
         batch = self._batch(ids, infos)
         self._settle(done)
         if self._collector.lost_unsent:  # their episodes are gone too, and there is no row to say it in
-            self._state.require_reset(self._collector.lost_unsent)
+            self._state.require_reset(self._collector.lost_unsent)  # guard: envs-lost-unasked-must-be-reset
             self._collector.lost_unsent = []
         self._failures.steps_used += len(ids)
         self._collector.remember(ids)

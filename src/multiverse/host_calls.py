@@ -159,6 +159,7 @@ class HostCalls:
 
     def discard_sent(self) -> None:
         """Nobody will be given what is under way."""
+        # guard: forgotten-steps-are-discarded
         self._failures.steps_discarded += sum(len(ids) for ids in self._state.sent.values())
         self._state.sent = {}
 

@@ -30,7 +30,7 @@ class Poison:
         kept = []
         for owners, array in self._handed_out:
             gone = np.isin(owners, ids)
-            array[gone] = _poison(array.dtype)
+            array[gone] = _poison(array.dtype)  # guard: poison-spoils
             if not gone.all():
                 kept.append((np.where(gone, -1, owners), array))
         self._handed_out = kept

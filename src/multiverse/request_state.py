@@ -72,7 +72,7 @@ class RequestState:
             error = error.with_hint("close() this vector env and make a new one")
         elif not isinstance(error, MultiverseError):
             error = RequestPending("interrupted while a lost worker was being replaced: close() and make a new one")
-        self.fatal = error
+        self.fatal = error  # guard: after-a-death-only-close
         self.refresh()
 
     def close(self) -> None:

@@ -85,7 +85,7 @@ class StepCollector:
     def _raise_for_failures(self, told: Sequence[tuple[Host, Extras]]) -> None:
         failed = [(host, extras) for host, extras in told if extras.failures]
         if failed:
-            failures = [failure for _, extras in failed for failure in extras.failures]
+            failures = [failure for _, extras in failed for failure in extras.failures]  # guard: every-failure-is-told
             raise EnvFailed("raised in step", failed[0][0].worker, failures)
 
     def learn_from(self, host: Host, extras: Extras) -> None:
@@ -115,11 +115,13 @@ class StepCollector:
         assert self.last_rows is not None or not lost
         for host, what in lost.items():
             rows = np.flatnonzero(np.isin(ids, np.array(host.env_ids)))
-            self._discard(len(rows))
+            self._discard(len(rows))  # guard: a-lost-step-is-discarded
             for row in rows.tolist():
+                # guard: a-lost-row-says-so
                 add_info(infos, {**what.extras.infos.get(int(ids[row]), {}), RESTARTED: True}, row, len(ids))
                 if self.last_rows is not None:
                     self.last_rows.truncate_who_was_there(int(ids[row]))
+                    # guard: a-torn-row-is-not-read, a-torn-row-is-no-final-observation
                     show = self.last_rows.restore if self._finals is None else self.last_rows.restore_as_final
                     show(int(ids[row]))
 

@@ -161,7 +161,7 @@ class PPO:
     # -- learning ------------------------------------------------------------------------------------------------
     def update(self, window: Window, progress: float) -> UpdateReport:
         """Several passes over the window in small batches, each moving the policy only so far."""
-        if window.policy_version != self._updates:
+        if window.policy_version != self._updates:  # guard: windows-of-an-older-policy-are-refused
             raise InvalidRequest(
                 f"the window was collected by version {window.policy_version} of the policy, and this is version "
                 f"{self._updates}: PPO learns from what its present policy did"
@@ -307,7 +307,7 @@ class PPO:
 
     def _count_bad(self, took: bool) -> None:
         self._bad_in_a_row = 0 if took else self._bad_in_a_row + 1
-        if self._bad_in_a_row >= BAD_IN_A_ROW:
+        if self._bad_in_a_row >= BAD_IN_A_ROW:  # guard: five-in-a-row-is-enough
             raise TrainingDiverged(
                 f"{BAD_IN_A_ROW} gradients in a row were not finite; the weights are those of the last good step. A "
                 "smaller learning_rate, normalize_rewards or a look at the env's rewards may help"

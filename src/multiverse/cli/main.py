@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as end:  # the parser's way to say: help was shown (0), or not understood (2)
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return INTERRUPTED  # guard: commands-end-with-130
     except BrokenPipeError:
         _send_output_nowhere()
         return NOBODY_READS

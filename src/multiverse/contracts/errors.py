@@ -198,6 +198,7 @@ class RemoteError:
         trace = ""  # one that was never raised has no place to show
         if error.__traceback__ is not None:
             trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        # guard: exceptions-cross-as-text
         return cls(type(error).__qualname__, message, trace, env_id, module=type(error).__module__)
 
     def __str__(self) -> str:

@@ -68,11 +68,11 @@ class RestartIntensity(Generic[Cause]):
         while self._recent and now - self._recent[0][0] > self.window_s:
             self._recent.popleft()
         self._recent.append((now, cause))
-        return len(self._recent) <= self.limit
+        return len(self._recent) <= self.limit  # guard: not-for-ever
 
     @property
     def first_cause(self) -> Cause:
-        return self._recent[0][1]
+        return self._recent[0][1]  # guard: the-first-cause
 
     @property
     def recent(self) -> int:

@@ -152,7 +152,7 @@ class _Start:
             self._abandon(time.monotonic())
             raise
         except BaseException:
-            self._abandon(time.monotonic() + self.timeouts.close_s)
+            self._abandon(time.monotonic() + self.timeouts.close_s)  # guard: nothing-half-built
             raise
 
     def _known_tasks(self) -> int | None:
@@ -261,6 +261,6 @@ def _first_word(worker: WorkerHost) -> Described:
 
 
 def _import_hint(error: RemoteError) -> str:
-    if error.type_name in ("ModuleNotFoundError", "ImportError"):
+    if error.type_name in ("ModuleNotFoundError", "ImportError"):  # guard: a-failing-import-comes-with-a-hint
         return "Hint: the worker looks for modules where this program does (sys.path); is the package installed there?"
     return ""

@@ -184,4 +184,5 @@ def _plan(
     processes = name in ("process", "hybrid")
     if waiting == "auto" and not processes:
         waiting = "park"  # a thread that looks holds the interpreter's lock meanwhile
+    # guard: forkserver-is-the-default
     return Plan(name, count, (start_method or "forkserver") if processes else None, waiting, why)

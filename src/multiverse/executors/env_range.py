@@ -127,7 +127,7 @@ class EnvRange:
             except Exception as error:
                 if self._cut_after(i, error, action):
                     ended_now.append(i)
-        if self._guard is not None and self._guard.look():
+        if self._guard is not None and self._guard.look():  # guard: every-step-is-looked-at
             ended_now += self._look_closer(chosen, actions, begun=ended_now if self._finals else resets)
         if only_some:
             self._own.add_step_of(chosen)
@@ -199,6 +199,7 @@ class EnvRange:
         step = None if in_reset else self._own.length(i) + 1
         failure = RemoteError.of(error, self.config.env_ids[i])
         taken = self._own.by_agent(i, action) if self._own.several else action
+        # guard: a-failure-tells-its-past
         failure = failure.under(self._log.circumstances(i, step, taken if step else None))
         if isinstance(error.cause if isinstance(error, InEnv) else error, BadValue):
             first = self._guard is not None and self._guard.count(i)
@@ -220,7 +221,7 @@ class EnvRange:
                 f"env {env_id}: {failure.message} ({failure.circumstances}): episode truncated; counted from now on in "
                 "envs.failures.bad_values"
             )
-        self._last_rows.restore(env_id)
+        self._last_rows.restore(env_id)  # guard: a-truncated-row-shows-what-was-before
         self._cut_episode(i, BAD_VALUE)
 
     def _replace_env(self, i: int, failure: RemoteError) -> bool:
@@ -229,7 +230,7 @@ class EnvRange:
         if not self.config.policy.restarts or self._last_rows is None:
             self._extras.failures.append(failure)
             return False
-        if not self._intensity.allows(failure) or not self._was_reset[i]:
+        if not self._intensity.allows(failure) or not self._was_reset[i]:  # guard: what-never-worked-is-not-tried-again
             self._extras.failures.append(self._intensity.first_cause)
             return False
         try:
@@ -237,7 +238,7 @@ class EnvRange:
         except Exception:  # it failed already: how it goes does not matter
             pass
         try:
-            self.envs[i] = self._build[i]()
+            self.envs[i] = self._build[i]()  # guard: one-env-costs-one-env
             self.envs[i].bind(self._own.rows_of(env_id))
         except Exception:
             self._extras.failures.append(self._intensity.first_cause)
@@ -258,7 +259,7 @@ class EnvRange:
             try:
                 info = self._end_and_begin(i, {})
                 if self._guard is not None:
-                    self._guard.check_start(i)
+                    self._guard.check_start(i)  # guard: the-observation-after-a-cut-is-looked-at
             except Exception as error:  # the new env cannot even be reset
                 failure = RemoteError.of(error, env_id)
                 self._extras.failures.append(failure.under(self._log.circumstances(i)))
@@ -295,7 +296,7 @@ class EnvRange:
         """same_step: keep the final observation and info, then begin the next episode at once."""
         env_id = self.config.env_ids[i]
         if self._guard is not None:
-            self._guard.check_end(i)
+            self._guard.check_end(i)  # guard: last-observations-are-looked-at
         for final, current in self._finals:
             final.take(current, i)
         if info and self.config.with_infos:
@@ -401,7 +402,7 @@ class EnvRange:
         """Outside a step, where each row is looked at by itself."""
         info = self._begin_episode(i, request)
         if self._guard is not None:
-            self._guard.check_start(i)
+            self._guard.check_start(i)  # guard: first-observations-are-looked-at
         return info
 
     def _beginnings(self, infos: dict[int, Infos]) -> Extras:

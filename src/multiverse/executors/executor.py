@@ -105,6 +105,7 @@ class Executor:
 
     def _watch(self, worker: WorkerHost) -> None:
         worker.mailbox.add_to(self._bedroom)
+        # guard: a-death-is-seen
         self._bedroom.add_sentinel(worker.life.sentinel, functools.partial(self._dead.append, worker))
 
     @property
@@ -132,7 +133,7 @@ class Executor:
             self._local.step_now()
         for worker in self._workers:
             if not worker.answered() and not self._waiting.look(worker.answered):
-                self._sleep_for([worker], self.timeouts.reply_s)
+                self._sleep_for([worker], self.timeouts.reply_s)  # guard: a-step-has-a-deadline
         for host in self.hosts:
             flags |= host.flags()
         return flags
@@ -147,7 +148,7 @@ class Executor:
     def _count_late(self, hosts: Sequence[Host]) -> None:
         """Answers that came after their deadline, and have found the call that asked for them, or nobody."""
         came = [worker for worker in self._late if worker in hosts]
-        self.failures.late_replies += len(came)
+        self.failures.late_replies += len(came)  # guard: late-replies-are-counted
         self._late = [worker for worker in self._late if worker not in came]
 
     def complete_step(self, number_before: int) -> bool:
@@ -184,7 +185,7 @@ class Executor:
         now = time.monotonic()
         with HeldInterrupts():
             for host, only_some in hosts.items():
-                host.asked_at = now
+                host.asked_at = now  # guard: time-runs-from-when-it-was-asked
                 host.post_step(number, only_some)
 
     def wait(self, sizes: Mapping[Host, int], enough_envs: int, deadline: float | None) -> list[Host]:
@@ -261,7 +262,7 @@ class Executor:
         def all_answered() -> bool:
             return all(w.answered() for w in workers)
 
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s  # guard: deadlines-are-monotonic
         self._sleep_until(all_answered, workers, deadline)
         if deadline is not None and time.monotonic() > deadline + WAS_STOPPED_S and not all_answered():
             # We ourselves were stopped (Ctrl-Z), perhaps with the workers: they get their time after all.
@@ -284,6 +285,7 @@ class Executor:
         if worker in self._recovering:
             raise _LostAgain(cause)
         self.broken = True  # until it is whole again
+        # guard: a-hung-worker-is-replaced
         begin = worker.was_stepping and self.views.layout.with_final_observations  # same_step shows the next episode
         extras = self._replaced(worker, cause, begin)
         self._late = [late for late in self._late if late is not worker]  # its answer will never come
@@ -307,6 +309,7 @@ class Executor:
                     return self._taken_over(worker, begin)
                 except _LostAgain as again:
                     cause = again.cause
+                # guard: a-replacement-may-fail-too
                 except (WorkerDied, EnvFailed, ReplyTimeout) as again:  # it could not even be built, or reset
                     cause = again
         except GivenUp as end:
@@ -363,7 +366,7 @@ class Executor:
                     results[host] = host.run(function, arguments[host])
                 except EnvFailed as error:
                     errors[host] = error
-        self._sleep_for(workers, timeout_s)
+        self._sleep_for(workers, timeout_s)  # guard: a-reset-has-its-own-deadline
         for worker in workers:
             if worker in self.lost:  # with its answer
                 errors[worker] = self.lost[worker].cause
@@ -402,6 +405,7 @@ class Executor:
                 try:
                     found.append((host, host.extras()))
                 except WorkerDied as error:  # between its word and what was to follow by pipe
+                    # guard: a-death-between-word-and-pipe
                     if self.supervisor is None or not isinstance(host, WorkerHost):
                         raise
                     self._recover(host, error)

@@ -228,7 +228,7 @@ class WorkerHost:
                 if error.number == number:
                     raise
                 continue
-            if found == number:
+            if found == number:  # guard: messages-have-numbers
                 return message
 
     def first_word(self) -> Any:
@@ -244,6 +244,7 @@ class WorkerHost:
         self.collected = self.asked
         death, command = self.life.death(), self._doing()
         cause = f"{death.cause} during {command}"
+        # guard: a-death-tells-the-command
         return WorkerDied(self.worker, self.env_ids, cause, death.hint, command, death.peak_rss_bytes)
 
     def hung(self, waited_s: float) -> ReplyTimeout:

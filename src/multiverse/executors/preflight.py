@@ -42,7 +42,7 @@ def check_fork(start_method: StartMethod) -> None:
     if start_method != "fork":
         return
     cuda = getattr(sys.modules.get("torch"), "cuda", None)  # not there while torch is being imported
-    if cuda is not None and getattr(cuda, "is_initialized", bool)():
+    if cuda is not None and getattr(cuda, "is_initialized", bool)():  # guard: no-fork-after-cuda
         raise PreflightError(
             "CUDA is already in use in this process and does not survive start_method='fork'; "
             "use start_method='forkserver' (the default), or make the vector env before the first CUDA call"
@@ -63,13 +63,13 @@ def check_descriptors(workers: int, kind: str = "worker processes", each: int | 
     unlimited = resource.RLIM_INFINITY
     if soft == unlimited or needed <= soft:
         return
-    if hard != unlimited and needed > hard:
+    if hard != unlimited and needed > hard:  # guard: a-hard-limit-is-refused
         raise PreflightError(
             f"{workers} {kind} need {needed} open files in all ({for_workers} for the workers, {opened} open already, "
             f"{SPARE_DESCRIPTORS} to spare) and this process may have {hard} (hard limit); use fewer workers with more "
             f"envs each, close files, or raise the limit (ulimit -Hn {needed}, as root)"
         )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))  # guard: a-soft-limit-is-raised
 
 
 def advise_workers(workers: int) -> None:
@@ -88,7 +88,7 @@ def advise_workers(workers: int) -> None:
 def check_memory(size: int) -> None:
     """A container's memory killer gives no reason; so ask first."""
     available = machine.memory_available()
-    if size > available:
+    if size > available:  # guard: memory-is-asked-for-first
         raise PreflightError(
             f"the shared block needs {size:,} bytes and {available:,} are available; use fewer envs, smaller "
             "observations, or raise the container's memory limit"

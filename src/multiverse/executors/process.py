@@ -67,7 +67,7 @@ class ProcessLife:
         if code >= 0:
             return Death(f"exited with code {code}", "", peak)
         hint = ""
-        if -code == signal.SIGKILL:
+        if -code == signal.SIGKILL:  # guard: possibly-out-of-memory
             free = in_bytes(psutil.virtual_memory().available)
             hint = f"possibly out of memory ({free} are free now): fewer envs per machine need less"
         return Death(f"was killed by {_signal_name(-code)}", hint, peak)
@@ -78,12 +78,13 @@ class ProcessLife:
             status, rss_bytes = process.status(), process.memory_info().rss
         except psutil.Error:
             return State("it is gone")
-        if status == psutil.STATUS_STOPPED:
+        if status == psutil.STATUS_STOPPED:  # guard: stopped-is-called-stopped
             return State("it is stopped (SIGSTOP): kill -CONT lets it go on", "", rss_bytes)
-        return State(f"it is {status}", self._black_box.stack_of(self.pid), rss_bytes)
+        return State(f"it is {status}", self._black_box.stack_of(self.pid), rss_bytes)  # guard: the-hung-stack-is-shown
 
     def end(self, deadline: float) -> bool:
         if self.process.exit_code(max(0.0, deadline - time.monotonic())) is None:
+            # guard: kill-and-not-only-ask
             self.process.kill()  # also when it is stopped: SIGTERM would stay pending there
             self.process.exit_code(5.0)
         self.process.release()
@@ -124,7 +125,7 @@ def pickled(assignments: Sequence[Assignment]) -> list[bytes]:
     """The assignments as bytes, or the reason why they cannot travel: found out before anything is started."""
     try:
         return [cloudpickle.dumps(a) for a in assignments]
-    except Exception as error:
+    except Exception as error:  # guard: what-cannot-travel-is-refused-first
         raise PreflightError(
             f"the env factory (with its kwargs, wrappers and reset plan) cannot be sent to a worker process: "
             f"{type(error).__name__}: {error}. Build what cannot be pickled (locks, sockets, open files) inside the "

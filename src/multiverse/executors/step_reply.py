@@ -44,7 +44,7 @@ class Extras:
         if not reason:
             return value
         if key not in told:
-            told.add(key)
+            told.add(key)  # guard: told-once
             self.warnings.append(
                 f"env {env_id}: infos[{key!r}] cannot be sent to the caller ({reason}): its repr is sent instead"
             )

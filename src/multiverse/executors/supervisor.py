@@ -61,7 +61,7 @@ class Supervisor:
             raise GivenUp(first)
         log.warning("%s: restart %d of at most %d a minute", _one_line(cause), intensity.recent, intensity.limit)
         # A machine out of memory needs a moment.
-        time.sleep(min(FIRST_BACKOFF_S * 2 ** (intensity.recent - 1), LONGEST_BACKOFF_S))
+        time.sleep(min(FIRST_BACKOFF_S * 2 ** (intensity.recent - 1), LONGEST_BACKOFF_S))  # guard: restarts-wait-longer
         host.kill()
         assignment = self._assignments[host.worker]
         new = start_process(assignment, self._data[host.worker], self._method, self._shared, Surroundings.here())

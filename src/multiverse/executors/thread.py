@@ -32,6 +32,7 @@ class ThreadLife:
         self._assignment, self._link = assignment, link
         self._ended = new_doorbell()
         self._cause = "ended"
+        # guard: a-hung-thread-does-not-keep-the-program
         self._thread = threading.Thread(target=self._run, name=f"multiverse-worker-{assignment.worker}", daemon=True)
         self._thread.start()
 
@@ -45,7 +46,7 @@ class ThreadLife:
     def state(self) -> State:
         frame = sys._current_frames().get(self._thread.ident or 0)
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
-        return State("it is a thread, and threads cannot be killed", stack)
+        return State("it is a thread, and threads cannot be killed", stack)  # guard: threads-cannot-be-killed-is-said
 
     def end(self, deadline: float) -> bool:
         self._thread.join(max(0.0, deadline - time.monotonic()))
@@ -59,6 +60,7 @@ class ThreadLife:
             worker_loop.work(self._assignment, self._link, _connect, Bedroom())
         except _StartGivenUp:
             pass
+        # guard: sys-exit-ends-its-thread-only
         except BaseException as error:  # SystemExit too: an env that calls sys.exit() ends its thread only
             self._cause = f"was ended by {type(error).__name__}: {error}"
             self._link.send(RemoteError.of(error))  # heard while it starts; later its end is seen by its sentinel

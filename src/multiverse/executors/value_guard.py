@@ -66,13 +66,14 @@ class _Watched:
 
             def few_are_clean() -> bool:
                 clip(values, low, high, scratch)
-                return found == expected
+                return found == expected  # guard: observations-are-looked-at
 
             return few_are_clean
         zeros, dot = np.zeros_like(values), values.dot if self.is_float else _nothing
 
         def many_are_clean() -> bool:
             clip(values, low, high, scratch)
+            # guard: large-observations-are-looked-at
             return bool(scratch.tobytes() == values.tobytes() and dot(zeros) == 0)
 
         return many_are_clean
@@ -120,7 +121,7 @@ class _Watched:
         if self.is_float:
             np.nan_to_num(row, copy=False)
         if self.low is not None and self.high is not None:
-            np.clip(row, self.low[i : i + 1], self.high[i : i + 1], out=row)
+            np.clip(row, self.low[i : i + 1], self.high[i : i + 1], out=row)  # guard: a-clipped-value-is-inside
 
 
 def _nothing(zeros: Array) -> float:
@@ -204,8 +205,9 @@ class ValueGuard:
         """One more step of env `i` outside its bounds, if it is; the first of its life is told."""
         said = next(filter(None, (watched.describe_outside(i) for watched in self._watched)), "")
         if said:
-            if not self._out_of_bounds[i]:
+            if not self._out_of_bounds[i]:  # guard: outside-is-told-once
                 env_id = self._first + i
+                # guard: outside-is-told
                 self.warnings.append(f"env {env_id}: {said}; counted from now on in envs.failures.out_of_bounds")
             self._out_of_bounds[i] += 1
 
@@ -218,7 +220,7 @@ class ValueGuard:
         for watched in self._watched:
             watched.clip(i)
         rewards = self._rewards[i]
-        rewards[~np.isfinite(rewards)] = 0.0
+        rewards[~np.isfinite(rewards)] = 0.0  # guard: a-clipped-reward-is-nothing
 
     def take_warnings(self) -> list[str]:
         said, self.warnings = self.warnings, []
@@ -289,13 +291,14 @@ def _looker(watched: list[_Watched], rewards: Any) -> Callable[[], bool]:
 
         def one_leaf_odd() -> bool:
             total = sum(rewards)
+            # guard: rewards-beside-one-array-are-looked-at
             return total - total != 0.0 or not clean()  # inf - inf and NaN - NaN are NaN
 
         return one_leaf_odd
 
     def any_leaf_odd() -> bool:
         total = sum(rewards)
-        return total - total != 0.0 or not all(clean() for clean in leaves_clean)
+        return total - total != 0.0 or not all(clean() for clean in leaves_clean)  # guard: rewards-are-looked-at
 
     return any_leaf_odd
 

@@ -186,7 +186,7 @@ def difference_between(one: EnvDescription, other: EnvDescription, bounds_may_di
         if a.agents != b.agents:
             return f"agents {b.agents} instead of {a.agents}"
         for kind in ("observation_space", "action_space"):
-            if getattr(a, kind) != getattr(b, kind):
+            if getattr(a, kind) != getattr(b, kind):  # guard: spaces-are-compared
                 if kind == "observation_space" and bounds_may_differ and alike(getattr(a, kind), getattr(b, kind)):
                     continue
                 return f"{kind} {getattr(b, kind)} instead of {getattr(a, kind)}"
@@ -257,7 +257,7 @@ def _packed_extras(link: Link, extras: Extras, told: set[str]) -> tuple[Any, boo
     try:
         return link.pack(extras), True
     except Exception:
-        extras.put_in_words(lambda value: _cannot_travel(link, value), told)
+        extras.put_in_words(lambda value: _cannot_travel(link, value), told)  # guard: infos-go-in-words
     try:
         return link.pack(extras), True
     except Exception as error:  # an observation, then

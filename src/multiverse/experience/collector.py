@@ -105,7 +105,7 @@ class Collector:
             self._window.finals.add(t, env, infos["final_obs"][env])
             self.actions.begin(env)
         if lost.any():
-            self._window.valid[t] &= ~lost
+            self._window.valid[t] &= ~lost  # guard: lost-rows-are-not-valid
             told.lost_steps += int(lost.sum())
 
 

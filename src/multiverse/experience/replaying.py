@@ -32,7 +32,7 @@ def bring_back(
         _, _, terminated, truncated, _ = envs.step(np.stack([actions[i][t] for i in ids]), env_ids=ids)  # type: ignore[index]
         lost.update(i for i, ended in zip(ids, terminated | truncated) if ended)
     shown = envs.observations()
-    lost.update(i for i in range(envs.num_envs) if not _same(shown, expected, i))
+    lost.update(i for i in range(envs.num_envs) if not _same(shown, expected, i))  # guard: a-replay-is-compared
     if lost:
         again = [i for i in sorted(lost) if envs.episode_counts[i] == episodes[i]]
         if again:

@@ -41,7 +41,7 @@ class FlatAdam:
         A gradient that is not finite changes nothing.
         """
         norm = float(torch.linalg.vector_norm(self.gradient))
-        if not np.isfinite(norm):
+        if not np.isfinite(norm):  # guard: gradients-are-finite
             return norm
         with torch.no_grad():
             if norm > max_norm:
@@ -66,7 +66,7 @@ class FlatAdam:
 
     def load(self, state: Mapping[str, Any]) -> None:
         parameters = torch.from_numpy(np.array(state["parameters"]))
-        if parameters.shape != self._flat.shape:
+        if parameters.shape != self._flat.shape:  # guard: sizes-are-compared
             raise InvalidRequest(
                 f"the saved agent has {len(parameters)} parameters and this one {self._flat.numel()}: "
                 "its networks have other sizes"

@@ -52,7 +52,7 @@ class Block:
     @classmethod
     def empty(cls) -> Block:
         if platform.has_memfd():
-            return cls(os.memfd_create("multiverse"))
+            return cls(os.memfd_create("multiverse"))  # guard: the-block-has-no-name
         with tempfile.TemporaryFile(prefix="multiverse-") as file:  # unlinked from the start
             return cls(os.dup(file.fileno()))
 
@@ -60,7 +60,7 @@ class Block:
         """Really allocate `size` bytes: a block that is only promised dies of SIGBUS at its first touch."""
         try:
             if platform.has_memfd():
-                os.posix_fallocate(self.fd, 0, size)
+                os.posix_fallocate(self.fd, 0, size)  # guard: the-block-is-really-allocated
             else:
                 os.pwrite(self.fd, bytes(size), 0)
         except OSError as error:

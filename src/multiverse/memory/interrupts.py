@@ -29,7 +29,7 @@ class HeldInterrupts:
                 _signal.signal(_signal.SIGINT, self._hold)
 
     def _hold(self, number: int, frame: FrameType | None) -> None:
-        if self._held and self._handler is not None:
+        if self._held and self._handler is not None:  # guard: a-second-ctrl-c-kills
             self._handler(number, frame)
         self._held = True
 

@@ -68,7 +68,7 @@ class CallerMailbox:
             self.request_bell.ring()
 
     def answered(self) -> bool:
-        if self._words[_REPLY] >> FLAG_BITS != self.sequence:
+        if self._words[_REPLY] >> FLAG_BITS != self.sequence:  # guard: replies-have-numbers
             return False
         if not _ORDERED:
             _order()

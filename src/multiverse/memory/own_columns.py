@@ -115,7 +115,7 @@ class OwnColumns:
     def cut(self, env: int) -> None:
         """Whoever was there is truncated, with no reward for it."""
         rows = self._of[env]
-        self.rewards[rows] = 0.0
+        self.rewards[rows] = 0.0  # guard: a-lost-step-has-no-reward
         self.ended[:, rows] = False
         self.ended[TRUNCATED, rows] = self._shared_present[ALIVE, rows]
         self.lengths[rows] -= self._counts[rows]  # the lost step is none of its episode's

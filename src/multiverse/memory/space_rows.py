@@ -28,6 +28,7 @@ def row_writer(space: spaces.Space[Any], views: Views, name: FieldName, row: int
                 try:
                     part = value[key]
                 except (KeyError, IndexError, TypeError) as error:
+                    # guard: a-missing-part-is-an-error
                     raise BadValue(f"{called(name)} has no {key!r}: it is {_kind_of(value)}") from error
                 write(part)
 
@@ -55,7 +56,7 @@ def _array_writer(target: Array, name: FieldName) -> Write:
             array = np.asarray(value)
         except Exception as error:  # a list of lists of different lengths, say
             raise BadValue(f"{called(name)} cannot be made an array: {type(error).__name__}: {error}") from error
-        if array.shape != shape:
+        if array.shape != shape:  # guard: no-broadcasting
             raise BadValue(f"{called(name)} has shape {array.shape}, its space says {shape}")
         if array.dtype.kind in "iu" and dtype.kind in "iu" and array.dtype != dtype and array.size:
             if not _fits(array, dtype):
@@ -64,7 +65,7 @@ def _array_writer(target: Array, name: FieldName) -> Write:
             copy(target, array, casting="unsafe")
             return
         try:
-            copy(target, array, casting="same_kind")
+            copy(target, array, casting="same_kind")  # guard: no-casts-of-another-kind
         except TypeError as error:
             raise BadValue(f"{called(name)} is {array.dtype}, which does not fit its space's {dtype}") from error
 
@@ -225,14 +226,14 @@ class ActionWriter:
             array = np.asarray(value)
         except (ValueError, TypeError) as error:
             raise InvalidActions(f"actions{where}: cannot make an array of {type(value).__name__}: {error}") from error
-        if array.shape != shape:
+        if array.shape != shape:  # guard: all-actions-are-checked-first
             raise InvalidActions(f"actions{where} have shape {array.shape}, expected {shape}: one row per env")
         integers = array.dtype.kind in "iu" and dtype.kind in "iu"  # these pass if they fit
         if array.dtype != dtype and not integers and not np.can_cast(array.dtype, dtype, casting="same_kind"):
             raise InvalidActions(f"actions{where} are {array.dtype}, expected {dtype} (or what casts to it safely)")
         if array.dtype != dtype and dtype.kind in "iu" and not _fits(array, dtype):
             raise InvalidActions(f"actions{where} hold {array.max()} or {array.min()}, which {dtype} cannot hold")
-        if array.dtype.kind == "f" and np.isnan(np.vdot(array, array)):
+        if array.dtype.kind == "f" and np.isnan(np.vdot(array, array)):  # guard: nan-actions-are-refused
             bad = sorted({int(i) for i in np.argwhere(np.isnan(array))[:, 0]})
             raise InvalidActions(f"actions{where} are NaN in rows {bad}")
         return array
@@ -250,7 +251,7 @@ class BatchReader:
     def all_rows(self, copy: bool) -> Any:
         single = self._single
         if single is not None:
-            return single.copy() if copy else single
+            return single.copy() if copy else single  # guard: results-are-the-callers
         return self.rows(slice(None), copy)
 
     def rows(self, rows: slice | Array, copy: bool) -> Any:

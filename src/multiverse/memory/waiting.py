@@ -107,7 +107,7 @@ class Bedroom:
             first_nap_s: float | None = FIRST_NAP_S
             while not ready():
                 on_wake()
-                left_s = math.inf if deadline is None else deadline - time.monotonic()
+                left_s = math.inf if deadline is None else deadline - time.monotonic()  # guard: sleep-is-monotonic
                 if left_s <= 0:
                     return False
                 if not self._doze(min(left_s, first_nap_s or math.inf)):

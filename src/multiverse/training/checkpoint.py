@@ -98,7 +98,7 @@ class Checkpoints:
                 _write(self.folder, BEST, packed)
             path = _write(self.folder, f"step-{env_steps:012d}", packed)
         except OSError as error:
-            if final:
+            if final:  # guard: a-final-save-raises
                 raise
             reason = error.strerror or error
             log.warning("checkpoint at %d env steps not saved (%s); older ones are kept", env_steps, reason)
@@ -151,10 +151,10 @@ def _write(folder: Path, name: str, packed: Packed) -> Path:
     """Aside, to the disk, into place."""
     aside = folder / f"{SAVING}{name}-{secrets.token_hex(4)}"
     try:
-        write_files(aside, packed)
+        write_files(aside, packed)  # guard: a-save-is-written-aside
         _put_in_place(aside, folder / name)
     except BaseException:
-        remove_tree(aside)
+        remove_tree(aside)  # guard: a-failed-save-leaves-nothing
         raise
     return folder / name
 
@@ -171,7 +171,7 @@ def _put_in_place(aside: Path, target: Path) -> None:
         if former.exists() and not target.exists():
             os.rename(former, target)
         raise
-    sync_directory(target.parent)
+    sync_directory(target.parent)  # guard: names-are-on-the-disk-before-old-ones-go
     remove_tree(former)
 
 
@@ -179,8 +179,9 @@ def _remove(path: Path) -> None:
     """Renamed first: a checkpoint that is half removed must not look like one."""
     going = path.with_name(f"{REMOVING}{path.name}")
     try:
-        remove_tree(going)
+        remove_tree(going)  # guard: removed-under-another-name
         os.rename(path, going)
+        # guard: an-old-name-is-off-the-disk-before-its-files-are
         sync_directory(path.parent)  # else a power loss could bring the name back without its files
     except OSError as error:
         log.warning("%s: an old checkpoint could not be removed (%s)", path, error.strerror or error)
@@ -203,7 +204,7 @@ def _latest(folder: Path) -> tuple[Checkpoint | None, list[Path]]:
                 return found, list(broken)
         if len(broken) == len(candidates):
             break
-    if lost := len(broken) + len(list(folder.glob(f"*{BROKEN}"))):
+    if lost := len(broken) + len(list(folder.glob(f"*{BROKEN}"))):  # guard: all-broken-is-no-fresh-start
         raise CheckpointBroken(folder, f"none of its {lost} checkpoints is whole", _ALL_BROKEN)
     return None, []
 
@@ -218,7 +219,7 @@ def _in_place(folder: Path) -> list[Path]:
     found = [path for path in folder.iterdir() if path.is_dir()]
     named = {path.name: path for path in found if not path.name.startswith(".") and not path.name.endswith(BROKEN)}
     for path in found:
-        if path.name.startswith(REPLACED):
+        if path.name.startswith(REPLACED):  # guard: one-that-stepped-aside-counts
             named.setdefault(path.name.removeprefix(REPLACED), folder / path.name.removeprefix(REPLACED))
     return sorted(named.values(), key=lambda path: (_number(path), _age(path)), reverse=True)
 
@@ -238,6 +239,6 @@ def _age(path: Path) -> int:
 def _what_file(path: Path) -> str:
     with path.open("rb") as file:
         pickled = file.read(8).startswith(_PICKLES)
-    if pickled:
+    if pickled:  # guard: a-pickle-is-called-one
         return "it is a pickle (of torch.save?), which could run any code when it is loaded, so it is not"
     return "it is a file"

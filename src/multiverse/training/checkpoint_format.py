@@ -111,7 +111,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise CheckpointBroken(
             folder, f"it has format {manifest['format']!r} (of multiverse {version}); this version reads {FORMAT}"
         )
-    if not untouched or _manifest_text(manifest) != raw:
+    if not untouched or _manifest_text(manifest) != raw:  # guard: the-manifest-is-verified-too
         raise CheckpointBroken(folder, f"{MANIFEST} was changed after it was written")
     return dict(manifest)
 
@@ -123,7 +123,7 @@ def _verified(path: Path, manifest: dict[str, Any]) -> bytes:
     except (KeyError, TypeError, ValueError):
         raise CheckpointBroken(path.parent, f"{MANIFEST} says nothing of {path.name}") from None
     data = _read(path, LARGEST[path.name], size)
-    if _sha256(data) != digest:
+    if _sha256(data) != digest:  # guard: every-byte-is-verified
         raise CheckpointBroken(path.parent, f"{path.name} has other bytes than were written (its sha256 differs)")
     return data
 
@@ -136,7 +136,7 @@ def _read(path: Path, largest: int, expected: int | None = None) -> bytes:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
                 raise CheckpointBroken(path.parent, f"{path.name} is no plain file")
-            if found.st_size > largest:
+            if found.st_size > largest:  # guard: sizes-are-bounded
                 size, limit = in_bytes(found.st_size), in_bytes(largest)
                 raise CheckpointBroken(path.parent, f"{path.name} has {size}, more than the {limit} that are read")
             if expected is not None and found.st_size != expected:

@@ -105,7 +105,7 @@ class _Reading:
 
     def value(self, node: yaml.Node, depth: int) -> Any:
         self.values += 1
-        if self.values > MOST_VALUES:
+        if self.values > MOST_VALUES:  # guard: aliases-are-bounded
             raise InvalidConfig(_at(self.source, node.start_mark), f"more than {MOST_VALUES} values, aliases followed")
         if depth > DEEPEST:  # also an alias inside what it stands for
             raise InvalidConfig(_at(self.source, node.start_mark), f"nested more than {DEEPEST} deep")
@@ -125,7 +125,7 @@ class _Reading:
             where = _at(self.source, key_node.start_mark)
             if not isinstance(key, str):
                 raise InvalidConfig(where, f"the key {key!r} is no text", "Put it in quotes if it is meant as text")
-            if key in values:
+            if key in values:  # guard: no-key-twice
                 raise InvalidConfig(where, f"{key} is there twice, first in line {lines[key]}")
             lines[key] = key_node.start_mark.line + 1
             values[key] = self.value(value_node, depth + 1)

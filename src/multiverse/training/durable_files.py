@@ -20,7 +20,7 @@ def write_new(path: Path, data: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
     try:
         write_all(descriptor, data)
-        os.fsync(descriptor)
+        os.fsync(descriptor)  # guard: bytes-are-on-the-disk-before-their-name
     finally:
         os.close(descriptor)
 

@@ -36,6 +36,7 @@ class StopRequests:
         if self.received is not None:
             self.raise_it()
         self.received = signal.Signals(number)
+        # guard: signals-wait-for-a-save
         log.warning("%s: saving and ending; once more ends it at once", self.received.name)
 
     def raise_it(self) -> None:

@@ -92,6 +92,7 @@ def _config_and_checkpoint(
 ) -> tuple[TrainConfig, Checkpoint]:
     """The config is the run's own file: a checkpoint is data, and names nothing that would be imported."""
     where = find_run(path_of(run)).path / CONFIG
+    # guard: the-config-is-the-runs-own
     return saved_config(read_config(where), str(where), agent, env_kwargs), checkpoint_of(run, which)
 
 

@@ -40,7 +40,7 @@ class Guarded:
         try:
             action(*arguments)
         except Exception as error:
-            self.failure = error
+            self.failure = error  # guard: a-sink-may-fail
             log.warning("%s failed and is off from now on: %s: %s", self.name, type(error).__name__, error)
 
 
@@ -195,7 +195,7 @@ class TextSink:
             self._stream.write(f"{self._line(metrics, env_steps)}\n")
             self._stream.flush()
         except BrokenPipeError:
-            _to_nowhere(self._stream)
+            _to_nowhere(self._stream)  # guard: nothing-is-flushed-to-nobody
             raise
 
     def close(self) -> None:

@@ -113,7 +113,7 @@ def resume(
             where.write_config(as_plain(config))  # the next resume has the new budget too
         found = Checkpoints(where.checkpoints).load_latest()
         if found is not None:
-            _tell_differences(found, config)
+            _tell_differences(found, config)  # guard: differences-are-told
         session = Session(config, source_of(config, env), agent_maker(config, agent), _plan_of(found))
         try:
             trainer = Trainer(config, session, where, hooks)

@@ -50,7 +50,7 @@ class Holder:
         return cls(os.getpid(), boot_id(), started(os.getpid()) or 0.0, socket.gethostname(), since)
 
     def lives(self) -> bool:
-        return self.boot_id == boot_id() and started(self.pid) == self.started
+        return self.boot_id == boot_id() and started(self.pid) == self.started  # guard: a-pid-alone-is-nobody
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host} since {self.since}"
@@ -103,7 +103,7 @@ class RunLock:
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            if error.errno in _BUSY:
+            if error.errno in _BUSY:  # guard: the-kernel-holds-the-lock
                 holder = read_holder(descriptor)
                 name, pid = (str(holder), holder.pid) if holder else ("another process", None)
                 raise RunLocked(self.path.parent, name, pid) from None

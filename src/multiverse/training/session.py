@@ -106,7 +106,7 @@ class Session:
         """As it was after the last update."""
         return {
             "agent": self.agent.state(),
-            "noise": self._marked_noise,
+            "noise": self._marked_noise,  # guard: noise-as-it-was-at-the-mark
             "recent": self.recent.state(),
             "envs": {
                 "episodes": self._marked_episodes,
@@ -150,7 +150,7 @@ class Session:
         observations, lost = bring_back(self.envs, episodes, actions, rows)
         for env_id, known in enumerate(actions):
             if known is not None and env_id not in lost:
-                self._collector.actions.load(env_id, known)
+                self._collector.actions.load(env_id, known)  # guard: a-replayed-episode-goes-on-in-the-log
         if lost:
             log.warning(
                 "envs %s could not be brought back: playing their episodes again from their seeds led elsewhere. Those "

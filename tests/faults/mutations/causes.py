@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.mutations.guard import Guard
+from tests.faults.mutations.guard import GONE, NEVER, Guard, instead, swap
 
 RESTARTS = "tests/faults/test_restarts.py"
 CAUSES = "tests/faults/test_causes.py"
@@ -14,9 +14,7 @@ GUARDS = (
     Guard(
         "not-for-ever",
         ("A7",),
-        "contracts/failures.py",
-        "return len(self._recent) <= self.limit",
-        "return True",
+        instead("return True"),
         (
             f"{RESTARTS}::test_after_three_restarts_it_is_the_first_cause_of_several_that_is_raised[serial-raise]",
             f"{RESTARTS}::test_after_three_restarts_it_is_the_first_cause_of_several_that_is_raised[forkserver-exit]",
@@ -25,9 +23,7 @@ GUARDS = (
     Guard(
         "the-first-cause",
         ("A7",),
-        "contracts/failures.py",
-        "return self._recent[0][1]",
-        "return self._recent[-1][1]",
+        swap("0", "-1"),
         (
             f"{RESTARTS}::test_after_three_restarts_it_is_the_first_cause_of_several_that_is_raised[thread-raise]",
             f"{RESTARTS}::test_after_three_restarts_it_is_the_first_cause_of_several_that_is_raised[fork-exit]",
@@ -36,17 +32,13 @@ GUARDS = (
     Guard(
         "what-never-worked-is-not-tried-again",
         ("A7",),
-        "executors/env_range.py",
-        " or not self._was_reset[i]:",
-        ":",
+        swap(" or not self._was_reset[i]", ""),
         (f"{RESTARTS}::test_failing_before_the_first_good_reset_is_not_tried_again[serial]",),
     ),
     Guard(
         "nothing-half-built",
         ("A8",),
-        "executors/assemble.py",
-        "            self._abandon(time.monotonic() + self.timeouts.close_s)\n",
-        "            pass\n",
+        GONE,
         (
             f"{ENV_FAILURES}::test_an_exception_in_a_constructor_names_the_env_and_leaves_nothing_half_built"
             "[forkserver-raise-0]",
@@ -56,33 +48,25 @@ GUARDS = (
     Guard(
         "a-failing-import-comes-with-a-hint",
         ("A8",),
-        "executors/assemble.py",
-        'if error.type_name in ("ModuleNotFoundError", "ImportError"):',
-        "if False:",
+        NEVER,
         (f"{ENV_FAILURES}::test_an_import_error_in_a_worker_comes_with_a_hint[forkserver]",),
     ),
     Guard(
         "a-failure-tells-its-past",
         ("A9",),
-        "executors/env_range.py",
-        "failure = failure.under(self._log.circumstances(i, step, taken if step else None))",
-        "failure = failure",
+        GONE,
         (f"{CAUSES}::test_an_episode_that_failed_can_be_run_again_from_what_the_error_tells[serial]",),
     ),
     Guard(
         "every-failure-is-told",
         ("A9",),
-        "step_collector.py",
-        "for _, extras in failed for failure in extras.failures]",
-        "for _, extras in failed[:1] for failure in extras.failures[:1]]",
+        swap(" for failure in extras.failures", "[:1] for failure in extras.failures[:1]"),
         (f"{ENV_FAILURES}::test_every_failure_of_a_batch_is_listed[forkserver]",),
     ),
     Guard(
         "one-env-costs-one-env",
         ("A9", "B4"),
-        "executors/env_range.py",
-        "            self.envs[i] = self._build[i]()\n",
-        "            self.envs = [build() for build in self._build]\n            self.bind(self._views)\n",
+        instead("self.envs = [build() for build in self._build]\nself.bind(self._views)"),
         (
             f"{RESTARTS}::test_an_env_that_raises_is_built_anew_and_costs_nobody_else_anything[next_step-serial]",
             f"{RESTARTS}::test_an_env_that_raises_is_built_anew_and_costs_nobody_else_anything[same_step-forkserver]",
@@ -91,9 +75,7 @@ GUARDS = (
     Guard(
         "infos-go-in-words",
         ("A10",),
-        "executors/worker_loop.py",
-        "extras.put_in_words(lambda value: _cannot_travel(link, value), told)",
-        "pass",
+        GONE,
         (
             f"{CAUSES}::test_an_info_that_cannot_be_pickled_arrives_as_its_repr_with_one_warning[forkserver]",
             f"{CAUSES}::test_a_task_that_cannot_be_pickled_does_not_hide_why_its_env_failed[fork]",
@@ -102,17 +84,13 @@ GUARDS = (
     Guard(
         "told-once",
         ("A10",),
-        "executors/step_reply.py",
-        "            told.add(key)\n",
-        "            pass\n",
+        GONE,
         (f"{CAUSES}::test_an_info_that_cannot_be_pickled_arrives_as_its_repr_with_one_warning[forkserver]",),
     ),
     Guard(
         "exceptions-cross-as-text",
         ("A10",),
-        "contracts/errors.py",
-        "        return cls(type(error).__qualname__, message, trace, env_id, module=type(error).__module__)",
-        "        return cls(error, message, trace, env_id)",
+        instead("return cls(error, message, trace, env_id)"),
         (
             f"{ENV_FAILURES}::test_an_exception_in_step_names_the_env_and_shows_where_it_was_raised"
             "[forkserver-raise_unpicklable]",

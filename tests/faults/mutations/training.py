@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.mutations.guard import Guard
+from tests.faults.mutations.guard import GONE, NEVER, Guard, before, instead, swap
 
 RESUME = "tests/training/test_exact_resume.py"
 TRAINER = "tests/training/test_trainer.py"
@@ -13,89 +13,68 @@ GUARDS = (
     Guard(
         "signals-wait-for-a-save",
         ("A14",),
-        "training/interrupts.py",
-        "        self.received = signal.Signals(number)\n",
-        "        self.received = signal.Signals(number)\n        self.raise_it()\n",
+        before("self.raise_it()"),
         (f"{RESUME}::test_a_signal_saves_and_ends_and_the_run_goes_on_later[2-130]",),
     ),
     Guard(
         "lost-rows-are-not-valid",
         ("B4",),
-        "experience/collector.py",
-        "            self._window.valid[t] &= ~lost\n",
-        "",
+        GONE,
         (f"{COLLECTOR}::test_a_lost_step_is_never_learned_from",),
     ),
     Guard(
         "gradients-are-finite",
         ("B5",),
-        "learning/flat_parameters.py",
-        "        if not np.isfinite(norm):\n            return norm\n",
-        "",
+        GONE,
         (f"{PPO}::test_five_in_a_row_end_the_run_with_the_last_good_weights",),
     ),
     Guard(
         "five-in-a-row-is-enough",
         ("B5",),
-        "agents/ppo.py",
-        "        if self._bad_in_a_row >= BAD_IN_A_ROW:\n",
-        "        if False:\n",
+        NEVER,
         (f"{PPO}::test_five_in_a_row_end_the_run_with_the_last_good_weights",),
     ),
     Guard(
         "a-replayed-episode-goes-on-in-the-log",
         ("D5",),
-        "training/session.py",
-        "                self._collector.actions.load(env_id, known)\n",
-        "                pass\n",
+        GONE,
         (f"{RESUME}::test_a_killed_run_ends_as_if_nothing_had_happened[collect130-learn11]",),
     ),
     Guard(
         "noise-as-it-was-at-the-mark",
         ("D5", "A14"),
-        "training/session.py",
-        '            "noise": self._marked_noise,\n',
-        '            "noise": self._noise.bit_generator.state,\n',
+        swap("_marked_noise", "_noise.bit_generator.state"),
         (f"{RESUME}::test_a_signal_saves_and_ends_and_the_run_goes_on_later[2-130]",),
     ),
     Guard(
         "a-replay-is-compared",
         ("D5",),
-        "experience/replaying.py",
-        "    lost.update(i for i in range(envs.num_envs) if not _same(shown, expected, i))\n",
-        "",
+        GONE,
         (f"{RESUME}::test_an_env_that_cannot_be_replayed_is_named_and_its_episode_ends",),
     ),
     Guard(
         "differences-are-told",
         ("D6",),
-        "training/run.py",
-        "            _tell_differences(found, config)\n",
-        "            pass\n",
+        GONE,
         (f"{TRAINER}::test_going_on_with_other_settings_is_told",),
     ),
     Guard(
         "sizes-are-compared",
         ("D6",),
-        "learning/flat_parameters.py",
-        "        if parameters.shape != self._flat.shape:\n",
-        "        if False:\n",
+        NEVER,
         (f"{TRAINER}::test_networks_of_another_size_are_refused_in_words",),
     ),
     Guard(
         "the-config-is-the-runs-own",
         ("E3",),
-        "training/loading.py",
-        "    return saved_config(read_config(where), str(where), agent, env_kwargs), checkpoint_of(run, which)\n",
-        "    found = checkpoint_of(run, which)\n    return saved_config(found.manifest['config'], '', agent), found\n",
+        instead("""found = checkpoint_of(run, which)
+return saved_config(found.manifest["config"], "", agent), found"""),
         (f"{TRAINER}::test_a_checkpoint_names_no_code",),
     ),
     Guard(
         "windows-of-an-older-policy-are-refused",
         ("F3",),
-        "agents/ppo.py",
-        "        if window.policy_version != self._updates:\n",
-        "        if False:\n",
+        NEVER,
         (f"{PPO}::test_what_an_older_policy_did_is_refused",),
     ),
 )

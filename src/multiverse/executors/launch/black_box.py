@@ -31,7 +31,7 @@ class BlackBox:
     def record_here(self) -> None:
         """In a worker: from now on the signal writes this process's stack here."""
         if SIGNAL is not None:
-            faulthandler.register(SIGNAL, file=self.fd, all_threads=True)
+            faulthandler.register(SIGNAL, file=self.fd, all_threads=True)  # guard: stacks-are-written-in-c
 
     def stack_of(self, pid: int) -> str:
         """In the caller: what process `pid` is doing; '' if it does not say (it is stopped, or gone)."""

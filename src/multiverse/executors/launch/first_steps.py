@@ -18,6 +18,7 @@ def run_as_worker(run: Callable[[], int], guard: Callable[[], object]) -> None:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
+        # guard: ctrl-c-is-the-callers
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle
         orphan_guard.lead_own_group()
         guard()

@@ -40,10 +40,11 @@ class ForkServer:
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             env=environment,
+            # guard: ctrl-c-does-not-reach-the-fork-server
             process_group=0,  # a Ctrl-C in the terminal is for the caller, also before the server can ignore it
         )
         theirs.close()
-        self._socket = ours
+        self._socket = ours  # guard: no-port-is-opened
         self._lock = threading.Lock()
 
     @property

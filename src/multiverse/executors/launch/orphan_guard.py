@@ -27,6 +27,7 @@ def die_with_parent(expected_parent: int) -> bool:
     """Ask the kernel to kill this process when its parent's starting thread ends; False where it cannot."""
     if sys.platform != "linux" or platform.fallback_forced():
         return False
+    # guard: the-kernel-kills-with-the-parent
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         return False
     if os.getppid() != expected_parent:  # it died before the kernel was asked: the signal is not retroactive
@@ -63,7 +64,7 @@ def wait_for_end(pid: int) -> None:
 def lead_own_group() -> None:
     """Become the leader of a process group, so that whatever an env starts can be ended with its worker."""
     try:
-        os.setpgid(0, 0)
+        os.setpgid(0, 0)  # guard: a-worker-leads-a-group
     except OSError:  # a session leader already has its own
         pass
 
@@ -71,7 +72,7 @@ def lead_own_group() -> None:
 def kill_group(pid: int) -> None:
     """Kill the group that `pid` leads: the worker and whatever its envs have started."""
     try:
-        os.killpg(pid, signal.SIGKILL)
+        os.killpg(pid, signal.SIGKILL)  # guard: the-whole-group-is-killed
     except (ProcessLookupError, PermissionError):
         pass
 

@@ -52,7 +52,7 @@ def serve(control_fd: int, caller: int) -> None:
                 break
     finally:
         _hear_last_words(control, guarded)
-        for pid in (*status_pipes, *guarded):
+        for pid in (*status_pipes, *guarded):  # guard: the-fork-server-ends-its-workers
             orphan_guard.kill_group(pid)
         os._exit(0)
 
@@ -141,7 +141,7 @@ def _reap(status_pipes: dict[int, int]) -> None:
         status_w = status_pipes.pop(pid)
         try:
             code, peak = os.waitstatus_to_exitcode(status), orphan_guard.peak_rss_bytes(used)
-            os.write(status_w, STATUS.pack(code) + STATUS.pack(peak))
+            os.write(status_w, STATUS.pack(code) + STATUS.pack(peak))  # guard: peak-memory-forkserver
         except OSError:  # the caller closed its end
             pass
         os.close(status_w)

@@ -121,7 +121,7 @@ class ForkedProcess(WorkerProcess):
                 return None
             orphan_guard.kill_group(self.pid)  # before reaping: until then nobody else can have this number
             _, status, used = os.wait4(self.pid, 0)
-            self.peak_rss_bytes = orphan_guard.peak_rss_bytes(used)
+            self.peak_rss_bytes = orphan_guard.peak_rss_bytes(used)  # guard: peak-memory-fork
             self._guard.forget(self.pid)
         except ChildProcessError:
             self._guard.forget(self.pid)
