@@ -38,7 +38,7 @@ $(AGILERL_VENV)/.installed: pyproject.toml constraints-agilerl.txt
 demo: setup
 	$(BIN)/multiverse demo
 
-# With fork and spawn each test once; `make test-all` runs every combination.
+# Every test serially and with worker processes; `make test-all` runs every executor and start method.
 test: setup lint
 	$(BIN)/python -m pytest -q $(TWO_AT_ONCE) -p tests.selection \
 		--ignore tests/interop/agilerl/test_same_as_agilerl.py --ignore tests/interop/agilerl/test_failures.py
@@ -59,7 +59,7 @@ test-engine: $(ENGINE_VENV)/.installed
 test-agilerl: $(AGILERL_VENV)/.installed
 	$(AGILERL_VENV)/bin/python -m pytest -q tests/interop/agilerl tests/benchmarks/test_multi_agent.py
 
-# Every promise of docs/failure_promises.md: in full with forkserver, each test once with fork and with spawn.
+# Every promise of docs/failure_promises.md, with every executor and start method.
 test-faults: setup
 	$(BIN)/python -m pytest -q -p tests.faults.selection -m fault
 

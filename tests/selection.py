@@ -1,43 +1,40 @@
 """What `make test` runs: `-p tests.selection`. Without it pytest runs everything (`make test-all`).
 
-A fresh interpreter takes half a second, and fork differs from forkserver only in how a worker begins: so with fork and
-with spawn each test runs once, with the first of its other parameters. `uneven` is hybrid again with other shares.
+Every test runs serially and with worker processes from the fork server. Threads, hybrid, fork and spawn are other
+choices of the same hosts, so each of these runs with one test of every file, and with tests that have nothing else.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from tests.contract.configurations import UNEVEN, Configuration
+from tests.contract.configurations import Configuration
 
-SMOKE = ("fork", "spawn")
+FULL = ("serial", "forkserver")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    seen: set[tuple[str, str, str]] = set()
+    in_full = {function_of(item) for item in items if configuration_of(item) in FULL}
+    seen: set[tuple[object, str]] = set()
     chosen, left_out = [], []
     for item in items:
-        method = start_method(item)
-        once = (getattr(item, "originalname", item.name), item.path.name, method)
-        if is_uneven(item) or (method in SMOKE and once in seen):
-            left_out.append(item)
-        else:
+        name = configuration_of(item)
+        scope = item.path if function_of(item) in in_full else function_of(item)
+        if name is None or name in FULL or (scope, name) not in seen:
             chosen.append(item)
-            seen.add(once)
+            seen.update([] if name is None else [(item.path, name), (function_of(item), name)])
+        else:
+            left_out.append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = chosen
 
 
-def start_method(item: pytest.Item) -> str:
-    """As the test's parameters say it: a whole configuration, or `method`."""
-    parameters = parameters_of(item)
+def function_of(item: pytest.Item) -> tuple[object, str]:
+    return item.path, getattr(item, "originalname", item.name)
+
+
+def configuration_of(item: pytest.Item) -> str | None:
+    """As the test's parameters say it: a whole configuration, or the start method `method`; None: neither."""
+    parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     found = parameters.get("config", parameters.get("method"))
-    return str(found.start_method if isinstance(found, Configuration) else found)
-
-
-def is_uneven(item: pytest.Item) -> bool:
-    return parameters_of(item).get("config") is UNEVEN
-
-
-def parameters_of(item: pytest.Item) -> dict[str, object]:
-    return item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    return found.name if isinstance(found, Configuration) else found if isinstance(found, str) else None
