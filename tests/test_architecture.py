@@ -17,33 +17,32 @@ SOURCE = Path(multiverse.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 
 ENGINE = {"contracts", "adapters", "memory", "executors"}
-ROOMS = {"vector_requests", "step_collector", "request_state", "poison", "agent_batches"}
-"""Of the facade: `vector_env` alone brings them together, and they know nothing of it."""
 ALLOWED = {
     "contracts": {"contracts"},
     "adapters": {"contracts", "adapters"},
     "memory": {"contracts", "memory"},
     "executors": ENGINE,
-    **dict.fromkeys(ROOMS, ENGINE),
-    "host_calls": ENGINE | {"request_state", "step_collector"},
-    "env_batch": ENGINE | ROOMS | {"host_calls"},
-    "vector_env": ENGINE | {"env_batch"},
-    "group_rows": ENGINE | {"agent_batches"},
-    "multi_agent_vector_env": ENGINE | {"env_batch", "agent_batches", "group_rows"},
-    "turn_vector_env": ENGINE | {"env_batch", "group_rows", "multi_agent_vector_env"},
-    "vectorize": ENGINE | {"env_batch", "vector_env", "multi_agent_vector_env", "turn_vector_env"},
-    "measure": ENGINE | {"vector_env", "vectorize"},
+    "vector": ENGINE | {"vector"},
+    "measure": ENGINE | {"vector"},
     "env_checks": ENGINE | {"env_checks"},
     "envs": {"contracts", "envs"},
-    "experience": ENGINE | {"experience", "vector_env"},
+    "interop": ENGINE | {"vector", "interop"},
+    "experience": ENGINE | {"vector", "experience"},
     "learning": {"contracts", "learning"},
     "agents": {"contracts", "experience", "learning", "agents"},
-    "training": ENGINE | {"experience", "learning", "agents", "training", "vector_env", "vectorize"},
-    "interop": ENGINE
-    | ROOMS
-    | {"interop", "env_batch", "vector_env", "multi_agent_vector_env", "host_calls", "vectorize"},
+    "training": ENGINE | {"vector", "experience", "learning", "agents", "training"},
 }
 """Which parts of the house each part may import. The command line may import anything."""
+
+VECTOR = (
+    {"requests", "request_state", "step_collector", "poison", "batches"},
+    {"host_calls", "group_rows"},
+    {"base"},
+    {"single", "parallel"},
+    {"turns"},
+    {"make"},
+)
+"""Inside `vector/`, from the bottom: each row imports only those before it."""
 
 TOP = {"cli", "__init__", "__main__"}
 
@@ -97,6 +96,17 @@ def test_a_layer_imports_only_lower_layers() -> None:
         if part_of(path) not in TOP and (above := imported - ALLOWED[part_of(path)]):
             upwards[name_of(path)] = above
     assert upwards == {}
+
+
+def test_inside_the_vector_room_nothing_imports_what_is_made_of_it() -> None:
+    below: set[str] = set()
+    for row in VECTOR:
+        for name in row:
+            path = SOURCE / "vector" / f"{name}.py"
+            found = {i.split(".")[2] for i in imports_of(path) if i.startswith("multiverse.vector.")}
+            assert found <= below, f"{name} imports {found - below}"
+        below |= row
+    assert below | {"__init__"} == {path.stem for path in files_of("vector")}
 
 
 LEARNS = {"learning", "agents", "training"}

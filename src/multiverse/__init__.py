@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from multiverse.adapters.flatten import flatten_agents
-    from multiverse.agent_batches import AgentsBatch, GroupBatch
     from multiverse.contracts.errors import (
         ClosedError,
         EnvFailed,
@@ -36,13 +35,14 @@ if TYPE_CHECKING:
     from multiverse.contracts.step_batch import StepBatch
     from multiverse.env_checks.examine import check_env
     from multiverse.env_checks.report import CheckReport, EnvCheckFailed, Finding
-    from multiverse.multi_agent_vector_env import MultiAgentVectorEnv
     from multiverse.training.hooks import Hook
     from multiverse.training.loading import load
     from multiverse.training.run import Run, resume, train
-    from multiverse.turn_vector_env import Turn, TurnVectorEnv
-    from multiverse.vector_env import VectorEnv
-    from multiverse.vectorize import make_vec
+    from multiverse.vector.batches import AgentsBatch, GroupBatch
+    from multiverse.vector.make import make_vec
+    from multiverse.vector.parallel import MultiAgentVectorEnv
+    from multiverse.vector.single import VectorEnv
+    from multiverse.vector.turns import Turn, TurnVectorEnv
 
 __version__ = "0.1.0"
 
@@ -50,14 +50,14 @@ _HOMES = {
     "multiverse.adapters.flatten": ("flatten_agents",),
     "multiverse.env_checks.examine": ("check_env",),
     "multiverse.env_checks.report": ("CheckReport", "EnvCheckFailed", "Finding"),
-    "multiverse.vectorize": ("make_vec",),
-    "multiverse.vector_env": ("VectorEnv",),
-    "multiverse.multi_agent_vector_env": ("MultiAgentVectorEnv",),
-    "multiverse.turn_vector_env": ("Turn", "TurnVectorEnv"),
+    "multiverse.vector.make": ("make_vec",),
+    "multiverse.vector.single": ("VectorEnv",),
+    "multiverse.vector.parallel": ("MultiAgentVectorEnv",),
+    "multiverse.vector.turns": ("Turn", "TurnVectorEnv"),
     "multiverse.training.run": ("Run", "resume", "train"),
     "multiverse.training.loading": ("load",),
     "multiverse.training.hooks": ("Hook",),
-    "multiverse.agent_batches": ("AgentsBatch", "GroupBatch"),
+    "multiverse.vector.batches": ("AgentsBatch", "GroupBatch"),
     "multiverse.contracts.plan": ("Plan",),
     "multiverse.contracts.reset_plan": ("DerivedSeeds", "DrawnTasks", "ResetPlan", "ResetRequest"),
     "multiverse.contracts.step_batch": ("StepBatch",),

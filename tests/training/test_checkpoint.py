@@ -188,4 +188,4 @@ def test_neither_torch_nor_envs_are_loaded_for_what_is_on_disk() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     loaded = set(done.stdout.split())
     assert "multiverse.training.checkpoint" in loaded
-    assert not {"torch", "gymnasium", "cloudpickle", "tensorboard", "multiverse.vectorize"} & loaded
+    assert not {"torch", "gymnasium", "cloudpickle", "tensorboard", "multiverse.vector.make"} & loaded

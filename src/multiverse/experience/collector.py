@@ -17,7 +17,7 @@ from multiverse.contracts.views import Array
 from multiverse.experience.episodes import ActionLog, Episode
 from multiverse.experience.features import Features
 from multiverse.experience.window import Finals, Window, leaf_of
-from multiverse.vector_env import VectorEnv
+from multiverse.vector.single import VectorEnv
 
 
 @dataclass(slots=True)

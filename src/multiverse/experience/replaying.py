@@ -10,7 +10,7 @@ import numpy as np
 from multiverse.contracts.policy import Leaves
 from multiverse.contracts.views import Array
 from multiverse.experience.window import leaf_of
-from multiverse.vector_env import VectorEnv
+from multiverse.vector.single import VectorEnv
 
 
 def bring_back(

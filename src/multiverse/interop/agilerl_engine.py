@@ -18,7 +18,7 @@ from multiverse.interop.agilerl_env_side import give_actions
 from multiverse.interop.agilerl_infos import by_agent
 from multiverse.interop.agilerl_rows import EVERYBODY, MISSING, ODD, ODDITIES, as_it_was, dtype_of, nested
 from multiverse.interop.engine import ByPipe, InHalves
-from multiverse.multi_agent_vector_env import MultiAgentVectorEnv
+from multiverse.vector.parallel import MultiAgentVectorEnv
 
 AgentsStep = tuple[Any, dict[str, Array], dict[str, Array], dict[str, Array], Infos]
 

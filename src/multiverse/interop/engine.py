@@ -15,14 +15,14 @@ from multiverse.contracts.infos import Infos
 from multiverse.contracts.layout import ACTIONS, SINGLE_AGENT
 from multiverse.contracts.reset_plan import ResetRequest
 from multiverse.contracts.views import Array
-from multiverse.env_batch import EnvBatch
 from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host, WorkerHost
-from multiverse.host_calls import HostCalls, ResetArguments
 from multiverse.interop.env_side import give_actions
 from multiverse.memory.space_rows import ActionWriter
-from multiverse.vector_env import VectorEnv
-from multiverse.vector_requests import envs_to_reset, reset_requests
+from multiverse.vector.base import EnvBatch
+from multiverse.vector.host_calls import HostCalls, ResetArguments
+from multiverse.vector.requests import envs_to_reset, reset_requests
+from multiverse.vector.single import VectorEnv
 
 
 class InHalves(EnvBatch):

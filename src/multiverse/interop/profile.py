@@ -19,9 +19,9 @@ from multiverse.contracts import errors
 from multiverse.contracts.errors import EnvFailed, RemoteError
 from multiverse.contracts.failures import FailurePolicy
 from multiverse.contracts.plan import Autoreset, ExecutorName, StartMethod, Timeouts, Waiting
-from multiverse.env_batch import EnvBatch
 from multiverse.executors import assemble
 from multiverse.executors.choose import decide
+from multiverse.vector.base import EnvBatch
 
 CLOSE_S = 60.0
 """How long `close` waits for envs that are in the middle of something, where an original would wait for ever."""

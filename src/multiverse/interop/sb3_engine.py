@@ -13,11 +13,11 @@ from multiverse.contracts.infos import Infos
 from multiverse.contracts.layout import ACTIONS, SINGLE_AGENT
 from multiverse.contracts.views import Array
 from multiverse.executors.executor import Executor
-from multiverse.host_calls import HostCalls
 from multiverse.interop.engine import Engine
 from multiverse.interop.env_side import give_actions
 from multiverse.memory.space_rows import ActionWriter
-from multiverse.vector_requests import reset_requests
+from multiverse.vector.host_calls import HostCalls
+from multiverse.vector.requests import reset_requests
 
 
 class Told(NamedTuple):

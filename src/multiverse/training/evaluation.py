@@ -15,7 +15,7 @@ from multiverse.contracts.policy import ActingPolicy
 from multiverse.contracts.seeds import evaluation_seed
 from multiverse.experience.features import Features
 from multiverse.experience.window import dtype_of, leaf_of
-from multiverse.vector_env import VectorEnv
+from multiverse.vector.single import VectorEnv
 
 log = logging.getLogger("multiverse")
 

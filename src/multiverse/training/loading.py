@@ -19,7 +19,7 @@ from multiverse.training.policy import LoadedPolicy
 from multiverse.training.run_config import saved_config
 from multiverse.training.run_directory import CONFIG, find_run
 from multiverse.training.session import MakeAgent
-from multiverse.vectorize import make_vec
+from multiverse.vector.make import make_vec
 
 
 class HasPath(Protocol):

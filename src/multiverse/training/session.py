@@ -20,8 +20,8 @@ from multiverse.experience.replaying import bring_back
 from multiverse.experience.window import Window, leaf_of, window_for
 from multiverse.training.config import TrainConfig
 from multiverse.training.state_codec import encode
-from multiverse.vector_env import VectorEnv
-from multiverse.vectorize import make_vec
+from multiverse.vector.make import make_vec
+from multiverse.vector.single import VectorEnv
 
 log = logging.getLogger("multiverse")
 

@@ -32,11 +32,11 @@ from multiverse.contracts.views import Array
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host
-from multiverse.host_calls import HostCalls
-from multiverse.poison import Poison
-from multiverse.request_state import RequestState
-from multiverse.step_collector import StepCollector
-from multiverse.vector_requests import checked_ids, envs_to_reset, reset_requests
+from multiverse.vector.host_calls import HostCalls
+from multiverse.vector.poison import Poison
+from multiverse.vector.request_state import RequestState
+from multiverse.vector.requests import checked_ids, envs_to_reset, reset_requests
+from multiverse.vector.step_collector import StepCollector
 
 Copy = bool | Literal["poison"]
 

@@ -18,10 +18,10 @@ from multiverse.contracts.plan import Autoreset, Plan
 from multiverse.contracts.policy import Leaves
 from multiverse.contracts.step_batch import StepBatch
 from multiverse.contracts.views import Array
-from multiverse.env_batch import Copy, EnvBatch
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.executor import Executor
 from multiverse.memory.space_rows import ActionWriter, BatchReader
+from multiverse.vector.base import Copy, EnvBatch
 
 Step = tuple[Any, Array, Array, Array, Infos]
 

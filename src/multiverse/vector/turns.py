@@ -12,9 +12,9 @@ from gymnasium import spaces
 from multiverse.contracts.errors import InvalidActions, InvalidRequest
 from multiverse.contracts.infos import Infos, add_info, reordered_infos
 from multiverse.contracts.views import Array
-from multiverse.group_rows import GroupReader, Rows
 from multiverse.memory.final_rows import final_rows
-from multiverse.multi_agent_vector_env import ALL, MultiAgentEnvBatch
+from multiverse.vector.group_rows import GroupReader, Rows
+from multiverse.vector.parallel import ALL, MultiAgentEnvBatch
 
 
 @dataclass(frozen=True, slots=True)

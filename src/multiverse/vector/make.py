@@ -26,12 +26,12 @@ from multiverse.contracts.plan import (
     whole_number,
 )
 from multiverse.contracts.reset_plan import ResetPlan
-from multiverse.env_batch import Copy, EnvBatch
 from multiverse.executors import assemble
 from multiverse.executors.choose import decide
-from multiverse.multi_agent_vector_env import MultiAgentVectorEnv
-from multiverse.turn_vector_env import TurnVectorEnv
-from multiverse.vector_env import VectorEnv
+from multiverse.vector.base import Copy, EnvBatch
+from multiverse.vector.parallel import MultiAgentVectorEnv
+from multiverse.vector.single import VectorEnv
+from multiverse.vector.turns import TurnVectorEnv
 
 log = logging.getLogger("multiverse")
 

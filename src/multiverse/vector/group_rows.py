@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.agent_batches import ByAgent, GroupBatch
 from multiverse.contracts.errors import InvalidActions
 from multiverse.contracts.layout import (
     ACTING,
@@ -28,6 +27,7 @@ from multiverse.contracts.layout import (
 )
 from multiverse.contracts.views import Array, Views
 from multiverse.memory.space_rows import ActionWriter
+from multiverse.vector.batches import ByAgent, GroupBatch
 
 Rows = slice | Array
 """Envs: all of them, or an array of ids."""

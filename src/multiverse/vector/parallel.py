@@ -9,7 +9,6 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
-from multiverse.agent_batches import AgentsBatch, ByAgent
 from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import InvalidActions, InvalidRequest
 from multiverse.contracts.failures import FailurePolicy
@@ -17,9 +16,10 @@ from multiverse.contracts.infos import Infos, reordered_infos
 from multiverse.contracts.layout import Group
 from multiverse.contracts.plan import Autoreset, Plan
 from multiverse.contracts.views import Array
-from multiverse.env_batch import Copy, EnvBatch
 from multiverse.executors.executor import Executor
-from multiverse.group_rows import GroupReader, GroupWriter, Rows, by_agent
+from multiverse.vector.base import Copy, EnvBatch
+from multiverse.vector.batches import AgentsBatch, ByAgent
+from multiverse.vector.group_rows import GroupReader, GroupWriter, Rows, by_agent
 
 ALL: Rows = slice(None)
 AgentsStep = tuple[ByAgent, ByAgent, ByAgent, ByAgent, Infos]
