@@ -20,6 +20,7 @@ ENGINE = {"contracts", "adapters", "memory", "executors"}
 ALLOWED = {
     "contracts": {"contracts"},
     "adapters": {"contracts", "adapters"},
+    "wrappers": {"contracts", "wrappers"},
     "memory": {"contracts", "memory"},
     "executors": ENGINE,
     "vector": ENGINE | {"vector"},

@@ -14,7 +14,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from multiverse.adapters.flatten import flatten_agents
     from multiverse.contracts.errors import (
         ClosedError,
         EnvFailed,
@@ -43,11 +42,12 @@ if TYPE_CHECKING:
     from multiverse.vector.parallel import MultiAgentVectorEnv
     from multiverse.vector.single import VectorEnv
     from multiverse.vector.turns import Turn, TurnVectorEnv
+    from multiverse.wrappers.flatten_agents import flatten_agents
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "multiverse.adapters.flatten": ("flatten_agents",),
+    "multiverse.wrappers.flatten_agents": ("flatten_agents",),
     "multiverse.env_checks.examine": ("check_env",),
     "multiverse.env_checks.report": ("CheckReport", "EnvCheckFailed", "Finding"),
     "multiverse.vector.make": ("make_vec",),

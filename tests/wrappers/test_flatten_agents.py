@@ -22,7 +22,7 @@ from pettingzoo.utils import parallel_to_aec
 
 import multiverse as mv
 from multiverse.envs.grid_world import make
-from tests.adapters.flatten_envs import SPACES, Fading, Spaces
+from tests.wrappers.flatten_envs import SPACES, Fading, Spaces
 
 ENVS: dict[str, Callable[[], Any]] = {
     "spread parallel": lambda: simple_spread_v3.parallel_env(max_cycles=25),

@@ -14,8 +14,8 @@ import gymnasium
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from multiverse.adapters.flat_spaces import ByAgent, FlatObservations, Row, flat_actions
 from multiverse.contracts.errors import InvalidRequest
+from multiverse.wrappers.flat_spaces import ByAgent, FlatObservations, Row, flat_actions
 
 
 def flatten_agents(
