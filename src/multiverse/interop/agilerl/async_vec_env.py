@@ -13,7 +13,6 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from gymnasium import logger
-from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 from gymnasium.vector.utils import clear_mpi_env_vars
 
 from multiverse.adapters.agents import AgentOptions
@@ -21,25 +20,16 @@ from multiverse.contracts.errors import EnvFailed, MultiverseError
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.plan import DEFAULT_TIMEOUTS, StartMethod
 from multiverse.executors.machine import usable_cores
-from multiverse.interop.agilerl_described import Described
-from multiverse.interop.agilerl_engine import AgentsEngine, AgentsStep, LiveRows
-from multiverse.interop.agilerl_env_side import AgileRecipe, OfItsOwn
-from multiverse.interop.agilerl_infos import add_info
-from multiverse.interop.agilerl_peer import AsyncState, ObservationsBase, VecEnvBase
-from multiverse.interop.agilerl_processes import EnvProcess
-from multiverse.interop.agilerl_states import States
+from multiverse.interop.agilerl.described import Described
+from multiverse.interop.agilerl.engine import AgentsEngine, AgentsStep, LiveRows
+from multiverse.interop.agilerl.env_side import AgileRecipe, OfItsOwn
+from multiverse.interop.agilerl.infos import add_info
+from multiverse.interop.agilerl.peer import AsyncState, ObservationsBase, VecEnvBase
+from multiverse.interop.agilerl.processes import EnvProcess
+from multiverse.interop.agilerl.states import States
 from multiverse.interop.drop_in import report
 from multiverse.interop.env_side import call_each_but_some, set_each
 from multiverse.interop.profile import CLOSE_S, start, start_method_of
-
-__all__ = [
-    "AlreadyPendingCallError",
-    "AsyncPettingZooVecEnv",
-    "AsyncState",
-    "ClosedEnvironmentError",
-    "NoAsyncCallError",
-    "Observations",
-]
 
 EnvFunctions = Sequence[Callable[[], Any]]
 

@@ -20,8 +20,8 @@ from stable_baselines3.common.monitor import Monitor
 from multiverse.interop.stable_baselines3 import DummyVecEnv, SubprocVecEnv
 from tests.envs import NumericInfos, OptionTask, RichInfos, Walk
 from tests.equality import assert_same
-from tests.interop.sb3_envs import OldFashioned, any_space
-from tests.interop.sb3_pairs import KINDS, OURS, assert_same_steps, both, random_actions
+from tests.interop.stable_baselines3.envs import OldFashioned, any_space
+from tests.interop.stable_baselines3.pairs import KINDS, OURS, assert_same_steps, both, random_actions
 from tests.space_catalogue import catalogue
 
 every_kind = pytest.mark.parametrize("kind", KINDS)

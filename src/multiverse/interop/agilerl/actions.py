@@ -11,7 +11,7 @@ from gymnasium import spaces
 from multiverse.contracts.errors import InvalidActions
 from multiverse.contracts.layout import ACTIONS, Group
 from multiverse.contracts.views import Array, Views
-from multiverse.interop.agilerl_rows import EVERYBODY, is_array
+from multiverse.interop.agilerl.rows import EVERYBODY, is_array
 from multiverse.interop.engine import ByPipe
 
 Spaces = Mapping[str, spaces.Space[Any]]

@@ -18,7 +18,7 @@ from multiverse.executors.worker_loop import alike
 from multiverse.interop.drop_in import DropIn
 from multiverse.interop.engine import Engine
 from multiverse.interop.env_side import AsGivenRecipe, call_each, set_each
-from multiverse.interop.gymnasium_arguments import check_observation_mode, checked_autoreset
+from multiverse.interop.gymnasium.arguments import check_observation_mode, checked_autoreset
 from multiverse.interop.profile import given_back, start
 
 Step = tuple[Any, np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str, Any]]

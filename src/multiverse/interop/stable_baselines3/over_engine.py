@@ -14,9 +14,9 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices
 from multiverse.contracts.errors import EnvFailed
 from multiverse.contracts.infos import Infos
 from multiverse.executors.env_range import EnvRange
-from multiverse.interop import sb3_env_side
 from multiverse.interop.profile import given_back
-from multiverse.interop.sb3_engine import Stepped, VecEnvEngine
+from multiverse.interop.stable_baselines3 import env_side
+from multiverse.interop.stable_baselines3.engine import Stepped, VecEnvEngine
 
 TRUNCATED, LAST = "TimeLimit.truncated", "terminal_observation"
 
@@ -87,27 +87,27 @@ class OverEngine(VecEnv):
 
     def has_attr(self, attr_name: str) -> bool:
         """Whether every env has the attribute."""
-        return all(self._ask(None, sb3_env_side.have_attribute, attr_name))
+        return all(self._ask(None, env_side.have_attribute, attr_name))
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """An attribute of each env."""
-        return self._ask(indices, sb3_env_side.attributes, attr_name)
+        return self._ask(indices, env_side.attributes, attr_name)
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Set an attribute of each env, on its outermost wrapper."""
-        self._ask(indices, sb3_env_side.set_attributes, attr_name, value, self._shared)
+        self._ask(indices, env_side.set_attributes, attr_name, value, self._shared)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
         """Call a method of each env."""
-        return self._ask(indices, sb3_env_side.methods, method_name, method_args, method_kwargs, self._shared)
+        return self._ask(indices, env_side.methods, method_name, method_args, method_kwargs, self._shared)
 
     def env_is_wrapped(
         self, wrapper_class: type[Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
     ) -> list[bool]:
         """Whether each env is inside such a wrapper."""
-        return self._ask(indices, sb3_env_side.are_wrapped, wrapper_class)
+        return self._ask(indices, env_side.are_wrapped, wrapper_class)
 
     def _ask(self, indices: VecEnvIndices, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         everyone = range(self.engine.num_envs)

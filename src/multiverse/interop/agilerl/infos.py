@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from multiverse.contracts.infos import Infos
-from multiverse.interop.agilerl_env_side import Said
+from multiverse.interop.agilerl.env_side import Said
 
 
 def by_agent(said: Infos, agents: Sequence[str], rows: int) -> Infos:

@@ -20,7 +20,7 @@ from multiverse.executors.machine import usable_cores
 from multiverse.interop.drop_in import DropIn, report
 from multiverse.interop.engine import Engine
 from multiverse.interop.env_side import AsGivenRecipe, call_each_but_some, set_each
-from multiverse.interop.gymnasium_arguments import (
+from multiverse.interop.gymnasium.arguments import (
     check_observation_mode,
     checked_autoreset,
     checked_concurrency,

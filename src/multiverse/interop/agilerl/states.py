@@ -17,8 +17,8 @@ from multiverse.contracts.errors import (
     ReceiveTimeout,
     RequestPending,
 )
-from multiverse.interop.agilerl_engine import AgentsEngine
-from multiverse.interop.agilerl_peer import AsyncState
+from multiverse.interop.agilerl.engine import AgentsEngine
+from multiverse.interop.agilerl.peer import AsyncState
 from multiverse.interop.drop_in import report
 from multiverse.interop.profile import given_back
 

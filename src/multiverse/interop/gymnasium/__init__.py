@@ -8,7 +8,7 @@ from __future__ import annotations
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 
-from multiverse.interop.gymnasium_async import AsyncVectorEnv
-from multiverse.interop.gymnasium_sync import SyncVectorEnv
+from multiverse.interop.gymnasium.async_vector_env import AsyncVectorEnv
+from multiverse.interop.gymnasium.sync_vector_env import SyncVectorEnv
 
 __all__ = ["AsyncState", "AsyncVectorEnv", "AutoresetMode", "SyncVectorEnv"]

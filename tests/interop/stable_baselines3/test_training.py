@@ -17,8 +17,8 @@ from multiverse.interop.stable_baselines3 import DummyVecEnv, SubprocVecEnv
 from tests.envs import Walk
 from tests.equality import assert_same
 from tests.fault_envs import Fault
-from tests.interop.sb3_envs import any_space
-from tests.interop.sb3_pairs import KINDS, OURS, THEIRS, both, random_actions
+from tests.interop.stable_baselines3.envs import any_space
+from tests.interop.stable_baselines3.pairs import KINDS, OURS, THEIRS, both, random_actions
 
 FORKED = {**OURS, "subproc": functools.partial(OURS["subproc"], start_method="fork")}
 """`make_vec_env` puts each env into a Monitor, and a worker that is not forked loads torch for that."""

@@ -23,10 +23,11 @@ from multiverse.contracts.errors import EnvFailed, InEnv, InvalidActions
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.layout import leaves
 from multiverse.contracts.plan import StartMethod
-from multiverse.interop import profile, sb3_env_side
-from multiverse.interop.sb3_engine import VecEnvEngine
-from multiverse.interop.sb3_env_side import VecEnvRecipe, patched
-from multiverse.interop.sb3_vec_env import OverEngine
+from multiverse.interop import profile
+from multiverse.interop.stable_baselines3 import env_side
+from multiverse.interop.stable_baselines3.engine import VecEnvEngine
+from multiverse.interop.stable_baselines3.env_side import VecEnvRecipe, patched
+from multiverse.interop.stable_baselines3.over_engine import OverEngine
 
 log = logging.getLogger("multiverse")
 
@@ -213,7 +214,7 @@ class DummyVecEnv(OverEngine):
         if isinstance(called, InEnv):
             return called.cause
         env_id = error.failures[0].env_id
-        raised = None if env_id is None or self.closed else self.engine.ask_each([env_id], sb3_env_side.exceptions)[0]
+        raised = None if env_id is None or self.closed else self.engine.ask_each([env_id], env_side.exceptions)[0]
         return raised or super()._in_their_words(error)
 
 

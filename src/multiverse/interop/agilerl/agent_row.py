@@ -9,7 +9,7 @@ import numpy as np
 
 from multiverse.contracts.env import SlotRow
 from multiverse.contracts.layout import Group
-from multiverse.interop.agilerl_rows import (
+from multiverse.interop.agilerl.rows import (
     MISSING,
     ODD,
     REWARD,

@@ -17,8 +17,8 @@ from multiverse.adapters.env_source import Recipe
 from multiverse.adapters.pettingzoo_env import PettingZooEnv
 from multiverse.contracts.env import Env, EnvDescription, SlotRow
 from multiverse.executors.env_range import EnvRange
-from multiverse.interop.agilerl_agent_row import By, Odd, ToldRow
-from multiverse.interop.agilerl_rows import ODDITIES, Codes, action_row, everybody, is_array, stored
+from multiverse.interop.agilerl.agent_row import By, Odd, ToldRow
+from multiverse.interop.agilerl.rows import ODDITIES, Codes, action_row, everybody, is_array, stored
 
 
 class OfItsOwn:

@@ -13,10 +13,10 @@ from multiverse.contracts.infos import Infos
 from multiverse.contracts.layout import ENDED, OBSERVATIONS, VALUES, Group, Leaf
 from multiverse.contracts.views import Array, Views
 from multiverse.executors.executor import Executor
-from multiverse.interop.agilerl_actions import AgentActions, Spaces
-from multiverse.interop.agilerl_env_side import give_actions
-from multiverse.interop.agilerl_infos import by_agent
-from multiverse.interop.agilerl_rows import EVERYBODY, MISSING, ODD, ODDITIES, as_it_was, dtype_of, nested
+from multiverse.interop.agilerl.actions import AgentActions, Spaces
+from multiverse.interop.agilerl.env_side import give_actions
+from multiverse.interop.agilerl.infos import by_agent
+from multiverse.interop.agilerl.rows import EVERYBODY, MISSING, ODD, ODDITIES, as_it_was, dtype_of, nested
 from multiverse.interop.engine import ByPipe, InHalves
 from multiverse.vector.parallel import MultiAgentVectorEnv
 

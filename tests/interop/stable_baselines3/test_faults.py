@@ -19,8 +19,8 @@ from tests.contract.test_interrupts import interrupted_at
 from tests.envs import Walk
 from tests.equality import assert_same
 from tests.fault_envs import Fault, Gate, Gated
-from tests.interop.sb3_envs import OwnError, RaisesItsOwn
-from tests.interop.sb3_pairs import KINDS, OURS
+from tests.interop.stable_baselines3.envs import OwnError, RaisesItsOwn
+from tests.interop.stable_baselines3.pairs import KINDS, OURS
 from tests.processes import still_alive
 
 every_kind = pytest.mark.parametrize("kind", KINDS)

@@ -1,0 +1,1 @@
+"""Beside Gymnasium's own."""

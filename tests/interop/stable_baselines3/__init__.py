@@ -1,0 +1,1 @@
+"""Beside Stable-Baselines3's own."""
