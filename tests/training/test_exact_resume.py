@@ -25,7 +25,7 @@ import multiverse as mv
 from multiverse.agents.ppo import PPO
 from multiverse.experience.collector import Collector
 from multiverse.learning.flat_parameters import FlatAdam
-from multiverse.training import durable_files
+from multiverse.training.storage import durable_files
 
 home, first, settings, where, at = json.loads(sys.argv[1])
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from multiverse.cli.progress import ProgressLines, Voice, summary_lines
 from multiverse.training.hooks import Hook
-from multiverse.training.metric_sinks import Sinks, TensorBoardSink
+from multiverse.training.storage.metric_sinks import Sinks, TensorBoardSink
 
 if TYPE_CHECKING:
     from multiverse.agents.agent import UpdateReport

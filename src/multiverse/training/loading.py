@@ -9,16 +9,16 @@ from typing import Any, Protocol
 import gymnasium
 
 from multiverse.contracts.errors import InvalidRequest
-from multiverse.training.checkpoint import Checkpoint, load_latest
-from multiverse.training.checkpoint import load as load_checkpoint
 from multiverse.training.config import TrainConfig
 from multiverse.training.config_file import read_config
 from multiverse.training.evaluation import Evaluation, evaluate
 from multiverse.training.known_agents import agent_maker
 from multiverse.training.policy import LoadedPolicy
 from multiverse.training.run_config import saved_config
-from multiverse.training.run_directory import CONFIG, find_run
 from multiverse.training.session import MakeAgent
+from multiverse.training.storage.checkpoint import Checkpoint, load_latest
+from multiverse.training.storage.checkpoint import load as load_checkpoint
+from multiverse.training.storage.run_directory import CONFIG, find_run
 from multiverse.vector.make import make_vec
 
 

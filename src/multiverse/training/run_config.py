@@ -11,8 +11,8 @@ from multiverse.training.config import TrainConfig
 from multiverse.training.config_build import as_plain, build, nearest
 from multiverse.training.known_agents import AGENTS
 from multiverse.training.presets import PRESETS, preset_for
-from multiverse.training.redaction import redacted_fields
 from multiverse.training.session import MakeAgent
+from multiverse.training.storage.redaction import redacted_fields
 
 BUDGETS = ("env_steps", "episodes", "minutes")
 

@@ -12,15 +12,15 @@ from multiverse.agents.agent import Agent, UpdateReport
 from multiverse.contracts.errors import MultiverseError, RunNotSaved
 from multiverse.experience.collector import Collected
 from multiverse.learning.threads import torch_threads
-from multiverse.training.checkpoint import Checkpoints
 from multiverse.training.clock import Clock
 from multiverse.training.config import TrainConfig
 from multiverse.training.config_build import as_plain
 from multiverse.training.evaluation import Evaluation, evaluate
 from multiverse.training.hooks import Hook
 from multiverse.training.interrupts import StopRequests
-from multiverse.training.run_directory import RunDirectory
 from multiverse.training.session import Session
+from multiverse.training.storage.checkpoint import Checkpoints
+from multiverse.training.storage.run_directory import RunDirectory
 
 log = logging.getLogger("multiverse")
 

@@ -13,8 +13,8 @@ import pytest
 
 import multiverse
 from multiverse.contracts.plan import Plan
-from multiverse.training import provenance as provenance_module
-from multiverse.training.provenance import git_commit, provenance
+from multiverse.training.storage import provenance
+from multiverse.training.storage.provenance import git_commit, provenance
 
 
 def test_it_says_what_ran_where() -> None:

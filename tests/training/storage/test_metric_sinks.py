@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from multiverse.training import metric_sinks
-from multiverse.training.metric_sinks import CsvSink, JsonLinesSink, Metrics, Sinks, TensorBoardSink
+from multiverse.training.storage import metric_sinks
+from multiverse.training.storage.metric_sinks import CsvSink, JsonLinesSink, Metrics, Sinks, TensorBoardSink
 
 
 class Kept:
@@ -78,7 +78,7 @@ def test_ctrl_c_is_no_failure_of_a_sink() -> None:
 PRINTS = """
 import sys
 from pathlib import Path
-from multiverse.training.metric_sinks import JsonLinesSink, Sinks, TextSink
+from multiverse.training.storage.metric_sinks import JsonLinesSink, Sinks, TextSink
 sinks = Sinks([TextSink(sys.stdout, lambda metrics, env_steps: f"{env_steps}"), JsonLinesSink(Path(sys.argv[1]))])
 for step in range(3):
     sinks.write({}, step)

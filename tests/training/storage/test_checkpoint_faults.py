@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from multiverse.training.checkpoint import Checkpoints, load, load_latest
-from tests.training.disk_faults import FullDisk, survives
-from tests.training.states import SMALL, same
+from multiverse.training.storage.checkpoint import Checkpoints, load, load_latest
+from tests.training.storage.disk_faults import FullDisk, survives
+from tests.training.storage.states import SMALL, same
 
 MOST_CALLS = 200
 FIRST, SECOND = ({**SMALL, "note": note * 100} for note in ("first", "second"))

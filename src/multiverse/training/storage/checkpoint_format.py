@@ -24,9 +24,9 @@ import numpy as np
 
 import multiverse
 from multiverse.contracts.errors import CheckpointBroken, in_bytes
-from multiverse.training.durable_files import sync_directory, write_new
-from multiverse.training.redaction import redacted
-from multiverse.training.state_codec import Arrays, State, decode, encode
+from multiverse.training.storage.durable_files import sync_directory, write_new
+from multiverse.training.storage.redaction import redacted
+from multiverse.training.storage.state_codec import Arrays, State, decode, encode
 
 try:
     import safetensors.numpy

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.training.durable_files import write_all
+from multiverse.training.storage.durable_files import write_all
 
 
 class LineFile:

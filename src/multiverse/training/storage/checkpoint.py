@@ -23,10 +23,17 @@ from pathlib import Path
 from typing import Any
 
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest
-from multiverse.training.checkpoint_format import Checkpoint, Packed, pack, read_files, read_manifest, write_files
-from multiverse.training.durable_files import remove_tree, sync_directory
-from multiverse.training.manifest_differences import differences
-from multiverse.training.state_codec import State
+from multiverse.training.storage.checkpoint_format import (
+    Checkpoint,
+    Packed,
+    pack,
+    read_files,
+    read_manifest,
+    write_files,
+)
+from multiverse.training.storage.durable_files import remove_tree, sync_directory
+from multiverse.training.storage.manifest_differences import differences
+from multiverse.training.storage.state_codec import State
 
 __all__ = ["Checkpoint", "Checkpoints", "State", "differences", "load", "load_latest", "read_manifest", "save"]
 

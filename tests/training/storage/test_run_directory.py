@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from multiverse.contracts.errors import InvalidRequest, RunLocked
-from multiverse.training import run_directory
-from multiverse.training.checkpoint import Checkpoints
-from multiverse.training.run_directory import RunDirectory, find_run, safe_name
+from multiverse.training.storage import run_directory
+from multiverse.training.storage.checkpoint import Checkpoints
+from multiverse.training.storage.run_directory import RunDirectory, find_run, safe_name
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from multiverse.training.durable_files import replace_file
-from multiverse.training.line_files import LineFile, plain, read_lines
+from multiverse.training.storage.durable_files import replace_file
+from multiverse.training.storage.line_files import LineFile, plain, read_lines
 
 log = logging.getLogger("multiverse")
 

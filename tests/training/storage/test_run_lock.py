@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from multiverse.contracts.errors import RunLocked
-from multiverse.training import run_lock
-from multiverse.training.run_lock import Holder, RunLock
+from multiverse.training.storage import run_lock
+from multiverse.training.storage.run_lock import Holder, RunLock
 
 
 class Child:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from multiverse.training.checkpoint import Checkpoints
-from multiverse.training.provenance import provenance
-from multiverse.training.redaction import REDACTED, is_secret, redacted, redacted_command, redacted_fields
-from multiverse.training.run_directory import RunDirectory
+from multiverse.training.storage.checkpoint import Checkpoints
+from multiverse.training.storage.provenance import provenance
+from multiverse.training.storage.redaction import REDACTED, is_secret, redacted, redacted_command, redacted_fields
+from multiverse.training.storage.run_directory import RunDirectory
 
 SECRET = "hunter2-swordfish"
 

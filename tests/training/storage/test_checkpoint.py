@@ -15,8 +15,8 @@ import safetensors.numpy
 from hypothesis import given, settings
 
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest
-from multiverse.training.checkpoint import Checkpoints, differences, load, load_latest, read_manifest, save
-from tests.training.states import SMALL, everything, same, states
+from multiverse.training.storage.checkpoint import Checkpoints, differences, load, load_latest, read_manifest, save
+from tests.training.storage.states import SMALL, everything, same, states
 
 
 def test_a_state_comes_back_to_the_bit(tmp_path: Path) -> None:
@@ -187,5 +187,5 @@ def test_neither_torch_nor_envs_are_loaded_for_what_is_on_disk() -> None:
     code = "".join(f"import multiverse.training.{module}\n" for module in modules) + "import sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     loaded = set(done.stdout.split())
-    assert "multiverse.training.checkpoint" in loaded
+    assert "multiverse.training.storage.checkpoint" in loaded
     assert not {"torch", "gymnasium", "cloudpickle", "tensorboard", "multiverse.vector.make"} & loaded

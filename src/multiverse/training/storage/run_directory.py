@@ -17,13 +17,13 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from multiverse.contracts.errors import InvalidRequest
-from multiverse.training.checkpoint_format import MANIFEST
 from multiverse.training.config_file import dump_yaml, read_config
-from multiverse.training.durable_files import replace_file, sweep_unfinished
-from multiverse.training.line_files import LineFile, cut, plain
-from multiverse.training.metric_sinks import CsvSink, Guarded, JsonLinesSink, Sink, Sinks, csv_from_json_lines
-from multiverse.training.redaction import redacted
-from multiverse.training.run_lock import LOCK, RunLock
+from multiverse.training.storage.checkpoint_format import MANIFEST
+from multiverse.training.storage.durable_files import replace_file, sweep_unfinished
+from multiverse.training.storage.line_files import LineFile, cut, plain
+from multiverse.training.storage.metric_sinks import CsvSink, Guarded, JsonLinesSink, Sink, Sinks, csv_from_json_lines
+from multiverse.training.storage.redaction import redacted
+from multiverse.training.storage.run_lock import LOCK, RunLock
 
 log = logging.getLogger("multiverse")
 

@@ -17,7 +17,7 @@ import psutil
 
 import multiverse
 from multiverse.executors.machine import usable_cores
-from multiverse.training.redaction import redacted_command
+from multiverse.training.storage.redaction import redacted_command
 
 PACKAGES = ("numpy", "gymnasium", "torch", "safetensors", "pettingzoo", "mpe2", "mujoco", "ale_py", "Box2D", "pyboy")
 """Told when they are loaded: what was not imported had no part in the run."""
