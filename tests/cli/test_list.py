@@ -10,9 +10,9 @@ from multiverse.cli import list as listing
 from multiverse.cli.main import main
 from multiverse.cli.train import config_from
 from multiverse.cli.train_options import train_options
+from multiverse.training.config.presets import PRESETS
+from multiverse.training.config.resolve import config_for
 from multiverse.training.known_agents import AGENTS
-from multiverse.training.presets import PRESETS
-from multiverse.training.run_config import config_for
 from tests.cli.training_commands import train
 
 

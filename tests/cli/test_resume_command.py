@@ -15,7 +15,7 @@ import pytest
 
 from multiverse.cli import progress
 from multiverse.cli.main import main
-from multiverse.training.config_file import read_config
+from multiverse.training.config.files import read_config
 from tests.cli.training_commands import SMALL, train
 from tests.training.runs import digest
 

@@ -21,7 +21,7 @@ from multiverse.cli.seeds import bootstrap_interval, interquartile_mean
 from multiverse.cli.settings import PLAIN_WORDS, SYNONYMS, all_settings, table
 from multiverse.cli.train import config_from
 from multiverse.cli.train_options import help_text, train_options
-from multiverse.training.config_file import read_config
+from multiverse.training.config.files import read_config
 from multiverse.training.loading import checkpoint_of
 from tests.cli.training_commands import SMALL, train
 

@@ -70,8 +70,8 @@ def _train(seed: int) -> bool:
         return True
     from multiverse.cli.progress import Voice
     from multiverse.cli.runs import followed
+    from multiverse.training.config.resolve import config_for
     from multiverse.training.run import start_run
-    from multiverse.training.run_config import config_for
 
     settings = {"num_envs": NUM_ENVS, "seed": seed, "target_return": TARGET}
     config, voice = config_for(ENV, "ppo", settings), Voice()

@@ -58,7 +58,7 @@ def env_names() -> list[str]:
 
 def preset_lines() -> list[str]:
     """Each with its settings as flags, ready to be typed."""
-    from multiverse.training.presets import PRESETS
+    from multiverse.training.config.presets import PRESETS
 
     return [f"  {env} ({agent}): {_as_flags(settings)}" for (env, agent), settings in PRESETS.items()]
 

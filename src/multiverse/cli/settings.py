@@ -13,9 +13,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from multiverse.cli.bench import parsed_kwargs
 from multiverse.contracts.errors import InvalidConfig
-from multiverse.training.config import TrainConfig
-from multiverse.training.config_build import build, in_type_words, nearest
-from multiverse.training.config_file import parse_config
+from multiverse.training.config.build import build, in_type_words, nearest
+from multiverse.training.config.files import parse_config
+from multiverse.training.config.train_config import TrainConfig
 
 SYNONYMS = {
     "num_envs": ("n_envs",),

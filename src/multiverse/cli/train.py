@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from multiverse.cli.progress import Voice
     from multiverse.cli.settings import Setting
     from multiverse.cli.train_options import TrainOptions
-    from multiverse.training.config import TrainConfig
+    from multiverse.training.config.train_config import TrainConfig
     from multiverse.training.run import Run
 
 
@@ -42,7 +42,7 @@ def run(arguments: Sequence[str]) -> int:
 # -- the config --------------------------------------------------------------------------------------------------
 def config_from(options: TrainOptions) -> TrainConfig:
     """Flags before the file, the file before the preset, the preset before the defaults."""
-    from multiverse.training.run_config import BUDGETS, config_for
+    from multiverse.training.config.resolve import BUDGETS, config_for
 
     settings: dict[str, Any] = {}
     if options.command["config"]:
@@ -60,7 +60,7 @@ def config_from(options: TrainOptions) -> TrainConfig:
 def file_settings(path: Path) -> dict[str, Any]:
     """What a file gives, the agent's section laid flat beside the rest; every mistake with its line."""
     from multiverse.cli.settings import AGENTS_OWN, ENV, all_settings
-    from multiverse.training.config_file import read_config
+    from multiverse.training.config.files import read_config
 
     known = all_settings() | {"env": ENV, "ppo": AGENTS_OWN}
     found = _checked(read_config(path), known)
@@ -70,7 +70,7 @@ def file_settings(path: Path) -> dict[str, Any]:
 
 def _checked(section: Mapping[str, Any], known: dict[str, Setting]) -> dict[str, Any]:
     from multiverse.cli.settings import no_such
-    from multiverse.training.config_build import Located
+    from multiverse.training.config.build import Located
 
     found = {}
     for key, value in section.items():
@@ -102,7 +102,7 @@ def _refuse_early(options: TrainOptions, config: TrainConfig) -> None:
 def _refuse_unknown_env(config: TrainConfig) -> None:
     """With the id that was probably meant: of several versions the one that has a preset."""
     from multiverse.adapters.env_source import recipes
-    from multiverse.training.presets import PRESETS
+    from multiverse.training.config.presets import PRESETS
 
     try:
         recipes(config.env, 1, config.env_kwargs, None)
@@ -117,7 +117,7 @@ def _refuse_unknown_env(config: TrainConfig) -> None:
 
 # -- the run -----------------------------------------------------------------------------------------------------
 def _announced(options: TrainOptions, config: TrainConfig) -> list[str]:
-    from multiverse.training.presets import preset_for
+    from multiverse.training.config.presets import preset_for
 
     budget = [
         f"{config.budget.env_steps:,} env steps" if config.budget.env_steps else "",

@@ -9,7 +9,7 @@ import torch
 from multiverse.agents.agent import Agent
 from multiverse.agents.ppo import PPO
 from multiverse.contracts.errors import InvalidRequest
-from multiverse.training.config import TrainConfig
+from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.session import MakeAgent
 
 AGENTS: tuple[str, ...] = get_args(get_type_hints(TrainConfig)["agent"])

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 import gymnasium
 
 from multiverse.contracts.errors import InvalidRequest
-from multiverse.training.config import TrainConfig
-from multiverse.training.config_file import read_config
+from multiverse.training.config.files import read_config
+from multiverse.training.config.resolve import saved_config
+from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.evaluation import Evaluation, evaluate
 from multiverse.training.known_agents import agent_maker
 from multiverse.training.policy import LoadedPolicy
-from multiverse.training.run_config import saved_config
 from multiverse.training.session import MakeAgent
 from multiverse.training.storage.checkpoint import Checkpoint, load_latest
 from multiverse.training.storage.checkpoint import load as load_checkpoint

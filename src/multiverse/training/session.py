@@ -18,7 +18,7 @@ from multiverse.experience.episodes import RecentEpisodes
 from multiverse.experience.features import choices_of
 from multiverse.experience.replaying import bring_back
 from multiverse.experience.window import Window, leaf_of, window_for
-from multiverse.training.config import TrainConfig
+from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.storage.state_codec import encode
 from multiverse.vector.make import make_vec
 from multiverse.vector.single import VectorEnv

@@ -7,7 +7,7 @@ from tests.faults.mutations.guard import GONE, NEVER, Guard, instead
 FAULTS = "tests/training/storage/test_checkpoint_faults.py"
 BROKEN = "tests/training/storage/test_checkpoint_broken.py"
 LOCK = "tests/training/storage/test_run_lock.py"
-CONFIG = "tests/training/test_config_file.py"
+CONFIG = "tests/training/config/test_files.py"
 SINKS = "tests/training/storage/test_metric_sinks.py"
 REDACTION = "tests/training/storage/test_redaction.py"
 STRUCK = f"{FAULTS}::test_struck_at_any_call_the_old_or_the_new_one_is_there"

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from multiverse.contracts.errors import InvalidRequest
-from multiverse.training.config_file import dump_yaml, read_config
+from multiverse.training.config.files import dump_yaml, read_config
 from multiverse.training.storage.checkpoint_format import MANIFEST
 from multiverse.training.storage.durable_files import replace_file, sweep_unfinished
 from multiverse.training.storage.line_files import LineFile, cut, plain

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from multiverse.contracts.errors import InvalidConfig, in_bytes
-from multiverse.training.config_build import Located, as_plain, build
+from multiverse.training.config.build import Located, as_plain, build
 from multiverse.training.storage.redaction import redacted
 
 __all__ = ["as_plain", "build", "dump_yaml", "parse_config", "read_config", "redacted"]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest
-from multiverse.training.config_file import as_plain, build, dump_yaml, parse_config, read_config
+from multiverse.training.config.files import as_plain, build, dump_yaml, parse_config, read_config
 
 
 @dataclass(frozen=True, kw_only=True)
