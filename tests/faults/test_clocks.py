@@ -28,9 +28,8 @@ WALL_CLOCKS: set[tuple[str | None, str]] = {
 @pytest.mark.fault("F5")
 def test_no_room_of_the_engine_looks_at_the_wall_clock() -> None:
     found = {str(path.relative_to(SOURCE)): clocks_of(path) for path in ROOMS}
-    assert found.pop("training/storage/metric_sinks.py") == {
-        ("time", "time")
-    }  # the date that TensorBoard's events carry
+    # What TensorBoard's events carry as their date.
+    assert found.pop("training/storage/metric_sinks.py") == {("time", "time")}
     assert {name: clocks for name, clocks in found.items() if clocks} == {}
     assert "executors/executor.py" in found
 

@@ -13,7 +13,7 @@ import pytest
 
 import multiverse
 from multiverse.contracts.plan import Plan
-from multiverse.training.storage import provenance
+from multiverse.training.storage import provenance as provenance_module
 from multiverse.training.storage.provenance import git_commit, provenance
 
 
