@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 import multiverse as mv
-from multiverse.agents.agent import UpdateReport
+from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.experience.features import Features
 from multiverse.experience.numpy_policies import DiscreteHead, NumpyPolicy
 from multiverse.experience.window import Window

@@ -30,8 +30,8 @@ ALLOWED = {
     "interop": ENGINE | {"vector", "interop"},
     "experience": ENGINE | {"vector", "experience"},
     "learning": {"contracts", "learning"},
-    "agents": {"contracts", "experience", "learning", "agents"},
-    "training": ENGINE | {"vector", "experience", "learning", "agents", "training"},
+    "algorithms": {"contracts", "experience", "learning", "algorithms"},
+    "training": ENGINE | {"vector", "experience", "learning", "algorithms", "training"},
 }
 """Which parts of the house each part may import. The command line may import anything."""
 
@@ -110,7 +110,7 @@ def test_inside_the_vector_room_nothing_imports_what_is_made_of_it() -> None:
     assert below | {"__init__"} == {path.stem for path in files_of("vector")}
 
 
-LEARNS = {"learning", "agents", "training"}
+LEARNS = {"learning", "algorithms", "training"}
 
 
 def test_torch_is_imported_only_where_something_learns() -> None:

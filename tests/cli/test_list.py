@@ -12,7 +12,7 @@ from multiverse.cli.train import config_from
 from multiverse.cli.train_options import train_options
 from multiverse.training.config.presets import PRESETS
 from multiverse.training.config.resolve import config_for
-from multiverse.training.known_agents import AGENTS
+from multiverse.training.known_algorithms import AGENTS
 from tests.cli.training_commands import train
 
 

@@ -22,7 +22,7 @@ from tests.training.runs import SMALL, digest, lines_of
 KILLED = """
 import json, os, signal, sys
 import multiverse as mv
-from multiverse.agents.ppo import PPO
+from multiverse.algorithms.ppo import PPO
 from multiverse.experience.collector import Collector
 from multiverse.learning.flat_parameters import FlatAdam
 from multiverse.training.storage import durable_files

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import multiverse as mv
-from multiverse.agents.agent import UpdateReport
+from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.contracts.seeds import episode_seed, evaluation_seed
 from multiverse.experience.collector import Collected
 from multiverse.training import evaluation as evaluation_module

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from multiverse.training.hooks import Hook
 
 if TYPE_CHECKING:
-    from multiverse.agents.agent import UpdateReport
+    from multiverse.algorithms.algorithm import UpdateReport
     from multiverse.training.clock import Budget, Clock
     from multiverse.training.evaluation import Evaluation
     from multiverse.training.trainer import Trainer

@@ -12,7 +12,7 @@ from multiverse.training.hooks import Hook
 from multiverse.training.storage.metric_sinks import Sinks, TensorBoardSink
 
 if TYPE_CHECKING:
-    from multiverse.agents.agent import UpdateReport
+    from multiverse.algorithms.algorithm import UpdateReport
     from multiverse.training.evaluation import Evaluation
     from multiverse.training.run import Run
     from multiverse.training.trainer import Trainer

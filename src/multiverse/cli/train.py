@@ -84,7 +84,7 @@ def _checked(section: Mapping[str, Any], known: dict[str, Setting]) -> dict[str,
 
 def _refuse_early(options: TrainOptions, config: TrainConfig) -> None:
     """What cannot be is said before anything is started."""
-    from multiverse.training.known_agents import checked_device
+    from multiverse.training.known_algorithms import checked_device
     from multiverse.training.loading import checkpoint_of
 
     command = options.command

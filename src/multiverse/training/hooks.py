@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from multiverse.agents.agent import UpdateReport
+    from multiverse.algorithms.algorithm import UpdateReport
     from multiverse.experience.collector import Collected
     from multiverse.training.evaluation import Evaluation
     from multiverse.training.trainer import Trainer

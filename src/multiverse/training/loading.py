@@ -13,7 +13,7 @@ from multiverse.training.config.files import read_config
 from multiverse.training.config.resolve import saved_config
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.evaluation import Evaluation, evaluate
-from multiverse.training.known_agents import agent_maker
+from multiverse.training.known_algorithms import agent_maker
 from multiverse.training.policy import LoadedPolicy
 from multiverse.training.session import MakeAgent
 from multiverse.training.storage.checkpoint import Checkpoint, load_latest

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.agents.agent import Agent
+from multiverse.algorithms.algorithm import Agent
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.layout import Leaf
 from multiverse.experience.window import dtype_of, leaf_of, shape_of

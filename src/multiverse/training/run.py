@@ -15,7 +15,7 @@ from multiverse.training.config.build import as_plain
 from multiverse.training.config.resolve import BUDGETS, config_for, saved_config
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.hooks import Hook
-from multiverse.training.known_agents import agent_maker
+from multiverse.training.known_algorithms import agent_maker
 from multiverse.training.loading import RunPath, checkpoint_of, path_of, source_of
 from multiverse.training.session import MakeAgent, Session
 from multiverse.training.storage.checkpoint import Checkpoint, Checkpoints, differences

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.agents.agent import Agent
+from multiverse.algorithms.algorithm import Agent
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.plan import Plan
 from multiverse.contracts.policy import Leaves

@@ -6,7 +6,7 @@ from tests.faults.mutations.guard import GONE, NEVER, Guard, before, instead, sw
 
 RESUME = "tests/training/test_exact_resume.py"
 TRAINER = "tests/training/test_trainer.py"
-PPO = "tests/agents/test_ppo.py"
+PPO = "tests/algorithms/test_ppo.py"
 COLLECTOR = "tests/experience/test_collector.py"
 
 GUARDS = (

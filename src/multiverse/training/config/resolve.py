@@ -10,7 +10,7 @@ from multiverse.contracts.errors import InvalidConfig, InvalidRequest
 from multiverse.training.config.build import as_plain, build, nearest
 from multiverse.training.config.presets import PRESETS, preset_for
 from multiverse.training.config.train_config import TrainConfig
-from multiverse.training.known_agents import AGENTS
+from multiverse.training.known_algorithms import AGENTS
 from multiverse.training.session import MakeAgent
 from multiverse.training.storage.redaction import redacted_fields
 

@@ -15,8 +15,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from multiverse.agents.agent import UpdateReport
-from multiverse.agents.torch_policy import TorchPolicy
+from multiverse.algorithms.algorithm import UpdateReport
+from multiverse.algorithms.torch_policy import TorchPolicy
 from multiverse.contracts.errors import InvalidRequest, TrainingDiverged
 from multiverse.contracts.policy import ActingPolicy, Leaves
 from multiverse.contracts.views import Array

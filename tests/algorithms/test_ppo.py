@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 
 import multiverse as mv
-from multiverse.agents.ppo import PPO, PPOConfig
+from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.experience.features import choices_of
 from multiverse.experience.window import Window, window_for
 from multiverse.learning.flat_parameters import FlatAdam

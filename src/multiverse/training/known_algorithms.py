@@ -6,8 +6,8 @@ from typing import Any, get_args, get_type_hints
 
 import torch
 
-from multiverse.agents.agent import Agent
-from multiverse.agents.ppo import PPO
+from multiverse.algorithms.algorithm import Agent
+from multiverse.algorithms.ppo import PPO
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.session import MakeAgent
