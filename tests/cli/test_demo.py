@@ -12,7 +12,7 @@ import gymnasium as gym
 import pytest
 
 import multiverse as mv
-from multiverse.cli import demo
+from multiverse.cli.commands import demo
 from multiverse.cli.main import main
 
 QUICK = ["demo", "--seconds", "0.02", "--rounds", "1"]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from multiverse.cli import list as listing
+from multiverse.cli.commands import list as listing
+from multiverse.cli.commands.train import config_from
 from multiverse.cli.main import main
-from multiverse.cli.train import config_from
 from multiverse.cli.train_options import train_options
 from multiverse.training.config.presets import PRESETS
 from multiverse.training.config.resolve import config_for

@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from multiverse.cli import progress
+from multiverse.cli.commands.train import config_from
 from multiverse.cli.main import main
 from multiverse.cli.seeds import bootstrap_interval, interquartile_mean
 from multiverse.cli.settings import PLAIN_WORDS, SYNONYMS, all_settings, table
-from multiverse.cli.train import config_from
 from multiverse.cli.train_options import help_text, train_options
 from multiverse.training.config.files import read_config
 from multiverse.training.loading import checkpoint_of

@@ -338,7 +338,7 @@ def test_the_command_line_looks_where_the_user_stands() -> None:
 
 
 def test_the_demo_says_how_to_read_its_ratios_and_reports_each_round(capsys: pytest.CaptureFixture[str]) -> None:
-    from multiverse.cli import demo
+    from multiverse.cli.commands import demo
     from multiverse.cli.main import main
 
     assert main(["demo", "--seconds", "0.01", "--rounds", "2"]) == 0

@@ -86,7 +86,7 @@ def _dispatch(arguments: list[str]) -> int:
     if command not in COMMANDS:
         print(_unknown(command), file=sys.stderr)
         return REFUSED
-    code: int = importlib.import_module(f"multiverse.cli.{command.replace('-', '_')}").run(rest)
+    code: int = importlib.import_module(f"multiverse.cli.commands.{command.replace('-', '_')}").run(rest)
     return code
 
 

@@ -11,7 +11,7 @@ import typing
 from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin
 
-from multiverse.cli.bench import parsed_kwargs
+from multiverse.cli.commands.bench import parsed_kwargs
 from multiverse.contracts.errors import InvalidConfig
 from multiverse.training.config.build import build, in_type_words, nearest
 from multiverse.training.config.files import parse_config

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from multiverse.cli.bench import parsed_kwargs
+from multiverse.cli.commands.bench import parsed_kwargs
 from multiverse.cli.parsing import parse, refuse_nothing
 
 if TYPE_CHECKING:

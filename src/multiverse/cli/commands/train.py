@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multiverse.cli.list import env_names
+from multiverse.cli.commands.list import env_names
 from multiverse.cli.optional_packages import require
 from multiverse.cli.parsing import refuse_nothing
 from multiverse.contracts.errors import InvalidRequest
