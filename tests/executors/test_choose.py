@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 import multiverse as mv
+from multiverse.contracts.plan import ExecutorName, PlannedExecutor
 from multiverse.executors import choose, machine
+from multiverse.executors.backends import BACKENDS
 from multiverse.executors.choose import HAND_OVER_S, PER_STEP_S, PER_WORKER_S, Probe, predicted
 from tests.envs import CountsConstructions, InProcess, Walk, constructions
 from tests.fault_envs import Fault
@@ -46,6 +48,10 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> Any:
 def plan_of(num_envs: int, **options: Any) -> mv.Plan:
     with mv.make_vec(Walk, num_envs, **options) as envs:
         return envs.plan
+
+
+def test_every_executor_that_can_be_named_is_in_the_table() -> None:
+    assert set(BACKENDS) == set(get_args(PlannedExecutor)) == set(get_args(ExecutorName)) - {"auto"}
 
 
 def test_the_model_adds_up() -> None:

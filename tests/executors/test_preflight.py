@@ -14,7 +14,7 @@ import pytest
 import multiverse as mv
 from multiverse.executors import machine, preflight
 from multiverse.executors.launch import fork_server
-from multiverse.executors.process import descriptors_per_worker
+from multiverse.executors.preflight import descriptors_per_worker
 from tests.envs import Walk
 
 

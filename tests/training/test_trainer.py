@@ -214,7 +214,7 @@ def test_networks_of_another_size_are_refused_in_words(tmp_path: Path, caplog: p
 @pytest.mark.fault("E3")
 def test_a_checkpoint_names_no_code(tmp_path: Path) -> None:
     """Whatever its manifest says, the env is that of the run's own config, or the caller's."""
-    from multiverse.training import checkpoint
+    from multiverse.training.storage import checkpoint
 
     run = trained(tmp_path / "run")
     found = checkpoint.load_latest(run.path / "checkpoints")

@@ -109,7 +109,7 @@ def open_files() -> Finding:
         return Finding("open files", "ok", "no limit on this platform")
     soft, hard = limits
     cores = machine.usable_cores()
-    needed = machine.open_descriptors() + cores * process.descriptors_per_worker() + preflight.SPARE_DESCRIPTORS
+    needed = machine.open_descriptors() + cores * preflight.descriptors_per_worker() + preflight.SPARE_DESCRIPTORS
     found = f"soft limit {_limit(soft)}, hard limit {_limit(hard)}; {needed} needed for {cores} worker processes"
     if 0 <= hard < needed:
         advice = f"raise the hard limit: `ulimit -Hn {needed}` as root, or the container's nofile"

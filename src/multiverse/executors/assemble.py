@@ -16,15 +16,14 @@ from multiverse.contracts.layout import EPISODES, Layout
 from multiverse.contracts.plan import DEFAULT_TIMEOUTS, Autoreset, Plan, Timeouts, autoreset_for
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.contracts.views import Views
-from multiverse.executors import machine, preflight
+from multiverse.executors import machine
+from multiverse.executors.backends import backend_of
 from multiverse.executors.env_range import EnvRange, RangeConfig
 from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host, LocalHost, WorkerHost
-from multiverse.executors.process import ProcessHost, Shared, pickled, start_process
 from multiverse.executors.supervisor import Supervisor
-from multiverse.executors.thread import connect_thread, give_up_thread, start_thread
-from multiverse.executors.worker_loop import Assignment, Described, Surroundings, difference_between
-from multiverse.memory.block import private_arrays, size_of
+from multiverse.executors.worker_loop import Assignment, Described, difference_between
+from multiverse.memory.block import private_arrays
 from multiverse.memory.mailbox import control_field
 
 log = logging.getLogger("multiverse")
@@ -90,20 +89,20 @@ def start(
     `bounds_may_differ`: observation spaces need equal shapes and dtypes only; the description is env 0's.
     `tasks`: sent to every worker now, once; resets then name them by index.
     """
-    local_share = plan.executor in ("serial", "hybrid")
-    shares = ranges(len(recipes), plan.workers + local_share)
+    backend = backend_of(plan.executor)
+    shares = ranges(len(recipes), plan.workers + backend.own_share)
     assignments = [
         Assignment(
-            worker - local_share,
+            worker - backend.own_share,
             RangeConfig(ids, autoreset, with_infos, reset_plan, policy, tasks),
             [recipes[i] for i in ids],
             plan.waiting,
             bounds_may_differ,
-            spare_core=plan.executor == "process" and plan.workers < machine.usable_cores(),
+            spare_core=backend.processes and not backend.own_share and plan.workers < machine.usable_cores(),
         )
         for worker, ids in enumerate(shares)
     ]
-    own = assignments.pop(0) if local_share else None
+    own = assignments.pop(0) if backend.own_share else None
     try:
         return _Start(plan, own, assignments, timeouts, patience_s).run(autoreset)
     except _TooSlow:
@@ -127,14 +126,18 @@ class _Start:
     ) -> None:
         self.plan, self.own, self.assignments, self.timeouts = plan, own, assignments, timeouts
         self.began_at, self.patience_s = time.monotonic(), patience_s
-        self.processes = plan.executor in ("process", "hybrid") and bool(assignments)
-        self.workers: list[WorkerHost] = []
+        self.backend = backend_of(plan.executor)
+        self.team = self.backend.workers() if self.backend.workers is not None and assignments else None
         self.local: LocalHost | None = None
-        self.shared: Shared | None = None
+
+    @property
+    def workers(self) -> list[WorkerHost]:
+        return [] if self.team is None else self.team.hosts
 
     def run(self, autoreset: Autoreset | None) -> Started:
         try:
-            self._start_workers()
+            if self.team is not None:
+                self.team.start(self.assignments, self.plan.start_method)
             if self.own is not None:  # while the workers build theirs
                 self.local = LocalHost(_build_here(self.own))
             description = self._compared(self._descriptions())
@@ -142,11 +145,11 @@ class _Start:
             same_step = autoreset_for(autoreset, description.kind) == "same_step"
             views = self._lay_out(Layout(num_envs, description.groups, same_step))
             hosts: list[Host] = [*([self.local] if self.local else []), *self.workers]
-            executor = Executor(hosts, views, self.plan.waiting, self.shared)
+            executor = Executor(hosts, views, self.plan.waiting, self.team)
             executor.timeouts, executor.known_tasks = self.timeouts, self._known_tasks()
-            if self.shared is not None and self.assignments[0].config.policy.restarts:
-                method = self.plan.start_method or "forkserver"
-                executor.supervisor = Supervisor(self.assignments, method, self.shared, description)
+            if self.team is not None and self.backend.replaceable and self.assignments[0].config.policy.restarts:
+                rate = self.assignments[0].config.policy.restarts_per_minute
+                executor.supervisor = Supervisor(self.team, rate, description)
             return executor, description
         except (_TooSlow, KeyboardInterrupt):
             self._abandon(time.monotonic())
@@ -158,19 +161,6 @@ class _Start:
     def _known_tasks(self) -> int | None:
         tasks = (self.own or self.assignments[0]).config.tasks
         return None if tasks is None else len(tasks)
-
-    def _start_workers(self) -> None:
-        if not self.processes:
-            if self.assignments:
-                preflight.check_threads(len(self.assignments))
-            self.workers = [start_thread(a) for a in self.assignments]
-            return
-        method = self.plan.start_method or "forkserver"
-        preflight.check_processes(len(self.assignments), method)
-        data = pickled(self.assignments) if method != "fork" else [b""] * len(self.assignments)
-        self.shared, surroundings = Shared(), Surroundings.here()
-        for assignment, bytes_ in zip(self.assignments, data):
-            self.workers.append(start_process(assignment, bytes_, method, self.shared, surroundings))
 
     def _descriptions(self) -> list[Described]:
         """Each host's first word, with a line of progress when it takes long."""
@@ -213,35 +203,24 @@ class _Start:
         return first
 
     def _lay_out(self, layout: Layout) -> Views:
-        workers = len(self.workers)
-        fields = [control_field(workers), *layout.fields()]
-        if self.shared is not None:
-            preflight.check_memory(size_of(fields))
-            self.shared.block.resize(size_of(fields))
-            arrays = self.shared.block.views(fields)
-        else:
-            arrays = private_arrays(fields)
-        views = Views.over(layout, arrays)
+        fields = [control_field(len(self.workers)), *layout.fields()]
+        views = Views.over(layout, private_arrays(fields) if self.team is None else self.team.arrays(fields))
         views[EPISODES][...] = -1  # no episode has begun
         if self.local is not None:
             self.local.bind(views)
-        for worker in self.workers:
-            if isinstance(worker, ProcessHost):
-                worker.connect(views, workers)
-            else:
-                connect_thread(worker, views)
+        if self.team is not None:
+            self.team.connect(views)
         return views
 
     def _abandon(self, deadline: float) -> None:
-        for worker in self.workers:
-            if not isinstance(worker, ProcessHost):
-                give_up_thread(worker)
+        if self.team is not None:
+            self.team.abandon()
         for worker in self.workers:
             worker.close(deadline)
         if self.local is not None:
             self.local.close(deadline)
-        if self.shared is not None:
-            self.shared.close()
+        if self.team is not None:
+            self.team.close()
 
 
 def _build_here(own: Assignment) -> EnvRange:

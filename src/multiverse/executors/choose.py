@@ -15,10 +15,11 @@ from typing import Any
 
 from multiverse.adapters.env_source import Recipe
 from multiverse.contracts.env import Env
-from multiverse.contracts.errors import InvalidRequest, MultiverseError
+from multiverse.contracts.errors import MultiverseError
 from multiverse.contracts.failures import OnFailure
 from multiverse.contracts.plan import ExecutorName, Plan, StartMethod, Waiting
 from multiverse.executors import assemble, machine
+from multiverse.executors.backends import BACKENDS, backend_of
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.process import usable_here
 
@@ -171,18 +172,14 @@ def _actions_of(env: Env, envs: EnvRange) -> Callable[[int], Any]:
 def _plan(
     name: Any, num_envs: int, workers: int | None, start_method: StartMethod | None, waiting: Waiting, why: str
 ) -> Plan:
-    cores = machine.usable_cores()
-    default = {"serial": 0, "thread": cores, "process": cores, "hybrid": max(1, cores - 1)}
-    if name not in default:
-        raise InvalidRequest(f"executor={name!r}: one of auto, {', '.join(default)}")
-    most = num_envs - 1 if name == "hybrid" else num_envs
-    if name == "hybrid" and num_envs == 1:
-        name, why = "serial", f"{why}: one env has nothing to share out"
-    count = 0 if name == "serial" else min(workers or default[name], most)
-    if workers is not None and name != "serial" and workers > most:
+    backend = backend_of(name)
+    if backend.own_share and backend.workers is not None and num_envs == 1:
+        backend, name, why = BACKENDS["serial"], "serial", f"{why}: one env has nothing to share out"
+    most = backend.most_workers(num_envs)
+    count = min(workers or backend.default_workers(machine.usable_cores()), most)
+    if workers is not None and workers > most > 0:
         log.warning("workers=%d for %d envs: using %d, since a worker needs at least one env", workers, num_envs, count)
-    processes = name in ("process", "hybrid")
-    if waiting == "auto" and not processes:
+    if waiting == "auto" and not backend.processes:
         waiting = "park"  # a thread that looks holds the interpreter's lock meanwhile
     # guard: forkserver-is-the-default
-    return Plan(name, count, (start_method or "forkserver") if processes else None, waiting, why)
+    return Plan(name, count, (start_method or "forkserver") if backend.processes else None, waiting, why)

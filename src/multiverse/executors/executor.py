@@ -15,9 +15,9 @@ from multiverse.contracts.errors import EnvFailed, MultiverseError, RemoteError,
 from multiverse.contracts.failures import Failures
 from multiverse.contracts.plan import DEFAULT_TIMEOUTS
 from multiverse.contracts.views import Views
+from multiverse.executors.backends import Workers
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.hosts import Host, LocalHost, RunFunction, WorkerHost
-from multiverse.executors.process import ProcessHost, Shared
 from multiverse.executors.step_reply import EXTRAS, Extras
 from multiverse.executors.supervisor import GivenUp, Supervisor
 from multiverse.memory.interrupts import HeldInterrupts
@@ -78,15 +78,15 @@ class Executor:
         hosts: Sequence[Host],
         views: Views,
         waiting: Literal["auto", "spin", "park"],
-        shared: Shared | None,
+        team: Workers | None,
     ) -> None:
         self.hosts = list(hosts)
         self.views = views
         self.timeouts = DEFAULT_TIMEOUTS
         self.known_tasks: int | None = None  # how many tasks the hosts know by index
-        self._shared = shared
+        self._team = team
         self._local = next((h for h in hosts if isinstance(h, LocalHost)), None)
-        self._workers = [h for h in hosts if isinstance(h, WorkerHost)]
+        self.workers = [h for h in hosts if isinstance(h, WorkerHost)]
         self._waiting, self._bedroom = Waiting(waiting), Bedroom()
         self._number = 0
         self._dead: list[WorkerHost] = []
@@ -100,7 +100,7 @@ class Executor:
         self.broken = False  # a worker was lost and could not be replaced
         self.failures = Failures()
         self.lost: dict[Host, Lost] = {}  # workers replaced since the last `take_lost`
-        for worker in self._workers:
+        for worker in self.workers:
             self._watch(worker)
 
     def _watch(self, worker: WorkerHost) -> None:
@@ -110,7 +110,7 @@ class Executor:
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
-        return tuple(w.life.pid for w in self._workers if w.life.pid is not None)
+        return tuple(w.life.pid for w in self.workers if w.life.pid is not None)
 
     # -- lock-step -------------------------------------------------------------------------------------------
     def step_all(self) -> int:
@@ -121,7 +121,7 @@ class Executor:
     def start_step_all(self) -> None:
         """The first half: the workers begin, the caller's own share does not yet."""
         self._number = number = self._number + 1
-        for worker in self._workers:
+        for worker in self.workers:
             worker.post_step(number, False)
         if self._local is not None:
             self._local.post_step(number, False)
@@ -131,7 +131,7 @@ class Executor:
         flags = 0
         if self._local is not None and not self._local.answered():
             self._local.step_now()
-        for worker in self._workers:
+        for worker in self.workers:
             if not worker.answered() and not self._waiting.look(worker.answered):
                 self._sleep_for([worker], self.timeouts.reply_s)  # guard: a-step-has-a-deadline
         for host in self.hosts:
@@ -280,7 +280,7 @@ class Executor:
 
     def _recover(self, worker: WorkerHost, cause: MultiverseError) -> None:
         """Replace a lost worker; without a supervisor, or past what it allows, the cause is raised."""
-        if self.supervisor is None or not isinstance(worker, ProcessHost):
+        if self.supervisor is None:
             raise cause
         if worker in self._recovering:
             raise _LostAgain(cause)
@@ -294,7 +294,7 @@ class Executor:
         self.lost[worker] = Lost(cause, extras)
         self.broken = False
 
-    def _replaced(self, worker: ProcessHost, cause: MultiverseError, begin: bool) -> Extras:
+    def _replaced(self, worker: WorkerHost, cause: MultiverseError, begin: bool) -> Extras:
         """Try until a new worker has taken over, or the supervisor has had enough of it."""
         assert self.supervisor is not None
         self._recovering.append(worker)
@@ -317,7 +317,7 @@ class Executor:
         finally:
             self._recovering.remove(worker)
 
-    def _taken_over(self, worker: ProcessHost, begin: bool) -> Extras:
+    def _taken_over(self, worker: WorkerHost, begin: bool) -> Extras:
         prepared = worker.prepare(EnvRange.take_over, (begin,))
         self._number += 1
         worker.post_run(self._number, EnvRange.take_over, prepared)
@@ -441,6 +441,6 @@ class Executor:
 
     def _released(self) -> None:
         _live.discard(self)
-        self._workers, self._local = [], None
-        if self._shared is not None:
-            self._shared.close()
+        self.workers, self._local = [], None
+        if self._team is not None:
+            self._team.close()

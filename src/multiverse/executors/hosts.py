@@ -236,6 +236,12 @@ class WorkerHost:
         return self._receive(0)
 
     # -- its life --------------------------------------------------------------------------------------------
+    def be_replaced_by(self, new: WorkerHost) -> None:
+        """From now on this host *is* the new worker: whoever holds it need not know. What it was asked is lost."""
+        asked = self.asked
+        self.__dict__.update(new.__dict__)
+        self.asked = self.collected = asked
+
     @property
     def was_stepping(self) -> bool:
         return self._command not in (0, RUN)

@@ -9,12 +9,16 @@ import sys
 from multiverse.contracts.errors import PreflightError
 from multiverse.contracts.plan import StartMethod
 from multiverse.executors import machine
-from multiverse.executors.process import descriptors_per_worker
 from multiverse.memory.doorbell import descriptors_per_doorbell
 
 log = logging.getLogger("multiverse")
 SPARE_DESCRIPTORS = 64
 DOORBELLS_PER_THREAD = 3  # one for each side, and one that says that it has ended
+
+
+def descriptors_per_worker() -> int:
+    """Ours while it runs (link, sentinel, two bells), plus the worker's end of the link while it starts."""
+    return 3 + 2 * descriptors_per_doorbell()
 
 
 def check_processes(workers: int, start_method: StartMethod) -> None:

@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -14,33 +14,18 @@ import cloudpickle
 import psutil
 
 from multiverse.contracts.errors import PreflightError, in_bytes
+from multiverse.contracts.layout import Field, FieldName
 from multiverse.contracts.plan import StartMethod
-from multiverse.contracts.views import Views
-from multiverse.executors import worker_loop
+from multiverse.contracts.views import Array, Views
+from multiverse.executors import preflight, worker_loop
 from multiverse.executors.hosts import Death, State, WorkerHost
 from multiverse.executors.launch import start_methods
 from multiverse.executors.launch.black_box import BlackBox
 from multiverse.executors.worker_loop import Assignment, LayOut, Surroundings
-from multiverse.memory.block import Block
-from multiverse.memory.doorbell import Doorbell, descriptors_per_doorbell, new_doorbell
+from multiverse.memory.block import Block, size_of
+from multiverse.memory.doorbell import Doorbell, new_doorbell
 from multiverse.memory.link import LinkBroken, PipeLink
 from multiverse.memory.mailbox import CONTROL, CallerMailbox
-
-
-class Shared:
-    """What all worker processes of an executor share with the caller: the block, and a place for stacks."""
-
-    def __init__(self) -> None:
-        self.block, self.black_box = Block.empty(), BlackBox.empty()
-
-    def close(self) -> None:
-        self.block.close()
-        self.black_box.close()
-
-
-def descriptors_per_worker() -> int:
-    """Ours while it runs (link, sentinel, two bells), plus the worker's end of the link while it starts."""
-    return 3 + 2 * descriptors_per_doorbell()
 
 
 class ProcessLife:
@@ -109,12 +94,6 @@ class ProcessHost(WorkerHost):
         except LinkBroken as error:
             raise self.died() from error
 
-    def be_replaced_by(self, new: ProcessHost) -> None:
-        """From now on this host *is* the new worker: whoever holds it need not know. What it was asked is lost."""
-        asked = self.asked
-        self.__dict__.update(new.__dict__)
-        self.asked = self.collected = asked
-
     def close_bells(self) -> None:
         start_methods.caller_fds.difference_update(self._fds)
         for bell in self.bells:
@@ -133,12 +112,67 @@ def pickled(assignments: Sequence[Assignment]) -> list[bytes]:
         ) from error
 
 
+class Processes:
+    """The worker processes of one vector env, over one block, with a place for their stacks."""
+
+    def __init__(self) -> None:
+        self.hosts: list[WorkerHost] = []
+        self._block, self._black_box = Block.empty(), BlackBox.empty()
+        self._method: StartMethod = "forkserver"
+        self._assignments: dict[int, tuple[Assignment, bytes]] = {}  # by worker, and as it travels
+
+    def start(self, assignments: Sequence[Assignment], start_method: StartMethod | None) -> None:
+        self._method = start_method or "forkserver"
+        preflight.check_processes(len(assignments), self._method)
+        data = pickled(assignments) if self._method != "fork" else [b""] * len(assignments)
+        self._assignments = {a.worker: (a, bytes_) for a, bytes_ in zip(assignments, data)}
+        surroundings = Surroundings.here()
+        for worker in self._assignments:
+            self.hosts.append(self._started(worker, surroundings))
+
+    def _started(self, worker: int, surroundings: Surroundings) -> ProcessHost:
+        assignment, data = self._assignments[worker]
+        return start_process(assignment, data, self._method, self._block, self._black_box, surroundings)
+
+    def arrays(self, fields: Sequence[Field]) -> dict[FieldName, Array]:
+        preflight.check_memory(size_of(fields))
+        self._block.resize(size_of(fields))
+        return self._block.views(fields)
+
+    def connect(self, views: Views) -> None:
+        for host in self.hosts:
+            assert isinstance(host, ProcessHost)
+            host.connect(views, len(self.hosts))
+
+    def start_again(self, host: WorkerHost, views: Views, check: Callable[[WorkerHost], None]) -> WorkerHost:
+        new = self._started(host.worker, Surroundings.here())
+        try:
+            check(new)
+            new.connect(views, len(self.hosts), replacing=True)
+        except BaseException:
+            new.kill()
+            raise
+        return new
+
+    def abandon(self) -> None:
+        pass  # they end with their links
+
+    def close(self) -> None:
+        self._block.close()
+        self._black_box.close()
+
+
 def start_process(
-    assignment: Assignment, data: bytes, method: StartMethod, shared: Shared, surroundings: Surroundings
+    assignment: Assignment,
+    data: bytes,
+    method: StartMethod,
+    block: Block,
+    black_box: BlackBox,
+    surroundings: Surroundings,
 ) -> ProcessHost:
     ours, theirs = _connected()
     bells = new_doorbell(), new_doorbell()
-    fds = [theirs.fileno(), shared.block.fd, shared.black_box.fd, *bells[0].fds, *bells[1].fds]
+    fds = [theirs.fileno(), block.fd, black_box.fd, *bells[0].fds, *bells[1].fds]
 
     def run_forked() -> int:
         ours.close()
@@ -152,7 +186,7 @@ def start_process(
         raise
     finally:
         theirs.close()
-    host = ProcessHost(assignment, PipeLink(ours), ProcessLife(process, shared.black_box), bells)
+    host = ProcessHost(assignment, PipeLink(ours), ProcessLife(process, black_box), bells)
     if method != "fork":
         try:
             host.link.send((surroundings, data))

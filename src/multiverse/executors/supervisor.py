@@ -1,4 +1,4 @@
-"""The supervisor: a worker process that dies or hangs is replaced, and its envs' episodes end there, cut short.
+"""The supervisor: a worker that dies or hangs is replaced, and its envs' episodes end there, cut short.
 
 The block outlives its workers: episode counters and the other workers' rows are untouched. What the lost worker was
 writing is not read; the rows are written anew by the worker that replaces it.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
 
 from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import (
@@ -19,10 +18,10 @@ from multiverse.contracts.errors import (
     WorkerDied,
 )
 from multiverse.contracts.failures import RestartIntensity
-from multiverse.contracts.plan import StartMethod
 from multiverse.contracts.views import Views
-from multiverse.executors.process import ProcessHost, Shared, pickled, start_process
-from multiverse.executors.worker_loop import Assignment, Described, Surroundings, difference_between
+from multiverse.executors.backends import Workers
+from multiverse.executors.hosts import WorkerHost
+from multiverse.executors.worker_loop import Described, difference_between
 
 log = logging.getLogger("multiverse")
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.05, 1.0
@@ -36,21 +35,16 @@ class GivenUp(Exception):
 
 
 class Supervisor:
-    """Knows how each worker process was started, and starts it again, but not for ever."""
+    """Has lost workers started again, but not for ever."""
 
-    def __init__(
-        self, assignments: Sequence[Assignment], method: StartMethod, shared: Shared, description: EnvDescription
-    ) -> None:
-        self._assignments = {a.worker: a for a in assignments}
-        data = pickled(assignments) if method != "fork" else [b""] * len(assignments)
-        self._data = dict(zip(self._assignments, data))
-        self._method, self._shared, self._description = method, shared, description
+    def __init__(self, workers: Workers, restarts_per_minute: int, description: EnvDescription) -> None:
+        self._workers, self._description = workers, description
         self._intensity: dict[int, RestartIntensity[MultiverseError]] = {
-            a.worker: RestartIntensity(a.config.policy.restarts_per_minute) for a in assignments
+            host.worker: RestartIntensity(restarts_per_minute) for host in workers.hosts
         }
 
-    def replace(self, host: ProcessHost, cause: MultiverseError, views: Views, build_timeout_s: float | None) -> None:
-        """Put a new process behind `host`, bound to the same rows; raises the first cause if it happens too often."""
+    def replace(self, host: WorkerHost, cause: MultiverseError, views: Views, build_timeout_s: float | None) -> None:
+        """Put a new worker behind `host`, bound to the same rows; raises the first cause if it happens too often."""
         intensity = self._intensity[host.worker]
         if not intensity.allows(cause):
             first = intensity.first_cause
@@ -63,17 +57,11 @@ class Supervisor:
         # A machine out of memory needs a moment.
         time.sleep(min(FIRST_BACKOFF_S * 2 ** (intensity.recent - 1), LONGEST_BACKOFF_S))  # guard: restarts-wait-longer
         host.kill()
-        assignment = self._assignments[host.worker]
-        new = start_process(assignment, self._data[host.worker], self._method, self._shared, Surroundings.here())
-        try:
-            self._check(new, build_timeout_s)
-            new.connect(views, len(self._assignments), replacing=True)
-        except BaseException:
-            new.kill()
-            raise
-        host.be_replaced_by(new)
+        host.be_replaced_by(
+            self._workers.start_again(host, views, lambda new: self._check(new, build_timeout_s)),
+        )
 
-    def _check(self, new: ProcessHost, build_timeout_s: float | None) -> None:
+    def _check(self, new: WorkerHost, build_timeout_s: float | None) -> None:
         """Its envs are what they were."""
         if build_timeout_s is not None and not new.link.poll(build_timeout_s):
             raise new.hung(build_timeout_s)

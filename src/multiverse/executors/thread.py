@@ -6,13 +6,17 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from multiverse.contracts.errors import RemoteError
-from multiverse.contracts.views import Views
-from multiverse.executors import worker_loop
+from multiverse.contracts.layout import Field, FieldName
+from multiverse.contracts.plan import StartMethod
+from multiverse.contracts.views import Array, Views
+from multiverse.executors import preflight, worker_loop
 from multiverse.executors.hosts import Death, State, WorkerHost
 from multiverse.executors.worker_loop import Assignment
+from multiverse.memory.block import private_arrays
 from multiverse.memory.doorbell import new_doorbell
 from multiverse.memory.link import Link, QueueLink
 from multiverse.memory.mailbox import CONTROL, CallerMailbox, WorkerMailbox
@@ -68,22 +72,38 @@ class ThreadLife:
             self._ended.ring()
 
 
-def start_thread(assignment: Assignment) -> WorkerHost:
-    ours, theirs = QueueLink.pair()
-    return WorkerHost(assignment.worker, assignment.config.env_ids, ours, ThreadLife(assignment, theirs))
+class Threads:
+    """The worker threads of one vector env, over arrays of this process."""
 
+    def __init__(self) -> None:
+        self.hosts: list[WorkerHost] = []
 
-def connect_thread(host: WorkerHost, views: Views) -> None:
-    """Give both sides the same arrays."""
-    words = views[CONTROL]
-    bells = new_doorbell(), new_doorbell()
-    host.bind(CallerMailbox(words, host.worker, *bells), views)
-    host.link.send((views, WorkerMailbox(words, host.worker, *bells)))
+    def start(self, assignments: Sequence[Assignment], start_method: StartMethod | None) -> None:
+        preflight.check_threads(len(assignments))
+        for assignment in assignments:
+            ours, theirs = QueueLink.pair()
+            life = ThreadLife(assignment, theirs)
+            self.hosts.append(WorkerHost(assignment.worker, assignment.config.env_ids, ours, life))
 
+    def arrays(self, fields: Sequence[Field]) -> dict[FieldName, Array]:
+        return private_arrays(fields)
 
-def give_up_thread(host: WorkerHost) -> None:
-    """Instead of connecting: let the worker close its envs and end."""
-    host.link.send(None)
+    def connect(self, views: Views) -> None:
+        words = views[CONTROL]
+        for host in self.hosts:
+            bells = new_doorbell(), new_doorbell()
+            host.bind(CallerMailbox(words, host.worker, *bells), views)
+            host.link.send((views, WorkerMailbox(words, host.worker, *bells)))
+
+    def start_again(self, host: WorkerHost, views: Views, check: Callable[[WorkerHost], None]) -> WorkerHost:
+        raise host.died()  # a thread cannot be ended from outside, so it is never replaced
+
+    def abandon(self) -> None:
+        for host in self.hosts:  # instead of arrays: let them close their envs and end
+            host.link.send(None)
+
+    def close(self) -> None:
+        pass
 
 
 def _connect(answer: Any) -> worker_loop.Connected:

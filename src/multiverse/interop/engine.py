@@ -16,7 +16,7 @@ from multiverse.contracts.layout import ACTIONS, SINGLE_AGENT
 from multiverse.contracts.reset_plan import ResetRequest
 from multiverse.contracts.views import Array
 from multiverse.executors.executor import Executor
-from multiverse.executors.hosts import Host, WorkerHost
+from multiverse.executors.hosts import Host
 from multiverse.interop.env_side import give_actions
 from multiverse.memory.space_rows import ActionWriter
 from multiverse.vector.base import EnvBatch
@@ -131,8 +131,7 @@ class InHalves(EnvBatch):
     @property
     def pid_of_each(self) -> list[int]:
         """The process that runs each env."""
-        hosts = [host for host in self._executor.hosts if isinstance(host, WorkerHost)]
-        return [pid for host in hosts if (pid := host.life.pid) is not None for _ in host.env_ids]
+        return [pid for host in self._executor.workers if (pid := host.life.pid) is not None for _ in host.env_ids]
 
 
 class Engine(InHalves, VectorEnv):

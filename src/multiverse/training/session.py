@@ -13,6 +13,7 @@ from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.plan import Plan
 from multiverse.contracts.policy import Leaves
 from multiverse.contracts.reset_plan import DerivedSeeds
+from multiverse.executors.backends import BACKENDS
 from multiverse.experience.collector import Collected, Collector
 from multiverse.experience.episodes import RecentEpisodes
 from multiverse.experience.features import choices_of
@@ -204,11 +205,12 @@ def _training_envs(config: TrainConfig, env: Any, reset_plan: DerivedSeeds, plan
 def _evaluation_env(config: TrainConfig, env: Any, plan: Plan) -> VectorEnv:
     """One env, whatever the training looks like. In a worker, if the training's are: there a crash or a hang of it
     costs one episode."""
+    apart = not BACKENDS[plan.executor].own_share and BACKENDS[plan.executor].processes
     return make_vec(
         env[0] if isinstance(env, list | tuple) else env,
         1,
-        "process" if plan.executor == "process" else "serial",
-        start_method=plan.start_method if plan.executor == "process" else None,
+        plan.executor if apart else "serial",
+        start_method=plan.start_method if apart else None,
         autoreset="disabled",
         infos=False,
         env_kwargs=config.env_kwargs or None,

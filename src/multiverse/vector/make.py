@@ -27,6 +27,7 @@ from multiverse.contracts.plan import (
 )
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.executors import assemble
+from multiverse.executors.backends import backend_of
 from multiverse.executors.choose import decide
 from multiverse.vector.base import Copy, EnvBatch
 from multiverse.vector.parallel import MultiAgentVectorEnv
@@ -224,20 +225,23 @@ def _checked_plan(
     if plan.start_method is not None:
         _check_choices(**{"plan.start_method": (plan.start_method, StartMethod)})
     count = whole_number("plan.workers", plan.workers)
-    if (count == 0) != (plan.executor == "serial") or count < 0:
-        fitting = "none" if plan.executor == "serial" else "at least 1"
+    backend = backend_of(plan.executor)
+    if (count == 0) != (backend.workers is None) or count < 0:
+        fitting = "none" if backend.workers is None else "at least 1"
         raise InvalidRequest(f"plan.workers={count}: executor {plan.executor!r} has {fitting}")
-    if count + (plan.executor == "hybrid") > num_envs:
+    if count > backend.most_workers(num_envs):
         raise InvalidRequest(f"the plan has {count} workers, too many for {num_envs} envs: {plan}")
     return replace(plan, workers=count)
 
 
 def _say_what_has_no_effect(executor: str, workers: int | None, start_method: str | None) -> None:
     """Serial starts nothing, and threads are started in one way only."""
-    given = {"workers": workers if executor == "serial" else None, "start_method": start_method}
+    if executor == "auto" or (backend := backend_of(executor)).processes:
+        return
+    given = {"workers": workers if backend.workers is None else None, "start_method": start_method}
     idle = [f"{name}={value!r}" for name, value in given.items() if value is not None]
-    if executor in ("serial", "thread") and idle:
-        has, starts = "has" if len(idle) == 1 else "have", "workers" if executor == "serial" else "processes"
+    if idle:
+        has, starts = "has" if len(idle) == 1 else "have", "workers" if backend.workers is None else "processes"
         log.warning("executor=%r starts no %s: %s %s no effect", executor, starts, " and ".join(idle), has)
 
 

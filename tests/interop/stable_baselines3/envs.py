@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import gymnasium as gym
@@ -20,6 +21,13 @@ class OldFashioned(Walk):
 
     def reset(self, seed: int | None = None) -> Any:  # type: ignore[override]
         return super().reset(seed=seed)
+
+
+class TellsModules(Walk):
+    """Tells which of the peer's packages its process has loaded."""
+
+    def loaded(self) -> list[str]:
+        return [name for name in ("stable_baselines3", "torch") if name in sys.modules]
 
 
 class OwnError(Exception):

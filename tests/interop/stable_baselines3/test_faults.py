@@ -13,8 +13,7 @@ import pytest
 from gymnasium import spaces
 
 import multiverse as mv
-from multiverse.interop import stable_baselines3
-from multiverse.interop.stable_baselines3 import DummyVecEnv, SubprocVecEnv
+from multiverse.interop.stable_baselines3 import DummyVecEnv, SubprocVecEnv, vec_envs
 from tests.contract.test_interrupts import interrupted_at
 from tests.envs import Walk
 from tests.equality import assert_same
@@ -137,7 +136,7 @@ def test_an_env_that_takes_its_process_with_it_does_not_take_the_program(what: s
 def test_close_ends_a_worker_that_is_stopped_or_busy(
     monkeypatch: pytest.MonkeyPatch, gate: Gate, stopped: bool
 ) -> None:
-    monkeypatch.setattr(stable_baselines3, "CLOSE_S", 0.5)
+    monkeypatch.setattr(vec_envs, "CLOSE_S", 0.5)
     venv = SubprocVecEnv([Walk, functools.partial(Gated, str(gate))], workers=2)
     venv.reset()
     pids = venv.env_method("process_id")

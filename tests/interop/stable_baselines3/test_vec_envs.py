@@ -20,7 +20,7 @@ from stable_baselines3.common.monitor import Monitor
 from multiverse.interop.stable_baselines3 import DummyVecEnv, SubprocVecEnv
 from tests.envs import NumericInfos, OptionTask, RichInfos, Walk
 from tests.equality import assert_same
-from tests.interop.stable_baselines3.envs import OldFashioned, any_space
+from tests.interop.stable_baselines3.envs import OldFashioned, TellsModules, any_space
 from tests.interop.stable_baselines3.pairs import KINDS, OURS, assert_same_steps, both, random_actions
 from tests.space_catalogue import catalogue
 
@@ -249,6 +249,12 @@ def test_envs_run_in_processes_of_their_own() -> None:
     pids = venv.env_method("process_id")
     assert len({*pids}) == 3
     assert [process.pid for process in venv.processes] == pids
+    venv.close()
+
+
+def test_workers_load_neither_stable_baselines3_nor_torch() -> None:
+    venv = SubprocVecEnv([TellsModules] * 2, workers=2)
+    assert venv.env_method("loaded") == [[], []]
     venv.close()
 
 

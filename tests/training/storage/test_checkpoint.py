@@ -183,7 +183,7 @@ def test_a_thousand_differences_are_told_in_twenty_lines() -> None:
 
 
 def test_neither_torch_nor_envs_are_loaded_for_what_is_on_disk() -> None:
-    modules = ("checkpoint", "config_file", "metric_sinks", "run_directory")
+    modules = ("storage.checkpoint", "config.files", "storage.metric_sinks", "storage.run_directory")
     code = "".join(f"import multiverse.training.{module}\n" for module in modules) + "import sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     loaded = set(done.stdout.split())

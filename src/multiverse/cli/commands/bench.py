@@ -98,12 +98,13 @@ def _measure(options: Bench, contenders: dict[Contender, str]) -> Comparison:
     import multiverse as mv
     from multiverse.adapters.env_source import recipes
     from multiverse.cli.rounds import compared
+    from multiverse.executors.backends import backend_of
 
     kwargs = parsed_kwargs(options.env_kwargs)
     (recipe,) = recipes(options.env, 1, kwargs, None)
 
     def make(executor: ExecutorName, num_envs: int) -> mv.VectorEnv:
-        workers = None if executor == "serial" else options.workers
+        workers = options.workers if executor == "auto" or backend_of(executor).workers else None
         return mv.make_vec(options.env, num_envs, executor, workers=workers, env_kwargs=kwargs)
 
     makers = {name: functools.partial(make, *key) for key, name in contenders.items()}

@@ -1,14 +1,19 @@
 """AgileRL's `AsyncPettingZooVecEnv` with our engine underneath: change the import, keep the rest.
 
 `from multiverse.interop.agilerl import AsyncPettingZooVecEnv`
+
+Imported when they are first used: workers load `env_side` from here, and must not load AgileRL and torch.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 
-from multiverse.interop.agilerl.async_vec_env import AsyncPettingZooVecEnv, Observations
-from multiverse.interop.agilerl.peer import AsyncState
+if TYPE_CHECKING:
+    from multiverse.interop.agilerl.async_vec_env import AsyncPettingZooVecEnv, Observations
+    from multiverse.interop.agilerl.peer import AsyncState
 
 __all__ = [
     "AlreadyPendingCallError",
@@ -18,3 +23,11 @@ __all__ = [
     "NoAsyncCallError",
     "Observations",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from multiverse.interop.agilerl import async_vec_env
+
+    return getattr(async_vec_env, name)

@@ -1,10 +1,23 @@
 """Stable-Baselines3's vector envs with our engine underneath: change the import, keep the rest.
 
 `from multiverse.interop.stable_baselines3 import DummyVecEnv, SubprocVecEnv`
+
+Imported when they are first used: workers load `env_side` from here, and must not load Stable-Baselines3 and torch.
 """
 
 from __future__ import annotations
 
-from multiverse.interop.stable_baselines3.vec_envs import DummyVecEnv, SubprocVecEnv
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from multiverse.interop.stable_baselines3.vec_envs import DummyVecEnv, SubprocVecEnv
 
 __all__ = ["DummyVecEnv", "SubprocVecEnv"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from multiverse.interop.stable_baselines3 import vec_envs
+
+    return getattr(vec_envs, name)

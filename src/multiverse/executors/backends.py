@@ -1,0 +1,76 @@
+"""Every executor by name: who its workers are, and whether the caller steps envs of its own beside them.
+
+A new executor is a file with its workers, a row here, and its name in `contracts.plan.PlannedExecutor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.layout import Field, FieldName
+from multiverse.contracts.plan import PlannedExecutor, StartMethod
+from multiverse.contracts.views import Array, Views
+from multiverse.executors.hosts import WorkerHost
+from multiverse.executors.process import Processes
+from multiverse.executors.thread import Threads
+from multiverse.executors.worker_loop import Assignment
+
+
+class Workers(Protocol):
+    """The workers of one vector env, from their start to their end."""
+
+    hosts: list[WorkerHost]  # those that have been started, in order
+
+    def start(self, assignments: Sequence[Assignment], start_method: StartMethod | None) -> None:
+        """Start one for each assignment, side by side. What has been started is in `hosts`, also if this raises."""
+
+    def arrays(self, fields: Sequence[Field]) -> dict[FieldName, Array]:
+        """Memory that all of them will share with the caller."""
+
+    def connect(self, views: Views) -> None:
+        """Tell all of them what lies where in it."""
+
+    def start_again(self, host: WorkerHost, views: Views, check: Callable[[WorkerHost], None]) -> WorkerHost:
+        """A new worker in place of a lost one, connected after `check` has passed it; where `replaceable`."""
+
+    def abandon(self) -> None:
+        """They have been started and will not be connected."""
+
+    def close(self) -> None:
+        """Every host is closed: give back what they shared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """What the name of an executor stands for."""
+
+    workers: Callable[[], Workers] | None = None  # None: it has none
+    own_share: bool = False  # the caller steps envs too
+    processes: bool = False  # its workers have start methods, and may look for a while before they sleep
+    replaceable: bool = False  # a worker that dies or hangs can be ended and started again
+    cores_of_caller: int = 0  # that its workers leave free by default
+
+    def most_workers(self, num_envs: int) -> int:
+        """Everybody who steps needs an env."""
+        return num_envs - self.own_share if self.workers is not None else 0
+
+    def default_workers(self, cores: int) -> int:
+        return max(1, cores - self.cores_of_caller) if self.workers is not None else 0
+
+
+BACKENDS: dict[PlannedExecutor, Backend] = {
+    "serial": Backend(own_share=True),
+    "thread": Backend(Threads),
+    "process": Backend(Processes, processes=True, replaceable=True),
+    "hybrid": Backend(Processes, processes=True, replaceable=True, own_share=True, cores_of_caller=1),
+}
+
+
+def backend_of(name: Any) -> Backend:
+    """By its name; refused if there is none."""
+    if name not in BACKENDS:
+        raise InvalidRequest(f"executor={name!r}: one of auto, {', '.join(BACKENDS)}")
+    return BACKENDS[name]
