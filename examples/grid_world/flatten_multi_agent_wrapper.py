@@ -13,7 +13,7 @@ class FlattenMultiAgentWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
     """A PettingZoo env as one `gymnasium.Env`, in which every agent acts in every step.
 
     One row holds all agents' observations, one MultiDiscrete action all agents' actions; the reward is their sum.
-    `unwrapped` has the way back (`split_actions`, `unflatten_observation`).
+    `unwrapped.split_actions` shows each agent's part of an action.
     """
 
     def __init__(self, env: Any) -> None:

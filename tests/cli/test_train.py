@@ -288,6 +288,7 @@ def test_an_interrupted_run_is_saved_and_says_how_to_go_on(
     assert checkpoint_of("a run").manifest["env_steps"] == 128
 
 
+@pytest.mark.fault("F4")
 def test_a_reader_that_leaves_does_not_end_the_run(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)

@@ -108,12 +108,3 @@ def test_what_an_env_has_started_ends_with_its_worker(method: Any) -> None:
         envs.reset(seed=0)
     envs.close()
     assert still_alive(children) == []
-
-
-@pytest.mark.parametrize(
-    ("executor", "costs"),
-    [("serial", "the program"), ("hybrid", "in the caller's own share, the program"), ("process", "its worker")],
-)
-def test_the_plan_says_what_a_crash_costs(executor: Any, costs: str) -> None:
-    with mv.make_vec(Walk, 4, executor) as envs:
-        assert costs in envs.plan.a_crash_costs

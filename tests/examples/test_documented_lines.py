@@ -16,6 +16,7 @@ from examples.grid_world import custom_env_main, simple_push_v3_train
 from examples.grid_world.settings import configured
 from examples.grid_world.worlds import make_env
 from tests.examples.programs import MAIN, PROCESS_STARTS, PUSH, ROOT, SMALL, metrics_of, only_run, read_json, run
+from tests.wrappers.flatten_envs import unflattened
 
 SCRIPTS = {"custom_env_main.py": custom_env_main, "simple_push_v3_train.py": simple_push_v3_train}
 
@@ -76,10 +77,10 @@ def test_flattening_lets_every_agent_act() -> None:
 
     env = FlattenMultiAgentWrapper(GridWorldEnvMultiAgent(size=10))
     before, _ = env.reset(seed=3)
-    places = {agent: seen["agent"] for agent, seen in env.unwrapped.unflatten_observation(before).items()}
+    places = {agent: seen["agent"] for agent, seen in unflattened(env.unwrapped, before).items()}
     for direction in range(4):  # one of them is free
         after = env.step([direction, direction])[0]
-        now = env.unwrapped.unflatten_observation(after)
+        now = unflattened(env.unwrapped, after)
         moved = {agent for agent, place in places.items() if (now[agent]["agent"] != place).any()}
         if moved == {"ground_0", "observer_0"}:
             return

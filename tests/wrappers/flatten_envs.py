@@ -113,3 +113,26 @@ class Fading(ParallelEnv):
 
     def render(self) -> None:
         pass
+
+
+def unflattened(flat: Any, row: Any) -> dict[Any, Any]:
+    """The way back from a row, as Gymnasium has it: agent → observation."""
+    each = {agent: flat.env.observation_space(agent) for agent in flat.possible_agents}
+    ends = np.cumsum([spaces.flatdim(space) for space in each.values()])[:-1]
+    return {agent: _unflattened(space, part) for (agent, space), part in zip(each.items(), np.split(row, ends))}
+
+
+def _unflattened(space: spaces.Space[Any], part: Any) -> Any:
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        items = list(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
+        parts = np.split(part, np.cumsum([spaces.flatdim(inner) for _, inner in items])[:-1])
+        values = {key: _unflattened(inner, one) for (key, inner), one in zip(items, parts)}
+        return values if isinstance(space, spaces.Dict) else tuple(values.values())
+    return spaces.unflatten(space, part)
+
+
+def joined_actions(flat: Any, actions: dict[Any, Any]) -> Any:
+    """One action for all agents, from one for each."""
+    return np.concatenate([np.reshape(actions[agent], -1) for agent in flat.possible_agents]).astype(
+        flat.action_space.dtype
+    )

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from multiverse.adapters.agents import ACTION_MASK, absent_observation, masks_are_observed
-from multiverse.contracts.env import SlotRow
+from multiverse.adapters.agents import absent_observation, masks_are_observed
+from multiverse.contracts.env import ACTION_MASK, SlotRow
 from multiverse.contracts.errors import BadValue
 from multiverse.contracts.layout import Group
 

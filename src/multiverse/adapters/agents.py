@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from multiverse.contracts.env import ACTION_MASK
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.layout import Group
 
-ACTION_MASK = "action_mask"
 """The key of an action mask, in a Dict observation or in an agent's info."""
 
 Groups = Mapping[str, Sequence[str]]

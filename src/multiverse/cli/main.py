@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import multiverse
 from multiverse.contracts.errors import EnvFailed, MultiverseError
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED  # guard: commands-end-with-130
     except BrokenPipeError:
-        _send_output_nowhere()
+        send_nowhere(sys.stdout, sys.stderr)
         return NOBODY_READS
     except MultiverseError as error:
         print(f"multiverse {arguments[0]}: {one_line(error)}", file=sys.stderr)
@@ -113,6 +113,17 @@ def _unknown(command: str) -> str:
     return f"multiverse: no {kind} {command!r}; {hint} (`multiverse --help` shows all)"
 
 
+def send_nowhere(*streams: TextIO) -> None:
+    """The reader is gone: the interpreter's own flush at exit must not complain about it either."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in streams:
+        try:
+            os.dup2(nowhere, stream.fileno())
+        except (OSError, ValueError):  # no descriptor behind it
+            pass
+    os.close(nowhere)
+
+
 def one_line(error: MultiverseError) -> str:
     """What went wrong and, where an env's own code raised, the file and line where."""
     text = next(iter(str(error).strip().splitlines()), type(error).__name__)
@@ -121,17 +132,6 @@ def one_line(error: MultiverseError) -> str:
         text += f" ({frames[-1][0]}, line {frames[-1][1]})" if frames else ""
         text += f" {error.hint}" if error.hint else ""
     return text
-
-
-def _send_output_nowhere() -> None:
-    """The reader is gone: the interpreter's own flush at exit must not complain about it either."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            os.dup2(nowhere, stream.fileno())
-        except (OSError, ValueError):  # no descriptor behind it
-            pass
-    os.close(nowhere)
 
 
 if __name__ == "__main__":

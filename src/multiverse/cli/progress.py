@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from multiverse.cli.main import send_nowhere
 from multiverse.training.hooks import Hook
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Voice:
             print(line, flush=True)
         except (OSError, ValueError):
             self.heard = False
-            _send_output_nowhere()
+            send_nowhere(sys.stdout)  # guard: nothing-is-flushed-to-nobody
 
 
 class ProgressLines(Hook):
@@ -157,13 +157,3 @@ def _of_budget(budget: Budget, clock: Clock) -> str:
 
 def _percent(part: float, whole: float) -> str:
     return f"{100 * part / whole if whole else 0:.0f} %"
-
-
-def _send_output_nowhere() -> None:
-    """What Python would still flush at its end must not fail there again."""
-    try:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
-    except (OSError, ValueError):  # no descriptor behind it
-        pass

@@ -13,6 +13,9 @@ from typing import Any, Literal, Protocol
 
 from multiverse.contracts.layout import Group
 
+ACTION_MASK = "action_mask"
+"""Where PettingZoo envs say what is open to an agent: a key of its observation, or of its info."""
+
 EnvKind = Literal["single", "parallel", "turns"]
 """One agent; several that act at once; several that act in turn."""
 

@@ -72,15 +72,6 @@ class Plan:
     waiting: Waiting  # "auto": look for a while, then sleep, and adapt; "spin": always look first; "park": never
     why: str
 
-    @property
-    def a_crash_costs(self) -> str:
-        """What is lost when an env crashes in native code or hangs there: nobody can contain that in the caller."""
-        if self.executor == "process":
-            return "the envs of its worker"
-        if self.executor == "hybrid":
-            return "the envs of its worker; in the caller's own share, the program"
-        return "the program"
-
     def __str__(self) -> str:
         started = f", {self.workers} worker{'' if self.workers == 1 else 's'}" if self.workers else ""
         method = f" ({self.start_method})" if self.start_method else ""

@@ -9,6 +9,9 @@ import numpy as np
 from multiverse.contracts.layout import Path
 from multiverse.contracts.views import Array
 
+MASKED_LOGIT = -1e9
+"""Of an action that is not open."""
+
 Leaves = dict[Path, Array]
 """A batch of observations taken apart: one array [rows, …] per leaf of the space; a plain `Box` is `{(): array}`."""
 

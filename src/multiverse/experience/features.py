@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from multiverse.contracts.env import ACTION_MASK
 from multiverse.contracts.layout import Leaf
 from multiverse.contracts.policy import Leaves
 from multiverse.contracts.views import Array
 from multiverse.experience.window import numeric_leaves
 
-ACTION_MASK = "action_mask"
 SMALLEST_IMAGE = 36
 """The smallest height and width that three convolutions of the usual kind can look at."""
 

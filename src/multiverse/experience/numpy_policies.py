@@ -8,12 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from multiverse.contracts.policy import Leaves
+from multiverse.contracts.policy import MASKED_LOGIT, Leaves
 from multiverse.contracts.views import Array
 from multiverse.experience.features import Features
-
-NEVER = np.float32(-1e9)
-"""The logit of an action that is not open."""
 
 ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "tanh": np.tanh,
@@ -43,7 +40,7 @@ class DiscreteHead:
 
     def choose(self, output: Array, noise: Array | None, masks: Array | None) -> Array:
         if masks is not None:
-            output = np.where(masks, output, NEVER)
+            output = np.where(masks, output, np.float32(MASKED_LOGIT))
         return np.asarray((output if noise is None else output + noise).argmax(axis=1))
 
     def for_env(self, actions: Array) -> Any:
@@ -63,7 +60,7 @@ class MultiDiscreteHead:
 
     def choose(self, output: Array, noise: Array | None, masks: Array | None) -> Array:
         if masks is not None:
-            output = np.where(masks, output, NEVER)
+            output = np.where(masks, output, np.float32(MASKED_LOGIT))
         scores = output if noise is None else output + noise
         parts = np.split(scores, np.cumsum(self.counts)[:-1], axis=1)
         return np.stack([part.argmax(axis=1) for part in parts], axis=1)

@@ -9,7 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-NEVER = -1e9
+from multiverse.contracts.policy import MASKED_LOGIT
+
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
@@ -41,15 +42,16 @@ class Categorical:
         return ()
 
     def log_prob_and_entropy(self, output: Tensor, actions: Tensor, masks: Tensor | None) -> tuple[Tensor, Tensor]:
-        logs = torch.log_softmax(output if masks is None else output.masked_fill(~masks, NEVER), dim=-1)
+        logs = torch.log_softmax(output if masks is None else output.masked_fill(~masks, MASKED_LOGIT), dim=-1)
         chosen = logs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
         return chosen, -(logs.exp() * logs).sum(-1)
 
     def gradient(
         self, output: Tensor, actions: Tensor, masks: Tensor | None, by_log_prob: Tensor, by_entropy: float
     ) -> Tensor:
-        return _softmax_gradient(output if masks is None else output.masked_fill(~masks, NEVER), actions.unsqueeze(-1),
-                                 by_log_prob.unsqueeze(-1), by_entropy)  # fmt: skip
+        if masks is not None:
+            output = output.masked_fill(~masks, MASKED_LOGIT)
+        return _softmax_gradient(output, actions.unsqueeze(-1), by_log_prob.unsqueeze(-1), by_entropy)
 
 
 class MultiCategorical:
@@ -63,7 +65,7 @@ class MultiCategorical:
 
     def log_prob_and_entropy(self, output: Tensor, actions: Tensor, masks: Tensor | None) -> tuple[Tensor, Tensor]:
         if masks is not None:
-            output = output.masked_fill(~masks, NEVER)
+            output = output.masked_fill(~masks, MASKED_LOGIT)
         log_prob = entropy = torch.zeros(())
         for i, part in enumerate(output.split(self._counts, dim=-1)):
             logs = torch.log_softmax(part, dim=-1)
@@ -75,7 +77,7 @@ class MultiCategorical:
         self, output: Tensor, actions: Tensor, masks: Tensor | None, by_log_prob: Tensor, by_entropy: float
     ) -> Tensor:
         if masks is not None:
-            output = output.masked_fill(~masks, NEVER)
+            output = output.masked_fill(~masks, MASKED_LOGIT)
         by_row = by_log_prob.unsqueeze(-1)
         parts = [
             _softmax_gradient(part, actions[:, i : i + 1], by_row, by_entropy)

@@ -1,4 +1,4 @@
-"""Between several agents' values and one row of numbers, without loss: their observations, and their actions."""
+"""Several agents' values and one row of numbers, without loss: their observations, and their actions."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ class _Leaf:
 
 
 class FlatObservations:
-    """Between a dict of observations and one row."""
+    """From a dict of observations to one row."""
 
     def __init__(self, by_agent: Mapping[Any, spaces.Space[Any]], dtype: DTypeLike | None) -> None:
-        self._spaces = dict(by_agent)
         self._leaves: dict[Any, list[_Leaf]] = {}
         width = 0
         for agent, space in by_agent.items():
@@ -59,16 +58,6 @@ class FlatObservations:
                     _mark(row[leaf.part], leaf.space, value)
         return row
 
-    def split(self, row: Row, agents: Sequence[Any]) -> ByAgent:
-        row = np.asarray(row)
-        if row.shape != self.space.shape:
-            raise InvalidRequest(f"a row of shape {row.shape}: expected one observation, {self.space.shape}")
-        return {agent: self._part(row, agent) for agent in agents}
-
-    def _part(self, row: Row, agent: Any) -> Any:
-        values = {leaf.keys: _read(row[leaf.part], leaf.space) for leaf in self._leaves[agent]}
-        return _put_together(self._spaces[agent], values, ())
-
 
 def _leaves_of(space: spaces.Space[Any], agent: Any, keys: Keys = ()) -> Iterator[tuple[Keys, spaces.Space[Any]]]:
     """The arrays an observation is made of, in the order in which they stand in a row."""
@@ -84,31 +73,12 @@ def _leaves_of(space: spaces.Space[Any], agent: Any, keys: Keys = ()) -> Iterato
         raise InvalidRequest(f"agent {agent!r} observes {space}, which does not fit into a row of fixed length")
 
 
-def _put_together(space: spaces.Space[Any], values: Mapping[Keys, Any], keys: Keys) -> Any:
-    if isinstance(space, spaces.Dict):
-        return {key: _put_together(inner, values, (*keys, key)) for key, inner in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_put_together(inner, values, (*keys, i)) for i, inner in enumerate(space.spaces))
-    return values[keys]
-
-
 def _mark(part: Row, space: spaces.Space[Any], value: Any) -> None:
     """One-hot."""
     if isinstance(space, spaces.Discrete):
         part[int(value) - int(space.start)] = 1
     else:
         part[:] = spaces.flatten(space, value)
-
-
-def _read(part: Row, space: spaces.Space[Any]) -> Any:
-    """The value in a part; zeros where one value of several is marked (an absent agent) are the lowest value."""
-    if isinstance(space, spaces.Discrete):
-        return space.start + np.int64(part.argmax())
-    if isinstance(space, spaces.MultiDiscrete):
-        ends = np.cumsum(space.nvec.reshape(-1))[:-1]
-        marked = np.array([each.argmax() for each in np.split(part, ends)], space.dtype)
-        return marked.reshape(space.shape) + space.start
-    return part.astype(space.dtype).reshape(space.shape)  # astype copies: the caller's own
 
 
 def _row_space(leaves: Sequence[_Leaf], width: int, dtype: np.dtype[Any]) -> spaces.Box:
@@ -166,9 +136,6 @@ class FlatChoices:
             raise InvalidActions(f"action {action!r}: expected {len(self._agents)} whole numbers, one for each agent")
         return dict(zip(self._agents, numbers.astype(np.int64, copy=False)))
 
-    def joined(self, actions: Mapping[Any, Any]) -> Row:
-        return np.array([actions[agent] for agent in self._agents], np.int64)
-
 
 class FlatVectors:
     """All agents' actions are Boxes: their numbers one after the other."""
@@ -188,13 +155,9 @@ class FlatVectors:
         parts = np.split(numbers, self._ends)
         return {a: part.astype(box.dtype).reshape(box.shape) for part, (a, box) in zip(parts, self._boxes.items())}
 
-    def joined(self, actions: Mapping[Any, Any]) -> Row:
-        parts = [np.asarray(actions[agent]).reshape(-1) for agent in self._boxes]
-        return np.concatenate(parts).astype(self.space.dtype)
-
 
 def flat_actions(by_agent: Mapping[Any, spaces.Space[Any]]) -> FlatChoices | FlatVectors:
-    """What splits and joins these agents' actions; refuses kinds that do not mix."""
+    """What splits these agents' actions; refuses kinds that do not mix."""
     choices = {agent: space for agent, space in by_agent.items() if isinstance(space, spaces.Discrete)}
     vectors = {agent: space for agent, space in by_agent.items() if isinstance(space, spaces.Box)}
     if len(choices) == len(by_agent):

@@ -1,18 +1,18 @@
 """A multi-agent env as a single-agent one, in which every agent acts.
 
-One row holds all agents' observations, one action all agents' actions, and both ways back are here: nothing is lost.
+One row holds all agents' observations, one action all agents' actions, and nothing is lost.
 What a learner sees is one agent that controls the whole team.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import gymnasium
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.wrappers.flat_spaces import ByAgent, FlatObservations, Row, flat_actions
@@ -86,22 +86,9 @@ class FlattenedAgents(gymnasium.Env[Row, Row]):
         """The row for a dict agent → observation; zeros for agents it does not have."""
         return self._observations.joined(observations)
 
-    def unflatten_observation(self, row: Row, alive: Sequence[bool] | NDArray[np.bool_] | None = None) -> ByAgent:
-        """The way back: agent → observation, in the agents' own shapes and dtypes.
-
-        An absent agent's zeros come back as they are, as an observation; with `alive` such agents are left out.
-        """
-        agents = self.possible_agents
-        wanted = agents if alive is None else [agent for agent, is_alive in zip(agents, alive) if is_alive]
-        return self._observations.split(row, wanted)
-
     def split_actions(self, action: Any) -> ByAgent:
         """Agent → its part of a flattened action."""
         return self._actions.split(action)
-
-    def join_actions(self, actions: Mapping[Any, Any]) -> Row:
-        """The way back: one action for all agents, from one for each."""
-        return self._actions.joined(actions)
 
     def render(self) -> Any:
         return self.env.render()

@@ -154,14 +154,14 @@ def _manifest_text(manifest: Mapping[str, Any]) -> bytes:
 
 def _as_read(value: Any) -> Any:
     """Keys are text then, tuples are lists: what is written must be what writing it again gives."""
-    return json.loads(json.dumps(value, default=_plain))
+    return json.loads(json.dumps(value, default=_number))
 
 
 def _json(value: Any) -> bytes:
     return json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"
 
 
-def _plain(value: Any) -> Any:
+def _number(value: Any) -> Any:
     """Numbers of numpy in a manifest are numbers."""
     if isinstance(value, np.generic):
         return value.item()

@@ -24,7 +24,7 @@ class LineFile:
 
     def append(self, objects: Iterable[Mapping[str, Any]]) -> None:
         """These objects as JSON, one a line, in one go."""
-        self.append_text("".join(f"{json.dumps(plain(one), allow_nan=False)}\n" for one in objects))
+        self.append_text("".join(f"{json.dumps(for_json(one), allow_nan=False)}\n" for one in objects))
 
     def append_text(self, lines: str) -> None:
         """Whole lines, each with its line break."""
@@ -52,19 +52,19 @@ class LineFile:
         return self._descriptor < 0
 
 
-def plain(row: Mapping[str, Any]) -> dict[str, Any]:
+def for_json(row: Mapping[str, Any]) -> dict[str, Any]:
     """As every reader of JSON takes it: numpy's numbers are numbers, and what is not finite is null."""
-    return {key: _plain(value) for key, value in row.items()}
+    return {key: _json_value(value) for key, value in row.items()}
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return plain(value)
-    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return for_json(value)
+    return [_json_value(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def cut(path: Path, size: int) -> int:

@@ -1,18 +1,17 @@
-"""Where metrics go: JSON lines, CSV, TensorBoard, a stream of text. A sink that fails never costs more than itself."""
+"""Where metrics go: JSON lines, CSV, TensorBoard. A sink that fails never costs more than itself."""
 
 from __future__ import annotations
 
 import csv
 import io
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol
 
 from multiverse.training.storage.durable_files import replace_file
-from multiverse.training.storage.line_files import LineFile, plain, read_lines
+from multiverse.training.storage.line_files import LineFile, for_json, read_lines
 
 log = logging.getLogger("multiverse")
 
@@ -70,12 +69,6 @@ class Sinks:
                 _close_quietly(sink)
         self._sinks.clear()
 
-    @property
-    def failed(self) -> dict[str, str]:
-        """Name → reason of those that are off."""
-        failures = [(type(sink).__name__, guarded.failure) for sink, guarded in self._sinks]
-        return {name: f"{type(error).__name__}: {error}" for name, error in failures if error is not None}
-
 
 def _close_quietly(sink: Sink) -> None:
     try:
@@ -106,7 +99,7 @@ class CsvSink:
         self._file: LineFile | None = None
 
     def write(self, metrics: Metrics, env_steps: int) -> None:
-        row = plain({"env_steps": env_steps, **metrics})
+        row = for_json({"env_steps": env_steps, **metrics})
         if new := [name for name in row if name not in self._columns]:
             self._widen([*self._columns, *new])
         if self._file is None:
@@ -182,31 +175,3 @@ class TensorBoardSink:
 
     def _add(self, **fields: Any) -> None:
         self._writer.add_event(self._events.Event(wall_time=time.time(), **fields))
-
-
-class TextSink:
-    """A line of text for each moment, to a stream that may be closed under our hands (`multiverse train | head`)."""
-
-    def __init__(self, stream: TextIO, line: Callable[[Metrics, int], str]) -> None:
-        self._stream, self._line = stream, line
-
-    def write(self, metrics: Metrics, env_steps: int) -> None:
-        try:
-            self._stream.write(f"{self._line(metrics, env_steps)}\n")
-            self._stream.flush()
-        except BrokenPipeError:
-            _to_nowhere(self._stream)  # guard: nothing-is-flushed-to-nobody
-            raise
-
-    def close(self) -> None:
-        """The stream is not ours to close."""
-
-
-def _to_nowhere(stream: TextIO) -> None:
-    """What Python itself would still flush at the end of the program goes nowhere, instead of failing there again."""
-    try:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
-    except (OSError, ValueError):
-        pass

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 import multiverse
+from multiverse.contracts.plan import Plan
 from multiverse.executors.machine import usable_cores
 from multiverse.training.storage.redaction import redacted_command
 
@@ -24,21 +25,17 @@ PACKAGES = ("numpy", "gymnasium", "torch", "safetensors", "pettingzoo", "mpe2", 
 GIT_S = 2.0
 
 
-def provenance(seed: int | None, plan: Any = None) -> dict[str, Any]:
+def provenance(seed: int | None, plan: Plan | None = None) -> dict[str, Any]:
     """What is needed to run this again, as JSON can hold it."""
     return {
         "seed": seed,
-        "plan": _plain(plan),
+        "plan": None if plan is None else dataclasses.asdict(plan),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": redacted_command(sys.argv),
         "versions": versions(),
         "machine": machine(),
         "git": _or_none(git_commit),
     }
-
-
-def _plain(plan: Any) -> Any:
-    return dataclasses.asdict(plan) if dataclasses.is_dataclass(plan) and not isinstance(plan, type) else plan
 
 
 def versions() -> dict[str, str]:

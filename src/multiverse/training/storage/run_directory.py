@@ -20,7 +20,7 @@ from multiverse.contracts.errors import InvalidRequest
 from multiverse.training.config.files import dump_yaml, read_config
 from multiverse.training.storage.checkpoint_format import MANIFEST
 from multiverse.training.storage.durable_files import replace_file, sweep_unfinished
-from multiverse.training.storage.line_files import LineFile, cut, plain
+from multiverse.training.storage.line_files import LineFile, cut, for_json
 from multiverse.training.storage.metric_sinks import CsvSink, Guarded, JsonLinesSink, Sink, Sinks, csv_from_json_lines
 from multiverse.training.storage.redaction import redacted
 from multiverse.training.storage.run_lock import LOCK, RunLock
@@ -103,11 +103,6 @@ class RunDirectory:
         """How it went."""
         self._write_json(SUMMARY, summary)
 
-    def read_summary(self) -> dict[str, Any] | None:
-        """How it went; None while that is not known."""
-        path = self.path / SUMMARY
-        return dict(json.loads(path.read_text())) if path.exists() else None
-
     # -- what grows --------------------------------------------------------------------------------------------
     def sinks(self, *more: Sink) -> Sinks:
         """Metrics go to `metrics.jsonl` and `metrics.csv`, and to these; closed with the run at the latest."""
@@ -165,7 +160,7 @@ class RunDirectory:
             return []
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        text = json.dumps(plain(redacted(content)), indent=2, allow_nan=False)
+        text = json.dumps(for_json(redacted(content)), indent=2, allow_nan=False)
         replace_file(self.path / name, f"{text}\n".encode())
 
 
