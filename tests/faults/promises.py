@@ -19,23 +19,55 @@ IN_SCOPE = {
 }  # fmt: skip
 """Rows of the fault matrix that concern the engine, and runs on disk."""
 
-_ROW = re.compile(r"^\| \*\*([A-F]\d+)\*\* \|")
+_SECTION = re.compile(r"## ([A-Z])\. \S.*")
+_ROW = re.compile(r"### ([A-Z]\d+)")
+_OVERVIEW = re.compile(r"\| \[([A-Z]\d+)\]\(#([a-z]\d+)\) \|(?: [^|\s][^|]* \|){3}")
+_TABLE_HEAD = ("| row | fault | promise | holds in |", "|---|---|---|---|")
 _TEST = re.compile(r"`(tests/[^`\s]+\.py::test_\w+)`")
 
 
-def rows_on_the_page() -> dict[str, list[str]]:
-    """Row → the tests named in its line, as `path::name`."""
+def rows_on_the_page(text: str | None = None) -> dict[str, list[str]]:
+    """Row → the tests that its part of the page lists below `**Tests:**`, as `path::name`, one a line."""
     found: dict[str, list[str]] = {}
-    for line in PAGE.read_text().splitlines():
-        if row := _ROW.match(line):
-            assert row[1] not in found, f"row {row[1]} is on the page twice"
-            found[row[1]] = _TEST.findall(line)
+    letter = row = ""
+    listing = False
+    for line in _lines(text):
+        if line.startswith("#"):
+            letter, row, listing = _heading(line, letter), "", False
+            if line.startswith("###"):
+                heading = _ROW.fullmatch(line)
+                assert heading and heading[1][0] == letter, f"no row of section {letter or 'none'}: {line}"
+                row = heading[1]
+                assert row not in found, f"row {row} is on the page twice"
+                found[row] = []
+        elif line == "**Tests:**":
+            assert row and not listing, f"a list of tests too many, row {row or 'none'}"
+            listing = True
+        elif listing and line:
+            test = _TEST.fullmatch(line.removeprefix("- "))
+            assert test and line.startswith("- "), f"row {row} lists what is not one test: {line}"
+            assert test[1] not in found[row], f"row {row} lists {test[1]} twice"
+            found[row].append(test[1])
     return found
 
 
-def named_on_the_page() -> set[str]:
-    """Every test that the page names, in a table or not."""
-    return set(_TEST.findall(PAGE.read_text()))
+def overview_of_the_page(text: str | None = None) -> list[str]:
+    """The rows of the table below `## Overview`: each leads to its part of the page, and none of its cells is empty."""
+    rows: list[str] = []
+    inside = False
+    for line in _lines(text):
+        if line.startswith("## "):
+            inside = line == "## Overview"
+        elif inside and line.startswith("|") and line not in _TABLE_HEAD:
+            row = _OVERVIEW.fullmatch(line)
+            assert row and row[2] == row[1].lower(), f"no row of the overview: {line}"
+            rows.append(row[1])
+    return rows
+
+
+def named_on_the_page(text: str | None = None) -> set[str]:
+    """Every test that the page names, in a list or not."""
+    return set(_TEST.findall(PAGE.read_text() if text is None else text))
 
 
 @functools.cache
@@ -46,6 +78,18 @@ def marked_tests() -> dict[str, tuple[str, ...]]:
 
 def all_tests() -> set[str]:
     return {f"{_name(path)}::{node.name}" for path in TESTS.rglob("test_*.py") for node in _tests_in(path)}
+
+
+def _lines(text: str | None) -> list[str]:
+    return (PAGE.read_text() if text is None else text).splitlines()
+
+
+def _heading(line: str, letter: str) -> str:
+    """The letter of the section that goes on, or begins, with this heading."""
+    if line.startswith("###"):
+        return letter
+    section = _SECTION.fullmatch(line)
+    return section[1] if section else ""
 
 
 def _marks_in(path: Path) -> Iterator[tuple[str, tuple[str, ...]]]:

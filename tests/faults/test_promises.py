@@ -4,13 +4,53 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from tests.faults.promises import IN_SCOPE, all_tests, marked_tests, named_on_the_page, rows_on_the_page
+import pytest
+
+from tests.faults.promises import (
+    IN_SCOPE,
+    PAGE,
+    all_tests,
+    marked_tests,
+    named_on_the_page,
+    overview_of_the_page,
+    rows_on_the_page,
+)
+
+LONGEST_LINE = 200
+SMALL_PAGE = """# Title
+
+## Overview
+
+| row | fault | promise | holds in |
+|---|---|---|---|
+| [A1](#a1) | a fault | A promise. | everywhere |
+
+## A. Workers
+
+### A1
+
+**Fault:** a fault.
+
+- a promise
+
+**Tests:**
+
+- `tests/a/test_b.py::test_c`
+"""
 
 
 def test_every_row_in_scope_is_promised_and_proven() -> None:
     page = rows_on_the_page()
     assert page.keys() == IN_SCOPE
     assert [row for row, tests in page.items() if not tests] == []
+
+
+def test_the_overview_has_every_row_once_in_the_order_of_the_page() -> None:
+    assert overview_of_the_page() == list(rows_on_the_page())
+
+
+def test_no_line_is_too_long_to_read() -> None:
+    assert [line for line in PAGE.read_text().splitlines() if len(line) > LONGEST_LINE] == []
 
 
 def test_every_test_on_the_page_exists() -> None:
@@ -33,3 +73,36 @@ def test_a_mark_names_rows_once_and_only_rows_there_are() -> None:
     marks = marked_tests()
     assert {test: rows for test, rows in marks.items() if not rows or not IN_SCOPE.issuperset(rows)} == {}
     assert {test: rows for test, rows in marks.items() if len(set(rows)) != len(rows)} == {}
+
+
+def test_the_form_of_the_page_is_read() -> None:
+    assert rows_on_the_page(SMALL_PAGE) == {"A1": ["tests/a/test_b.py::test_c"]}
+    assert overview_of_the_page(SMALL_PAGE) == ["A1"]
+    assert named_on_the_page(SMALL_PAGE) == {"tests/a/test_b.py::test_c"}
+
+
+@pytest.mark.parametrize(
+    ("part", "instead"),
+    [
+        ("### A1", "### A1: more"),
+        ("### A1", "### B1"),
+        ("### A1", "### A1\n\n### A1"),
+        ("## A. Workers", "## Workers"),
+        ("- `tests/a/test_b.py::test_c`", "- tests/a/test_b.py::test_c"),
+        ("- `tests/a/test_b.py::test_c`", "`tests/a/test_b.py::test_c`"),
+        ("- `tests/a/test_b.py::test_c`", "- `tests/a/test_b.py`"),
+        ("- `tests/a/test_b.py::test_c`", "- `tests/a/test_b.py::test_c`\n- `tests/a/test_b.py::test_c`"),
+        ("**Tests:**", "**Tests:**\n\n**Tests:**"),
+        ("### A1", "**Tests:**\n\n### A1"),
+        ("(#a1)", "(#a2)"),
+        ("| everywhere |", "|"),
+        ("| A promise. |", "|  |"),
+        ("| [A1](#a1) |", "| A1 |"),
+    ],
+)
+def test_what_does_not_have_the_form_is_refused_and_not_skipped(part: str, instead: str) -> None:
+    page = SMALL_PAGE.replace(part, instead, 1)
+    assert page != SMALL_PAGE
+    with pytest.raises(AssertionError):
+        rows_on_the_page(page)
+        overview_of_the_page(page)
