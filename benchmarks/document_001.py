@@ -37,7 +37,7 @@ from multiverse.executors.machine import usable_cores
 CLAIMED = {1: 1.0, 4: 2.5, 8: 4.0, 16: 6.0}
 """n-envs → the document's expected speed-up."""
 ENVS: dict[str, Any] = {"CartPole-v1": "CartPole-v1", "1 ms": lambda: TimeLimit(Burn(1000.0), 100)}
-SPEED_STEPS = {"CartPole-v1": 8192, "1 ms": 2048}  # a window of 16 envs has 2048
+SPEED_STEPS = {"CartPole-v1": 8192, "1 ms": 2048}  # a rollout of 16 envs has 2048
 RETURN_N_ENVS = (1, 2, 4, 8)
 RESULTS = Path(__file__).resolve().parent / "results" / "document_001.json"
 

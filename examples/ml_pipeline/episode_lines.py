@@ -14,7 +14,7 @@ class EpisodeLines(mv.Hook):
         self._num_episodes, self._log_interval = num_episodes, log_interval
         self._completed: list[Any] = []
 
-    def on_window(self, trainer: Any, collected: Any) -> None:
+    def on_rollout(self, trainer: Any, collected: Any) -> None:
         self._completed = collected.episodes
 
     def on_update(self, trainer: Any, report: Any) -> None:

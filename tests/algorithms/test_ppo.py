@@ -14,7 +14,7 @@ from gymnasium import spaces
 import multiverse as mv
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.experience.features import choices_of
-from multiverse.experience.window import Window, window_for
+from multiverse.experience.rollout import Rollout, rollout_for
 from multiverse.learning.flat_parameters import FlatAdam
 from multiverse.learning.threads import torch_threads
 
@@ -42,25 +42,25 @@ ACTIONS: dict[str, spaces.Space[Any]] = {
 }
 
 
-def filled(agent: PPO, observation_space: spaces.Space[Any], masks: int = 0, seed: int = 0) -> Window:
-    """A window of random observations in which the agent's own policy acts."""
-    rng, window = np.random.default_rng(seed), window_for(observation_space, STEPS, SLOTS, agent.action, masks)
-    for leaf in agent.features.all_leaves:
+def filled(algorithm: PPO, observation_space: spaces.Space[Any], masks: int = 0, seed: int = 0) -> Rollout:
+    """A rollout of random observations in which the algorithm's own policy acts."""
+    rng, rollout = np.random.default_rng(seed), rollout_for(observation_space, STEPS, SLOTS, algorithm.action, masks)
+    for leaf in algorithm.features.all_leaves:
         leaf.space.seed(seed)
         for t in range(STEPS):
-            window.observations[leaf.path][t] = [leaf.space.sample() for _ in range(SLOTS)]
-        window.last[leaf.path][...] = [leaf.space.sample() for _ in range(SLOTS)]
-    policy = agent.policy()
+            rollout.observations[leaf.path][t] = [leaf.space.sample() for _ in range(SLOTS)]
+        rollout.last[leaf.path][...] = [leaf.space.sample() for _ in range(SLOTS)]
+    policy = algorithm.policy()
     noise = policy.noise(rng, STEPS, SLOTS)
     for t in range(STEPS):
-        seen = {path: rows[t] for path, rows in window.observations.items()}
-        allowed = agent.features.open_actions(seen)
-        if allowed is not None and window.action_masks is not None:
-            window.action_masks[t] = allowed
-        window.actions[t] = policy.act(seen, noise[t], np.zeros(SLOTS, bool), allowed)
-    window.rewards[...] = rng.normal(size=window.rewards.shape)
-    window.policy_version = policy.version
-    return window
+        seen = {path: rows[t] for path, rows in rollout.observations.items()}
+        allowed = algorithm.features.open_actions(seen)
+        if allowed is not None and rollout.action_masks is not None:
+            rollout.action_masks[t] = allowed
+        rollout.actions[t] = policy.act(seen, noise[t], np.zeros(SLOTS, bool), allowed)
+    rollout.rewards[...] = rng.normal(size=rollout.rewards.shape)
+    rollout.policy_version = policy.version
+    return rollout
 
 
 def made(observations: spaces.Space[Any], actions: spaces.Space[Any], config: PPOConfig = SMALL, seed: int = 1) -> PPO:
@@ -72,22 +72,22 @@ def made(observations: spaces.Space[Any], actions: spaces.Space[Any], config: PP
 )
 def test_it_learns_in_every_space(sight: str, what: str) -> None:
     observations, actions = OBSERVATIONS[sight], ACTIONS[what]
-    agent = made(observations, actions)
-    before = agent.state()["optimizer"]["parameters"]
-    window = filled(agent, observations)
-    report = agent.update(window, 0.0)
-    after = agent.state()["optimizer"]["parameters"]
+    algorithm = made(observations, actions)
+    before = algorithm.state()["optimizer"]["parameters"]
+    rollout = filled(algorithm, observations)
+    report = algorithm.update(rollout, 0.0)
+    after = algorithm.state()["optimizer"]["parameters"]
     assert report.gradient_steps == 8 and report.skipped == 0 and (before != after).any()
     assert all(np.isfinite(value) for value in report.metrics.values())
-    for_env = agent.policy().for_env(window.actions[0])
+    for_env = algorithm.policy().for_env(rollout.actions[0])
     assert all(actions.contains(np.asarray(one, actions.dtype)) for one in for_env)
 
 
 @pytest.mark.parametrize("what", ACTIONS)
 def test_at_first_nothing_is_likelier_than_it_was(what: str) -> None:
     """What acts (in numpy) and what learns (in torch) are the same function: the first ratio of an update is 1."""
-    agent = made(VECTOR, ACTIONS[what], replace(SMALL, epochs=1, batch_size=STEPS * SLOTS))
-    report = agent.update(filled(agent, VECTOR), 0.0)
+    algorithm = made(VECTOR, ACTIONS[what], replace(SMALL, epochs=1, batch_size=STEPS * SLOTS))
+    report = algorithm.update(filled(algorithm, VECTOR), 0.0)
     assert report.metrics["kl"] == pytest.approx(0.0, abs=1e-6) and report.metrics["clip_fraction"] == 0.0
 
 
@@ -98,19 +98,19 @@ def test_the_gradient_by_hand_is_torchs(what: str, activation: Any) -> None:
     masked = spaces.Dict({"where": VECTOR, "action_mask": spaces.Box(0, 1, (3,), np.int8)})
     observations, actions = (masked, ACTIONS["one of"]) if what == "masked" else (VECTOR, ACTIONS[what])
     config = replace(SMALL, activation=activation, value_clip_range=0.05, entropy_coef=0.03, learning_rate=0.01)
-    agent = made(observations, actions, config)
-    window = filled(agent, observations, masks=3 if what == "masked" else 0)
+    algorithm = made(observations, actions, config)
+    rollout = filled(algorithm, observations, masks=3 if what == "masked" else 0)
     if what == "masked":
-        assert window.action_masks is not None
-        window.action_masks[...] = True
-        window.action_masks[np.arange(STEPS)[:, None], np.arange(SLOTS), (window.actions + 1) % 3] = False
-    batch = agent._batch(window)
-    agent.update(window, 0.0)
-    parts = agent._gradient(batch, 0.02, looks=True)
-    by_hand = agent._adam.gradient.clone()
-    loss, theirs = agent._loss(batch, 0.02)
-    agent._adam.backward(loss)
-    torch.testing.assert_close(by_hand, agent._adam.gradient, rtol=1e-4, atol=1e-6)
+        assert rollout.action_masks is not None
+        rollout.action_masks[...] = True
+        rollout.action_masks[np.arange(STEPS)[:, None], np.arange(SLOTS), (rollout.actions + 1) % 3] = False
+    batch = algorithm._batch(rollout)
+    algorithm.update(rollout, 0.0)
+    parts = algorithm._gradient(batch, 0.02, looks=True)
+    by_hand = algorithm._adam.gradient.clone()
+    loss, theirs = algorithm._loss(batch, 0.02)
+    algorithm._adam.backward(loss)
+    torch.testing.assert_close(by_hand, algorithm._adam.gradient, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(parts, theirs)
     assert float(theirs[4]) > 0.0 and by_hand.abs().max() > 0.01
 
@@ -127,11 +127,11 @@ def test_adam_is_torchs() -> None:
 
 
 def test_numpy_and_torch_choose_alike() -> None:
-    agent = made(VECTOR, spaces.Discrete(3), replace(SMALL, normalize_observations=True, activation="relu"))
-    agent.update(filled(agent, VECTOR), 0.0)
-    policy, rows = agent.policy(), np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    algorithm = made(VECTOR, spaces.Discrete(3), replace(SMALL, normalize_observations=True, activation="relu"))
+    algorithm.update(filled(algorithm, VECTOR), 0.0)
+    policy, rows = algorithm.policy(), np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
     with torch.no_grad():
-        logits = agent._actor(*agent._inputs({(): rows}))
+        logits = algorithm._actor(*algorithm._inputs({(): rows}))
     chosen = policy.act({(): rows}, None, np.zeros(50, bool), None)
     assert chosen.tolist() == logits.argmax(dim=1).tolist()
 
@@ -139,33 +139,33 @@ def test_numpy_and_torch_choose_alike() -> None:
 def test_closed_actions_are_never_taken_nor_learned() -> None:
     space = spaces.Dict({"where": VECTOR, "action_mask": spaces.Box(0, 1, (3,), np.int8)})
     actions = spaces.Discrete(3)
-    agent = made(space, actions)
-    assert agent.features.size == 3  # the mask is no observation
-    window = filled(agent, space, choices_of(actions))
-    window.observations[("action_mask",)][...] = [0, 1, 1]
-    policy = agent.policy()
+    algorithm = made(space, actions)
+    assert algorithm.features.size == 3  # the mask is no observation
+    rollout = filled(algorithm, space, choices_of(actions))
+    rollout.observations[("action_mask",)][...] = [0, 1, 1]
+    policy = algorithm.policy()
     for t in range(STEPS):
-        seen = {path: rows[t] for path, rows in window.observations.items()}
-        allowed = agent.features.open_actions(seen)
-        window.actions[t] = policy.act(seen, policy.noise(np.random.default_rng(t), 1, SLOTS)[0], allowed, allowed)
-        assert window.action_masks is not None and allowed is not None
-        window.action_masks[t] = allowed
-    assert (window.actions > 0).all()
-    assert np.isfinite(agent.update(window, 0.0).metrics["policy_loss"])
+        seen = {path: rows[t] for path, rows in rollout.observations.items()}
+        allowed = algorithm.features.open_actions(seen)
+        rollout.actions[t] = policy.act(seen, policy.noise(np.random.default_rng(t), 1, SLOTS)[0], allowed, allowed)
+        assert rollout.action_masks is not None and allowed is not None
+        rollout.action_masks[t] = allowed
+    assert (rollout.actions > 0).all()
+    assert np.isfinite(algorithm.update(rollout, 0.0).metrics["policy_loss"])
 
 
 def test_rows_that_were_lost_change_nothing() -> None:
-    """Two windows that differ in such a row only lead to the same weights."""
+    """Two rollouts that differ in such a row only lead to the same weights."""
     found = []
     for spoiled in (0.0, 1e6):
-        agent = made(VECTOR, spaces.Discrete(3))
-        window = filled(agent, VECTOR)
-        window.valid[3, 1] = False
-        window.truncated[3, 1] = True
-        window.finals.add(3, 1, np.zeros(3, np.float32))
-        window.rewards[3, 1] = spoiled
-        agent.update(window, 0.0)
-        found.append(agent.state()["optimizer"]["parameters"])
+        algorithm = made(VECTOR, spaces.Discrete(3))
+        rollout = filled(algorithm, VECTOR)
+        rollout.valid[3, 1] = False
+        rollout.truncated[3, 1] = True
+        rollout.finals.add(3, 1, np.zeros(3, np.float32))
+        rollout.rewards[3, 1] = spoiled
+        algorithm.update(rollout, 0.0)
+        found.append(algorithm.state()["optimizer"]["parameters"])
     assert (found[0] == found[1]).all()
 
 
@@ -176,18 +176,18 @@ def test_it_comes_back_from_its_state_bit_for_bit() -> None:
     one.change(entropy_coef=0.1)
     other = made(VECTOR, ACTIONS["numbers"], config, seed=9)
     other.load(one.state())
-    for agent in (one, other):
-        agent.update(filled(agent, VECTOR, seed=2), 0.3)
+    for algorithm in (one, other):
+        algorithm.update(filled(algorithm, VECTOR, seed=2), 0.3)
     assert repr(one.state()) == repr(other.state()) and other.config.entropy_coef == 0.1
     assert (one.state()["optimizer"]["parameters"] == other.state()["optimizer"]["parameters"]).all()
 
 
 def test_a_state_stays_as_it_was_while_the_agent_learns_on() -> None:
-    agent = made(VECTOR, spaces.Discrete(3))
-    agent.update(filled(agent, VECTOR), 0.0)
-    state = agent.state()
+    algorithm = made(VECTOR, spaces.Discrete(3))
+    algorithm.update(filled(algorithm, VECTOR), 0.0)
+    state = algorithm.state()
     kept = {name: value.copy() for name, value in state["optimizer"].items() if isinstance(value, np.ndarray)}
-    agent.update(filled(agent, VECTOR), 0.0)
+    algorithm.update(filled(algorithm, VECTOR), 0.0)
     assert all((state["optimizer"][name] == value).all() for name, value in kept.items())
 
 
@@ -202,40 +202,40 @@ def test_schedules_and_limits_take_effect() -> None:
 
 @pytest.mark.fault("B5")
 def test_a_gradient_that_is_not_finite_is_skipped_and_counted() -> None:
-    agent = made(VECTOR, spaces.Discrete(3), replace(SMALL, epochs=1, normalize_advantages=False))
-    window = filled(agent, VECTOR)
-    window.rewards[2, 0] = np.inf
-    before = agent.state()["optimizer"]["parameters"]
-    report = agent.update(window, 0.0)
+    algorithm = made(VECTOR, spaces.Discrete(3), replace(SMALL, epochs=1, normalize_advantages=False))
+    rollout = filled(algorithm, VECTOR)
+    rollout.rewards[2, 0] = np.inf
+    before = algorithm.state()["optimizer"]["parameters"]
+    report = algorithm.update(rollout, 0.0)
     assert report.skipped >= 1 and report.gradient_steps + report.skipped == 4
-    assert np.isfinite(agent.state()["optimizer"]["parameters"]).all()
-    assert report.gradient_steps == 0 or (agent.state()["optimizer"]["parameters"] != before).any()
+    assert np.isfinite(algorithm.state()["optimizer"]["parameters"]).all()
+    assert report.gradient_steps == 0 or (algorithm.state()["optimizer"]["parameters"] != before).any()
 
 
 @pytest.mark.fault("B5")
 def test_five_in_a_row_end_the_run_with_the_last_good_weights() -> None:
-    agent = made(VECTOR, spaces.Discrete(3), replace(SMALL, epochs=3))
-    before = agent.state()["optimizer"]["parameters"]
-    window = filled(agent, VECTOR)
-    window.rewards[...] = np.nan
+    algorithm = made(VECTOR, spaces.Discrete(3), replace(SMALL, epochs=3))
+    before = algorithm.state()["optimizer"]["parameters"]
+    rollout = filled(algorithm, VECTOR)
+    rollout.rewards[...] = np.nan
     with pytest.raises(mv.TrainingDiverged, match="5 gradients in a row"):
-        agent.update(window, 0.0)
-    assert (agent.state()["optimizer"]["parameters"] == before).all()
+        algorithm.update(rollout, 0.0)
+    assert (algorithm.state()["optimizer"]["parameters"] == before).all()
 
 
 @pytest.mark.fault("F3")
 def test_what_an_older_policy_did_is_refused() -> None:
-    agent = made(VECTOR, spaces.Discrete(3))
-    window = filled(agent, VECTOR)
-    agent.update(window, 0.0)
+    algorithm = made(VECTOR, spaces.Discrete(3))
+    rollout = filled(algorithm, VECTOR)
+    algorithm.update(rollout, 0.0)
     with pytest.raises(mv.InvalidRequest, match="version 0 of the policy, and this is version 1"):
-        agent.update(window, 0.0)
+        algorithm.update(rollout, 0.0)
 
 
 @pytest.mark.parametrize(
     ("observations", "actions", "told"),
     [
-        (spaces.Text(5), spaces.Discrete(2), "an agent learns from numbers"),
+        (spaces.Text(5), spaces.Discrete(2), "algorithms learn from numbers"),
         (VECTOR, spaces.Dict({"a": spaces.Discrete(2)}), "not in Dict"),
         (VECTOR, spaces.Box(0, 5, (2,), np.int64), "Box spaces of floats"),
     ],
@@ -263,17 +263,17 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_what_makes_up_the_networks_cannot_change_on_the_way() -> None:
-    agent = made(VECTOR, spaces.Discrete(3))
+    algorithm = made(VECTOR, spaces.Discrete(3))
     with pytest.raises(mv.InvalidRequest, match="hidden_sizes"):
-        agent.change(hidden_sizes=(4,))
+        algorithm.change(hidden_sizes=(4,))
 
 
 def test_agents_built_in_threads_begin_as_alone() -> None:
     """torch's generator belongs to the whole process."""
     alone = made(VECTOR, spaces.Discrete(3)).state()["optimizer"]["parameters"]
     with ThreadPoolExecutor(4) as pool:
-        agents = list(pool.map(lambda _: made(VECTOR, spaces.Discrete(3)), range(8)))
-    assert all((agent.state()["optimizer"]["parameters"] == alone).all() for agent in agents)
+        algorithms = list(pool.map(lambda _: made(VECTOR, spaces.Discrete(3)), range(8)))
+    assert all((algorithm.state()["optimizer"]["parameters"] == alone).all() for algorithm in algorithms)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])

@@ -12,7 +12,7 @@ from multiverse.cli.main import main
 from multiverse.cli.train_options import train_options
 from multiverse.training.config.presets import PRESETS
 from multiverse.training.config.resolve import config_for
-from multiverse.training.known_algorithms import AGENTS
+from multiverse.training.known_algorithms import ALGORITHMS
 from tests.cli.training_commands import train
 
 
@@ -26,19 +26,19 @@ def test_a_presets_line_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["list", "presets"]) == 0
     lines = capsys.readouterr().out.splitlines()[1:]
     assert len(lines) == len(PRESETS)
-    for line, (env, agent) in zip(lines, PRESETS):
+    for line, (env, algorithm) in zip(lines, PRESETS):
         flags = line.partition("): ")[2].split()
-        assert config_from(train_options([env, "--no-preset", *flags])) == config_for(env, agent, {})
+        assert config_from(train_options([env, "--no-preset", *flags])) == config_for(env, algorithm, {})
 
 
 def test_every_agent_is_told() -> None:
-    assert set(listing.AGENTS) == set(AGENTS)
+    assert set(listing.ALGORITHMS) == set(ALGORITHMS)
 
 
 def test_runs_with_how_they_went_newest_last(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     out = capsys.readouterr().out
-    assert listing.NO_RUNS in out and "presets:" in out and "agents:" in out
+    assert listing.NO_RUNS in out and "presets:" in out and "algorithms:" in out
     assert train(Path("runs/two"), env_steps=64) == 0
     assert train(Path("runs/deep/one"), env_steps=128) == 0
     Path("runs/deep/one/summary.json").write_text("{")

@@ -19,9 +19,9 @@ from multiverse.cli import progress
 from multiverse.cli.commands.train import config_from
 from multiverse.cli.main import main
 from multiverse.cli.seeds import bootstrap_interval, interquartile_mean
-from multiverse.cli.settings import PLAIN_WORDS, SYNONYMS, all_settings, table
-from multiverse.cli.train_options import help_text, train_options
+from multiverse.cli.train_options import COMMAND, all_settings, parser, table, train_options
 from multiverse.training.config.files import read_config
+from multiverse.training.config.train_config import SYNONYMS
 from multiverse.training.loading import checkpoint_of
 from tests.cli.training_commands import SMALL, train
 
@@ -34,18 +34,17 @@ def config_of(*words: str) -> Any:
 
 # -- settings ----------------------------------------------------------------------------------------------------
 def test_every_setting_has_a_flag_with_help() -> None:
-    text = help_text()
-    for setting in all_settings().values():
-        assert f"\n  {setting.flag}" in text
-        assert setting.help != setting.name and setting.help.split()[0] in text
-        for other in setting.other_flags:
+    text = parser().format_help()
+    for setting in [*COMMAND, *(one for group in all_settings().values() for one in group)]:
+        assert f"\n  {setting.flags[0]}" in text
+        assert setting.help.split()[0] in text
+        for other in setting.flags[1:]:
             assert other in text
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_words_for_fields_are_only_kept_for_fields_that_need_them() -> None:
-    settings = all_settings()
-    assert set(PLAIN_WORDS) | set(SYNONYMS) <= set(settings)
+def test_other_names_are_of_settings_that_are_there() -> None:
+    assert set(SYNONYMS) <= {one.name for group in all_settings().values() for one in group}
 
 
 def test_the_documents_table_is_the_settings() -> None:
@@ -148,12 +147,12 @@ FILES = {
         ("CartPole-v1 Pendulum-v1", "one env at a time"),
         ("CartPole-v1 --learnin-rate 3", "did you mean --learning-rate?"),
         ("CartPole-v1 -n 3", "there is no -n"),
-        ("CartPole-v1 --num-envs", "--num-envs needs a value"),
+        ("CartPole-v1 --num-envs", "--num-envs: expected one argument"),
         ("CartPole-v1 --num-envs eight", "--num-envs: expected a whole number, found the text 'eight'"),
         ("CartPole-v1 --num-envs 0", "num_envs=0: at least 1"),
         ("CartPole-v1 --gamma 1.5", "gamma=1.5: between 0 and 1"),
         ("CartPole-v1 --executor proces", "Did you mean process?"),
-        ("CartPole-v1 --normalize-rewards=3", "takes no value"),
+        ("CartPole-v1 --normalize-rewards=3", "--normalize-rewards: ignored explicit argument"),
         ("CartPole-v1 --env-kwargs nothing", "is not JSON"),
         ("CartPole-v1 --seeds 0", "--seeds 0: must be more than 0"),
         ("CartPole-v1 --preset CartPol-v1", "Did you mean CartPole-v1?"),
@@ -164,9 +163,9 @@ FILES = {
             "--config typo.yaml",
             "typo.yaml, line 2: learning_rte: there is no such setting. Did you mean learning_rate?",
         ),
-        ("--config nested.yaml", "nested.yaml, line 3: gama: there is no such setting. Did you mean gamma?"),
+        ("--config nested.yaml", "nested.yaml, line 3: ppo.gama: there is no such setting. Did you mean gamma?"),
         ("--config text.yaml", "text.yaml, line 2: num_envs: expected a whole number"),
-        ("--config inside.yaml", "line 3: num_envs: there is no such setting. It is a setting of the run"),
+        ("--config inside.yaml", "line 3: ppo.num_envs: there is no such setting. It is a setting of the run"),
         ("--config synonym.yaml", "Did you mean learning_rate?"),
     ],
 )
@@ -254,7 +253,7 @@ def test_several_seeds_and_what_they_say_together(elsewhere: Path, capsys: pytes
 def test_a_run_can_begin_with_the_weights_of_another(elsewhere: Path) -> None:
     assert train(Path("one"), env_steps=128) == 0
     assert train(Path("two"), "--init-from", "one", env_steps=64) == 0
-    assert [checkpoint_of(name).state["session"]["agent"]["updates"] for name in ("one", "two")] == [2, 1]
+    assert [checkpoint_of(name).state["session"]["algorithm"]["updates"] for name in ("one", "two")] == [2, 1]
 
 
 def test_tensorboard_lies_in_the_run_and_goes_on_with_it(elsewhere: Path) -> None:

@@ -11,7 +11,7 @@ FLAGS = """
     --evaluate-every 0 --evaluation-episodes 2 --no-preset
 """
 SMALL = FLAGS.split()
-"""Windows of 64 env steps, and one evaluation at the end."""
+"""Rollouts of 64 env steps, and one evaluation at the end."""
 
 
 def train(home: Path, *more: str, env: str = "CartPole-v1", env_steps: int = 256) -> int:

@@ -1,4 +1,4 @@
-"""A window holds exactly what stepping the envs by hand gives, whatever happens on the way."""
+"""A rollout holds exactly what stepping the envs by hand gives, whatever happens on the way."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import multiverse as mv
 from multiverse.experience.collector import Collected, Collector
 from multiverse.experience.features import Features
 from multiverse.experience.numpy_policies import DiscreteHead, NumpyPolicy
-from multiverse.experience.window import Window, window_for
+from multiverse.experience.rollout import Rollout, rollout_for
 from tests.contract.configurations import ALL, Configuration, over
 from tests.envs import Walk
 
@@ -30,12 +30,12 @@ def policy_for(envs: Any, seed: int = 0) -> NumpyPolicy:
     return NumpyPolicy(features, layers, "tanh", DiscreteHead(actions), version=3)
 
 
-def collecting(envs: Any, seed: int = 4) -> tuple[Collector, Window, Features]:
+def collecting(envs: Any, seed: int = 4) -> tuple[Collector, Rollout, Features]:
     features = Features(envs.single_observation_space, envs.single_action_space)
-    window = window_for(envs.single_observation_space, STEPS, envs.num_envs, ((), np.int64))
-    collector = Collector(envs, window, features, mv.DerivedSeeds(seed))
+    rollout = rollout_for(envs.single_observation_space, STEPS, envs.num_envs, ((), np.int64))
+    collector = Collector(envs, rollout, features, mv.DerivedSeeds(seed))
     collector.begin(envs.reset()[0])
-    return collector, window, features
+    return collector, rollout, features
 
 
 def collected(collector: Collector, policy: NumpyPolicy, rng: np.random.Generator, envs: Any) -> Collected:
@@ -44,47 +44,47 @@ def collected(collector: Collector, policy: NumpyPolicy, rng: np.random.Generato
     return found
 
 
-def test_a_window_is_what_stepping_by_hand_gives(config: Configuration) -> None:
+def test_a_rollout_is_what_stepping_by_hand_gives(config: Configuration) -> None:
     with config.make(Walk, env_kwargs={"length": 3}, autoreset="same_step", copy=False, infos=False,
                      reset_plan=mv.DerivedSeeds(4)) as envs:  # fmt: skip
-        collector, window, _ = collecting(envs)
+        collector, rollout, _ = collecting(envs)
         policy, rng = policy_for(envs), np.random.default_rng(1)
         for k in range(3):
             told = collected(collector, policy, rng, envs)
             expected = by_hand(config.num_envs, policy, k)
-            for name in ("rewards", "terminated", "truncated", "actions", "begun"):
-                kept = getattr(window, name)
+            for name in ("rewards", "terminated", "truncated", "actions", "starts"):
+                kept = getattr(rollout, name)
                 assert (kept == expected[name].astype(kept.dtype)).all(), name
-            assert (window.observations[()] == expected["observations"].astype(np.float32)).all()
-            assert (window.last[()] == expected["last"].astype(np.float32)).all()
-            ends = list(zip(window.finals.steps, window.finals.slots))
-            assert ends == expected["ends"] and window.valid.all() and window.policy_version == 3
-            finals = window.final_leaves(Features(envs.single_observation_space, envs.single_action_space).leaves)
+            assert (rollout.observations[()] == expected["observations"].astype(np.float32)).all()
+            assert (rollout.last[()] == expected["last"].astype(np.float32)).all()
+            ends = list(zip(rollout.finals.steps, rollout.finals.slots))
+            assert ends == expected["ends"] and rollout.valid.all() and rollout.policy_version == 3
+            finals = rollout.final_leaves(Features(envs.single_observation_space, envs.single_action_space).leaves)
             assert (finals[()] == expected["finals"].astype(np.float32)).all()
             assert [(e.env_id, e.index, e.seed, e.returned, e.length) for e in told.episodes] == expected["episodes"]
 
 
-def by_hand(num_envs: int, policy: NumpyPolicy, window: int) -> dict[str, Any]:
-    """The same with one bare env per slot; the last of `window` + 1 windows."""
+def by_hand(num_envs: int, policy: NumpyPolicy, rollout: int) -> dict[str, Any]:
+    """The same with one bare env per slot; the last of `rollout` + 1 rollouts."""
     envs, plan, rng = [Walk(length=3) for _ in range(num_envs)], mv.DerivedSeeds(4), np.random.default_rng(1)
     seen = [env.reset(seed=plan(i, 0).seed)[0] for i, env in enumerate(envs)]
     counts, returns, lengths = [0] * num_envs, [0.0] * num_envs, [0] * num_envs
-    begun = [True] * num_envs
-    for _ in range(window + 1):
+    starts = [True] * num_envs
+    for _ in range(rollout + 1):
         noise = policy.noise(rng, STEPS, num_envs)
         found: dict[str, Any] = {name: [] for name in ("observations", "actions", "rewards", "terminated", "truncated",
-                                                       "begun", "ends", "finals", "episodes")}  # fmt: skip
+                                                       "starts", "ends", "finals", "episodes")}  # fmt: skip
         for t in range(STEPS):
             found["observations"].append(np.stack(seen))
-            found["begun"].append(list(begun))
-            actions = policy.act({(): np.stack(seen).astype(np.float32)}, noise[t], np.array(begun), None)
+            found["starts"].append(list(starts))
+            actions = policy.act({(): np.stack(seen).astype(np.float32)}, noise[t], np.array(starts), None)
             found["actions"].append(actions)
             rows: list[Any] = []
             for i, env in enumerate(envs):
                 seen[i], reward, terminated, truncated, _ = env.step(actions[i])
                 rows.append((reward, terminated, truncated))
-                returns[i], lengths[i], begun[i] = returns[i] + reward, lengths[i] + 1, terminated or truncated
-                if begun[i]:
+                returns[i], lengths[i], starts[i] = returns[i] + reward, lengths[i] + 1, terminated or truncated
+                if starts[i]:
                     found["ends"].append((t, i))
                     found["finals"].append(seen[i])
                     found["episodes"].append((i, counts[i], plan(i, counts[i]).seed, returns[i], lengths[i]))
@@ -122,18 +122,18 @@ def test_a_lost_step_is_never_learned_from(tmp_path: Path) -> None:
     makers = [Unlucky, lambda: Unlucky(str(tmp_path / "note"))]
     with mv.make_vec(makers, executor="serial", autoreset="same_step", on_failure="restart", infos=False,
                      reset_plan=mv.DerivedSeeds(4)) as envs:  # fmt: skip
-        collector, window, _ = collecting(envs)
+        collector, rollout, _ = collecting(envs)
         told = collected(collector, policy_for(envs), np.random.default_rng(1), envs)
-        assert window.valid[:, 0].all() and window.valid[:, 1].tolist() == [True, True, False, True, True, True, True]
-        assert window.truncated[2, 1] and window.rewards[2, 1] == 0.0 and told.lost_steps == 1
-        assert window.finals.observations[0].tolist() == [2.0, 2.0]  # what was delivered last
-        assert window.observations[()][3, 1].tolist() == [0.0, 0.0] and window.begun[3, 1]
+        assert rollout.valid[:, 0].all() and rollout.valid[:, 1].tolist() == [True, True, False, True, True, True, True]
+        assert rollout.truncated[2, 1] and rollout.rewards[2, 1] == 0.0 and told.lost_steps == 1
+        assert rollout.finals.observations[0].tolist() == [2.0, 2.0]  # what was delivered last
+        assert rollout.observations[()][3, 1].tolist() == [0.0, 0.0] and rollout.starts[3, 1]
         assert [(e.env_id, e.lost) for e in told.episodes] == [(1, True)]
         failures = envs.failures
         assert failures.steps_sent == failures.steps_used + failures.steps_discarded == 2 * STEPS
 
 
-def test_asked_to_stop_it_leaves_the_window_unfinished() -> None:
+def test_asked_to_stop_it_leaves_the_rollout_unfinished() -> None:
     with mv.make_vec(Walk, 2, "serial", autoreset="same_step", reset_plan=mv.DerivedSeeds(4)) as envs:
         collector, _, _ = collecting(envs)
         policy, answers = policy_for(envs), iter([False, False, True])
@@ -146,10 +146,10 @@ def test_asked_to_stop_it_leaves_the_window_unfinished() -> None:
 def test_the_log_is_as_it_was_at_the_mark_whatever_came_after() -> None:
     with mv.make_vec(Walk, 2, "serial", env_kwargs={"length": 3}, autoreset="same_step",
                      reset_plan=mv.DerivedSeeds(4)) as envs:  # fmt: skip
-        collector, window, _ = collecting(envs)
+        collector, rollout, _ = collecting(envs)
         policy, rng = policy_for(envs), np.random.default_rng(1)
         collected(collector, policy, rng, envs)  # 7 steps of episodes of 3: one step into the third
         collector.actions.mark()
-        expected = [window.actions[6:, i].tolist() for i in range(2)]
+        expected = [rollout.actions[6:, i].tolist() for i in range(2)]
         collected(collector, policy, rng, envs)
         assert [known.tolist() for known in collector.actions.state() if known is not None] == expected

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multiverse.learning.returns import generalized_advantages, values_of_what_followed
+from multiverse.learning.returns import generalized_advantages, next_values
 
 
 def by_definition(
@@ -64,7 +64,7 @@ def test_what_followed_a_step_is_valued_as_it_ended() -> None:
     terminated[1, 0] = truncated[2, 1] = True
     last = np.array([10.0, 20.0], np.float32)
     finals = ([1, 2], [0, 1], np.array([99.0, 50.0], np.float32))
-    following = values_of_what_followed(values, last, terminated, truncated, finals)
+    following = next_values(values, last, terminated, truncated, finals)
     # Slot 0 came to its end in row 1: worth nothing. Slot 1 was cut short in row 2: worth what it saw last.
     assert following[:, 0].tolist() == [3.0, 0.0, 7.0, 10.0]
     assert following[:, 1].tolist() == [4.0, 6.0, 50.0, 20.0]

@@ -114,7 +114,7 @@ def test_a_longer_budget_goes_on_from_the_end(uninterrupted: Path, tmp_path: Pat
 def test_a_signal_saves_and_ends_and_the_run_goes_on_later(
     number: signal.Signals, code: int, uninterrupted: Path, tmp_path: Path
 ) -> None:
-    """It is sent from inside a window: what was collected since the last update is collected again later."""
+    """It is sent from inside a rollout: what was collected since the last update is collected again later."""
     home = tmp_path / "run"
     script = (
         "import os, sys, signal, multiverse as mv\n"
@@ -133,7 +133,7 @@ def test_a_signal_saves_and_ends_and_the_run_goes_on_later(
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
-    assert json.loads((home / "summary.json").read_text())["env_steps"] == 800  # 8 whole windows
+    assert json.loads((home / "summary.json").read_text())["env_steps"] == 800  # 8 whole rollouts
     mv.resume(home)
     assert digest(home) == digest(uninterrupted)
 
@@ -165,7 +165,7 @@ def test_an_env_that_cannot_be_replayed_is_named_and_its_episode_ends(
 
 
 class Dials(gym.Env):  # type: ignore[type-arg]
-    """Episodes longer than a window, and actions that are arrays, counted from 1."""
+    """Episodes longer than a rollout, and actions that are arrays, counted from 1."""
 
     def __init__(self) -> None:
         self.observation_space = spaces.Box(-99, 99, (2,), np.float32)

@@ -31,8 +31,8 @@ class Notes(mv.Hook):
     def __init__(self) -> None:
         self.told: list[tuple[str, Any]] = []
 
-    def on_window(self, trainer: Trainer, collected: Collected) -> None:
-        self.told.append(("window", trainer.clock.env_steps))
+    def on_rollout(self, trainer: Trainer, collected: Collected) -> None:
+        self.told.append(("rollout", trainer.clock.env_steps))
 
     def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
         self.told.append(("update", trainer.clock.env_steps))
@@ -79,9 +79,9 @@ def test_hooks_hear_everything_in_order(tmp_path: Path) -> None:
     notes = Notes()
     trained(tmp_path / "run", (notes,), env_steps=200, evaluate_every=200)
     assert notes.told == [
-        ("window", 0),
+        ("rollout", 0),
         ("update", 100),
-        ("window", 100),
+        ("rollout", 100),
         ("update", 200),
         ("evaluation", 200),
         ("end", 200),
@@ -102,7 +102,7 @@ def test_a_setting_that_a_hook_changed_stays_changed_over_a_resume(tmp_path: Pat
     class Slower(mv.Hook):
         def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
             if trainer.clock.updates == 2:
-                trainer.agent.change(learning_rate=1e-5)
+                trainer.algorithm.change(learning_rate=1e-5)
 
     whole = trained(tmp_path / "whole", (Slower(),))
     half = trained(tmp_path / "half", (Slower(),), env_steps=300)
@@ -172,7 +172,7 @@ def test_the_best_one_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ({"num_envs": 0}, "num_envs=0"),
         ({"gamma": 2.0}, "gamma"),
         ({"device": "cuda"}, "device='cuda'"),
-        ({"agent": "pposs"}, "agent"),
+        ({"algorithm": "pposs"}, "algorithm"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_starts(
@@ -332,7 +332,7 @@ def test_an_env_that_fails_in_an_evaluation_costs_the_evaluation_only(
 
 def test_what_was_learned_before_an_error_is_kept(tmp_path: Path) -> None:
     class Stumbles(mv.Hook):
-        def on_window(self, trainer: Trainer, collected: Collected) -> None:
+        def on_rollout(self, trainer: Trainer, collected: Collected) -> None:
             if trainer.clock.updates == 3:
                 raise LookupError("a hook of mine")
 

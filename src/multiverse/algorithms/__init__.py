@@ -1,1 +1,1 @@
-"""Agents: one readable file per algorithm."""
+"""Algorithms: one readable file per algorithm."""

@@ -1,4 +1,4 @@
-"""What the trainer asks of an agent, whatever its algorithm."""
+"""What the trainer asks of every algorithm."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from multiverse.contracts.policy import ActingPolicy
 from multiverse.experience.features import Features
-from multiverse.experience.window import Window
+from multiverse.experience.rollout import Rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +20,11 @@ class UpdateReport:
     skipped: int = 0  # gradient steps that were not taken because a gradient was not finite
 
 
-class Agent(Protocol):
-    """An algorithm with its networks and everything it remembers.
+class Algorithm(Protocol):
+    """Networks, optimizer and everything else that learns.
 
-    The trainer collects a window of `steps_per_env` steps with `policy()`, hands it to `update`, and goes on. An agent
-    with a replay buffer asks for short windows and keeps what it is given.
+    The trainer collects a rollout of `steps_per_env` steps with `policy()`, hands it to `update`, and goes on. One
+    with a replay buffer asks for short rollouts and keeps what it is given.
     """
 
     features: Features
@@ -32,13 +32,13 @@ class Agent(Protocol):
 
     @property
     def action(self) -> tuple[tuple[int, ...], Any]:
-        """(shape, dtype) of one action as the window holds it."""
+        """(shape, dtype) of one action as the rollout holds it."""
 
     def policy(self) -> ActingPolicy:
-        """What acts now; its weights stay as they are while the agent learns on."""
+        """What acts now; its weights stay as they are while the algorithm learns on."""
 
-    def update(self, window: Window, progress: float) -> UpdateReport:
-        """Learn from a window; `progress` from 0 to 1 is how much of the budget was spent before it."""
+    def update(self, rollout: Rollout, progress: float) -> UpdateReport:
+        """Learn from a rollout; `progress` from 0 to 1 is how much of the budget was spent before it."""
 
     def change(self, **settings: Any) -> None:
         """Other settings from here on; they are part of its state."""
@@ -46,8 +46,8 @@ class Agent(Protocol):
     def state(self) -> dict[str, Any]:
         """Everything it takes to go on exactly from here: numbers, strings and numpy arrays."""
 
-    def begin_with(self, state: Mapping[str, Any]) -> None:
-        """Take over what another agent has learned, and nothing else of its state."""
+    def load_weights(self, state: Mapping[str, Any]) -> None:
+        """Take over what another algorithm has learned, and nothing else of its state."""
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of an agent with the same config and spaces."""
+        """Go on from a state of an algorithm with the same config and spaces."""

@@ -1,6 +1,6 @@
 """Proximal policy optimisation (Schulman et al. 2017).
 
-Sections, as in every agent: config, networks, acting, learning, saving.
+Sections, as in every algorithm: config, networks, acting, learning, saving.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from multiverse.contracts.policy import ActingPolicy, Leaves
 from multiverse.contracts.views import Array
 from multiverse.experience.features import Features, choices_of
 from multiverse.experience.numpy_policies import DiscreteHead, GaussianHead, Head, MultiDiscreteHead, NumpyPolicy
-from multiverse.experience.window import Window
+from multiverse.experience.rollout import Rollout
 from multiverse.learning.dense_gradients import DensePass
 from multiverse.learning.distributions import Categorical, DiagonalGaussian, Distribution, MultiCategorical
 from multiverse.learning.flat_parameters import FlatAdam
 from multiverse.learning.networks import Activation, Network
 from multiverse.learning.normalizers import RewardScale, RunningMoments
-from multiverse.learning.returns import generalized_advantages, values_of_what_followed
+from multiverse.learning.returns import generalized_advantages, next_values
 from multiverse.learning.threads import torch_threads
 
 Schedule = Literal["constant", "linear"]
 OBSERVATION_CLIP = 10.0
 BAD_IN_A_ROW = 5
-_ONE_AT_A_TIME = threading.Lock()  # torch's generator belongs to the process: agents built in threads would share it
+_ONE_AT_A_TIME = (
+    threading.Lock()
+)  # torch's generator belongs to the process: algorithms built in threads would share it
 
 
 # -- config ------------------------------------------------------------------------------------------------------
@@ -43,36 +45,45 @@ class PPOConfig:
     """Settings of PPO."""
 
     steps_per_env: int = 128
-    """Steps of every env in a window, from which one update learns."""
+    """Steps of every env in a rollout, from which one update learns."""
     epochs: int = 4
-    """How often an update goes over its window."""
+    """Passes over a rollout in one update."""
     batch_size: int = 256
-    """Rows of one gradient step."""
+    """Rows of a minibatch: one gradient step."""
     learning_rate: float = 3e-4
+    """Step size of Adam."""
     learning_rate_schedule: Schedule = "constant"
     """`linear`: down to 0 at the end of the budget."""
     gamma: float = 0.99
-    """Discount of what comes one step later."""
+    """Discount factor."""
     gae_lambda: float = 0.95
-    """How far advantages look beyond the value function: 0 one step, 1 to the end."""
+    """λ of generalized advantage estimation: 0 is the one-step TD error, 1 the whole return."""
     clip_range: float = 0.2
-    """How much likelier or unlikelier an update may make an action, as a share."""
+    """Of the probability ratio: beyond 1 ± this, an update gains nothing."""
     clip_range_schedule: Schedule = "constant"
+    """`linear`: down to 0 at the end of the budget."""
     value_clip_range: float | None = None
-    """How far an update may move a value; None: as far as it likes."""
+    """Clip range of the value function; None: not clipped."""
     value_coef: float = 0.5
+    """Weight of the value loss."""
     entropy_coef: float = 0.0
-    """Reward for being undecided, which keeps a policy exploring."""
+    """Weight of the entropy bonus, which keeps a policy exploring."""
     max_grad_norm: float = 0.5
+    """Longer gradients are scaled down to this norm."""
     normalize_advantages: bool = True
+    """Advantages of a minibatch with mean 0 and standard deviation 1."""
     target_kl: float | None = None
-    """Stop going over a window once the policy has moved 1.5 times this far from the one that acted."""
+    """Stop the update once the approximate KL divergence exceeds 1.5 times this."""
     hidden_sizes: tuple[int, ...] = (64, 64)
+    """Units of each hidden layer."""
     activation: Activation = "tanh"
+    """Between the layers."""
     log_std_init: float = 0.0
-    """Of Box actions: the logarithm of the spread at first."""
+    """Of Box actions: the logarithm of the standard deviation at first."""
     normalize_observations: bool = False
+    """Learn from observations with mean 0 and standard deviation 1, as seen so far."""
     normalize_rewards: bool = False
+    """Learn from rewards on the scale of the returns seen so far."""
 
     def __post_init__(self) -> None:
         for name in ("steps_per_env", "epochs", "batch_size"):
@@ -92,7 +103,7 @@ class PPOConfig:
 
 
 class PPO:
-    """One policy and one value function, separate networks, learned from windows of the policy's own steps."""
+    """One policy and one value function, separate networks, learned from rollouts of the policy's own steps."""
 
     def __init__(
         self,
@@ -159,18 +170,18 @@ class PPO:
         return GaussianHead(std, space.low.reshape(-1), space.high.reshape(-1), space.shape)
 
     # -- learning ------------------------------------------------------------------------------------------------
-    def update(self, window: Window, progress: float) -> UpdateReport:
-        """Several passes over the window in small batches, each moving the policy only so far."""
-        if window.policy_version != self._updates:  # guard: windows-of-an-older-policy-are-refused
+    def update(self, rollout: Rollout, progress: float) -> UpdateReport:
+        """Several passes over the rollout in small batches, each moving the policy only so far."""
+        if rollout.policy_version != self._updates:  # guard: rollouts-of-an-older-policy-are-refused
             raise InvalidRequest(
-                f"the window was collected by version {window.policy_version} of the policy, and this is version "
+                f"the rollout was collected by version {rollout.policy_version} of the policy, and this is version "
                 f"{self._updates}: PPO learns from what its present policy did"
             )
-        config, rows = self.config, np.flatnonzero(window.valid.reshape(-1))
-        batch = self._batch(window)
+        config, rows = self.config, np.flatnonzero(rollout.valid.reshape(-1))
+        batch = self._batch(rollout)
         clip = config.clip_range * _left(config.clip_range_schedule, progress)
         self._adam.learning_rate = config.learning_rate * _left(config.learning_rate_schedule, progress)
-        told: list[Tensor] = []
+        losses: list[Tensor] = []
         steps = skipped = 0
         for epoch in range(config.epochs):
             self._rng.shuffle(rows)
@@ -184,36 +195,36 @@ class PPO:
                 self._count_bad(took)
                 steps, skipped = steps + took, skipped + (not took)
                 if took and parts is not None:
-                    told.append(parts)
+                    losses.append(parts)
             else:
                 continue
             break
         self._updates += 1
-        self._learn_moments(window)
-        return UpdateReport(self._metrics(told, batch, torch.from_numpy(rows)), steps, skipped)
+        self._learn_moments(rollout)
+        return UpdateReport(self._metrics(losses, batch, torch.from_numpy(rows)), steps, skipped)
 
-    def _batch(self, window: Window) -> _Batch:
-        """The whole window as tensors, one row per step, with advantages and returns."""
-        flat = {path: rows.reshape(-1, *rows.shape[2:]) for path, rows in window.observations.items()}
+    def _batch(self, rollout: Rollout) -> _Batch:
+        """The whole rollout as tensors, one row per step, with advantages and returns."""
+        flat = {path: rows.reshape(-1, *rows.shape[2:]) for path, rows in rollout.observations.items()}
         seen = self._inputs(flat)
-        values = self._values(seen).reshape(window.rewards.shape)
-        finals = window.finals
-        following = values_of_what_followed(
+        values = self._values(seen).reshape(rollout.rewards.shape)
+        finals = rollout.finals
+        following = next_values(
             values,
-            self._values(self._inputs(window.last)),
-            window.terminated,
-            window.truncated,
-            (finals.steps, finals.slots, self._values(self._inputs(window.final_leaves(self.features.leaves)))),
+            self._values(self._inputs(rollout.last)),
+            rollout.terminated,
+            rollout.truncated,
+            (finals.steps, finals.slots, self._values(self._inputs(rollout.final_leaves(self.features.leaves)))),
         )
-        ended = window.terminated | window.truncated
-        rewards = window.rewards
+        ended = rollout.terminated | rollout.truncated
+        rewards = rollout.rewards
         if self._reward_scale is not None:
-            rewards = self._reward_scale.scaled(rewards, ended, window.valid)
+            rewards = self._reward_scale.scaled(rewards, ended, rollout.valid)
         advantages, returns = generalized_advantages(
-            rewards, values, following, ended, window.valid, self.config.gamma, self.config.gae_lambda
+            rewards, values, following, ended, rollout.valid, self.config.gamma, self.config.gae_lambda
         )
-        actions = window.actions.reshape(-1, *window.actions.shape[2:])
-        masks = window.action_masks
+        actions = rollout.actions.reshape(-1, *rollout.actions.shape[2:])
+        masks = rollout.action_masks
         batch = _Batch(
             *seen,
             actions=self._tensor(actions),
@@ -278,8 +289,8 @@ class PPO:
     def _advantages(self, batch: _Batch) -> Tensor:
         advantages = batch.advantages
         if self.config.normalize_advantages and len(advantages) > 1:
-            spread, mean = torch.std_mean(advantages)
-            advantages = (advantages - mean) / (spread + 1e-8)
+            std, mean = torch.std_mean(advantages)
+            advantages = (advantages - mean) / (std + 1e-8)
         return advantages
 
     def _near(self, values: Tensor, batch: _Batch) -> Tensor:
@@ -299,11 +310,11 @@ class PPO:
             vector = np.clip((vector - shift) * scale, -OBSERVATION_CLIP, OBSERVATION_CLIP)
         return self._tensor(vector), [self._tensor(observations[leaf.path]) for leaf in self.features.images]
 
-    def _learn_moments(self, window: Window) -> None:
-        """What normalises observations changes between windows only."""
+    def _learn_moments(self, rollout: Rollout) -> None:
+        """What normalises observations changes between rollouts only."""
         if self._moments is not None:
-            flat = {path: rows.reshape(-1, *rows.shape[2:]) for path, rows in window.observations.items()}
-            self._moments.update(self.features.vector(flat)[window.valid.reshape(-1)])
+            flat = {path: rows.reshape(-1, *rows.shape[2:]) for path, rows in rollout.observations.items()}
+            self._moments.update(self.features.vector(flat)[rollout.valid.reshape(-1)])
 
     def _count_bad(self, took: bool) -> None:
         self._bad_in_a_row = 0 if took else self._bad_in_a_row + 1
@@ -313,14 +324,14 @@ class PPO:
                 "smaller learning_rate, normalize_rewards or a look at the env's rewards may help"
             )
 
-    def _metrics(self, told: Sequence[Tensor], batch: _Batch, rows: Tensor) -> dict[str, float]:
-        if not told:
+    def _metrics(self, losses: Sequence[Tensor], batch: _Batch, rows: Tensor) -> dict[str, float]:
+        if not losses:
             return {}
         names = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
-        means = dict(zip(names, torch.stack(list(told)).mean(dim=0).tolist()))
-        spread = float(batch.returns[rows].var())
+        means = dict(zip(names, torch.stack(list(losses)).mean(dim=0).tolist()))
+        variance = float(batch.returns[rows].var())
         errors = batch.returns[rows] - batch.values[rows]
-        explained = 1.0 - float(errors.var()) / spread if spread > 0 else float("nan")
+        explained = 1.0 - float(errors.var()) / variance if variance > 0 else float("nan")
         return {**means, "explained_variance": explained}
 
     def _tensor(self, array: Array) -> Tensor:
@@ -348,7 +359,7 @@ class PPO:
             saved["rewards"] = self._reward_scale.state()
         return saved
 
-    def begin_with(self, state: Mapping[str, Any]) -> None:
+    def load_weights(self, state: Mapping[str, Any]) -> None:
         self._adam.load({"parameters": state["optimizer"]["parameters"]})
         if self._moments is not None and "observations" in state:
             self._moments.load(state["observations"])

@@ -15,7 +15,7 @@ from multiverse.experience.numpy_policies import Head
 
 
 class TorchPolicy:
-    """A copy of the network as it is now, so that it stays while the agent learns."""
+    """A copy of the network as it is now, so that it stays while the algorithm learns."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class TorchPolicy:
     def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
         return self._head.noise(rng, steps, rows)
 
-    def act(self, observations: Leaves, noise: Array | None, begun: Array, masks: Array | None) -> Array:
+    def act(self, observations: Leaves, noise: Array | None, starts: Array, masks: Array | None) -> Array:
         vector = self._features.vector(observations)
         if self._shift_and_scale is not None:
             shift, scale = self._shift_and_scale

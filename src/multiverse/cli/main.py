@@ -22,10 +22,10 @@ import multiverse
 from multiverse.contracts.errors import EnvFailed, MultiverseError
 
 COMMANDS = {
-    "train": "train an agent: a preset or your own settings, in a run that can be resumed exactly",
+    "train": "train an algorithm: a preset or your own settings, in a run that can be resumed exactly",
     "resume": "go on with a run where its last checkpoint is, or make it longer",
     "evaluate": "how good a run's policy is, on unseen seeds",
-    "list": "envs, presets, agents and runs",
+    "list": "envs, presets, algorithms and runs",
     "demo": "see it work: 8 CartPoles learn to balance, and how fast they step, in under a minute",
     "bench": "steps per second of your env: every executor beside the plain loop and the machine's limit",
     "check-env": "check your env: what is wrong with it, why that matters, and what to change",

@@ -44,8 +44,8 @@ class ProgressLines(Hook):
         self.voice, self._now = voice, now
         self.path: Path | None = None
         self.env_steps = 0
-        self._told_at, self._before_s = now(), 0.0
-        self._stretch = 0, 0.0  # env steps and seconds when the last line was told
+        self._line_at, self._before_s = now(), 0.0
+        self._stretch = 0, 0.0  # env steps and seconds when the last line was printed
         self._spent_s = dict.fromkeys(SHARES, 0.0)
 
     def on_start(self, trainer: Trainer) -> None:
@@ -66,7 +66,7 @@ class ProgressLines(Hook):
         took_s, self._before_s, self.env_steps = clock.seconds - self._before_s, clock.seconds, clock.env_steps
         for name in SHARES:
             self._spent_s[name] += float(trainer.metrics[f"{name}_share"]) * took_s
-        if self._now() - self._told_at >= LINE_EVERY_S:
+        if self._now() - self._line_at >= LINE_EVERY_S:
             self.voice.say(self._line(trainer))
             self._begin_stretch(clock)
 
@@ -77,7 +77,7 @@ class ProgressLines(Hook):
         )
 
     def _begin_stretch(self, clock: Clock) -> None:
-        self._told_at, self._before_s = self._now(), clock.seconds
+        self._line_at, self._before_s = self._now(), clock.seconds
         self._stretch = clock.env_steps, clock.seconds
         self._spent_s = dict.fromkeys(SHARES, 0.0)
 
@@ -118,10 +118,10 @@ def summary_lines(summary: dict[str, Any], path: Path) -> list[str]:
     return [*lines, "Next:", f"  multiverse evaluate {where}", f"  multiverse {more}"]
 
 
-def evaluated(told: dict[str, Any]) -> str:
+def evaluated(summary: dict[str, Any]) -> str:
     """'return 493.1 ± 12.0, length 493, over 20 unseen episodes'."""
-    spread = f"{told['mean_return']:.1f} ± {told['std_return']:.1f}"
-    return f"return {spread}, length {told['mean_length']:.0f}, over {told['episodes']} unseen episodes"
+    returned = f"{summary['mean_return']:.1f} ± {summary['std_return']:.1f}"
+    return f"return {returned}, length {summary['mean_length']:.0f}, over {summary['episodes']} unseen episodes"
 
 
 def in_time(seconds: float) -> str:
@@ -137,13 +137,13 @@ def in_time(seconds: float) -> str:
 
 def _failures(summary: dict[str, Any]) -> str:
     failures = summary["failures"]
-    told = {
+    counts = {
         "env restarts": failures["env_restarts"],
         "worker restarts": failures["worker_restarts"],
         "env steps lost": summary["lost_steps"],
         "gradient steps skipped": summary["skipped_updates"],
     }
-    found = [f"{name} {count:,}" for name, count in told.items() if count]
+    found = [f"{name} {count:,}" for name, count in counts.items() if count]
     return f"Failures: {', '.join(found) or 'none'}."
 
 

@@ -33,8 +33,8 @@ class TensorBoardHook(Hook):
         self._sinks.write(trainer.metrics, trainer.clock.env_steps)
 
     def on_evaluation(self, trainer: Trainer, evaluation: Evaluation) -> None:
-        told = {f"evaluation_{name}": value for name, value in evaluation.summary().items()}
-        self._sinks.write(told, trainer.clock.env_steps)
+        metrics = {f"evaluation_{name}": value for name, value in evaluation.summary().items()}
+        self._sinks.write(metrics, trainer.clock.env_steps)
 
     def close(self) -> None:
         self._sinks.close()

@@ -1,24 +1,32 @@
-"""The words of `multiverse train …`: one flag for every setting. Each mistake is one sentence.
+"""The words of `multiverse train …`: one flag for every setting of the run and of its algorithm.
 
-Not by tyro, as the other commands: the flags come from two configs, and what was given must be told apart from what
-was left alone, for only the first goes before a config file and a preset.
+By argparse, not by tyro as the other commands: what was given must be told apart from what was left alone, for only
+the first goes before a config file and a preset. Values are read as in a file, and checked with the whole config.
 """
 
 from __future__ import annotations
 
+import argparse
+import ast
+import dataclasses
 import difflib
-import itertools
+import inspect
 import textwrap
+import types
+import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
-from multiverse.cli.settings import Setting, all_settings, in_short
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.cli.commands.bench import parsed_kwargs
+from multiverse.contracts.errors import InvalidConfig, InvalidRequest
+from multiverse.training.config.build import Located, in_type_words
+from multiverse.training.config.files import parse_config
+from multiverse.training.config.old_names import OLD_NAMES
+from multiverse.training.config.train_config import SYNONYMS, TrainConfig
 
-WIDTH = 80
 DESCRIPTION = """\
-  Trains an agent, and keeps the run in a directory of its own: settings,
+  Trains an algorithm, and keeps the run in a directory of its own: settings,
   metrics, episodes, checkpoints and summary. Ctrl-C saves it; `multiverse
   resume` goes on exactly where it was. Flags go before --config, this before
   the preset of the env, this before the defaults; a budget (--env-steps,
@@ -30,17 +38,66 @@ examples:
     multiverse train my_module:make_env --preset CartPole-v1 --num-envs 16
     multiverse train --config runs/CartPole-v1/ppo-0-…/config.yaml --seed 7"""
 
-ENV_WORDS = "A Gymnasium id, or module:name of something that builds an env. A config file may name it instead."
+
+@dataclass(frozen=True)
+class Setting:
+    """One field of a config, or one option of the command."""
+
+    name: str
+    kind: Any
+    default: Any
+    help: str
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        old = [old for old, new in OLD_NAMES.items() if new == self.name]
+        return tuple(f"--{name.replace('_', '-')}" for name in (self.name, *SYNONYMS.get(self.name, ()), *old))
+
+    @property
+    def metavar(self) -> str:
+        kinds = get_args(self.kind) if get_origin(self.kind) in (Union, types.UnionType) else (self.kind,)
+        choices = [one for kind in kinds if get_origin(kind) is Literal for one in get_args(kind)]
+        if choices or self.name == "env_kwargs":
+            return "{" + ",".join(choices) + "}" if choices else "JSON"
+        return str(getattr(get_args(kinds[0])[0] if get_args(kinds[0]) else kinds[0], "__name__", "value")).upper()
+
+    def add_to(self, group: argparse._ArgumentGroup) -> None:
+        more = [] if self.default in ("", None, {}, False) else [f"default: {in_short(self.default)}"]
+        more += [f"also {', '.join(self.flags[1:])}"] if self.flags[1:] else []
+        words = f"{self.help} ({'; '.join(more)})" if more else self.help
+        how: dict[str, Any] = {"dest": self.name, "help": words.replace("%", "%%")}
+        if self.kind is bool:
+            how["action"] = argparse.BooleanOptionalAction if self.default is not None else "store_true"
+        else:
+            how |= {"metavar": self.metavar, "nargs": "+" if get_origin(self.kind) is tuple else None}
+        group.add_argument(*self.flags, **how)
+
+    def read(self, words: Any) -> Any:
+        """What was typed, as a config file would have it."""
+        if isinstance(words, bool):
+            return words
+        if self.name == "env_kwargs":
+            return parsed_kwargs(words)
+        if isinstance(words, list):
+            return [_scalar(one, int) for word in words for one in word.split(",") if one]
+        return words if self.kind is str else _scalar(words, *(get_args(self.kind) or (self.kind,)))
+
+
 COMMAND = (
-    Setting("config", "command", str, "", "A YAML file with settings, such as the config.yaml of a run."),
-    Setting("preset", "command", str, "", "The env whose preset to begin from. Default: that of ENV, if there is one."),
-    Setting("no_preset", "command", bool, False, "Begin from the plain defaults instead."),
-    Setting("seeds", "command", int, 1, "So many runs, with the seeds SEED, SEED + 1, …; then their IQM."),
-    Setting("init_from", "command", str, "", "A run whose weights to begin with."),
-    Setting("run_dir", "command", str, "", "Where the run lies. Default: runs/<env>/<agent>-<seed>-<time>."),
-    Setting("tensorboard", "command", bool, False, "Metrics for TensorBoard too (an extra)."),
+    Setting("config", str, "", "A YAML file with settings, such as the config.yaml of a run."),
+    Setting("preset", str, "", "The env whose preset to begin from. Default: that of ENV, if there is one."),
+    Setting("no_preset", bool, None, "Begin from the plain defaults instead."),
+    Setting("seeds", int, 1, "So many runs, with the seeds SEED, SEED + 1, …; then their IQM."),
+    Setting("init_from", str, "", "A run whose weights to begin with."),
+    Setting("run_dir", str, "", "Where the run lies. Default: runs/<env>/<algorithm>-<seed>-<time>."),
+    Setting("tensorboard", bool, None, "Metrics for TensorBoard too (an extra)."),
 )
-TITLES = {"command": "what to do", "run": "settings of the run", "ppo": "settings of PPO"}
+
+
+def all_settings() -> dict[str, list[Setting]]:
+    """By group: those of the run, and those of its algorithm."""
+    run = [one for one in _fields_of(TrainConfig()) if one.name not in ("env", "ppo")]
+    return {"settings of the run": run, "settings of PPO": _fields_of(TrainConfig().ppo)}
 
 
 @dataclass(frozen=True)
@@ -49,99 +106,123 @@ class TrainOptions:
 
     env: str
     command: dict[str, Any]
-    settings: dict[str, Any]
+    settings: Located
 
 
 def train_options(arguments: Sequence[str]) -> TrainOptions:
     """From words to options; shows help and exits where that is asked for."""
-    if "-h" in arguments or "--help" in arguments:
-        print(help_text())
-        raise SystemExit(0)
-    known = {one.name: one for one in COMMAND} | all_settings()
-    positional, given = _read(list(arguments), _flags(known.values()))
-    if len(positional) > 1:
-        raise InvalidRequest(f"one env at a time: {positional[0]}, or {positional[1]}?")
-    command = {one.name: given.pop(one.name, one.default) for one in COMMAND}
-    return TrainOptions(positional[0] if positional else "", command, given)
+    every = {one.name: one for one in (*COMMAND, *(one for group in all_settings().values() for one in group))}
+    try:
+        typed, unknown = parser().parse_known_intermixed_args([_spelled(word) for word in arguments])
+    except argparse.ArgumentError as error:
+        raise InvalidRequest(f"{str(error.argument_name).partition('/')[0]}: {error.message}") from None
+    if strange := next((word for word in unknown if word.startswith("-")), ""):
+        near = difflib.get_close_matches(strange, [flag for one in every.values() for flag in one.flags], n=1)
+        hint = f"did you mean {near[0]}?" if near else "`multiverse train --help` shows all"
+        raise InvalidRequest(f"there is no {strange}; {hint}")
+    given = vars(typed)
+    envs = [*given.pop("env", []), *unknown]
+    if len(envs) > 1:
+        raise InvalidRequest(f"one env at a time: {envs[0]}, or {envs[1]}?")
+    read = {name: every[name].read(words) for name, words in given.items()}
+    command = {one.name: read.pop(one.name, one.default) for one in COMMAND}
+    settings = Located(read, {name: every[name].flags[0] for name in read})
+    return TrainOptions(envs[0] if envs else "", command, settings)
 
 
-def _flags(settings: Any) -> dict[str, tuple[Setting, bool]]:
-    """Every flag → what it sets, and whether it does so or takes it away (`--no-normalize-rewards`)."""
-    flags = {}
-    for one in settings:
-        for flag in (one.flag, *one.other_flags):
-            flags[flag] = one, True
-            if one.is_switch and one.group != "command":
-                flags[f"--no-{flag.removeprefix('--')}"] = one, False
+def parser() -> argparse.ArgumentParser:
+    """Every flag in its group, with its other names and its default."""
+    flags = _Parser(
+        prog="multiverse train",
+        usage="multiverse train [OPTIONS] ENV",
+        description=DESCRIPTION,
+        formatter_class=lambda prog: _Formatter(prog, max_help_position=8, width=80),
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+        exit_on_error=False,
+    )
+    which = "A Gymnasium id, or module:name of something that builds an env. A config file may name it instead."
+    flags.add_argument("env", nargs="*", metavar="ENV", help=which)
+    for title, settings in {"what to do": COMMAND, **all_settings()}.items():
+        group = flags.add_argument_group(title)
+        for one in settings:
+            one.add_to(group)
     return flags
 
 
-def _read(words: list[str], flags: dict[str, tuple[Setting, bool]]) -> tuple[list[str], dict[str, Any]]:
-    """(words that belong to no flag, the value of every setting that was given; the last one counts)."""
-    loose: list[str] = []
-    given: dict[str, Any] = {}
-    while words:
-        word = words.pop(0)
-        if not _is_flag(word):
-            loose.append(word)
-            continue
-        typed, equals, attached = word.partition("=")
-        setting, wanted = _known(typed, flags)
-        if setting.is_switch:
-            if equals:
-                raise InvalidRequest(f"{word}: {typed} is a switch and takes no value")
-            given[setting.name] = wanted
-        else:
-            values = [attached] if equals else _values(typed, setting, words)
-            given[setting.name] = setting.read(values, typed)
-    return loose, given
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_on_hyphens=False)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        """A flag by its own name; its other names are in its help."""
+        if not action.option_strings:
+            return super()._format_action_invocation(action)
+        flag = action.option_strings[0]
+        if isinstance(action, argparse.BooleanOptionalAction):
+            return f"{flag}, --no-{flag.removeprefix('--')}"
+        return flag if action.nargs == 0 else f"{flag} {self._format_args(action, str(action.metavar))}"
 
 
-def _is_flag(word: str) -> bool:
-    """Also -n, which is none of ours and should be told so; -0.5 is a number."""
-    return word.startswith("--") or (word.startswith("-") and word[1:2].isalpha())
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise InvalidRequest(message)
 
 
-def _known(typed: str, flags: dict[str, tuple[Setting, bool]]) -> tuple[Setting, bool]:
-    flag = typed.replace("_", "-").lower()
-    if flag not in flags:
-        near = difflib.get_close_matches(flag, flags, n=1)
-        hint = f"did you mean {near[0]}?" if near else "`multiverse train --help` shows all"
-        raise InvalidRequest(f"there is no {typed}; {hint}")
-    return flags[flag]
+def _spelled(word: str) -> str:
+    """Flags may be typed with underscores, and in any case."""
+    if not word.startswith("--"):
+        return word
+    flag, equals, value = word.partition("=")
+    return flag.replace("_", "-").lower() + equals + value
 
 
-def _values(typed: str, setting: Setting, words: list[str]) -> list[str]:
-    """Take the words that belong to a flag: one, or all up to the next flag where it is a list."""
-    taken: list[str] = []
-    while words and not _is_flag(words[0]) and (setting.is_list or not taken):
-        taken.append(words.pop(0))
-    if not taken:
-        raise InvalidRequest(f"{typed} needs a value: {setting.metavar}")
-    return taken
+def in_short(value: Any) -> str:
+    """A default as one would type it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (tuple, list)):
+        return " ".join(map(str, value))
+    return "{}" if value == {} else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-# -- help --------------------------------------------------------------------------------------------------------
-def help_text() -> str:
-    """Every flag in its group, with its other names and its default."""
-    lines = ["usage: multiverse train [OPTIONS] ENV", "", DESCRIPTION, "", "ENV:", *_filled(ENV_WORDS), ""]
-    for group, settings in itertools.groupby((*COMMAND, *all_settings().values()), key=lambda one: one.group):
-        lines += [f"{TITLES[group]}:", *(line for one in settings for line in _help_of(one)), ""]
-    return "\n".join(lines)
+def table() -> str:
+    """Every setting in Markdown, for docs/training.md."""
+    rows = ["| setting | other names | value | default | |", "|---|---|---|---|---|"]
+    for one in [one for group in all_settings().values() for one in group]:
+        others = ", ".join(f"`{name}`" for name in SYNONYMS.get(one.name, ()))
+        words = in_type_words(one.kind).replace("|", "\\|")
+        rows.append(f"| `{one.name}` | {others} | {words} | {in_short(one.default)} | {one.help} |")
+    return "\n".join(rows)
 
 
-def _help_of(setting: Setting) -> list[str]:
-    flag = setting.flag if setting.is_switch else f"{setting.flag} {setting.metavar}"
-    if setting.is_list:
-        flag += " …"
-    if setting.is_switch and setting.group != "command":
-        flag += f", --no-{setting.flag.removeprefix('--')}"
-    told = [f"default: {in_short(setting.default)}"] if setting.default not in ("", None, {}) else []
-    told += [f"also {', '.join(setting.other_flags)}"] if setting.other_flags else []
-    if setting.is_switch and setting.group == "command":
-        told = []
-    return [f"  {flag}", *_filled(f"{setting.help} ({'; '.join(told)})" if told else setting.help)]
+def _fields_of(config: Any) -> list[Setting]:
+    kinds, words = typing.get_type_hints(type(config)), _words_below_fields(type(config))
+    return [Setting(f.name, kinds[f.name], getattr(config, f.name), words[f.name]) for f in dataclasses.fields(config)]
 
 
-def _filled(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8, break_on_hyphens=False)
+def _words_below_fields(config: type) -> dict[str, str]:
+    """What stands below each field of a dataclass, in one line."""
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(config))).body
+    assert isinstance(node, ast.ClassDef)
+    found = {}
+    for field, below in zip(node.body, node.body[1:]):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                found[name] = " ".join(words.split())
+    return found
+
+
+def _scalar(word: str, *kinds: Any) -> Any:
+    """A word as a config file would have it; whole numbers may be written 1e6 here, and nothing as none."""
+    if word.lower() == "none" and type(None) in kinds:
+        return None
+    try:
+        value = parse_config(f"value: {word}")["value"]
+    except InvalidConfig:
+        return word
+    if isinstance(value, float) and value.is_integer() and int in kinds and float not in kinds:
+        return int(value)
+    return value

@@ -1,4 +1,4 @@
-"""What acts: the part of an agent that chooses actions, as the collector and an evaluation use it."""
+"""What acts: the part of an algorithm that chooses actions, as the collector and an evaluation use it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ Leaves = dict[Path, Array]
 
 
 class ActingPolicy(Protocol):
-    """Frozen weights, used for a whole window.
+    """Frozen weights, used for a whole rollout.
 
     Whatever is random comes in as `noise`, drawn beforehand by the trainer: equal observations and equal noise give
-    equal actions, wherever the envs run. `recurrent` policies keep one state per row; `begun` tells whose episode
-    has just begun.
+    equal actions, wherever the envs run. `starts` tells whose episode has just begun.
     """
 
     version: int
@@ -30,7 +29,7 @@ class ActingPolicy(Protocol):
     def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
         """[steps, rows, …] for as many steps."""
 
-    def act(self, observations: Leaves, noise: Array | None, begun: Array, masks: Array | None) -> Array:
+    def act(self, observations: Leaves, noise: Array | None, starts: Array, masks: Array | None) -> Array:
         """[rows, …] an action for every row; without noise the best one."""
 
     def for_env(self, actions: Array) -> Any:

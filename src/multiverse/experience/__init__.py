@@ -1,1 +1,1 @@
-"""Experience: what a policy did in many envs, collected into windows. Numpy only: no torch below this roof."""
+"""Experience: what a policy did in many envs, collected into rollouts. Numpy only: no torch below this roof."""

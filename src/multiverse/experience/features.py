@@ -11,7 +11,7 @@ from multiverse.contracts.env import ACTION_MASK
 from multiverse.contracts.layout import Leaf
 from multiverse.contracts.policy import Leaves
 from multiverse.contracts.views import Array
-from multiverse.experience.window import numeric_leaves
+from multiverse.experience.rollout import numeric_leaves
 
 SMALLEST_IMAGE = 36
 """The smallest height and width that three convolutions of the usual kind can look at."""

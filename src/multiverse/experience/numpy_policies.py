@@ -71,7 +71,7 @@ class MultiDiscreteHead:
 
 @dataclass(frozen=True, slots=True)
 class GaussianHead:
-    """A mean from the network and a spread of its own; what leaves the bounds is clipped for the env only."""
+    """Mean from the network, standard deviation of its own; what leaves the bounds is clipped for the env only."""
 
     std: Array  # [actions]
     low: Array
@@ -115,7 +115,7 @@ class NumpyPolicy:
     def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
         return self._head.noise(rng, steps, rows)
 
-    def act(self, observations: Leaves, noise: Array | None, begun: Array, masks: Array | None) -> Array:
+    def act(self, observations: Leaves, noise: Array | None, starts: Array, masks: Array | None) -> Array:
         return self._head.choose(self._output(self._features.vector(observations)), noise, masks)
 
     def for_env(self, actions: Array) -> Any:

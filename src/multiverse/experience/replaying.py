@@ -9,7 +9,7 @@ import numpy as np
 
 from multiverse.contracts.policy import Leaves
 from multiverse.contracts.views import Array
-from multiverse.experience.window import leaf_of
+from multiverse.experience.rollout import leaf_of
 from multiverse.vector.single import VectorEnv
 
 
@@ -41,7 +41,7 @@ def bring_back(
 
 
 def _same(shown: Any, expected: Leaves, env: int) -> bool:
-    """Bit for bit, as the window had it."""
+    """Bit for bit, as the rollout had it."""
     for path, rows in expected.items():
         now = np.asarray(leaf_of(shown, path)[env]).astype(rows.dtype)
         if now.tobytes() != rows[env].tobytes():

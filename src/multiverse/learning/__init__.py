@@ -1,1 +1,1 @@
-"""Learning: the maths of agents, in torch. Starts no processes and knows no envs."""
+"""Learning: the maths of algorithms, in torch. Starts no processes and knows no envs."""

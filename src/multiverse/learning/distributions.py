@@ -87,7 +87,7 @@ class MultiCategorical:
 
 
 class DiagonalGaussian:
-    """A mean from the network, and a spread that is learned but does not depend on what is seen."""
+    """A mean from the network, and a standard deviation that is learned and the same for all observations."""
 
     def __init__(self, size: int, log_std: float) -> None:
         self.outputs = size
@@ -98,9 +98,9 @@ class DiagonalGaussian:
 
     def log_prob_and_entropy(self, output: Tensor, actions: Tensor, masks: Tensor | None) -> tuple[Tensor, Tensor]:
         apart = (actions - output) * torch.exp(-self.log_std)
-        spread = self.log_std.sum()
-        log_prob = -0.5 * (apart * apart).sum(-1) - spread - HALF_LOG_TAU * self.outputs
-        entropy = spread + (0.5 + HALF_LOG_TAU) * self.outputs
+        log_std = self.log_std.sum()
+        log_prob = -0.5 * (apart * apart).sum(-1) - log_std - HALF_LOG_TAU * self.outputs
+        entropy = log_std + (0.5 + HALF_LOG_TAU) * self.outputs
         return log_prob, entropy.expand(len(output))
 
     def gradient(

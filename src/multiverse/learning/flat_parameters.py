@@ -1,4 +1,4 @@
-"""All parameters of an agent as one tensor: one call instead of one per layer clips, steps and checks them."""
+"""All parameters of an algorithm as one tensor: one call instead of one per layer clips, steps and checks them."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class FlatAdam:
             self._steps += 1
             self._first.lerp_(self.gradient, 1 - FIRST_DECAY)
             self._second.mul_(SECOND_DECAY).addcmul_(self.gradient, self.gradient, value=1 - SECOND_DECAY)
-            spread = (self._second / (1 - SECOND_DECAY**self._steps)).sqrt_().add_(self._epsilon)
+            root = (self._second / (1 - SECOND_DECAY**self._steps)).sqrt_().add_(self._epsilon)
             rate = self.learning_rate / (1 - FIRST_DECAY**self._steps)
-            self._flat.addcdiv_(self._first, spread, value=-rate)
+            self._flat.addcdiv_(self._first, root, value=-rate)
         return norm
 
     # -- saving --------------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ class FlatAdam:
         parameters = torch.from_numpy(np.array(state["parameters"]))
         if parameters.shape != self._flat.shape:  # guard: sizes-are-compared
             raise InvalidRequest(
-                f"the saved agent has {len(parameters)} parameters and this one {self._flat.numel()}: "
+                f"the saved algorithm has {len(parameters)} parameters and this one {self._flat.numel()}: "
                 "its networks have other sizes"
             )
         self._flat.copy_(parameters)

@@ -1,4 +1,4 @@
-"""Running means and variances, updated between windows and frozen within one."""
+"""Running means and variances, updated between rollouts and frozen within one."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class RunningMoments:
 
 
 class RewardScale:
-    """Divides rewards by the spread of discounted returns, so that a learning rate suits any env."""
+    """Divides rewards by the standard deviation of discounted returns, so that a learning rate suits any env."""
 
     def __init__(self, slots: int, gamma: float, clip: float = 10.0) -> None:
         self._moments, self._gamma, self._clip = RunningMoments(1), gamma, clip
         self._returns = np.zeros(slots)
 
     def scaled(self, rewards: Array, ended: Array, valid: Array) -> Array:
-        """[T, S] the window's rewards, scaled by what is known with it."""
+        """[T, S] the rollout's rewards, scaled by what is known with it."""
         seen = np.empty(rewards.shape)
         for t in range(len(rewards)):
             self._returns = self._returns * self._gamma + rewards[t]

@@ -1,4 +1,4 @@
-"""Advantages and returns of a window, slot by slot."""
+"""Advantages and returns of a rollout, slot by slot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def generalized_advantages(
     """(advantages, returns), [T, S] each.
 
     `next_values[t]` is the value of what step t led to: of the next row inside an episode; of the final observation
-    where it was cut short; 0 where it came to its end; of what the slot saw after the window in the last row. So
+    where it was cut short; 0 where it came to its end; of what the slot saw after the rollout in the last row. So
     nothing flows over an episode's end, and nothing from one slot to another. A row that is not valid ends what was
     before it (which has led to what that row saw) and has no advantage of its own.
     """
@@ -35,7 +35,7 @@ def generalized_advantages(
     return advantages, advantages + values
 
 
-def values_of_what_followed(
+def next_values(
     values: Array, last_values: Array, terminated: Array, truncated: Array, finals: tuple[list[int], list[int], Array]
 ) -> Array:
     """[T, S] the value of what each step led to; `finals`: steps, slots and values of the final observations."""

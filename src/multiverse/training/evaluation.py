@@ -14,7 +14,7 @@ from multiverse.contracts.infos import Infos
 from multiverse.contracts.policy import ActingPolicy
 from multiverse.contracts.seeds import evaluation_seed
 from multiverse.experience.features import Features
-from multiverse.experience.window import dtype_of, leaf_of
+from multiverse.experience.rollout import dtype_of, leaf_of
 from multiverse.vector.single import VectorEnv
 
 log = logging.getLogger("multiverse")
@@ -68,7 +68,7 @@ def evaluate(
     nobody, somebody = np.zeros(1, np.bool_), np.ones(1, np.bool_)
     for k in range(episodes):
         observations, _ = env.reset(seed=[evaluation_seed(seed, k)])
-        begun, over, steps = somebody, False, 0
+        starts, over, steps = somebody, False, 0
         infos: Infos = {}
         while not over:
             if should_stop():
@@ -77,10 +77,10 @@ def evaluate(
                 leaf.path: np.asarray(leaf_of(observations, leaf.path)).astype(dtype_of(leaf), copy=False)
                 for leaf in features.all_leaves
             }
-            action = policy.act(seen, None, begun, features.open_actions(seen))
+            action = policy.act(seen, None, starts, features.open_actions(seen))
             observations, _, terminated, truncated, infos = env.step(policy.for_env(action))
             steps += 1
-            begun, over = nobody, bool(terminated[0] or truncated[0]) or steps >= MOST_STEPS
+            starts, over = nobody, bool(terminated[0] or truncated[0]) or steps >= MOST_STEPS
         if steps >= MOST_STEPS:
             log.warning("an episode was cut after %d steps of an evaluation: does this env never end one?", MOST_STEPS)
         if RESTARTED in infos:

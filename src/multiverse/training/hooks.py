@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,15 +13,20 @@ if TYPE_CHECKING:
 
 
 class Hook:
-    """Override what you need. `trainer.clock` tells how far the run is, `trainer.stop(why)` ends it after this window,
-    `trainer.agent.change(learning_rate=…)` changes a setting from here on; `trainer.save()` and `trainer.evaluate()`,
-    in `on_update`, do so at once."""
+    """Override what you need. `trainer.clock` tells how far the run is, `trainer.stop(why)` ends it after this rollout,
+    `trainer.algorithm.change(learning_rate=…)` changes a setting from here on; `trainer.save()` and
+    `trainer.evaluate()`, in `on_update`, do so at once."""
 
-    def on_window(self, trainer: Trainer, collected: Collected) -> None:
-        """A window is full and has not been learned from yet."""
+    def __init_subclass__(cls) -> None:
+        if "on_window" in vars(cls):
+            warnings.warn("Hook.on_window is on_rollout now; the old name goes", DeprecationWarning, stacklevel=2)
+            cls.on_rollout = vars(cls)["on_window"]  # type: ignore[method-assign]
+
+    def on_rollout(self, trainer: Trainer, collected: Collected) -> None:
+        """A rollout is full and has not been learned from yet."""
 
     def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
-        """The agent has learned from it."""
+        """The algorithm has learned from it."""
 
     def on_evaluation(self, trainer: Trainer, evaluation: Evaluation) -> None:
         """The policy was tried out on unseen seeds."""

@@ -1,4 +1,4 @@
-"""Agents by name: how each is made from a config."""
+"""Algorithms by name: how each is made from a config."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from typing import Any, get_args, get_type_hints
 
 import torch
 
-from multiverse.algorithms.algorithm import Agent
+from multiverse.algorithms.algorithm import Algorithm
 from multiverse.algorithms.ppo import PPO
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.training.config.train_config import TrainConfig
-from multiverse.training.session import MakeAgent
+from multiverse.training.session import MakeAlgorithm
 
-AGENTS: tuple[str, ...] = get_args(get_type_hints(TrainConfig)["agent"])
+ALGORITHMS: tuple[str, ...] = get_args(get_type_hints(TrainConfig)["algorithm"])
 
 
-def agent_maker(config: TrainConfig, own: MakeAgent | None = None) -> MakeAgent:
-    """What makes the agent of this config, once the spaces of its env are known; `own` if the caller brings one."""
+def algorithm_maker(config: TrainConfig, own: MakeAlgorithm | None = None) -> MakeAlgorithm:
+    """What makes the algorithm of this config, once the spaces of its env are known; `own` if the caller brings one."""
     device = checked_device(config.device)
     if own is not None:
         return own
 
-    def make_ppo(observation_space: Any, action_space: Any, slots: int, seed: int) -> Agent:
+    def make_ppo(observation_space: Any, action_space: Any, slots: int, seed: int) -> Algorithm:
         return PPO(config.ppo, observation_space, action_space, slots, seed, device)
 
-    return {"ppo": make_ppo}[config.agent]
+    return {"ppo": make_ppo}[config.algorithm]
 
 
 def checked_device(device: str) -> str:

@@ -10,12 +10,13 @@ import gymnasium
 
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.training.config.files import read_config
+from multiverse.training.config.old_names import takes_old_names
 from multiverse.training.config.resolve import saved_config
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.evaluation import Evaluation, evaluate
-from multiverse.training.known_algorithms import agent_maker
+from multiverse.training.known_algorithms import algorithm_maker
 from multiverse.training.policy import LoadedPolicy
-from multiverse.training.session import MakeAgent
+from multiverse.training.session import MakeAlgorithm
 from multiverse.training.storage.checkpoint import Checkpoint, load_latest
 from multiverse.training.storage.checkpoint import load as load_checkpoint
 from multiverse.training.storage.run_directory import CONFIG, find_run
@@ -32,26 +33,28 @@ class HasPath(Protocol):
 RunPath = HasPath | Path | str
 
 
+@takes_old_names
 def load(
     run: RunPath,
     *,
     env: Any = None,
-    agent: MakeAgent | None = None,
+    algorithm: MakeAlgorithm | None = None,
     which: str = "latest",
     env_kwargs: Mapping[str, Any] | None = None,
 ) -> LoadedPolicy:
     """The policy of a run, to act with: `mv.load(run).act(observation)`. `which`: `"latest"` or `"best"`.
 
-    `env`, `agent`, `env_kwargs`: as for `resume`.
+    `env`, `algorithm`, `env_kwargs`: as for `resume`.
     """
-    config, found = _config_and_checkpoint(run, which, agent, env_kwargs)
+    config, found = _config_and_checkpoint(run, which, algorithm, env_kwargs)
     with make_vec(source_of(config, env), 1, "serial", env_kwargs=config.env_kwargs or None) as envs:
         spaces = envs.single_observation_space, envs.single_action_space
-    loaded = agent_maker(config, agent)(*spaces, config.num_envs, config.seed)
-    loaded.load(found.state["session"]["agent"])
+    loaded = algorithm_maker(config, algorithm)(*spaces, config.num_envs, config.seed)
+    loaded.load(found.state["session"]["algorithm"])
     return LoadedPolicy(loaded, *spaces)
 
 
+@takes_old_names
 def evaluate_run(
     run: RunPath,
     *,
@@ -59,12 +62,12 @@ def evaluate_run(
     seed: int = 0,
     which: str = "latest",
     env: Any = None,
-    agent: MakeAgent | None = None,
+    algorithm: MakeAlgorithm | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
 ) -> Evaluation:
     """How good a run's policy is: deterministic, on one env, on seeds no training sees."""
-    config, _ = _config_and_checkpoint(run, which, agent, env_kwargs)
-    policy = load(run, env=env, agent=agent, which=which, env_kwargs=env_kwargs)
+    config, _ = _config_and_checkpoint(run, which, algorithm, env_kwargs)
+    policy = load(run, env=env, algorithm=algorithm, which=which, env_kwargs=env_kwargs)
     kwargs = config.env_kwargs or None
     with make_vec(source_of(config, env), 1, "serial", autoreset="disabled", infos=False, env_kwargs=kwargs) as one:
         found = evaluate(one, policy.acting, policy.features, episodes, seed)
@@ -88,12 +91,12 @@ def checkpoint_of(run: RunPath, which: str = "latest") -> Checkpoint:
 
 
 def _config_and_checkpoint(
-    run: RunPath, which: str, agent: MakeAgent | None, env_kwargs: Mapping[str, Any] | None
+    run: RunPath, which: str, algorithm: MakeAlgorithm | None, env_kwargs: Mapping[str, Any] | None
 ) -> tuple[TrainConfig, Checkpoint]:
     """The config is the run's own file: a checkpoint is data, and names nothing that would be imported."""
     where = find_run(path_of(run)).path / CONFIG
     # guard: the-config-is-the-runs-own
-    return saved_config(read_config(where), str(where), agent, env_kwargs), checkpoint_of(run, which)
+    return saved_config(read_config(where), str(where), algorithm, env_kwargs), checkpoint_of(run, which)
 
 
 def path_of(run: RunPath) -> Path:

@@ -7,18 +7,20 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.algorithms.algorithm import Agent
+from multiverse.algorithms.algorithm import Algorithm
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.layout import Leaf
-from multiverse.experience.window import dtype_of, leaf_of, shape_of
+from multiverse.experience.rollout import dtype_of, leaf_of, shape_of
 
 
 class LoadedPolicy:
     """`policy.act(observation)` for one env, or for a batch of observations."""
 
-    def __init__(self, agent: Agent, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
+    def __init__(
+        self, algorithm: Algorithm, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+    ) -> None:
         self.observation_space, self.action_space = observation_space, action_space
-        self.acting, self.features = agent.policy(), agent.features
+        self.acting, self.features = algorithm.policy(), algorithm.features
         self._rng = np.random.default_rng()
 
     def act(self, observation: Any, deterministic: bool = True) -> Any:

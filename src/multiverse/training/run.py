@@ -12,12 +12,13 @@ from typing import Any
 import multiverse
 from multiverse.contracts.plan import Plan
 from multiverse.training.config.build import as_plain
+from multiverse.training.config.old_names import takes_old_names
 from multiverse.training.config.resolve import BUDGETS, config_for, saved_config
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.hooks import Hook
-from multiverse.training.known_algorithms import agent_maker
+from multiverse.training.known_algorithms import algorithm_maker
 from multiverse.training.loading import RunPath, checkpoint_of, path_of, source_of
-from multiverse.training.session import MakeAgent, Session
+from multiverse.training.session import MakeAlgorithm, Session
 from multiverse.training.storage.checkpoint import Checkpoint, Checkpoints, differences
 from multiverse.training.storage.provenance import provenance
 from multiverse.training.storage.run_directory import CONFIG, RunDirectory
@@ -36,9 +37,10 @@ class Run:
     summary: dict[str, Any]
 
 
+@takes_old_names
 def train(
     env: Any,
-    agent: str | MakeAgent = "ppo",
+    algorithm: str | MakeAlgorithm = "ppo",
     *,
     run_dir: Path | str | None = None,
     root: Path | str = "runs",
@@ -47,20 +49,20 @@ def train(
     preset: bool | str = True,
     **settings: Any,
 ) -> Run:
-    """Train an agent: `run = mv.train("CartPole-v1", num_envs=8, env_steps=100_000, seed=1)`.
+    """Train an algorithm: `run = mv.train("CartPole-v1", num_envs=8, env_steps=100_000, seed=1)`.
 
     Args:
         env: whatever `make_vec` takes.
-        agent: its name, or what makes one of your own: `(observation_space, action_space, slots, seed) -> Agent`.
-        run_dir: exactly where the run lies; by default a fresh directory `root/<env>/<agent>-<seed>-<time>`.
+        algorithm: its name, or what makes one of your own: `(observation_space, action_space, slots, seed)` → it.
+        run_dir: exactly where the run lies; by default a fresh directory `root/<env>/<algorithm>-<seed>-<time>`.
         hooks: `Hook`s that watch the run, stop it or change its settings.
         init_from: a run whose weights this one begins with.
         preset: whether to begin from the settings known to suit this env, or another env whose settings to begin from;
             what is given here goes before them.
-        settings: fields of `TrainConfig` and of the agent's config: `num_envs=8`, `learning_rate=1e-3`.
+        settings: fields of `TrainConfig` and of the algorithm's config: `num_envs=8`, `learning_rate=1e-3`.
     """
-    config = config_for(env, agent, settings, preset)
-    return start_run(config, env, run_dir, root, hooks, init_from, None if isinstance(agent, str) else agent)
+    config = config_for(env, algorithm, settings, preset)
+    return start_run(config, env, run_dir, root, hooks, init_from, None if isinstance(algorithm, str) else algorithm)
 
 
 def start_run(
@@ -70,16 +72,18 @@ def start_run(
     root: Path | str = "runs",
     hooks: Sequence[Hook] = (),
     init_from: Path | str | None = None,
-    agent: MakeAgent | None = None,
+    algorithm: MakeAlgorithm | None = None,
     on_start: OnStart | None = None,
 ) -> Run:
     """A new run of a whole config. `on_start` is called once it has its directory, before anything is learned."""
-    begin_with = None if init_from is None else checkpoint_of(init_from)
-    session = Session(config, config.env if env is None else env, agent_maker(config, agent))
+    begun_from = None if init_from is None else checkpoint_of(init_from)
+    session = Session(config, config.env if env is None else env, algorithm_maker(config, algorithm))
     try:
-        if begin_with is not None:
-            session.agent.begin_with(begin_with.state["session"]["agent"])
-        with RunDirectory.create(root, env=config.env, agent=config.agent, seed=config.seed, run_dir=run_dir) as where:
+        if begun_from is not None:
+            session.algorithm.load_weights(begun_from.state["session"]["algorithm"])
+        with RunDirectory.create(
+            root, env=config.env, algorithm=config.algorithm, seed=config.seed, run_dir=run_dir
+        ) as where:
             where.write_config(as_plain(config))
             where.write_provenance(provenance(config.seed, session.envs.plan))
             session.begin()
@@ -88,11 +92,12 @@ def start_run(
         session.close()
 
 
+@takes_old_names
 def resume(
     run: RunPath,
     *,
     env: Any = None,
-    agent: MakeAgent | None = None,
+    algorithm: MakeAlgorithm | None = None,
     env_steps: int | None = None,
     episodes: int | None = None,
     minutes: float | None = None,
@@ -102,11 +107,11 @@ def resume(
 ) -> Run:
     """Go on with a run exactly where its last checkpoint was taken; a larger budget makes it longer.
 
-    `env`, `agent`, `env_kwargs`: for runs whose env or agent was a callable, or whose env got a secret among its
-    arguments: no file holds those.
+    `env`, `algorithm`, `env_kwargs`: for runs whose env or algorithm was a callable, or whose env got a secret: no
+    file holds those.
     """
     with RunDirectory.open(path_of(run)) as where:
-        config = saved_config(where.read_config(), str(where.path / CONFIG), agent, env_kwargs)
+        config = saved_config(where.read_config(), str(where.path / CONFIG), algorithm, env_kwargs)
         more: dict[str, Any] = {"env_steps": env_steps, "episodes": episodes, "minutes": minutes}
         if any(value is not None for value in more.values()):
             config = dataclasses.replace(config, **{key: value for key, value in more.items() if value is not None})
@@ -114,7 +119,7 @@ def resume(
         found = Checkpoints(where.checkpoints).load_latest()
         if found is not None:
             _tell_differences(found, config)  # guard: differences-are-told
-        session = Session(config, source_of(config, env), agent_maker(config, agent), _plan_of(found))
+        session = Session(config, source_of(config, env), algorithm_maker(config, algorithm), _plan_of(found))
         try:
             trainer = Trainer(config, session, where, hooks)
             if found is None:

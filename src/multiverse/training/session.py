@@ -1,4 +1,4 @@
-"""What is being trained: envs, agent and collector, and the exact state of all three between two windows."""
+"""What is being trained: envs, algorithm and collector, and the exact state of all three between two rollouts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.algorithms.algorithm import Agent
+from multiverse.algorithms.algorithm import Algorithm
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.plan import Plan
 from multiverse.contracts.policy import Leaves
@@ -18,7 +18,7 @@ from multiverse.experience.collector import Collected, Collector
 from multiverse.experience.episodes import RecentEpisodes
 from multiverse.experience.features import choices_of
 from multiverse.experience.replaying import bring_back
-from multiverse.experience.window import Window, leaf_of, window_for
+from multiverse.experience.rollout import Rollout, leaf_of, rollout_for
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.storage.state_codec import encode
 from multiverse.vector.make import make_vec
@@ -26,21 +26,21 @@ from multiverse.vector.single import VectorEnv
 
 log = logging.getLogger("multiverse")
 
-MakeAgent = Callable[[Any, Any, int, int], Agent]
-"""(observation space, action space, slots, seed) → an agent."""
+MakeAlgorithm = Callable[[Any, Any, int, int], Algorithm]
+"""(observation space, action space, slots, seed) → an algorithm."""
 
 
 class Session:
-    """Envs under way, an agent, and the window between them. `close` it."""
+    """Envs under way, an algorithm, and the rollout between them. `close` it."""
 
-    def __init__(self, config: TrainConfig, env: Any, make_agent: MakeAgent, plan: Plan | None = None) -> None:
+    def __init__(self, config: TrainConfig, env: Any, make_algorithm: MakeAlgorithm, plan: Plan | None = None) -> None:
         self._reset_plan = DerivedSeeds(config.seed)
         self.envs = _training_envs(config, env, self._reset_plan, plan)
         try:
             spaces = self.envs.single_observation_space, self.envs.single_action_space
-            self.agent = make_agent(*spaces, config.num_envs, config.seed)
-            self.window = self._new_window()
-            self._collector = Collector(self.envs, self.window, self.agent.features, self._reset_plan)
+            self.algorithm = make_algorithm(*spaces, config.num_envs, config.seed)
+            self.rollout = self._new_rollout()
+            self._collector = Collector(self.envs, self.rollout, self.algorithm.features, self._reset_plan)
             self._can_be_saved = self.envs.can_be_saved()
             self.evaluation_env = _evaluation_env(config, env, self.envs.plan)
         except BaseException:
@@ -49,11 +49,11 @@ class Session:
         self._noise = np.random.default_rng((config.seed, 2))
         self.recent = RecentEpisodes()
 
-    def _new_window(self) -> Window:
-        agent, features = self.agent, self.agent.features
+    def _new_rollout(self) -> Rollout:
+        algorithm, features = self.algorithm, self.algorithm.features
         masks = choices_of(self.envs.single_action_space) if features.mask is not None else 0  # type: ignore[arg-type]
-        return window_for(
-            self.envs.single_observation_space, agent.steps_per_env, self.envs.num_envs, agent.action, masks
+        return rollout_for(
+            self.envs.single_observation_space, algorithm.steps_per_env, self.envs.num_envs, algorithm.action, masks
         )
 
     def begin(self) -> None:
@@ -74,18 +74,18 @@ class Session:
         self._collector.keeps_actions = not self._can_be_saved
 
     def collect(self, should_stop: Callable[[], bool]) -> Collected | None:
-        """Fill the window with the agent's policy; None if it was to stop before that. The state stays what it was.
+        """A rollout of the algorithm's policy; None if it was to stop before that. The state stays what it was.
 
-        Envs that are saved as they are can only be saved between windows: theirs is always filled.
+        Envs that are saved as they are can only be saved between rollouts: theirs is always filled.
         """
         if self._can_be_saved:
             should_stop = _never
-        policy = self.agent.policy()
-        noise = policy.noise(self._noise, self.agent.steps_per_env, self.envs.num_envs)
+        policy = self.algorithm.policy()
+        noise = policy.noise(self._noise, self.algorithm.steps_per_env, self.envs.num_envs)
         return self._collector.collect(policy, noise, should_stop)
 
     def learned(self, collected: Collected) -> None:
-        """The window has been learned from: this is the state to come back to."""
+        """The rollout has been learned from: this is the state to come back to."""
         self.recent.add(collected.episodes)
         self._mark()
 
@@ -100,13 +100,13 @@ class Session:
         self._marked_noise = self._noise.bit_generator.state
         self._marked_episodes = self.envs.episode_counts
         self._marked_rows: Leaves = {
-            path: np.array(leaf_of(self._collector.observations, path)) for path in self.window.last
+            path: np.array(leaf_of(self._collector.observations, path)) for path in self.rollout.last
         }
 
     def state(self) -> dict[str, Any]:
         """As it was after the last update."""
         return {
-            "agent": self.agent.state(),
+            "algorithm": self.algorithm.state(),
             "noise": self._marked_noise,  # guard: noise-as-it-was-at-the-mark
             "recent": self.recent.state(),
             "envs": {
@@ -124,17 +124,17 @@ class Session:
     def _saved_envs(self) -> dict[str, Any]:
         """The state of each env, in the env's own words."""
         states = [_storable(state) for state in self.envs.call("save_state")]
-        going_on = ~self._collector.begun  # an env whose episode has just ended still shows what that one had
+        going_on = ~self._collector.starts  # an env whose episode has just ended still shows what that one had
         returns, lengths = self.envs.episode_returns * going_on, self.envs.episode_lengths * going_on
         return {"states": states, "returns": returns, "lengths": lengths}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from there: the same weights, the same noise, and every env in the middle of its episode."""
-        self.agent.load(state["agent"])
+        self.algorithm.load(state["algorithm"])
         self._noise.bit_generator.state = state["noise"]
         self.recent.load(state["recent"])
         saved = state["envs"]
-        rows = dict(zip(self.window.last, saved["observations"].values()))
+        rows = dict(zip(self.rollout.last, saved["observations"].values()))
         episodes = np.asarray(saved["episodes"]).tolist()
         if "states" in saved:
             self._collector.keeps_actions = False
@@ -196,8 +196,8 @@ def _training_envs(config: TrainConfig, env: Any, reset_plan: DerivedSeeds, plan
     if not isinstance(envs, VectorEnv):
         envs.close()
         raise InvalidRequest(
-            f"{config.env} has several agents, and {config.agent} learns from one: `mv.flatten_agents(env)` makes one "
-            "of them"
+            f"{config.env} has several agents, and {config.algorithm} learns from one: `mv.flatten_agents(env)` makes "
+            "one of them"
         )
     return envs
 

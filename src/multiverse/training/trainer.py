@@ -1,4 +1,4 @@
-"""The trainer: collect a window, learn from it, look how good it has become, save; until the budget is spent."""
+"""The trainer: collect a rollout, learn from it, look how good it has become, save; until the budget is spent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from multiverse.algorithms.algorithm import Agent, UpdateReport
+from multiverse.algorithms.algorithm import Algorithm, UpdateReport
 from multiverse.contracts.errors import MultiverseError, RunNotSaved
 from multiverse.experience.collector import Collected
 from multiverse.learning.threads import torch_threads
@@ -38,17 +38,17 @@ class Trainer:
         self._saved_at = self._looked_at = time.monotonic()
         self._evaluated_at = 0  # env steps
         self.skipped_updates = 0
-        self._whole = True  # the agent is as it was after an update, and not in the middle of one
+        self._whole = True  # the algorithm is as it was after an update, and not in the middle of one
 
     clock: Clock
     evaluation: Evaluation | None
 
     @property
-    def agent(self) -> Agent:
-        return self.session.agent
+    def algorithm(self) -> Algorithm:
+        return self.session.algorithm
 
     def stop(self, why: str) -> None:
-        """End the run after this window."""
+        """End the run after this rollout."""
         self._stopped = self._stopped or why
 
     # -- the loop ------------------------------------------------------------------------------------------------
@@ -66,9 +66,9 @@ class Trainer:
                     collected = self.session.collect(self._interrupted)
                     if collected is None:
                         break
-                    self._tell("on_window", collected)
+                    self._tell("on_rollout", collected)
                     began_at, self._whole = time.perf_counter(), False
-                    report = self.agent.update(self.session.window, share)
+                    report = self.algorithm.update(self.session.rollout, share)
                     self.session.learned(collected)
                     self._whole = True
                     self._count(collected, report, time.perf_counter() - began_at)
@@ -88,9 +88,9 @@ class Trainer:
         return self._requests.received is not None
 
     def _count(self, collected: Collected, report: UpdateReport, learn_s: float) -> None:
-        clock, window, now = self.clock, self.session.window, time.monotonic()
+        clock, rollout, now = self.clock, self.session.rollout, time.monotonic()
         took_s, self._looked_at = now - self._looked_at, now
-        clock.env_steps += window.steps * window.slots
+        clock.env_steps += rollout.steps * rollout.slots
         clock.episodes += len(collected.episodes)
         clock.updates += 1
         clock.lost_steps += collected.lost_steps
@@ -102,7 +102,7 @@ class Trainer:
             "episodes": clock.episodes,
             "updates": clock.updates,
             "seconds": round(clock.seconds, 3),
-            "env_steps_per_s": window.steps * window.slots / took_s if took_s else 0.0,
+            "env_steps_per_s": rollout.steps * rollout.slots / took_s if took_s else 0.0,
             "mean_return": self.session.recent.mean_return,
             "mean_length": self.session.recent.mean_length,
             **{f"{name}_share": spent / took_s if took_s else 0.0 for name, spent in shares.items()},
@@ -129,11 +129,11 @@ class Trainer:
             self._take(found)
 
     def _evaluated(self) -> Evaluation | None:
-        config, agent = self.config, self.agent
+        config, algorithm = self.config, self.algorithm
         return evaluate(
             self.session.evaluation_env,
-            agent.policy(),
-            agent.features,
+            algorithm.policy(),
+            algorithm.features,
             config.evaluation_episodes,
             config.evaluation_seed,
             self._interrupted,
@@ -142,8 +142,8 @@ class Trainer:
     def _take(self, found: Evaluation) -> None:
         config = self.config
         self.evaluation, self._evaluated_at = found, self.clock.env_steps
-        told = {f"evaluation_{name}": value for name, value in found.summary().items()}
-        self._sinks.write(told, self.clock.env_steps)
+        metrics = {f"evaluation_{name}": value for name, value in found.summary().items()}
+        self._sinks.write(metrics, self.clock.env_steps)
         self._tell("on_evaluation", found)
         if found.mean_return > self.best_return:
             self.best_return = found.mean_return
@@ -185,8 +185,8 @@ class Trainer:
         try:
             if self._whole and not isinstance(error, RunNotSaved):
                 self._save()
-            told = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-            self.directory.write_summary({**self.summary(finished=False), "error": told})
+            reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            self.directory.write_summary({**self.summary(finished=False), "error": reason})
         except Exception as another:  # the first one is what the caller must hear of
             log.warning("the run could not be saved at its end: %s", another)
 
@@ -197,7 +197,7 @@ class Trainer:
             "finished": finished,
             "stopped": self._stopped or None,
             "env": self.config.env,
-            "agent": self.config.agent,
+            "algorithm": self.config.algorithm,
             "seed": self.config.seed,
             **asdict(clock),
             "env_steps_per_s": clock.env_steps / clock.seconds if clock.seconds else 0.0,

@@ -68,11 +68,11 @@ GUARDS = (
         "the-config-is-the-runs-own",
         ("E3",),
         instead("""found = checkpoint_of(run, which)
-return saved_config(found.manifest["config"], "", agent), found"""),
+return saved_config(found.manifest["config"], "", algorithm), found"""),
         (f"{TRAINER}::test_a_checkpoint_names_no_code",),
     ),
     Guard(
-        "windows-of-an-older-policy-are-refused",
+        "rollouts-of-an-older-policy-are-refused",
         ("F3",),
         NEVER,
         (f"{PPO}::test_what_an_older_policy_did_is_refused",),

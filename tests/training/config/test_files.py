@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest
-from multiverse.training.config.files import as_plain, build, dump_yaml, parse_config, read_config
+from multiverse.training.config.build import as_plain, build
+from multiverse.training.config.files import dump_yaml, parse_config, read_config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +215,7 @@ def test_a_config_is_built_and_written_back() -> None:
 )
 def test_a_config_that_does_not_fit_says_where_what_and_why(text: str, wrong: str) -> None:
     with pytest.raises(InvalidConfig) as refused:
-        build(Training, parse_config(text, "train.yaml"))
+        build(Training, parse_config(text, "train.yaml"), "train.yaml")
     assert wrong in str(refused.value)
     assert str(refused.value).startswith("train.yaml")
     assert isinstance(refused.value, InvalidRequest) and isinstance(refused.value, ValueError)

@@ -18,7 +18,7 @@ def everything() -> dict[str, Any]:
     """One of each kind, with what numpy's own generators hold."""
     return {
         "generators": [np.random.PCG64(1).state, np.random.MT19937(2).state, np.random.Philox(3).state],
-        "agent": {"policy": {"0.weight": np.ones((3, 2), np.float32), "a/b~c": np.zeros(2)}, "updates": 2**70},
+        "algorithm": {"policy": {"0.weight": np.ones((3, 2), np.float32), "a/b~c": np.zeros(2)}, "updates": 2**70},
         "views": [np.arange(12.0).reshape(3, 4)[:, ::-2], np.arange(6).reshape(2, 3).T, np.asfortranarray(np.eye(3))],
         "scalars": [np.float32(0.1), np.int64(-5), np.bool_(True), np.float64("nan"), np.complex64(1j)],
         "zero_d": np.array(7, np.int8),

@@ -41,7 +41,7 @@ def test_a_generator_goes_on_as_if_it_had_never_been_away(tmp_path: Path) -> Non
 def test_loaded_arrays_are_the_callers_own(tmp_path: Path) -> None:
     path = save(tmp_path, "one", everything(), {})
     state = load(path).state
-    state["agent"]["policy"]["0.weight"] += 1
+    state["algorithm"]["policy"]["0.weight"] += 1
     state["views"][0][:] = 0
     assert same(load(path).state, everything())
 
@@ -83,8 +83,8 @@ def test_the_manifest_says_what_there_is(tmp_path: Path) -> None:
 
 
 def test_arrays_can_be_read_by_anybody(tmp_path: Path) -> None:
-    path = save(tmp_path, "one", {"agent": {"w": np.eye(2).T[::-1]}}, {})
-    assert (safetensors.numpy.load_file(path / "arrays.safetensors")["agent/w"] == np.eye(2)[::-1]).all()
+    path = save(tmp_path, "one", {"algorithm": {"w": np.eye(2).T[::-1]}}, {})
+    assert (safetensors.numpy.load_file(path / "arrays.safetensors")["algorithm/w"] == np.eye(2)[::-1]).all()
 
 
 def test_the_manifests_own_words_cannot_be_taken(tmp_path: Path) -> None:

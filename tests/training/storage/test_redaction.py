@@ -90,7 +90,7 @@ def test_no_file_of_a_run_holds_a_secret_or_an_environment_variable(
     monkeypatch.setenv("SOME_VARIABLE", f"{SECRET}-in-the-environment")
     monkeypatch.setattr(sys, "argv", ["train", "--api-key", SECRET])
     config = {"env": "CartPole-v1", "env_kwargs": {"api_key": SECRET}}
-    with RunDirectory.create(tmp_path, env="CartPole-v1", agent="ppo", seed=1) as run:
+    with RunDirectory.create(tmp_path, env="CartPole-v1", algorithm="ppo", seed=1) as run:
         run.write_config(config)
         run.write_provenance(provenance(1))
         run.write_summary({"config": config})

@@ -18,7 +18,7 @@ from multiverse.training.storage.run_directory import RunDirectory, find_run, sa
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[RunDirectory]:
-    with RunDirectory.create(tmp_path / "runs", env="CartPole-v1", agent="ppo", seed=1) as run:
+    with RunDirectory.create(tmp_path / "runs", env="CartPole-v1", algorithm="ppo", seed=1) as run:
         run.write_config({"env": "CartPole-v1"})
         yield run
 
@@ -31,7 +31,7 @@ def test_a_run_is_named_after_its_env_agent_seed_and_time(run: RunDirectory, tmp
 
 def test_runs_of_one_second_get_names_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_directory.time, "strftime", lambda form: "now")
-    runs = [RunDirectory.create(tmp_path, env="E", agent="a", seed=0) for _ in range(3)]
+    runs = [RunDirectory.create(tmp_path, env="E", algorithm="a", seed=0) for _ in range(3)]
     assert [run.path.name for run in runs] == ["a-0-now", "a-0-now-2", "a-0-now-3"]
     for run in runs:
         run.close()
@@ -47,23 +47,23 @@ def test_runs_of_one_second_get_names_of_their_own(tmp_path: Path, monkeypatch: 
 )  # fmt: skip
 def test_any_env_gives_a_safe_name(env: str, name: str, tmp_path: Path) -> None:
     assert safe_name(env) == name
-    with RunDirectory.create(tmp_path, env=env, agent="a/b", seed=3) as run:
+    with RunDirectory.create(tmp_path, env=env, algorithm="a/b", seed=3) as run:
         assert run.path.parent == tmp_path / name and run.path.name.startswith("a-b-3-")
 
 
 def test_an_explicit_directory_is_used_as_it_is(tmp_path: Path) -> None:
     for path in (tmp_path / "new" / "deep", tmp_path / "empty"):
         (tmp_path / "empty").mkdir(exist_ok=True)
-        with RunDirectory.create(env="E", agent="a", seed=0, run_dir=path) as run:
+        with RunDirectory.create(env="E", algorithm="a", seed=0, run_dir=path) as run:
             assert run.path == path
 
 
 def test_a_directory_with_other_things_in_it_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("")
     with pytest.raises(InvalidRequest, match=r"not empty and holds no run .there is thesis\.tex"):
-        RunDirectory.create(env="E", agent="a", seed=0, run_dir=tmp_path)
+        RunDirectory.create(env="E", algorithm="a", seed=0, run_dir=tmp_path)
     with pytest.raises(InvalidRequest, match="is a file"):
-        RunDirectory.create(env="E", agent="a", seed=0, run_dir=tmp_path / "thesis.tex")
+        RunDirectory.create(env="E", algorithm="a", seed=0, run_dir=tmp_path / "thesis.tex")
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -71,7 +71,7 @@ def test_a_directory_with_other_things_in_it_is_refused_and_left_alone(tmp_path:
 def test_the_directory_of_another_run_is_refused_unless_it_is_resumed(run: RunDirectory) -> None:
     before = sorted(run.path.rglob("*"))
     with pytest.raises(InvalidRequest, match="holds a run already: resume it"):
-        RunDirectory.create(env="E", agent="a", seed=0, run_dir=run.path)
+        RunDirectory.create(env="E", algorithm="a", seed=0, run_dir=run.path)
     with pytest.raises(RunLocked, match=str(os.getpid())):
         RunDirectory.open(run.path)
     assert sorted(run.path.rglob("*")) == before
@@ -82,7 +82,7 @@ def test_the_directory_of_another_run_is_refused_unless_it_is_resumed(run: RunDi
 def test_one_that_was_killed_before_it_began_can_be_begun_again(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "run.lock").write_text("")
-    RunDirectory.create(env="E", agent="a", seed=0, run_dir=tmp_path).close()
+    RunDirectory.create(env="E", algorithm="a", seed=0, run_dir=tmp_path).close()
 
 
 def test_what_is_written_comes_back(run: RunDirectory) -> None:
@@ -216,7 +216,7 @@ def test_of_several_runs_the_one_written_to_last_is_meant(
     run: RunDirectory, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "multiverse")
-    with RunDirectory.create(tmp_path / "runs", env="Other", agent="ppo", seed=2) as other:
+    with RunDirectory.create(tmp_path / "runs", env="Other", algorithm="ppo", seed=2) as other:
         other.write_config({})
     for path in run.path.iterdir():
         os.utime(path, (2e9, 2e9))

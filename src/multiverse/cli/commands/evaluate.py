@@ -51,17 +51,17 @@ def run(arguments: Sequence[str]) -> int:
     which = "best" if options.best else "latest"
     checkpoint = checkpoint_of(options.run, which)
     found = evaluate_run(checkpoint.path, episodes=options.episodes, seed=options.seed, env=options.env)
-    told = _told(options, str(checkpoint.path), checkpoint.manifest, found)
+    report = _report(options, str(checkpoint.path), checkpoint.manifest, found)
     if options.json:
         from multiverse.cli.output import print_json
 
-        print_json(told)
+        print_json(report)
     else:
-        _print(told)
+        _print(report)
     return 0
 
 
-def _told(options: Evaluate, path: str, manifest: dict[str, Any], found: Evaluation) -> dict[str, Any]:
+def _report(options: Evaluate, path: str, manifest: dict[str, Any], found: Evaluation) -> dict[str, Any]:
     return {
         "checkpoint": path,
         "env": options.env or manifest["config"]["env"],
@@ -73,8 +73,8 @@ def _told(options: Evaluate, path: str, manifest: dict[str, Any], found: Evaluat
     }
 
 
-def _print(told: dict[str, Any]) -> None:
+def _print(report: dict[str, Any]) -> None:
     from multiverse.cli.progress import evaluated
 
-    print(f"{told['env']} after {told['env_steps']:,} env steps ({told['checkpoint']})")
-    print(f"{evaluated(told)}; from {min(told['returns']):.1f} to {max(told['returns']):.1f}")
+    print(f"{report['env']} after {report['env_steps']:,} env steps ({report['checkpoint']})")
+    print(f"{evaluated(report)}; from {min(report['returns']):.1f} to {max(report['returns']):.1f}")

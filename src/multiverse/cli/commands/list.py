@@ -14,15 +14,16 @@ from multiverse.cli.parsing import parse
 
 DESCRIPTION = """\
 Lists envs (of Gymnasium's registry), presets (settings known to suit an env),
-agents, and runs below a directory, newest last. Without a word: all but envs.
+algorithms, and runs below a directory, newest last. Without a word: all but
+envs.
 
 examples:
   multiverse list
   multiverse list envs
   multiverse list runs --root runs/CartPole-v1"""
 
-What = Literal["everything", "envs", "presets", "agents", "runs"]
-AGENTS = {"ppo": "proximal policy optimisation: Box, Discrete and MultiDiscrete actions, any observations, masks"}
+What = Literal["everything", "envs", "presets", "algorithms", "runs"]
+ALGORITHMS = {"ppo": "proximal policy optimisation: Box, Discrete and MultiDiscrete actions, any observations, masks"}
 NO_RUNS = "  none yet: `multiverse train CartPole-v1` makes one"
 
 
@@ -31,19 +32,20 @@ class List:
     """Options of `multiverse list`."""
 
     what: Annotated[tyro.conf.Positional[What], tyro.conf.arg(metavar="WHAT")] = "everything"
-    """envs, presets, agents or runs."""
+    """envs, presets, algorithms or runs."""
     root: str = "runs"
     """Where to look for runs."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    options = parse(List, "list", DESCRIPTION, arguments)
+    words = ["algorithms" if word == "agents" else word for word in arguments]  # until 0.1
+    options = parse(List, "list", DESCRIPTION, words)
     if options.what == "envs":
         print("\n".join(env_names()))
     if options.what in ("presets", "everything"):
         print("\n".join(["presets:", *preset_lines()]))
-    if options.what in ("agents", "everything"):
-        print("\n".join(["agents:", *(f"  {name}  {text}" for name, text in AGENTS.items())]))
+    if options.what in ("algorithms", "everything"):
+        print("\n".join(["algorithms:", *(f"  {name}  {text}" for name, text in ALGORITHMS.items())]))
     if options.what in ("runs", "everything"):
         print("\n".join([f"runs in {options.root}:", *(run_lines(Path(options.root)) or [NO_RUNS])]))
     return 0
@@ -60,7 +62,7 @@ def preset_lines() -> list[str]:
     """Each with its settings as flags, ready to be typed."""
     from multiverse.training.config.presets import PRESETS
 
-    return [f"  {env} ({agent}): {_as_flags(settings)}" for (env, agent), settings in PRESETS.items()]
+    return [f"  {env} ({algorithm}): {_as_flags(settings)}" for (env, algorithm), settings in PRESETS.items()]
 
 
 def _as_flags(settings: dict[str, Any]) -> str:
@@ -82,8 +84,8 @@ def _age(run: Path) -> int:
 def _state_of(run: Path) -> str:
     try:
         summary = json.loads((run / "summary.json").read_text())
-        told = summary["evaluation"]
-        returned = f", return {told['mean_return']:.1f} ± {told['std_return']:.1f}" if told else ""
+        found = summary["evaluation"]
+        returned = f", return {found['mean_return']:.1f} ± {found['std_return']:.1f}" if found else ""
         state = "finished" if summary["finished"] else "interrupted"
         return f"{state} at {summary['env_steps']:,} env steps{returned}"
     except (OSError, ValueError, KeyError, TypeError):

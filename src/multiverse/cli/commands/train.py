@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from multiverse.cli.commands.list import env_names
 from multiverse.cli.optional_packages import require
@@ -15,7 +15,6 @@ from multiverse.contracts.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from multiverse.cli.progress import Voice
-    from multiverse.cli.settings import Setting
     from multiverse.cli.train_options import TrainOptions
     from multiverse.training.config.train_config import TrainConfig
     from multiverse.training.run import Run
@@ -42,44 +41,17 @@ def run(arguments: Sequence[str]) -> int:
 # -- the config --------------------------------------------------------------------------------------------------
 def config_from(options: TrainOptions) -> TrainConfig:
     """Flags before the file, the file before the preset, the preset before the defaults."""
-    from multiverse.training.config.resolve import BUDGETS, config_for
+    from multiverse.training.config.files import read_config
+    from multiverse.training.config.old_names import in_todays_names
+    from multiverse.training.config.resolve import OWN_SETTINGS, config_for, merged
 
-    settings: dict[str, Any] = {}
-    if options.command["config"]:
-        settings = file_settings(Path(options.command["config"]))
-    if any(options.settings.get(unit) is not None for unit in BUDGETS):
-        settings = {key: value for key, value in settings.items() if key not in BUDGETS}
-    settings |= options.settings
-    env, agent = options.env or settings.get("env", ""), settings.get("agent", "ppo")
+    command = options.command
+    file = in_todays_names(read_config(command["config"])) if command["config"] else {}
+    settings = merged(merged({}, file, OWN_SETTINGS), options.settings, OWN_SETTINGS)
+    env, algorithm = options.env or settings.pop("env", ""), settings.pop("algorithm", "ppo")
     if not env:
         raise InvalidRequest("which env? `multiverse train CartPole-v1`, or a --config that names one")
-    rest = {key: value for key, value in settings.items() if key not in ("env", "agent")}
-    return config_for(env, agent, rest, not options.command["no_preset"] and (options.command["preset"] or True))
-
-
-def file_settings(path: Path) -> dict[str, Any]:
-    """What a file gives, the agent's section laid flat beside the rest; every mistake with its line."""
-    from multiverse.cli.settings import AGENTS_OWN, ENV, all_settings
-    from multiverse.training.config.files import read_config
-
-    known = all_settings() | {"env": ENV, "ppo": AGENTS_OWN}
-    found = _checked(read_config(path), known)
-    own = found.pop("ppo", {})
-    return found | _checked(own, {name: one for name, one in known.items() if one.group == "ppo"})
-
-
-def _checked(section: Mapping[str, Any], known: dict[str, Setting]) -> dict[str, Any]:
-    from multiverse.cli.settings import no_such
-    from multiverse.training.config.build import Located
-
-    found = {}
-    for key, value in section.items():
-        place = f"{section.source}, line {section.lines[key]}: {key}" if isinstance(section, Located) else key
-        if key not in known:
-            raise no_such(place, key, list(known))
-        known[key].checked(value, place)
-        found[key] = value
-    return found
+    return config_for(env, algorithm, settings, not command["no_preset"] and (command["preset"] or True))
 
 
 def _refuse_early(options: TrainOptions, config: TrainConfig) -> None:
@@ -109,7 +81,7 @@ def _refuse_unknown_env(config: TrainConfig) -> None:
     except InvalidRequest as error:
         by_form = {name.lower(): name for name in env_names()}
         near = [by_form[form] for form in difflib.get_close_matches(config.env.lower(), by_form, n=5)]
-        best = next((name for name in near if (name, config.agent) in PRESETS), near[0] if near else None)
+        best = next((name for name in near if (name, config.algorithm) in PRESETS), near[0] if near else None)
         if ":" in config.env or best is None or best in str(error):
             raise
         raise InvalidRequest(f"there is no env {config.env}; did you mean {best}?") from error
@@ -126,9 +98,9 @@ def _announced(options: TrainOptions, config: TrainConfig) -> list[str]:
     ]
     spend = " or ".join(part for part in budget if part)
     envs = "1 env" if config.num_envs == 1 else f"{config.num_envs} envs"
-    lines = [f"Training {config.agent} on {config.env}: {envs}, {spend}, seed {config.seed}."]
+    lines = [f"Training {config.algorithm} on {config.env}: {envs}, {spend}, seed {config.seed}."]
     source = options.command["preset"] or config.env
-    if not options.command["no_preset"] and preset_for(source, config.agent):
+    if not options.command["no_preset"] and preset_for(source, config.algorithm):
         lines.append(f"Settings: the preset for {source} (`multiverse list presets`), unless given otherwise.")
     return lines
 

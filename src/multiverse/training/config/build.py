@@ -21,61 +21,45 @@ Config = TypeVar("Config")
 
 
 class Located(dict[str, Any]):
-    """A dict that knows the file and the lines its keys stand in."""
+    """A dict that knows where its keys stand: 'train.yaml, line 3: ppo.gamma', or '--gamma'."""
 
-    def __init__(self, values: Mapping[str, Any], source: str, lines: Mapping[str, int]) -> None:
+    def __init__(self, values: Mapping[str, Any], places: Mapping[str, str]) -> None:
         super().__init__(values)
-        self.source, self.lines = source, dict(lines)
+        self.places = dict(places)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Place:
-    """Where a value stands: 'train.yaml, line 3: ppo.gamma', or as much of that as is known."""
-
-    source: str = ""  # a file, or whatever the caller calls it
-    line: int | None = None
-    path: str = ""
-
-    def field(self, mapping: Mapping[str, Any], key: Any) -> Place:
-        path = f"{self.path}.{key}" if self.path else str(key)
-        if isinstance(mapping, Located):
-            return Place(mapping.source, mapping.lines.get(key), path)
-        return Place(self.source, self.line, path)
-
-    def item(self, index: int) -> Place:
-        return Place(self.source, self.line, f"{self.path}[{index}]")
-
-    def __str__(self) -> str:
-        source = f"{self.source}, line {self.line}" if self.source and self.line else self.source
-        return ": ".join(part for part in (source, self.path) if part) or "config"
+def place_of(mapping: Mapping[str, Any], key: Any, before: str = "") -> str:
+    """Where a key of this mapping stands; `before` goes before keys of which nothing is known but their names."""
+    if isinstance(mapping, Located) and key in mapping.places:
+        return mapping.places[key]
+    return f"{before}{key}"
 
 
 def build(kind: type[Config], mapping: Mapping[str, Any], where: str = "") -> Config:
     """A config of this dataclass; `InvalidConfig` names the field, what was found there and what belongs there.
 
-    `where`: how errors shall call the mapping, unless it knows the file it is from.
+    `where`: how errors shall call the mapping.
     """
-    return _build(kind, mapping, Place(mapping.source if isinstance(mapping, Located) else where))
+    return _build(kind, mapping, where or "config", f"{where}: " if where else "")
 
 
-def _build(kind: type[Config], mapping: Mapping[str, Any], place: Place) -> Config:
+def _build(kind: type[Config], mapping: Mapping[str, Any], where: str, before: str) -> Config:
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]
     hints = typing.get_type_hints(kind)
     given: dict[str, Any] = {}
     for key, value in mapping.items():
         if key not in fields:
-            raise InvalidConfig(
-                str(place.field(mapping, key)), "there is no such setting", nearest(str(key), list(fields))
-            )
-        given[key] = _value(hints[key], value, place.field(mapping, key))
+            known = nearest(str(key), list(fields))
+            raise InvalidConfig(place_of(mapping, key, before), "there is no such setting", known)
+        given[key] = _value(hints[key], value, place_of(mapping, key, before))
     if missing := [name for name, field in fields.items() if name not in given and _is_required(field)]:
-        raise InvalidConfig(str(place), f"{', '.join(missing)} must be given")
+        raise InvalidConfig(where, f"{', '.join(missing)} must be given")
     try:
         return kind(**given)
     except InvalidConfig:
         raise
     except (ValueError, TypeError) as error:  # what the config itself has against its values
-        raise InvalidConfig(str(place), str(error)) from error
+        raise InvalidConfig(where, str(error)) from error
 
 
 def as_plain(config: Any) -> dict[str, Any]:
@@ -102,7 +86,7 @@ def _is_required(field: dataclasses.Field[Any]) -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def _value(kind: Any, value: Any, place: Place) -> Any:
+def _value(kind: Any, value: Any, place: str) -> Any:
     """The value as this type has it."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any:
@@ -112,18 +96,18 @@ def _value(kind: Any, value: Any, place: Place) -> Any:
     if origin is Literal:
         if not any(value == one and type(value) is type(one) for one in inner):
             allowed = ", ".join(map(str, inner))
-            raise InvalidConfig(str(place), f"{in_words(value)} is none of {allowed}", _near_literal(value, inner))
+            raise InvalidConfig(place, f"{in_words(value)} is none of {allowed}", _near_literal(value, inner))
         return value
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         if isinstance(value, kind):
             return value
-        return _build(kind, value, place) if isinstance(value, Mapping) else _refuse(kind, value, place)
+        return _build(kind, value, place, f"{place}.") if isinstance(value, Mapping) else _refuse(kind, value, place)
     if origin is not None or kind in (list, tuple, dict):
         return _container(kind, origin or kind, inner, value, place)
     return _scalar(kind, value, place)
 
 
-def _scalar(kind: Any, value: Any, place: Place) -> Any:
+def _scalar(kind: Any, value: Any, place: str) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     if kind is float and type(value) is int:
@@ -135,7 +119,7 @@ def _scalar(kind: Any, value: Any, place: Place) -> Any:
     return _refuse(kind, value, place)
 
 
-def _one_of(kinds: tuple[Any, ...], value: Any, place: Place) -> Any:
+def _one_of(kinds: tuple[Any, ...], value: Any, place: str) -> Any:
     """The first type that the value is of, else the first that it can be made to fit."""
     some = [kind for kind in kinds if kind is not type(None)]
     if value is None and len(some) < len(kinds):
@@ -152,28 +136,28 @@ def _one_of(kinds: tuple[Any, ...], value: Any, place: Place) -> Any:
     return _refuse(Union[kinds], value, place)  # noqa: UP007  they are only known here
 
 
-def _container(kind: Any, origin: Any, inner: tuple[Any, ...], value: Any, place: Place) -> Any:
+def _container(kind: Any, origin: Any, inner: tuple[Any, ...], value: Any, place: str) -> Any:
     if isinstance(origin, type) and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
             return _refuse(kind, value, place)
         of = inner[1] if inner else Any
-        return {str(key): _value(of, one, place.field(value, key)) for key, one in value.items()}
+        return {str(key): _value(of, one, place_of(value, key, f"{place}.")) for key, one in value.items()}
     if isinstance(value, str) or not isinstance(value, (list, tuple)):
         return _refuse(kind, value, place)
     if origin is tuple and inner and inner[-1] is not Ellipsis:
         if len(value) != len(inner):
-            raise InvalidConfig(str(place), f"{len(value)} values instead of {len(inner)}")
-        return tuple(_value(one, v, place.item(i)) for i, (one, v) in enumerate(zip(inner, value)))
+            raise InvalidConfig(place, f"{len(value)} values instead of {len(inner)}")
+        return tuple(_value(one, v, f"{place}[{i}]") for i, (one, v) in enumerate(zip(inner, value)))
     of = inner[0] if inner else Any
-    built = [_value(of, one, place.item(index)) for index, one in enumerate(value)]
+    built = [_value(of, one, f"{place}[{index}]") for index, one in enumerate(value)]
     return tuple(built) if origin is tuple else built
 
 
-def _refuse(kind: Any, value: Any, place: Place) -> typing.NoReturn:
+def _refuse(kind: Any, value: Any, place: str) -> typing.NoReturn:
     hint = ""
     if kind is int and isinstance(value, float) and value.is_integer():
         hint = f"Write {int(value):_}"
-    raise InvalidConfig(str(place), f"expected {in_type_words(kind)}, found {_found(value)}", hint)
+    raise InvalidConfig(place, f"expected {in_type_words(kind)}, found {_found(value)}", hint)
 
 
 def _found(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 Numbers are what they look like (`1e-3` is a float, `100_000` an int), only `true` and `false` are booleans (`no` is the
 text "no"), dates are text. Duplicate keys, tags, keys that are no text, more than one document, and files that grow by
-their aliases are refused. Building typed configs from what is read is in `config_build`, secrets are in `redaction`.
+their aliases are refused. Building typed configs from what is read is in `build`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ from typing import Any
 import yaml
 
 from multiverse.contracts.errors import InvalidConfig, in_bytes
-from multiverse.training.config.build import Located, as_plain, build
-from multiverse.training.storage.redaction import redacted
-
-__all__ = ["as_plain", "build", "dump_yaml", "parse_config", "read_config", "redacted"]
+from multiverse.training.config.build import Located
 
 LARGEST_BYTES = 2**18
 MOST_VALUES = 20_000
@@ -84,10 +81,10 @@ def parse_config(text: str, source: str = "config") -> dict[str, Any]:
     except RecursionError:
         raise InvalidConfig(source, f"is nested more than {DEEPEST} deep") from None
     if node is None:
-        return Located({}, source, {})
+        return Located({}, {})
     if not isinstance(node, yaml.MappingNode):
         raise InvalidConfig(_at(source, node.start_mark), "should be a list of `name: value` lines")
-    found = _Reading(source).value(node, 0)
+    found = _Reading(source).value(node)
     assert isinstance(found, dict)
     return found
 
@@ -103,7 +100,7 @@ class _Reading:
     def __init__(self, source: str) -> None:
         self.source, self.values = source, 0
 
-    def value(self, node: yaml.Node, depth: int) -> Any:
+    def value(self, node: yaml.Node, depth: int = 0, path: str = "") -> Any:
         self.values += 1
         if self.values > MOST_VALUES:  # guard: aliases-are-bounded
             raise InvalidConfig(_at(self.source, node.start_mark), f"more than {MOST_VALUES} values, aliases followed")
@@ -112,14 +109,15 @@ class _Reading:
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
         if isinstance(node, yaml.SequenceNode) and node.tag == f"{_CORE}seq":
-            return [self.value(one, depth + 1) for one in node.value]
+            return [self.value(one, depth + 1, f"{path}[{i}]") for i, one in enumerate(node.value)]
         if isinstance(node, yaml.MappingNode) and node.tag == f"{_CORE}map":
-            return self._mapping(node, depth)
+            return self._mapping(node, depth, f"{path}." if path else "")
         raise self._refused_tag(node)
 
-    def _mapping(self, node: yaml.MappingNode, depth: int) -> Located:
+    def _mapping(self, node: yaml.MappingNode, depth: int, inside: str) -> Located:
         lines: dict[str, int] = {}
         values: dict[str, Any] = {}
+        places: dict[str, str] = {}
         for key_node, value_node in node.value:
             key = self.value(key_node, depth + 1)
             where = _at(self.source, key_node.start_mark)
@@ -128,8 +126,9 @@ class _Reading:
             if key in values:  # guard: no-key-twice
                 raise InvalidConfig(where, f"{key} is there twice, first in line {lines[key]}")
             lines[key] = key_node.start_mark.line + 1
-            values[key] = self.value(value_node, depth + 1)
-        return Located(values, self.source, lines)
+            places[key] = f"{where}: {inside}{key}"
+            values[key] = self.value(value_node, depth + 1, f"{inside}{key}")
+        return Located(values, places)
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:
         text, kind = str(node.value), node.tag.removeprefix(_CORE)

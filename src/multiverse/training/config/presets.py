@@ -53,7 +53,7 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
         "gamma": 0.9,
         "learning_rate": 1e-3,
     },
-    # CleanRL, ppo_continuous_action.py: one env there, 2048 steps a window; its value loss is halved
+    # CleanRL, ppo_continuous_action.py: one env there, 2048 steps a rollout; its value loss is halved
     ("HalfCheetah-v5", "ppo"): {
         "num_envs": 8,
         "env_steps": 1_000_000,
@@ -72,6 +72,6 @@ PRESETS: dict[tuple[str, str], dict[str, Any]] = {
 }
 
 
-def preset_for(env: str, agent: str) -> dict[str, Any]:
-    """The settings for this env and agent; none where nobody has looked yet."""
-    return dict(PRESETS.get((env, agent), {}))
+def preset_for(env: str, algorithm: str) -> dict[str, Any]:
+    """The settings for this env and algorithm; none where nobody has looked yet."""
+    return dict(PRESETS.get((env, algorithm), {}))

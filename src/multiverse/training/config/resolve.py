@@ -7,76 +7,103 @@ from collections.abc import Mapping
 from typing import Any
 
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest
-from multiverse.training.config.build import as_plain, build, nearest
+from multiverse.training.config.build import Located, as_plain, build, nearest, place_of
+from multiverse.training.config.old_names import in_todays_names
 from multiverse.training.config.presets import PRESETS, preset_for
-from multiverse.training.config.train_config import TrainConfig
-from multiverse.training.known_algorithms import AGENTS
-from multiverse.training.session import MakeAgent
+from multiverse.training.config.train_config import SYNONYMS, TrainConfig
+from multiverse.training.known_algorithms import ALGORITHMS
+from multiverse.training.session import MakeAlgorithm
 from multiverse.training.storage.redaction import redacted_fields
 
 BUDGETS = ("env_steps", "episodes", "minutes")
+SECTION = "ppo"
+RUN_SETTINGS = frozenset(field.name for field in dataclasses.fields(TrainConfig))
+OWN_SETTINGS = frozenset(field.name for field in dataclasses.fields(TrainConfig().ppo))
+"""Of the algorithm."""
 
 
-def config_for(env: Any, agent: str | MakeAgent, settings: Mapping[str, Any], preset: bool | str = True) -> TrainConfig:
-    """The whole config from a few settings; those of the agent may stand beside those of the run.
+def config_for(
+    env: Any, algorithm: str | MakeAlgorithm, settings: Mapping[str, Any], preset: bool | str = True
+) -> TrainConfig:
+    """The whole config from a few settings; those of the algorithm may stand beside those of the run.
 
     A budget that is given takes the place of the preset's, in whatever unit that is.
     """
-    if not isinstance(agent, str):  # the rest of its settings is its maker's own business
-        return dataclasses.replace(_config_for(env, "ppo", settings, False, set()), agent=name_of(agent))  # type: ignore[arg-type]
-    return _config_for(env, agent, settings, preset, {field.name for field in dataclasses.fields(TrainConfig().ppo)})
-
-
-def _config_for(env: Any, agent: str, settings: Mapping[str, Any], preset: bool | str, theirs: set[str]) -> TrainConfig:
     name = env if isinstance(env, str) else name_of(env)
-    known = _preset(name, agent, preset)
-    if any(settings.get(unit) is not None for unit in BUDGETS):
-        known = {key: value for key, value in known.items() if key not in BUDGETS}
-    mine = {field.name for field in dataclasses.fields(TrainConfig)}
-    merged: dict[str, Any] = {"env": name, "agent": agent, **{k: v for k, v in known.items() if k in mine}}
-    agents: dict[str, Any] = {**{k: v for k, v in known.items() if k in theirs}, **dict(merged.pop("ppo", {}))}
-    for key, value in settings.items():
-        if key in ("ppo",):
-            agents.update(value if isinstance(value, Mapping) else as_plain(value))
-        elif key in mine:
-            merged[key] = value
-        elif key in theirs:
-            agents[key] = value
+    if not isinstance(algorithm, str):  # the rest of its settings is its maker's own business
+        whole = merged({}, in_todays_names(settings), frozenset())
+        config = build(TrainConfig, {**whole, "env": name})
+        return dataclasses.replace(config, algorithm=name_of(algorithm))  # type: ignore[arg-type]
+    known = merged({}, _preset(name, algorithm, preset), OWN_SETTINGS)
+    whole = merged(known, in_todays_names(settings), OWN_SETTINGS)
+    return build(TrainConfig, Located({**whole, "env": name, "algorithm": algorithm}, whole.places))
+
+
+def merged(under: Mapping[str, Any], over: Mapping[str, Any], own: frozenset[str]) -> Located:
+    """Settings over settings, those of the algorithm (`own`) in its section; each key remembers where it stands."""
+    section = under.get(SECTION, Located({}, {}))
+    kept = {key: value for key, value in under.items() if key != SECTION and not _budget_of_both(key, over)}
+    run = Located(kept, getattr(under, "places", {}))
+    theirs = Located(section, getattr(section, "places", {}))
+    for key, value in over.items():
+        if key == SECTION:
+            for inner, one in (value if isinstance(value, Mapping) else as_plain(value)).items():
+                if inner not in own:
+                    raise no_such(place_of(value, inner, f"{SECTION}."), inner, own, inside=True)
+                theirs[inner], theirs.places[inner] = one, place_of(value, inner, f"{SECTION}.")
+        elif key in RUN_SETTINGS or key in own:
+            target = run if key in RUN_SETTINGS else theirs
+            target[key], target.places[key] = value, place_of(over, key)
         else:
-            raise InvalidConfig(key, "there is no such setting", nearest(key, sorted(mine | theirs)))
-    return build(TrainConfig, {**merged, "ppo": agents}, "config")
+            raise no_such(place_of(over, key), key, RUN_SETTINGS | own)
+    run[SECTION] = theirs
+    return run
 
 
-def _preset(env: str, agent: str, wanted: bool | str) -> dict[str, Any]:
+def _budget_of_both(key: str, over: Mapping[str, Any]) -> bool:
+    return key in BUDGETS and any(over.get(unit) is not None for unit in BUDGETS)
+
+
+def no_such(place: str, name: str, known: frozenset[str], inside: bool = False) -> InvalidConfig:
+    """An error with the setting that was probably meant."""
+    meant = next((ours for ours, theirs in SYNONYMS.items() if name in theirs and ours in known), None)
+    hint = f"Did you mean {meant}?" if meant else nearest(name, sorted(known - {SECTION}))
+    if inside and name in RUN_SETTINGS:
+        hint = "It is a setting of the run: it belongs outside this section"
+    return InvalidConfig(place, "there is no such setting", hint)
+
+
+def _preset(env: str, algorithm: str, wanted: bool | str) -> dict[str, Any]:
     """The env's own if there is one, that of another env, which must be there, or none."""
     if isinstance(wanted, bool):
-        return preset_for(env, agent) if wanted else {}
-    known = [name for name, learner in PRESETS if learner == agent]
+        return preset_for(env, algorithm) if wanted else {}
+    known = [name for name, learner in PRESETS if learner == algorithm]
     if wanted not in known:
         raise InvalidConfig("preset", f"there is none for {wanted}", nearest(wanted, known))
-    return preset_for(wanted, agent)
+    return preset_for(wanted, algorithm)
 
 
 def saved_config(
-    saved: Mapping[str, Any], where: str, agent: MakeAgent | None, env_kwargs: Mapping[str, Any] | None = None
+    saved: Mapping[str, Any], where: str, algorithm: MakeAlgorithm | None, env_kwargs: Mapping[str, Any] | None = None
 ) -> TrainConfig:
-    """A run's config as it was saved. What no file holds must be given again: an agent of one's own, and secrets among
-    the env's arguments."""
+    """A run's config as it was saved. What no file holds must be given again: an algorithm of one's own, and secrets
+    among the env's arguments."""
+    saved = in_todays_names(saved)
     if env_kwargs is not None:
         saved = {**saved, "env_kwargs": {**saved.get("env_kwargs", {}), **env_kwargs}}
     if hidden := redacted_fields(saved):
         raise InvalidRequest(
             f"{where}: {', '.join(hidden)} was secret and is not in the file: pass it again, in env_kwargs={{...}}"
         )
-    name = saved.get("agent")
-    if agent is None or name in AGENTS:
-        if isinstance(name, str) and name not in AGENTS:
+    name = saved.get("algorithm")
+    if algorithm is None or name in ALGORITHMS:
+        if isinstance(name, str) and name not in ALGORITHMS:
             raise InvalidRequest(
-                f"{where}: the agent of this run is {name}, one of your own: pass it again, agent={name}"
+                f"{where}: the algorithm of this run is {name}, one of your own: pass it again, algorithm={name}"
             )
         return build(TrainConfig, saved, where)
-    config = build(TrainConfig, {**saved, "agent": AGENTS[0]}, where)
-    return dataclasses.replace(config, agent=name)  # type: ignore[arg-type]
+    config = build(TrainConfig, {**saved, "algorithm": ALGORITHMS[0]}, where)
+    return dataclasses.replace(config, algorithm=name)  # type: ignore[arg-type]
 
 
 def name_of(env: Any) -> str:

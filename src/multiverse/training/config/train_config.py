@@ -1,4 +1,4 @@
-"""What a run is: its env, its agent, its budget, and how it is watched."""
+"""What a run is: its env, its algorithm, its budget, and how it is watched."""
 
 from __future__ import annotations
 
@@ -14,6 +14,27 @@ from multiverse.training.clock import Budget
 Device = Literal["auto", "cpu", "cuda", "mps"]
 DEFAULT_ENV_STEPS = 100_000
 
+SYNONYMS = {
+    "num_envs": ("n_envs",),
+    "env_steps": ("total_timesteps", "timesteps"),
+    "episodes": ("num_episodes",),
+    "learning_rate": ("lr",),
+    "epochs": ("n_epochs", "update_epochs"),
+    "steps_per_env": ("n_steps", "num_steps"),
+    "batch_size": ("minibatch_size",),
+    "entropy_coef": ("ent_coef",),
+    "value_coef": ("vf_coef",),
+    "clip_range": ("clip_coef",),
+    "value_clip_range": ("clip_range_vf",),
+    "normalize_advantages": ("normalize_advantage", "norm_adv"),
+    "hidden_sizes": ("net_arch",),
+    "workers": ("num_workers",),
+    "start_method": ("parallel_start_method",),
+    "evaluate_every": ("eval_every", "eval_freq"),
+    "evaluation_episodes": ("n_eval_episodes",),
+}
+"""What other libraries call a setting: flags take these too."""
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -21,7 +42,8 @@ class TrainConfig:
 
     env: str = "CartPole-v1"
     """A Gymnasium id, or module:name of something that builds an env."""
-    agent: Literal["ppo"] = "ppo"
+    algorithm: Literal["ppo"] = "ppo"
+    """Which algorithm learns."""
     seed: int = 0
     """Of the whole run: weights, noise, and every episode of every env."""
     num_envs: int = 8

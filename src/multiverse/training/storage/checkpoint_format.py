@@ -24,6 +24,7 @@ import numpy as np
 
 import multiverse
 from multiverse.contracts.errors import CheckpointBroken, in_bytes
+from multiverse.training.config.old_names import in_todays_names
 from multiverse.training.storage.durable_files import sync_directory, write_new
 from multiverse.training.storage.redaction import redacted
 from multiverse.training.storage.state_codec import Arrays, State, decode, encode
@@ -68,10 +69,10 @@ def pack(state: State, manifest: Mapping[str, Any]) -> Packed:
         raise ValueError(f"the manifest's {', '.join(sorted(taken))} are written by save itself")
     text, arrays = encode(state)
     files = {ARRAYS: safetensors.numpy.save(arrays), STATE: text}
-    told: dict[str, Any] = {**redacted(manifest), "format": FORMAT, "multiverse": multiverse.__version__}
-    told["files"] = {name: {"bytes": len(data), "sha256": _sha256(data)} for name, data in files.items()}
-    told["arrays"] = {name: {"shape": list(a.shape), "dtype": a.dtype.name} for name, a in arrays.items()}
-    packed = Packed(files[ARRAYS], text, _manifest_text(_as_read(told)))
+    described: dict[str, Any] = {**redacted(manifest), "format": FORMAT, "multiverse": multiverse.__version__}
+    described["files"] = {name: {"bytes": len(data), "sha256": _sha256(data)} for name, data in files.items()}
+    described["arrays"] = {name: {"shape": list(a.shape), "dtype": a.dtype.name} for name, a in arrays.items()}
+    packed = Packed(files[ARRAYS], text, _manifest_text(_as_read(described)))
     for name, data in ((STATE, packed.state), (MANIFEST, packed.manifest)):
         if len(data) > LARGEST[name]:
             raise ValueError(f"{name} would have {in_bytes(len(data))}: lists of numbers belong into arrays")
@@ -93,7 +94,8 @@ def read_files(folder: Path) -> Checkpoint:
     files = {name: _verified(folder / name, manifest) for name in (ARRAYS, STATE)}
     try:
         arrays: Arrays = safetensors.numpy.load(files[ARRAYS])
-        return Checkpoint(folder, decode(files[STATE], arrays), manifest)
+        state = in_todays_names(decode(files[STATE], arrays))
+        return Checkpoint(folder, state, in_todays_names(manifest))
     except _NO_STATE as error:
         raise CheckpointBroken(folder, f"its contents make no state ({type(error).__name__}: {error})") from None
 

@@ -45,7 +45,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """The names in this directory are on the disk. Windows has no such call, and renames there need none."""
+    """The names in this directory are on the disk. Rollouts has no such call, and renames there need none."""
     if os.name == "nt":
         return
     descriptor = os.open(path, os.O_RDONLY)

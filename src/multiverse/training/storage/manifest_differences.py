@@ -7,7 +7,7 @@ from typing import Any
 
 from multiverse.contracts.errors import in_words
 
-MOST_TOLD = 20
+MOST_SENTENCES = 20
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -15,12 +15,12 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
     `config` and `arrays` are compared where both have them; `arrays` maps names to shape and dtype.
     """
-    told = list(_version(old, new))
+    found = list(_version(old, new))
     if "config" in old and "config" in new:
-        told += _bounded(_fields(old["config"], new["config"], ""))
+        found += _bounded(_fields(old["config"], new["config"], ""))
     if "arrays" in old and "arrays" in new:
-        told += _bounded(_arrays(old["arrays"], new["arrays"]))
-    return told
+        found += _bounded(_arrays(old["arrays"], new["arrays"]))
+    return found
 
 
 def _version(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
@@ -59,6 +59,6 @@ def _looks(array: Mapping[str, Any]) -> str:
 
 
 def _bounded(sentences: Iterator[str]) -> list[str]:
-    told = list(sentences)
-    more = [f"And {len(told) - MOST_TOLD} more of this kind."] if len(told) > MOST_TOLD else []
-    return told[:MOST_TOLD] + more
+    found = list(sentences)
+    more = [f"And {len(found) - MOST_SENTENCES} more of this kind."] if len(found) > MOST_SENTENCES else []
+    return found[:MOST_SENTENCES] + more

@@ -88,9 +88,9 @@ def _env_packages() -> list[str]:
 
 
 def _version(module: str) -> str | None:
-    told = getattr(sys.modules[module], "__version__", None)
-    if isinstance(told, str):
-        return told
+    version = getattr(sys.modules[module], "__version__", None)
+    if isinstance(version, str):
+        return version
     try:
         return importlib.metadata.version(module)
     except (importlib.metadata.PackageNotFoundError, ValueError):
@@ -102,9 +102,9 @@ def _cpu_model() -> str | None:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
 
 
-def _or_none(told: Callable[[], Any]) -> Any:
+def _or_none(ask: Callable[[], Any]) -> Any:
     """A run does not fail for want of what it ran on."""
     try:
-        return told()
+        return ask()
     except (OSError, ValueError, subprocess.SubprocessError, psutil.Error):
         return None

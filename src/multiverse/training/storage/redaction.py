@@ -37,11 +37,11 @@ def redacted_fields(mapping: Mapping[str, Any], where: str = "") -> list[str]:
 
 def redacted_command(arguments: Sequence[str]) -> list[str]:
     """A command line without its secrets: `--api-key VALUE`, `--api-key=VALUE`, `{"api_key": "VALUE"}`, logins."""
-    told, secret_next = [], False
+    words, secret_next = [], False
     for argument in arguments:
-        told.append(REDACTED if secret_next and not argument.startswith("--") else redacted_text(argument))
+        words.append(REDACTED if secret_next and not argument.startswith("--") else redacted_text(argument))
         secret_next = argument.startswith("-") and is_secret(argument)
-    return told
+    return words
 
 
 def redacted_text(text: str) -> str:

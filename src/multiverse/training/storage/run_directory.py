@@ -58,14 +58,14 @@ class RunDirectory:
         root: Path | str = "runs",
         *,
         env: str,
-        agent: str,
+        algorithm: str,
         seed: int,
         run_dir: Path | str | None = None,
     ) -> RunDirectory:
-        """A new run in `root/<env>/<agent>-<seed>-<time>/`, or in `run_dir`, which must be empty or not exist."""
+        """A new run in `root/<env>/<algorithm>-<seed>-<time>/`, or in `run_dir`, which must be empty or not exist."""
         if run_dir is None:
             return cls(
-                _fresh(Path(root) / safe_name(env), f"{safe_name(agent)}-{seed}-{time.strftime('%Y%m%d-%H%M%S')}")
+                _fresh(Path(root) / safe_name(env), f"{safe_name(algorithm)}-{seed}-{time.strftime('%Y%m%d-%H%M%S')}")
             )
         path = Path(run_dir)
         try:
@@ -223,9 +223,7 @@ def _is_ours_and_empty(path: Path) -> bool:
 
 def _why_no_run(path: Path) -> str:
     if not path.exists():
-        return (
-            "there is no such directory; runs are in runs/<env>/<agent>-<seed>-<time> unless --run-dir says otherwise"
-        )
+        return "there is no such directory; runs are in runs/<env>/<algorithm>-<seed>-<time> unless --run-dir is given"
     return f"no run here, nor in {', '.join(_BELOW)} (a run has {CONFIG} and {CHECKPOINTS}/)"
 
 

@@ -24,7 +24,7 @@ from multiverse.training.storage.durable_files import write_all
 
 try:
     import fcntl
-except ImportError:  # Windows: who holds it is all we know there
+except ImportError:  # Rollouts: who holds it is all we know there
     fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger("multiverse")

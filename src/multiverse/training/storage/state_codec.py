@@ -4,7 +4,7 @@ A state is a dict with text keys. Its leaves are None, bool, int of any size, fl
 numpy arrays and scalars of any numeric or bool dtype; lists, tuples and dicts of these. Anything else is refused by
 name: what cannot be restored exactly must not look saved.
 
-In JSON an array is `{"$array": name}`. Its name is its place in the state, `agent/policy/0.weight`. Keys of the state
+In JSON an array is `{"$array": name}`. Its name is its place in the state, `session/envs/episodes`. Keys of the state
 that begin with `$` get one more.
 """
 

@@ -51,7 +51,7 @@ class Rollouts(mv.Hook):
         finally:
             self._updates.put(None)
 
-    def on_window(self, trainer: Any, collected: Any) -> None:
+    def on_rollout(self, trainer: Any, collected: Any) -> None:
         self._completed = collected.episodes
 
     def on_update(self, trainer: Any, report: Any) -> None:

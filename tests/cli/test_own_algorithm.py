@@ -1,4 +1,4 @@
-"""An agent of one's own: trained, resumed and loaded like the others."""
+"""An algorithm of one's own: trained, resumed and loaded like the others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import gymnasium as gym
 import pytest
 
 import multiverse as mv
-from examples.own_agent import Reinforce, main
+from examples.own_algorithm import Reinforce, main
 from tests.training.runs import digest
 
 SMALL: dict[str, Any] = {"num_envs": 2, "executor": "serial", "evaluate_every": 0, "evaluation_episodes": 1}
@@ -21,7 +21,7 @@ class Short(Reinforce):
 
 def test_the_example_learns(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = main(env_steps=20_000)
-    assert run.path.name.startswith("Reinforce-1-") and run.summary["agent"] == "Reinforce"
+    assert run.path.name.startswith("Reinforce-1-") and run.summary["algorithm"] == "Reinforce"
     assert run.summary["evaluation"]["mean_return"] > 60  # a coin has 22
     assert "it would do" in capsys.readouterr().out
 
@@ -30,7 +30,7 @@ def test_a_resumed_run_ends_as_one_that_was_not_interrupted(tmp_path: Path) -> N
     whole = mv.train("CartPole-v1", Short, run_dir=tmp_path / "whole", env_steps=512, **SMALL)
     first = mv.train("CartPole-v1", Short, run_dir=tmp_path / "parts", env_steps=512, hooks=[StopAt(4)], **SMALL)
     assert first.summary["env_steps"] == 256
-    again = mv.resume(first, agent=Short)
+    again = mv.resume(first, algorithm=Short)
     assert again.summary["env_steps"] == 512
     # The share of the budget that was spent is all it knows of its end, so stopping changes nothing.
     assert digest(again) == digest(whole)
@@ -48,10 +48,10 @@ class StopAt(mv.Hook):
 def test_it_must_be_given_again_and_says_so(tmp_path: Path) -> None:
     run = mv.train("CartPole-v1", Short, run_dir=tmp_path / "one", env_steps=64, **SMALL)
     for forgetful in (mv.resume, mv.load):
-        with pytest.raises(mv.InvalidRequest, match=r"the agent of this run is Short.* agent=Short"):
+        with pytest.raises(mv.InvalidRequest, match=r"the algorithm of this run is Short.* algorithm=Short"):
             forgetful(run)
     observation, _ = gym.make("CartPole-v1").reset(seed=0)
-    assert mv.load(run, agent=Short).act(observation) in (0, 1)
+    assert mv.load(run, algorithm=Short).act(observation) in (0, 1)
 
 
 def test_settings_of_another_agent_are_refused(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""An agent of one's own, in one file: REINFORCE with a linear policy, in numpy.
+"""An algorithm of one's own, in one file: REINFORCE with a linear policy, in numpy.
 
-    python examples/own_agent.py            # trains it on CartPole-v1, then acts with it
+    python examples/own_algorithm.py            # trains it on CartPole-v1, then acts with it
 
-docs/training.md explains what the trainer asks of an agent.
+docs/training.md explains what the trainer asks of an algorithm.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import multiverse as mv
 from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.experience.features import Features
 from multiverse.experience.numpy_policies import DiscreteHead, NumpyPolicy
-from multiverse.experience.window import Window
+from multiverse.experience.rollout import Rollout
 
 
 class Reinforce:
@@ -37,10 +37,10 @@ class Reinforce:
         layers = [(self._weights.copy(), self._bias.copy())]
         return NumpyPolicy(self.features, layers, "tanh", self._head, self._updates)
 
-    def update(self, window: Window, progress: float) -> UpdateReport:
-        rows = {path: seen.reshape(-1, *seen.shape[2:]) for path, seen in window.observations.items()}
-        seen, chosen = self.features.vector(rows), window.actions.reshape(-1)
-        better = self._how_much_better(window).reshape(-1)
+    def update(self, rollout: Rollout, progress: float) -> UpdateReport:
+        rows = {path: seen.reshape(-1, *seen.shape[2:]) for path, seen in rollout.observations.items()}
+        seen, chosen = self.features.vector(rows), rollout.actions.reshape(-1)
+        better = self._how_much_better(rollout).reshape(-1)
         chances = softmax(seen @ self._weights + self._bias)
         pull = (np.eye(self._head.count, dtype=np.float32)[chosen] - chances) * better[:, None] / len(seen)
         step = self.learning_rate * (1.0 - progress)
@@ -49,13 +49,13 @@ class Reinforce:
         self._updates += 1
         return UpdateReport({"entropy": float(-(chances * np.log(chances + 1e-8)).sum(axis=1).mean())}, 1)
 
-    def _how_much_better(self, window: Window) -> np.ndarray[Any, Any]:
+    def _how_much_better(self, rollout: Rollout) -> np.ndarray[Any, Any]:
         """[T, S] discounted rewards from each step to its episode's end, against the mean; lost rows count nothing."""
-        returns, later = np.zeros_like(window.rewards), np.zeros(window.slots, np.float32)
-        for t in reversed(range(window.steps)):
-            going_on = ~(window.terminated[t] | window.truncated[t])
-            later = returns[t] = window.rewards[t] + self.gamma * later * going_on
-        valid = window.valid
+        returns, later = np.zeros_like(rollout.rewards), np.zeros(rollout.slots, np.float32)
+        for t in reversed(range(rollout.steps)):
+            going_on = ~(rollout.terminated[t] | rollout.truncated[t])
+            later = returns[t] = rollout.rewards[t] + self.gamma * later * going_on
+        valid = rollout.valid
         return np.where(valid, (returns - returns[valid].mean()) / (returns[valid].std() + 1e-8), 0.0).astype(
             np.float32
         )
@@ -67,7 +67,7 @@ class Reinforce:
         known = {"weights": self._weights, "bias": self._bias}
         return {**known, "learning_rate": self.learning_rate, "updates": self._updates}
 
-    def begin_with(self, state: Mapping[str, Any]) -> None:
+    def load_weights(self, state: Mapping[str, Any]) -> None:
         self._weights, self._bias = np.array(state["weights"]), np.array(state["bias"])
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -81,9 +81,9 @@ def softmax(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def main(env_steps: int = 150_000) -> mv.Run:
-    run = mv.train("CartPole-v1", agent=Reinforce, num_envs=8, env_steps=env_steps, seed=1)
+    run = mv.train("CartPole-v1", algorithm=Reinforce, num_envs=8, env_steps=env_steps, seed=1)
     print(f"{run.path}: mean return {run.summary['evaluation']['mean_return']:.1f}")
-    policy = mv.load(run, agent=Reinforce)
+    policy = mv.load(run, algorithm=Reinforce)
     observation, _ = gym.make("CartPole-v1").reset(seed=3)
     print("it would do", policy.act(observation))
     return run

@@ -1,4 +1,4 @@
-"""A window: some steps of every slot, in arrays that are laid out once and filled again and again."""
+"""A rollout: some steps of every slot, in arrays that are laid out once and filled again and again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from multiverse.contracts.views import Array
 
 @dataclass(slots=True)
 class Finals:
-    """What episodes that ended inside a window showed last: one row per end."""
+    """What episodes that ended inside a rollout showed last: one row per end."""
 
     steps: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
@@ -29,7 +29,7 @@ class Finals:
 
 
 @dataclass(slots=True)
-class Window:
+class Rollout:
     """T steps of S slots.
 
     Row (t, s) is a step: what the slot saw, what it did, what it got, and whether its episode ended there. Rows that
@@ -44,7 +44,7 @@ class Window:
     terminated: Array  # [T, S] bool
     truncated: Array  # [T, S] bool
     valid: Array  # [T, S] bool
-    begun: Array  # [T, S] bool: the row is its episode's first
+    starts: Array  # [T, S] bool: the row is its episode's first
     action_masks: Array | None = None  # [T, S, actions]
     finals: Finals = field(default_factory=Finals)
     policy_version: int = 0
@@ -62,13 +62,13 @@ class Window:
         return {leaf.path: _stacked(self.finals.observations, leaf) for leaf in kinds}
 
 
-def window_for(
+def rollout_for(
     observation_space: spaces.Space[Any], steps: int, slots: int, action: tuple[tuple[int, ...], Any], masks: int = 0
-) -> Window:
+) -> Rollout:
     """Room for so many steps; `action` is (shape, dtype) of one action as the policy has it."""
     kinds, whole = numeric_leaves(observation_space), (steps, slots)
     shape, dtype = action
-    return Window(
+    return Rollout(
         observations={leaf.path: np.zeros((*whole, *shape_of(leaf)), dtype_of(leaf)) for leaf in kinds},
         last={leaf.path: np.zeros((slots, *shape_of(leaf)), dtype_of(leaf)) for leaf in kinds},
         actions=np.zeros((*whole, *shape), dtype),
@@ -76,18 +76,18 @@ def window_for(
         terminated=np.zeros(whole, np.bool_),
         truncated=np.zeros(whole, np.bool_),
         valid=np.ones(whole, np.bool_),
-        begun=np.zeros(whole, np.bool_),
+        starts=np.zeros(whole, np.bool_),
         action_masks=np.ones((*whole, masks), np.bool_) if masks else None,
     )
 
 
 def numeric_leaves(space: spaces.Space[Any]) -> list[Leaf]:
-    """The leaves of an observation space that agents can learn from, all of which are numbers."""
+    """The leaves of an observation space that algorithms can learn from, all of which are numbers."""
     found = list(leaves(space))
     strange = [leaf for leaf in found if not leaf.numeric]
     if strange:
         names = ", ".join(f"{'.'.join(map(str, leaf.path)) or 'the observation'} ({leaf.space})" for leaf in strange)
-        raise InvalidRequest(f"an agent learns from numbers: {names} must be made a Box first, by a wrapper of yours")
+        raise InvalidRequest(f"algorithms learn from numbers: {names} must be made a Box first, by a wrapper of yours")
     return found
 
 
