@@ -1,62 +1,30 @@
-"""What Gymnasium's two vector envs have in common, over our engine: spaces, attributes, errors."""
+"""What drop-ins for several originals do alike: a value and a seed for each env, errors in the originals' words."""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import gymnasium
 import numpy as np
-from gymnasium import Space, logger
 from gymnasium.error import ClosedEnvironmentError
-from gymnasium.vector.utils import batch_differing_spaces
 
 from multiverse.contracts.errors import ClosedError, EnvFailed, MultiverseError
-from multiverse.executors.worker_loop import alike
-from multiverse.interop.engine import Engine
+from multiverse.interop.engine import InHalves
 from multiverse.interop.profile import given_back
 
 
-class DropIn(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """A vector env of Gymnasium's, by name and manners. `engine` is the `multiverse.VectorEnv` that does the work."""
-
-    engine: Engine
-    """Ours underneath: `engine.plan` says how it runs, `engine.failures` what went wrong so far."""
+class DropIn:
+    """A vector env by another's name and manners. `engine` is the vector env of ours that does the work."""
 
     num_envs: int
-    observation_mode: Any
+    closed: bool
 
-    def _take_over(self, engine: Engine) -> None:
-        """Show what the original shows of the envs that the engine runs."""
-        self.engine, self.num_envs = engine, engine.num_envs
-        self.metadata, self.render_mode = engine.metadata, engine.render_mode
-        self.single_action_space, self.action_space = engine.single_action_space, engine.action_space
-        if isinstance(self.observation_mode, tuple):
-            self.observation_space, self.single_observation_space = self.observation_mode
-            if not alike(self.single_observation_space, engine.single_observation_space):
-                raise RuntimeError(self._observation_spaces_differ(engine.single_observation_space))
-            return
-        self.single_observation_space, self.observation_space = (
-            engine.single_observation_space,
-            engine.observation_space,
-        )
-        if self.observation_mode == "different":
-            self.observation_space = batch_differing_spaces(list(engine.get_attr("observation_space")))
+    if TYPE_CHECKING:
 
-    def _observation_spaces_differ(self, space: Space[Any] | None) -> str:
-        """What the original says when an env's observation space does not fit; the space, where it is known."""
-        raise NotImplementedError
+        @property
+        def engine(self) -> InHalves:
+            """Ours underneath: `engine.plan` says how it runs, `engine.failures` what went wrong so far."""
 
     # -- attributes --------------------------------------------------------------------------------------------
-    @property  # type: ignore[misc]
-    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
-        """Each env's random generator."""
-        return self.get_attr("np_random")
-
-    @property
-    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
-        """Each env's seed."""
-        return self.get_attr("np_random_seed")
-
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of each env (or read an attribute)."""
         raise NotImplementedError
@@ -64,6 +32,10 @@ class DropIn(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """An attribute of each env."""
         return self.call(name)
+
+    def render(self) -> tuple[Any, ...]:
+        """A frame of each env."""
+        return self.call("render")
 
     def _one_per_env(self, values: Any) -> list[Any]:
         """A list or tuple gives each env its own value, anything else goes to all."""
@@ -80,7 +52,7 @@ class DropIn(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """One seed per env: s + i, or those of a list."""
         if seed is None:
             return [None] * self.num_envs
-        seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int | np.integer) else list(seed)
+        seeds = [int(seed) + i for i in range(self.num_envs)] if isinstance(seed, int | np.integer) else list(seed)
         if len(seeds) != self.num_envs:
             raise ValueError(
                 f"If seeds are passed as a list the length must match num_envs={self.num_envs} "
@@ -91,7 +63,10 @@ class DropIn(gymnasium.vector.VectorEnv[Any, Any, Any]):
     # -- errors ------------------------------------------------------------------------------------------------
     def _assert_is_running(self) -> None:
         if self.closed:
-            raise ClosedEnvironmentError(f"Trying to operate on `{type(self).__name__}`, after a call to `close()`.")
+            raise self._is_closed()
+
+    def _is_closed(self) -> ClosedEnvironmentError:
+        return ClosedEnvironmentError(f"Trying to operate on `{type(self).__name__}`, after a call to `close()`.")
 
     def _raise(self, error: MultiverseError) -> NoReturn:
         """Raise it as the original would, with our own error, which knows more, as its cause."""
@@ -103,13 +78,4 @@ class DropIn(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _in_their_words(self, error: MultiverseError) -> Exception:
         if isinstance(error, EnvFailed):
             return given_back(error)
-        if isinstance(error, ClosedError):
-            return ClosedEnvironmentError(f"Trying to operate on `{type(self).__name__}`, after a call to `close()`.")
-        return error
-
-
-def report(error: EnvFailed) -> None:
-    """Warn of every env that raised, in the words of Gymnasium's `AsyncVectorEnv`."""
-    for failure in error.failures:
-        logger.error("Received the following error from Worker-%s - Shutting it down", failure.env_id)
-        logger.error("%s", failure.traceback or failure)
+        return self._is_closed() if isinstance(error, ClosedError) else error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from gymnasium import spaces
@@ -57,15 +57,12 @@ class InHalves(EnvBatch):
             arguments = self._ask_for_reset(ids, requests)
         self._wait(arguments, deadline)
         infos = self._calls.finish_reset(ids, arguments, self._everyone)
-        return self._reset_result(infos)
-
-    def _reset_result(self, infos: Infos) -> tuple[Any, Infos]:
-        """A reset, as the caller gets it."""
         return self.observations(), infos
 
-    def observations(self) -> Any:
-        """The current batch, as `step` hands it out."""
-        raise NotImplementedError
+    if TYPE_CHECKING:
+
+        def observations(self) -> Any:
+            """The current batch, as `step` hands it out."""
 
     def _ask_for_reset(self, ids: Array, requests: dict[int, ResetRequest]) -> ResetArguments:
         self._calls.make_way_for_reset(ids)
@@ -144,9 +141,6 @@ class Engine(InHalves, VectorEnv):
         super().__init__(*arguments)
         self._actions = ActionsAsGiven(self.single_action_space, self.action_space, self._executor, self._calls)
 
-    def observations(self) -> Any:
-        return self._batch_reader.all_rows(self.copy)
-
     def _refuse_ended(self, ids: Array) -> None:
         if self.refuses_ended:
             over = self._terminated | self._truncated
@@ -156,8 +150,8 @@ class Engine(InHalves, VectorEnv):
 class ByPipe:
     """Gives envs the actions of their next step beforehand, where the block cannot hold them as they are."""
 
-    def __init__(self, give: Callable[..., None], executor: Executor, calls: HostCalls) -> None:
-        self._give, self._run, self._failures = give, calls.run, executor.failures
+    def __init__(self, executor: Executor, calls: HostCalls) -> None:
+        self._run, self._failures = calls.run, executor.failures
         self._hosts = calls.by_host(np.arange(executor.views.layout.num_envs))
         self._steps_before = -1  # steps sent when actions were last given
 
@@ -169,7 +163,7 @@ class ByPipe:
     def give(self, each: Sequence[Any]) -> None:
         """One for each env."""
         self._steps_before = self._failures.steps_sent
-        self._run(self._give, {host: ([each[i] for i in where],) for host, where in self._hosts.items()})
+        self._run(give_actions, {host: ([each[i] for i in where],) for host, where in self._hosts.items()})
 
 
 class ActionsAsGiven(ActionWriter):
@@ -179,16 +173,19 @@ class ActionsAsGiven(ActionWriter):
         self, space: spaces.Space[Any], batch_space: spaces.Space[Any], executor: Executor, calls: HostCalls
     ) -> None:
         super().__init__(space, executor.views, (SINGLE_AGENT, ACTIONS))
-        self._batch_space, self._by_pipe = batch_space, ByPipe(give_actions, executor, calls)
+        self._batch_space, self._by_pipe = batch_space, ByPipe(executor, calls)
         self._targets = [self._views.arrays.get((*self._name, *leaf.path)) for leaf in self._leaves]
 
     def write_all(self, actions: Any) -> None:
-        if not self._by_pipe.unused and self._written(actions):
-            return
+        if self._by_pipe.unused or not self._written(actions):
+            self._by_pipe.give(self._each(actions))
+
+    def _each(self, actions: Any) -> list[Any]:
+        """One for each env, out of a batch of them."""
         each = list(iterate(self._batch_space, actions))
         if len(each) != self._rows:
             raise ValueError(f"{len(each)} actions for {self._rows} envs")
-        self._by_pipe.give(each)
+        return each
 
     def _written(self, actions: Any) -> bool:
         """Put into the block, if each of its arrays holds its part of the batch exactly as it is."""

@@ -8,7 +8,8 @@ list of arrays) are given to the envs before the step that uses them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from copy import deepcopy
+from typing import Any, TypeVar
 
 import gymnasium
 
@@ -17,6 +18,8 @@ from multiverse.adapters.gymnasium import GymnasiumEnv
 from multiverse.contracts.env import Env, SlotRow
 from multiverse.contracts.errors import RemoteError
 from multiverse.executors.env_range import EnvRange
+
+Value = TypeVar("Value")
 
 USE_DIRECTLY = ("reset", "step", "close", "_setattr", "_check_spaces")
 """What Gymnasium's workers refuse to `call`."""
@@ -32,12 +35,21 @@ class AsGivenRecipe(Recipe):
         return AsGivenEnv(env) if isinstance(env, gymnasium.Env) else adapt(env)
 
 
-class AsGivenEnv(GymnasiumEnv):
-    """Steps with the action that was given to it, if one was, instead of the one in the block."""
+class TakesGiven:
+    """An env that can be given its next step's action beforehand, to be used instead of the one in the block."""
+
+    _given: list[Any]
+
+    def give(self, action: Any) -> None:
+        self._given[:] = [action]
+
+
+class AsGivenEnv(TakesGiven, GymnasiumEnv):
+    """A Gymnasium env that steps with the action that was given to it, if one was."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
-        self._given: list[Any] = []
+        self._given = []
 
     def bind(self, rows: Sequence[SlotRow]) -> None:
         super().bind(rows)
@@ -51,9 +63,6 @@ class AsGivenEnv(GymnasiumEnv):
 
         self.step = step_as_given
 
-    def give(self, action: Any) -> None:
-        self._given[:] = [action]
-
     def reset(self, seed: int | None, options: dict[str, Any] | None, task: Any) -> dict[str, Any]:
         self._given.clear()  # a step that is a reset uses no action
         return super().reset(seed, options, task)
@@ -64,11 +73,19 @@ class AsGivenEnv(GymnasiumEnv):
             self._step_as_given()
 
 
+def own(value: Value) -> Value:
+    """A copy; what cannot be copied is shared by the envs of this worker."""
+    try:
+        return deepcopy(value)
+    except Exception:
+        return value
+
+
 # -- run by the worker loop's generic command ------------------------------------------------------------------
 def give_actions(envs: EnvRange, actions: Sequence[Any]) -> None:
     """The next step's action of each env of this range."""
     for env, action in zip(envs.envs, actions):
-        if isinstance(env, AsGivenEnv):
+        if isinstance(env, TakesGiven):
             env.give(action)
 
 

@@ -34,12 +34,12 @@ def start(
     executor: ExecutorName,
     autoreset: Autoreset,
     *,
-    kind: type[Kind],
+    kind: Callable[..., Kind],
     copy: bool = True,
     workers: int | None = None,
     start_method: StartMethod | None = None,
     waiting: Waiting = "park",
-    recipe: type[Recipe] = Recipe,
+    recipe: type[Recipe],
     agents: AgentOptions = NOTHING_SAID,
     bounds_may_differ: bool = False,
 ) -> Kind:
@@ -55,7 +55,7 @@ def start(
 
 def start_method_of(context: str | None) -> StartMethod:
     """The start method a `multiprocessing` context stands for; None: the program's own default, as the originals do."""
-    method = context or get_start_method(allow_none=True) or get_all_start_methods()[0]
+    method = get_start_method(allow_none=True) or get_all_start_methods()[0] if context is None else context
     if method not in get_args(StartMethod):
         raise ValueError(f"cannot find context for {context!r}")
     return cast(StartMethod, method)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 
 if TYPE_CHECKING:
-    from multiverse.interop.agilerl.async_vec_env import AsyncPettingZooVecEnv, Observations
+    from multiverse.interop.agilerl.async_vec_env import AsyncPettingZooVecEnv
+    from multiverse.interop.agilerl.engine import Observations
     from multiverse.interop.agilerl.peer import AsyncState
 
 __all__ = [

@@ -8,41 +8,35 @@ what differs.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Self
 
-import numpy as np
-from gymnasium import logger
-from gymnasium.vector.utils import clear_mpi_env_vars
+import psutil
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space, clear_mpi_env_vars
 
 from multiverse.adapters.agents import AgentOptions
-from multiverse.contracts.errors import EnvFailed, MultiverseError
+from multiverse.contracts.errors import EnvFailed, NothingPending, RequestPending
 from multiverse.contracts.infos import Infos
-from multiverse.contracts.plan import DEFAULT_TIMEOUTS, StartMethod
+from multiverse.contracts.plan import StartMethod
 from multiverse.executors.machine import usable_cores
-from multiverse.interop.agilerl.described import Described
-from multiverse.interop.agilerl.engine import AgentsEngine, AgentsStep, LiveRows
+from multiverse.interop.agilerl.engine import AgentsEngine, AgentsStep, Observations
 from multiverse.interop.agilerl.env_side import AgileRecipe, OfItsOwn
 from multiverse.interop.agilerl.infos import add_info
-from multiverse.interop.agilerl.peer import AsyncState, ObservationsBase, VecEnvBase
-from multiverse.interop.agilerl.processes import EnvProcess
-from multiverse.interop.agilerl.states import States
-from multiverse.interop.drop_in import report
-from multiverse.interop.env_side import call_each_but_some, set_each
-from multiverse.interop.profile import CLOSE_S, start, start_method_of
+from multiverse.interop.agilerl.peer import AsyncState, VecEnvBase
+from multiverse.interop.async_drop_in import AsyncDropIn, late, never_asked
+from multiverse.interop.profile import start, start_method_of
 
 EnvFunctions = Sequence[Callable[[], Any]]
+Spaces = dict[str, spaces.Space[Any]]
 
 
-class Observations(LiveRows, ObservationsBase):  # type: ignore[misc]
-    """agent → batch, always of the present: what `copy=False` returns."""
+class ShutDown(RequestPending, AssertionError):
+    """Envs have raised; the original has ended their workers, and asserts that nobody talks to them."""
 
 
-class _Engine(AgentsEngine):
-    live = Observations
-
-
-class AsyncPettingZooVecEnv(States, Described, VecEnvBase):  # type: ignore[misc]
+class AsyncPettingZooVecEnv(AsyncDropIn, VecEnvBase):  # type: ignore[misc]
     """Parallel PettingZoo envs in worker processes, stepped side by side; dicts agent → batch [num_envs, …].
 
     Every agent of `possible_agents` is in every batch. Of one that an env said nothing about, the observation, reward,
@@ -56,6 +50,8 @@ class AsyncPettingZooVecEnv(States, Described, VecEnvBase):  # type: ignore[misc
         workers: processes; each hosts many envs. Default: the usable cores; `len(env_fns)` gives every env its own.
     """
 
+    _states = AsyncState
+
     def __init__(
         self,
         env_fns: EnvFunctions,
@@ -67,13 +63,13 @@ class AsyncPettingZooVecEnv(States, Described, VecEnvBase):  # type: ignore[misc
         method = start_method_of(context)
         self.env_fns, self.copy, self.closed = env_fns, copy, False
         self.active_agents = self.previous_active = None
-        self._state, self._timed_out = AsyncState.DEFAULT, ""
+        self._state = AsyncState.DEFAULT
         sources = _each_its_own(env_fns)
         self._look_at(env_fns[0](), len(env_fns))
         if sources is None and method == "fork":  # a process of its own has a copy of everything
             workers = self.num_envs
-        self._engine: _Engine | None = None
-        self._unbuilt: EnvFailed | None = None
+        self._engine: AgentsEngine | None = None
+        self._unbuilt: EnvFailed | None = None  # why there are no envs
         try:
             self._engine = self._started(sources or env_fns, method, workers or usable_cores())
         except EnvFailed as error:
@@ -81,13 +77,13 @@ class AsyncPettingZooVecEnv(States, Described, VecEnvBase):  # type: ignore[misc
         self.processes = [] if self._engine is None else [EnvProcess(pid) for pid in self._engine.pid_of_each]
         self.parent_pipes = [None] * self.num_envs  # no env has one: they are reached through the engine
 
-    def _started(self, env_fns: EnvFunctions, method: StartMethod, workers: int) -> _Engine:
+    def _started(self, env_fns: EnvFunctions, method: StartMethod, workers: int) -> AgentsEngine:
         with clear_mpi_env_vars():
-            engine = start(
+            return start(
                 env_fns,
                 "process",
                 "same_step",
-                kind=_Engine,
+                kind=functools.partial(AgentsEngine, self._single_action_spaces),
                 copy=self.copy,
                 workers=min(workers, self.num_envs),
                 start_method=method,
@@ -95,8 +91,45 @@ class AsyncPettingZooVecEnv(States, Described, VecEnvBase):  # type: ignore[misc
                 agents=AgentOptions(possible_agents=self.possible_agents),
                 bounds_may_differ=True,
             )
-        engine.present(self._single_action_spaces)
-        return engine
+
+    def _look_at(self, env: Any, num_envs: int) -> None:
+        """Take over what an env that was built in the caller says about all of them, and close it again."""
+        self.metadata = env.metadata if hasattr(env, "metadata") else env.unwrapped.metadata
+        self.render_mode = (
+            env.render_mode if hasattr(env, "render_mode") else getattr(env.unwrapped, "render_mode", None)
+        )
+        self.agents = self.possible_agents = list(env.possible_agents)
+        self.num_envs, self.num_agents = num_envs, len(self.agents)
+        self._single_observation_spaces: Spaces = {agent: env.observation_space(agent) for agent in self.agents}
+        self._single_action_spaces: Spaces = {agent: env.action_space(agent) for agent in self.agents}
+        env.close()
+        self._observation_spaces: Spaces = _batched(self._single_observation_spaces, num_envs)
+        self._action_spaces: Spaces = _batched(self._single_action_spaces, num_envs)
+
+    @property
+    def engine(self) -> AgentsEngine:
+        """Ours underneath: `engine.plan` says how it runs, `engine.failures` what went wrong so far."""
+        if self._engine is None:
+            assert self._unbuilt is not None
+            self._raise(self._unbuilt)
+        return self._engine
+
+    # -- what it shows -------------------------------------------------------------------------------------------
+    def single_observation_space(self, agent: str) -> spaces.Space[Any]:
+        """What one agent of one env sees."""
+        return self._single_observation_spaces[agent]
+
+    def single_action_space(self, agent: str) -> spaces.Space[Any]:
+        """What one agent of one env can do."""
+        return self._single_action_spaces[agent]
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        """What one agent sees, in all envs."""
+        return self._observation_spaces[agent]
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        """What one agent can do, in all envs."""
+        return self._action_spaces[agent]
 
     @property
     def unwrapped(self) -> Self:
@@ -104,7 +137,7 @@ class AsyncPettingZooVecEnv(States, Described, VecEnvBase):  # type: ignore[misc
         return self
 
     @property
-    def observations(self) -> LiveRows:
+    def observations(self) -> Observations:
         """The present observations, whatever `copy` says."""
         return self.engine.seen
 
@@ -112,94 +145,13 @@ class AsyncPettingZooVecEnv(States, Described, VecEnvBase):  # type: ignore[misc
         """The same as `reset` and `step` return them."""
         return self.engine.observations()
 
-    # -- reset -------------------------------------------------------------------------------------------------
-    def reset(self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Infos]:
-        """Begin an episode in every env; an int gives env i the seed plus i, a list gives each its own."""
-        self.reset_async(seed=seed, options=options)
-        return self.reset_wait()
-
-    def reset_async(self, seed: int | list[int] | None = None, options: dict[str, Any] | None = None) -> None:
-        """Start a reset; `reset_wait` has its results."""
-        self._assert_is_running()
-        if isinstance(seed, int | np.integer):
-            seed = [int(seed) + i for i in range(self.num_envs)]
-        seeds: Sequence[int | None] = [None] * self.num_envs if seed is None else seed
-        assert len(seeds) == self.num_envs, (
-            f"If seeds are passed as a list the length must match num_envs={self.num_envs} but got length={len(seeds)}."
-        )
-        self._refuse_pending("reset_async", end="")
-        each = [options] * self.num_envs
-        self._ask(lambda engine: engine.start_reset(seeds, each), AsyncState.WAITING_RESET)
-
-    def reset_wait(self, timeout: float | None = None) -> tuple[Any, Infos]:
-        """The results of `reset_async`; `multiprocessing.TimeoutError` if they are not there in so many seconds."""
-        self._expect("reset")
-        result = self._answer(lambda engine: engine.finish_reset(timeout), "reset", timeout)
-        self._timed_out = ""
-        return result  # type: ignore[no-any-return]
-
-    # -- step --------------------------------------------------------------------------------------------------
     def step(self, actions: Mapping[str, Any], *args: Any, **kwargs: Any) -> AgentsStep:
         """One step of every env: agent → batch of actions, arrays, lists or tensors."""
-        self._assert_is_running()
-        self._refuse_pending("step_async")
-        try:
-            return self.engine.step(actions)  # type: ignore[no-any-return]
-        except MultiverseError as error:
-            self._raise(error)
-        except BaseException:
-            if self.engine.step_under_way:  # Ctrl-C: what was asked for can still be waited for
-                self._state = AsyncState.WAITING_STEP
-            raise
+        return super().step(actions)  # type: ignore[no-any-return]
 
     def step_async(self, actions: Sequence[Mapping[str, Any]]) -> None:
         """Start a step of every env, with a dict agent → action for each; `step_wait` has its results."""
-        self._assert_is_running()
-        self._refuse_pending("step_async")
-        self._ask(lambda engine: engine.send(actions), AsyncState.WAITING_STEP)
-
-    def step_wait(self, timeout: float | None = None) -> AgentsStep:
-        """The results of `step_async`; `multiprocessing.TimeoutError` if they are not there in so many seconds."""
-        self._expect("step")
-        return self._answer(lambda e: e.receive(timeout_s=timeout), "step", timeout)  # type: ignore[no-any-return]
-
-    # -- calls -------------------------------------------------------------------------------------------------
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Call a method of each env (or read an attribute)."""
-        self.call_async(name, *args, **kwargs)
-        return self.call_wait()
-
-    def call_async(self, name: str, *args: Any, **kwargs: Any) -> None:
-        """Start such a call; `call_wait` has its results."""
-        self._assert_is_running()
-        self._refuse_pending("call_async")
-        self._ask(lambda e: e.start_call(call_each_but_some, name, args, kwargs), AsyncState.WAITING_CALL)
-
-    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """The results of `call_async`; `multiprocessing.TimeoutError` if they are not there in so many seconds."""
-        self._expect("call")
-        return self._answer(lambda e: e.finish_call(timeout), "call", timeout)  # type: ignore[no-any-return]
-
-    def get_attr(self, name: str) -> tuple[Any, ...]:
-        """An attribute of each env."""
-        return self.call(name)
-
-    def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute: a list or tuple gives each env its own value, anything else goes to all."""
-        self._assert_is_running()
-        each = list(values) if isinstance(values, list | tuple) else [values] * self.num_envs
-        if len(each) != self.num_envs:
-            raise ValueError(
-                "Values must be a list or tuple with length equal to the number of environments. "
-                f"Got `{len(each)}` values for {self.num_envs} environments."
-            )
-        self._refuse_pending("set_attr")
-        self._ask(lambda engine: engine.start_call_with(set_each, name, each), AsyncState.WAITING_CALL)
-        self.call_wait()
-
-    def render(self) -> tuple[Any, ...]:
-        """A frame of each env."""
-        return self.call("render")
+        super().step_async(actions)
 
     # -- the end -----------------------------------------------------------------------------------------------
     def close(self, **kwargs: Any) -> None:
@@ -213,16 +165,26 @@ class AsyncPettingZooVecEnv(States, Described, VecEnvBase):  # type: ignore[misc
 
         Without a timeout that is a minute, or a few seconds where some `*_wait` has timed out already.
         """
-        if self._state.value != AsyncState.DEFAULT.value:
-            logger.warn(f"Calling `close` while waiting for a pending call to `{self._state.value}` to complete.")
-        self._state = AsyncState.DEFAULT
-        patience_s = DEFAULT_TIMEOUTS.close_s if self._timed_out else CLOSE_S
-        if self._engine is None:
-            return
+        self._end(self._engine, timeout, terminate)
+
+    # -- in the original's words ---------------------------------------------------------------------------------
+    def _seeds(self, seed: Any) -> list[int | None]:
         try:
-            self._engine.close_when_done(0.0 if terminate else patience_s if timeout is None else timeout)
-        except EnvFailed as error:  # an env's own `close`: everything has ended all the same
-            report(error)
+            return super()._seeds(seed)
+        except ValueError as error:
+            raise AssertionError(*error.args) from None
+
+    def _answer(self, receive: Callable[[], Any], name: str, timeout: float | None) -> Any:
+        try:
+            return super()._answer(receive, name, timeout)
+        except NothingPending:  # somebody else has set the state: what was never asked for does not come
+            raise (never_asked(name) if timeout is None else late(name, timeout)) from None
+
+    def _reset_first(self, failed: list[int]) -> Exception:
+        return ShutDown(
+            "Cannot communicate with workers that were shut down after an error. (Here they are as they were: "
+            f"envs {failed} have raised, and `reset` begins anew.)"
+        )
 
     def _add_info(self, vector_infos: Infos, env_info: Infos, env_num: int) -> Infos:
         """One env's info put into a batch of all; wrappers of AgileRL's envs call it."""
@@ -235,3 +197,30 @@ def _each_its_own(env_fns: EnvFunctions) -> list[OfItsOwn] | None:
         return [OfItsOwn(env_fn) for env_fn in env_fns]
     except Exception:  # whatever pickling raises
         return None
+
+
+def _batched(single: Spaces, num_envs: int) -> Spaces:
+    return {agent: batch_space(space, num_envs) for agent, space in single.items()}
+
+
+class EnvProcess(psutil.Process):
+    """The process that runs an env, with the manners of `multiprocessing.Process`; envs may share one."""
+
+    def is_alive(self) -> bool:
+        """Whether it runs; one that has ended and is not yet buried does not."""
+        try:
+            return self.is_running() and self.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, so many seconds at most."""
+        try:
+            self.wait(timeout)
+        except psutil.TimeoutExpired:
+            pass
+
+    def __repr__(self) -> str:
+        return f"<process {self.pid}, {'alive' if self.is_alive() else 'ended'}>"
+
+    __str__ = __repr__

@@ -14,8 +14,8 @@ from multiverse.contracts.layout import ENDED, OBSERVATIONS, VALUES, Group, Leaf
 from multiverse.contracts.views import Array, Views
 from multiverse.executors.executor import Executor
 from multiverse.interop.agilerl.actions import AgentActions, Spaces
-from multiverse.interop.agilerl.env_side import give_actions
 from multiverse.interop.agilerl.infos import by_agent
+from multiverse.interop.agilerl.peer import ObservationsBase
 from multiverse.interop.agilerl.rows import EVERYBODY, MISSING, ODD, ODDITIES, as_it_was, dtype_of, nested
 from multiverse.interop.engine import ByPipe, InHalves
 from multiverse.vector.parallel import MultiAgentVectorEnv
@@ -23,8 +23,9 @@ from multiverse.vector.parallel import MultiAgentVectorEnv
 AgentsStep = tuple[Any, dict[str, Array], dict[str, Array], dict[str, Array], Infos]
 
 
-class LiveRows(Mapping[str, Any]):
-    """What every agent sees: agent → batch, read out of the block, and copied, when it is asked for."""
+class Observations(ObservationsBase):  # type: ignore[misc]
+    """agent → batch, always of the present, which is what `copy=False` returns: read out of the block, and copied, when
+    it is asked for."""
 
     def __init__(self, views: Views, agents: Sequence[tuple[str, Group]]) -> None:
         self._take = {agent: _reader(views, agent, group) for agent, group in agents}
@@ -63,20 +64,22 @@ def _reader(views: Views, agent: str, group: Group) -> Callable[[], Any]:
 class AgentsEngine(InHalves, MultiAgentVectorEnv):
     """Parallel envs; every agent has a row in every batch, and what was not said of it is NaN there."""
 
-    live: type[LiveRows] = LiveRows
-
-    def __init__(self, executor: Executor, description: EnvDescription, *rest: Any) -> None:
+    def __init__(self, action_spaces: Spaces, executor: Executor, description: EnvDescription, *rest: Any) -> None:
+        """`action_spaces` say in which order agents come, and what they really can do."""
         groups = description.groups[:-1]  # the last one is about everybody
         super().__init__(executor, replace(description, groups=groups), *rest)
-        self._real_groups, self._by_pipe = groups, ByPipe(give_actions, executor, self._calls)
+        views, agents = executor.views, [(agent, self._group(agent)) for agent in action_spaces]
+        self._order, self._by_pipe = list(action_spaces), ByPipe(executor, self._calls)
+        self.seen, self._columns = Observations(views, agents), Columns(views, agents)
+        self._acts = AgentActions(views, groups, action_spaces, self._by_pipe)
 
-    def present(self, action_spaces: Spaces) -> None:
-        """Say in which order agents come, and what they really can do; before this nothing can be stepped or read."""
-        views, agents = self._executor.views, list(action_spaces)
-        self._order = agents
-        self.seen = self.live(views, [(agent, self._group(agent)) for agent in agents])
-        self._columns = Columns(views, [(agent, self._group(agent)) for agent in agents])
-        self._acts = AgentActions(views, self._real_groups, action_spaces, self._by_pipe)
+    def start_reset(self, seed: Any, options: Any) -> None:
+        """The options are for every env, whatever is in them."""
+        super().start_reset(seed, [options] * self.num_envs)
+
+    def finish_reset(self, timeout_s: float | None) -> tuple[Any, Infos]:
+        observations, infos = super().finish_reset(timeout_s)
+        return observations, by_agent(infos, self._order, self.num_envs)
 
     # -- how its batches look ----------------------------------------------------------------------------------
     def _write_actions(self, actions: Any, ids: Array | None) -> None:
@@ -92,9 +95,6 @@ class AgentsEngine(InHalves, MultiAgentVectorEnv):
 
     def _batch(self, ids: Array, infos: Infos) -> AgentsStep:  # type: ignore[override]
         return self._step_result(infos)
-
-    def _reset_result(self, infos: Infos) -> tuple[Any, Infos]:
-        return self.observations(), by_agent(infos, self._order, self.num_envs)
 
     def observations(self) -> Any:
         """agent → batch; with `copy=False` a view that always shows the present."""

@@ -5,8 +5,8 @@ AgileRL's, which would bring torch along.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import deepcopy
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -16,9 +16,9 @@ from multiverse.adapters.agents import AgentOptions, groups_of
 from multiverse.adapters.env_source import Recipe
 from multiverse.adapters.pettingzoo_env import PettingZooEnv
 from multiverse.contracts.env import Env, EnvDescription, SlotRow
-from multiverse.executors.env_range import EnvRange
 from multiverse.interop.agilerl.agent_row import By, Odd, ToldRow
 from multiverse.interop.agilerl.rows import ODDITIES, Codes, action_row, everybody, is_array, stored
+from multiverse.interop.env_side import TakesGiven, own
 
 
 class OfItsOwn:
@@ -57,7 +57,7 @@ class Said:
         return repr(self.info)
 
 
-class AgileEnv(PettingZooEnv):
+class AgileEnv(PettingZooEnv, TakesGiven):
     """A parallel env of which nothing is asked but its spaces, `reset`, `step` and `close`.
 
     What it says is taken as it is: an agent is there if it is among what was returned. When everybody that it speaks of
@@ -68,9 +68,13 @@ class AgileEnv(PettingZooEnv):
 
     def __init__(self, env: Any, options: AgentOptions) -> None:
         self._env, self._agents = env, tuple(options.possible_agents or env.possible_agents)
-        self._groups = (*groups_of(_Stored(env), self._agents, AgentOptions()), everybody(len(self._agents)))
+        in_the_block = SimpleNamespace(
+            observation_space=lambda agent: stored(env.observation_space(agent)),
+            action_space=lambda agent: action_row(env.action_space(agent)),
+        )
+        self._groups = (*groups_of(in_the_block, self._agents, AgentOptions()), everybody(len(self._agents)))
         self.description = EnvDescription(groups=self._groups, kind=self.kind)
-        self._given: list[dict[str, Any]] = []
+        self._given = []
         self._odd: Odd = {}
         self._ended = False  # so that the next reset is the one that follows an end
 
@@ -90,7 +94,7 @@ class AgileEnv(PettingZooEnv):
             observations, infos = self._env.reset()
         else:
             self._odd = {}
-            observations, infos = self._env.reset(seed=seed, options=_own(options))
+            observations, infos = self._env.reset(seed=seed, options=own(options))
         for row in self._each:
             row.see(observations)
             row.be_there(row.agent in observations)
@@ -129,30 +133,14 @@ class AgileEnv(PettingZooEnv):
             found[ODDITIES] = Said(self._odd)
         return found
 
-    def give(self, actions: dict[str, Any]) -> None:
-        self._given[:] = [actions]
-
     # -- whatever else can be asked ------------------------------------------------------------------------------
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Of the outermost wrapper, with arguments of its own."""
         found = getattr(self._env, name)
-        return found(*_own(args), **_own(kwargs)) if callable(found) else found
+        return found(*own(args), **own(kwargs)) if callable(found) else found
 
     def set_attr(self, name: str, value: Any) -> None:
-        setattr(self._env, name, _own(value))
-
-
-class _Stored:
-    """An env's spaces as they lie in the block."""
-
-    def __init__(self, env: Any) -> None:
-        self._env = env
-
-    def observation_space(self, agent: str) -> spaces.Space[Any]:
-        return stored(self._env.observation_space(agent))
-
-    def action_space(self, agent: str) -> spaces.Space[Any]:
-        return action_row(self._env.action_space(agent))
+        setattr(self._env, name, own(value))
 
 
 def _taker(space: spaces.Space[Any]) -> Callable[[Any], Any]:
@@ -162,18 +150,3 @@ def _taker(space: spaces.Space[Any]) -> Callable[[Any], Any]:
     if not space.shape:
         return int
     return (lambda action: action.squeeze()) if 1 in space.shape else (lambda action: action)
-
-
-def _own(value: Any) -> Any:
-    """A copy; what cannot be copied is shared by the envs of this worker."""
-    try:
-        return deepcopy(value)
-    except Exception:
-        return value
-
-
-# -- run by the worker loop's generic command ------------------------------------------------------------------
-def give_actions(envs: EnvRange, actions: Sequence[dict[str, Any]]) -> None:
-    """The next step's actions of each env of this range, agent by agent."""
-    for env, each in zip(envs.envs, actions):
-        cast(AgileEnv, env).give(each)

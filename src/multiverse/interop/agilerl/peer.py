@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import importlib
 import logging
-from enum import Enum
+from collections.abc import Mapping
 from typing import Any
+
+from gymnasium.vector.async_vector_env import AsyncState as GymnasiumState
 
 log = logging.getLogger("multiverse")
 
@@ -25,17 +27,8 @@ def _peer() -> Any:
         return None
 
 
-class _OwnState(Enum):
-    """The same, by name and value."""
-
-    DEFAULT = "default"
-    WAITING_RESET = "reset"
-    WAITING_STEP = "step"
-    WAITING_CALL = "call"
-
-
 _module = _peer()
 VecEnvBase: Any = getattr(_module, "PettingZooVecEnv", object)
-ObservationsBase: Any = getattr(_module, "Observations", object)
-AsyncState: Any = getattr(_module, "AsyncState", _OwnState)
+ObservationsBase: Any = getattr(_module, "Observations", Mapping)  # theirs is one too
+AsyncState: Any = getattr(_module, "AsyncState", GymnasiumState)  # equal by name and value
 """What is under way: DEFAULT (nothing), WAITING_RESET, WAITING_STEP or WAITING_CALL."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.layout import Group, Leaf
+from multiverse.contracts.layout import Group, Leaf, assemble, leaves
 from multiverse.contracts.views import Array
 
 EVERYBODY = "(everybody)"
@@ -34,17 +34,9 @@ Codes = tuple[int, int, int]
 
 _FLOATS: tuple[type, ...] = (float, np.float64, np.float32, np.float16)
 _BOOLS: tuple[type, ...] = (bool, np.bool_)
-_INTEGERS: tuple[type, ...] = (
-    int,
-    np.int64,
-    np.int32,
-    np.int16,
-    np.int8,
-    np.uint64,
-    np.uint32,
-    np.uint16,
-    np.uint8,
-)
+_SIGNED: tuple[type, ...] = (int, np.int64, np.int32, np.int16, np.int8)
+_UNSIGNED: tuple[type, ...] = (np.uint64, np.uint32, np.uint16, np.uint8)
+_INTEGERS = (*_SIGNED, *_UNSIGNED)
 _TYPES = (*_FLOATS, *_BOOLS, *_INTEGERS)
 _CODES = {kind: code for code, kind in enumerate(_TYPES, start=1)}
 USUAL: dict[tuple[type, type, type], Codes] = {
@@ -124,14 +116,12 @@ def fitted(space: spaces.Space[Any]) -> Callable[[Any], Any]:
 
 def placeholder(space: spaces.Space[Any]) -> Any:
     """What an absent agent sees: NaN or, in integers, what becomes of one."""
-    if isinstance(space, spaces.Dict):
-        return {key: placeholder(child) for key, child in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(placeholder(child) for child in space.spaces)
-    if not Leaf((), space).numeric:
-        return None
+
+    def of_leaf(leaf: Leaf) -> Any:
+        return np.full(leaf.space.shape or (), np.nan).astype(leaf.space.dtype) if leaf.numeric else None
+
     with np.errstate(invalid="ignore"):
-        return np.full(space.shape or (), np.nan).astype(space.dtype)
+        return assemble(space, {leaf.path: of_leaf(leaf) for leaf in leaves(space)})
 
 
 def nested(space: spaces.Space[Any], of_leaf: Callable[[Leaf], Callable[[], Any]], leaf: Leaf) -> Callable[[], Any]:

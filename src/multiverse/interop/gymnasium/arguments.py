@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from gymnasium import Space
@@ -18,12 +18,7 @@ from multiverse.contracts.plan import Autoreset
 def checked_autoreset(mode: str | AutoresetMode) -> tuple[AutoresetMode, Autoreset]:
     """Gymnasium's mode, and our name for it."""
     theirs = mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
-    ours: dict[AutoresetMode, Autoreset] = {
-        AutoresetMode.NEXT_STEP: "next_step",
-        AutoresetMode.SAME_STEP: "same_step",
-        AutoresetMode.DISABLED: "disabled",
-    }
-    return theirs, ours[theirs]
+    return theirs, cast(Autoreset, theirs.name.lower())
 
 
 def check_observation_mode(mode: Any) -> None:

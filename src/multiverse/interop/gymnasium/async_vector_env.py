@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from multiprocessing import TimeoutError as MultiprocessingTimeoutError
-from typing import Any, Generic, NoReturn
+from typing import Any, Generic
 
-import numpy as np
-from gymnasium import Env, Space, logger
+from gymnasium import Space
 from gymnasium.core import ActType, ObsType
-from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.utils import clear_mpi_env_vars
 
-from multiverse.contracts.errors import EnvFailed, MultiverseError, ReceiveTimeout, RequestPending, SpacesDiffer
-from multiverse.contracts.plan import DEFAULT_TIMEOUTS, Autoreset
+from multiverse.contracts.errors import SpacesDiffer
 from multiverse.executors.machine import usable_cores
-from multiverse.interop.drop_in import DropIn, report
-from multiverse.interop.engine import Engine
-from multiverse.interop.env_side import AsGivenRecipe, call_each_but_some, set_each
+from multiverse.interop.async_drop_in import AsyncDropIn
 from multiverse.interop.gymnasium.arguments import (
     check_observation_mode,
     checked_autoreset,
@@ -27,14 +21,15 @@ from multiverse.interop.gymnasium.arguments import (
     refuse_unshareable,
     refuse_worker,
 )
-from multiverse.interop.profile import CLOSE_S, given_back, start, start_method_of
+from multiverse.interop.gymnasium.base import EnvFunction, GymnasiumDropIn
+from multiverse.interop.profile import start_method_of
+from multiverse.vector.single import Step
 
-Step = tuple[Any, np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str, Any]]
 
-
-class AsyncVectorEnv(DropIn, Generic[ObsType, ActType]):
+class AsyncVectorEnv(AsyncDropIn, GymnasiumDropIn, Generic[ObsType, ActType]):
     """`gymnasium.vector.AsyncVectorEnv`, with many envs per worker process and shared memory throughout.
 
+    `reset` begins an episode in every env, or in those of `options["reset_mask"]`.
     Where the original goes stale or hangs, this does not: an answer that comes after its `*_wait` has timed out is
     given to nobody (until the next `reset` every other call says so, as an `AlreadyPendingCallError`); after an env has
     raised, `reset` brings everything back; a worker that dies is a `multiverse.WorkerDied` at once.
@@ -42,7 +37,7 @@ class AsyncVectorEnv(DropIn, Generic[ObsType, ActType]):
 
     def __init__(
         self,
-        env_fns: Sequence[Callable[[], Env[Any, Any]]],
+        env_fns: Sequence[EnvFunction],
         shared_memory: bool = True,
         copy: bool = True,
         context: str | None = None,
@@ -71,7 +66,15 @@ class AsyncVectorEnv(DropIn, Generic[ObsType, ActType]):
         self.max_concurrency = checked_concurrency(max_concurrency)
         refuse_worker(worker)
         check_observation_mode(observation_mode)
-        engine = self._started(autoreset)
+        with clear_mpi_env_vars():
+            engine = self._started(
+                env_fns,
+                "process",
+                autoreset,
+                workers=min(self.max_concurrency or usable_cores(), max(1, len(env_fns))),
+                start_method=start_method_of(context),
+            )
+        engine.refuses_ended = False
         try:
             self._take_over(engine)
             if shared_memory:
@@ -79,30 +82,7 @@ class AsyncVectorEnv(DropIn, Generic[ObsType, ActType]):
         except BaseException:
             engine.close(timeout_s=0.0)
             raise
-        self._timed_out = ""  # the call whose answer came too late, until the next reset
         self._state = AsyncState.DEFAULT
-
-    def _started(self, autoreset: Autoreset) -> Engine:
-        try:
-            with clear_mpi_env_vars():
-                engine = start(
-                    self.env_fns,
-                    "process",
-                    autoreset,
-                    kind=Engine,
-                    copy=self.copy,
-                    workers=min(self.max_concurrency or usable_cores(), max(1, len(self.env_fns))),
-                    start_method=start_method_of(self.context),
-                    recipe=AsGivenRecipe,
-                    bounds_may_differ=self.observation_mode != "same",
-                )
-        except SpacesDiffer as error:
-            raise RuntimeError(self._what_differs(error)) from error
-        except EnvFailed as error:
-            told = given_back(error)
-            raise told from (None if told is error else error)
-        engine.refuses_ended = False
-        return engine
 
     def _what_differs(self, error: SpacesDiffer) -> str:
         if error.kind != "action_space":
@@ -128,155 +108,18 @@ class AsyncVectorEnv(DropIn, Generic[ObsType, ActType]):
         """The current batch."""
         return self.engine.observations()
 
-    # -- reset -------------------------------------------------------------------------------------------------
-    def reset(
-        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in every env, or in those of `options["reset_mask"]`."""
-        self.reset_async(seed=seed, options=options)
-        return self.reset_wait()
-
-    def reset_async(self, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None) -> None:
-        """Start a reset; `reset_wait` has its results."""
-        self._assert_is_running()
-        seeds = self._seeds(seed)
-        self._refuse_pending("reset_async", end="")
-        self._ask(lambda: self.engine.start_reset(seeds, options), AsyncState.WAITING_RESET)
-
-    def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
-        """The results of `reset_async`; `multiprocessing.TimeoutError` if they are not there in so many seconds."""
-        self._expect(AsyncState.WAITING_RESET)
-        result = self._answer(lambda: self.engine.finish_reset(timeout), "reset", timeout)
-        self._timed_out = ""
-        return result  # type: ignore[no-any-return]
-
-    # -- step --------------------------------------------------------------------------------------------------
-    def step(self, actions: Any) -> Step:
-        """One step of every env."""
-        if self.closed or self._state is not AsyncState.DEFAULT:
-            self._assert_is_running()
-            self._refuse_pending("step_async")
-        try:
-            return self.engine.step(actions)
-        except MultiverseError as error:
-            self._raise(error)
-        except BaseException:
-            if self.engine.step_under_way:  # Ctrl-C: what was asked for can still be waited for
-                self._state = AsyncState.WAITING_STEP
-            raise
-
-    def step_async(self, actions: Any) -> None:
-        """Start a step of every env; `step_wait` has its results."""
-        self._assert_is_running()
-        self._refuse_pending("step_async")
-        self._ask(lambda: self.engine.send(actions), AsyncState.WAITING_STEP)
-
     def step_wait(self, timeout: float | None = None) -> Step:
         """The results of `step_async`; `multiprocessing.TimeoutError` if they are not there in so many seconds."""
-        self._expect(AsyncState.WAITING_STEP)
-        batch = self._answer(lambda: self.engine.receive(timeout_s=timeout), "step", timeout)
+        batch = super().step_wait(timeout)
         return batch.observations, batch.rewards, batch.terminated, batch.truncated, batch.infos
 
-    # -- calls -------------------------------------------------------------------------------------------------
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Call a method of each env (or read an attribute)."""
-        self.call_async(name, *args, **kwargs)
-        return self.call_wait()
-
-    def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
-        """Start such a call; `call_wait` has its results."""
-        self._assert_is_running()
-        self._refuse_pending("call_async")
-        self._ask(lambda: self.engine.start_call(call_each_but_some, name, args, kwargs), AsyncState.WAITING_CALL)
-
-    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """The results of `call_async`; `multiprocessing.TimeoutError` if they are not there in so many seconds."""
-        self._expect(AsyncState.WAITING_CALL)
-        return self._answer(lambda: self.engine.finish_call(timeout), "call", timeout)  # type: ignore[no-any-return]
-
-    def render(self) -> tuple[Any, ...]:
-        """A frame of each env."""
-        return self.call("render")
-
-    def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute: a list or tuple gives each env its own value, anything else goes to all."""
-        self._assert_is_running()
-        each = self._one_per_env(values)
-        self._refuse_pending("set_attr")
-        self._ask(lambda: self.engine.start_call_with(set_each, name, each), AsyncState.WAITING_CALL)
-        self.call_wait()
-
-    # -- the end -----------------------------------------------------------------------------------------------
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
         """End the workers, when what is under way is done or `timeout` has passed; `terminate`: at once.
 
         Without a timeout that is a minute, or a few seconds where some `*_wait` has timed out already.
         """
-        if self._state is not AsyncState.DEFAULT:
-            logger.warn(f"Calling `close` while waiting for a pending call to `{self._state.value}` to complete.")
-        self._state = AsyncState.DEFAULT
-        patience_s = DEFAULT_TIMEOUTS.close_s if self._timed_out else CLOSE_S
-        try:
-            self.engine.close_when_done(0.0 if terminate else patience_s if timeout is None else timeout)
-        except EnvFailed as error:  # an env's own `close`: everything has ended all the same
-            report(error)
+        self._end(self.engine, timeout, terminate)
 
     def __del__(self) -> None:
         if not getattr(self, "closed", True) and hasattr(self, "_state"):
             self.close(terminate=True)
-
-    # -- states and errors -------------------------------------------------------------------------------------
-    def _refuse_pending(self, asked: str, end: str = ".") -> None:
-        if self._state is not AsyncState.DEFAULT:
-            pending = str(self._state.value)
-            raise AlreadyPendingCallError(
-                f"Calling `{asked}` while waiting for a pending call to `{pending}` to complete{end}", pending
-            )
-
-    def _expect(self, state: AsyncState) -> None:
-        self._assert_is_running()
-        if self._state is not state:
-            name = state.value
-            raise NoAsyncCallError(f"Calling `{name}_wait` without any prior call to `{name}_async`.", name)
-
-    def _ask(self, ask: Callable[[], None], state: AsyncState) -> None:
-        try:
-            ask()
-        except MultiverseError as error:
-            self._raise(error)
-        self._state = state
-
-    def _answer(self, receive: Callable[[], Any], name: str, timeout: float | None) -> Any:
-        """The results; whatever becomes of them, nothing is pending afterwards (but a step after Ctrl-C)."""
-        try:
-            result = receive()
-        except ReceiveTimeout:
-            self._timed_out, self._state = name, AsyncState.DEFAULT
-            told = f"The call to `{name}_wait` has timed out after {timeout} second(s)."
-            raise MultiprocessingTimeoutError(told) from None
-        except MultiverseError as error:
-            self._state = AsyncState.DEFAULT
-            self._raise(error)
-        except BaseException:
-            if not self.engine.step_under_way:
-                self._state = AsyncState.DEFAULT
-            raise
-        self._state = AsyncState.DEFAULT
-        return result
-
-    def _raise(self, error: MultiverseError) -> NoReturn:
-        if isinstance(error, EnvFailed):
-            report(error)
-            logger.error("Raising the last exception back to the main process.")
-        super()._raise(error)
-
-    def _in_their_words(self, error: MultiverseError) -> Exception:
-        if isinstance(error, RequestPending) and self._timed_out:
-            return AlreadyPendingCallError(
-                f"The last call to `{self._timed_out}_wait` has timed out and its answer goes to nobody: only `reset` "
-                "or `close` may follow.",
-                self._timed_out,
-            )
-        if isinstance(error, RequestPending) and self.engine.failed_env_ids:
-            return RequestPending(f"envs {self.engine.failed_env_ids} have raised: only `reset` or `close` may follow")
-        return super()._in_their_words(error)

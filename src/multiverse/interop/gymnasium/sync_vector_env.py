@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Generic, NoReturn
 
-import numpy as np
 from gymnasium import Env, Space
 from gymnasium.core import ActType, ObsType
 from gymnasium.vector import AutoresetMode
 
 from multiverse.contracts.errors import EnvFailed, MultiverseError, SpacesDiffer
-from multiverse.contracts.plan import Autoreset
 from multiverse.executors.worker_loop import alike
-from multiverse.interop.drop_in import DropIn
-from multiverse.interop.engine import Engine
-from multiverse.interop.env_side import AsGivenRecipe, call_each, set_each
+from multiverse.interop.env_side import call_each, set_each
 from multiverse.interop.gymnasium.arguments import check_observation_mode, checked_autoreset
-from multiverse.interop.profile import given_back, start
+from multiverse.interop.gymnasium.base import EnvFunction, GymnasiumDropIn
+from multiverse.vector.single import Step
 
-Step = tuple[Any, np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any], dict[str, Any]]
 
-
-class SyncVectorEnv(DropIn, Generic[ObsType, ActType]):
+class SyncVectorEnv(GymnasiumDropIn, Generic[ObsType, ActType]):
     """`gymnasium.vector.SyncVectorEnv`: the envs run in the caller, one after the other, and are in `envs`.
 
     As with the original, an env that raised may be stepped on; unlike there, the other envs have taken their step.
@@ -32,7 +27,7 @@ class SyncVectorEnv(DropIn, Generic[ObsType, ActType]):
 
     def __init__(
         self,
-        env_fns: Iterable[Callable[[], Env[Any, Any]]],
+        env_fns: Iterable[EnvFunction],
         copy: bool = True,
         observation_mode: str | tuple[Space[Any], Space[Any]] = "same",
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
@@ -49,29 +44,13 @@ class SyncVectorEnv(DropIn, Generic[ObsType, ActType]):
         self.autoreset_mode, autoreset = checked_autoreset(autoreset_mode)
         check_observation_mode(observation_mode)
         self.envs: list[Env[Any, Any]] = []
-        engine = self._started(autoreset)
+        building = [functools.partial(_built_into, self.envs, env_fn) for env_fn in self.env_fns]
+        engine = self._started(building, "serial", autoreset)
         try:
             self._take_over(engine)
         except BaseException:
             engine.close()
             raise
-
-    def _started(self, autoreset: Autoreset) -> Engine:
-        try:
-            return start(
-                [functools.partial(_built_into, self.envs, env_fn) for env_fn in self.env_fns],
-                "serial",
-                autoreset,
-                kind=Engine,
-                copy=self.copy,
-                recipe=AsGivenRecipe,
-                bounds_may_differ=self.observation_mode != "same",
-            )
-        except SpacesDiffer as error:
-            raise RuntimeError(self._what_differs(error)) from error
-        except EnvFailed as error:
-            told = given_back(error)
-            raise told from (None if told is error else error)
 
     def _what_differs(self, error: SpacesDiffer) -> str:
         first = self.envs[0]
@@ -124,10 +103,6 @@ class SyncVectorEnv(DropIn, Generic[ObsType, ActType]):
         except MultiverseError as error:
             self._raise(error)
 
-    def render(self) -> tuple[Any, ...]:
-        """A frame of each env."""
-        return self.call("render")
-
     def set_attr(self, name: str, values: Any) -> None:
         """Set an attribute: a list or tuple gives each env its own value, anything else goes to all."""
         each = self._one_per_env(values)
@@ -151,7 +126,7 @@ class SyncVectorEnv(DropIn, Generic[ObsType, ActType]):
         super()._raise(error)
 
 
-def _built_into(envs: list[Env[Any, Any]], env_fn: Callable[[], Env[Any, Any]]) -> Env[Any, Any]:
+def _built_into(envs: list[Env[Any, Any]], env_fn: EnvFunction) -> Env[Any, Any]:
     env = env_fn()
     envs.append(env)
     return env

@@ -6,17 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium import spaces
 
 from multiverse.contracts.errors import EnvFailed, InvalidActions, NothingPending, WorkerDied
 from multiverse.contracts.infos import Infos
-from multiverse.contracts.layout import ACTIONS, SINGLE_AGENT
 from multiverse.contracts.views import Array
-from multiverse.executors.executor import Executor
-from multiverse.interop.engine import Engine
-from multiverse.interop.env_side import give_actions
-from multiverse.memory.space_rows import ActionWriter
-from multiverse.vector.host_calls import HostCalls
+from multiverse.interop.engine import ActionsAsGiven, Engine
 from multiverse.vector.requests import reset_requests
 
 
@@ -36,7 +30,7 @@ class VecEnvEngine(Engine):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._actions: ActionRows = ActionRows(self.single_action_space, self._executor, self._calls)
+        self._actions = ActionRows(self.single_action_space, self.action_space, self._executor, self._calls)
         self._before = -1  # while a step is under way: the number of the request before it
 
     # -- steps -------------------------------------------------------------------------------------------------
@@ -50,7 +44,6 @@ class VecEnvEngine(Engine):
         self._before = before = executor.number
         try:
             executor.start_step_all()
-            self._actions.given = False
         except BaseException:
             if not executor.complete_step(before):
                 self._before = -1
@@ -68,8 +61,7 @@ class VecEnvEngine(Engine):
         try:
             flags = executor.finish_step_all()
             told = Told(*self._collector.collect_each(executor.hosts, flags)) if flags else None
-            observations, rewards = self._batch_reader.all_rows(self.copy), self._rewards.copy()
-            terminated, truncated = self._terminated.copy(), self._truncated.copy()
+            observations, rewards, terminated, truncated, _ = self._step_result({})
             executor.settle(executor.hosts)
             self._before = -1
         except BaseException as error:
@@ -136,25 +128,15 @@ class VecEnvEngine(Engine):
         super().close_extras(timeout_s, **kwargs)
 
 
-class ActionRows(ActionWriter):
+class ActionRows(ActionsAsGiven):
     """One row of the batch for each env, exactly as it is: through the block if that holds it, else by pipe."""
 
-    def __init__(self, space: spaces.Space[Any], executor: Executor, calls: HostCalls) -> None:
-        super().__init__(space, executor.views, (SINGLE_AGENT, ACTIONS))
-        self._hosts, self._give = calls.by_host(np.arange(self._rows)), calls.run
-        self._target = self._views.arrays.get(self._name)  # None where no array holds an action
-        self.given = False  # to the envs, for a step that has not begun yet (Ctrl-C): only new ones take their place
+    def _written(self, actions: Any) -> bool:
+        nested = bool(self._leaves[0].path)  # then the batch is by env, and the block by part
+        return not nested and super()._written(actions)
 
-    def write_all(self, actions: Any) -> None:
-        if self._target is not None and not self.given and self._fits(actions, self._target):
-            self._target[...] = actions
-            return
+    def _each(self, actions: Any) -> list[Any]:
         each = list(actions)
         if len(each) != self._rows:
             raise InvalidActions(f"{len(each)} actions for {self._rows} envs: one for each; nothing was sent")
-        self.given = True
-        self._give(give_actions, {host: ([each[i] for i in where],) for host, where in self._hosts.items()})
-
-    @staticmethod
-    def _fits(actions: Any, target: Array) -> bool:
-        return type(actions) is np.ndarray and actions.dtype == target.dtype and actions.shape == target.shape
+        return each

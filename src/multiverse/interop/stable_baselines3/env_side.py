@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import deepcopy
-from typing import Any, TypeVar
+from typing import Any
 
 import gymnasium
 
 from multiverse.contracts.env import Env
 from multiverse.contracts.errors import InEnv
 from multiverse.executors.env_range import EnvRange
-from multiverse.interop.env_side import AsGivenEnv, AsGivenRecipe
-
-Value = TypeVar("Value")
+from multiverse.interop.env_side import AsGivenEnv, AsGivenRecipe, own
 
 
 class VecEnvRecipe(AsGivenRecipe):
@@ -83,9 +80,6 @@ class VecEnvMember(AsGivenEnv):
         if name == "step":
             self.bind((self._row,))
 
-    def wrapped_in(self, wrapper_class: type) -> bool:
-        return any(issubclass(cls, wrapper_class) for cls in self.classes()[:-1])
-
 
 # -- run by the worker loop's generic command ------------------------------------------------------------------
 def attributes(envs: EnvRange, env_ids: Sequence[int], name: str) -> list[Any]:
@@ -100,7 +94,7 @@ def have_attribute(envs: EnvRange, env_ids: Sequence[int], name: str) -> list[An
 def set_attributes(envs: EnvRange, env_ids: Sequence[int], name: str, value: Any, shared: bool) -> list[Any]:
     """The same value for each env; unless `shared`, one of its own, as if each had a pipe to itself."""
     shared = shared or len(env_ids) == 1
-    nothing = _of_each(envs, env_ids, lambda env: env.set_attr(name, value if shared else _own(value)))
+    nothing = _of_each(envs, env_ids, lambda env: env.set_attr(name, value if shared else own(value)))
     envs.set_attr((), name, ())  # of no env: looks their steps up anew
     return nothing
 
@@ -112,14 +106,14 @@ def methods(
     shared = shared or len(env_ids) == 1
 
     def call(env: VecEnvMember) -> Any:
-        own_args, own_kwargs = (args, kwargs) if shared else _own((args, kwargs))
+        own_args, own_kwargs = (args, kwargs) if shared else own((args, kwargs))
         return env.attribute(name)(*own_args, **own_kwargs)
 
     return _of_each(envs, env_ids, call)
 
 
 def are_wrapped(envs: EnvRange, env_ids: Sequence[int], wrapper_class: type) -> list[Any]:
-    return _of_each(envs, env_ids, lambda env: env.wrapped_in(wrapper_class))
+    return _of_each(envs, env_ids, lambda env: any(issubclass(cls, wrapper_class) for cls in env.classes()[:-1]))
 
 
 def exceptions(envs: EnvRange, env_ids: Sequence[int]) -> list[Any]:
@@ -137,11 +131,3 @@ def _of_each(envs: EnvRange, env_ids: Sequence[int], ask: Callable[[VecEnvMember
         except Exception as error:
             raise InEnv(env_id, error) from error
     return answers
-
-
-def _own(value: Value) -> Value:
-    """A copy; what cannot be copied is shared by the envs of this worker."""
-    try:
-        return deepcopy(value)
-    except Exception:
-        return value

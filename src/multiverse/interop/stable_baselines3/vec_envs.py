@@ -11,7 +11,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 import numpy as np
 import psutil
@@ -22,7 +22,6 @@ from stable_baselines3.common.vec_env.util import obs_space_info
 from multiverse.contracts.errors import EnvFailed, InEnv, InvalidActions
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.layout import leaves
-from multiverse.contracts.plan import StartMethod
 from multiverse.interop import profile
 from multiverse.interop.stable_baselines3 import env_side
 from multiverse.interop.stable_baselines3.engine import VecEnvEngine
@@ -57,7 +56,7 @@ class SubprocVecEnv(OverEngine):
                 "same_step",
                 kind=VecEnvEngine,
                 workers=workers,
-                start_method=_checked_start_method(start_method),
+                start_method=profile.start_method_of("forkserver" if start_method is None else start_method),
                 waiting="auto",  # parked workers wake up later than a cheap env steps; where learners think, they park
                 recipe=VecEnvRecipe,
                 bounds_may_differ=True,
@@ -201,10 +200,6 @@ class DummyVecEnv(OverEngine):
         except EnvFailed as error:
             self._fail(error)
 
-    def render(self, mode: str | None = None) -> np.ndarray[Any, Any] | None:
-        """A picture of all envs, side by side."""
-        return super().render(mode=mode)
-
     def _as_is(self, observations: Any) -> VecEnvObs:
         return OrderedDict(observations) if isinstance(observations, dict) else observations
 
@@ -224,11 +219,3 @@ class _TooFewActions(InvalidActions, IndexError):
 
 def _handing_out(env: Env[Any, Any]) -> Callable[[], Env[Any, Any]]:
     return lambda: env
-
-
-def _checked_start_method(name: str | None) -> StartMethod:
-    if name is None:
-        return "forkserver"
-    if name not in get_args(StartMethod):
-        raise ValueError(f"cannot find context for {name!r}")
-    return cast(StartMethod, name)
