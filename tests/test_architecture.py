@@ -36,7 +36,7 @@ ALLOWED = {
 """Which parts of the house each part may import. The command line may import anything."""
 
 VECTOR = (
-    {"requests", "request_state", "step_collector", "poison", "batches"},
+    {"requests", "step_collector", "poison", "batches"},
     {"host_calls", "group_rows"},
     {"base"},
     {"single", "parallel"},

@@ -16,7 +16,7 @@ from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.experience.features import choices_of
 from multiverse.experience.rollout import Rollout, rollout_for
 from multiverse.learning.flat_parameters import FlatAdam
-from multiverse.learning.threads import torch_threads
+from multiverse.learning.networks import torch_threads
 
 STEPS, SLOTS = 8, 4
 SMALL = PPOConfig(steps_per_env=STEPS, epochs=2, batch_size=8, hidden_sizes=(16,))

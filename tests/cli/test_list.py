@@ -10,9 +10,8 @@ from multiverse.cli.commands import list as listing
 from multiverse.cli.commands.train import config_from
 from multiverse.cli.main import main
 from multiverse.cli.train_options import train_options
-from multiverse.training.config.presets import PRESETS
-from multiverse.training.config.resolve import config_for
-from multiverse.training.known_algorithms import ALGORITHMS
+from multiverse.training.config.resolve import PRESETS, config_for
+from multiverse.training.session import ALGORITHMS
 from tests.cli.training_commands import train
 
 

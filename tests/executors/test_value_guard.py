@@ -14,7 +14,7 @@ from multiverse.contracts.layout import COUNTS, OBSERVATIONS, SINGLE_AGENT, Grou
 from multiverse.contracts.views import Views
 from multiverse.executors.value_guard import FEW_NUMBERS, ValueGuard
 from multiverse.memory.block import private_arrays
-from multiverse.memory.own_columns import OwnColumns
+from multiverse.memory.own_columns import RangeColumns
 
 BOX = spaces.Box(np.array([-1.0, -np.inf]), np.array([1.0, np.inf]), dtype=np.float32)
 MANY = spaces.Box(-1.0, 1.0, (FEW_NUMBERS,), np.float32)
@@ -27,8 +27,9 @@ class Range:
         group = Group(SINGLE_AGENT, (SINGLE_AGENT,), space, spaces.Discrete(2))
         self.views = Views.over(layout := Layout(5, (group,), False), private_arrays(layout.fields()))
         ids = range(1, 4)
-        self.own = OwnColumns(self.views, group, ids)
-        self.guard = ValueGuard(mode, self.views, group, ids, self.own)
+        columns = RangeColumns(self.views, ids)
+        (self.own,) = columns.groups
+        self.guard = ValueGuard(mode, self.views, ids, columns)
 
     def rows(self, *path: str) -> Any:
         return self.views[(SINGLE_AGENT, OBSERVATIONS, *path)][1:4]

@@ -85,10 +85,6 @@ def test_one_that_is_told_to_spin_never_gives_up_looking(yields: list[None]) -> 
     assert [looks_of(rule) for _ in range(5)] == [A_MISS] * 5
 
 
-def nothing() -> None:
-    pass
-
-
 def never() -> bool:
     return False
 
@@ -99,12 +95,12 @@ def no_naps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nobody_sleeps_for_what_is_there() -> None:
-    assert Bedroom().sleep_until(lambda: True, None, nothing)
+    assert Bedroom().sleep_until(lambda: True, None)
 
 
 def test_a_deadline_ends_the_sleep() -> None:
-    assert not Bedroom().sleep_until(never, time.monotonic() + 0.001, nothing)
-    assert not Bedroom().sleep_until(never, time.monotonic() - 1, nothing)
+    assert not Bedroom().sleep_until(never, time.monotonic() + 0.001)
+    assert not Bedroom().sleep_until(never, time.monotonic() - 1)
 
 
 def rings_itself(bedroom: Bedroom) -> tuple[Callable[[], bool], list[bool], Callable[[], None]]:
@@ -128,7 +124,7 @@ def rings_itself(bedroom: Bedroom) -> tuple[Callable[[], bool], list[bool], Call
 def test_a_ring_wakes_the_sleeper_who_says_when_it_sleeps() -> None:
     bedroom = Bedroom()
     ready, said, close = rings_itself(bedroom)
-    assert bedroom.sleep_until(ready, time.monotonic() + 20, nothing)
+    assert bedroom.sleep_until(ready, time.monotonic() + 20)
     assert said == [True, False]
     close()
 
@@ -136,7 +132,7 @@ def test_a_ring_wakes_the_sleeper_who_says_when_it_sleeps() -> None:
 def test_a_lost_ring_is_made_up_for_by_one_nap_before_the_long_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(Bedroom, "_doze", lambda _, seconds: bool(slept.append(seconds)))
-    assert Bedroom().sleep_until(Looks(at=4), None, nothing)  # and nobody rings
+    assert Bedroom().sleep_until(Looks(at=4), None)  # and nobody rings
     assert slept == [waiting.FIRST_NAP_S, math.inf, math.inf]
 
 
@@ -145,22 +141,22 @@ def test_an_end_is_reported_once() -> None:
     bedroom, bell, ends = Bedroom(), new_doorbell(), []
     bedroom.add_sentinel(bell.wait_fd, lambda: ends.append(1))
     bell.ring()
-    assert bedroom.sleep_until(lambda: bool(ends), None, nothing)
-    assert not bedroom.sleep_until(never, time.monotonic() + 0.001, nothing)
+    assert bedroom.sleep_until(lambda: bool(ends), None)
+    assert not bedroom.sleep_until(never, time.monotonic() + 0.001)
     assert ends == [1]
     bell.close()
 
 
 @pytest.mark.usefixtures("no_naps")
-def test_an_error_on_waking_passes_through_and_the_sleeper_is_awake_again() -> None:
+def test_an_error_in_looking_passes_through_and_the_sleeper_is_awake_again() -> None:
     bedroom = Bedroom()
     _, said, close = rings_itself(bedroom)
 
-    def complain() -> None:
+    def complain() -> bool:
         raise LookupError("somebody died")
 
     with pytest.raises(LookupError):
-        bedroom.sleep_until(never, None, complain)
+        bedroom.sleep_until(complain, None)
     assert said == [True, False]
     close()
 

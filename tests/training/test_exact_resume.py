@@ -25,7 +25,7 @@ import multiverse as mv
 from multiverse.algorithms.ppo import PPO
 from multiverse.experience.collector import Collector
 from multiverse.learning.flat_parameters import FlatAdam
-from multiverse.training.storage import durable_files
+from multiverse.training.storage import files as durable_files
 
 home, first, settings, where, at = json.loads(sys.argv[1])
 

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from multiverse.training.config.build import build
+from multiverse.training.config.build import build, in_todays_names
 from multiverse.training.config.files import parse_config
-from multiverse.training.config.old_names import in_todays_names
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.loading import checkpoint_of
 

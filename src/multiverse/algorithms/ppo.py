@@ -23,13 +23,11 @@ from multiverse.contracts.views import Array
 from multiverse.experience.features import Features, choices_of
 from multiverse.experience.numpy_policies import DiscreteHead, GaussianHead, Head, MultiDiscreteHead, NumpyPolicy
 from multiverse.experience.rollout import Rollout
-from multiverse.learning.dense_gradients import DensePass
 from multiverse.learning.distributions import Categorical, DiagonalGaussian, Distribution, MultiCategorical
 from multiverse.learning.flat_parameters import FlatAdam
-from multiverse.learning.networks import Activation, Network
+from multiverse.learning.networks import Activation, DensePass, Network, torch_threads
 from multiverse.learning.normalizers import RewardScale, RunningMoments
 from multiverse.learning.returns import generalized_advantages, next_values
-from multiverse.learning.threads import torch_threads
 
 Schedule = Literal["constant", "linear"]
 OBSERVATION_CLIP = 10.0

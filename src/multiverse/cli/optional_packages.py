@@ -17,7 +17,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from multiverse.cli.findings import Finding
-from multiverse.contracts.errors import PreflightError
 
 ASK_TIMEOUT_S = 60.0
 
@@ -92,15 +91,6 @@ def extras() -> Finding:
     found = f"installed: {there}" + (f"; not installed: {', '.join(missing)}" if missing else "")
     advice = f"only if you want them: {'; '.join(install_commands(missing))}" if missing else ""
     return Finding("extras", "ok", found, advice)
-
-
-def require(extra: str, *modules: str, purpose: str) -> None:
-    """Refuse, in one sentence, what cannot be done without these."""
-    missing = [module for module in modules if importlib.util.find_spec(module) is None]
-    if missing:
-        raise PreflightError(
-            f"{purpose} needs {' and '.join(missing)}, not installed here: pip install 'multiverse[{extra}]'"
-        )
 
 
 def install_commands(packages: Iterable[str]) -> list[str]:

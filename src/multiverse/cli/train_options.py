@@ -20,9 +20,8 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
 from multiverse.cli.commands.bench import parsed_kwargs
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest
-from multiverse.training.config.build import Located, in_type_words
+from multiverse.training.config.build import OLD_NAMES, Located, in_type_words
 from multiverse.training.config.files import parse_config
-from multiverse.training.config.old_names import OLD_NAMES
 from multiverse.training.config.train_config import SYNONYMS, TrainConfig
 
 DESCRIPTION = """\

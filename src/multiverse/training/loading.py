@@ -9,14 +9,13 @@ from typing import Any, Protocol
 import gymnasium
 
 from multiverse.contracts.errors import InvalidRequest
+from multiverse.training.config.build import takes_old_names
 from multiverse.training.config.files import read_config
-from multiverse.training.config.old_names import takes_old_names
 from multiverse.training.config.resolve import saved_config
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.evaluation import Evaluation, evaluate
-from multiverse.training.known_algorithms import algorithm_maker
 from multiverse.training.policy import LoadedPolicy
-from multiverse.training.session import MakeAlgorithm
+from multiverse.training.session import MakeAlgorithm, algorithm_maker
 from multiverse.training.storage.checkpoint import Checkpoint, load_latest
 from multiverse.training.storage.checkpoint import load as load_checkpoint
 from multiverse.training.storage.run_directory import CONFIG, find_run

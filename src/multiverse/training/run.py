@@ -11,14 +11,12 @@ from typing import Any
 
 import multiverse
 from multiverse.contracts.plan import Plan
-from multiverse.training.config.build import as_plain
-from multiverse.training.config.old_names import takes_old_names
+from multiverse.training.config.build import as_plain, takes_old_names
 from multiverse.training.config.resolve import BUDGETS, config_for, saved_config
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.hooks import Hook
-from multiverse.training.known_algorithms import algorithm_maker
 from multiverse.training.loading import RunPath, checkpoint_of, path_of, source_of
-from multiverse.training.session import MakeAlgorithm, Session
+from multiverse.training.session import MakeAlgorithm, Session, algorithm_maker
 from multiverse.training.storage.checkpoint import Checkpoint, Checkpoints, differences
 from multiverse.training.storage.provenance import provenance
 from multiverse.training.storage.run_directory import CONFIG, RunDirectory

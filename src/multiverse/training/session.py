@@ -1,21 +1,25 @@
-"""What is being trained: envs, algorithm and collector, and the exact state of all three between two rollouts."""
+"""What is being trained: envs, algorithm and collector, and the exact state of all three between two rollouts.
+
+Algorithms by name are made here too, once the spaces of the envs are known.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
+import torch
 
 from multiverse.algorithms.algorithm import Algorithm
+from multiverse.algorithms.ppo import PPO
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.plan import Plan
 from multiverse.contracts.policy import Leaves
 from multiverse.contracts.reset_plan import DerivedSeeds
 from multiverse.executors.backends import BACKENDS
-from multiverse.experience.collector import Collected, Collector
-from multiverse.experience.episodes import RecentEpisodes
+from multiverse.experience.collector import Collected, Collector, RecentEpisodes
 from multiverse.experience.features import choices_of
 from multiverse.experience.replaying import bring_back
 from multiverse.experience.rollout import Rollout, leaf_of, rollout_for
@@ -218,3 +222,35 @@ def _evaluation_env(config: TrainConfig, env: Any, plan: Plan) -> VectorEnv:
         on_bad_value=config.on_bad_value,
         reply_timeout_s=config.reply_timeout_s,
     )
+
+
+ALGORITHMS: tuple[str, ...] = get_args(get_type_hints(TrainConfig)["algorithm"])
+
+
+def algorithm_maker(config: TrainConfig, own: MakeAlgorithm | None = None) -> MakeAlgorithm:
+    """What makes the algorithm of this config, once the spaces of its env are known; `own` if the caller brings one."""
+    device = checked_device(config.device)
+    if own is not None:
+        return own
+
+    def make_ppo(observation_space: Any, action_space: Any, slots: int, seed: int) -> Algorithm:
+        return PPO(config.ppo, observation_space, action_space, slots, seed, device)
+
+    return {"ppo": make_ppo}[config.algorithm]
+
+
+def checked_device(device: str) -> str:
+    """`auto` is the CPU: for networks as small as the presets' it is faster than moving every batch elsewhere."""
+    if device == "auto":
+        return "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InvalidRequest(f"device='cuda': {_why_no_cuda()}; device='cpu' works everywhere")
+    if device == "mps" and not torch.backends.mps.is_available():
+        raise InvalidRequest("device='mps': this machine has no Apple GPU that torch can use; device='cpu' works")
+    return device
+
+
+def _why_no_cuda() -> str:
+    if torch.version.cuda is None:
+        return f"the installed torch {torch.__version__} was built without CUDA"
+    return "torch finds no CUDA device"

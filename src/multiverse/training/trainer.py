@@ -11,10 +11,9 @@ from typing import Any
 from multiverse.algorithms.algorithm import Algorithm, UpdateReport
 from multiverse.contracts.errors import MultiverseError, RunNotSaved
 from multiverse.experience.collector import Collected
-from multiverse.learning.threads import torch_threads
-from multiverse.training.clock import Clock
+from multiverse.learning.networks import torch_threads
 from multiverse.training.config.build import as_plain
-from multiverse.training.config.train_config import TrainConfig
+from multiverse.training.config.train_config import Clock, TrainConfig
 from multiverse.training.evaluation import Evaluation, evaluate
 from multiverse.training.hooks import Hook
 from multiverse.training.interrupts import StopRequests

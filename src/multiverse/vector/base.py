@@ -34,8 +34,7 @@ from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host
 from multiverse.vector.host_calls import HostCalls
 from multiverse.vector.poison import Poison
-from multiverse.vector.request_state import RequestState
-from multiverse.vector.requests import checked_ids, envs_to_reset, reset_requests
+from multiverse.vector.requests import RequestState, checked_ids, envs_to_reset, reset_requests
 from multiverse.vector.step_collector import StepCollector
 
 Copy = bool | Literal["poison"]

@@ -14,7 +14,7 @@ from multiverse.contracts.views import Array
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.executor import Answers, Executor, results_of
 from multiverse.executors.hosts import Host
-from multiverse.vector.request_state import RequestState
+from multiverse.vector.requests import RequestState
 from multiverse.vector.step_collector import StepCollector
 
 ResetArguments = Mapping[Host, tuple[dict[int, ResetRequest]]]

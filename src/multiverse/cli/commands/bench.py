@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from multiverse.cli.main import one_line
-from multiverse.cli.parsing import parse, refuse_nothing
+from multiverse.cli.parsing import parse, require_positive
 from multiverse.contracts.errors import InvalidRequest, MultiverseError
 from multiverse.contracts.plan import ExecutorName
 
@@ -84,9 +84,9 @@ def _contenders(options: Bench) -> dict[Contender, str]:
     """What is to be measured, with the name it goes by; refuses what cannot be."""
     if not options.num_envs or not options.executors:
         raise InvalidRequest("--num-envs and --executors need at least one value each")
-    refuse_nothing(rounds=options.rounds, seconds=options.seconds, workers=options.workers)
+    require_positive(rounds=options.rounds, seconds=options.seconds, workers=options.workers)
     for num_envs in options.num_envs:
-        refuse_nothing(num_envs=num_envs)
+        require_positive(num_envs=num_envs)
     return {(executor, n): _name(executor, n) for n in options.num_envs for executor in options.executors}
 
 

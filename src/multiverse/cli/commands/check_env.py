@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from multiverse.cli.commands.bench import parsed_kwargs
-from multiverse.cli.parsing import parse, refuse_nothing
+from multiverse.cli.parsing import parse, require_positive
 
 if TYPE_CHECKING:
     from multiverse.env_checks.report import CheckReport
@@ -47,7 +47,7 @@ class CheckEnv:
 
 def run(arguments: Sequence[str]) -> int:
     options = parse(CheckEnv, "check-env", DESCRIPTION, arguments)
-    refuse_nothing(steps=options.steps, timeout_s=options.timeout_s)
+    require_positive(steps=options.steps, timeout_s=options.timeout_s)
     report = _examined(options)
     if options.json:
         _print_json(options, report)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from multiverse.cli.parsing import parse, refuse_nothing
+from multiverse.cli.parsing import parse, require_positive
 
 if TYPE_CHECKING:
     from multiverse.cli.comparison import Comparison, Round
@@ -57,7 +57,7 @@ class Demo:
 
 def run(arguments: Sequence[str]) -> int:
     options = parse(Demo, "demo", DESCRIPTION, arguments)
-    refuse_nothing(rounds=options.rounds, seconds=options.seconds)
+    require_positive(rounds=options.rounds, seconds=options.seconds)
     learned = _train(options.seed) if options.train else True
     _compare(options)
     return int(not learned)
@@ -68,8 +68,7 @@ def _train(seed: int) -> bool:
     if importlib.util.find_spec("torch") is None:
         print("Training needs torch, which is not installed here: pip install 'multiverse[train]'. Speed only:")
         return True
-    from multiverse.cli.progress import Voice
-    from multiverse.cli.runs import followed
+    from multiverse.cli.progress import Voice, followed
     from multiverse.training.config.resolve import config_for
     from multiverse.training.run import start_run
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from multiverse.cli.optional_packages import require
-from multiverse.cli.parsing import parse, refuse_nothing
+from multiverse.cli.parsing import parse, require, require_positive
 
 if TYPE_CHECKING:
     from multiverse.training.evaluation import Evaluation
@@ -44,7 +43,7 @@ class Evaluate:
 
 def run(arguments: Sequence[str]) -> int:
     options = parse(Evaluate, "evaluate", DESCRIPTION, arguments)
-    refuse_nothing(episodes=options.episodes)
+    require_positive(episodes=options.episodes)
     require("train", "torch", "safetensors", purpose="a trained policy")
     from multiverse.training.loading import checkpoint_of, evaluate_run
 

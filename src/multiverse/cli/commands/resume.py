@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from multiverse.cli.optional_packages import require
-from multiverse.cli.parsing import parse, refuse_nothing
+from multiverse.cli.parsing import parse, require, require_positive
 
 DESCRIPTION = """\
 Goes on with a run exactly where its last checkpoint was taken: an interrupted
@@ -42,12 +41,11 @@ class Resume:
 
 def run(arguments: Sequence[str]) -> int:
     options = parse(Resume, "resume", DESCRIPTION, arguments)
-    refuse_nothing(env_steps=options.env_steps, episodes=options.episodes, minutes=options.minutes)
+    require_positive(env_steps=options.env_steps, episodes=options.episodes, minutes=options.minutes)
     require("train", "torch", "safetensors", purpose="training")
     if options.tensorboard:
         require("tensorboard", "tensorboard", purpose="--tensorboard")
-    from multiverse.cli.progress import Voice
-    from multiverse.cli.runs import followed
+    from multiverse.cli.progress import Voice, followed
     from multiverse.training.run import resume
 
     budget: dict[str, Any] = {"env_steps": options.env_steps, "episodes": options.episodes, "minutes": options.minutes}

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from multiverse.cli.commands.list import env_names
-from multiverse.cli.optional_packages import require
-from multiverse.cli.parsing import refuse_nothing
+from multiverse.cli.parsing import require, require_positive
 from multiverse.contracts.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -41,8 +40,8 @@ def run(arguments: Sequence[str]) -> int:
 # -- the config --------------------------------------------------------------------------------------------------
 def config_from(options: TrainOptions) -> TrainConfig:
     """Flags before the file, the file before the preset, the preset before the defaults."""
+    from multiverse.training.config.build import in_todays_names
     from multiverse.training.config.files import read_config
-    from multiverse.training.config.old_names import in_todays_names
     from multiverse.training.config.resolve import OWN_SETTINGS, config_for, merged
 
     command = options.command
@@ -56,11 +55,11 @@ def config_from(options: TrainOptions) -> TrainConfig:
 
 def _refuse_early(options: TrainOptions, config: TrainConfig) -> None:
     """What cannot be is said before anything is started."""
-    from multiverse.training.known_algorithms import checked_device
     from multiverse.training.loading import checkpoint_of
+    from multiverse.training.session import checked_device
 
     command = options.command
-    refuse_nothing(seeds=command["seeds"])
+    require_positive(seeds=command["seeds"])
     if command["no_preset"] and command["preset"]:
         raise InvalidRequest(f"--no-preset, or --preset {command['preset']}?")
     checked_device(config.device)
@@ -74,7 +73,7 @@ def _refuse_early(options: TrainOptions, config: TrainConfig) -> None:
 def _refuse_unknown_env(config: TrainConfig) -> None:
     """With the id that was probably meant: of several versions the one that has a preset."""
     from multiverse.adapters.env_source import recipes
-    from multiverse.training.config.presets import PRESETS
+    from multiverse.training.config.resolve import PRESETS
 
     try:
         recipes(config.env, 1, config.env_kwargs, None)
@@ -89,7 +88,7 @@ def _refuse_unknown_env(config: TrainConfig) -> None:
 
 # -- the run -----------------------------------------------------------------------------------------------------
 def _announced(options: TrainOptions, config: TrainConfig) -> list[str]:
-    from multiverse.training.config.presets import preset_for
+    from multiverse.training.config.resolve import PRESETS
 
     budget = [
         f"{config.budget.env_steps:,} env steps" if config.budget.env_steps else "",
@@ -100,13 +99,13 @@ def _announced(options: TrainOptions, config: TrainConfig) -> list[str]:
     envs = "1 env" if config.num_envs == 1 else f"{config.num_envs} envs"
     lines = [f"Training {config.algorithm} on {config.env}: {envs}, {spend}, seed {config.seed}."]
     source = options.command["preset"] or config.env
-    if not options.command["no_preset"] and preset_for(source, config.algorithm):
+    if not options.command["no_preset"] and (source, config.algorithm) in PRESETS:
         lines.append(f"Settings: the preset for {source} (`multiverse list presets`), unless given otherwise.")
     return lines
 
 
 def _train(options: TrainOptions, config: TrainConfig, voice: Voice, run_dir: Path | str) -> Run:
-    from multiverse.cli.runs import followed
+    from multiverse.cli.progress import followed
     from multiverse.training.run import start_run
 
     return followed(

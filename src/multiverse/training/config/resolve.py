@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest
-from multiverse.training.config.build import Located, as_plain, build, nearest, place_of
-from multiverse.training.config.old_names import in_todays_names
-from multiverse.training.config.presets import PRESETS, preset_for
+from multiverse.training.config.build import Located, as_plain, build, in_todays_names, nearest, place_of
+from multiverse.training.config.files import read_config
 from multiverse.training.config.train_config import SYNONYMS, TrainConfig
-from multiverse.training.known_algorithms import ALGORITHMS
-from multiverse.training.session import MakeAlgorithm
+from multiverse.training.session import ALGORITHMS, MakeAlgorithm
 from multiverse.training.storage.redaction import redacted_fields
 
+PRESETS: dict[tuple[str, str], dict[str, Any]] = {
+    (env, algorithm): settings
+    for env, algorithms in read_config(Path(__file__).with_name("presets.yaml")).items()
+    for algorithm, settings in algorithms.items()
+}
+"""Settings that are known to suit an (env, algorithm)."""
 BUDGETS = ("env_steps", "episodes", "minutes")
 SECTION = "ppo"
 RUN_SETTINGS = frozenset(field.name for field in dataclasses.fields(TrainConfig))
@@ -76,11 +81,11 @@ def no_such(place: str, name: str, known: frozenset[str], inside: bool = False) 
 def _preset(env: str, algorithm: str, wanted: bool | str) -> dict[str, Any]:
     """The env's own if there is one, that of another env, which must be there, or none."""
     if isinstance(wanted, bool):
-        return preset_for(env, algorithm) if wanted else {}
+        return PRESETS.get((env, algorithm), {}) if wanted else {}
     known = [name for name, learner in PRESETS if learner == algorithm]
     if wanted not in known:
         raise InvalidConfig("preset", f"there is none for {wanted}", nearest(wanted, known))
-    return preset_for(wanted, algorithm)
+    return PRESETS[wanted, algorithm]
 
 
 def saved_config(

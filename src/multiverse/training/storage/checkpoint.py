@@ -31,7 +31,7 @@ from multiverse.training.storage.checkpoint_format import (
     read_manifest,
     write_files,
 )
-from multiverse.training.storage.durable_files import remove_tree, sync_directory
+from multiverse.training.storage.files import remove_tree, sync_directory
 from multiverse.training.storage.manifest_differences import differences
 from multiverse.training.storage.state_codec import State
 

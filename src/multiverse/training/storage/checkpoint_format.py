@@ -24,8 +24,8 @@ import numpy as np
 
 import multiverse
 from multiverse.contracts.errors import CheckpointBroken, in_bytes
-from multiverse.training.config.old_names import in_todays_names
-from multiverse.training.storage.durable_files import sync_directory, write_new
+from multiverse.training.config.build import in_todays_names
+from multiverse.training.storage.files import sync_directory, write_new
 from multiverse.training.storage.redaction import redacted
 from multiverse.training.storage.state_codec import Arrays, State, decode, encode
 

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from multiverse.training.storage.durable_files import replace_file
-from multiverse.training.storage.line_files import LineFile, for_json, read_lines
+from multiverse.training.storage.files import LineFile, for_json, read_lines, replace_file
 
 log = logging.getLogger("multiverse")
 

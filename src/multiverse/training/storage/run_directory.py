@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.training.config.files import dump_yaml, read_config
 from multiverse.training.storage.checkpoint_format import MANIFEST
-from multiverse.training.storage.durable_files import replace_file, sweep_unfinished
-from multiverse.training.storage.line_files import LineFile, cut, for_json
+from multiverse.training.storage.files import LineFile, cut, for_json, replace_file, sweep_unfinished
 from multiverse.training.storage.metric_sinks import CsvSink, Guarded, JsonLinesSink, Sink, Sinks, csv_from_json_lines
 from multiverse.training.storage.redaction import redacted
 from multiverse.training.storage.run_lock import LOCK, RunLock

@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from multiverse.contracts.errors import RunLocked
-from multiverse.training.storage.durable_files import write_all
+from multiverse.training.storage.files import write_all
 
 try:
     import fcntl
