@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from multiverse.adapters.env_source import EnvSource, Wrapper
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
 from multiverse.contracts.errors import EnvFailed, InvalidRequest, ReplyTimeout
 from multiverse.contracts.plan import whole_number
 from multiverse.env_checks.catalogue import found
 from multiverse.env_checks.laboratory import Laboratory, WorkerLost
 from multiverse.env_checks.performing import CHECKS, Check, perform
 from multiverse.env_checks.report import SEVERITIES, CheckReport, CheckRun, Finding
-from multiverse.env_checks.sources import source_of
 from multiverse.env_checks.subject import Settings
 
 log = logging.getLogger("multiverse")
@@ -78,7 +81,7 @@ def examine(
 ) -> CheckReport:
     """What `check_env` finds, as a report, errors or not; `progress` hears of each check before it begins."""
     settings = _settings(seed, steps, timeout_s)
-    source = source_of(env, env_kwargs, wrappers)
+    source = _source_of(env, env_kwargs, wrappers)
     settings = replace(settings, from_factory=source.from_factory)
     with Laboratory(source.recipe) as laboratory:
         examination = Examination(laboratory, settings, timeout_s)
@@ -99,6 +102,54 @@ def _settings(seed: Any, steps: Any, timeout_s: float) -> Settings:
     return Settings(whole_number("seed", seed), whole_number("steps", steps), check_s=timeout_s / 2)
 
 
+# -- what is checked -------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is checked: how it is built, what it is called, and, of an instance, how copies of it are made."""
+
+    recipe: Recipe
+    name: str
+    copied_how: str = ""
+    from_factory: bool = True
+
+
+def _source_of(env: Any, env_kwargs: Mapping[str, Any] | None, wrappers: Sequence[Wrapper] | None) -> Source:
+    """The one env a user means; unlike `make_vec` this takes an instance as well."""
+    if isinstance(env, gymnasium.Env):
+        if env_kwargs:
+            raise InvalidRequest("env_kwargs= is for what builds an env, and this env is built already")
+        return _of_instance(env, wrappers)
+    if isinstance(env, list | tuple):
+        raise InvalidRequest("check_env checks one env: pass one of the list at a time")
+    (recipe,) = recipes(env, 1, env_kwargs, wrappers)
+    return Source(recipe, _name(env))
+
+
+def _of_instance(env: gymnasium.Env[Any, Any], wrappers: Sequence[Wrapper] | None) -> Source:
+    """By its spec where that says everything, else by copying it."""
+    name = type(env.unwrapped).__qualname__
+    spec = env.spec
+    if spec is not None and all(wrapper.kwargs is not None for wrapper in spec.additional_wrappers):
+        (recipe,) = recipes(spec, 1, None, wrappers)
+        return Source(recipe, spec.id, f"built anew from its spec {spec.id!r}")
+    try:
+        copy.deepcopy(env)
+    except Exception as error:
+        raise InvalidRequest(
+            f"this {name} cannot be copied ({type(error).__name__}: {error}), so pass what builds it instead: "
+            f"check_env(lambda: {name}(...))"
+        ) from error
+    (recipe,) = recipes(lambda: copy.deepcopy(env), 1, None, wrappers)
+    return Source(recipe, name, "copied with deepcopy, each time as it was given", from_factory=False)
+
+
+def _name(env: Any) -> str:
+    if isinstance(env, EnvSpec):
+        return env.id
+    return env if isinstance(env, str) else str(getattr(env, "__qualname__", type(env).__qualname__))
+
+
+# -- checking it -----------------------------------------------------------------------------------------------
 class Examination:
     """One check after another, as far as the env lets them."""
 
@@ -136,8 +187,7 @@ class Examination:
         return ""
 
     def _perform(self, name: str, check: Check) -> None:
-        found_now = self._found(name)
-        for finding in found_now:
+        for finding in self._found(name):
             self.add(finding)
             if finding.code == "build-again-failed":
                 self._settings = replace(self._settings, one_at_a_time=True)

@@ -11,14 +11,14 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
 from multiverse.adapters.env_source import Recipe
-from multiverse.contracts.env import EnvDescription, SlotRow, Step
+from multiverse.contracts.env import EnvDescription, SlotRow
 from multiverse.contracts.errors import PreflightError, ReplyTimeout, WorkerDied
 from multiverse.contracts.layout import OBSERVATIONS, SINGLE_AGENT, Group
 from multiverse.contracts.plan import Plan, StartMethod
@@ -28,15 +28,13 @@ from multiverse.executors.executor import Executor
 from multiverse.executors.process import pickled, usable_here
 from multiverse.executors.worker_loop import Assignment
 
-PHASES = ("starting", "building the env", "reset", "step", "close")
-IDLE, BUILD, RESET, STEP, CLOSE = range(len(PHASES))
+IDLE, BUILD, RESET, STEP, CLOSE = range(5)
 NO_SEED = -1
 START_S = 30.0
 TAIL_BYTES = 8_000
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
+class Where(NamedTuple):
     """What the env was being asked: counted from its last reset with a seed."""
 
     phase: int = IDLE
@@ -46,70 +44,39 @@ class Where:
 
     def __str__(self) -> str:
         if self.phase in (IDLE, BUILD):
-            return f"while {PHASES[self.phase]}"
+            return "while building the env" if self.phase == BUILD else "while starting"
         if self.phase == CLOSE:
             return "in close()"
-        if self.phase == RESET:
-            return "in reset()" if self.seed == NO_SEED else f"in {self._begun}"
         if self.seed == NO_SEED:
-            return f"in step {self.step}"
-        later = f" (in episode {self.episode})" if self.episode > 1 else ""
-        return f"in step {self.step} after {self._seeded}{later}"
-
-    @property
-    def _seeded(self) -> str:
-        return f"reset(seed={self.seed})"
-
-    @property
-    def _begun(self) -> str:
-        return self._seeded if self.episode <= 1 else f"reset() number {self.episode - 1} after {self._seeded}"
+            return "in reset()" if self.phase == RESET else f"in step {self.step}"
+        seeded, later = f"reset(seed={self.seed})", self.episode > 1
+        if self.phase == RESET:
+            return f"in reset() number {self.episode - 1} after {seeded}" if later else f"in {seeded}"
+        return f"in step {self.step} after {seeded}" + (f" (in episode {self.episode})" if later else "")
 
 
 class Seat:
-    """An Env that is none: it keeps the recipe for the checks, and its row says where they are."""
+    """An Env that is none: it keeps the recipe for the checks, and its row says where they are. It is never played."""
 
-    description = EnvDescription(
-        groups=(
-            Group(
-                SINGLE_AGENT,
-                (SINGLE_AGENT,),
-                spaces.Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (4,), np.int64),
-                spaces.Discrete(1),
-            ),
-        )
-    )
+    row = spaces.Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (len(Where._fields),), np.int64)
+    description = EnvDescription(groups=(Group(SINGLE_AGENT, (SINGLE_AGENT,), row, spaces.Discrete(1)),))
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        self._where = np.zeros(4, np.int64)
 
     def bind(self, rows: Sequence[SlotRow]) -> None:
         (row,) = rows
         self._write = row.write_observation
 
-    def note(self, phase: int, seed: int = NO_SEED, episode: int = 0, step: int = 0) -> None:
+    def note(self, where: Where) -> None:
         """Say what comes next, before it happens."""
-        self._where[:] = phase, seed, episode, step
-        self._write(self._where)
+        self._write(np.array(where, np.int64))
 
-    @property
-    def step(self) -> Step:
-        return lambda action: (False, {})
-
-    def reset(self, seed: int | None, options: dict[str, Any] | None, task: Any) -> dict[str, Any]:
-        return {}
-
-    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return None
-
-    def set_attr(self, name: str, value: Any) -> None:
-        pass
+    def step(self, action: Any) -> tuple[bool, dict[str, Any]]:
+        return False, {}
 
     def classes(self) -> list[type]:
         return []
-
-    def render(self) -> Any:
-        return None
 
     def close(self) -> None:
         pass
@@ -117,10 +84,10 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class SeatRecipe(Recipe):
-    """Builds a seat with a recipe in it, not what the recipe builds."""
+    """Builds a seat with itself in it; `build_foreign` is what the checks build."""
 
     def build(self) -> Any:
-        return Seat(Recipe(self.source, self.kwargs, self.wrappers))
+        return Seat(self)
 
 
 class Output:
@@ -179,13 +146,10 @@ class Laboratory:
         self._recipe = SeatRecipe(recipe.source, recipe.kwargs, recipe.wrappers)
         self.cannot_travel = cannot_travel(self._recipe)
         """Why the recipe cannot be sent to a fork server's worker; '' if it can. Then the worker is forked."""
+        self.isolated = usable_here()
+        """Whether there is a process around the env at all."""
         self._executor: Executor | None = None
         self._output = Output()
-
-    @property
-    def isolated(self) -> bool:
-        """Whether there is a process around the env at all."""
-        return usable_here()
 
     def run(self, function: Callable[..., Any], *arguments: Any, timeout_s: float | None) -> Any:
         """function(env_range, *arguments) beside the seat; raises `WorkerLost`."""
@@ -221,11 +185,6 @@ class Laboratory:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(None if kind is None else 0.0)
-
-
-def seat_of(envs: EnvRange) -> Seat:
-    """In the worker: the seat."""
-    return cast(Seat, envs.envs[0])
 
 
 def cannot_travel(recipe: Recipe) -> str:

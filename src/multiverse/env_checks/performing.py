@@ -5,18 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import cast
 
-from multiverse.env_checks.checks.building import check_building
 from multiverse.env_checks.checks.cost import check_cost
-from multiverse.env_checks.checks.leaving import check_leaving, check_memory
-from multiverse.env_checks.checks.ownership import check_ownership
-from multiverse.env_checks.checks.resetting import check_reset
+from multiverse.env_checks.checks.handing_over import check_ownership, check_travelling
+from multiverse.env_checks.checks.lifetime import check_building, check_leaving, check_memory
 from multiverse.env_checks.checks.seeding import check_seeds
 from multiverse.env_checks.checks.sharing import check_sharing
 from multiverse.env_checks.checks.space_checks import check_spaces
-from multiverse.env_checks.checks.stepping import check_order, check_steps
-from multiverse.env_checks.checks.travelling import check_travelling
-from multiverse.env_checks.laboratory import IDLE, seat_of
+from multiverse.env_checks.checks.stepping import check_order, check_reset, check_steps
+from multiverse.env_checks.laboratory import Seat, Where
 from multiverse.env_checks.report import Finding
 from multiverse.env_checks.subject import EnvRaised, OutOfTime, Settings, Subject
 from multiverse.executors.env_range import EnvRange
@@ -49,7 +47,7 @@ CHECKS: dict[str, Check] = {
 
 def perform(envs: EnvRange, name: str, settings: Settings) -> list[Finding]:
     """In the worker: one check, and what it found. What the env raises is a finding too."""
-    seat = seat_of(envs)
+    seat = cast(Seat, envs.envs[0])
     subject = Subject(seat, settings)
     findings: list[Finding] = []
     with warnings.catch_warnings():
@@ -63,5 +61,5 @@ def perform(envs: EnvRange, name: str, settings: Settings) -> list[Finding]:
             findings.append(slow.finding(name))
         finally:
             subject.close()
-    seat.note(IDLE)
+    seat.note(Where())
     return findings

@@ -14,7 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from multiverse.adapters.env_source import Recipe
 from multiverse.contracts.errors import RemoteError
 from multiverse.env_checks.catalogue import found
-from multiverse.env_checks.laboratory import BUILD, CLOSE, NO_SEED, RESET, STEP, Seat, Where
+from multiverse.env_checks.laboratory import BUILD, CLOSE, RESET, STEP, Seat, Where
 from multiverse.env_checks.report import Finding
 
 Result = TypeVar("Result")
@@ -78,46 +78,32 @@ class EnvRaised(Exception):
 class WatchedEnv:
     """One env; each call says in the seat's row where it is, and what it raises is an `EnvRaised`."""
 
-    def __init__(self, env: Any, seat: Seat, watch: Stopwatch) -> None:
-        self.env = env
-        self._seat, self._watch = seat, watch
-        self._seed, self._episode, self._step = NO_SEED, 0, 0
+    def __init__(self, env: Any, subject: Subject) -> None:
+        self.env, self._subject = env, subject
+        self.where = Where()
+        """The last call, in words."""
 
     def reset(self, **arguments: Any) -> Any:
         seed = arguments.get("seed")
         if seed is not None:
-            self._seed, self._episode, self._step = seed, 0, 0
-        self._episode += 1
-        return self._asked(RESET, lambda: self.env.reset(**arguments))
+            self.where = Where(seed=seed)
+        self.where = self.where._replace(phase=RESET, episode=self.where.episode + 1)
+        return self._subject.ask(self.where, lambda: self.env.reset(**arguments))
 
     def step(self, action: Any) -> Any:
-        self._step += 1
-        return self._asked(STEP, lambda: self.env.step(action))
+        self.where = self.where._replace(phase=STEP, step=self.where.step + 1)
+        return self._subject.ask(self.where, lambda: self.env.step(action))
 
     def close(self) -> None:
-        self._asked(CLOSE, lambda: self.env.close())
-
-    @property
-    def where(self) -> Where:
-        """The last call, in words."""
-        return self._where
-
-    def _asked(self, phase: int, call: Callable[[], Result]) -> Result:
-        self._where = Where(phase, self._seed, self._episode, self._step)
-        if phase != CLOSE and self._watch.over:
-            raise OutOfTime(f"{self._where}, after {self._watch.seconds:g} s")
-        self._seat.note(phase, self._seed, self._episode, self._step)
-        try:
-            return call()
-        except (Exception, SystemExit) as error:
-            raise EnvRaised(self._where, error) from error
+        self.where = self.where._replace(phase=CLOSE)
+        self._subject.ask(self.where, lambda: self.env.close())
 
 
 class Subject:
     """Builds the env, and closes at the end of a check whatever that left open."""
 
     def __init__(self, seat: Seat, settings: Settings) -> None:
-        self.settings, self.recipe = settings, _unchecked(seat.recipe)
+        self.settings, self._recipe = settings, _unchecked(seat.recipe)
         self._seat, self._watch = seat, Stopwatch(settings.check_s)
         self._open: list[WatchedEnv] = []
 
@@ -125,17 +111,24 @@ class Subject:
         """A new env; `EnvRaised` if that fails."""
         if self.settings.one_at_a_time:
             self.close()
-        if self._watch.over:
-            raise OutOfTime(f"{Where(BUILD)}, after {self._watch.seconds:g} s")
-        self._seat.note(BUILD)
-        try:
-            env = self.recipe.build_foreign()
-            for name in ("observation_space", "action_space"):
-                getattr(env, name, None)  # a property may raise as well
-        except (Exception, SystemExit) as error:
-            raise EnvRaised(Where(BUILD), error) from error
-        self._open.append(WatchedEnv(env, self._seat, self._watch))
+        self._open.append(WatchedEnv(self.ask(Where(BUILD), self._built), self))
         return self._open[-1]
+
+    def _built(self) -> Any:
+        env = self._recipe.build_foreign()
+        for name in ("observation_space", "action_space"):
+            getattr(env, name, None)  # a property may raise as well
+        return env
+
+    def ask(self, where: Where, call: Callable[[], Result]) -> Result:
+        """One call of the env's code, noted first; `EnvRaised` with what it raises, `OutOfTime` instead of it."""
+        if where.phase != CLOSE and self._watch.over:
+            raise OutOfTime(f"{where}, after {self._watch.seconds:g} s")
+        self._seat.note(where)
+        try:
+            return call()
+        except (Exception, SystemExit) as error:
+            raise EnvRaised(where, error) from error
 
     def actions(self, env: WatchedEnv, count: int) -> list[Any]:
         """The first so many actions that `action_space.seed(seed)` and then `sample()` give."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 import numbers
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,68 +18,69 @@ MISSING = "nothing"
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What one call returned. A reset has neither reward nor ends."""
+    """What one call returned. A reset has neither action nor reward nor ends."""
 
     observation: Any
     reward: Any = None
     terminated: Any = None
     truncated: Any = None
     info: Any = None
+    action: Any = None  # as the step left it
 
     @property
     def ended(self) -> bool:
         return bool(self.terminated or self.truncated)
 
+    def frozen(self) -> Frame:
+        return Frame(*map(frozen, (self.observation, self.reward, self.terminated, self.truncated, self.info)))
+
 
 Trajectory = list[Frame]
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Where two trajectories part for the first time, in words."""
-
-    words: str
-    in_info_only: bool = False
-
-    def __str__(self) -> str:
-        return self.words
+Actions = Sequence[Any]
 
 
 # -- taking them -----------------------------------------------------------------------------------------------
-def rollout(
-    env: WatchedEnv, actions: Sequence[Any], seconds: float | None = None, *, seed: int | None = None
-) -> Trajectory:
-    """One reset (with the seed), then a step for each action, with a reset after each end, as a vector env does it."""
-    watch = None if seconds is None else Stopwatch(seconds)
-    frames = [begin(env, seed)]
+def calls(env: WatchedEnv, actions: Actions, seconds: float = math.inf, *, seed: int | None = None) -> Iterator[Frame]:
+    """One reset (with the seed), then a step for each action, with a reset after each end, as a vector env does it.
+
+    Each frame holds the very objects that the env returned.
+    """
+    watch = Stopwatch(seconds)
+    yield begin(env, seed)
     for action in actions:
-        frames.append(advance(env, action))
-        if frames[-1].ended:
-            frames.append(begin(env, None))
-        if watch is not None and watch.over:
+        frame = advance(env, action)
+        yield frame
+        if frame.ended:
+            yield begin(env)
+        if watch.over:
+            return
+
+
+def rollout(env: WatchedEnv, actions: Actions, seconds: float = math.inf, *, seed: int | None = None) -> Trajectory:
+    """All `calls`, kept."""
+    return [frame.frozen() for frame in calls(env, actions, seconds, seed=seed)]
+
+
+def episode(env: WatchedEnv, actions: Actions, seconds: float = math.inf, *, seed: int | None = None) -> Trajectory:
+    """Those of them up to the first end."""
+    frames = []
+    for frame in calls(env, actions, seconds, seed=seed):
+        frames.append(frame.frozen())
+        if frame.ended:
             break
     return frames
 
 
-def episode(env: WatchedEnv, actions: Sequence[Any], seed: int | None = None) -> Trajectory:
-    """One reset, then steps up to the first end or the last action."""
-    frames = [begin(env, seed)]
-    for action in actions:
-        frames.append(advance(env, action))
-        if frames[-1].ended:
-            break
-    return frames
-
-
-def begin(env: WatchedEnv, seed: int | None) -> Frame:
+def begin(env: WatchedEnv, seed: int | None = None) -> Frame:
     observation, info = env.reset() if seed is None else env.reset(seed=seed)
-    return Frame(frozen(observation), info=frozen(info))
+    return Frame(observation, info=info)
 
 
 def advance(env: WatchedEnv, action: Any) -> Frame:
     """One step with a copy of the action: an env may do with it what it likes."""
-    observation, reward, terminated, truncated, info = env.step(copy.deepcopy(action))
-    return Frame(frozen(observation), frozen(reward), frozen(terminated), frozen(truncated), frozen(info))
+    given = copy.deepcopy(action)
+    observation, reward, terminated, truncated, info = env.step(given)
+    return Frame(observation, reward, terminated, truncated, info, given)
 
 
 def steps_in(trajectory: Trajectory) -> int:
@@ -101,20 +103,26 @@ def frozen(value: Any) -> Any:
 
 
 # -- comparing them --------------------------------------------------------------------------------------------
-def difference(one: Trajectory, other: Trajectory) -> Difference | None:
-    """Where two trajectories part: in what an agent sees first of all, else in the infos; None if nowhere."""
-    in_info: Difference | None = None
+def apart(one: Trajectory, other: Trajectory) -> str:
+    """Where what an agent sees parts for the first time, in words; '' if nowhere."""
+    names = ("observation", "reward", "terminated", "truncated")
+    return _apart(one, other, lambda frame: {name: getattr(frame, name) for name in names})
+
+
+def infos_apart(one: Trajectory, other: Trajectory) -> str:
+    """The same of the infos."""
+    return _apart(one, other, lambda frame: {"info": _without_clock(frame.info)})
+
+
+def _apart(one: Trajectory, other: Trajectory, values: Callable[[Frame], dict[str, Any]]) -> str:
     step = 0
     for a, b in zip(one, other):
         step += a.reward is not None
-        when = f"at step {step}" if step else "after reset"
-        for name in ("observation", "reward", "terminated", "truncated"):
-            for words in parts(getattr(a, name), getattr(b, name), name):
-                return Difference(f"{when}: {words}")
-        if in_info is None:
-            infos = parts(_without_clock(a.info), _without_clock(b.info), "info")
-            in_info = next((Difference(f"{when}: {words}", True) for words in infos), None)
-    return in_info
+        theirs = values(b)
+        for name, value in values(a).items():
+            for words in parts(value, theirs[name], name):
+                return f"at step {step}: {words}" if step else f"after reset: {words}"
+    return ""
 
 
 def _without_clock(info: Any) -> Any:

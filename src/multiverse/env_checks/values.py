@@ -69,15 +69,14 @@ def _in_array(space: Any, value: Any, path: Path) -> Iterator[Misfit]:
         array = np.asarray(None)
     name = called(path)
     if array.dtype.kind not in "fiub":
-        yield Misfit("observation-dtype", path, f"{name} is {_short(value)}, its space is {_space(space)}")
+        kind = f"{type(space).__name__} {space.dtype}{list(space.shape)}"
+        yield Misfit("observation-dtype", path, f"{name} is {_short(value)}, its space is {kind}")
         return
     if array.shape != space.shape:
-        words = f"{name} has shape {array.shape}, its space says {space.shape}"
-        yield Misfit("observation-shape", path, words)
+        yield Misfit("observation-shape", path, f"{name} has shape {array.shape}, its space says {space.shape}")
         return
     if not isinstance(value, np.ndarray) and space.shape != ():
-        words = f"{name} is a {type(value).__name__}, not a numpy array"
-        yield Misfit("observation-type", path, words)
+        yield Misfit("observation-type", path, f"{name} is a {type(value).__name__}, not a numpy array")
     elif array.dtype != space.dtype and isinstance(value, np.ndarray | np.generic):
         yield from _dtype(space, array, path)
     yield from _contents(space, array, path)
@@ -131,10 +130,6 @@ def called(path: Path) -> str:
 
 def _names(keys: Any) -> str:
     return ", ".join(repr(key) for key in keys) or "no keys"
-
-
-def _space(space: Any) -> str:
-    return f"{type(space).__name__} {space.dtype}{list(space.shape)}"
 
 
 def _short(value: Any) -> str:

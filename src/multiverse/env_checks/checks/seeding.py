@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from multiverse.env_checks.catalogue import found
-from multiverse.env_checks.global_state import seed_global_generators
+from multiverse.env_checks.checks.sharing import seed_global_generators
 from multiverse.env_checks.report import Finding
-from multiverse.env_checks.subject import Stopwatch, Subject, WatchedEnv
-from multiverse.env_checks.trajectory import Trajectory, advance, begin, difference, episode, rollout, steps_in
+from multiverse.env_checks.subject import Subject
+from multiverse.env_checks.trajectory import Actions, Trajectory, apart, episode, infos_apart, rollout, steps_in
 
 CUT_AFTER = 3  # steps of an episode that is left in its middle
 EPISODES = 6  # compared where chance could make two of them equal
@@ -22,68 +22,55 @@ def check_seeds(subject: Subject) -> Iterator[Finding]:
     actions = subject.actions(env, settings.compared_steps)
     first = rollout(env, actions, settings.compared_s, seed=seed)
     actions = actions[: steps_in(first)]
-    apart = difference(first, rollout(subject.build(), actions, seed=seed))
-    if apart is not None and getattr(env.env.spec, "nondeterministic", False):
-        yield found("nondeterministic", f"two envs with seed {seed} part {apart}")
+    second = rollout(subject.build(), actions, seed=seed)
+    words = apart(first, second)
+    other_infos = "" if words else infos_apart(first, second)
+    if (words or other_infos) and getattr(env.env.spec, "nondeterministic", False):
+        yield found("nondeterministic", f"two envs with seed {seed} part {words or other_infos}")
         return
-    if apart is not None and not apart.in_info_only:
-        yield _cause(subject, actions, f"two new envs, both with reset(seed={seed}) and the same actions, part {apart}")
+    if words:
+        yield _cause(subject, actions, f"two new envs, both with reset(seed={seed}) and the same actions, part {words}")
         return
-    if apart is not None:
-        yield found("infos-differ", f"the same seed {seed} and actions gave other infos {apart}")
+    if other_infos:
+        yield found("infos-differ", f"the same seed {seed} and actions gave other infos {other_infos}")
     yield from _leaks(subject, actions, first)
     yield from _variety(subject, actions)
 
 
-def _cause(subject: Subject, actions: Sequence[Any], seen: str) -> Finding:
+def _cause(subject: Subject, actions: Actions, seen: str) -> Finding:
     """Whether fixing the global generators makes two runs equal: then it is they that drive the env."""
     runs = []
     for _ in range(2):
         seed_global_generators(subject.settings.seed)
         runs.append(rollout(subject.build(), actions, seed=subject.settings.seed))
-    apart = difference(*runs)
-    if apart is None or apart.in_info_only:
-        return found("global-rng", f"{seen}; with np.random.seed() and random.seed() set before, they do not")
-    return found("seed-ignored", seen)
+    if apart(*runs):
+        return found("seed-ignored", seen)
+    return found("global-rng", f"{seen}; with np.random.seed() and random.seed() set before, they do not")
 
 
 # -- a used env ------------------------------------------------------------------------------------------------
-def _leaks(subject: Subject, actions: Sequence[Any], first: Trajectory) -> Iterator[Finding]:
+def _leaks(subject: Subject, actions: Actions, first: Trajectory) -> Iterator[Finding]:
     """The first rollout once more, on an env that has played before: cut in the middle, and played to an end."""
-    seed = subject.settings.seed
-    for name, play in (("left in its middle", _cut), ("that had ended", _finish)):
+    seed, backwards = subject.settings.seed, actions[::-1]  # other actions than those to come
+    for name, others, seconds in (
+        ("left in its middle", actions[:CUT_AFTER], math.inf),
+        ("that had ended", backwards, subject.settings.compared_s),
+    ):
         env = subject.build()
         for other in (seed + 1, seed + 2):
-            play(env, actions, other, subject.settings.compared_s)
-        apart = difference(first, rollout(env, actions, seed=seed))
-        if apart is not None and not apart.in_info_only:
-            words = f"reset(seed={seed}) after another episode {name} gave another episode than on a new env, {apart}"
-            yield found("state-leaks", words)
-            return
-
-
-def _cut(env: WatchedEnv, actions: Sequence[Any], seed: int, seconds: float) -> None:
-    begin(env, seed)
-    for action in actions[:CUT_AFTER]:
-        if advance(env, action).ended:
-            return
-
-
-def _finish(env: WatchedEnv, actions: Sequence[Any], seed: int, seconds: float) -> None:
-    """Other actions than those to come: backwards."""
-    begin(env, seed)
-    watch = Stopwatch(seconds)
-    for action in reversed(actions):
-        if advance(env, action).ended or watch.over:
+            episode(env, others, seconds, seed=other)
+        words = apart(first, rollout(env, actions, seed=seed))
+        if words:
+            seen = f"reset(seed={seed}) after another episode {name} gave another episode than on a new env, {words}"
+            yield found("state-leaks", seen)
             return
 
 
 # -- other seeds -----------------------------------------------------------------------------------------------
-def _variety(subject: Subject, actions: Sequence[Any]) -> Iterator[Finding]:
+def _variety(subject: Subject, actions: Actions) -> Iterator[Finding]:
     env, seed = subject.build(), subject.settings.seed
-    others = range(seed + 1, seed + EPISODES)
-    begun_with = [episode(env, actions, number) for number in (seed, *others)]
-    episode(env, actions, seed)
+    begun_with = [episode(env, actions, seed=number) for number in range(seed, seed + EPISODES)]
+    episode(env, actions, seed=seed)
     unseeded = [episode(env, actions) for _ in range(EPISODES)]
     by_seed, by_chance = _vary(begun_with), _vary([begun_with[0], *unseeded])
     if by_seed and not by_chance:
@@ -99,8 +86,5 @@ def _variety(subject: Subject, actions: Sequence[Any]) -> Iterator[Finding]:
 
 def _vary(episodes: Sequence[Trajectory]) -> bool:
     """Whether an agent could tell any of these episodes from the first."""
-    for other in episodes[1:]:
-        apart = difference(episodes[0], other)
-        if len(other) != len(episodes[0]) or (apart is not None and not apart.in_info_only):
-            return True
-    return False
+    first = episodes[0]
+    return any(len(other) != len(first) or apart(first, other) for other in episodes[1:])

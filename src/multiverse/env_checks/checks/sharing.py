@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from multiverse.env_checks.catalogue import found
-from multiverse.env_checks.global_state import ProcessState, global_generators, moved_generators, seed_global_generators
 from multiverse.env_checks.report import Finding
 from multiverse.env_checks.subject import Subject, WatchedEnv
-from multiverse.env_checks.trajectory import Trajectory, advance, begin, difference, rollout, steps_in
+from multiverse.env_checks.trajectory import Actions, Trajectory, advance, apart, begin, rollout, steps_in
 
 
 def check_sharing(subject: Subject) -> Iterator[Finding]:
@@ -35,7 +40,7 @@ def _episodes(subject: Subject) -> Iterator[Finding]:
     moved = moved_generators(generators)
     actions = actions[: steps_in(first)]
     alone = (first, rollout(subject.build(), actions, seed=settings.seed + 1))
-    if _apart(alone, (rollout(subject.build(), actions, seed=settings.seed), alone[1])):
+    if apart(first, rollout(subject.build(), actions, seed=settings.seed)):
         return  # it is not even the same alone: the seeds' check has told that
     seed_global_generators(settings.seed + 1)
     words = _apart(alone, in_turn([subject.build(), subject.build()], actions, settings.seed))
@@ -48,21 +53,78 @@ def _episodes(subject: Subject) -> Iterator[Finding]:
         yield found("global-rng-touched", f"a rollout moved the global generator of {' and '.join(moved)}")
 
 
-def in_turn(envs: Sequence[WatchedEnv], actions: Sequence[Any], seed: int) -> list[Trajectory]:
+def in_turn(envs: Sequence[WatchedEnv], actions: Actions, seed: int) -> list[Trajectory]:
     """Each env's trajectory, with seeds seed, seed + 1 and so on, one step of each after another."""
-    found_so_far = [[begin(env, seed + i)] for i, env in enumerate(envs)]
+    found_so_far = [[begin(env, seed + i).frozen()] for i, env in enumerate(envs)]
     for action in actions:
         for env, frames in zip(envs, found_so_far):
-            frames.append(advance(env, action))
+            frames.append(advance(env, action).frozen())
             if frames[-1].ended:
-                frames.append(begin(env, None))
+                frames.append(begin(env).frozen())
     return found_so_far
 
 
 def _apart(alone: Sequence[Trajectory], together: Sequence[Trajectory]) -> str:
     """Where an agent sees the first difference; '' if nowhere."""
     for number, (one, other) in enumerate(zip(alone, together)):
-        where = difference(one, other)
-        if where is not None and not where.in_info_only:
-            return f"(env {number}) {where}"
+        words = apart(one, other)
+        if words:
+            return f"(env {number}) {words}"
     return ""
+
+
+# -- what belongs to the whole process -------------------------------------------------------------------------
+def seed_global_generators(seed: int) -> None:
+    """Put numpy's and Python's global generators into a known state."""
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+def global_generators() -> tuple[tuple[str, Any], ...]:
+    """The generators that everybody shares, by the name a user knows them by, as they stand now."""
+    name, keys, *rest = np.random.get_state(legacy=True)
+    return ("np.random", (name, np.asarray(keys).tobytes(), *rest)), ("random", random.getstate())
+
+
+def moved_generators(before: tuple[tuple[str, Any], ...]) -> list[str]:
+    """The names of those that have been drawn from, or seeded, since."""
+    return [name for (name, old), (_, new) in zip(before, global_generators()) if old != new]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessState:
+    """What an env may not change for its neighbours."""
+
+    environ: dict[str, str]
+    cwd: str
+    interrupt_handler: Any
+    float_errors: dict[str, Any]
+
+    @classmethod
+    def now(cls) -> ProcessState:
+        return cls(dict(os.environ), os.getcwd(), signal.getsignal(signal.SIGINT), dict(np.geterr()))
+
+    def changes_of_environment(self) -> str:
+        """Variables by name only, since values may be secrets; and the working directory."""
+        now = ProcessState.now()
+        names = sorted(
+            name for name in {*self.environ, *now.environ} if self.environ.get(name) != now.environ.get(name)
+        )
+        found = [f"environment variable{'s' * (len(names) > 1)} {', '.join(names)}"] if names else []
+        found += [f"working directory {self.cwd} → {now.cwd}"] if self.cwd != now.cwd else []
+        return "; ".join(found)
+
+    def changes_of_settings(self) -> str:
+        now = ProcessState.now()
+        found = [f"np.seterr {self.float_errors} → {now.float_errors}"] if self.float_errors != now.float_errors else []
+        found += ["the handler of Ctrl-C (SIGINT)"] if self.interrupt_handler != now.interrupt_handler else []
+        return "; ".join(found)
+
+    def restore(self) -> None:
+        """As it was, for the checks that follow."""
+        os.environ.clear()
+        os.environ.update(self.environ)
+        os.chdir(self.cwd)
+        if signal.getsignal(signal.SIGINT) != self.interrupt_handler:
+            signal.signal(signal.SIGINT, self.interrupt_handler)
+        np.seterr(**self.float_errors)

@@ -33,7 +33,11 @@ def check_spaces(subject: Subject) -> Iterator[Finding]:
             yield from _leaf(name, leaf)
     yield from _samples(env.action_space)
     if subject.settings.from_factory:
-        yield from _another(env, subject.build().env)
+        another = subject.build().env
+        for name in NAMES:
+            one, other = getattr(env, name), getattr(another, name)
+            if one != other:
+                yield found("spaces-differ", f"{name} is {one}, and {other} in a second env of the same factory")
 
 
 def _leaf(name: str, leaf: Leaf) -> Iterator[Finding]:
@@ -94,10 +98,3 @@ def _samples(space: spaces.Space[Any]) -> Iterator[Finding]:
                 return
     except Exception as error:  # a space of the user's own
         yield found("action-space-sample", f"seed() or sample() raised {type(error).__name__}: {error}")
-
-
-def _another(env: Any, another: Any) -> Iterator[Finding]:
-    for name in NAMES:
-        one, other = getattr(env, name), getattr(another, name)
-        if one != other:
-            yield found("spaces-differ", f"{name} is {one}, and {other} in a second env of the same factory")

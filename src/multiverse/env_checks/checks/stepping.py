@@ -1,27 +1,89 @@
-"""What step returns, over many steps and episodes; and what it does when it is called out of turn."""
+"""What reset takes and returns; what step returns, over many steps and episodes, and when it is called out of turn."""
 
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.layout import Path
 from multiverse.env_checks.catalogue import found
-from multiverse.env_checks.checks.resetting import replaced_space
 from multiverse.env_checks.report import Finding
 from multiverse.env_checks.subject import EnvRaised, Stopwatch, Subject, WatchedEnv
-from multiverse.env_checks.trajectory import advance, begin
+from multiverse.env_checks.trajectory import advance, begin, episode
 from multiverse.env_checks.values import Misfit, Tally, misfits
 
-NO_PATH: Path = ()
 FEWEST_EQUAL_EPISODES = 3
 STEPS_OUT_OF_TURN = 3
 
 
+# -- reset -----------------------------------------------------------------------------------------------------
+def check_reset(subject: Subject) -> Iterator[Finding]:
+    """Plain, with a seed, with options, twice in a row; what comes back is looked at each time."""
+    env = subject.build()
+    space = env.env.observation_space
+    yield from _default_seed(env.env.unwrapped.reset)
+    seed, tally = subject.settings.seed, Tally()
+    calls: list[dict[str, Any]] = [{}, {"seed": seed}, {"seed": seed, "options": None}, {"options": {}}, {}]
+    for arguments in calls:
+        try:
+            result = env.reset(**arguments)
+        except EnvRaised as raised:
+            yield _raised(raised, arguments)
+            return
+        problem = _unreadable("reset", result, 2, "the tuple (observation, info)", "(observation, info)")
+        if problem is not None:
+            yield problem
+            return
+        for misfit in misfits(space, result[0]):
+            tally.add(misfit, f"after {_call(arguments)}")
+    yield from tally.findings(len(calls))
+    yield from _replaced_space(env, space)
+
+
+def _default_seed(reset: Any) -> Iterator[Finding]:
+    try:
+        parameter = inspect.signature(reset).parameters.get("seed")
+    except (TypeError, ValueError):  # native code does not say
+        return
+    if parameter is not None and parameter.default not in (None, inspect.Parameter.empty):
+        yield found("seed-default", f"reset(seed={parameter.default!r}) is what reset() without a seed means")
+
+
+def _unreadable(call: str, result: Any, size: int, a_tuple: str, so_many: str) -> Finding | None:
+    """What keeps the result of a reset or a step from being read."""
+    if not isinstance(result, tuple):
+        return found(f"{call}-return", f"{call} returned {type(result).__name__}, not {a_tuple}")
+    if len(result) != size:
+        return found(f"{call}-return", f"{call} returned a tuple of {len(result)}, not {so_many}")
+    if not isinstance(result[-1], dict):
+        return found("info-not-dict", f"{call}'s info is {type(result[-1]).__name__}: {result[-1]!r:.60}")
+    return None
+
+
+def _replaced_space(env: WatchedEnv, space: Any) -> Iterator[Finding]:
+    """Whether the env has another observation space by now."""
+    if env.env.observation_space != space:
+        now = env.env.observation_space
+        yield found("space-replaced", f"observation_space was {space} and is {now} {env.where}")
+
+
+def _raised(raised: EnvRaised, arguments: dict[str, Any]) -> Finding:
+    refused = isinstance(raised.error, TypeError) and "unexpected keyword argument" in str(raised.error)
+    seen = f"{_call(arguments)} raised {raised.words()}"
+    if refused and arguments:
+        return found("reset-signature", seen)
+    return found("reset-raises", seen, "warning" if arguments.get("options") == {} else None)
+
+
+def _call(arguments: dict[str, Any]) -> str:
+    return f"reset({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
+
+
+# -- step ------------------------------------------------------------------------------------------------------
 def check_steps(subject: Subject) -> Iterator[Finding]:
     """One long rollout, every value looked at; what was seen before an exception is told too."""
     env, settings = subject.build(), subject.settings
@@ -39,8 +101,8 @@ def check_steps(subject: Subject) -> Iterator[Finding]:
     if problem is not None:
         yield problem
         return
-    yield from log.ends.findings(log.steps)
-    yield from replaced_space(env, log.space)
+    yield from log.ends()
+    yield from _replaced_space(env, log.space)
 
 
 class StepLog:
@@ -48,64 +110,46 @@ class StepLog:
 
     def __init__(self, env: WatchedEnv) -> None:
         self._env, self.space = env, env.env.observation_space
-        self.tally, self.ends = Tally(), Ends()
-        self.steps = self.resets = 0
+        self.tally = Tally()
+        self.steps = self.resets = self._steps_before = self._truncations = 0
+        self._lengths: list[int] = []  # of the episodes that ended
 
     def begin(self, **arguments: Any) -> None:
         observation, _ = self._env.reset(**arguments)
         self.resets += 1
+        self._steps_before = self.steps
         self._add(misfits(self.space, observation))
 
     def step(self, action: Any) -> Finding | None:
         """One step, and a reset if it ends the episode; returns what keeps its result from being read."""
         result = self._env.step(copy.deepcopy(action))
-        problem = step_problem(result)
+        old = isinstance(result, tuple) and len(result) == 4
+        of_five = "of five: the old (observation, reward, done, info)?" if old else "of five"
+        problem = _unreadable("step", result, 5, "a tuple of five", of_five)
         if problem is not None:
             return problem
         observation, reward, terminated, truncated, _ = result
         self.steps += 1
         self._add((*misfits(self.space, observation), *_reward(reward), *_ends(terminated, truncated)))
         if _true(terminated) or _true(truncated):
-            self.ends.add(self.steps, _true(terminated))
+            self._lengths.append(self.steps - self._steps_before)
+            self._truncations += not _true(terminated)
             self.begin()
         return None
+
+    def ends(self) -> Iterator[Finding]:
+        """How episodes ended, and after how many steps."""
+        lengths = self._lengths
+        if not lengths:
+            yield found("never-ends", f"no episode ended in {self.steps} steps of random actions")
+        equal = len(set(lengths)) == 1 and len(lengths) >= FEWEST_EQUAL_EPISODES
+        if equal and lengths[0] > 1 and not self._truncations:
+            words = f"all {len(lengths)} episodes ended after exactly {lengths[0]} steps with terminated=True"
+            yield found("time-limit-as-terminated", words)
 
     def _add(self, found_now: Iterable[Misfit]) -> None:
         for misfit in found_now:
             self.tally.add(misfit, str(self._env.where))
-
-
-def step_problem(result: Any) -> Finding | None:
-    """What keeps a step's result from being read."""
-    if not isinstance(result, tuple):
-        return found("step-return", f"step returned {type(result).__name__}, not a tuple of five")
-    if len(result) != 5:
-        old = ": the old (observation, reward, done, info)?" if len(result) == 4 else ""
-        return found("step-return", f"step returned a tuple of {len(result)}, not of five{old}")
-    if not isinstance(result[4], dict):
-        return found("info-not-dict", f"step's info is {type(result[4]).__name__}: {result[4]!r:.60}")
-    return None
-
-
-class Ends:
-    """How episodes ended, and after how many steps."""
-
-    def __init__(self) -> None:
-        self.lengths: list[int] = []
-        self._last, self._truncations = 0, 0
-
-    def add(self, step: int, terminated: bool) -> None:
-        self.lengths.append(step - self._last)
-        self._last = step
-        self._truncations += not terminated
-
-    def findings(self, steps: int) -> Iterator[Finding]:
-        if not self.lengths:
-            yield found("never-ends", f"no episode ended in {steps} steps of random actions")
-        equal = len(set(self.lengths)) == 1 and len(self.lengths) >= FEWEST_EQUAL_EPISODES
-        if equal and self.lengths[0] > 1 and not self._truncations:
-            words = f"all {len(self.lengths)} episodes ended after exactly {self.lengths[0]} steps with terminated=True"
-            yield found("time-limit-as-terminated", words)
 
 
 def _true(end: Any) -> bool:
@@ -119,14 +163,14 @@ def _reward(reward: Any) -> Iterator[Misfit]:
     try:
         number = float(np.asarray(reward).item() if isinstance(reward, np.ndarray) else reward)
     except (TypeError, ValueError):
-        yield Misfit("reward-not-number", NO_PATH, f"the reward is {type(reward).__name__}: {reward!r:.60}")
+        yield Misfit("reward-not-number", (), f"the reward is {type(reward).__name__}: {reward!r:.60}")
         return
     if isinstance(reward, str):
-        yield Misfit("reward-not-number", NO_PATH, f"the reward is the text {reward!r}")
+        yield Misfit("reward-not-number", (), f"the reward is the text {reward!r}")
     elif getattr(reward, "shape", ()) != ():
-        yield Misfit("reward-array", NO_PATH, f"the reward is an array of shape {reward.shape}: {reward!r:.60}")
+        yield Misfit("reward-array", (), f"the reward is an array of shape {reward.shape}: {reward!r:.60}")
     if not math.isfinite(number):
-        yield Misfit("reward-not-finite", NO_PATH, f"the reward is {number}")
+        yield Misfit("reward-not-finite", (), f"the reward is {number}")
 
 
 def _ends(terminated: Any, truncated: Any) -> Iterator[Misfit]:
@@ -146,16 +190,10 @@ def check_order(subject: Subject) -> Iterator[Finding]:
     if subject.settings.from_factory and _steps_quietly(env, actions[:1]):
         yield found("step-before-reset", "step() before any reset() returned as if nothing were wrong")
     env = subject.build()
-    begin(env, subject.settings.seed)
-    watch = Stopwatch(subject.settings.compared_s)
-    for action in actions:
-        if advance(env, action).ended:
-            if _steps_quietly(env, actions[:STEPS_OUT_OF_TURN]):
-                yield found("step-after-end", f"{STEPS_OUT_OF_TURN} more steps after an end went on as if it were none")
-            begin(env, None)
-            return
-        if watch.over:
-            return
+    if episode(env, actions, subject.settings.compared_s, seed=subject.settings.seed)[-1].ended:
+        if _steps_quietly(env, actions[:STEPS_OUT_OF_TURN]):
+            yield found("step-after-end", f"{STEPS_OUT_OF_TURN} more steps after an end went on as if it were none")
+        begin(env)
 
 
 def _steps_quietly(env: Any, actions: list[Any]) -> bool:

@@ -4,8 +4,37 @@
 acting at once, `make(preset=...)` either of them in one of the sizes in `PRESETS`.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from multiverse.contracts.errors import InvalidRequest
 from multiverse.envs.grid_world.aec import GridWorldEnvMultiAgent
 from multiverse.envs.grid_world.parallel import GridWorldParallel
-from multiverse.envs.grid_world.presets import PRESETS, make
 
 __all__ = ["PRESETS", "GridWorldEnvMultiAgent", "GridWorldParallel", "make"]
+
+
+def _preset(size: int, max_steps: int, num_obstacles: int) -> Mapping[str, Any]:
+    return MappingProxyType(
+        {"size": size, "max_steps": max_steps, "enable_obstacles": True, "num_obstacles": num_obstacles}
+    )
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {"small": _preset(10, 250, 3), "medium": _preset(15, 250, 4), "large": _preset(20, 500, 5)}
+)
+"""Constructor arguments of each: a grid's size, steps, and obstacles."""
+
+
+def make(
+    preset: str = "small", *, parallel: bool = False, **arguments: Any
+) -> GridWorldEnvMultiAgent | GridWorldParallel:
+    """A grid world with a preset's arguments; others, or other values for its own, as keywords.
+
+    `parallel=True` gives the `GridWorldParallel` of the same world.
+    """
+    if preset not in PRESETS:
+        raise InvalidRequest(f"preset={preset!r}: there are {', '.join(map(repr, PRESETS))}")
+    made = GridWorldParallel if parallel else GridWorldEnvMultiAgent
+    return made(**{**PRESETS[preset], **arguments})

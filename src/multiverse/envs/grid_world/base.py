@@ -13,7 +13,7 @@ from gymnasium.utils import seeding
 from multiverse.contracts.errors import InvalidActions, InvalidRequest
 from multiverse.envs.grid_world.rendering import Renderer
 from multiverse.envs.grid_world.setup import world_setup
-from multiverse.envs.grid_world.views import action_space, observation_space
+from multiverse.envs.grid_world.views import observation_space
 from multiverse.envs.grid_world.world import World
 
 
@@ -60,8 +60,8 @@ class GridWorld:
         self.possible_agents = [agent.name for agent in self.setup.agents]
         self.agents: list[str] = []
         self.observation_spaces = {a.name: observation_space(self.setup, a) for a in self.setup.agents}
-        self.action_spaces = {a.name: action_space(a) for a in self.setup.agents}
-        self._num_actions = {name: int(space.n) for name, space in self.action_spaces.items()}
+        self.action_spaces = {a.name: spaces.Discrete(a.num_actions) for a in self.setup.agents}
+        self._num_actions = {a.name: a.num_actions for a in self.setup.agents}
         self._rng: np.random.Generator | None = None
         self._renderer: Renderer | None = None
 

@@ -64,6 +64,11 @@ class AgentSetup:
         return self.kind == OBSERVER
 
     @property
+    def num_actions(self) -> int:
+        """Right, up, left, down, stay; for an observer also higher, same altitude, lower."""
+        return 8 if self.flies else 5
+
+    @property
     def max_altitude(self) -> int:
         return len(self.detection)
 

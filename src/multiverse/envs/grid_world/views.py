@@ -15,20 +15,14 @@ Observation = dict[str, np.ndarray[Any, np.dtype[np.int64]]]
 
 def observation_space(setup: WorldSetup, agent: AgentSetup) -> spaces.Dict:
     """The agent's Dict space. Keys are in the order in which Gymnasium sorts them."""
-    place = spaces.Box(0, setup.size - 1, (2,), np.int64)
     lowest = MASKED if agent.max_altitude > 1 else EMPTY
     found: dict[str, spaces.Space[Any]] = {
-        "agent": place,
+        "agent": spaces.Box(0, setup.size - 1, (2,), np.int64),
         "obstacles_fov": spaces.Box(lowest, TARGET, (agent.view_cells,) * 2, np.int64),
     }
     if agent.shows_target:
         found["target"] = spaces.Box(0, setup.size - 1, (2,), np.int64)
     return spaces.Dict(found)
-
-
-def action_space(agent: AgentSetup) -> spaces.Discrete:
-    """Right, up, left, down, stay; for an observer also higher, same altitude, lower."""
-    return spaces.Discrete(8 if agent.flies else 5)
 
 
 def observe(world: World, index: int) -> Observation:

@@ -7,12 +7,15 @@ slice wherever its agent stands.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
-from multiverse.envs.grid_world.obstacles import place_obstacles
-from multiverse.envs.grid_world.rewards import step_reward
 from multiverse.envs.grid_world.setup import AgentSetup, WorldSetup
+
+Cell = tuple[int, int]
 
 EMPTY, BLOCKED, AGENT, TARGET, MASKED = 0, 1, 2, 3, -10
 
@@ -21,6 +24,8 @@ HEADINGS = ((1, 0), (0, -1), (-1, 0), (0, 1))  # by action
 
 ABOVE_OBSTACLES = 2
 """The lowest altitude that is higher than an obstacle."""
+
+REACHED, NOTHING_SEEN, NEW_CELL = 1.0, -0.01, 0.025
 
 
 class Body:
@@ -56,7 +61,7 @@ class World:
 
     bodies: list[Body]
     target: Target | None
-    obstacles: set[tuple[int, int]]
+    obstacles: set[Cell]
     codes: NDArray[np.int64]  # [margin + size + margin] twice, row y first
     masked: list[NDArray[np.int64]]  # for each agent a view of nothing
 
@@ -70,17 +75,14 @@ class World:
         """Obstacles, target and agents on new cells, drawn from `rng`, which also moves the target from now on."""
         self.rng = rng
         self.steps, self.reached = 0, False
-        order: list[int] = rng.permutation(self.setup.size**2).tolist()
-        first = self._target_cell()
-        taken = place_obstacles(self.setup.size, self.setup.num_obstacles, order, first)
-        self.obstacles = {self._position(cell) for cell in taken}
-        cells = iter([cell for cell in order if cell not in taken and cell != first])
-        self.target = None
-        if self.setup.target is not None:
-            self.target = Target(*self._position(next(cells) if first is None else first))
+        size, target = self.setup.size, self.setup.target
+        order = [(cell % size, cell // size) for cell in rng.permutation(size**2).tolist()]
+        first = None if target is None else target.initial_position
+        self.obstacles = place_obstacles(self.setup.num_obstacles, order, first)
+        cells = iter([cell for cell in order if cell not in self.obstacles and cell != first])
+        self.target = None if target is None else Target(*(first or next(cells)))
         self.bodies = [
-            Body(agent, *self._position(next(cells)), glance=rng.random() if agent.flies else 0.0)
-            for agent in self.setup.agents
+            Body(agent, *next(cells), glance=rng.random() if agent.flies else 0.0) for agent in self.setup.agents
         ]
         self.draw_codes()
 
@@ -109,11 +111,15 @@ class World:
 
     def sees_target(self, body: Body) -> bool:
         """Whether the target is in view, and not overlooked from up there."""
+        return self._notices(body, self._distance(body))
+
+    def _distance(self, body: Body) -> float:
+        """Cells to the target, the longer of both ways; without a target, further than anything reaches."""
         target = self.target
-        return target is not None and self._notices(body, max(abs(body.x - target.x), abs(body.y - target.y)))
+        return math.inf if target is None else max(abs(body.x - target.x), abs(body.y - target.y))
 
     @staticmethod
-    def _notices(body: Body, distance: int) -> bool:
+    def _notices(body: Body, distance: float) -> bool:
         return distance <= body.radius and (body.glance < body.detection or distance == 0)
 
     # -- agents ------------------------------------------------------------------------------------------------
@@ -142,15 +148,19 @@ class World:
             body.be_at(lower)
 
     def _reward(self, body: Body) -> float:
-        setup, target = self.setup, self.target
-        new_cell = setup.intrinsic and self._visits(body)
-        if target is None:
-            return step_reward(False, False, False, new_cell, setup.lambda_fov)
-        distance = max(abs(body.x - target.x), abs(body.y - target.y))
+        """What its step is worth, and 0.025 more for a cell that is new to the agent."""
+        reward = self._found(body)
+        return reward + NEW_CELL if self.setup.intrinsic and self._visits(body) else reward
+
+    def _found(self, body: Body) -> float:
+        """1 where the target is; -λ inside the target's own view; 1 - λ for seeing it; else -0.01."""
+        distance = self._distance(body)
         if distance == 0:
             self.reached = True
-        watched, sees_target = distance <= self._target_radius, self._notices(body, distance)
-        return step_reward(distance == 0, watched, sees_target, new_cell, setup.lambda_fov)
+            return REACHED
+        if distance <= self._target_radius:
+            return -self.setup.lambda_fov
+        return 1.0 - self.setup.lambda_fov if self._notices(body, distance) else NOTHING_SEEN
 
     @staticmethod
     def _visits(body: Body) -> bool:
@@ -183,17 +193,6 @@ class World:
         return bool(self.codes[y, x] == EMPTY)
 
     # -- the map -----------------------------------------------------------------------------------------------
-    def _target_cell(self) -> int | None:
-        """Where the target has to start, if that was said."""
-        if self.setup.target is None or self.setup.target.initial_position is None:
-            return None
-        x, y = self.setup.target.initial_position
-        return y * self.setup.size + x
-
-    def _position(self, cell: int) -> tuple[int, int]:
-        y, x = divmod(cell, self.setup.size)
-        return x, y
-
     def draw_codes(self) -> None:
         """The map, from where everything stands; for whoever has put something elsewhere by hand, too."""
         size, margin = self.setup.size, self.margin
@@ -206,3 +205,34 @@ class World:
             inside[body.y, body.x] = AGENT
         if self.target is not None:
             inside[self.target.y, self.target.x] = TARGET
+
+
+# -- obstacles -------------------------------------------------------------------------------------------------
+def place_obstacles(count: int, order: Sequence[Cell], kept_free: Cell | None) -> set[Cell]:
+    """The first `count` cells of `order`, the whole grid, that cut nothing off; `kept_free` stays free.
+
+    There is always one more as long as two cells are free: a connected grid has two cells at least that hold nothing
+    together. A cell that is passed over can become one of them, hence the rounds.
+    """
+    placed: set[Cell] = set()
+    candidates = [cell for cell in order if cell != kept_free]
+    while len(placed) < count:
+        for cell in candidates:
+            if len(placed) < count and cell not in placed and not _cuts_off(cell, order, placed):
+                placed.add(cell)
+    return placed
+
+
+def _cuts_off(cell: Cell, grid: Iterable[Cell], placed: set[Cell]) -> bool:
+    """Whether an obstacle at `cell`, too, would leave free cells without a way to each other."""
+    x, y = cell
+    if placed.isdisjoint((x + dx, y + dy) for dx in (-1, 0, 1) for dy in (-1, 0, 1)):
+        return False  # one can walk around it
+    unreached = set(grid) - placed - {cell}
+    waiting = [unreached.pop()] if unreached else []
+    while waiting:
+        x, y = waiting.pop()
+        beside = unreached.intersection((x + dx, y + dy) for dx, dy in HEADINGS)
+        unreached -= beside
+        waiting += beside
+    return bool(unreached)

@@ -1,16 +1,18 @@
-"""What stays after close: threads, processes, open files; and what piles up meanwhile: memory."""
+"""It can be built, twice, and closed, twice. What stays then: threads, processes, open files; and memory piles up."""
 
 from __future__ import annotations
 
 import gc
 import threading
 from collections.abc import Iterator
+from typing import Any
 
+import gymnasium
 import psutil
 
 from multiverse.env_checks.catalogue import found
 from multiverse.env_checks.report import Finding
-from multiverse.env_checks.subject import Stopwatch, Subject
+from multiverse.env_checks.subject import EnvRaised, Stopwatch, Subject, WatchedEnv
 from multiverse.env_checks.trajectory import rollout
 from multiverse.executors import machine
 
@@ -24,6 +26,48 @@ SOME_MEMORY = 4_000_000
 """Bytes of growth that allocators and caches are forgiven."""
 
 
+# -- building and closing --------------------------------------------------------------------------------------
+def check_building(subject: Subject) -> Iterator[Finding]:
+    """Two envs side by side, each closed and closed again."""
+    first = subject.build()
+    if not isinstance(first.env, gymnasium.Env):
+        yield found("not-an-env", f"the factory returned {_what(first.env)}")
+        return
+    envs = [first]
+    try:
+        envs.append(subject.build())
+    except EnvRaised as raised:
+        yield found("build-again-failed", f"a second env beside the first: {raised.words()}")
+    if envs[-1].env is first.env and len(envs) == 2:
+        yield found("same-env-again", f"two calls of the factory returned one and the same {type(first.env).__name__}")
+        envs.pop()
+    for env in envs:
+        problem = _closed_twice(env)
+        if problem is not None:
+            yield problem
+            return
+
+
+def _what(env: Any) -> str:
+    kind = type(env)
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        return f"{kind.__qualname__}, a vector env already: one single env is wanted"
+    return f"{kind.__module__}.{kind.__qualname__}, which is not a gymnasium.Env"
+
+
+def _closed_twice(env: WatchedEnv) -> Finding | None:
+    try:
+        env.close()
+    except EnvRaised as raised:
+        return raised.finding()
+    try:
+        env.close()
+    except EnvRaised as raised:
+        return found("close-twice", f"the second close() raised {raised.words()}")
+    return None
+
+
+# -- what is left ----------------------------------------------------------------------------------------------
 def check_leaving(subject: Subject) -> Iterator[Finding]:
     """Build, step and close a few times; what is there once more each time is left."""
     _cycle(subject)  # imports, caches and pools come with the first one
@@ -37,8 +81,7 @@ def check_leaving(subject: Subject) -> Iterator[Finding]:
     if len(left) >= cycles:
         names = ", ".join(sorted({thread.name for thread in left})[:3])
         yield found("threads-left", f"{len(left)} threads after {cycles} × build, step, close: {names}, ...")
-    stay = _processes() - processes
-    _, alive = psutil.wait_procs(stay, timeout=PATIENCE_S)
+    _, alive = psutil.wait_procs(_processes() - processes, timeout=PATIENCE_S)
     if len(alive) >= cycles:
         yield found("processes-left", f"{len(alive)} processes after {cycles} × build, step, close: {_name(alive[0])}")
     more = machine.open_descriptors() - descriptors
