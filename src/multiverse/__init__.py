@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from multiverse.vector.turns import Turn, TurnVectorEnv
     from multiverse.wrappers.flatten_agents import flatten_agents
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "multiverse.wrappers.flatten_agents": ("flatten_agents",),

@@ -13,7 +13,6 @@ from multiverse.contracts.env import ACTION_MASK
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.layout import Group
 
-
 Groups = Mapping[str, Sequence[str]]
 
 

@@ -19,21 +19,21 @@ from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host
 from multiverse.interop.env_side import give_actions
 from multiverse.memory.space_rows import ActionWriter
-from multiverse.vector.base import EnvBatch
+from multiverse.vector.base import BaseVectorEnv, Running
 from multiverse.vector.host_calls import HostCalls, ResetArguments
 from multiverse.vector.requests import envs_to_reset, reset_requests
 from multiverse.vector.single import VectorEnv
 
 
-class InHalves(EnvBatch):
+class InHalves(BaseVectorEnv):
     """Starts resets and calls now and finishes them later, within the caller's deadline or not at all.
 
     What comes after its deadline goes to nobody: the next whole reset waits for it and forgets it, and until then
     nothing else can be asked.
     """
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, running: Running) -> None:
+        super().__init__(running)
         self._reset: tuple[Array, dict[int, ResetRequest], ResetArguments | None] | None = None
         self._call: tuple[Callable[..., Any], Mapping[Host, tuple[Any, ...]]] | None = None
 
@@ -137,8 +137,8 @@ class Engine(InHalves, VectorEnv):
     refuses_ended = True
     """Without autoreset, whether an env whose episode is over may not be stepped."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, running: Running) -> None:
+        super().__init__(running)
         self._actions = ActionsAsGiven(self.single_action_space, self.action_space, self._executor, self._calls)
 
     def _refuse_ended(self, ids: Array) -> None:

@@ -21,12 +21,12 @@ from multiverse.contracts.failures import FailurePolicy
 from multiverse.contracts.plan import Autoreset, ExecutorName, StartMethod, Timeouts, Waiting
 from multiverse.executors import assemble
 from multiverse.executors.choose import decide
-from multiverse.vector.base import EnvBatch
+from multiverse.vector.base import BaseVectorEnv, Running
 
 CLOSE_S = 60.0
 """How long `close` waits for envs that are in the middle of something, where an original would wait for ever."""
 
-Kind = TypeVar("Kind", bound=EnvBatch)
+Kind = TypeVar("Kind", bound=BaseVectorEnv)
 
 
 def start(
@@ -46,11 +46,18 @@ def start(
     """A running vector env of that kind, one env per function; `recipe` says how each is built where it runs."""
     each = [recipe(r.source, r.kwargs, r.wrappers, agents) for r in recipes(list(env_fns), None, None, None)]
     plan = decide(executor, workers, start_method, waiting, each)
-    policy, timeouts = FailurePolicy(on_bad_value="off"), Timeouts(None, None, CLOSE_S)
-    running, description = assemble.start(
-        plan, each, autoreset, True, None, policy=policy, timeouts=timeouts, bounds_may_differ=bounds_may_differ
+    failure_policy, timeouts = FailurePolicy(on_bad_value="off"), Timeouts(None, None, CLOSE_S)
+    started, description = assemble.start(
+        plan,
+        each,
+        autoreset,
+        True,
+        None,
+        failure_policy=failure_policy,
+        timeouts=timeouts,
+        bounds_may_differ=bounds_may_differ,
     )
-    return kind(running, description, plan, autoreset, copy, True, policy)
+    return kind(Running(started, description, plan, autoreset, copy, True, failure_policy))
 
 
 def start_method_of(context: str | None) -> StartMethod:

@@ -10,7 +10,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -35,11 +35,11 @@ from multiverse.executors.hosts import Host
 from multiverse.vector.host_calls import HostCalls
 from multiverse.vector.poison import Poison
 from multiverse.vector.requests import RequestState, checked_ids, envs_to_reset, reset_requests
-from multiverse.vector.step_collector import StepCollector
+from multiverse.vector.step_results import StepResults
 
 Copy = bool | Literal["poison"]
 
-_alive: weakref.WeakSet[EnvBatch] = weakref.WeakSet()
+_alive: weakref.WeakSet[BaseVectorEnv] = weakref.WeakSet()
 
 
 def _disown_in_child() -> None:
@@ -52,35 +52,40 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_disown_in_child)
 
 
-class EnvBatch(ABC):
+@dataclass(frozen=True, slots=True)
+class Running:
+    """An executor with its envs, and how the caller wants to see them."""
+
+    executor: Executor
+    description: EnvDescription
+    plan: Plan
+    autoreset: Autoreset
+    copy: Copy
+    infos: bool
+    failure_policy: FailurePolicy
+
+
+class BaseVectorEnv(ABC):
     """Many envs, one batch. Made by `multiverse.make_vec`."""
 
     closed = False
 
-    def __init__(
-        self,
-        executor: Executor,
-        description: EnvDescription,
-        plan: Plan,
-        autoreset: Autoreset,
-        copy: Copy,
-        infos: bool,
-        policy: FailurePolicy,
-    ) -> None:
+    def __init__(self, running: Running) -> None:
+        executor, description = running.executor, running.description
         views = executor.views
         self.num_envs = views.layout.num_envs
-        self.plan, self.copy, self.spec = plan, bool(copy), description.spec
+        self.plan, self.copy, self.spec = running.plan, bool(running.copy), description.spec
         self.metadata: dict[str, Any] = dict(description.metadata)
         self.render_mode = description.render_mode
-        self._executor, self._autoreset = executor, autoreset
+        self._executor, self._autoreset = executor, running.autoreset
         self._close_executor = weakref.finalize(self, Executor.close, executor)  # guard: del-closes
         self._episodes, self._stepping = views[EPISODES], views[STEPPING]
-        self._collector = StepCollector(executor, infos, policy)
+        self._results = StepResults(executor, running.infos, running.failure_policy)
         self._failures = executor.failures
         self._state = RequestState()
-        self._calls = HostCalls(executor, self._state, self._collector)
+        self._calls = HostCalls(executor, self._state, self._results)
         self._everyone = np.arange(self.num_envs)
-        self._poison = Poison() if copy == "poison" else None
+        self._poison = Poison() if running.copy == "poison" else None
         _alive.add(self)
 
     # -- what a subclass says ----------------------------------------------------------------------------------
@@ -124,7 +129,7 @@ class EnvBatch(ABC):
         number = executor.number
         try:
             flags = executor.step_all()
-            infos = self._collector.collect(executor.hosts, flags, None) if flags or executor.lost else {}
+            infos = self._results.collect(executor.hosts, flags, None) if flags or executor.lost else {}
             result = self._step_result(infos)
             executor.settle(executor.hosts)
         except BaseException as error:
@@ -132,8 +137,8 @@ class EnvBatch(ABC):
             raise
         self._failures.steps_sent += self.num_envs
         self._failures.steps_used += self.num_envs
-        if self._collector.last_rows is not None:
-            self._collector.last_rows.remember()
+        if self._results.last_rows is not None:
+            self._results.last_rows.remember()
         return result
 
     def reset(
@@ -276,7 +281,7 @@ class EnvBatch(ABC):
         infos: Infos = {}
         if flags or self._executor.lost:
             try:
-                infos = self._calls.guarded(lambda: self._collector.collect(done, flags, ids))
+                infos = self._calls.guarded(lambda: self._results.collect(done, flags, ids))
             except EnvFailed as error:
                 self._settle(done)
                 self._failures.steps_discarded += len(ids)
@@ -284,11 +289,11 @@ class EnvBatch(ABC):
                 raise
         batch = self._batch(ids, infos)
         self._settle(done)
-        if self._collector.lost_unsent:  # their episodes are gone too, and there is no row to say it in
-            self._state.require_reset(self._collector.lost_unsent)  # guard: envs-lost-unasked-must-be-reset
-            self._collector.lost_unsent = []
+        if self._results.lost_unsent:  # their episodes are gone too, and there is no row to say it in
+            self._state.require_reset(self._results.lost_unsent)  # guard: envs-lost-unasked-must-be-reset
+            self._results.lost_unsent = []
         self._failures.steps_used += len(ids)
-        self._collector.remember(ids)
+        self._results.remember(ids)
         return batch
 
     def _settle(self, done: Sequence[Host]) -> None:

@@ -15,7 +15,7 @@ from multiverse.executors.env_range import EnvRange
 from multiverse.executors.executor import Answers, Executor, results_of
 from multiverse.executors.hosts import Host
 from multiverse.vector.requests import RequestState
-from multiverse.vector.step_collector import StepCollector
+from multiverse.vector.step_results import StepResults
 
 ResetArguments = Mapping[Host, tuple[dict[int, ResetRequest]]]
 """What each host's envs are reset with, by env id."""
@@ -24,8 +24,8 @@ ResetArguments = Mapping[Host, tuple[dict[int, ResetRequest]]]
 class HostCalls:
     """Runs functions where the envs are, host by host, and keeps the state honest when that goes wrong."""
 
-    def __init__(self, executor: Executor, state: RequestState, collector: StepCollector) -> None:
-        self._executor, self._state, self._collector = executor, state, collector
+    def __init__(self, executor: Executor, state: RequestState, results: StepResults) -> None:
+        self._executor, self._state, self._results = executor, state, results
         self._failures = executor.failures
         self._num_envs = executor.views.layout.num_envs
         self._host_of = np.repeat(np.arange(len(executor.hosts)), [len(h.env_ids) for h in executor.hosts])
@@ -75,7 +75,7 @@ class HostCalls:
         finally:
             if self._executor.lost:  # replaced, but what their envs were in the middle of is gone
                 self._state.require_reset(env_id for host in self._executor.lost for env_id in host.env_ids)
-                self._collector.forget_lost()
+                self._results.forget_lost()
         return results
 
     # -- resets ------------------------------------------------------------------------------------------------
@@ -85,9 +85,9 @@ class HostCalls:
             self._state.refuse_busy(self.by_host(ids), "receive them before resetting some of them")
         else:
             for host, extras in self.guarded(self._executor.discard_pending):
-                self._collector.learn_from(host, extras)
+                self._results.learn_from(host, extras)
             self.discard_sent()
-        self._collector.forget_lost()
+        self._results.forget_lost()
 
     def reset(self, ids: Array, requests: dict[int, ResetRequest], rows: Array) -> Infos:
         """Begin an episode in each env of `ids`; returns their infos as a batch of `rows`."""
@@ -120,7 +120,7 @@ class HostCalls:
             for host, extras in results.items():
                 by_env.update(extras.infos)
                 failures += extras.failures
-                self._collector.learn_from(host, extras)
+                self._results.learn_from(host, extras)
                 self._executor.keep_objects(host, extras)
             arguments = {host: a for host, a in arguments.items() if host not in results}  # lost on the way, replaced
             answers = self._executor.try_run
@@ -128,7 +128,7 @@ class HostCalls:
             self._state.require_reset(failure.env_id for failure in failures if failure.env_id is not None)
             raise EnvFailed("raised in reset", next(iter(results)).worker, failures)
         self._state.reset_done(ids.tolist(), whole=len(ids) == self._num_envs)
-        self._collector.remember(ids)
+        self._results.remember(ids)
         return by_env
 
     def _reset_hosts(self, arguments: ResetArguments, answers: Callable[..., Answers]) -> dict[Host, Any]:
@@ -140,7 +140,7 @@ class HostCalls:
                 if isinstance(error, WorkerDied):
                     self._state.give_up(error)
                 raise error
-        self._collector.forget_lost()
+        self._results.forget_lost()
         return results  # type: ignore[no-any-return]
 
     # -- when it goes wrong ------------------------------------------------------------------------------------

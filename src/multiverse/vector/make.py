@@ -29,14 +29,14 @@ from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.executors import assemble
 from multiverse.executors.backends import backend_of
 from multiverse.executors.choose import decide
-from multiverse.vector.base import Copy, EnvBatch
+from multiverse.vector.base import BaseVectorEnv, Copy, Running
 from multiverse.vector.parallel import MultiAgentVectorEnv
 from multiverse.vector.single import VectorEnv
 from multiverse.vector.turns import TurnVectorEnv
 
 log = logging.getLogger("multiverse")
 
-FACADES: dict[EnvKind, type[EnvBatch]] = {
+VECTOR_ENVS: dict[EnvKind, type[BaseVectorEnv]] = {
     "single": VectorEnv,
     "parallel": MultiAgentVectorEnv,
     "turns": TurnVectorEnv,
@@ -125,7 +125,7 @@ def make_vec(
     if autoreset is not None:
         _check_choices(autoreset=(autoreset, Autoreset))
     _check_choices(on_failure=(on_failure, OnFailure), on_bad_value=(on_bad_value, OnBadValue))
-    policy = FailurePolicy(on_failure, on_bad_value, _checked_rate(restarts_per_minute))
+    failure_policy = FailurePolicy(on_failure, on_bad_value, _checked_rate(restarts_per_minute))
     if start_method is not None:
         _check_choices(start_method=(start_method, StartMethod))
     workers = _checked_workers(workers)
@@ -146,17 +146,17 @@ def make_vec(
         if executor != plan.executor:
             plan = decide(executor, None, None, waiting, each)
     plan = replace(plan, why=why) if why else plan
-    limits: dict[str, Any] = {"policy": policy, "timeouts": timeouts, "tasks": tasks}
-    running, description = assemble.start(plan, each, autoreset, infos, reset_plan, **limits)
+    limits: dict[str, Any] = {"failure_policy": failure_policy, "timeouts": timeouts, "tasks": tasks}
+    started, description = assemble.start(plan, each, autoreset, infos, reset_plan, **limits)
     if description.metadata.get("in_process") and plan.executor != "serial":
         log.warning("the env says metadata['in_process'] (it holds a GPU or a window): running serial instead")
-        running.close()
+        started.close()
         plan = decide("serial", None, None, waiting, each)
         plan = replace(plan, why="the env says metadata['in_process']")
-        running, description = assemble.start(plan, each, autoreset, infos, reset_plan, **limits)
-    facade = FACADES[description.kind]
+        started, description = assemble.start(plan, each, autoreset, infos, reset_plan, **limits)
     mode = autoreset_for(autoreset, description.kind)
-    return cast(VectorEnv, facade(running, description, plan, mode, copy, infos, policy))
+    kind = VECTOR_ENVS[description.kind]
+    return cast(VectorEnv, kind(Running(started, description, plan, mode, copy, infos, failure_policy)))
 
 
 # -- what the caller wrote -------------------------------------------------------------------------------------

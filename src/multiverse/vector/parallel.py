@@ -9,15 +9,11 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
-from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import InvalidActions, InvalidRequest
-from multiverse.contracts.failures import FailurePolicy
 from multiverse.contracts.infos import Infos, reordered_infos
 from multiverse.contracts.layout import Group
-from multiverse.contracts.plan import Autoreset, Plan
 from multiverse.contracts.views import Array
-from multiverse.executors.executor import Executor
-from multiverse.vector.base import Copy, EnvBatch
+from multiverse.vector.base import BaseVectorEnv, Running
 from multiverse.vector.batches import AgentsBatch, ByAgent
 from multiverse.vector.group_rows import GroupReader, GroupWriter, Rows, by_agent
 
@@ -25,26 +21,18 @@ ALL: Rows = slice(None)
 AgentsStep = tuple[ByAgent, ByAgent, ByAgent, ByAgent, Infos]
 
 
-class MultiAgentEnvBatch(EnvBatch):
+class BaseMultiAgentVectorEnv(BaseVectorEnv):
     """What vector envs with several agents have in common: agents, groups and their spaces."""
 
-    def __init__(
-        self,
-        executor: Executor,
-        description: EnvDescription,
-        plan: Plan,
-        autoreset: Autoreset,
-        copy: Copy,
-        infos: bool,
-        policy: FailurePolicy,
-    ) -> None:
-        super().__init__(executor, description, plan, autoreset, copy, infos, policy)
-        self.groups = {group.name: group.agents for group in description.groups}
-        self.agents = tuple(agent for group in description.groups for agent in group.agents)
+    def __init__(self, running: Running) -> None:
+        super().__init__(running)
+        views, groups = running.executor.views, running.description.groups
+        self.groups = {group.name: group.agents for group in groups}
+        self.agents = tuple(agent for group in groups for agent in group.agents)
         """Every agent that there can be, in the order of the groups; who is there now: `alive`."""
-        self._readers = [GroupReader(executor.views, group) for group in description.groups]
-        self._writers = {group.name: GroupWriter(executor.views, group) for group in description.groups}
-        self._group_of = {agent: group for group in description.groups for agent in group.agents}
+        self._readers = [GroupReader(views, group) for group in groups]
+        self._writers = {group.name: GroupWriter(views, group) for group in groups}
+        self._group_of = {agent: group for group in groups for agent in group.agents}
         self._keys = frozenset((*self._group_of, *self._writers))  # of a dict of actions
 
     @property
@@ -95,7 +83,7 @@ class MultiAgentEnvBatch(EnvBatch):
         return np.logical_and.reduce([~reader.alive(ids).any(axis=1) for reader in self._readers])  # type: ignore[no-any-return]
 
 
-class MultiAgentVectorEnv(MultiAgentEnvBatch):
+class MultiAgentVectorEnv(BaseMultiAgentVectorEnv):
     """Made by `multiverse.make_vec` from a PettingZoo parallel env.
 
     `step` takes and returns dicts agent → batch [num_envs, …]. A group (agents that share a policy) can be given and

@@ -10,23 +10,19 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from multiverse.contracts.env import EnvDescription
-from multiverse.contracts.failures import FailurePolicy
 from multiverse.contracts.infos import Infos, reordered_infos
 from multiverse.contracts.layout import ACTIONS, ENDED, OBSERVATIONS, PRESENT, SINGLE_AGENT, VALUES
-from multiverse.contracts.plan import Autoreset, Plan
 from multiverse.contracts.policy import Leaves
 from multiverse.contracts.step_batch import StepBatch
 from multiverse.contracts.views import Array
 from multiverse.executors.env_range import EnvRange
-from multiverse.executors.executor import Executor
 from multiverse.memory.space_rows import ActionWriter, BatchReader
-from multiverse.vector.base import Copy, EnvBatch
+from multiverse.vector.base import BaseVectorEnv, Running
 
 Step = tuple[Any, Array, Array, Array, Infos]
 
 
-class VectorEnv(EnvBatch, gymnasium.vector.VectorEnv[Any, Any, Any]):
+class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):
     """Many envs, one batch. Made by `multiverse.make_vec`.
 
     Everything Gymnasium's vector envs do, with the same results for the same seeds and actions; beyond it, any
@@ -34,19 +30,10 @@ class VectorEnv(EnvBatch, gymnasium.vector.VectorEnv[Any, Any, Any]):
     are ready. `plan` says how it runs and why; `episode_returns` and `episode_lengths` are kept for every env.
     """
 
-    def __init__(
-        self,
-        executor: Executor,
-        description: EnvDescription,
-        plan: Plan,
-        autoreset: Autoreset,
-        copy: Copy,
-        infos: bool,
-        policy: FailurePolicy,
-    ) -> None:
-        super().__init__(executor, description, plan, autoreset, copy, infos, policy)
-        views, (group,) = executor.views, description.groups
-        self.metadata["autoreset_mode"] = AutoresetMode[autoreset.upper()]
+    def __init__(self, running: Running) -> None:
+        super().__init__(running)
+        views, (group,) = running.executor.views, running.description.groups
+        self.metadata["autoreset_mode"] = AutoresetMode[running.autoreset.upper()]
         self.single_observation_space, self.single_action_space = group.observation_space, group.action_space
         self.observation_space = batch_space(group.observation_space, self.num_envs)
         self.action_space = batch_space(group.action_space, self.num_envs)

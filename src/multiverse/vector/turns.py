@@ -13,8 +13,9 @@ from multiverse.contracts.errors import InvalidActions, InvalidRequest
 from multiverse.contracts.infos import Infos, add_info, reordered_infos
 from multiverse.contracts.views import Array
 from multiverse.memory.final_rows import final_rows
+from multiverse.vector.base import Running
 from multiverse.vector.group_rows import GroupReader, Rows
-from multiverse.vector.parallel import ALL, MultiAgentEnvBatch
+from multiverse.vector.parallel import ALL, BaseMultiAgentVectorEnv
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Turn:
         return next(iter(self.groups.values()))
 
 
-class TurnVectorEnv(MultiAgentEnvBatch):
+class TurnVectorEnv(BaseMultiAgentVectorEnv):
     """Made by `multiverse.make_vec` from a PettingZoo AEC env.
 
     `turn = games.reset(seed=0)`, then `turn = games.step(actions)` with one action per env, for the agent
@@ -66,8 +67,8 @@ class TurnVectorEnv(MultiAgentEnvBatch):
     Observations are always copies, whatever `copy` says.
     """
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, running: Running) -> None:
+        super().__init__(running)
         self._episodes_before = self._episodes.copy()
         self._one_group = len(self._readers) == 1
         views = self._executor.views

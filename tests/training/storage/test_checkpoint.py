@@ -14,6 +14,7 @@ import pytest
 import safetensors.numpy
 from hypothesis import given, settings
 
+import multiverse
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest
 from multiverse.training.storage.checkpoint import Checkpoints, differences, load, load_latest, read_manifest, save
 from tests.training.storage.states import SMALL, everything, same, states
@@ -75,7 +76,7 @@ def test_the_manifest_says_what_there_is(tmp_path: Path) -> None:
     path = save(tmp_path, "one", SMALL, {"env_steps": np.int64(7), "config": {"gamma": 0.9, 3: "three", 10: "ten"}})
     manifest = read_manifest(path)
     assert manifest == load(path).manifest
-    assert (manifest["env_steps"], manifest["format"], manifest["multiverse"]) == (7, 1, "0.1.0")
+    assert (manifest["env_steps"], manifest["format"], manifest["multiverse"]) == (7, 1, multiverse.__version__)
     assert manifest["config"] == {"gamma": 0.9, "3": "three", "10": "ten"}
     assert manifest["arrays"] == {"weights": {"shape": [2, 3], "dtype": "float32"}}
     assert manifest["files"]["state.json"]["bytes"] == (path / "state.json").stat().st_size

@@ -8,16 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.layout import ENDED, OBSERVATIONS, VALUES, Group, Leaf
 from multiverse.contracts.views import Array, Views
-from multiverse.executors.executor import Executor
 from multiverse.interop.agilerl.actions import AgentActions, Spaces
 from multiverse.interop.agilerl.infos import by_agent
 from multiverse.interop.agilerl.peer import ObservationsBase
 from multiverse.interop.agilerl.rows import EVERYBODY, MISSING, ODD, ODDITIES, as_it_was, dtype_of, nested
 from multiverse.interop.engine import ByPipe, InHalves
+from multiverse.vector.base import Running
 from multiverse.vector.parallel import MultiAgentVectorEnv
 
 AgentsStep = tuple[Any, dict[str, Array], dict[str, Array], dict[str, Array], Infos]
@@ -64,10 +63,10 @@ def _reader(views: Views, agent: str, group: Group) -> Callable[[], Any]:
 class AgentsEngine(InHalves, MultiAgentVectorEnv):
     """Parallel envs; every agent has a row in every batch, and what was not said of it is NaN there."""
 
-    def __init__(self, action_spaces: Spaces, executor: Executor, description: EnvDescription, *rest: Any) -> None:
+    def __init__(self, action_spaces: Spaces, running: Running) -> None:
         """`action_spaces` say in which order agents come, and what they really can do."""
-        groups = description.groups[:-1]  # the last one is about everybody
-        super().__init__(executor, replace(description, groups=groups), *rest)
+        executor, groups = running.executor, running.description.groups[:-1]  # the last one is about everybody
+        super().__init__(replace(running, description=replace(running.description, groups=groups)))
         views, agents = executor.views, [(agent, self._group(agent)) for agent in action_spaces]
         self._order, self._by_pipe = list(action_spaces), ByPipe(executor, self._calls)
         self.seen, self._columns = Observations(views, agents), Columns(views, agents)

@@ -11,6 +11,7 @@ from multiverse.contracts.errors import EnvFailed, InvalidActions, NothingPendin
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.views import Array
 from multiverse.interop.engine import ActionsAsGiven, Engine
+from multiverse.vector.base import Running
 from multiverse.vector.requests import reset_requests
 
 
@@ -28,8 +29,8 @@ Stepped = tuple[Any, Array, Array, Array, Told | None]
 class VecEnvEngine(Engine):
     """Starts a step now and finishes it later; one that Ctrl-C cut short can still be finished, or forgotten."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, running: Running) -> None:
+        super().__init__(running)
         self._actions = ActionRows(self.single_action_space, self.action_space, self._executor, self._calls)
         self._before = -1  # while a step is under way: the number of the request before it
 
@@ -60,7 +61,7 @@ class VecEnvEngine(Engine):
             raise NothingPending("no step is under way: call step_async() first")
         try:
             flags = executor.finish_step_all()
-            told = Told(*self._collector.collect_each(executor.hosts, flags)) if flags else None
+            told = Told(*self._results.collect_each(executor.hosts, flags)) if flags else None
             observations, rewards, terminated, truncated, _ = self._step_result({})
             executor.settle(executor.hosts)
             self._before = -1
@@ -106,7 +107,7 @@ class VecEnvEngine(Engine):
 
     def final_observation(self, env_id: int) -> Any:
         """The last observation of the episode that this env's last step ended."""
-        return self._collector.final_observation(env_id)
+        return self._results.final_observation(env_id)
 
     # -- everything else ---------------------------------------------------------------------------------------
     def reset_each(self, seeds: Sequence[int | None], options: Sequence[dict[str, Any] | None]) -> list[Infos]:

@@ -22,10 +22,10 @@ from multiverse.memory.last_rows import LastRows
 log = logging.getLogger("multiverse")
 
 
-class StepCollector:
+class StepResults:
     """Merges the hosts' info columns, what came by pipe, final observations, and the rows of lost envs."""
 
-    def __init__(self, executor: Executor, with_infos: bool, policy: FailurePolicy) -> None:
+    def __init__(self, executor: Executor, with_infos: bool, failure_policy: FailurePolicy) -> None:
         views = executor.views
         self._executor, self._failures, self._with_infos = executor, executor.failures, with_infos
         self._all = np.arange(views.layout.num_envs)
@@ -33,7 +33,7 @@ class StepCollector:
         self._columns = InfoReader(views, [slice(h.env_ids.start, h.env_ids.stop) for h in executor.hosts])
         self._finals = final_rows(views) if views.layout.with_final_observations else None
         # A lost worker cannot be asked what it showed last.
-        self.last_rows = LastRows(views, range(len(self._all))) if policy.restarts else None
+        self.last_rows = LastRows(views, range(len(self._all))) if failure_policy.restarts else None
 
     def collect(self, hosts: Sequence[Host], flags: int, ids: Array | None) -> Infos:
         """One step's infos of all envs (`ids` None) or of some; raises what envs raised."""
