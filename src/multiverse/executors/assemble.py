@@ -6,11 +6,11 @@ import itertools
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any
 
 from multiverse.adapters.env_source import Recipe
 from multiverse.contracts.env import EnvDescription
-from multiverse.contracts.errors import EnvFailed, RemoteError, SpacesDiffer, WorkerDied
+from multiverse.contracts.errors import EnvFailed, MultiverseError, RemoteError, SpacesDiffer
 from multiverse.contracts.failures import DEFAULT_POLICY, FailurePolicy
 from multiverse.contracts.layout import EPISODES, Layout
 from multiverse.contracts.plan import DEFAULT_TIMEOUTS, Autoreset, Plan, Timeouts, autoreset_for
@@ -40,7 +40,6 @@ def ranges(num_envs: int, parts: int) -> list[range]:
 Started = tuple[Executor, EnvDescription]
 
 
-@overload
 def start(
     plan: Plan,
     recipes: Sequence[Recipe],
@@ -48,43 +47,13 @@ def start(
     with_infos: bool,
     reset_plan: ResetPlan | None,
     *,
-    policy: FailurePolicy = DEFAULT_POLICY,
-    timeouts: Timeouts = DEFAULT_TIMEOUTS,
-    bounds_may_differ: bool = False,
-    tasks: Sequence[Any] | None = None,
-) -> Started: ...
-
-
-@overload
-def start(
-    plan: Plan,
-    recipes: Sequence[Recipe],
-    autoreset: Autoreset | None,
-    with_infos: bool,
-    reset_plan: ResetPlan | None,
-    *,
-    policy: FailurePolicy = DEFAULT_POLICY,
-    timeouts: Timeouts = DEFAULT_TIMEOUTS,
-    bounds_may_differ: bool = False,
-    tasks: Sequence[Any] | None = None,
-    patience_s: float,
-) -> Started | None: ...
-
-
-def start(
-    plan: Plan,
-    recipes: Sequence[Recipe],
-    autoreset: Autoreset | None,
-    with_infos: bool,
-    reset_plan: ResetPlan | None,
-    *,
-    policy: FailurePolicy = DEFAULT_POLICY,
+    failure_policy: FailurePolicy = DEFAULT_POLICY,
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
     bounds_may_differ: bool = False,
     tasks: Sequence[Any] | None = None,
     patience_s: float | None = None,
-) -> Started | None:
-    """Everything running and bound, or None if building the envs outlasts `patience_s`; nothing is left behind then.
+) -> Started:
+    """Everything running and bound, or an error and nothing left behind: `TooSlow` if building outlasts `patience_s`.
 
     `bounds_may_differ`: observation spaces need equal shapes and dtypes only; the description is env 0's.
     `tasks`: sent to every worker now, once; resets then name them by index.
@@ -94,7 +63,7 @@ def start(
     assignments = [
         Assignment(
             worker - backend.own_share,
-            RangeConfig(ids, autoreset, with_infos, reset_plan, policy, tasks),
+            RangeConfig(ids, autoreset, with_infos, reset_plan, failure_policy, tasks),
             [recipes[i] for i in ids],
             plan.waiting,
             bounds_may_differ,
@@ -102,65 +71,53 @@ def start(
         )
         for worker, ids in enumerate(shares)
     ]
-    own = assignments.pop(0) if backend.own_share else None
-    try:
-        return _Start(plan, own, assignments, timeouts, patience_s).run(autoreset)
-    except _TooSlow:
-        return None
+    return _Start(plan, assignments, timeouts, patience_s).run()
 
 
-class _TooSlow(Exception):
+class TooSlow(MultiverseError):
     """Building the envs outlasts the caller's patience."""
 
 
 class _Start:
     """One start-up, step by step; `abandon` undoes whatever has been done."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        own: Assignment | None,
-        assignments: list[Assignment],
-        timeouts: Timeouts,
-        patience_s: float | None,
-    ) -> None:
-        self.plan, self.own, self.assignments, self.timeouts = plan, own, assignments, timeouts
+    def __init__(self, plan: Plan, shares: list[Assignment], timeouts: Timeouts, patience_s: float | None) -> None:
+        self.plan, self.shares, self.timeouts = plan, shares, timeouts
         self.began_at, self.patience_s = time.monotonic(), patience_s
         self.backend = backend_of(plan.executor)
-        self.team = self.backend.workers() if self.backend.workers is not None and assignments else None
+        self.own = shares[0] if self.backend.own_share else None
+        self.assignments = shares[1:] if self.backend.own_share else shares
+        self.config = shares[0].config  # alike in all, but for the env ids
+        self.team = self.backend.workers() if self.backend.workers is not None and self.assignments else None
         self.local: LocalHost | None = None
 
     @property
     def workers(self) -> list[WorkerHost]:
         return [] if self.team is None else self.team.hosts
 
-    def run(self, autoreset: Autoreset | None) -> Started:
+    def run(self) -> Started:
         try:
             if self.team is not None:
                 self.team.start(self.assignments, self.plan.start_method)
             if self.own is not None:  # while the workers build theirs
                 self.local = LocalHost(_build_here(self.own))
             description = self._compared(self._descriptions())
-            num_envs = sum(len(a.recipes) for a in (*([self.own] if self.own else []), *self.assignments))
-            same_step = autoreset_for(autoreset, description.kind) == "same_step"
+            num_envs = sum(len(share.recipes) for share in self.shares)
+            same_step = autoreset_for(self.config.autoreset, description.kind) == "same_step"
             views = self._lay_out(Layout(num_envs, description.groups, same_step))
             hosts: list[Host] = [*([self.local] if self.local else []), *self.workers]
             executor = Executor(hosts, views, self.plan.waiting, self.team)
-            executor.timeouts, executor.known_tasks = self.timeouts, self._known_tasks()
-            if self.team is not None and self.backend.replaceable and self.assignments[0].config.policy.restarts:
-                rate = self.assignments[0].config.policy.restarts_per_minute
-                executor.supervisor = Supervisor(self.team, rate, description)
+            policy, tasks = self.config.failure_policy, self.config.tasks
+            executor.timeouts, executor.known_tasks = self.timeouts, None if tasks is None else len(tasks)
+            if self.team is not None and self.backend.replaceable and policy.restarts:
+                executor.supervisor = Supervisor(self.team, policy.restarts_per_minute, description)
             return executor, description
-        except (_TooSlow, KeyboardInterrupt):
+        except (TooSlow, KeyboardInterrupt):
             self._abandon(time.monotonic())
             raise
         except BaseException:
             self._abandon(time.monotonic() + self.timeouts.close_s)  # guard: nothing-half-built
             raise
-
-    def _known_tasks(self) -> int | None:
-        tasks = (self.own or self.assignments[0]).config.tasks
-        return None if tasks is None else len(tasks)
 
     def _descriptions(self) -> list[Described]:
         """Each host's first word, with a line of progress when it takes long."""
@@ -170,7 +127,7 @@ class _Start:
         while waiting:
             waiting[0].link.poll(LOOK_EVERY_S)
             for worker in [w for w in waiting if w.link.poll(0)]:
-                words[worker.worker] = _first_word(worker)
+                words[worker.worker] = worker.described("could not be built", _import_hint)
                 waiting.remove(worker)
             if waiting:
                 self._check_patience(waiting[0])
@@ -184,15 +141,14 @@ class _Start:
         """An env whose constructor hangs must not hang the program: building gets the time of a reset."""
         waited_s, limit_s = time.monotonic() - self.began_at, self.timeouts.reset_s
         if self.patience_s is not None and waited_s > self.patience_s:
-            raise _TooSlow
+            raise TooSlow(f"the worker did not answer within {self.patience_s:.0f} s")
         if limit_s is not None and waited_s > limit_s:
             raise worker.hung(limit_s)
 
     def _compared(self, words: list[Described]) -> EnvDescription:
         """The one description all envs share."""
         first = words[0].first
-        shares = [*([self.own] if self.own else []), *self.assignments]
-        for share, word in zip(shares, words):
+        for share, word in zip(self.shares, words):
             ids = share.config.env_ids
             difference = difference_between(first, word.first, share.bounds_may_differ)
             found = {ids.start: difference} if difference else word.differences
@@ -228,15 +184,6 @@ def _build_here(own: Assignment) -> EnvRange:
         return EnvRange(own.config, [recipe.build for recipe in own.recipes])
     except Exception as error:
         raise EnvFailed("could not be built", None, [RemoteError.of(error)]) from error
-
-
-def _first_word(worker: WorkerHost) -> Described:
-    word = worker.first_word()
-    if isinstance(word, RemoteError):
-        raise EnvFailed("could not be built", worker.worker, [word], _import_hint(word))
-    if not isinstance(word, Described):
-        raise WorkerDied(worker.worker, worker.env_ids, f"sent {type(word).__name__} instead of a description")
-    return word
 
 
 def _import_hint(error: RemoteError) -> str:

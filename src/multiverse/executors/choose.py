@@ -53,51 +53,45 @@ def decide(
     on_failure: OnFailure = "raise",
 ) -> Plan:
     """The plan for what the caller asked, with everything left open filled in."""
-    num_envs = len(recipes)
+
+    def plan(name: ExecutorName, why: str) -> Plan:
+        return _plan(name, len(recipes), workers, start_method, waiting, why)
+
     if executor != "auto":
-        return _plan(executor, num_envs, workers, start_method, waiting, "as asked")
+        return plan(executor, "as asked")
     if on_failure == "restart" and usable_here():
-        why = "auto: only worker processes can be restarted whatever happens to them"
-        return _plan("process", num_envs, workers, start_method, waiting, why)
-    if num_envs == 1:
-        return _plan("serial", num_envs, None, None, waiting, "auto: one env")
+        return plan("process", "auto: only worker processes can be restarted whatever happens to them")
+    if len(recipes) == 1:
+        return plan("serial", "auto: one env")
     if machine.usable_cores() == 1:
-        return _plan("serial", num_envs, None, None, waiting, "auto: one usable core")
+        return plan("serial", "auto: one usable core")
     if not usable_here():
-        return _plan("serial", num_envs, None, None, waiting, "auto: no worker processes on this platform")
-    plan = _by_probe(recipes, workers, start_method, waiting)
-    log.info("executor=%s", plan)
-    return plan
+        return plan("serial", "auto: no worker processes on this platform")
+    chosen = plan(*_by_probe(recipes, plan("hybrid", "")))
+    log.info("executor=%s", chosen)
+    return chosen
 
 
-def _by_probe(
-    recipes: Sequence[Recipe], workers: int | None, start_method: StartMethod | None, waiting: Waiting
-) -> Plan:
-    num_envs = len(recipes)
-    hybrid = _plan("hybrid", num_envs, workers, start_method, waiting, "")
+def _by_probe(recipes: Sequence[Recipe], hybrid: Plan) -> tuple[ExecutorName, str]:
+    """Which executor, and why."""
     try:
         probe = probe_env(recipes[0], hybrid.start_method)
     except MultiverseError as error:
         # Whatever is wrong shows again, in full, where the user's own envs are built.
         first_line = next(iter(str(error).splitlines()), "")
-        why = f"auto: the probe failed ({type(error).__name__}: {first_line})"
-        return _plan("serial", num_envs, None, None, waiting, why)
+        return "serial", f"auto: the probe failed ({type(error).__name__}: {first_line})"
     if probe is None:
-        return _plan(
-            "hybrid", num_envs, workers, start_method, waiting, f"auto: an env takes over {SLOW_BUILD_S:.0f} s to build"
-        )
+        return "hybrid", f"auto: an env takes over {SLOW_BUILD_S:.0f} s to build"
     if probe.in_process:
-        return _plan("serial", num_envs, None, None, waiting, "auto: the env says metadata['in_process']")
+        return "serial", "auto: the env says metadata['in_process']"
     if probe.waited_share > BUSY_SHARE:
-        why = f"auto: others are using the cores (a probe waited {probe.waited_share:.0%} of its time)"
-        return _plan("serial", num_envs, None, None, waiting, why)
-    alone, shared = predicted(probe.step_s, num_envs, hybrid.workers)
-    name: ExecutorName = "hybrid" if shared < WORTH_IT * alone else "serial"
+        return "serial", f"auto: others are using the cores (a probe waited {probe.waited_share:.0%} of its time)"
+    alone, shared = predicted(probe.step_s, len(recipes), hybrid.workers)
     why = (
-        f"auto: a step takes {probe.step_s * 1e6:.1f} µs; {num_envs} envs expected to take "
+        f"auto: a step takes {probe.step_s * 1e6:.1f} µs; {len(recipes)} envs expected to take "
         f"{alone * 1e6:.0f} µs serial, {shared * 1e6:.0f} µs hybrid"
     )
-    return _plan(name, num_envs, workers, start_method, waiting, why)
+    return "hybrid" if shared < WORTH_IT * alone else "serial", why
 
 
 def predicted(step_s: float, num_envs: int, workers: int) -> tuple[float, float]:
@@ -110,13 +104,12 @@ def predicted(step_s: float, num_envs: int, workers: int) -> tuple[float, float]
 def probe_env(recipe: Recipe, start_method: StartMethod | None) -> Probe | None:
     """Build one env in a worker and step it for a moment; None if building takes too long."""
     plan = Plan("process", 1, start_method, "park", "probe")
-    started = assemble.start(plan, [recipe], "next_step", False, None, patience_s=SLOW_BUILD_S)
-    if started is None:
-        return None
-    executor, description = started
     try:
-        in_process = bool(description.metadata.get("in_process"))
-        if in_process:
+        executor, description = assemble.start(plan, [recipe], "next_step", False, None, patience_s=SLOW_BUILD_S)
+    except assemble.TooSlow:
+        return None
+    try:
+        if description.metadata.get("in_process"):
             return Probe(0.0, True)
         ((step_s, waited_share),) = executor.run(_time_steps, {executor.hosts[0]: ()}, HOPELESS_S).values()
         return Probe(step_s, False, waited_share)

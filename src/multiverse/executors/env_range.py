@@ -21,15 +21,14 @@ from multiverse.contracts.layout import (
     STEPPING,
     FieldName,
     Group,
-    leaves,
 )
 from multiverse.contracts.plan import Autoreset, autoreset_for
 from multiverse.contracts.reset_plan import ResetPlan, ResetRequest, checked_task
 from multiverse.contracts.views import Array, Views
 from multiverse.executors.episode_log import EpisodeLog
 from multiverse.executors.step_reply import EXTRAS, FAILED, FINALS, WROTE_INFOS, Extras
-from multiverse.executors.value_guard import RangeGuard
-from multiverse.memory.env_rows import EnvRows, env_rows
+from multiverse.executors.value_guard import ValueGuard
+from multiverse.memory.env_rows import EnvRows, object_rows, observation_rows, put_object_rows
 from multiverse.memory.info_columns import InfoWriter
 from multiverse.memory.last_rows import LastRows
 from multiverse.memory.own_columns import RangeColumns
@@ -46,7 +45,7 @@ class RangeConfig:
     autoreset: Autoreset | None  # None: what suits the kind of env
     with_infos: bool
     reset_plan: ResetPlan | None
-    policy: FailurePolicy = DEFAULT_POLICY
+    failure_policy: FailurePolicy = DEFAULT_POLICY
     tasks: Sequence[Any] | None = None  # None: resets name the tasks themselves, not their numbers
 
 
@@ -55,7 +54,7 @@ class EnvRange:
 
     def __init__(self, config: RangeConfig, build: Sequence[Callable[[], Env]]) -> None:
         self.config, self._build = config, list(build)
-        self._intensity: RestartIntensity[RemoteError] = RestartIntensity(config.policy.restarts_per_minute)
+        self._intensity: RestartIntensity[RemoteError] = RestartIntensity(config.failure_policy.restarts_per_minute)
         self._log = EpisodeLog(len(config.env_ids))
         self.envs: list[Env] = []
         try:
@@ -89,13 +88,16 @@ class EnvRange:
         self._any_over = replacing
         self._with_infos = self.config.with_infos
         self._views = views
-        self._finals = self._final_fields() if views.layout.with_final_observations else []
-        self._objects = [name for name in views.objects if name[1] != ACTIONS]
+        self._finals: list[tuple[EnvRows, EnvRows]] = []  # (final, current) of every leaf
+        if views.layout.with_final_observations:
+            current = observation_rows(views, OBSERVATIONS, ids)
+            self._finals = list(zip(observation_rows(views, FINAL_OBSERVATIONS, ids), current))
+        self._objects = [name for name in views.objects if name[1] != ACTIONS]  # what the block cannot hold
         self._extras = Extras()
         self._eventful = False  # there is more in the extras than what every step has to say
-        self._last_rows = LastRows(views, ids) if self.config.policy.shows_last_rows else None
-        mode = self.config.policy.on_bad_value
-        self._guard = RangeGuard.over(mode, views, ids, self._own) if mode != "off" else None
+        self._last_rows = LastRows(views, ids) if self.config.failure_policy.shows_last_rows else None
+        mode = self.config.failure_policy.on_bad_value
+        self._guard = ValueGuard(mode, views, ids, self._own) if mode != "off" else None
         if replacing:
             self._own.take_over()
         self._own.hand_over_ends()
@@ -158,7 +160,6 @@ class EnvRange:
         left = [i for i in chosen if self._over[i]]
         for i in left:
             self._own.begin(i)
-            self._own.forget_ends(i)
             self._over[i] = self._autoreset == "next_step"
         return left if self._autoreset == "next_step" else []
 
@@ -166,7 +167,7 @@ class EnvRange:
         """next_step: the step after an episode's end is the next one's reset; its action is ignored."""
         info = self._begin_episode(i)
         self._over[i] = False
-        self._own.give_none(i)
+        self._own.forget_reward(i)
         return info
 
     # -- bad values ------------------------------------------------------------------------------------------
@@ -203,7 +204,7 @@ class EnvRange:
         failure = failure.under(self._log.circumstances(i, step, taken if step else None))
         if isinstance(error.cause if isinstance(error, InEnv) else error, BadValue):
             first = self._guard is not None and self._guard.count(i)
-            if self.config.policy.on_bad_value == "truncate" and not in_reset:
+            if self.config.failure_policy.on_bad_value == "truncate" and not in_reset:
                 self._truncate(i, failure, tell=first)
                 return True
         if self._replace_env(i, failure):
@@ -227,7 +228,7 @@ class EnvRange:
     def _replace_env(self, i: int, failure: RemoteError) -> bool:
         """A new env in place of one that raised, its row as it was last delivered; False if that is an error."""
         env_id = self.config.env_ids[i]
-        if not self.config.policy.restarts or self._last_rows is None:
+        if not self.config.failure_policy.restarts or self._last_rows is None:
             self._extras.failures.append(failure)
             return False
         if not self._intensity.allows(failure) or not self._was_reset[i]:  # guard: what-never-worked-is-not-tried-again
@@ -334,7 +335,7 @@ class EnvRange:
             extras.warnings += self._guard.take_warnings()
             self._eventful = True
         extras.columns = self._info_writer.take_announcements() if self._info_writer.announced else []
-        extras.objects = self._own_objects()
+        extras.objects = object_rows(self._views, self._objects, self.config.env_ids)
         flags = FINALS if finals else 0
         if self._info_writer.wrote:
             flags |= WROTE_INFOS
@@ -344,31 +345,13 @@ class EnvRange:
             flags |= EXTRAS
         return flags
 
-    def _own_objects(self) -> dict[FieldName, list[Any]]:
-        """This range's rows of what the block cannot hold."""
-        rows_of, ids = self._views.layout.rows_of_field, self.config.env_ids
-        return {name: self._views.objects[name][rows_of(name, ids)] for name in self._objects}
-
     def take_action_objects(self, objects: dict[FieldName, list[Any]]) -> None:
         """Actions of this range that came by pipe."""
-        for name, values in objects.items():
-            self._views.objects[name][self._views.layout.rows_of_field(name, self.config.env_ids)] = values
+        put_object_rows(self._views, objects, self.config.env_ids)
 
     def take_extras(self) -> Extras:
         extras, self._extras, self._eventful = self._extras, Extras(), False
         return extras
-
-    def _final_fields(self) -> list[tuple[EnvRows, EnvRows]]:
-        """Pairs (final, current) of every leaf."""
-        views, ids = self._views, self.config.env_ids
-        return [
-            (
-                env_rows(views, group, (group.name, FINAL_OBSERVATIONS, *leaf.path), ids),
-                env_rows(views, group, (group.name, OBSERVATIONS, *leaf.path), ids),
-            )
-            for group in views.layout.groups
-            for leaf in leaves(group.observation_space)
-        ]
 
     # -- everything else: run by the worker loop's one generic command -----------------------------------------
     def reset(self, requests: dict[int, ResetRequest]) -> Extras:
@@ -391,7 +374,6 @@ class EnvRange:
             self._over[i] = False
             self._own.begin(i)
             self._own.forget_reward(i)
-            self._own.forget_ends(i)
         self._any_over = any(self._over)
         self._own.hand_over_ends()
         if self._last_rows is not None:
@@ -411,7 +393,7 @@ class EnvRange:
         if self._guard is not None:
             said.warnings += self._guard.take_warnings()
         said.infos = infos if self.config.with_infos else {}
-        said.objects = self._own_objects()
+        said.objects = object_rows(self._views, self._objects, self.config.env_ids)
         return said
 
     def action_masks_of(self, group: Group) -> Array | None:

@@ -19,7 +19,8 @@ from multiverse.executors.backends import Workers
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.hosts import Host, LocalHost, RunFunction, WorkerHost
 from multiverse.executors.step_reply import EXTRAS, Extras
-from multiverse.executors.supervisor import GivenUp, Supervisor
+from multiverse.executors.supervisor import Supervisor
+from multiverse.memory.env_rows import put_object_rows
 from multiverse.memory.interrupts import HeldInterrupts
 from multiverse.memory.waiting import Bedroom, Waiting
 
@@ -58,11 +59,6 @@ def results_of(answers: Answers) -> dict[Host, Any]:
     return results
 
 
-class _Death(Exception):
-    def __init__(self, worker: WorkerHost) -> None:
-        self.worker = worker
-
-
 class _LostAgain(Exception):
     """A worker that was to replace a lost one is lost itself."""
 
@@ -88,7 +84,7 @@ class Executor:
         self._local = next((h for h in hosts if isinstance(h, LocalHost)), None)
         self.workers = [h for h in hosts if isinstance(h, WorkerHost)]
         self._waiting, self._bedroom = Waiting(waiting), Bedroom()
-        self._number = 0
+        self.number = 0  # of the last request
         self._dead: list[WorkerHost] = []
         self._recovering: list[WorkerHost] = []
         self._late: list[WorkerHost] = []  # have not answered in time, and may yet
@@ -120,7 +116,7 @@ class Executor:
 
     def start_step_all(self) -> None:
         """The first half: the workers begin, the caller's own share does not yet."""
-        self._number = number = self._number + 1
+        self.number = number = self.number + 1
         for worker in self.workers:
             worker.post_step(number, False)
         if self._local is not None:
@@ -156,7 +152,7 @@ class Executor:
 
         False if it had not begun at all.
         """
-        number = self._number
+        number = self.number
         if number == number_before:
             return False
         now = time.monotonic()
@@ -169,11 +165,6 @@ class Executor:
             host.collected = number_before
         return True
 
-    @property
-    def number(self) -> int:
-        """Of the last request."""
-        return self._number
-
     # -- first come, first served ----------------------------------------------------------------------------
     @property
     def pending(self) -> list[Host]:
@@ -181,7 +172,7 @@ class Executor:
 
     def post_step(self, hosts: Mapping[Host, bool]) -> None:
         """Ask hosts to step: all their envs, or (True) only those marked in the block."""
-        self._number = number = self._number + 1
+        self.number = number = self.number + 1
         now = time.monotonic()
         with HeldInterrupts():
             for host, only_some in hosts.items():
@@ -207,7 +198,8 @@ class Executor:
         unanswered = [w for w in workers if not w.answered()]
         if unanswered:  # the others need not be waited for, but what has become of them must be said
             self._bedroom.look_around()
-            self._recover_dead(unanswered)
+            while (worker := self._first_dead(unanswered)) is not None:
+                self._recover(worker, worker.died())
             self._recover_overdue(unanswered)
         return [h for h in sizes if h.answered()]
 
@@ -230,10 +222,8 @@ class Executor:
                 return False
         return True
 
-    def _recover_dead(self, workers: Sequence[WorkerHost]) -> None:
-        for worker in workers:
-            if not worker.answered() and (worker.unreachable or worker in self._dead):
-                self._recover(worker, worker.died())
+    def _first_dead(self, workers: Sequence[WorkerHost]) -> WorkerHost | None:
+        return next((w for w in workers if not w.answered() and (w.unreachable or w in self._dead)), None)
 
     def _recover_overdue(self, workers: Sequence[WorkerHost]) -> None:
         patience_s, now = self.timeouts.reply_s, time.monotonic()
@@ -242,19 +232,12 @@ class Executor:
 
     def _sleep_until(self, enough: Callable[[], bool], workers: Sequence[WorkerHost], deadline: float | None) -> None:
         """Sleep over doorbells and signs of death, until enough or the deadline; the dead are replaced or raised."""
-
-        def raise_for_the_dead() -> None:
-            for worker in workers:
-                if not worker.answered() and (worker.unreachable or worker in self._dead):
-                    raise _Death(worker)
-
         while True:
-            try:
-                self._bedroom.sleep_until(enough, deadline, raise_for_the_dead)
+            self._bedroom.sleep_until(lambda: enough() or self._first_dead(workers) is not None, deadline)
+            worker = None if enough() else self._first_dead(workers)
+            if worker is None:
                 return
-            except _Death as death:
-                worker = death.worker
-            self._recover(worker, worker.died())  # out here: its error must not tell of ours
+            self._recover(worker, worker.died())
 
     def _sleep_for(self, workers: Sequence[WorkerHost], timeout_s: float | None) -> None:
         """Sleep until all of `workers` have answered; one that does not in time is replaced or raised."""
@@ -302,8 +285,9 @@ class Executor:
             while True:
                 self._bedroom.remove(worker.mailbox.reply_bell.wait_fd)
                 self._bedroom.remove(worker.life.sentinel)
+                self.supervisor.allow(worker, cause)
                 try:
-                    self.supervisor.replace(worker, cause, self.views, self.timeouts.reset_s)
+                    self.supervisor.replace(worker, self.views, self.timeouts.reset_s)
                     self._dead[:] = [dead for dead in self._dead if dead is not worker]  # the list that sentinels hold
                     self._watch(worker)
                     return self._taken_over(worker, begin)
@@ -312,15 +296,11 @@ class Executor:
                 # guard: a-replacement-may-fail-too
                 except (WorkerDied, EnvFailed, ReplyTimeout) as again:  # it could not even be built, or reset
                     cause = again
-        except GivenUp as end:
-            raise end.cause from None
         finally:
             self._recovering.remove(worker)
 
     def _taken_over(self, worker: WorkerHost, begin: bool) -> Extras:
-        prepared = worker.prepare(EnvRange.take_over, (begin,))
-        self._number += 1
-        worker.post_run(self._number, EnvRange.take_over, prepared)
+        self.start_run(EnvRange.take_over, {worker: (begin,)})
         self._sleep_for([worker], self.timeouts.reset_s)
         extras: Extras = worker.finish_run()
         return extras
@@ -348,7 +328,7 @@ class Executor:
         """Ask the workers named and come back at once; `wait` says when they are done, `finish_run` has the answers."""
         workers = [h for h in arguments if isinstance(h, WorkerHost)]
         prepared = {worker: worker.prepare(function, arguments[worker]) for worker in workers}
-        self._number = number = self._number + 1
+        self.number = number = self.number + 1
         with HeldInterrupts():
             for worker in workers:
                 worker.post_run(number, function, prepared[worker])
@@ -373,12 +353,10 @@ class Executor:
                 continue
             try:
                 results[worker] = worker.finish_run()
-            except EnvFailed as error:
+            except (EnvFailed, WorkerDied) as error:
                 errors[worker] = error
-            except WorkerDied as error:  # between its word and what was to follow by pipe
-                errors[worker] = error
-                if self.supervisor is not None:
-                    self._recover(worker, error)
+                if isinstance(error, WorkerDied) and self.supervisor is not None:
+                    self._recover(worker, error)  # it died between its word and what was to follow by pipe
         return results, errors
 
     def discard_pending(self) -> list[tuple[Host, Extras]]:
@@ -394,8 +372,7 @@ class Executor:
 
     def keep_objects(self, host: Host, extras: Extras) -> None:
         """A host's rows of what the block cannot hold, as they came by pipe."""
-        for name, values in extras.objects.items():
-            self.views.objects[name][self.views.layout.rows_of_field(name, host.env_ids)] = values
+        put_object_rows(self.views, extras.objects, host.env_ids)
 
     def extras_of(self, hosts: Sequence[Host]) -> list[tuple[Host, Extras]]:
         """What finished hosts have to say beyond the block; the same again if asked again."""
@@ -419,7 +396,7 @@ class Executor:
         failures: list[RemoteError] = []
         try:
             for host in self.hosts:
-                host.ask_to_close(self._number + 1)
+                host.ask_to_close(self.number + 1)
             while self.hosts:
                 failures += self.hosts[-1].close(deadline)
                 self.hosts.pop()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -22,11 +23,12 @@ from multiverse.contracts.errors import (
     WorkerDied,
     describe_ids,
 )
-from multiverse.contracts.layout import ACTIONS, FieldName
+from multiverse.contracts.layout import ACTIONS
 from multiverse.contracts.views import Views
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.step_reply import EXTRAS, FAILED, Extras
 from multiverse.executors.worker_loop import CLOSE, RUN, STEP, STEP_SOME, WITH_OBJECTS, Described, describe
+from multiverse.memory.env_rows import object_rows, put_object_rows
 from multiverse.memory.interrupts import HeldInterrupts
 from multiverse.memory.link import Link, LinkBroken, Unreadable
 from multiverse.memory.mailbox import CallerMailbox
@@ -37,24 +39,41 @@ RunFunction = Callable[..., Any]
 """function(env_range, *arguments): run where the envs are."""
 
 
-class LocalHost:
-    """The caller's own share: asked for like any other, stepped when the caller waits."""
+class _AnyHost(ABC):
+    """What has become of the last request to a host."""
 
-    worker = None
-
-    def __init__(self, envs: EnvRange) -> None:
-        self.env_ids = envs.config.env_ids
-        self._envs = envs
+    def __init__(self, env_ids: range) -> None:
+        self.env_ids = env_ids
         self.asked = self.collected = 0
         self.asked_at = 0.0  # of `time.monotonic`, for a step that is received
-        self._begun = self._done = 0  # differ only if an interrupt hit in the middle of a step
-        self._only_some = False
-        self._flags = 0
         self._extras: tuple[int, Extras] = (0, Extras())
 
     @property
     def pending(self) -> bool:
         return self.asked != self.collected
+
+    def extras(self) -> Extras:
+        """What a step has to say beyond the block; read once, and kept for whoever asks again."""
+        if self._extras[0] != self.asked:
+            with HeldInterrupts():  # read and kept, or neither
+                self._extras = (self.asked, self._read_extras())
+        return self._extras[1]
+
+    @abstractmethod
+    def _read_extras(self) -> Extras: ...
+
+
+class LocalHost(_AnyHost):
+    """The caller's own share: asked for like any other, stepped when the caller waits."""
+
+    worker = None
+
+    def __init__(self, envs: EnvRange) -> None:
+        super().__init__(envs.config.env_ids)
+        self._envs = envs
+        self._begun = self._done = 0  # differ only if an interrupt hit in the middle of a step
+        self._only_some = False
+        self._flags = 0
 
     def described(self, bounds_may_differ: bool = False) -> Described:
         return describe(self._envs, bounds_may_differ)
@@ -82,11 +101,8 @@ class LocalHost:
     def flags(self) -> int:
         return self._flags
 
-    def extras(self) -> Extras:
-        if self._extras[0] != self.asked:
-            with HeldInterrupts():
-                self._extras = (self.asked, self._envs.take_extras())
-        return self._extras[1]
+    def _read_extras(self) -> Extras:
+        return self._envs.take_extras()
 
     def discard(self) -> Extras:
         """A step that was asked for is taken before it is forgotten, as workers do: the same state everywhere."""
@@ -112,28 +128,22 @@ class LocalHost:
         self._envs.close()
 
 
-class WorkerHost:
+class WorkerHost(_AnyHost):
     """A worker seen from the caller: commands through its mailbox, objects through its link."""
 
     def __init__(self, worker: int, env_ids: range, link: Link, life: Life) -> None:
-        self.worker, self.env_ids, self.link, self.life = worker, env_ids, link, life
-        self.asked = self.collected = 0
-        self.asked_at = 0.0  # of `time.monotonic`, for a step that is received
+        super().__init__(env_ids)
+        self.worker, self.link, self.life = worker, link, life
         self._command = 0
         self._function = "start"
         self._closing = 0
         self.unreachable = False
-        self._extras: tuple[int, Extras] = (0, Extras())
         self.mailbox: CallerMailbox
-
-    @property
-    def pending(self) -> bool:
-        return self.asked != self.collected
 
     def bind(self, mailbox: CallerMailbox, views: Views) -> None:
         self.mailbox = mailbox
         self.answered, self.flags = mailbox.answered, mailbox.flags
-        self._views, self._rows_of = views, views.layout.rows_of_field
+        self._views = views
         self._action_objects = [name for name in views.objects if name[1] == ACTIONS]
         with_objects = WITH_OBJECTS if self._action_objects else 0
         self._step_command, self._step_some_command = STEP | with_objects, STEP_SOME | with_objects
@@ -142,13 +152,11 @@ class WorkerHost:
     def post_step(self, number: int, only_some: bool) -> None:
         self._command = command = self._step_some_command if only_some else self._step_command
         if self._action_objects:
-            self._post_with(command, number, self._own_action_objects())
+            objects = object_rows(self._views, self._action_objects, self.env_ids)
+            self._post_packed(command, number, self.link.pack(objects))
             return
         self.asked = number
         self.mailbox.post(command, number)
-
-    def _own_action_objects(self) -> dict[FieldName, list[Any]]:
-        return {n: self._views.objects[n][self._rows_of(n, self.env_ids)] for n in self._action_objects}
 
     def prepare(self, function: RunFunction, arguments: tuple[Any, ...]) -> Any:
         """A call as it travels; refused here, before anything is sent, if it cannot."""
@@ -162,9 +170,6 @@ class WorkerHost:
     def post_run(self, number: int, function: RunFunction, prepared: Any) -> None:
         self._command, self._function = RUN, getattr(function, "__name__", "run")
         self._post_packed(RUN, number, prepared)
-
-    def _post_with(self, command: int, number: int, message: Any) -> None:
-        self._post_packed(command, number, self.link.pack(message))
 
     def _post_packed(self, command: int, number: int, packed: Any) -> None:
         """The word first: a worker that waits for it reads the pipe, however much follows there."""
@@ -182,21 +187,13 @@ class WorkerHost:
             self.mailbox.post(self._command, self.asked)
 
     # -- the answer ------------------------------------------------------------------------------------------
-    def extras(self) -> Extras:
-        """What a step has to say beyond the block; read once, and kept for whoever asks again."""
-        if self._extras[0] != self.asked:
-            with HeldInterrupts():  # read and kept, or neither
-                self._extras = (self.asked, self._read_extras())
-        return self._extras[1]
-
     def _read_extras(self) -> Extras:
         try:
-            extras = self._receive(self.asked)
+            extras: Extras = self._receive(self.asked)
         except Unreadable as error:
             return Extras(failures=[RemoteError.of(error)])
-        for name, values in extras.objects.items():
-            self._views.objects[name][self._rows_of(name, self.env_ids)] = values
-        return extras  # type: ignore[no-any-return]
+        put_object_rows(self._views, extras.objects, self.env_ids)
+        return extras
 
     def finish_run(self) -> Any:
         failed = self.flags() & FAILED
@@ -231,9 +228,14 @@ class WorkerHost:
             if found == number:  # guard: messages-have-numbers
                 return message
 
-    def first_word(self) -> Any:
-        """Before any request: what the worker says of its envs."""
-        return self._receive(0)
+    def described(self, without: str, hint_at: Callable[[RemoteError], str] = lambda _: "") -> Described:
+        """Before any request: what the worker says of its envs. `without`, with a hint: what an error there means."""
+        word = self._receive(0)
+        if isinstance(word, RemoteError):
+            raise EnvFailed(without, self.worker, [word], hint_at(word))
+        if not isinstance(word, Described):
+            raise WorkerDied(self.worker, self.env_ids, f"sent {type(word).__name__} instead of a description")
+        return word
 
     # -- its life --------------------------------------------------------------------------------------------
     def be_replaced_by(self, new: WorkerHost) -> None:

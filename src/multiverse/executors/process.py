@@ -32,15 +32,11 @@ class ProcessLife:
     """One incarnation of a worker process."""
 
     def __init__(self, process: start_methods.WorkerProcess, black_box: BlackBox) -> None:
-        self.process, self._black_box = process, black_box
+        self.process, self.pid, self._black_box = process, process.pid, black_box
 
     @property
     def sentinel(self) -> int:
         return self.process.sentinel
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
 
     def death(self) -> Death:
         code = self.process.exit_code(1.0)
@@ -132,7 +128,31 @@ class Processes:
 
     def _started(self, worker: int, surroundings: Surroundings) -> ProcessHost:
         assignment, data = self._assignments[worker]
-        return start_process(assignment, data, self._method, self._block, self._black_box, surroundings)
+        ours, theirs = _connected()
+        bells = new_doorbell(), new_doorbell()
+        fds = [theirs.fileno(), self._block.fd, self._black_box.fd, *bells[0].fds, *bells[1].fds]
+
+        def run_forked() -> int:
+            ours.close()
+            return worker_loop.run_process(assignment, PipeLink(theirs), fds)
+
+        try:
+            process = start_methods.launch(self._method, fds, run_forked)
+        except BaseException:
+            for end in (ours, *bells):
+                end.close()
+            raise
+        finally:
+            theirs.close()
+        host = ProcessHost(assignment, PipeLink(ours), ProcessLife(process, self._black_box), bells)
+        if self._method != "fork":
+            try:
+                host.link.send((surroundings, data))
+            except LinkBroken as error:
+                died = host.died()
+                host.kill()
+                raise died from error
+        return host
 
     def arrays(self, fields: Sequence[Field]) -> dict[FieldName, Array]:
         preflight.check_memory(size_of(fields))
@@ -160,41 +180,6 @@ class Processes:
     def close(self) -> None:
         self._block.close()
         self._black_box.close()
-
-
-def start_process(
-    assignment: Assignment,
-    data: bytes,
-    method: StartMethod,
-    block: Block,
-    black_box: BlackBox,
-    surroundings: Surroundings,
-) -> ProcessHost:
-    ours, theirs = _connected()
-    bells = new_doorbell(), new_doorbell()
-    fds = [theirs.fileno(), block.fd, black_box.fd, *bells[0].fds, *bells[1].fds]
-
-    def run_forked() -> int:
-        ours.close()
-        return worker_loop.run_process(assignment, PipeLink(theirs), fds)
-
-    try:
-        process = start_methods.launch(method, fds, run_forked)
-    except BaseException:
-        for end in (ours, *bells):
-            end.close()
-        raise
-    finally:
-        theirs.close()
-    host = ProcessHost(assignment, PipeLink(ours), ProcessLife(process, black_box), bells)
-    if method != "fork":
-        try:
-            host.link.send((surroundings, data))
-        except LinkBroken as error:
-            died = host.died()
-            host.kill()
-            raise died from error
-    return host
 
 
 def _connected() -> tuple[Connection[Any, Any], Connection[Any, Any]]:

@@ -10,28 +10,15 @@ import logging
 import time
 
 from multiverse.contracts.env import EnvDescription
-from multiverse.contracts.errors import (
-    EnvFailed,
-    MultiverseError,
-    RemoteError,
-    SpacesDiffer,
-    WorkerDied,
-)
+from multiverse.contracts.errors import MultiverseError, SpacesDiffer
 from multiverse.contracts.failures import RestartIntensity
 from multiverse.contracts.views import Views
 from multiverse.executors.backends import Workers
 from multiverse.executors.hosts import WorkerHost
-from multiverse.executors.worker_loop import Described, difference_between
+from multiverse.executors.worker_loop import difference_between
 
 log = logging.getLogger("multiverse")
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.05, 1.0
-
-
-class GivenUp(Exception):
-    """It happens too often. `cause`: what began it."""
-
-    def __init__(self, cause: MultiverseError) -> None:
-        self.cause = cause
 
 
 class Supervisor:
@@ -43,8 +30,8 @@ class Supervisor:
             host.worker: RestartIntensity(restarts_per_minute) for host in workers.hosts
         }
 
-    def replace(self, host: WorkerHost, cause: MultiverseError, views: Views, build_timeout_s: float | None) -> None:
-        """Put a new worker behind `host`, bound to the same rows; raises the first cause if it happens too often."""
+    def allow(self, host: WorkerHost, cause: MultiverseError) -> None:
+        """Wait for the moment that comes before a restart; raises the first cause if it happens too often."""
         intensity = self._intensity[host.worker]
         if not intensity.allows(cause):
             first = intensity.first_cause
@@ -52,24 +39,21 @@ class Supervisor:
                 f"multiverse: given up: failure {intensity.recent} of worker {host.worker} within a minute, and "
                 f"restarts_per_minute={intensity.limit}; the last one was: {_one_line(cause)}"
             )
-            raise GivenUp(first)
+            raise first from None
         log.warning("%s: restart %d of at most %d a minute", _one_line(cause), intensity.recent, intensity.limit)
         # A machine out of memory needs a moment.
         time.sleep(min(FIRST_BACKOFF_S * 2 ** (intensity.recent - 1), LONGEST_BACKOFF_S))  # guard: restarts-wait-longer
+
+    def replace(self, host: WorkerHost, views: Views, build_timeout_s: float | None) -> None:
+        """Put a new worker behind `host`, bound to the same rows."""
         host.kill()
-        host.be_replaced_by(
-            self._workers.start_again(host, views, lambda new: self._check(new, build_timeout_s)),
-        )
+        host.be_replaced_by(self._workers.start_again(host, views, lambda new: self._check(new, build_timeout_s)))
 
     def _check(self, new: WorkerHost, build_timeout_s: float | None) -> None:
         """Its envs are what they were."""
         if build_timeout_s is not None and not new.link.poll(build_timeout_s):
             raise new.hung(build_timeout_s)
-        word = new.first_word()
-        if isinstance(word, RemoteError):
-            raise EnvFailed("could not be built anew", new.worker, [word])
-        if not isinstance(word, Described):
-            raise WorkerDied(new.worker, new.env_ids, f"sent {type(word).__name__} instead of a description")
+        word = new.described("could not be built anew")
         difference = difference_between(self._description, word.first) or next(iter(word.differences.values()), "")
         if difference:
             raise SpacesDiffer(f"worker {new.worker}, started anew, has envs with {difference}")

@@ -9,7 +9,7 @@ Numbers outside their space's bounds are counted and told once: well-known envs 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from gymnasium import spaces
 
 from multiverse.contracts.errors import BadValue
 from multiverse.contracts.failures import OnBadValue
-from multiverse.contracts.layout import COUNTS, OBSERVATIONS, FieldName, Group, Leaf, leaves
+from multiverse.contracts.layout import COUNTS, OBSERVATIONS, Group, Leaf, leaves
 from multiverse.contracts.views import Array, Views
 from multiverse.memory.env_rows import env_rows
 from multiverse.memory.own_columns import OwnColumns, RangeColumns
@@ -38,10 +38,14 @@ class _Watched:
     whose type alone keeps them in bounds have none (None).
     """
 
-    def __init__(self, name: FieldName, group: Group, rows: Array, low: Array | None, high: Array | None) -> None:
-        self.name, self._group, self.rows, self.low, self.high = name, group, rows, low, high
-        self.is_float = rows.dtype.kind == "f"
-        self._scratch = np.empty_like(rows)
+    def __init__(self, leaf: Leaf, views: Views, group: Group, env_ids: range) -> None:
+        self._name, self._group = (group.name, OBSERVATIONS, *leaf.path), group
+        self.rows: Array = env_rows(views, group, self._name, env_ids).rows
+        bounds, shape = _bounds(leaf.space, self.rows), self.rows.shape
+        self.low: Array | None = None if bounds is None else np.broadcast_to(bounds[0], shape).copy()
+        self.high: Array | None = None if bounds is None else np.broadcast_to(bounds[1], shape).copy()
+        self.is_float = self.rows.dtype.kind == "f"
+        self._scratch = np.empty_like(self.rows)
 
     def row(self, i: int) -> _Watched:
         """The same of one row, over the same memory."""
@@ -69,7 +73,8 @@ class _Watched:
                 return found == expected  # guard: observations-are-looked-at
 
             return few_are_clean
-        zeros, dot = np.zeros_like(values), values.dot if self.is_float else _nothing
+        zeros = np.zeros_like(values)
+        dot = values.dot if self.is_float else lambda _: 0  # no whole number is NaN
 
         def many_are_clean() -> bool:
             clip(values, low, high, scratch)
@@ -92,29 +97,29 @@ class _Watched:
         """What a number belongs to and where in it that is, in words."""
         several = len(self._group.agents) > 1
         whose = _of(self._group, index[0] if several else 0)
-        return called(self.name) + whose, _at(index[1:] if several else index)
+        return called(self._name) + whose, _at(index[1:] if several else index)
 
     def outside(self) -> Array:
-        """[envs] bool: which rows have numbers outside their bounds; those that are not finite count as bad instead."""
-        if self.low is None or self.high is None:
-            return np.zeros(len(self.rows), np.bool_)
-        beyond = ((self.rows < self.low) | (self.rows > self.high)) & self._finite(self.rows)
+        """[envs] bool: which rows have numbers outside their bounds."""
+        beyond = self._beyond(slice(None))
         return np.asarray(beyond.reshape(len(beyond), -1).any(axis=1))
 
     def describe_outside(self, i: int) -> str:
         """The first number of row `i` outside its bounds, in words; '' if there is none."""
-        if self.low is None or self.high is None:
-            return ""
-        row, low, high = self.rows[i], self.low[i], self.high[i]
-        found = np.argwhere(((row < low) | (row > high)) & self._finite(row))
-        if not len(found):
+        found = np.argwhere(self._beyond(i))
+        if not len(found) or self.low is None or self.high is None:
             return ""
         index = tuple(int(k) for k in found[0])
         what, place = self._place(index)
-        return f"{what} is {row[index]}{place}, its space says {low[index]} to {high[index]}"
+        return f"{what} is {self.rows[i][index]}{place}, its space says {self.low[i][index]} to {self.high[i][index]}"
 
-    def _finite(self, values: Array) -> Array | bool:
-        return np.isfinite(values) if self.is_float else True
+    def _beyond(self, rows: int | slice) -> Array:
+        """Which numbers are outside their bounds; those that are not finite count as bad instead."""
+        values: Array = self.rows[rows]
+        if self.low is None or self.high is None:
+            return np.zeros(values.shape, np.bool_)
+        beyond: Array = (values < self.low[rows]) | (values > self.high[rows])
+        return beyond & np.isfinite(values) if self.is_float else beyond
 
     def clip(self, i: int) -> None:
         row = self.rows[i : i + 1]
@@ -122,11 +127,6 @@ class _Watched:
             np.nan_to_num(row, copy=False)
         if self.low is not None and self.high is not None:
             np.clip(row, self.low[i : i + 1], self.high[i : i + 1], out=row)  # guard: a-clipped-value-is-inside
-
-
-def _nothing(zeros: Array) -> float:
-    """In place of a dot product, where no number can be NaN."""
-    return 0.0
 
 
 def _of(group: Group, position: int) -> str:
@@ -138,62 +138,93 @@ def _at(index: tuple[int, ...]) -> str:
     return f" at index {index[0] if len(index) == 1 else index}" if index else ""
 
 
-class ValueGuard:
-    """Of one range of envs. `mode` is the caller's `on_bad_value`, other than "off"."""
+class _GroupRows:
+    """What the envs of one range return for one group of agents."""
 
-    def __init__(self, mode: OnBadValue, views: Views, group: Group, env_ids: range, own: OwnColumns) -> None:
-        self.mode, self._first, self._group = mode, env_ids.start, group
+    def __init__(self, views: Views, group: Group, env_ids: range, own: OwnColumns) -> None:
+        self._group = group
         numeric = [leaf for leaf in leaves(group.observation_space) if leaf.numeric]
-        self._watched = [_watched(leaf, views, group, env_ids) for leaf in numeric]
-        self._bad_values, self._out_of_bounds = views[COUNTS][:, env_ids.start : env_ids.stop]
+        self.watched = [_Watched(leaf, views, group, env_ids) for leaf in numeric]
         agents = len(group.agents)
         self._rewards = own.rewards.reshape(len(env_ids), agents)
         rewards = memoryview(own.rewards)
-        self.look = _looker(self._watched, rewards)
-        self._look_at = [
-            _looker([watched.row(i) for watched in self._watched], rewards[i * agents : (i + 1) * agents])
+        self.look = _looker(self.watched, rewards)
+        self.look_at = [
+            _looker([watched.row(i) for watched in self.watched], rewards[i * agents : (i + 1) * agents])
             for i in range(len(env_ids))
         ]
-        self.warnings: list[str] = []
+
+    def not_finite(self, i: int) -> BadValue | None:
+        found, rewards = self.observation_not_finite(i), self._rewards[i]
+        bad = next(((k, reward) for k, reward in enumerate(rewards.tolist()) if not math.isfinite(reward)), None)
+        return found or (None if bad is None else BadValue(f"the reward{_of(self._group, bad[0])} is {bad[1]}"))
+
+    def observation_not_finite(self, i: int) -> BadValue | None:
+        return next((bad for watched in self.watched if (bad := watched.not_finite(i)) is not None), None)
+
+    def describe_outside(self, i: int) -> str:
+        """The first number of env `i` outside its bounds, in words; '' if there is none."""
+        return next(filter(None, (watched.describe_outside(i) for watched in self.watched)), "")
+
+    def clip(self, i: int) -> None:
+        for watched in self.watched:
+            watched.clip(i)
+        rewards = self._rewards[i]
+        rewards[~np.isfinite(rewards)] = 0.0  # guard: a-clipped-reward-is-nothing
+
+
+class ValueGuard:
+    """Of one range of envs. `mode` is the caller's `on_bad_value`, other than "off"."""
 
     look: Callable[[], bool]
     """Called after every step of the range: whether there is something to look at more closely."""
 
+    def __init__(self, mode: OnBadValue, views: Views, env_ids: range, own: RangeColumns) -> None:
+        self.mode, self._first, self._count = mode, env_ids.start, len(env_ids)
+        self._bad_values, self._out_of_bounds = views[COUNTS][:, env_ids.start : env_ids.stop]
+        groups = zip(views.layout.groups, own.groups)
+        self._groups = [_GroupRows(views, group, env_ids, columns) for group, columns in groups]
+        looks = [group.look for group in self._groups]
+        self.look = looks[0] if len(looks) == 1 else lambda: any(look() for look in looks)
+        self.warnings: list[str] = []
+
     # -- after a step of the range -----------------------------------------------------------------------------
-    def bad_rows(self, chosen: Iterable[int]) -> dict[int, BadValue]:
+    def bad_rows(self, chosen: Sequence[int]) -> dict[int, BadValue]:
         """Which of the envs that have stepped returned numbers that are none."""
-        return {i: bad for i in chosen if (bad := self._not_finite(i)) is not None}
+        return {i: bad for group in self._groups for i in chosen if (bad := group.not_finite(i)) is not None}
 
     def rows_outside(self) -> list[int]:
         """Which envs' observations are outside their bounds."""
-        found = np.zeros(len(self._look_at), np.bool_)
-        for watched in self._watched:
-            found |= watched.outside()
+        found = np.zeros(self._count, np.bool_)
+        for group in self._groups:
+            for watched in group.watched:
+                found |= watched.outside()
         return np.flatnonzero(found).tolist()
 
     # -- at an episode's end and start -------------------------------------------------------------------------
     def check_end(self, i: int) -> None:
         """Before the next episode begins in its row: what env `i` returned is fit for use, or made so, or raised."""
-        if self._look_at[i]():
-            if self.mode == "clip":
-                self.clip(i)
-                return
-            bad = self._not_finite(i)
-            if bad is not None:
-                raise bad
-            self.count_outside(i)
+        for group in self._groups:
+            self._check(group, i, group.not_finite)
 
     def check_start(self, i: int) -> None:
-        """After a reset: the same for the first observation."""
-        if self._look_at[i]():
-            if self.mode == "clip":
-                self.clip(i)
-                return
-            bad = self._observation_not_finite(i)
-            if bad is not None:
+        """After a reset: the same for the first observation, of which a bad one is counted here."""
+        for group in self._groups:
+            try:
+                self._check(group, i, group.observation_not_finite)
+            except BadValue:
                 self.count(i)
+                raise
+
+    def _check(self, group: _GroupRows, i: int, not_finite: Callable[[int], BadValue | None]) -> None:
+        if group.look_at[i]():
+            if self.mode == "clip":
+                self._clip(group, i)
+                return
+            bad = not_finite(i)
+            if bad is not None:
                 raise bad
-            self.count_outside(i)
+            self._count_outside(group, i)
 
     # -- what was found ----------------------------------------------------------------------------------------
     def count(self, i: int) -> bool:
@@ -203,7 +234,11 @@ class ValueGuard:
 
     def count_outside(self, i: int) -> None:
         """One more step of env `i` outside its bounds, if it is; the first of its life is told."""
-        said = next(filter(None, (watched.describe_outside(i) for watched in self._watched)), "")
+        for group in self._groups:
+            self._count_outside(group, i)
+
+    def _count_outside(self, group: _GroupRows, i: int) -> None:
+        said = group.describe_outside(i)
         if said:
             if not self._out_of_bounds[i]:  # guard: outside-is-told-once
                 env_id = self._first + i
@@ -213,74 +248,19 @@ class ValueGuard:
 
     def clip(self, i: int) -> None:
         """Put what env `i` returned at the nearest number that is one, and inside its bounds."""
-        if self._not_finite(i) is not None:
+        for group in self._groups:
+            self._clip(group, i)
+
+    def _clip(self, group: _GroupRows, i: int) -> None:
+        if group.not_finite(i) is not None:
             self.count(i)
-        if any(watched.describe_outside(i) for watched in self._watched):
+        if group.describe_outside(i):
             self._out_of_bounds[i] += 1
-        for watched in self._watched:
-            watched.clip(i)
-        rewards = self._rewards[i]
-        rewards[~np.isfinite(rewards)] = 0.0  # guard: a-clipped-reward-is-nothing
+        group.clip(i)
 
     def take_warnings(self) -> list[str]:
         said, self.warnings = self.warnings, []
         return said
-
-    def _not_finite(self, i: int) -> BadValue | None:
-        found, rewards = self._observation_not_finite(i), self._rewards[i]
-        bad = next(((k, reward) for k, reward in enumerate(rewards.tolist()) if not math.isfinite(reward)), None)
-        return found or (None if bad is None else BadValue(f"the reward{_of(self._group, bad[0])} is {bad[1]}"))
-
-    def _observation_not_finite(self, i: int) -> BadValue | None:
-        return next((bad for watched in self._watched if (bad := watched.not_finite(i)) is not None), None)
-
-
-class RangeGuard:
-    """The guards of all groups of a range, as one."""
-
-    def __init__(self, guards: Sequence[ValueGuard]) -> None:
-        self._guards, self.mode = guards, guards[0].mode
-
-    @classmethod
-    def over(cls, mode: OnBadValue, views: Views, env_ids: range, own: RangeColumns) -> RangeGuard | ValueGuard:
-        groups = views.layout.groups
-        guards = [ValueGuard(mode, views, g, env_ids, columns) for g, columns in zip(groups, own.groups)]
-        return guards[0] if len(guards) == 1 else cls(guards)
-
-    def look(self) -> bool:
-        return any(guard.look() for guard in self._guards)
-
-    def bad_rows(self, chosen: Sequence[int]) -> dict[int, BadValue]:
-        return {i: bad for guard in self._guards for i, bad in guard.bad_rows(chosen).items()}
-
-    def rows_outside(self) -> list[int]:
-        return sorted({i for guard in self._guards for i in guard.rows_outside()})
-
-    def check_end(self, i: int) -> None:
-        for guard in self._guards:
-            guard.check_end(i)
-
-    def check_start(self, i: int) -> None:
-        for guard in self._guards:
-            guard.check_start(i)
-
-    def count(self, i: int) -> bool:
-        return self._guards[0].count(i)  # the counters are the env's
-
-    def count_outside(self, i: int) -> None:
-        for guard in self._guards:
-            guard.count_outside(i)
-
-    def clip(self, i: int) -> None:
-        for guard in self._guards:
-            guard.clip(i)
-
-    @property
-    def warnings(self) -> list[str]:
-        return [warning for guard in self._guards for warning in guard.warnings]
-
-    def take_warnings(self) -> list[str]:
-        return [warning for guard in self._guards for warning in guard.take_warnings()]
 
 
 def _looker(watched: list[_Watched], rewards: Any) -> Callable[[], bool]:
@@ -301,14 +281,6 @@ def _looker(watched: list[_Watched], rewards: Any) -> Callable[[], bool]:
         return total - total != 0.0 or not all(clean() for clean in leaves_clean)  # guard: rewards-are-looked-at
 
     return any_leaf_odd
-
-
-def _watched(leaf: Leaf, views: Views, group: Group, env_ids: range) -> _Watched:
-    name = (group.name, OBSERVATIONS, *leaf.path)
-    array = env_rows(views, group, name, env_ids).rows
-    bounds = _bounds(leaf.space, array)
-    low, high = (None, None) if bounds is None else (np.broadcast_to(b, array.shape).copy() for b in bounds)
-    return _Watched(name, group, array, low, high)
 
 
 def _bounds(space: spaces.Space[Any], array: Array) -> tuple[Array, Array] | None:

@@ -207,7 +207,7 @@ def serve(envs: EnvRange, link: Link, mailbox: WorkerMailbox, waiting: Waiting, 
     told: set[str] = set()  # info keys whose values cannot travel
     while True:
         if not waiting.look(requested):
-            bedroom.sleep_until(requested, None, _nothing)
+            bedroom.sleep_until(requested, None)
         command = mailbox.take()
         if command == CLOSE:
             return
@@ -231,10 +231,6 @@ def _message(link: Link, number: int) -> Any:
         found, message = link.receive()
         if found == number:
             return message
-
-
-def _nothing() -> None:
-    """A worker that wakes has nothing to check but its mailbox."""
 
 
 def _run(envs: EnvRange, link: Link, mailbox: WorkerMailbox, told: set[str]) -> None:

@@ -11,6 +11,7 @@ import mmap
 import os
 import tempfile
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 
@@ -43,18 +44,29 @@ def private_arrays(fields: Sequence[Field]) -> dict[FieldName, Array]:
     return carve(memoryview(bytearray(size_of(fields))), fields)
 
 
-class Block:
-    """Shared memory behind a descriptor."""
+class NamelessFile:
+    """Bytes behind a descriptor, which can be handed to other processes."""
+
+    label = "multiverse"  # what the kernel's list of open files calls it
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
 
     @classmethod
-    def empty(cls) -> Block:
+    def empty(cls) -> Self:
         if platform.has_memfd():
-            return cls(os.memfd_create("multiverse"))  # guard: the-block-has-no-name
+            return cls(os.memfd_create(cls.label))  # guard: the-block-has-no-name
         with tempfile.TemporaryFile(prefix="multiverse-") as file:  # unlinked from the start
             return cls(os.dup(file.fileno()))
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+class Block(NamelessFile):
+    """Shared memory."""
 
     def resize(self, size: int) -> None:
         """Really allocate `size` bytes: a block that is only promised dies of SIGBUS at its first touch."""
@@ -74,11 +86,6 @@ class Block:
     def views(self, fields: Sequence[Field]) -> dict[FieldName, Array]:
         """Map the block. The mapping lives as long as an array of it does."""
         return carve(mmap.mmap(self.fd, size_of(fields)), fields)
-
-    def close(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
 
 
 def _bytes_of(field: Field) -> int:

@@ -3,41 +3,35 @@
 from __future__ import annotations
 
 import os
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 from multiverse.memory import platform
 
 
-class Doorbell(Protocol):
-    """One direction between two sides."""
+class Doorbell(ABC):
+    """One direction between two sides. `fds`: to hand to the other side, which rebuilds it with `doorbell_from`."""
 
-    @property
-    def fds(self) -> tuple[int, ...]:
-        """The descriptors to hand to the other side, which rebuilds the bell with `doorbell_from`."""
+    def __init__(self, *fds: int) -> None:
+        self.fds = fds
+        self.wait_fd, self._ring_fd = fds[0], fds[-1]  # the first is readable from a ring until `drain`
 
-    @property
-    def wait_fd(self) -> int:
-        """Readable from a ring until `drain`."""
-
+    @abstractmethod
     def ring(self) -> None: ...
 
+    @abstractmethod
     def drain(self) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        for fd in self.fds:
+            os.close(fd)
+        self.fds, self.wait_fd, self._ring_fd = (), -1, -1
 
 
-class EventfdDoorbell:
+class EventfdDoorbell(Doorbell):
     """Linux: a kernel counter. Ringing twice before anybody looks is one wake-up."""
 
-    def __init__(self, fd: int) -> None:
-        self.wait_fd = fd
-
-    @property
-    def fds(self) -> tuple[int, ...]:
-        return (self.wait_fd,)
-
     def ring(self) -> None:
-        os.eventfd_write(self.wait_fd, 1)
+        os.eventfd_write(self._ring_fd, 1)
 
     def drain(self) -> None:
         try:
@@ -45,24 +39,20 @@ class EventfdDoorbell:
         except BlockingIOError:
             pass
 
-    def close(self) -> None:
-        _close(self.wait_fd)
-        self.wait_fd = -1
 
-
-class PipeDoorbell:
+class PipeDoorbell(Doorbell):
     """Elsewhere: a pipe. A full pipe has enough rings in it already."""
 
-    def __init__(self, read_fd: int, write_fd: int) -> None:
-        self.wait_fd, self._write_fd = read_fd, write_fd
-
-    @property
-    def fds(self) -> tuple[int, ...]:
-        return (self.wait_fd, self._write_fd)
+    @classmethod
+    def new(cls) -> PipeDoorbell:
+        fds = os.pipe()
+        for fd in fds:
+            os.set_blocking(fd, False)
+        return cls(*fds)
 
     def ring(self) -> None:
         try:
-            os.write(self._write_fd, b"!")
+            os.write(self._ring_fd, b"!")
         except BlockingIOError:
             pass
 
@@ -73,19 +63,11 @@ class PipeDoorbell:
         except BlockingIOError:
             pass
 
-    def close(self) -> None:
-        _close(self.wait_fd)
-        _close(self._write_fd)
-        self.wait_fd = self._write_fd = -1
-
 
 def new_doorbell() -> Doorbell:
     if platform.has_eventfd():
         return EventfdDoorbell(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
-    read_fd, write_fd = os.pipe()
-    os.set_blocking(read_fd, False)
-    os.set_blocking(write_fd, False)
-    return PipeDoorbell(read_fd, write_fd)
+    return PipeDoorbell.new()
 
 
 def doorbell_from(fds: tuple[int, ...]) -> Doorbell:
@@ -94,8 +76,3 @@ def doorbell_from(fds: tuple[int, ...]) -> Doorbell:
 
 def descriptors_per_doorbell() -> int:
     return 1 if platform.has_eventfd() else 2
-
-
-def _close(fd: int) -> None:
-    if fd >= 0:
-        os.close(fd)

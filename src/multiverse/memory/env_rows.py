@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from copy import copy
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from multiverse.contracts.layout import FieldName, Group
+from multiverse.contracts.layout import FieldName, Group, leaves
 from multiverse.contracts.views import Array, Views
 
 
@@ -21,9 +21,7 @@ class EnvRows:
 
     def copy(self) -> EnvRows:
         """The same values in memory of its own."""
-        if self.is_array:
-            return EnvRows(self.rows.copy(), 0, self._agents)
-        return EnvRows(copy(self.rows), self._first, self._agents)
+        return EnvRows(self.rows.copy(), self._first, self._agents)
 
     def take(self, other: EnvRows, env: int) -> None:
         """The values that `other`, of the same envs, has for one of them."""
@@ -50,3 +48,23 @@ def env_rows(views: Views, group: Group, name: FieldName, env_ids: range) -> Env
     if agents > 1:
         array = array.reshape(len(env_ids), agents, *array.shape[1:])
     return EnvRows(array, 0, agents)
+
+
+def observation_rows(views: Views, kind: str, env_ids: range) -> list[EnvRows]:
+    """The same of every observation leaf of every group; `kind`: those shown now, or the final ones."""
+    return [
+        env_rows(views, group, (group.name, kind, *leaf.path), env_ids)
+        for group in views.layout.groups
+        for leaf in leaves(group.observation_space)
+    ]
+
+
+def object_rows(views: Views, names: Iterable[FieldName], env_ids: range) -> dict[FieldName, list[Any]]:
+    """The rows of a range of envs of what no array can hold, as they travel by pipe."""
+    return {name: views.objects[name][views.layout.rows_of_field(name, env_ids)] for name in names}
+
+
+def put_object_rows(views: Views, objects: Mapping[FieldName, list[Any]], env_ids: range) -> None:
+    """Such rows, as they have come."""
+    for name, values in objects.items():
+        views.objects[name][views.layout.rows_of_field(name, env_ids)] = values

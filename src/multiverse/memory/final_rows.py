@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -11,27 +11,22 @@ from multiverse.contracts.views import Array, Views
 from multiverse.memory.space_rows import row_reader
 
 
-class FinalRows(Protocol):
-    def there_in(self, env_ids: Array) -> Array:
-        """[env_ids] bool: in which of these envs something ended in this step."""
-
-    def of(self, env_id: int) -> Any:
-        """What was seen last there."""
-
-
 class _OneAgent:
+    """`of(env_id)`: what was seen last there."""
+
     def __init__(self, views: Views, where: str) -> None:
         (group,) = views.layout.groups
         self._terminated, self._truncated = views[(group.name, ENDED)]
         self.of = row_reader(group.observation_space, views, (group.name, where))
 
     def there_in(self, env_ids: Array) -> Array:
+        """[env_ids] bool: in which of these envs something ended in this step."""
         ended: Array = self._terminated[env_ids] | self._truncated[env_ids]
         return ended
 
 
 class _Agents:
-    """By agent: of those that ended in this step."""
+    """The same by agent: of those that ended in this step."""
 
     def __init__(self, views: Views, where: str) -> None:
         count = views.layout.num_envs
@@ -57,7 +52,7 @@ class _Agents:
         }
 
 
-def final_rows(views: Views) -> FinalRows:
+def final_rows(views: Views) -> _OneAgent | _Agents:
     """Where they are kept apart or, without such a place, where observations are: until the next episode begins there
     the last one is the final one."""
     where = FINAL_OBSERVATIONS if views.layout.with_final_observations else OBSERVATIONS

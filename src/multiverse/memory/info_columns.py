@@ -22,20 +22,8 @@ Column = tuple[str, type]
 Announcement = tuple[int, str, type]
 """A column's number, key and type: one that is lost loses that column's data, and no other's."""
 
-_FLOATS: tuple[type, ...] = (float, np.float64, np.float32, np.float16)
-_INTEGERS: tuple[type, ...] = (
-    int,
-    bool,
-    np.int64,
-    np.int32,
-    np.int16,
-    np.int8,
-    np.uint8,
-    np.uint16,
-    np.uint32,
-)
-_INTEGRAL = frozenset(_INTEGERS)
-_NUMERIC = frozenset(_FLOATS) | _INTEGRAL
+_INTEGRAL = {int, bool, np.int64, np.int32, np.int16, np.int8, np.uint8, np.uint16, np.uint32}
+_NUMERIC = {float, np.float64, np.float32, np.float16} | _INTEGRAL
 
 
 class InfoWriter:

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from multiverse.contracts.layout import (
-    ALIVE,
-    ENDED,
-    FINAL_OBSERVATIONS,
-    OBSERVATIONS,
-    PRESENT,
-    TERMINATED,
-    TRUNCATED,
-    leaves,
-)
+from multiverse.contracts.layout import ALIVE, ENDED, FINAL_OBSERVATIONS, OBSERVATIONS, PRESENT, TERMINATED, TRUNCATED
 from multiverse.contracts.views import Array, Views
-from multiverse.memory.env_rows import EnvRows, env_rows
+from multiverse.memory.env_rows import EnvRows, observation_rows
 
 
 class LastRows:
@@ -23,16 +14,12 @@ class LastRows:
 
     def __init__(self, views: Views, env_ids: range) -> None:
         self._first = env_ids.start
-        self._leaves: list[tuple[EnvRows, EnvRows, EnvRows | None]] = []  # as it is now, as delivered, the final one
-        for group in views.layout.groups:
-            for leaf in leaves(group.observation_space):
-                current = env_rows(views, group, (group.name, OBSERVATIONS, *leaf.path), env_ids)
-                final = None
-                if views.layout.with_final_observations:
-                    final = env_rows(views, group, (group.name, FINAL_OBSERVATIONS, *leaf.path), env_ids)
-                self._leaves.append((current, current.copy(), final))
-        self._arrays: list[tuple[Array, Array]] = [(c.rows, s.rows) for c, s, _ in self._leaves if c.is_array]
-        self._objects: list[tuple[EnvRows, EnvRows]] = [(c, s) for c, s, _ in self._leaves if not c.is_array]
+        self._leaves = [(now, now.copy()) for now in observation_rows(views, OBSERVATIONS, env_ids)]  # and as delivered
+        self._finals: list[EnvRows] = []
+        if views.layout.with_final_observations:
+            self._finals = observation_rows(views, FINAL_OBSERVATIONS, env_ids)
+        self._arrays: list[tuple[Array, Array]] = [(now.rows, kept.rows) for now, kept in self._leaves if now.is_array]
+        self._objects = [(now, kept) for now, kept in self._leaves if not now.is_array]
         self._presence: list[tuple[Array, Array, Array]] = []  # who is there now, as delivered; and who has ended
         for group in views.layout.groups:
             if group.may_be_absent:
@@ -53,7 +40,7 @@ class LastRows:
         """Some rows are; the others may just be written."""
         for env_id in env_ids:
             env = env_id - self._first
-            for current, saved, _ in self._leaves:
+            for current, saved in self._leaves:
                 saved.take(current, env)
             for alive, delivered, _ in self._presence:
                 delivered[env] = alive[env]
@@ -66,11 +53,10 @@ class LastRows:
 
     def restore(self, env_id: int) -> None:
         """Put an env's rows back as they were last delivered."""
-        for current, saved, _ in self._leaves:
+        for current, saved in self._leaves:
             current.take(saved, env_id - self._first)
 
     def restore_as_final(self, env_id: int) -> None:
         """Put an env's rows, as they were last delivered, where final observations are read."""
-        for _, saved, final in self._leaves:
-            if final is not None:
-                final.take(saved, env_id - self._first)
+        for final, (_, saved) in zip(self._finals, self._leaves):
+            final.take(saved, env_id - self._first)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import pickle
 import queue
 import struct
+from abc import ABC, abstractmethod
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any
 
 import cloudpickle
 
@@ -31,24 +32,30 @@ class Unreadable(Exception):
         self.number, self.cause = number, cause
 
 
-class Link(Protocol):
+class Link(ABC):
+    @abstractmethod
     def pack(self, message: Any) -> Any:
         """The message as it travels; raises, before anything is sent, what keeps it from travelling."""
 
+    @abstractmethod
     def send_packed(self, packed: Any, number: int) -> None: ...
 
-    def send(self, message: Any, number: int = 0) -> None: ...
+    def send(self, message: Any, number: int = 0) -> None:
+        self.send_packed(self.pack(message), number)
 
+    @abstractmethod
     def receive(self) -> tuple[int, Any]:
         """The next message, with its number."""
 
+    @abstractmethod
     def poll(self, timeout_s: float) -> bool:
         """Whether `receive` would return (or raise) at once, waiting for that at most `timeout_s`."""
 
+    @abstractmethod
     def close(self) -> None: ...
 
 
-class PipeLink:
+class PipeLink(Link):
     """Between processes. Once a message was cut in two, nothing on the pipe can be trusted: the link stays broken."""
 
     def __init__(self, connection: Connection[Any, Any], by_name_first: bool = False) -> None:
@@ -68,9 +75,6 @@ class PipeLink:
             except Exception:
                 pass
         return cloudpickle.dumps(message)  # type: ignore[no-any-return]
-
-    def send(self, message: Any, number: int = 0) -> None:
-        self.send_packed(self.pack(message), number)
 
     def send_packed(self, packed: Any, number: int) -> None:
         with HeldInterrupts():
@@ -112,7 +116,7 @@ class PipeLink:
             raise LinkBroken("a message was interrupted half-way")
 
 
-class QueueLink:
+class QueueLink(Link):
     """Between threads: the objects themselves."""
 
     def __init__(self, outgoing: queue.SimpleQueue[Any], incoming: queue.SimpleQueue[Any]) -> None:
@@ -127,9 +131,6 @@ class QueueLink:
 
     def pack(self, message: Any) -> Any:
         return message
-
-    def send(self, message: Any, number: int = 0) -> None:
-        self._outgoing.put((number, message))
 
     def send_packed(self, packed: Any, number: int) -> None:
         self._outgoing.put((number, packed))

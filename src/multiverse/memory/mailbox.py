@@ -46,15 +46,21 @@ def control_field(workers: int) -> Field:
     return Field(CONTROL, (workers, _WORDS), np.dtype(np.uint64))
 
 
-class CallerMailbox:
-    """The caller's end: posts requests, sees replies."""
+class _Mailbox:
+    """Either end."""
 
     __slots__ = ("_words", "reply_bell", "request_bell", "sequence")
 
     def __init__(self, control: Array, worker: int, request_bell: Doorbell, reply_bell: Doorbell) -> None:
         self._words = memoryview(control[worker])
         self.request_bell, self.reply_bell = request_bell, reply_bell
-        self.sequence = 0  # of the last request
+        self.sequence = 0  # of the last request that this side has posted, or taken
+
+
+class CallerMailbox(_Mailbox):
+    """The caller's end: posts requests, sees replies."""
+
+    __slots__ = ()
 
     def post(self, command: int, number: int) -> None:
         """Ask for `command` under a number higher than all before. The same once more does no harm."""
@@ -89,15 +95,10 @@ class CallerMailbox:
         self.reply_bell.close()
 
 
-class WorkerMailbox:
+class WorkerMailbox(_Mailbox):
     """The worker's end: sees requests, posts replies."""
 
-    __slots__ = ("_words", "reply_bell", "request_bell", "sequence")
-
-    def __init__(self, control: Array, worker: int, request_bell: Doorbell, reply_bell: Doorbell) -> None:
-        self._words = memoryview(control[worker])
-        self.request_bell, self.reply_bell = request_bell, reply_bell
-        self.sequence = 0  # of the last request taken
+    __slots__ = ()
 
     def requested(self) -> bool:
         if self._words[_REQUEST] == self.sequence:

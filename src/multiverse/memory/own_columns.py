@@ -88,8 +88,9 @@ class OwnColumns:
             self._counts[...] = self.present[ACTING]
 
     def begin(self, env: int) -> None:
-        """A new episode begins."""
+        """A new episode begins, and nobody has ended in it."""
         rows = self._of[env]
+        self.ended[:, rows] = False
         self.lengths[rows] = self.returns[rows] = 0.0
         if self._comes_and_goes:
             self._counts[rows] = self.present[ACTING, rows]
@@ -105,13 +106,6 @@ class OwnColumns:
         acting: list[bool] = np.atleast_1d(self._shared_present[ACTING, self._of[env]]).tolist()
         return list(zip(self._group.agents, acting))
 
-    @property
-    def any_ended(self) -> bool:
-        return bool(np.count_nonzero(self.ended))  # a tenth of what any() takes
-
-    def forget_ends(self, env: int) -> None:
-        self.ended[:, self._of[env]] = False
-
     def cut(self, env: int) -> None:
         """Whoever was there is truncated, with no reward for it."""
         rows = self._of[env]
@@ -126,10 +120,6 @@ class OwnColumns:
         """The rows were another host's, which is lost: cut every episode."""
         self.ended[TRUNCATED] = self._shared_present[ALIVE]
         self.rewards[...] = self._shared_rewards[...] = 0.0
-
-    def give_none(self, env: int) -> None:
-        """No reward, for now."""
-        self.rewards[self._of[env]] = 0.0
 
     def forget_reward(self, env: int) -> None:
         rows = self._of[env]
@@ -184,17 +174,9 @@ class RangeColumns:
         for own in self.groups:
             own.forget_length(env)
 
-    def forget_ends(self, env: int) -> None:
-        for own in self.groups:
-            own.forget_ends(env)
-
     def cut(self, env: int) -> None:
         for own in self.groups:
             own.cut(env)
-
-    def give_none(self, env: int) -> None:
-        for own in self.groups:
-            own.give_none(env)
 
     def forget_reward(self, env: int) -> None:
         for own in self.groups:
@@ -211,7 +193,7 @@ class RangeColumns:
     @property
     def any_ended(self) -> bool:
         """Some agent of some env has, in its env's last step."""
-        return any(own.any_ended for own in self.groups)
+        return any(np.count_nonzero(own.ended) for own in self.groups)  # a tenth of what numpy's any() takes
 
     def envs_with_ends(self) -> Array:
         """[envs] bool: where some agent has ended in the env's last step."""

@@ -33,8 +33,7 @@ def row_writer(space: spaces.Space[Any], views: Views, name: FieldName, row: int
                 write(part)
 
         return write_parts
-    leaf = Leaf((), space)
-    if not leaf.numeric:
+    if not Leaf((), space).numeric:
         objects = views.objects[name]
 
         def write_object(value: Any) -> None:
@@ -259,17 +258,13 @@ class BatchReader:
         for leaf in self._leaves:
             name = (*self._name, *leaf.path)
             if leaf.numeric:
-                values[leaf.path] = _rows_of(self._views[name], rows, copy)
+                part = self._views[name][rows]  # an index array has copied already
+                values[leaf.path] = part.copy() if copy and isinstance(rows, slice) else part
             else:
                 objects = self._views.objects[name]
                 chosen = objects[rows] if isinstance(rows, slice) else [objects[i] for i in rows]
                 values[leaf.path] = tuple(deepcopy(chosen) if copy else chosen)
         return assemble(self._space, values)
-
-
-def _rows_of(array: Array, rows: slice | Array, copy: bool) -> Array:
-    part: Array = array[rows]
-    return part.copy() if copy and isinstance(rows, slice) else part  # an index array has copied already
 
 
 def row_reader(space: spaces.Space[Any], views: Views, name: FieldName) -> Callable[[int], Any]:

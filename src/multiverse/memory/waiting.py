@@ -4,8 +4,6 @@ Looking costs a core, sleeping costs a wake-up of tens of microseconds. So: look
 core away after every 8 looks; after two waits in a row that had to sleep anyway, the next 64 sleep at once.
 Where there are fewer workers than cores, a worker looks for up to 1 ms: a learner that takes half of that to choose its
 next actions finds it awake, and the core it looks on is nobody else's.
-Beyond that there is no core counting and no self-measuring switch: the rule adapts by what just happened, and costs an
-idle caller next to nothing.
 """
 
 from __future__ import annotations
@@ -99,14 +97,13 @@ class Bedroom:
         if self._wakers.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
-    def sleep_until(self, ready: Callable[[], bool], deadline: float | None, on_wake: Callable[[], None]) -> bool:
-        """Sleep until `ready`; False if the deadline (of `time.monotonic`) passed first. `on_wake` may raise."""
+    def sleep_until(self, ready: Callable[[], bool], deadline: float | None) -> bool:
+        """Sleep until `ready`; False if the deadline (of `time.monotonic`) passed first."""
         for say in self._say_asleep.values():
             say(True)
         try:
             first_nap_s: float | None = FIRST_NAP_S
             while not ready():
-                on_wake()
                 left_s = math.inf if deadline is None else deadline - time.monotonic()  # guard: sleep-is-monotonic
                 if left_s <= 0:
                     return False

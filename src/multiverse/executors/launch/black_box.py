@@ -5,28 +5,19 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
-import tempfile
 import time
 
-from multiverse.memory import platform
+from multiverse.memory.block import NamelessFile
 
 SIGNAL = getattr(signal, "SIGUSR1", None)
 ANSWER_S = 1.0
 QUIET_S = 0.05
 
 
-class BlackBox:
-    """One nameless file for all workers of an executor: they share its position, and are asked one at a time."""
+class BlackBox(NamelessFile):
+    """One for all workers of an executor: they share its position, and are asked one at a time."""
 
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    @classmethod
-    def empty(cls) -> BlackBox:
-        if platform.has_memfd():
-            return cls(os.memfd_create("multiverse-stacks"))
-        with tempfile.TemporaryFile(prefix="multiverse-") as file:
-            return cls(os.dup(file.fileno()))
+    label = "multiverse-stacks"
 
     def record_here(self) -> None:
         """In a worker: from now on the signal writes this process's stack here."""
@@ -47,8 +38,3 @@ class BlackBox:
                 size, quiet_since = os.fstat(self.fd).st_size, now
             time.sleep(0.005)
         return os.pread(self.fd, size, 0).decode(errors="replace")
-
-    def close(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1

@@ -102,11 +102,6 @@ def read_status(fd: int, timeout_s: float) -> int | None:
     return STATUS.unpack(data)[0] if len(data) == STATUS.size else None
 
 
-def interpreter_flags() -> list[str]:
-    """Run workers under the interpreter options of the caller (-O, -X, -W and so on)."""
-    return subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined, no-any-return]
-
-
 _server: ForkServer | None = None
 _server_owner = 0
 _starting = threading.Lock()
@@ -132,7 +127,9 @@ def stop_fork_server() -> None:
 
 
 def command(function: str, *arguments: object) -> list[str]:
-    """A command line for a fresh interpreter that finds the same modules and calls a function of `server_loop`."""
+    """A command line for a fresh interpreter, under the options of this one (-O, -X, -W and so on), that finds the same
+    modules and calls a function of `server_loop`."""
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     called = ", ".join(repr(a) for a in arguments)
     code = f"import sys; sys.path[:] = {sys.path!r}; from {SERVER} import {function}; {function}({called})"
-    return [sys.executable, *interpreter_flags(), "-c", code]
+    return [sys.executable, *flags, "-c", code]

@@ -12,20 +12,28 @@ import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
 
 from multiverse.memory import platform
 from multiverse.memory.waiting import readable
 
-if TYPE_CHECKING:
-    import resource  # not on every platform
-
 _PR_SET_PDEATHSIG = 1
+
+
+def kernel_guards() -> bool:
+    """Whether the kernel can be asked to kill a process with its parent."""
+    return sys.platform == "linux" and not platform.fallback_forced()
+
+
+def end_with(parent: int, thread_stays: bool = True) -> None:
+    """See to it that this process ends with its parent. `thread_stays`: so does the parent's thread that started it."""
+    # The kernel's signal comes when that *thread* ends.
+    if not (thread_stays and die_with_parent(parent)):
+        watch_process(parent)
 
 
 def die_with_parent(expected_parent: int) -> bool:
     """Ask the kernel to kill this process when its parent's starting thread ends; False where it cannot."""
-    if sys.platform != "linux" or platform.fallback_forced():
+    if not kernel_guards():
         return False
     # guard: the-kernel-kills-with-the-parent
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
@@ -47,18 +55,22 @@ def _kill_self_after(pid: int) -> None:
 
 def wait_for_end(pid: int) -> None:
     """Return when the parent process `pid` has ended."""
-    if platform.has_pidfd():
-        try:
-            fd = os.pidfd_open(pid)
-        except ProcessLookupError:
-            return
+    fd = open_pidfd(pid)
+    while fd is None and os.getppid() == pid:
+        time.sleep(0.2)  # no descriptor to wait on here: macOS
+    if fd is not None:
         try:
             readable(fd, None)
         finally:
             os.close(fd)
-        return
-    while os.getppid() == pid:
-        time.sleep(0.2)  # no descriptor to wait on here: macOS
+
+
+def open_pidfd(pid: int) -> int | None:
+    """A descriptor that becomes readable when the process ends; None where there is none, or the process is gone."""
+    try:
+        return os.pidfd_open(pid) if platform.has_pidfd() else None
+    except OSError:
+        return None
 
 
 def lead_own_group() -> None:
@@ -90,6 +102,10 @@ def kill_group_left_by(pid: int) -> None:
         pass
 
 
-def peak_rss_bytes(used: resource.struct_rusage) -> int:
-    """The most memory that an ended process held, as the kernel noted it."""
-    return int(used.ru_maxrss) * (1 if sys.platform == "darwin" else 1024)
+def reaped(pid: int) -> tuple[int, int] | None:
+    """A child's exit code and the most bytes of memory it held, if it has ended; what it had started ends with it."""
+    if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        return None
+    kill_group(pid)  # before reaping: until then nobody else can have this number
+    _, status, used = os.wait4(pid, 0)
+    return os.waitstatus_to_exitcode(status), used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -16,7 +16,7 @@ import sys
 from multiverse.executors.launch import orphan_guard
 from multiverse.executors.launch.first_steps import run_as_worker
 from multiverse.executors.launch.fork_server import FORGET, GUARD, REQUEST, SPAWN, STATUS, command
-from multiverse.memory import platform
+from multiverse.memory.doorbell import PipeDoorbell
 
 _MAX_FDS = 16
 
@@ -26,25 +26,23 @@ def serve(control_fd: int, caller: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _preload()
     control = socket.socket(fileno=control_fd)
-    wake_r, wake_w = os.pipe()
-    for fd in (wake_r, wake_w):
-        os.set_blocking(fd, False)
+    wake = PipeDoorbell.new()  # rung by the interpreter, when a worker has ended
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
+    signal.set_wakeup_fd(wake.fds[1], warn_on_full_buffer=False)
     poll = select.poll()
     poll.register(control, select.POLLIN)
-    poll.register(wake_r, select.POLLIN)
-    caller_fd = _open_pidfd(caller)
+    poll.register(wake.wait_fd, select.POLLIN)
+    caller_fd = orphan_guard.open_pidfd(caller)
     if caller_fd is not None:
         poll.register(caller_fd, select.POLLIN)
-    server_fds = [control_fd, wake_r, wake_w, *([caller_fd] if caller_fd is not None else [])]
+    server_fds = [control_fd, *wake.fds, *([caller_fd] if caller_fd is not None else [])]
     status_pipes: dict[int, int] = {}
     guarded: set[int] = set()
     try:
         while os.getppid() == caller:
             ready = {fd for fd, _ in poll.poll(None if caller_fd is not None else 200)}
-            if wake_r in ready:
-                _drain(wake_r)
+            if wake.wait_fd in ready:
+                wake.drain()
                 _reap(status_pipes)
             if caller_fd in ready:
                 break
@@ -67,23 +65,6 @@ def _preload() -> None:
     gc.freeze()
 
 
-def _open_pidfd(pid: int) -> int | None:
-    if not platform.has_pidfd():
-        return None
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return None
-
-
-def _drain(fd: int) -> None:
-    try:
-        while os.read(fd, 4096):
-            pass
-    except BlockingIOError:
-        pass
-
-
 def _answer(control: socket.socket, status_pipes: dict[int, int], guarded: set[int], server_fds: list[int]) -> bool:
     """One request: fork and tell the pid, or note one. False when the caller has hung up."""
     message, fds, _, _ = socket.recv_fds(control, REQUEST.size, _MAX_FDS)
@@ -102,7 +83,7 @@ def _answer(control: socket.socket, status_pipes: dict[int, int], guarded: set[i
             os.close(fd)
         run_as_worker(
             lambda: _exec_fresh(fds) if how == SPAWN else _be_worker(fds),
-            lambda: _guard_forked(server),
+            lambda: orphan_guard.end_with(server),
         )
     for fd in fds:
         os.close(fd)
@@ -134,13 +115,12 @@ def _hear_last_words(control: socket.socket, guarded: set[int]) -> None:
 def _reap(status_pipes: dict[int, int]) -> None:
     """Tell how each ended worker ended, and end what its envs had started."""
     for pid in list(status_pipes):
-        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        ended = orphan_guard.reaped(pid)
+        if ended is None:
             continue
-        orphan_guard.kill_group(pid)  # before reaping: until then nobody else can have this number
-        _, status, used = os.wait4(pid, 0)
+        code, peak = ended
         status_w = status_pipes.pop(pid)
         try:
-            code, peak = os.waitstatus_to_exitcode(status), orphan_guard.peak_rss_bytes(used)
             os.write(status_w, STATUS.pack(code) + STATUS.pack(peak))  # guard: peak-memory-forkserver
         except OSError:  # the caller closed its end
             pass
@@ -165,18 +145,10 @@ def run_fresh(fds: list[int]) -> None:
     """The first call in a fresh interpreter."""
     for fd in fds:
         os.set_inheritable(fd, False)
-    run_as_worker(lambda: _be_worker(fds), _guard_by_thread if not _kernel_guards() else lambda: None)
+    run_as_worker(lambda: _be_worker(fds), _guard_fresh)
 
 
-def _kernel_guards() -> bool:
-    return sys.platform == "linux" and not platform.fallback_forced()
-
-
-def _guard_by_thread() -> None:
+def _guard_fresh() -> None:
     """Without the kernel's help the worker watches the server, which watches the caller."""
-    orphan_guard.watch_process(os.getppid())
-
-
-def _guard_forked(server: int) -> None:
-    if not orphan_guard.die_with_parent(server):
-        _guard_by_thread()
+    if not orphan_guard.kernel_guards():
+        orphan_guard.watch_process(os.getppid())

@@ -13,7 +13,6 @@ from multiverse.contracts.errors import PreflightError
 from multiverse.contracts.plan import StartMethod
 from multiverse.executors.launch import fork_server, orphan_guard
 from multiverse.executors.launch.first_steps import flush_output, run_as_worker
-from multiverse.memory import platform
 from multiverse.memory.waiting import readable
 
 START_DEADLINE_S = 60.0
@@ -33,6 +32,7 @@ class WorkerProcess(ABC):
     """A descriptor that becomes readable when the process has ended; -1 once given back."""
     peak_rss_bytes: int | None = None
     """The most memory it ever held; known when it has ended."""
+    _exit_code: int | None = None
 
     @abstractmethod
     def exit_code(self, timeout_s: float) -> int | None:
@@ -64,7 +64,6 @@ class ServedProcess(WorkerProcess):
             self.release()
             raise PreflightError("the fork server ended before it could start a worker; see its message above")
         self.pid = pid
-        self._exit_code: int | None = None
 
     def exit_code(self, timeout_s: float) -> int | None:
         if self._exit_code is None and self.sentinel >= 0 and readable(self.sentinel, timeout_s):
@@ -88,17 +87,13 @@ class ForkedProcess(WorkerProcess):
             run_as_worker(run, lambda: _let_go_of_caller(caller, from_main))
         os.close(alive_w)
         self._guard.guard(self.pid)
-        self._exit_code: int | None = None
         self.sentinel = self._opened_sentinel(alive_r)
         caller_fds.add(self.sentinel)
 
     def _opened_sentinel(self, alive_r: int) -> int:
         """A descriptor of the process itself, or else the pipe: that ends when the child, its only writer, ends."""
-        if not platform.has_pidfd():
-            return alive_r
-        try:
-            pidfd = os.pidfd_open(self.pid)
-        except ProcessLookupError:  # it has ended, and somebody else has reaped it
+        pidfd = orphan_guard.open_pidfd(self.pid)
+        if pidfd is None:  # also if it has ended, and somebody else has reaped it
             return alive_r
         os.close(alive_r)
         return pidfd
@@ -117,24 +112,22 @@ class ForkedProcess(WorkerProcess):
     def _reaped(self) -> int | None:
         """Its exit code if it has ended; what its envs had started has ended then too."""
         try:
-            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-                return None
-            orphan_guard.kill_group(self.pid)  # before reaping: until then nobody else can have this number
-            _, status, used = os.wait4(self.pid, 0)
-            self.peak_rss_bytes = orphan_guard.peak_rss_bytes(used)  # guard: peak-memory-fork
-            self._guard.forget(self.pid)
+            ended = orphan_guard.reaped(self.pid)
         except ChildProcessError:
             self._guard.forget(self.pid)
             orphan_guard.kill_group_left_by(self.pid)
             return UNKNOWN_EXIT
-        return os.waitstatus_to_exitcode(status)
+        if ended is None:
+            return None
+        code, peak = ended
+        self.peak_rss_bytes = peak  # guard: peak-memory-fork
+        self._guard.forget(self.pid)
+        return code
 
 
 def _let_go_of_caller(caller: int, from_main: bool) -> None:
     """In a forked child: arm the guard, and close what belongs to the caller."""
-    # The kernel's signal comes when the *thread* that forked ends: only the main thread lives long enough.
-    if not (from_main and orphan_guard.die_with_parent(caller)):
-        orphan_guard.watch_process(caller)
+    orphan_guard.end_with(caller, thread_stays=from_main)  # only the main thread lives long enough
     server = fork_server._server
     for fd in (*caller_fds, *(server.fds if server is not None else ())):
         try:
