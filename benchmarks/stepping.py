@@ -279,7 +279,7 @@ def idle(rounds: int, seconds: float) -> list[Figure]:
     """
     print("\ncaller computes 3 ms between steps (an env without work, 8 envs, process, 2 workers)")
     envs = mv.make_vec(Burn, 8, "process", workers=2, env_kwargs={"microseconds": 0})
-    pids = [w.life.process.pid for w in envs._executor._workers]  # type: ignore[attr-defined]
+    pids = [w.life.process.pid for w in envs._executor.workers]  # type: ignore[attr-defined]
     envs.reset(seed=0)
     actions, shares = envs.action_space.sample(), []
     for _ in range(rounds):
@@ -309,8 +309,8 @@ envs.reset(seed=0)
 took = time.perf_counter() - begun
 import psutil
 loaded = envs.call("get_wrapper_attr", "spec") and [
-    any("libtorch" in line for line in open(f"/proc/{w.life.process.pid}/maps")) for w in envs._executor._workers]
-memory = [psutil.Process(w.life.process.pid).memory_full_info().uss / 1e6 for w in envs._executor._workers]
+    any("libtorch" in line for line in open(f"/proc/{w.life.process.pid}/maps")) for w in envs._executor.workers]
+memory = [psutil.Process(w.life.process.pid).memory_full_info().uss / 1e6 for w in envs._executor.workers]
 print(took, sum(memory) / len(memory), any(loaded))
 """
 

@@ -23,7 +23,7 @@ from multiverse.adapters.env_source import Recipe
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.plan import Plan
 from multiverse.contracts.views import Array
-from multiverse.executors import assemble, machine
+from multiverse.executors import machine, startup
 from multiverse.executors.env_range import EnvRange
 
 AnyVectorEnv = gymnasium.vector.VectorEnv[Any, Any, Any]
@@ -107,7 +107,7 @@ class BareLoops:
         self.waited_share: float | None = None
         """Of the last loops' time, what they spent ready to run but without a core; None where nobody counts it."""
         plan = Plan("process", self.cores, "forkserver", "park", "bare loops")
-        self._executor, self.description = assemble.start(plan, [recipe] * self.cores, "next_step", False, None)
+        self._executor, self.description = startup.start(plan, [recipe] * self.cores, "next_step", False, None)
 
     def bare_rate(self, seconds: float) -> float:
         """Steps per second of one bare env in a loop."""

@@ -19,7 +19,7 @@ from multiverse.cli import doctor_checks, optional_packages
 from multiverse.cli.findings import Finding
 from multiverse.cli.main import main
 from multiverse.contracts.errors import PreflightError
-from multiverse.executors import assemble, machine, process
+from multiverse.executors import machine, process, startup
 from multiverse.memory.block import Block
 
 Fake = Callable[[pytest.MonkeyPatch], None]
@@ -79,12 +79,12 @@ def block(error: BaseException) -> Fake:
 
 def start(outcome: Any) -> Fake:
     act = refusing(outcome) if isinstance(outcome, BaseException) else answering(outcome)
-    return lambda patch: patch.setattr(assemble, "start", act)
+    return lambda patch: patch.setattr(startup, "start", act)
 
 
 def no_processes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(process, "usable_here", answering(False))
-    patch.setattr(assemble, "start", refusing(AssertionError("nothing may be started")))
+    patch.setattr(startup, "start", refusing(AssertionError("nothing may be started")))
 
 
 def gpu(driver: bool, torch: dict[str, Any] | BaseException | None) -> Fake:
@@ -127,7 +127,13 @@ STATES: dict[str, tuple[str, Fake, str, str, str]] = {
     "no memfd": ("shared memory", block(OSError(38, "not implemented")), "blocking", "not implemented", "serial"),
     "no forkserver": ("start by forkserver", start(PreflightError("gone")), "blocking", "gone", "the default"),
     "no fork": ("start by fork", start(OSError("EAGAIN")), "warning", "EAGAIN", "'forkserver'"),
-    "spawn hangs": ("start by spawn", start(None), "warning", "did not answer", "'forkserver'"),
+    "spawn hangs": (
+        "start by spawn",
+        start(startup.TooSlow("the worker did not answer within 2 s")),
+        "warning",
+        "did not answer",
+        "'forkserver'",
+    ),
     "no processes": ("start by forkserver", no_processes, "ok", "skipped", ""),
     "no GPU": ("GPU", gpu(False, torch([])), "ok", "no GPU", ""),
     "no torch": ("GPU", gpu(False, None), "ok", "without torch", ""),

@@ -9,7 +9,7 @@ import gymnasium
 import pytest
 
 import multiverse as mv
-from multiverse.executors.assemble import ranges
+from multiverse.executors.startup import ranges
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import multiverse as mv
-from multiverse.memory.waiting import Bedroom
+from multiverse.memory.waiting import WaitSet
 from tests.contract.configurations import FORKSERVER, HYBRID, SERIAL, THREAD, UNEVEN, Configuration
 from tests.contract.conftest import Make
 from tests.contract.runs import actions, lock_step
@@ -45,9 +45,9 @@ def interrupted_at(gate: Gate, call: Callable[[], Any]) -> None:
 
 
 def sleeps(thread: int) -> bool:
-    """Whether a thread is in the bedroom: everything has been asked for, and nothing has been read yet."""
+    """Whether a thread is in the wait_set: everything has been asked for, and nothing has been read yet."""
     frame = sys._current_frames().get(thread)
-    while frame is not None and frame.f_code is not Bedroom.sleep_until.__code__:
+    while frame is not None and frame.f_code is not WaitSet.sleep_until.__code__:
         frame = frame.f_back
     return frame is not None
 

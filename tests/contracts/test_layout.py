@@ -20,7 +20,7 @@ from multiverse.contracts.layout import (
     VALUES,
     Group,
     Layout,
-    assemble,
+    from_leaves,
     leaves,
 )
 from tests.envs import Directions
@@ -56,7 +56,7 @@ def test_a_value_taken_apart_can_be_put_together(name: str) -> None:
             part = part[key]
         return part
 
-    rebuilt = assemble(space, {leaf.path: at(leaf.path) for leaf in leaves(space)})
+    rebuilt = from_leaves(space, {leaf.path: at(leaf.path) for leaf in leaves(space)})
     assert space.contains(rebuilt)
     assert type(rebuilt) is type(value) or isinstance(value, dict)
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import multiverse as mv
-from multiverse.executors import assemble
-from multiverse.executors.assemble import ranges
+from multiverse.executors import startup
+from multiverse.executors.startup import ranges
 from tests.envs import Walk, Window
 from tests.fault_envs import Gate, Gated
 
@@ -40,7 +40,7 @@ def test_a_start_that_takes_long_shows_its_progress(
             said.append(record.getMessage())
 
     handler, log = OpensTheGate(), logging.getLogger("multiverse")
-    monkeypatch.setattr(assemble, "PROGRESS_AFTER_S", 0.0)
+    monkeypatch.setattr(startup, "PROGRESS_AFTER_S", 0.0)
     log.addHandler(handler)
     try:
         kwargs = [{}, {"gate": str(gate), "phase": "constructor"}]

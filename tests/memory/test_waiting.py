@@ -1,4 +1,4 @@
-"""The waiting rule, counted in looks instead of time, and the bedroom."""
+"""The waiting rule, counted in looks instead of time, and the wait_set."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from multiverse.memory import waiting
 from multiverse.memory.doorbell import new_doorbell
-from multiverse.memory.waiting import LOOKS_BEFORE_YIELD, PARKED_WAITS, Bedroom, Waiting
+from multiverse.memory.waiting import LOOKS_BEFORE_YIELD, PARKED_WAITS, Waiting, WaitSet
 
 
 class Looks:
@@ -95,15 +95,15 @@ def no_naps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nobody_sleeps_for_what_is_there() -> None:
-    assert Bedroom().sleep_until(lambda: True, None)
+    assert WaitSet().sleep_until(lambda: True, None)
 
 
 def test_a_deadline_ends_the_sleep() -> None:
-    assert not Bedroom().sleep_until(never, time.monotonic() + 0.001)
-    assert not Bedroom().sleep_until(never, time.monotonic() - 1)
+    assert not WaitSet().sleep_until(never, time.monotonic() + 0.001)
+    assert not WaitSet().sleep_until(never, time.monotonic() - 1)
 
 
-def rings_itself(bedroom: Bedroom) -> tuple[Callable[[], bool], list[bool], Callable[[], None]]:
+def rings_itself(wait_set: WaitSet) -> tuple[Callable[[], bool], list[bool], Callable[[], None]]:
     """A bell that is rung when its owner has said that it sleeps, as the other side would do it."""
     bell, said, happened = new_doorbell(), [], []
 
@@ -116,47 +116,47 @@ def rings_itself(bedroom: Bedroom) -> tuple[Callable[[], bool], list[bool], Call
         bell.drain()
         happened.append(True)
 
-    bedroom.add_doorbell(bell.wait_fd, drain, say_asleep)
+    wait_set.add_doorbell(bell.wait_fd, drain, say_asleep)
     return lambda: bool(happened), said, bell.close
 
 
 @pytest.mark.usefixtures("no_naps")
 def test_a_ring_wakes_the_sleeper_who_says_when_it_sleeps() -> None:
-    bedroom = Bedroom()
-    ready, said, close = rings_itself(bedroom)
-    assert bedroom.sleep_until(ready, time.monotonic() + 20)
+    wait_set = WaitSet()
+    ready, said, close = rings_itself(wait_set)
+    assert wait_set.sleep_until(ready, time.monotonic() + 20)
     assert said == [True, False]
     close()
 
 
 def test_a_lost_ring_is_made_up_for_by_one_nap_before_the_long_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(Bedroom, "_doze", lambda _, seconds: bool(slept.append(seconds)))
-    assert Bedroom().sleep_until(Looks(at=4), None)  # and nobody rings
+    monkeypatch.setattr(WaitSet, "_doze", lambda _, seconds: bool(slept.append(seconds)))
+    assert WaitSet().sleep_until(Looks(at=4), None)  # and nobody rings
     assert slept == [waiting.FIRST_NAP_S, math.inf, math.inf]
 
 
 @pytest.mark.usefixtures("no_naps")
 def test_an_end_is_reported_once() -> None:
-    bedroom, bell, ends = Bedroom(), new_doorbell(), []
-    bedroom.add_sentinel(bell.wait_fd, lambda: ends.append(1))
+    wait_set, bell, ends = WaitSet(), new_doorbell(), []
+    wait_set.add_sentinel(bell.wait_fd, lambda: ends.append(1))
     bell.ring()
-    assert bedroom.sleep_until(lambda: bool(ends), None)
-    assert not bedroom.sleep_until(never, time.monotonic() + 0.001)
+    assert wait_set.sleep_until(lambda: bool(ends), None)
+    assert not wait_set.sleep_until(never, time.monotonic() + 0.001)
     assert ends == [1]
     bell.close()
 
 
 @pytest.mark.usefixtures("no_naps")
 def test_an_error_in_looking_passes_through_and_the_sleeper_is_awake_again() -> None:
-    bedroom = Bedroom()
-    _, said, close = rings_itself(bedroom)
+    wait_set = WaitSet()
+    _, said, close = rings_itself(wait_set)
 
     def complain() -> bool:
         raise LookupError("somebody died")
 
     with pytest.raises(LookupError):
-        bedroom.sleep_until(complain, None)
+        wait_set.sleep_until(complain, None)
     assert said == [True, False]
     close()
 

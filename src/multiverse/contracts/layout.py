@@ -73,12 +73,12 @@ def leaves(space: spaces.Space[Any], path: Path = ()) -> Iterator[Leaf]:
         yield Leaf(path, space)
 
 
-def assemble(space: spaces.Space[Any], values: dict[Path, Any], path: Path = ()) -> Any:
+def from_leaves(space: spaces.Space[Any], values: dict[Path, Any], path: Path = ()) -> Any:
     """The nested dict/tuple of a space from one value per leaf: the inverse of taking it apart by `leaves`."""
     if isinstance(space, spaces.Dict):
-        return {key: assemble(child, values, (*path, key)) for key, child in space.spaces.items()}
+        return {key: from_leaves(child, values, (*path, key)) for key, child in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(assemble(child, values, (*path, i)) for i, child in enumerate(space.spaces))
+        return tuple(from_leaves(child, values, (*path, i)) for i, child in enumerate(space.spaces))
     return values[path]
 
 

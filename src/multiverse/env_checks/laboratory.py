@@ -22,7 +22,7 @@ from multiverse.contracts.env import EnvDescription, SlotRow
 from multiverse.contracts.errors import PreflightError, ReplyTimeout, WorkerDied
 from multiverse.contracts.layout import OBSERVATIONS, SINGLE_AGENT, Group
 from multiverse.contracts.plan import Plan, StartMethod
-from multiverse.executors import assemble
+from multiverse.executors import startup
 from multiverse.executors.env_range import EnvRange, RangeConfig
 from multiverse.executors.executor import Executor
 from multiverse.executors.process import pickled, usable_here
@@ -169,7 +169,7 @@ class Laboratory:
             plan = Plan("process", 1, method, "park", "check-env")
             if not self.isolated:
                 plan = Plan("serial", 0, None, "park", "check-env")
-            self._executor, _ = assemble.start(plan, [self._recipe], "next_step", False, None)
+            self._executor, _ = startup.start(plan, [self._recipe], "next_step", False, None)
             if self.isolated:
                 self._output.take_from(self._executor)
         return self._executor

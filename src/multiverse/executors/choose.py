@@ -18,7 +18,7 @@ from multiverse.contracts.env import Env
 from multiverse.contracts.errors import MultiverseError
 from multiverse.contracts.failures import OnFailure
 from multiverse.contracts.plan import ExecutorName, Plan, StartMethod, Waiting
-from multiverse.executors import assemble, machine
+from multiverse.executors import machine, startup
 from multiverse.executors.backends import BACKENDS, backend_of
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.process import usable_here
@@ -105,8 +105,8 @@ def probe_env(recipe: Recipe, start_method: StartMethod | None) -> Probe | None:
     """Build one env in a worker and step it for a moment; None if building takes too long."""
     plan = Plan("process", 1, start_method, "park", "probe")
     try:
-        executor, description = assemble.start(plan, [recipe], "next_step", False, None, patience_s=SLOW_BUILD_S)
-    except assemble.TooSlow:
+        executor, description = startup.start(plan, [recipe], "next_step", False, None, patience_s=SLOW_BUILD_S)
+    except startup.TooSlow:
         return None
     try:
         if description.metadata.get("in_process"):

@@ -22,7 +22,7 @@ from multiverse.executors.step_reply import EXTRAS, Extras
 from multiverse.executors.supervisor import Supervisor
 from multiverse.memory.env_rows import put_object_rows
 from multiverse.memory.interrupts import HeldInterrupts
-from multiverse.memory.waiting import Bedroom, Waiting
+from multiverse.memory.waiting import Waiting, WaitSet
 
 WAS_STOPPED_S = 0.5
 """Waking this long after a deadline means that this process did not run at the time."""
@@ -83,7 +83,7 @@ class Executor:
         self._team = team
         self._local = next((h for h in hosts if isinstance(h, LocalHost)), None)
         self.workers = [h for h in hosts if isinstance(h, WorkerHost)]
-        self._waiting, self._bedroom = Waiting(waiting), Bedroom()
+        self._waiting, self._wait_set = Waiting(waiting), WaitSet()
         self.number = 0  # of the last request
         self._dead: list[WorkerHost] = []
         self._recovering: list[WorkerHost] = []
@@ -100,9 +100,9 @@ class Executor:
             self._watch(worker)
 
     def _watch(self, worker: WorkerHost) -> None:
-        worker.mailbox.add_to(self._bedroom)
+        worker.mailbox.add_to(self._wait_set)
         # guard: a-death-is-seen
-        self._bedroom.add_sentinel(worker.life.sentinel, functools.partial(self._dead.append, worker))
+        self._wait_set.add_sentinel(worker.life.sentinel, functools.partial(self._dead.append, worker))
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
@@ -197,7 +197,7 @@ class Executor:
             return []
         unanswered = [w for w in workers if not w.answered()]
         if unanswered:  # the others need not be waited for, but what has become of them must be said
-            self._bedroom.look_around()
+            self._wait_set.look_around()
             while (worker := self._first_dead(unanswered)) is not None:
                 self._recover(worker, worker.died())
             self._recover_overdue(unanswered)
@@ -233,7 +233,7 @@ class Executor:
     def _sleep_until(self, enough: Callable[[], bool], workers: Sequence[WorkerHost], deadline: float | None) -> None:
         """Sleep over doorbells and signs of death, until enough or the deadline; the dead are replaced or raised."""
         while True:
-            self._bedroom.sleep_until(lambda: enough() or self._first_dead(workers) is not None, deadline)
+            self._wait_set.sleep_until(lambda: enough() or self._first_dead(workers) is not None, deadline)
             worker = None if enough() else self._first_dead(workers)
             if worker is None:
                 return
@@ -283,8 +283,8 @@ class Executor:
         self._recovering.append(worker)
         try:
             while True:
-                self._bedroom.remove(worker.mailbox.reply_bell.wait_fd)
-                self._bedroom.remove(worker.life.sentinel)
+                self._wait_set.remove(worker.mailbox.reply_bell.wait_fd)
+                self._wait_set.remove(worker.life.sentinel)
                 self.supervisor.allow(worker, cause)
                 try:
                     self.supervisor.replace(worker, self.views, self.timeouts.reset_s)

@@ -21,7 +21,7 @@ from multiverse.executors import preflight, worker_loop
 from multiverse.executors.hosts import Death, State, WorkerHost
 from multiverse.executors.launch import start_methods
 from multiverse.executors.launch.black_box import BlackBox
-from multiverse.executors.worker_loop import Assignment, LayOut, Surroundings
+from multiverse.executors.worker_loop import Assignment, LayoutMessage, Surroundings
 from multiverse.memory.block import Block, size_of
 from multiverse.memory.doorbell import Doorbell, new_doorbell
 from multiverse.memory.link import LinkBroken, PipeLink
@@ -86,7 +86,7 @@ class ProcessHost(WorkerHost):
         views[CONTROL][self.worker] = 0
         self.bind(CallerMailbox(views[CONTROL], self.worker, *self.bells), views)
         try:
-            self.link.send(LayOut(views.layout, workers, replacing))
+            self.link.send(LayoutMessage(views.layout, workers, replacing))
         except LinkBroken as error:
             raise self.died() from error
 

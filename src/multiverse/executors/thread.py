@@ -20,7 +20,7 @@ from multiverse.memory.block import private_arrays
 from multiverse.memory.doorbell import new_doorbell
 from multiverse.memory.link import Link, QueueLink
 from multiverse.memory.mailbox import CONTROL, CallerMailbox, WorkerMailbox
-from multiverse.memory.waiting import Bedroom
+from multiverse.memory.waiting import WaitSet
 
 
 class _StartGivenUp(Exception):
@@ -61,7 +61,7 @@ class ThreadLife:
 
     def _run(self) -> None:
         try:
-            worker_loop.work(self._assignment, self._link, _connect, Bedroom())
+            worker_loop.work(self._assignment, self._link, _connect, WaitSet())
         except _StartGivenUp:
             pass
         # guard: sys-exit-ends-its-thread-only

@@ -29,7 +29,7 @@ from multiverse.memory.block import Block
 from multiverse.memory.doorbell import doorbell_from
 from multiverse.memory.link import Link, LinkBroken, PipeLink
 from multiverse.memory.mailbox import CONTROL, WorkerMailbox, control_field
-from multiverse.memory.waiting import Bedroom, Waiting
+from multiverse.memory.waiting import Waiting, WaitSet
 
 STEP, STEP_SOME, RUN, CLOSE = 1, 2, 3, 4
 WITH_OBJECTS = 16
@@ -78,7 +78,7 @@ class Described:
 
 
 @dataclass(frozen=True, slots=True)
-class LayOut:
+class LayoutMessage:
     """The caller's answer: how large the block is by now and what lies where."""
 
     layout: Layout
@@ -113,7 +113,7 @@ def run_process(assignment: Assignment, link: PipeLink, fds: list[int]) -> int:
     BlackBox(fds[2]).record_here()
     half = len(bell_fds) // 2
 
-    def connect(answer: LayOut) -> Connected:
+    def connect(answer: LayoutMessage) -> Connected:
         fields = [control_field(answer.workers), *answer.layout.fields()]
         arrays = block.views(fields)
         block.close()
@@ -124,17 +124,17 @@ def run_process(assignment: Assignment, link: PipeLink, fds: list[int]) -> int:
     def caller_gone() -> None:
         raise LinkBroken("the caller hung up")
 
-    bedroom = Bedroom()
-    bedroom.add_sentinel(link.fileno(), caller_gone, readable=False)
+    wait_set = WaitSet()
+    wait_set.add_sentinel(link.fileno(), caller_gone, readable=False)
     try:
-        work(assignment, link, connect, bedroom)
+        work(assignment, link, connect, wait_set)
     except LinkBroken:
         pass
     return 0
 
 
 # -- any worker ------------------------------------------------------------------------------------------------
-def work(assignment: Assignment, link: Link, connect: Callable[[Any], Connected], bedroom: Bedroom) -> None:
+def work(assignment: Assignment, link: Link, connect: Callable[[Any], Connected], wait_set: WaitSet) -> None:
     """Build, describe, bind, serve, close."""
     try:
         envs = EnvRange(assignment.config, [recipe.build for recipe in assignment.recipes])
@@ -147,8 +147,8 @@ def work(assignment: Assignment, link: Link, connect: Callable[[Any], Connected]
         link.send_packed(_packed(link, describe(envs, assignment.bounds_may_differ)), 0)
         views, mailbox, replacing = connect(link.receive()[1])
         envs.bind(views, replacing)
-        mailbox.add_to(bedroom)
-        serve(envs, link, mailbox, Waiting(assignment.waiting, assignment.spare_core), bedroom)
+        mailbox.add_to(wait_set)
+        serve(envs, link, mailbox, Waiting(assignment.waiting, assignment.spare_core), wait_set)
     finally:
         failures = envs.close()
     link.send(failures, mailbox.sequence)
@@ -201,13 +201,13 @@ def alike(one: spaces.Space[Any], other: spaces.Space[Any]) -> bool:
         return one == other
 
 
-def serve(envs: EnvRange, link: Link, mailbox: WorkerMailbox, waiting: Waiting, bedroom: Bedroom) -> None:
+def serve(envs: EnvRange, link: Link, mailbox: WorkerMailbox, waiting: Waiting, wait_set: WaitSet) -> None:
     """Answer until told to close. A reply's word comes before what follows it by pipe."""
     requested = mailbox.requested
     told: set[str] = set()  # info keys whose values cannot travel
     while True:
         if not waiting.look(requested):
-            bedroom.sleep_until(requested, None)
+            wait_set.sleep_until(requested, None)
         command = mailbox.take()
         if command == CLOSE:
             return

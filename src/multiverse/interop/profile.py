@@ -19,7 +19,7 @@ from multiverse.contracts import errors
 from multiverse.contracts.errors import EnvFailed, RemoteError
 from multiverse.contracts.failures import FailurePolicy
 from multiverse.contracts.plan import Autoreset, ExecutorName, StartMethod, Timeouts, Waiting
-from multiverse.executors import assemble
+from multiverse.executors import startup
 from multiverse.executors.choose import decide
 from multiverse.vector.base import BaseVectorEnv, Running
 
@@ -47,7 +47,7 @@ def start(
     each = [recipe(r.source, r.kwargs, r.wrappers, agents) for r in recipes(list(env_fns), None, None, None)]
     plan = decide(executor, workers, start_method, waiting, each)
     failure_policy, timeouts = FailurePolicy(on_bad_value="off"), Timeouts(None, None, CLOSE_S)
-    started, description = assemble.start(
+    started, description = startup.start(
         plan,
         each,
         autoreset,

@@ -19,7 +19,7 @@ import numpy as np
 from multiverse.contracts.layout import Field
 from multiverse.contracts.views import Array
 from multiverse.memory.doorbell import Doorbell
-from multiverse.memory.waiting import Bedroom
+from multiverse.memory.waiting import WaitSet
 
 CONTROL = ("control",)
 _WORDS = 32  # 16 words = 128 bytes a side: each side's words have one writer and their own cache lines
@@ -87,8 +87,8 @@ class CallerMailbox(_Mailbox):
     def say_asleep(self, asleep: bool) -> None:
         self._words[_CALLER_ASLEEP] = asleep
 
-    def add_to(self, bedroom: Bedroom) -> None:
-        bedroom.add_doorbell(self.reply_bell.wait_fd, self.reply_bell.drain, self.say_asleep)
+    def add_to(self, wait_set: WaitSet) -> None:
+        wait_set.add_doorbell(self.reply_bell.wait_fd, self.reply_bell.drain, self.say_asleep)
 
     def close(self) -> None:
         self.request_bell.close()
@@ -123,5 +123,5 @@ class WorkerMailbox(_Mailbox):
     def say_asleep(self, asleep: bool) -> None:
         self._words[_WORKER_ASLEEP] = asleep
 
-    def add_to(self, bedroom: Bedroom) -> None:
-        bedroom.add_doorbell(self.request_bell.wait_fd, self.request_bell.drain, self.say_asleep)
+    def add_to(self, wait_set: WaitSet) -> None:
+        wait_set.add_doorbell(self.request_bell.wait_fd, self.request_bell.drain, self.say_asleep)

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.contracts.errors import BadValue, InvalidActions
-from multiverse.contracts.layout import ACTIONS, FieldName, Leaf, Path, assemble, leaves
+from multiverse.contracts.layout import ACTIONS, FieldName, Leaf, Path, from_leaves, leaves
 from multiverse.contracts.views import Array, Views
 
 Write = Callable[[Any], None]
@@ -100,7 +100,7 @@ def actions_reader(space: spaces.Space[Any], views: Views, name: FieldName, rows
     def read_nested() -> list[Any]:
         columns = {leaf.path: read() for leaf, read in readers}
         return [
-            assemble(space, {path: column[i] for path, column in columns.items()})
+            from_leaves(space, {path: column[i] for path, column in columns.items()})
             for i in range(rows.stop - rows.start)
         ]
 
@@ -264,7 +264,7 @@ class BatchReader:
                 objects = self._views.objects[name]
                 chosen = objects[rows] if isinstance(rows, slice) else [objects[i] for i in rows]
                 values[leaf.path] = tuple(deepcopy(chosen) if copy else chosen)
-        return assemble(self._space, values)
+        return from_leaves(self._space, values)
 
 
 def row_reader(space: spaces.Space[Any], views: Views, name: FieldName) -> Callable[[int], Any]:
@@ -281,6 +281,6 @@ def row_reader(space: spaces.Space[Any], views: Views, name: FieldName) -> Calla
                 values[leaf.path] = item if scalar else np.array(item)  # a Box without dimensions stays an array
             else:
                 values[leaf.path] = views.objects[full][row]
-        return assemble(space, values)
+        return from_leaves(space, values)
 
     return read

@@ -69,7 +69,7 @@ def readable(fd: int, timeout_s: float | None) -> bool:
     return bool(poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1e3))
 
 
-class Bedroom:
+class WaitSet:
     """Where a side sleeps: one poll over doorbells and signs of death, with a monotonic deadline."""
 
     def __init__(self) -> None:

@@ -12,11 +12,11 @@ from multiverse.algorithms.algorithm import Algorithm, UpdateReport
 from multiverse.contracts.errors import MultiverseError, RunNotSaved
 from multiverse.experience.collector import Collected
 from multiverse.learning.networks import torch_threads
+from multiverse.memory.interrupts import StopRequests
 from multiverse.training.config.build import as_plain
 from multiverse.training.config.train_config import Clock, TrainConfig
 from multiverse.training.evaluation import Evaluation, evaluate
 from multiverse.training.hooks import Hook
-from multiverse.training.interrupts import StopRequests
 from multiverse.training.session import Session
 from multiverse.training.storage.checkpoint import Checkpoints
 from multiverse.training.storage.run_directory import RunDirectory

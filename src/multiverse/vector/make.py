@@ -26,7 +26,7 @@ from multiverse.contracts.plan import (
     whole_number,
 )
 from multiverse.contracts.reset_plan import ResetPlan
-from multiverse.executors import assemble
+from multiverse.executors import startup
 from multiverse.executors.backends import backend_of
 from multiverse.executors.choose import decide
 from multiverse.vector.base import BaseVectorEnv, Copy, Running
@@ -147,13 +147,13 @@ def make_vec(
             plan = decide(executor, None, None, waiting, each)
     plan = replace(plan, why=why) if why else plan
     limits: dict[str, Any] = {"failure_policy": failure_policy, "timeouts": timeouts, "tasks": tasks}
-    started, description = assemble.start(plan, each, autoreset, infos, reset_plan, **limits)
+    started, description = startup.start(plan, each, autoreset, infos, reset_plan, **limits)
     if description.metadata.get("in_process") and plan.executor != "serial":
         log.warning("the env says metadata['in_process'] (it holds a GPU or a window): running serial instead")
         started.close()
         plan = decide("serial", None, None, waiting, each)
         plan = replace(plan, why="the env says metadata['in_process']")
-        started, description = assemble.start(plan, each, autoreset, infos, reset_plan, **limits)
+        started, description = startup.start(plan, each, autoreset, infos, reset_plan, **limits)
     mode = autoreset_for(autoreset, description.kind)
     kind = VECTOR_ENVS[description.kind]
     return cast(VectorEnv, kind(Running(started, description, plan, mode, copy, infos, failure_policy)))

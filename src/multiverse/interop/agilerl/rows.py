@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.layout import Group, Leaf, assemble, leaves
+from multiverse.contracts.layout import Group, Leaf, from_leaves, leaves
 from multiverse.contracts.views import Array
 
 EVERYBODY = "(everybody)"
@@ -121,7 +121,7 @@ def placeholder(space: spaces.Space[Any]) -> Any:
         return np.full(leaf.space.shape or (), np.nan).astype(leaf.space.dtype) if leaf.numeric else None
 
     with np.errstate(invalid="ignore"):
-        return assemble(space, {leaf.path: of_leaf(leaf) for leaf in leaves(space)})
+        return from_leaves(space, {leaf.path: of_leaf(leaf) for leaf in leaves(space)})
 
 
 def nested(space: spaces.Space[Any], of_leaf: Callable[[Leaf], Callable[[], Any]], leaf: Leaf) -> Callable[[], Any]:
