@@ -164,6 +164,24 @@ def test_an_env_that_cannot_be_replayed_is_named_and_its_episode_ends(
     assert os.path.exists(run.path / "summary.json")
 
 
+class Generous:
+    """An env whose rewards, and nothing else, are drawn from a generator that no seed sets."""
+
+    def __new__(cls) -> Any:
+        class Lottery(gym.RewardWrapper):  # type: ignore[type-arg]
+            def reward(self, reward: Any) -> float:
+                return float(reward) + float(np.random.default_rng().random())
+
+        return Lottery(gym.make("CartPole-v1"))
+
+
+@pytest.mark.fault("D5")
+def test_an_env_whose_rewards_cannot_be_replayed_is_named_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = mv.train(Generous, run_dir=tmp_path / "run", **{**SMALL, "env_steps": 500})
+    assert mv.resume(run, env=Generous, env_steps=600).summary["env_steps"] == 600
+    assert "could not be brought back: played again from its seed, the episode gave other rewards" in caplog.text
+
+
 class Dials(gym.Env):  # type: ignore[type-arg]
     """Episodes longer than a rollout, and actions that are arrays, counted from 1."""
 

@@ -46,6 +46,13 @@ class Collector:
         self._starts = self._envs.episode_lengths == 0
         self.actions.mark()
 
+    def begin_again(self, env_ids: Sequence[int], observations: Any) -> None:
+        """These envs have begun another episode between two rollouts; what all of them show now."""
+        self.observations = observations
+        self._starts[env_ids] = True
+        for env_id in env_ids:
+            self.actions.begin(env_id)
+
     @property
     def starts(self) -> Array:
         """[envs] bool: whose next step is the first of an episode."""

@@ -1,43 +1,92 @@
-"""Bringing envs back to where they were: by playing the current episodes' actions again from their known seeds."""
+"""Bringing envs back to where they were: by playing the current episodes' actions again from their known seeds, or by
+what envs that can be saved said of themselves. One that cannot be brought back is named, and begins another episode."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from multiverse.contracts.failures import RESTARTED
 from multiverse.contracts.policy import Leaves
 from multiverse.contracts.views import Array
 from multiverse.experience.rollout import leaf_of
 from multiverse.vector.single import VectorEnv
 
+Lost = dict[int, str]
+"""Env id → why it could not be brought back."""
+
+TOO_LONG = "the episode is too long to be played again"
+FAILED = "the env or its worker failed on the way"
+ENDED = "played again from its seed, the episode ended sooner"
+SHOWED = "played again from its seed, the episode showed something else"
+PAID = "played again from its seed, the episode gave other rewards"
+
 
 def bring_back(
-    envs: VectorEnv, episodes: Sequence[int], actions: Sequence[Array | None], expected: Leaves
-) -> tuple[Any, list[int]]:
+    envs: VectorEnv,
+    episodes: Sequence[int],
+    actions: Sequence[Array | None],
+    expected: Leaves,
+    returns: Array | None = None,
+    lengths: Array | None = None,
+) -> tuple[Any, Lost]:
     """(what the envs show now, those that could not be brought back).
 
     Env i plays episode `episodes[i]` again: its actions, from the seed its reset plan gives. If it then does not show
-    what it showed before (it draws from a random generator that its seed does not set, or remembers earlier
-    episodes), or its actions are not known, its episode is over: it has begun the next one.
+    what it showed before, or has not the return and length it had (None: not known), it draws from a random generator
+    that its seed does not set, or remembers earlier episodes. Such an env, one whose actions are not known, and one
+    that is lost on the way, has begun another episode.
     """
     envs.begin_at(episodes)
-    lost = {i for i, known in enumerate(actions) if known is None}
-    lengths = [0 if known is None else len(known) for known in actions]
-    for t in range(max(lengths)):
-        ids = [i for i, length in enumerate(lengths) if t < length and i not in lost]
+    lost = {i: TOO_LONG for i, known in enumerate(actions) if known is None}
+    counts = [0 if known is None else len(known) for known in actions]
+    for t in range(max(counts)):
+        ids = [i for i, count in enumerate(counts) if t < count and i not in lost]
         if not ids:
             break
-        _, _, terminated, truncated, _ = envs.step(np.stack([actions[i][t] for i in ids]), env_ids=ids)  # type: ignore[index]
-        lost.update(i for i, ended in zip(ids, terminated | truncated) if ended)
+        _, _, terminated, truncated, infos = envs.step(np.stack([actions[i][t] for i in ids]), env_ids=ids)  # type: ignore[index]
+        failed = infos.get(f"_{RESTARTED}", np.zeros(len(ids), np.bool_))
+        ended = np.flatnonzero(terminated | truncated).tolist()
+        lost.update({ids[row]: FAILED if failed[row] else ENDED for row in ended})
+        _begin_others(envs, envs.awaiting_reset, lost)  # guard: envs-lost-in-a-replay-are-reset
     shown = envs.observations()
-    lost.update(i for i in range(envs.num_envs) if not _same(shown, expected, i))  # guard: a-replay-is-compared
-    if lost:
-        again = [i for i in sorted(lost) if envs.episode_counts[i] == episodes[i]]
-        if again:
-            envs.reset(env_ids=again)
-    return envs.observations(), sorted(lost)
+    for i in set(range(envs.num_envs)).difference(lost):
+        if envs.episode_counts[i] != episodes[i]:
+            lost[i] = FAILED  # its worker was lost in the reset, which was done again: an episode later
+        elif not _same(shown, expected, i):  # guard: a-replay-is-compared
+            lost[i] = SHOWED
+        elif not (_equal(envs.episode_returns, returns, i) and _equal(envs.episode_lengths, lengths, i)):
+            lost[i] = PAID
+    _begin_others(envs, sorted(lost), lost)
+    return envs.observations(), dict(sorted(lost.items()))
+
+
+def put_back(
+    envs: VectorEnv, episodes: Sequence[int], states: Sequence[Any], rows: Leaves, returns: Array, lengths: Array
+) -> tuple[Any, Lost]:
+    """The same for envs that can be saved, from what `saved_states` gave; lost is who was lost with its worker."""
+    envs.begin_at(episodes)
+    envs.put_back([_as_saved(state) for state in states], rows, returns, lengths)
+    lost = dict.fromkeys(envs.awaiting_reset, FAILED)
+    lost.update(dict.fromkeys(np.flatnonzero(envs.episode_counts != np.asarray(episodes)).tolist(), FAILED))
+    _begin_others(envs, sorted(lost), lost)
+    return envs.observations(), dict(sorted(lost.items()))
+
+
+def saved_states(envs: VectorEnv) -> list[Any]:
+    """The state of each env, in the env's own words, as a checkpoint holds it. Some of it may be the env's own memory:
+    copy what is to stay as it is now."""
+    return [_storable(state) for state in envs.call("save_state")]
+
+
+def _begin_others(envs: VectorEnv, ids: Sequence[int], lost: Lost) -> None:
+    """Another episode for these; and for whoever is lost with its worker meanwhile."""
+    while ids:
+        lost.update({i: FAILED for i in ids if i not in lost})
+        envs.reset(env_ids=ids)
+        ids = envs.awaiting_reset
 
 
 def _same(shown: Any, expected: Leaves, env: int) -> bool:
@@ -47,3 +96,16 @@ def _same(shown: Any, expected: Leaves, env: int) -> bool:
         if now.tobytes() != rows[env].tobytes():
             return False
     return True
+
+
+def _equal(now: Array, before: Array | None, env: int) -> bool:
+    return before is None or np.array_equal(now[env], before[env], equal_nan=True)  # guard: returns-are-compared-too
+
+
+def _storable(state: Any) -> Any:
+    """Bytes, which many emulators save themselves as, are kept as an array of them."""
+    return {"bytes": np.frombuffer(state, np.uint8)} if isinstance(state, bytes | bytearray) else {"value": state}
+
+
+def _as_saved(kept: Mapping[str, Any]) -> Any:
+    return np.asarray(kept["bytes"]).tobytes() if "bytes" in kept else kept["value"]

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from copy import deepcopy
+from time import perf_counter
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
@@ -14,14 +16,13 @@ import torch
 
 from multiverse.algorithms.algorithm import Algorithm
 from multiverse.algorithms.ppo import PPO
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.errors import InvalidRequest, ReplyTimeout, WorkerDied
 from multiverse.contracts.plan import Plan
-from multiverse.contracts.policy import Leaves
 from multiverse.contracts.reset_plan import DerivedSeeds
 from multiverse.executors.backends import BACKENDS
 from multiverse.experience.collector import Collected, Collector, RecentEpisodes
 from multiverse.experience.features import choices_of
-from multiverse.experience.replaying import bring_back
+from multiverse.experience.replaying import Lost, bring_back, put_back, saved_states
 from multiverse.experience.rollout import Rollout, leaf_of, rollout_for
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.storage.state_codec import encode
@@ -29,6 +30,9 @@ from multiverse.vector.make import make_vec
 from multiverse.vector.single import VectorEnv
 
 log = logging.getLogger("multiverse")
+
+MOST_OF_A_ROLLOUT = 0.01
+"""Envs that save themselves are saved at every mark where that takes a smaller share of the time of a rollout."""
 
 MakeAlgorithm = Callable[[Any, Any, int, int], Algorithm]
 """(observation space, action space, slots, seed) → an algorithm."""
@@ -52,6 +56,9 @@ class Session:
             raise
         self._noise = np.random.default_rng((config.seed, 2))
         self.recent = RecentEpisodes()
+        self._saves_at_marks: bool | None = None  # None: it is not known yet what a rollout takes
+        self._marked_envs: dict[str, Any] = {}
+        self._under_way = False  # the envs are further than the mark
 
     def _new_rollout(self) -> Rollout:
         algorithm, features = self.algorithm, self.algorithm.features
@@ -71,7 +78,7 @@ class Session:
         """Better now than at the first checkpoint: what envs save must be something that a file can hold."""
         if self._can_be_saved:
             try:
-                encode(self._saved_envs())
+                encode({"states": self._saved_states()})
             except TypeError as error:
                 self._can_be_saved = False
                 log.warning("save_state() of the env is not used: %s; its episodes are played again instead", error)
@@ -80,57 +87,86 @@ class Session:
     def collect(self, should_stop: Callable[[], bool]) -> Collected | None:
         """A rollout of the algorithm's policy; None if it was to stop before that. The state stays what it was.
 
-        Envs that are saved as they are can only be saved between rollouts: theirs is always filled.
+        Envs that save themselves and have not done so at the mark can only be saved between rollouts: theirs is always
+        filled.
         """
-        if self._can_be_saved:
+        if self._can_be_saved and "states" not in self._marked_envs:  # guard: a-rollout-that-cannot-be-left-is-filled
             should_stop = _never
         policy = self.algorithm.policy()
         noise = policy.noise(self._noise, self.algorithm.steps_per_env, self.envs.num_envs)
+        self._under_way = True
         return self._collector.collect(policy, noise, should_stop)
 
     def learned(self, collected: Collected) -> None:
         """The rollout has been learned from: this is the state to come back to."""
         self.recent.add(collected.episodes)
-        self._mark()
+        self._mark(collected.act_s + collected.step_s)
 
     def close(self) -> None:
         self.envs.close()
         self.evaluation_env.close()
 
     # -- its state -----------------------------------------------------------------------------------------------
-    def _mark(self) -> None:
-        """Remember where the envs and the noise are; what is under way later does not count until it is learned."""
+    def _mark(self, rollout_s: float | None = None) -> None:
+        """Remember where the envs and the noise are; what is under way later does not count until it is learned.
+
+        After the first rollout it is known what share of one it takes to have envs save themselves: that decides, once,
+        whether they do so at every mark or only for a checkpoint.
+        """
+        began_at = perf_counter()
+        self._mark_envs(with_states=self._can_be_saved and self._saves_at_marks is not False)
+        if rollout_s is not None and self._saves_at_marks is None:
+            self._saves_at_marks = perf_counter() - began_at < MOST_OF_A_ROLLOUT * rollout_s
         self._collector.actions.mark()
         self._marked_noise = self._noise.bit_generator.state
-        self._marked_episodes = self.envs.episode_counts
-        self._marked_rows: Leaves = {
-            path: np.array(leaf_of(self._collector.observations, path)) for path in self.rollout.last
+        self._under_way = False
+
+    def _mark_envs(self, with_states: bool) -> None:
+        # The states come first: an env that is lost while it is asked begins another episode.
+        states = {"states": deepcopy(self._saved_states())} if with_states else {}  # guard: marked-states-are-copies
+        going_on = ~self._collector.starts  # an env whose episode has just ended still shows what that one had
+        rows = [np.array(leaf_of(self._collector.observations, path)) for path in self.rollout.last]
+        self._marked_envs = {
+            "episodes": self.envs.episode_counts,
+            "observations": {str(k): row for k, row in enumerate(rows)},
+            "returns": np.where(going_on, self.envs.episode_returns, 0.0),
+            "lengths": np.where(going_on, self.envs.episode_lengths, 0),
+            **states,
         }
 
+    def _saved_states(self) -> list[Any]:
+        """The envs' states as they are now; an env that is lost with its worker meanwhile begins another episode."""
+        while True:
+            try:
+                return saved_states(self.envs)
+            except (WorkerDied, ReplyTimeout) as error:
+                lost = self.envs.awaiting_reset
+                if not lost:  # guard: a-worker-lost-in-a-save-is-replaced
+                    raise
+                log.warning("envs %s begin another episode: %s", lost, str(error).partition("\n")[0])
+                self.envs.reset(env_ids=lost)
+                self._collector.begin_again(lost, self.envs.observations())
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether there is a `state`: not in the middle of a rollout of envs that were not saved at its beginning."""
+        return not (self._can_be_saved and self._under_way and "states" not in self._marked_envs)
+
     def state(self) -> dict[str, Any]:
-        """As it was after the last update."""
+        """As it was after the last update, if that is `at_hand`."""
+        if self._can_be_saved and "states" not in self._marked_envs:
+            self._mark_envs(with_states=True)  # the envs are still where they were then
         return {
             "algorithm": self.algorithm.state(),
             "noise": self._marked_noise,  # guard: noise-as-it-was-at-the-mark
             "recent": self.recent.state(),
-            "envs": {
-                "episodes": self._marked_episodes,
-                "observations": {str(k): rows for k, rows in enumerate(self._marked_rows.values())},
-                **(self._saved_envs() if self._can_be_saved else self._played_so_far()),
-            },
+            "envs": {**self._marked_envs, **({} if self._can_be_saved else self._played_so_far())},
         }
 
     def _played_so_far(self) -> dict[str, Any]:
         """What brings envs back that cannot be saved: the actions of their episodes."""
         actions = self._collector.actions.state()
         return {"actions": {str(i): known for i, known in enumerate(actions) if known is not None}}
-
-    def _saved_envs(self) -> dict[str, Any]:
-        """The state of each env, in the env's own words."""
-        states = [_storable(state) for state in self.envs.call("save_state")]
-        going_on = ~self._collector.starts  # an env whose episode has just ended still shows what that one had
-        returns, lengths = self.envs.episode_returns * going_on, self.envs.episode_lengths * going_on
-        return {"states": states, "returns": returns, "lengths": lengths}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from there: the same weights, the same noise, and every env in the middle of its episode."""
@@ -140,43 +176,35 @@ class Session:
         saved = state["envs"]
         rows = dict(zip(self.rollout.last, saved["observations"].values()))
         episodes = np.asarray(saved["episodes"]).tolist()
+        sums = saved.get("returns"), saved.get("lengths")  # replayed envs had none of these in 0.1
         if "states" in saved:
-            self._collector.keeps_actions = False
-            self.envs.begin_at(episodes)
-            states = [_as_saved(one) for one in saved["states"]]
-            self.envs.put_back(states, rows, np.asarray(saved["returns"]), np.asarray(saved["lengths"]))
-            self._collector.begin(self.envs.observations())
+            observations, lost = put_back(self.envs, episodes, saved["states"], rows, *sums)
         else:
-            self._play_again(episodes, saved["actions"], rows)
-        self._mark()
-
-    def _play_again(self, episodes: list[int], saved: Mapping[str, Any], rows: Leaves) -> None:
-        actions = [saved.get(str(i)) for i in range(self.envs.num_envs)]
-        observations, lost = bring_back(self.envs, episodes, actions, rows)
-        for env_id, known in enumerate(actions):
-            if known is not None and env_id not in lost:
-                self._collector.actions.load(env_id, known)  # guard: a-replayed-episode-goes-on-in-the-log
+            actions = [saved["actions"].get(str(i)) for i in range(self.envs.num_envs)]
+            observations, lost = bring_back(self.envs, episodes, actions, rows, *sums)
+            for env_id, known in enumerate(actions):
+                if known is not None and env_id not in lost:
+                    self._collector.actions.load(env_id, known)  # guard: a-replayed-episode-goes-on-in-the-log
         if lost:
             log.warning(
-                "envs %s could not be brought back: playing their episodes again from their seeds led elsewhere. Those "
-                "episodes end here, and this run is not exactly the one that was interrupted (`multiverse check-env` "
-                "says why an env cannot be replayed)",
-                lost,
+                "envs %s could not be brought back: %s. Those episodes end here, and this run is not exactly the one "
+                "that was interrupted (`multiverse check-env` says whether an env can be replayed)",
+                list(lost),
+                _in_words(lost),
             )
         self._collector.begin(observations)
+        self._try_saving()
+        self._mark()
+
+
+def _in_words(lost: Lost) -> str:
+    """Every reason, with its envs if there are several."""
+    reasons = {why: [i for i, one in lost.items() if one == why] for why in lost.values()}
+    return "; ".join(f"{why} (envs {ids})" if len(reasons) > 1 else why for why, ids in reasons.items())
 
 
 def _never() -> bool:
     return False
-
-
-def _storable(state: Any) -> Any:
-    """Bytes, which many emulators save themselves as, are kept as an array of them."""
-    return {"bytes": np.frombuffer(state, np.uint8)} if isinstance(state, bytes | bytearray) else {"value": state}
-
-
-def _as_saved(kept: Mapping[str, Any]) -> Any:
-    return np.asarray(kept["bytes"]).tobytes() if "bytes" in kept else kept["value"]
 
 
 def _training_envs(config: TrainConfig, env: Any, reset_plan: DerivedSeeds, plan: Plan | None) -> VectorEnv:

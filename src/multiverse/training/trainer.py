@@ -36,6 +36,7 @@ class Trainer:
         self._requests, self._stopped = StopRequests(), ""
         self._saved_at = self._looked_at = time.monotonic()
         self._evaluated_at = 0  # env steps
+        self._checkpointed_at: int | None = None  # env steps
         self.skipped_updates = 0
         self._whole = True  # the algorithm is as it was after an update, and not in the middle of one
 
@@ -159,9 +160,21 @@ class Trainer:
         self._save()
 
     def _save(self, best: bool = False, final: bool = False) -> None:
-        manifest = {"config": as_plain(self.config), "clock": self.clock.state()}
-        self._checkpoints.save(self.state(), manifest, self.clock.env_steps, best=best, final=final)
+        if not self.session.at_hand:  # guard: no-checkpoint-of-two-moments
+            why = "a rollout is under way, and save_state() of these envs takes too long to be called before each one"
+            self._say_that_nothing_is_saved(why)
+            return
+        manifest, env_steps = {"config": as_plain(self.config), "clock": self.clock.state()}, self.clock.env_steps
+        if self._checkpoints.save(self.state(), manifest, env_steps, best=best, final=final) is not None:
+            self._checkpointed_at = env_steps
         self._saved_at = time.monotonic()
+
+    def _say_that_nothing_is_saved(self, why: str) -> None:
+        now, before = self.clock.env_steps, self._checkpointed_at
+        if before == now:
+            return  # it has been saved, just as it is
+        lost = "begins anew" if before is None else f"goes on from {before:,} env steps, and {now - before:,} are lost"
+        log.warning("nothing is saved at %s env steps: %s; resumed, this run %s", f"{now:,}", why, lost)
 
     # -- the end -------------------------------------------------------------------------------------------------
     def _end(self) -> dict[str, Any]:
@@ -182,7 +195,9 @@ class Trainer:
     def _end_in(self, error: Exception) -> None:
         """Whatever ended the run, what it has learned is kept: as it was after its last update."""
         try:
-            if self._whole and not isinstance(error, RunNotSaved):
+            if not self._whole:
+                self._say_that_nothing_is_saved("the algorithm is in the middle of an update")
+            elif not isinstance(error, RunNotSaved):
                 self._save()
             reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             self.directory.write_summary({**self.summary(finished=False), "error": reason})
@@ -231,6 +246,7 @@ class Trainer:
         self.clock = Clock(**state["clock"])
         self.best_return, self._evaluated_at = state["best_return"], state["evaluated_at"]
         self.skipped_updates = state["skipped_updates"]
+        self._checkpointed_at = self.clock.env_steps
         self.directory.cut_back(state["files"])
         self._checkpoints.cut_back(self.clock.env_steps)
 

@@ -307,6 +307,11 @@ class BaseVectorEnv(ABC):
         return self._episodes.copy()
 
     @property
+    def awaiting_reset(self) -> list[int]:
+        """Envs that have failed, or were lost with their worker and replaced: they go on after a reset only."""
+        return sorted(self._state.must_reset)
+
+    @property
     def failures(self) -> Failures:
         """What went wrong so far, counted; steps sent = used + discarded + under way."""
         bad_values, out_of_bounds = self._executor.views[COUNTS].sum(axis=1).tolist()

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
+from multiverse.contracts.errors import ReplyTimeout, WorkerDied
 from multiverse.contracts.infos import Infos, reordered_infos
 from multiverse.contracts.layout import ACTIONS, ENDED, OBSERVATIONS, PRESENT, SINGLE_AGENT, VALUES
 from multiverse.contracts.policy import Leaves
@@ -76,9 +77,15 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def put_back(self, states: Sequence[Any], observations: Leaves, returns: Array, lengths: Array) -> None:
         """Envs that can be saved (`save_state()`) are as they were then: each is given its state, by
-        `restore_state(state)`, and its row shows what it showed. Their episodes must have begun: `begin_at`."""
+        `restore_state(state)`, and its row shows what it showed. Their episodes must have begun: `begin_at`. Envs whose
+        worker is lost on the way and replaced are `awaiting_reset` afterwards."""
         for env_id, state in enumerate(states):
-            self.call("restore_state", state, env_ids=[env_id])
+            if env_id not in self.awaiting_reset:
+                try:
+                    self.call("restore_state", state, env_ids=[env_id])
+                except (WorkerDied, ReplyTimeout):
+                    if env_id not in self.awaiting_reset:  # guard: envs-lost-while-put-back-are-told
+                        raise
         for path, rows in observations.items():
             self._executor.views[(SINGLE_AGENT, OBSERVATIONS, *path)][...] = rows
         self._returns[...], self._lengths[...] = returns, lengths

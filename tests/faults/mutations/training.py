@@ -1,13 +1,15 @@
-"""Guards of training: rows A14, B4, B5, D5, D6, E3 and F3."""
+"""Guards of training: rows A14, B4, B5, D5, D6, E3, F3, G2, G8 and G9."""
 
 from __future__ import annotations
 
-from tests.faults.mutations.guard import GONE, NEVER, Guard, before, instead, swap
+from tests.faults.mutations.guard import ALWAYS, GONE, NEVER, Guard, before, instead, swap
 
 RESUME = "tests/training/test_exact_resume.py"
 TRAINER = "tests/training/test_trainer.py"
 PPO = "tests/algorithms/test_ppo.py"
 COLLECTOR = "tests/experience/test_collector.py"
+REPLAYING = "tests/experience/test_replaying.py"
+MARKS = "tests/training/test_marks.py"
 
 GUARDS = (
     Guard(
@@ -49,8 +51,50 @@ GUARDS = (
     Guard(
         "a-replay-is-compared",
         ("D5",),
+        NEVER,
+        (f"{REPLAYING}::test_without_returns_as_in_old_checkpoints_what_envs_show_is_compared",),
+    ),
+    Guard(
+        "returns-are-compared-too",
+        ("D5",),
+        swap("before is None", "True"),
+        (f"{REPLAYING}::test_an_env_that_pays_otherwise_is_named[serial]",),
+    ),
+    Guard(
+        "envs-lost-in-a-replay-are-reset",
+        ("G2", "D5"),
         GONE,
-        (f"{RESUME}::test_an_env_that_cannot_be_replayed_is_named_and_its_episode_ends",),
+        (f"{REPLAYING}::test_a_worker_lost_while_a_longer_episode_is_played_costs_all_its_envs[kill]",),
+    ),
+    Guard(
+        "envs-lost-while-put-back-are-told",
+        ("G2", "D5"),
+        ALWAYS,
+        (f"{MARKS}::test_a_worker_lost_while_its_envs_are_put_back_is_named_and_the_run_goes_on[restore die]",),
+    ),
+    Guard(
+        "marked-states-are-copies",
+        ("G8",),
+        swap("deepcopy(self._saved_states())", "self._saved_states()"),
+        (f"{MARKS}::test_a_hook_that_fails_inside_a_rollout_costs_that_rollout_only[serial]",),
+    ),
+    Guard(
+        "a-worker-lost-in-a-save-is-replaced",
+        ("G8",),
+        ALWAYS,
+        (f"{MARKS}::test_a_worker_lost_while_its_envs_are_saved_costs_their_episodes_only[save die]",),
+    ),
+    Guard(
+        "a-rollout-that-cannot-be-left-is-filled",
+        ("G8", "A14"),
+        NEVER,
+        (f"{MARKS}::test_a_stop_waits_for_the_rollout_where_they_are_not",),
+    ),
+    Guard(
+        "no-checkpoint-of-two-moments",
+        ("G8",),
+        NEVER,
+        (f"{MARKS}::test_where_states_take_too_long_nothing_is_saved_inside_a_rollout_and_the_loss_is_told",),
     ),
     Guard(
         "differences-are-told",

@@ -1,0 +1,205 @@
+"""Envs that save themselves: whenever a run is left, what is saved is the state after its last update, or nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import multiverse as mv
+from multiverse.algorithms.algorithm import UpdateReport
+from multiverse.experience.collector import Collected, Collector
+from multiverse.training import session as session_module
+from multiverse.training.trainer import Trainer
+from tests.training.envs import Wanderer
+from tests.training.runs import SMALL, digest, lines_of
+
+ALWAYS, NEVER = float("inf"), 0.0
+RUN = {**SMALL, "num_envs": 2, "env_steps": 300}  # six rollouts of 50 env steps
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that nothing happens to."""
+    return mv.train(Wanderer, run_dir=tmp_path_factory.mktemp("whole") / "run", **RUN).path
+
+
+def worth(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How much of a rollout's time a save may take, for states to be taken at every mark."""
+    monkeypatch.setattr(session_module, "MOST_OF_A_ROLLOUT", share)
+
+
+class Stumbles(mv.Hook):
+    """Saves after the first update, and fails in the fourth rollout."""
+
+    def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
+        if trainer.clock.updates == 1:
+            trainer.save()
+
+    def on_rollout(self, trainer: Trainer, collected: Collected) -> None:
+        if trainer.clock.updates == 3:
+            raise LookupError("a hook of mine")
+
+
+@pytest.mark.fault("G8")
+@pytest.mark.parametrize("executor", ["serial", "process"])
+def test_a_hook_that_fails_inside_a_rollout_costs_that_rollout_only(
+    executor: str, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    worth(ALWAYS, monkeypatch)
+    with pytest.raises(LookupError):
+        mv.train(Wanderer, run_dir=tmp_path / "run", hooks=[Stumbles()], **{**RUN, "executor": executor})
+    run = mv.resume(tmp_path / "run", env=Wanderer)
+    assert digest(run.path) == digest(whole)
+    assert lines_of(run.path, "episodes.jsonl") == lines_of(whole, "episodes.jsonl")
+
+
+@pytest.mark.fault("G8")
+@pytest.mark.parametrize("executor", ["serial", "process"])
+def test_an_env_that_fails_inside_a_rollout_costs_that_rollout_only(
+    executor: str, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worth(ALWAYS, monkeypatch)
+    kwargs = {"note": str(tmp_path / "note"), "fault": "step raise"}
+    settings = {**RUN, "executor": executor, "env_kwargs": kwargs, "on_failure": "raise"}
+    with pytest.raises(mv.EnvFailed, match="once"):
+        mv.train(Wanderer, run_dir=tmp_path / "run", **settings)
+    assert digest(mv.resume(tmp_path / "run", env=Wanderer).path) == digest(whole)
+
+
+@pytest.mark.fault("G8")
+def test_where_states_take_too_long_nothing_is_saved_inside_a_rollout_and_the_loss_is_told(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    worth(NEVER, monkeypatch)
+    with pytest.raises(LookupError):
+        mv.train(Wanderer, run_dir=tmp_path / "run", hooks=[Stumbles()], **RUN)
+    assert "nothing is saved at 150 env steps" in caplog.text
+    assert "goes on from 50 env steps, and 100 are lost" in caplog.text
+    assert not json.loads((tmp_path / "run" / "summary.json").read_text())["finished"]
+    assert digest(mv.resume(tmp_path / "run", env=Wanderer).path) == digest(whole)
+
+
+@pytest.mark.fault("G8")
+def test_a_hook_that_saves_inside_a_rollout_is_told_that_nothing_was(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class TooSoon(mv.Hook):
+        def on_rollout(self, trainer: Trainer, collected: Collected) -> None:
+            trainer.save()
+
+    worth(NEVER, monkeypatch)
+    run = mv.train(Wanderer, run_dir=tmp_path / "run", hooks=[TooSoon()], **RUN)
+    assert "nothing is saved at 100 env steps" in caplog.text and digest(run.path) == digest(whole)
+
+
+@contextmanager
+def interrupted_in_step(number: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Ctrl-C in the step of that number, counted over the run; yields the number of steps that were taken."""
+    before, steps = Collector._step, [0]
+
+    def step(*arguments: Any) -> None:
+        steps[0] += 1
+        if steps[0] == number:
+            signal.raise_signal(signal.SIGINT)
+        before(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Collector, "_step", step)
+        with pytest.raises(KeyboardInterrupt):
+            yield steps
+
+
+@pytest.mark.fault("G8", "A14")
+def test_a_stop_does_not_wait_for_the_rollout_where_the_states_are_at_hand(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worth(ALWAYS, monkeypatch)
+    with interrupted_in_step(80, monkeypatch) as steps:
+        mv.train(Wanderer, run_dir=tmp_path / "run", **RUN)
+    assert steps == [80]
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["env_steps"] == 150
+    assert digest(mv.resume(tmp_path / "run", env=Wanderer).path) == digest(whole)
+
+
+@pytest.mark.fault("G8", "A14")
+def test_a_stop_waits_for_the_rollout_where_they_are_not(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worth(NEVER, monkeypatch)
+    with interrupted_in_step(80, monkeypatch) as steps:
+        mv.train(Wanderer, run_dir=tmp_path / "run", **RUN)
+    assert steps == [100]
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["env_steps"] == 200
+    assert digest(mv.resume(tmp_path / "run", env=Wanderer).path) == digest(whole)
+
+
+@pytest.mark.parametrize(("share", "saves"), [(ALWAYS, 2 + 6), (NEVER, 2 + 1 + 1)])
+def test_whether_states_are_taken_at_every_mark_is_decided_once(
+    share: float, saves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each env twice at the start, then after every update, or after the first and for the last checkpoint only."""
+    worth(share, monkeypatch)
+    monkeypatch.setattr(Wanderer, "saves", 0)
+    mv.train(Wanderer, run_dir=tmp_path / "run", **RUN)
+    assert Wanderer.saves == 2 * saves
+
+
+@pytest.mark.fault("G8")
+@pytest.mark.parametrize("fault", ["save die", "save hang"])
+def test_a_worker_lost_while_its_envs_are_saved_costs_their_episodes_only(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    worth(ALWAYS, monkeypatch)
+    kwargs = {"note": str(tmp_path / "note"), "fault": fault}
+    settings = {**RUN, "executor": "process", "workers": 2, "env_kwargs": kwargs, "reply_timeout_s": 1.0}
+    run = mv.train(Wanderer, run_dir=tmp_path / "run", **settings)
+    assert run.summary["finished"] and run.summary["failures"]["worker_restarts"] == 1
+    assert "begin another episode" in caplog.text
+    twins = [shutil.copytree(run.path, tmp_path / name) for name in ("one", "other")]
+    assert len({digest(mv.resume(twin, env=Wanderer, env_steps=400)) for twin in twins}) == 1
+
+
+@pytest.mark.fault("G2", "D5")
+@pytest.mark.parametrize("fault", ["restore die", "restore hang"])
+def test_a_worker_lost_while_its_envs_are_put_back_is_named_and_the_run_goes_on(
+    fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kwargs = {"note": str(tmp_path / "note"), "fault": fault}
+    settings = {**RUN, "env_steps": 100, "executor": "process", "workers": 1, "env_kwargs": kwargs}
+    run = mv.train(Wanderer, run_dir=tmp_path / "run", **settings, reply_timeout_s=1.0)
+    longer = mv.resume(run, env=Wanderer, env_steps=200)
+    assert longer.summary["env_steps"] == 200 and longer.summary["failures"]["worker_restarts"] == 1
+    assert "envs [0, 1] could not be brought back" in caplog.text
+
+
+@pytest.mark.fault("G8")
+def test_an_update_that_fails_saves_nothing_and_the_loss_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: Any) -> None:
+        raise LookupError("an algorithm of mine")
+
+    class Sabotage(mv.Hook):
+        def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
+            if trainer.clock.updates == 2:
+                monkeypatch.setattr(trainer.algorithm, "update", fails)
+
+    with pytest.raises(LookupError):
+        mv.train(Wanderer, run_dir=tmp_path / "run", hooks=[Stumbles(), Sabotage()], **RUN)
+    assert "the algorithm is in the middle of an update; resumed, this run goes on from 50 env steps" in caplog.text
+
+
+def test_a_run_whose_states_no_file_can_hold_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Strange(Wanderer):
+        def save_state(self) -> Any:
+            return {"self": self}
+
+    run = mv.train(Strange, run_dir=tmp_path / "run", **{**RUN, "env_steps": 100})
+    assert mv.resume(run, env=Strange, env_steps=200).summary["env_steps"] == 200
