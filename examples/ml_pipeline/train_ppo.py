@@ -111,8 +111,11 @@ def tell_stretch(run: mv.Run, flags: argparse.Namespace, before: int, done: int)
     """What was due at the end of a stretch."""
     over, evaluation = done >= flags.num_episodes, run.summary["evaluation"]
     if over or (flags.eval_every and done // flags.eval_every > before // flags.eval_every):
-        told = f"{evaluation['mean_return']:.2f} ± {evaluation['std_return']:.2f}"
-        print(f"Evaluation after {done} episodes: {told} over {evaluation['episodes']} unseen episodes, on 1 env")
+        told = "failed"
+        if evaluation is not None:
+            told = f"{evaluation['mean_return']:.2f} ± {evaluation['std_return']:.2f}"
+            told += f" over {evaluation['episodes']} unseen episodes, on 1 env"
+        print(f"Evaluation after {done} episodes: {told}")
     if over or (flags.save_every and done // flags.save_every > before // flags.save_every):
         print(f"Checkpoint saved: {run.path}", flush=True)
 

@@ -120,8 +120,11 @@ def summary_lines(summary: dict[str, Any], path: Path) -> list[str]:
         f"Done{stopped}: {summary['env_steps']:,} env steps, {summary['episodes']:,} episodes and "
         f"{summary['updates']:,} updates in {pace}."
     ]
+    best = "" if summary["best_return"] is None else f"; best {summary['best_return']:.1f}"
     if summary["evaluation"] is not None:
-        lines.append(f"Evaluation: {evaluated(summary['evaluation'])}; best {summary['best_return']:.1f}.")
+        lines.append(f"Evaluation: {evaluated(summary['evaluation'])}{best}.")
+    elif summary["evaluation_failures"]["failed"]:
+        lines.append(f"Evaluation: none, the last one failed{best}.")
     lines.append(_failures(summary))
     where, longer = shlex.quote(str(path)), 2 * summary["env_steps"]
     more = f"resume {where} --env-steps {longer}"
@@ -133,7 +136,8 @@ def summary_lines(summary: dict[str, Any], path: Path) -> list[str]:
 def evaluated(summary: dict[str, Any]) -> str:
     """'return 493.1 ± 12.0, length 493, over 20 unseen episodes'."""
     returned = f"{summary['mean_return']:.1f} ± {summary['std_return']:.1f}"
-    return f"return {returned}, length {summary['mean_length']:.0f}, over {summary['episodes']} unseen episodes"
+    lost = f" ({summary['lost_episodes']} more failed)" if summary.get("lost_episodes") else ""
+    return f"return {returned}, length {summary['mean_length']:.0f}, over {summary['episodes']} unseen episodes{lost}"
 
 
 def in_time(seconds: float) -> str:
@@ -148,12 +152,15 @@ def in_time(seconds: float) -> str:
 
 
 def _failures(summary: dict[str, Any]) -> str:
-    failures = summary["failures"]
+    failures, evaluation = summary["failures"], summary["evaluation_failures"]
     counts = {
         "env restarts": failures["env_restarts"],
         "worker restarts": failures["worker_restarts"],
         "env steps lost": summary["lost_steps"],
         "gradient steps skipped": summary["skipped_updates"],
+        "evaluations failed": evaluation["failed"],
+        "evaluation episodes lost": evaluation["lost_episodes"],
+        "evaluation env restarts": evaluation["env_restarts"] + evaluation["worker_restarts"],
     }
     found = [f"{name} {count:,}" for name, count in counts.items() if count]
     return f"Failures: {', '.join(found) or 'none'}."

@@ -32,14 +32,14 @@ def bootstrap_interval(values: Sequence[float], seed: int = 0) -> tuple[float, f
 
 
 def seed_lines(runs: dict[int, Run]) -> list[str]:
-    """Every seed's final evaluation, and what they say together."""
-    returns = {seed: float(run.summary["evaluation"]["mean_return"]) for seed, run in runs.items()}
-    low, high = bootstrap_interval(list(returns.values()))
-    rows = [f"  {seed:>6}  {returned:>10.1f}  {runs[seed].path}" for seed, returned in returns.items()]
-    iqm = interquartile_mean(list(returns.values()))
-    return [
-        "",
-        f"{'seed':>8}  {'return':>10}  run",
-        *rows,
-        f"IQM of {len(runs)} seeds: {iqm:.1f} ({INTERVAL:g} % bootstrap interval {low:.1f} to {high:.1f})",
-    ]
+    """Every seed's final evaluation, and what they say together; one whose evaluation failed has nothing to say."""
+    found = {seed: run.summary["evaluation"] for seed, run in runs.items()}
+    returns = {seed: float(one["mean_return"]) for seed, one in found.items() if one is not None}
+    told = {seed: f"{returns[seed]:.1f}" if seed in returns else "failed" for seed in runs}
+    rows = [f"  {seed:>6}  {told[seed]:>10}  {runs[seed].path}" for seed in runs]
+    together = "IQM: no seed has an evaluation that came to its end"
+    if returns:
+        low, high = bootstrap_interval(list(returns.values()))
+        iqm = interquartile_mean(list(returns.values()))
+        together = f"IQM of {len(returns)} seeds: {iqm:.1f} ({INTERVAL:g} % bootstrap interval {low:.1f} to {high:.1f})"
+    return ["", f"{'seed':>8}  {'return':>10}  run", *rows, together]

@@ -115,6 +115,10 @@ class RunNotSaved(MultiverseError, RuntimeError):
         )
 
 
+class EvaluationFailed(MultiverseError, RuntimeError):
+    """No episode of an evaluation came to its end."""
+
+
 class TrainingDiverged(MultiverseError, RuntimeError):
     """Losses or gradients stayed not finite; the weights are those of the last good step."""
 

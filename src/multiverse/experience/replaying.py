@@ -68,7 +68,7 @@ def put_back(
 ) -> tuple[Any, Lost]:
     """The same for envs that can be saved, from what `saved_states` gave; lost is who was lost with its worker."""
     envs.begin_at(episodes)
-    envs.put_back([_as_saved(state) for state in states], rows, returns, lengths)
+    envs.put_back([as_saved(state) for state in states], rows, returns, lengths)
     lost = dict.fromkeys(envs.awaiting_reset, FAILED)
     lost.update(dict.fromkeys(np.flatnonzero(envs.episode_counts != np.asarray(episodes)).tolist(), FAILED))
     _begin_others(envs, sorted(lost), lost)
@@ -107,5 +107,6 @@ def _storable(state: Any) -> Any:
     return {"bytes": np.frombuffer(state, np.uint8)} if isinstance(state, bytes | bytearray) else {"value": state}
 
 
-def _as_saved(kept: Mapping[str, Any]) -> Any:
+def as_saved(kept: Mapping[str, Any]) -> Any:
+    """What the env's `save_state()` had returned, for its `restore_state`."""
     return np.asarray(kept["bytes"]).tobytes() if "bytes" in kept else kept["value"]

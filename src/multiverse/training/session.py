@@ -5,6 +5,7 @@ Algorithms by name are made here too, once the spaces of the envs are known.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -25,6 +26,7 @@ from multiverse.experience.features import choices_of
 from multiverse.experience.replaying import Lost, bring_back, put_back, saved_states
 from multiverse.experience.rollout import Rollout, leaf_of, rollout_for
 from multiverse.training.config.train_config import TrainConfig
+from multiverse.training.evaluation import EvaluationEnv
 from multiverse.training.storage.state_codec import encode
 from multiverse.vector.make import make_vec
 from multiverse.vector.single import VectorEnv
@@ -50,7 +52,7 @@ class Session:
             self.rollout = self._new_rollout()
             self._collector = Collector(self.envs, self.rollout, self.algorithm.features, self._reset_plan)
             self._can_be_saved = self.envs.can_be_saved()
-            self.evaluation_env = _evaluation_env(config, env, self.envs.plan)
+            self.evaluation_env = EvaluationEnv(functools.partial(_evaluation_env, config, env, self.envs.plan))
         except BaseException:
             self.envs.close()
             raise
@@ -83,6 +85,7 @@ class Session:
                 self._can_be_saved = False
                 log.warning("save_state() of the env is not used: %s; its episodes are played again instead", error)
         self._collector.keeps_actions = not self._can_be_saved
+        self.evaluation_env.saves = self._can_be_saved
 
     def collect(self, should_stop: Callable[[], bool]) -> Collected | None:
         """A rollout of the algorithm's policy; None if it was to stop before that. The state stays what it was.
@@ -103,8 +106,10 @@ class Session:
         self._mark(collected.act_s + collected.step_s)
 
     def close(self) -> None:
-        self.envs.close()
-        self.evaluation_env.close()
+        try:
+            self.envs.close()
+        finally:
+            self.evaluation_env.close()
 
     # -- its state -----------------------------------------------------------------------------------------------
     def _mark(self, rollout_s: float | None = None) -> None:
@@ -247,6 +252,7 @@ def _evaluation_env(config: TrainConfig, env: Any, plan: Plan) -> VectorEnv:
         infos=False,
         env_kwargs=config.env_kwargs or None,
         on_failure=config.on_failure,
+        restarts_per_minute=config.restarts_per_minute,  # guard: evaluations-have-the-runs-restarts
         on_bad_value=config.on_bad_value,
         reply_timeout_s=config.reply_timeout_s,
     )

@@ -15,7 +15,7 @@ from multiverse.learning.networks import torch_threads
 from multiverse.memory.interrupts import StopRequests
 from multiverse.training.config.build import as_plain
 from multiverse.training.config.train_config import Clock, TrainConfig
-from multiverse.training.evaluation import Evaluation, evaluate
+from multiverse.training.evaluation import Evaluation, EvaluationEnv, evaluate, told_as_evaluations
 from multiverse.training.hooks import Hook
 from multiverse.training.session import Session
 from multiverse.training.storage.checkpoint import Checkpoints
@@ -119,28 +119,33 @@ class Trainer:
 
     def evaluate(self) -> None:
         """Try the policy out, now; from a hook in `on_update`. An env that fails there costs the evaluation only."""
-        try:
-            found = self._evaluated()
-        except MultiverseError as error:
-            log.warning("this evaluation failed, and the run goes on without it: %s", str(error).partition("\n")[0])
-            self._evaluated_at = self.clock.env_steps
-            return
+        played_on = self.session.evaluation_env
+        with told_as_evaluations():
+            try:
+                found = self._evaluated(played_on)
+            except MultiverseError as error:
+                played_on.fail(error, self.clock.env_steps)
+                # guard: no-older-figure-after-a-failed-evaluation
+                self.evaluation, self._evaluated_at = None, self.clock.env_steps
+                return
+            if found is not None:
+                played_on.succeeded(found)
         if found is not None:
             self._take(found)
 
-    def _evaluated(self) -> Evaluation | None:
+    def _evaluated(self, played_on: EvaluationEnv) -> Evaluation | None:
         config, algorithm = self.config, self.algorithm
         return evaluate(
-            self.session.evaluation_env,
+            played_on.env,
             algorithm.policy(),
             algorithm.features,
             config.evaluation_episodes,
             config.evaluation_seed,
             self._interrupted,
+            played_on.lost_before,
         )
 
     def _take(self, found: Evaluation) -> None:
-        config = self.config
         self.evaluation, self._evaluated_at = found, self.clock.env_steps
         metrics = {f"evaluation_{name}": value for name, value in found.summary().items()}
         self._sinks.write(metrics, self.clock.env_steps)
@@ -148,8 +153,17 @@ class Trainer:
         if found.mean_return > self.best_return:
             self.best_return = found.mean_return
             self._save(best=True)
-        if config.target_return is not None and found.mean_return >= config.target_return:
+        self._stop_at_target()
+
+    def _stop_at_target(self) -> None:
+        found, target = self.evaluation, self.config.target_return
+        if found is not None and target is not None and found.mean_return >= target:
             self.stop(f"reached a mean return of {found.mean_return:g}")
+
+    def _is_evaluated(self) -> bool:
+        """As it is now; also if that failed, but not if it failed before the run was resumed."""
+        tried = self.evaluation is not None or self.session.evaluation_env.failed_in_a_row > 0
+        return tried and self._evaluated_at == self.clock.env_steps
 
     def _save_now_and_then(self) -> None:
         if time.monotonic() - self._saved_at >= self.config.checkpoint_every_s:
@@ -178,7 +192,7 @@ class Trainer:
 
     # -- the end -------------------------------------------------------------------------------------------------
     def _end(self) -> dict[str, Any]:
-        if not self._interrupted() and (self.evaluation is None or self._evaluated_at != self.clock.env_steps):
+        if not self._interrupted() and not self._is_evaluated():
             self.evaluate()
         interrupted = self._interrupted()  # perhaps only now: an evaluation takes its time
         try:
@@ -217,9 +231,11 @@ class Trainer:
             "env_steps_per_s": clock.env_steps / clock.seconds if clock.seconds else 0.0,
             "mean_return": self.session.recent.mean_return,
             "evaluation": None if self.evaluation is None else self.evaluation.summary(),
+            "evaluated_at": None if self.evaluation is None else self._evaluated_at,
             "best_return": None if self.best_return == float("-inf") else self.best_return,
             "skipped_updates": self.skipped_updates,
             "failures": asdict(self.session.envs.failures),
+            "evaluation_failures": self.session.evaluation_env.account(),
             "plan": asdict(self.session.envs.plan),
         }
 
@@ -236,6 +252,8 @@ class Trainer:
             "clock": self.clock.state(),
             "best_return": self.best_return,
             "evaluated_at": self._evaluated_at,
+            "evaluation": None if self.evaluation is None else asdict(self.evaluation),
+            "evaluation_env": self.session.evaluation_env.state(),
             "skipped_updates": self.skipped_updates,
             "files": self.directory.position(),
         }
@@ -245,6 +263,11 @@ class Trainer:
         self.session.load(state["session"])
         self.clock = Clock(**state["clock"])
         self.best_return, self._evaluated_at = state["best_return"], state["evaluated_at"]
+        found = state.get("evaluation")  # 0.1 did not save it
+        self.evaluation = None if found is None else Evaluation(**found)
+        self._stop_at_target()  # guard: a-target-that-was-reached-stays-reached
+        with told_as_evaluations():
+            self.session.evaluation_env.load(state.get("evaluation_env"))  # guard: evaluations-go-on-as-saved
         self.skipped_updates = state["skipped_updates"]
         self._checkpointed_at = self.clock.env_steps
         self.directory.cut_back(state["files"])

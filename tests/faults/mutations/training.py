@@ -10,6 +10,9 @@ PPO = "tests/algorithms/test_ppo.py"
 COLLECTOR = "tests/experience/test_collector.py"
 REPLAYING = "tests/experience/test_replaying.py"
 MARKS = "tests/training/test_marks.py"
+EVALUATIONS = "tests/training/test_evaluations.py"
+SAME_EVALUATIONS = f"{EVALUATIONS}::test_envs_that_save_themselves_have_the_same_evaluations_after_a_resume"
+GIVEN_UP = f"{EVALUATIONS}::test_an_env_that_was_given_up_is_built_anew_for_the_next_evaluation"
 
 GUARDS = (
     Guard(
@@ -95,6 +98,54 @@ GUARDS = (
         ("G8",),
         NEVER,
         (f"{MARKS}::test_where_states_take_too_long_nothing_is_saved_inside_a_rollout_and_the_loss_is_told",),
+    ),
+    Guard(
+        "a-target-that-was-reached-stays-reached",
+        ("D5",),
+        GONE,
+        (f"{EVALUATIONS}::test_a_run_killed_when_it_had_reached_its_target_goes_no_further",),
+    ),
+    Guard(
+        "evaluations-go-on-as-saved",
+        ("D5",),
+        GONE,
+        (f"{SAME_EVALUATIONS}[after a save-serial]",),
+    ),
+    Guard(
+        "a-failed-evaluation-env-is-replaced",
+        ("G9",),
+        GONE,
+        (f"{GIVEN_UP}[process-die]",),
+    ),
+    Guard(
+        "restarts-are-counted-anew-for-every-evaluation",
+        ("G9",),
+        GONE,
+        (f"{EVALUATIONS}::test_seeds_that_fail_every_time_are_told_and_the_others_count",),
+    ),
+    Guard(
+        "an-episode-that-failed-does-not-count",
+        ("G9",),
+        NEVER,
+        (f"{EVALUATIONS}::test_seeds_that_fail_every_time_are_told_and_the_others_count",),
+    ),
+    Guard(
+        "no-older-figure-after-a-failed-evaluation",
+        ("G9",),
+        instead("self._evaluated_at = self.clock.env_steps"),
+        (f"{EVALUATIONS}::test_a_last_evaluation_that_fails_leaves_no_older_figure[given up]",),
+    ),
+    Guard(
+        "evaluations-failures-are-named",
+        ("G9",),
+        GONE,
+        (f"{GIVEN_UP}[process-die]",),
+    ),
+    Guard(
+        "evaluations-have-the-runs-restarts",
+        ("G9",),
+        swap("config.restarts_per_minute", "3"),
+        (f"{EVALUATIONS}::test_an_evaluation_has_as_many_restarts_as_the_run",),
     ),
     Guard(
         "differences-are-told",

@@ -77,7 +77,8 @@ def _train(seed: int) -> bool:
     voice.say(f"Training {NUM_ENVS} × {ENV} until the mean return is {TARGET:g} or more.")
     run = followed(functools.partial(start_run, config), voice)
     voice.say()
-    return float(run.summary["evaluation"]["mean_return"]) >= TARGET
+    found = run.summary["evaluation"]
+    return found is not None and float(found["mean_return"]) >= TARGET
 
 
 def _compare(options: Demo) -> None:

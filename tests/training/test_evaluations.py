@@ -1,0 +1,215 @@
+"""Evaluations of a run: the same after a resume; and failures of their env cost evaluations, never the run."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import multiverse as mv
+from multiverse.cli.progress import summary_lines
+from multiverse.contracts.seeds import evaluation_seed
+from multiverse.training import evaluation as evaluation_module
+from multiverse.training.storage.checkpoint import Checkpoints
+from tests.training.envs import Examined, Wanderer
+from tests.training.runs import SMALL, digest, lines_of
+
+RUN = {**SMALL, "num_envs": 2, "env_steps": 200, "evaluate_every": 50, "evaluation_episodes": 2}  # four evaluations
+
+
+def evaluations_of(run: Path) -> list[dict[str, Any]]:
+    return [line for line in lines_of(run, "metrics.jsonl") if "evaluation_mean_return" in line]
+
+
+# -- the same after a resume -----------------------------------------------------------------------------------------
+def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path: Path) -> None:
+    run = mv.train("CartPole-v1", run_dir=tmp_path / "run", **RUN)
+    files = {name: (run.path / name).read_bytes() for name in ("metrics.jsonl", "metrics.csv", "episodes.jsonl")}
+    again = mv.resume(run)
+    assert {name: (run.path / name).read_bytes() for name in files} == files
+    same = ("evaluation", "evaluated_at", "best_return", "env_steps", "finished")
+    assert {name: again.summary[name] for name in same} == {name: run.summary[name] for name in same}
+    assert run.summary["evaluated_at"] == 200
+
+
+class Killed(BaseException):
+    """As SIGKILL: nobody handles it."""
+
+
+@contextmanager
+def killed_after_saving(number: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    save, calls = Checkpoints.save, [0]
+
+    def dying(*arguments: Any, **named: Any) -> Any:
+        calls[0] += 1
+        saved = save(*arguments, **named)
+        if calls[0] == number:
+            raise Killed
+        return saved
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "save", dying)
+        with pytest.raises(Killed):
+            yield
+
+
+@contextmanager
+def interrupted_in_evaluation(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ctrl-C in that step of evaluations, counted over the run."""
+    before, steps = evaluation_module.leaf_of, [0]
+
+    def looked_at(*arguments: Any) -> Any:
+        steps[0] += 1
+        if steps[0] == step:
+            signal.raise_signal(signal.SIGINT)
+        return before(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluation_module, "leaf_of", looked_at)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+
+
+@pytest.mark.fault("D5")
+@pytest.mark.parametrize("executor", ["serial", "process"])
+@pytest.mark.parametrize("when", ["after a save", "in an evaluation"])
+def test_envs_that_save_themselves_have_the_same_evaluations_after_a_resume(
+    when: str, executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {**RUN, "executor": executor, "checkpoint_every_s": 0.0}
+    whole = mv.train(Wanderer, run_dir=tmp_path / "whole", **settings)
+    assert len({line["evaluation_mean_return"] for line in evaluations_of(whole.path)}) > 1
+    in_it = when == "in an evaluation"
+    with interrupted_in_evaluation(100, monkeypatch) if in_it else killed_after_saving(3, monkeypatch):
+        mv.train(Wanderer, run_dir=tmp_path / "run", **settings)
+    run = mv.resume(tmp_path / "run", env=Wanderer)
+    assert lines_of(run.path, "metrics.jsonl") == lines_of(whole.path, "metrics.jsonl")
+    assert run.summary["best_return"] == whole.summary["best_return"] and digest(run.path) == digest(whole.path)
+
+
+@pytest.mark.fault("D5")
+def test_a_run_killed_when_it_had_reached_its_target_goes_no_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {**RUN, "env_steps": 100_000, "target_return": 5.0}
+    with killed_after_saving(1, monkeypatch):
+        mv.train("CartPole-v1", run_dir=tmp_path / "run", **settings)
+    summary = mv.resume(tmp_path / "run").summary
+    assert summary["env_steps"] == 50 and "reached a mean return" in summary["stopped"] and summary["finished"]
+    assert len(evaluations_of(tmp_path / "run")) == 1
+
+
+def test_a_target_that_was_raised_since_is_not_reached_yet(tmp_path: Path) -> None:
+    run = mv.train("CartPole-v1", run_dir=tmp_path / "run", **{**RUN, "target_return": 5.0})
+    config = (run.path / "config.yaml").read_text()
+    (run.path / "config.yaml").write_text(config.replace("target_return: 5.0", "target_return: 1000.0"))
+    assert mv.resume(run).summary["env_steps"] == 200
+
+
+# -- failures --------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("G9")
+@pytest.mark.parametrize(("executor", "fault"), [("serial", "raise"), ("process", "raise"), ("process", "die")])
+def test_an_env_that_was_given_up_is_built_anew_for_the_next_evaluation(
+    executor: str, fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It fails in every episode of the first evaluation, and in none later."""
+    kwargs = {"what": fault, "notes": str(tmp_path / "notes"), "numbers": [1, 2]}
+    settings = {**RUN, "executor": executor, "workers": 1, "env_kwargs": kwargs, "restarts_per_minute": 1}
+    summary = mv.train(Examined, run_dir=tmp_path / "run", **settings).summary
+    assert [line["env_steps"] for line in evaluations_of(tmp_path / "run")] == [100, 150, 200]
+    assert summary["finished"] and summary["best_return"] is not None and summary["evaluation"]["episodes"] == 2
+    failures = summary["evaluation_failures"]
+    assert (failures["failed"], failures["env_restarts"] + failures["worker_restarts"]) == (1, 1)
+    assert summary["failures"]["env_restarts"] == summary["failures"]["worker_restarts"] == 0
+    told = [message for message in caplog.messages if "fail" in message or "restart" in message]
+    assert told and all(message.startswith("evaluation env: ") for message in told)
+    assert "the evaluation at 50 env steps failed" in caplog.text
+
+
+@pytest.mark.fault("G9")
+def test_an_evaluation_has_as_many_restarts_as_the_run(tmp_path: Path) -> None:
+    kwargs = {"what": "raise", "notes": str(tmp_path / "notes"), "numbers": [1, 2, 3, 4, 5]}
+    settings = {**RUN, "env_steps": 50, "evaluation_episodes": 6, "env_kwargs": kwargs, "restarts_per_minute": 5}
+    summary = mv.train(Examined, run_dir=tmp_path / "run", **settings).summary
+    assert summary["evaluation"]["episodes"] == 1 and summary["evaluation"]["lost_episodes"] == 5
+    assert summary["evaluation_failures"]["failed"] == 0 and summary["evaluation_failures"]["lost_episodes"] == 5
+    assert summary["evaluation_failures"]["env_restarts"] == 5
+
+
+@pytest.mark.fault("G9")
+@pytest.mark.parametrize("episodes", [1, 2], ids=["every episode is lost", "given up"])
+def test_a_last_evaluation_that_fails_leaves_no_older_figure(
+    episodes: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kwargs = {"what": "raise", "notes": str(tmp_path / "notes"), "numbers": [4 * episodes, 3 * episodes + 1]}
+    settings = {**RUN, "evaluation_episodes": episodes, "env_kwargs": kwargs, "restarts_per_minute": 1}
+    run = mv.train(Examined, run_dir=tmp_path / "run", **settings)
+    assert [line["env_steps"] for line in evaluations_of(run.path)] == [50, 100, 150]
+    summary = json.loads((run.path / "summary.json").read_text())
+    assert summary["finished"] and summary["evaluation"] is None and summary["evaluated_at"] is None
+    assert summary["best_return"] is not None and summary["evaluation_failures"]["failed"] == 1
+    told = "\n".join(summary_lines(run.summary, run.path))
+    assert "Evaluation: none, the last one failed" in told and "evaluations failed 1" in told
+    assert caplog.text.count("the evaluation at 200 env steps failed") == 1
+    summary = mv.resume(run, env=Examined).summary  # which tries again
+    assert summary["evaluation"]["episodes"] == episodes and summary["evaluated_at"] == 200
+    assert [line["env_steps"] for line in evaluations_of(run.path)] == [50, 100, 150, 200]
+
+
+@pytest.mark.fault("G9")
+def test_seeds_that_fail_every_time_are_told_and_the_others_count(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    seed = evaluation_seed(0, 1)
+    settings = {**RUN, "env_kwargs": {"what": "raise", "seed": seed}, "restarts_per_minute": 1}
+    run = mv.train(Examined, run_dir=tmp_path / "run", **settings)
+    assert len(evaluations_of(run.path)) == 4 and run.summary["evaluation"]["episodes"] == 1
+    assert run.summary["evaluation"]["lost_episodes"] == 1
+    again = [message for message in caplog.messages if "as in the evaluation before" in message]
+    assert len(again) == 3 and all(f"seed {seed}" in one and "evaluation_seed" in one for one in again)
+
+
+@pytest.mark.fault("G9")
+def test_evaluations_that_fail_one_after_another_say_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = mv.train(Examined, run_dir=tmp_path / "run", **{**RUN, "env_kwargs": {"what": "raise"}})
+    assert run.summary["evaluation"] is None and run.summary["evaluation_failures"]["failed"] == 4
+    assert "the evaluation at 200 env steps failed, as did the 3 before on the same seeds" in caplog.text
+
+
+@pytest.mark.fault("G9")
+def test_an_episode_that_a_bad_value_cut_short_does_not_count(tmp_path: Path) -> None:
+    settings = {**RUN, "env_kwargs": {"what": "nan", "seed": evaluation_seed(0, 1)}, "on_bad_value": "truncate"}
+    run = mv.train(Examined, run_dir=tmp_path / "run", **settings)
+    assert run.summary["evaluation"]["episodes"] == 1 and run.summary["evaluation"]["lost_episodes"] == 1
+
+
+@pytest.mark.fault("G9")
+def test_an_env_that_cannot_be_built_anew_costs_evaluations_only(tmp_path: Path) -> None:
+    """Two envs of the training, that of the evaluation and the one after its restart; then one cannot be built."""
+    kwargs = {"what": "raise", "notes": str(tmp_path / "notes"), "numbers": [1, 2], "unbuildable": [5]}
+    settings = {**RUN, "env_kwargs": kwargs, "restarts_per_minute": 1}
+    summary = mv.train(Examined, run_dir=tmp_path / "run", **settings).summary
+    assert summary["finished"] and summary["evaluation_failures"]["failed"] == 2
+    assert [line["env_steps"] for line in evaluations_of(tmp_path / "run")] == [150, 200]
+
+
+@pytest.mark.fault("G9")
+def test_an_evaluation_env_that_cannot_be_built_is_called_that(tmp_path: Path) -> None:
+    kwargs = {"what": "raise", "notes": str(tmp_path / "notes"), "unbuildable": [3]}
+    with pytest.raises(mv.MultiverseError, match=r"the evaluation env could not be built: .*no more of these"):
+        mv.train(Examined, run_dir=tmp_path / "run", **{**RUN, "env_kwargs": kwargs})
+
+
+@pytest.mark.fault("G9")
+def test_several_seeds_of_which_one_has_no_figure(tmp_path: Path) -> None:
+    from multiverse.cli.seeds import seed_lines
+
+    good, bad = ({"evaluation": found} for found in ({"mean_return": 3.0}, None))
+    lines = seed_lines({1: mv.Run(tmp_path / "a", good), 2: mv.Run(tmp_path / "b", bad)})
+    assert any("2  " in line and "failed" in line for line in lines) and "IQM of 1 seeds: 3.0" in lines[-1]
+    assert "no seed" in seed_lines({2: mv.Run(tmp_path / "b", bad)})[-1]
