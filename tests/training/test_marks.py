@@ -140,6 +140,7 @@ def test_a_stop_waits_for_the_rollout_where_they_are_not(
     assert digest(mv.resume(tmp_path / "run", env=Wanderer).path) == digest(whole)
 
 
+@pytest.mark.fault("G8")
 @pytest.mark.parametrize(("share", "saves"), [(ALWAYS, 2 + 6), (NEVER, 2 + 1 + 1)])
 def test_whether_states_are_taken_at_every_mark_is_decided_once(
     share: float, saves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

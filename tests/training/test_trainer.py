@@ -320,6 +320,7 @@ class Treacherous(gym.Wrapper):  # type: ignore[type-arg]
         return super().step(action)
 
 
+@pytest.mark.fault("G9")
 @pytest.mark.parametrize(("how", "executor"), [("raise", "serial"), ("raise", "process"), ("die", "process")])
 def test_an_env_that_fails_in_an_evaluation_costs_the_evaluation_only(
     how: str, executor: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
