@@ -17,7 +17,7 @@ from multiverse.executors.hosts import Host
 from multiverse.executors.step_reply import EXTRAS, FINALS, WROTE_INFOS, Extras
 from multiverse.memory.final_rows import final_rows
 from multiverse.memory.info_columns import InfoReader
-from multiverse.memory.last_rows import LastRows
+from multiverse.memory.last_rows import DeliveredRows
 
 log = logging.getLogger("multiverse")
 
@@ -33,7 +33,7 @@ class StepResults:
         self._columns = InfoReader(views, [slice(h.env_ids.start, h.env_ids.stop) for h in executor.hosts])
         self._finals = final_rows(views) if views.layout.with_final_observations else None
         # A lost worker cannot be asked what it showed last.
-        self.last_rows = LastRows(views, range(len(self._all))) if failure_policy.restarts else None
+        self.last_rows = DeliveredRows(views) if failure_policy.restarts else None
 
     def collect(self, hosts: Sequence[Host], flags: int, ids: Array | None) -> Infos:
         """One step's infos of all envs (`ids` None) or of some; raises what envs raised."""
@@ -120,7 +120,7 @@ class StepResults:
                 # guard: a-lost-row-says-so
                 add_info(infos, {**what.extras.infos.get(int(ids[row]), {}), RESTARTED: True}, row, len(ids))
                 if self.last_rows is not None:
-                    self.last_rows.truncate_who_was_there(int(ids[row]))
+                    self.last_rows.cut(int(ids[row]))
                     # guard: a-torn-row-is-not-read, a-torn-row-is-no-final-observation
                     show = self.last_rows.restore if self._finals is None else self.last_rows.restore_as_final
                     show(int(ids[row]))
