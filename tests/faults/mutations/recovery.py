@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.mutations.guard import GONE, Guard
+from tests.faults.mutations.guard import GONE, Guard, instead, swap
 
 LEFT = "tests/faults/test_left_by_the_dead.py"
 
@@ -25,5 +25,21 @@ GUARDS = (
         ("G1",),
         GONE,
         (f"{LEFT}::test_what_a_lost_env_forbade_is_not_forbidden_to_agents_that_are_not_there[worker]",),
+    ),
+    # -- G2: whoever was lost is told so ------------------------------------------------------------------------
+    Guard(
+        "all-envs-of-a-lost-worker-are-told",
+        ("G2",),
+        instead("self._results.take_lost(hosts)"),
+        (
+            f"{LEFT}::test_envs_lost_in_the_reset_of_another_must_be_reset[env_ids-same_step]",
+            f"{LEFT}::test_envs_lost_in_a_call_of_another_must_be_reset[render]",
+        ),
+    ),
+    Guard(
+        "envs-lost-undelivered-must-be-reset",
+        ("G2",),
+        swap(", *self._results.untold", ""),
+        (f"{LEFT}::test_envs_lost_in_a_step_that_is_not_delivered_must_be_reset[step]",),
     ),
 )
