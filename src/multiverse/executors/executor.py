@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from multiverse.contracts.errors import EnvFailed, MultiverseError, RemoteError, ReplyTimeout, WorkerDied
+from multiverse.contracts.errors import EnvFailed, MultiverseError, RemoteError, WorkerDied
 from multiverse.contracts.failures import Failures
 from multiverse.contracts.plan import DEFAULT_TIMEOUTS
 from multiverse.contracts.views import Views
@@ -296,7 +296,7 @@ class Executor:
                 except _LostAgain as again:
                     cause = again.cause
                 # guard: a-replacement-may-fail-too
-                except (WorkerDied, EnvFailed, ReplyTimeout) as again:  # it could not even be built, or reset
+                except MultiverseError as again:  # it could not even be started, or built, or reset
                     cause = again
         finally:
             self._recovering.remove(worker)

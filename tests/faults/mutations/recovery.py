@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tests.faults.mutations.guard import GONE, Guard, instead, swap
+from tests.faults.mutations.guard import ALWAYS, GONE, Guard, instead, swap
 
 LEFT = "tests/faults/test_left_by_the_dead.py"
+AGAIN = "tests/faults/test_failing_again.py"
 
 GUARDS = (
     # -- G1: what a dead worker left --------------------------------------------------------------------------
@@ -41,5 +42,36 @@ GUARDS = (
         ("G2",),
         swap(", *self._results.untold", ""),
         (f"{LEFT}::test_envs_lost_in_a_step_that_is_not_delivered_must_be_reset[step]",),
+    ),
+    # -- G3: what fails again ------------------------------------------------------------------------------------
+    Guard(
+        "an-env-that-cannot-be-built-is-tried-again",
+        ("G3",),
+        instead("break"),
+        (f"{AGAIN}::test_an_env_that_fails_again_when_it_is_replaced_is_replaced_again[constructor-next_step-serial]",),
+    ),
+    Guard(
+        "an-env-that-cannot-be-reset-is-replaced",
+        ("G3",),
+        ALWAYS,
+        (
+            f"{AGAIN}::test_an_env_that_fails_again_when_it_is_replaced_is_replaced_again[reset-same_step-serial]",
+            f"{AGAIN}::test_an_env_that_fails_again_when_the_caller_resets_it_is_replaced_again[serial]",
+        ),
+    ),
+    Guard(
+        "a-given-up-env-says-so",
+        ("G3", "A7"),
+        swap("first.because_of(why)", "first"),
+        (
+            f"{AGAIN}::test_an_env_is_given_up_past_the_limit_with_the_first_the_last_and_the_next_move"
+            "[constructor-serial]",
+        ),
+    ),
+    Guard(
+        "a-given-up-worker-says-so",
+        ("G3", "A7"),
+        instead("raise first"),
+        (f"{AGAIN}::test_a_worker_is_given_up_past_the_limit_with_the_first_the_last_and_the_next_move[forkserver]",),
     ),
 )
