@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tests.faults.mutations.guard import ALWAYS, GONE, Guard, instead, swap
+from tests.faults.mutations.guard import ALWAYS, GONE, NEVER, Guard, instead, swap
 
 LEFT = "tests/faults/test_left_by_the_dead.py"
+CHOOSE = "tests/executors/test_choose.py"
 AGAIN = "tests/faults/test_failing_again.py"
 
 GUARDS = (
@@ -73,5 +74,18 @@ GUARDS = (
         ("G3", "A7"),
         instead("raise first"),
         (f"{AGAIN}::test_a_worker_is_given_up_past_the_limit_with_the_first_the_last_and_the_next_move[forkserver]",),
+    ),
+    # -- G6: what lost the probe ---------------------------------------------------------------------------------
+    Guard(
+        "what-kills-the-probe-is-kept-apart",
+        ("G6",),
+        NEVER,
+        (f"{CHOOSE}::test_what_has_killed_the_probe_is_never_run_in_the_caller[exit]",),
+    ),
+    Guard(
+        "a-slow-build-is-kept-apart",
+        ("G6",),
+        swap('"process"', '"hybrid"'),
+        (f"{CHOOSE}::test_a_constructor_that_hangs_the_probe_does_not_hang_the_caller",),
     ),
 )
