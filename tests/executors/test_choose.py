@@ -154,8 +154,18 @@ def test_an_env_that_is_slow_to_build_is_not_waited_for(monkeypatch: pytest.Monk
 def test_an_env_that_is_slow_to_build_is_shared_out(probe: Any) -> None:
     probe(None)
     plan = plan_of(4)
-    assert plan.executor == "hybrid"
+    assert plan.executor == "process"
     assert "to build" in plan.why
+
+
+@pytest.mark.fault("G6")
+@pytest.mark.usefixtures("cores")
+def test_a_constructor_that_hangs_the_probe_does_not_hang_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "SLOW_BUILD_S", 0.3)
+    with pytest.raises(mv.ReplyTimeout, match="start"):
+        mv.make_vec(
+            Fault, 2, env_kwargs={"what": "sleep", "phase": "constructor"}, reset_timeout_s=0.5, close_timeout_s=0.1
+        )
 
 
 @pytest.mark.usefixtures("cores")
@@ -175,13 +185,52 @@ def test_an_env_that_cannot_be_built_says_why_in_full() -> None:
 
 
 @pytest.mark.usefixtures("cores")
-@pytest.mark.parametrize("what", ["raise", "kill", "exit"])
-def test_a_probe_that_fails_does_not_stand_in_the_way(what: str) -> None:
-    with mv.make_vec(Fault, 3, env_kwargs={"what": what, "at": 3}) as envs:
+def test_a_probe_whose_env_raises_does_not_stand_in_the_way() -> None:
+    with mv.make_vec(Fault, 3, env_kwargs={"what": "raise", "at": 3}) as envs:
         assert envs.plan.executor == "serial"
         assert "the probe failed" in envs.plan.why
         envs.reset(seed=0)
         envs.step(np.zeros(3, np.int64))
+
+
+@pytest.mark.fault("G6")
+@pytest.mark.usefixtures("cores")
+@pytest.mark.parametrize("what", ["kill", "exit", "segv"])
+def test_what_has_killed_the_probe_is_never_run_in_the_caller(what: str) -> None:
+    with mv.make_vec(Fault, 3, env_kwargs={"what": what, "at": 3}, workers=1) as envs:
+        assert envs.plan.executor == "process" and "WorkerDied" in envs.plan.why
+        envs.reset(seed=0)
+        with pytest.raises(mv.WorkerDied):
+            for _ in range(3):
+                envs.step(np.zeros(3, np.int64))
+
+
+@pytest.mark.fault("G6")
+@pytest.mark.usefixtures("cores")
+def test_what_kills_the_probe_while_it_is_built_is_an_error_with_its_cause() -> None:
+    with pytest.raises(mv.WorkerDied, match="exited with code 3"):
+        mv.make_vec(Fault, 3, env_kwargs={"what": "exit", "phase": "constructor"})
+
+
+@pytest.mark.fault("G6")
+@pytest.mark.usefixtures("cores")
+@pytest.mark.parametrize("phase", ["reset", "step"])
+def test_what_has_hung_the_probe_is_never_run_in_the_caller(phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "HOPELESS_S", 0.3)
+    with mv.make_vec(
+        Fault,
+        2,
+        env_kwargs={"what": "sleep", "phase": phase},
+        workers=1,
+        reply_timeout_s=0.3,
+        reset_timeout_s=3.0,
+        close_timeout_s=0.1,
+    ) as envs:
+        assert envs.plan.executor == "process" and "ReplyTimeout" in envs.plan.why
+        if phase == "step":
+            envs.reset(seed=0)
+            with pytest.raises(mv.ReplyTimeout):
+                envs.step(np.zeros(2, np.int64))
 
 
 @pytest.mark.usefixtures("cores")

@@ -20,6 +20,15 @@ class MultiverseError(Exception):
         """It travels as what it is, not by calling its constructor with its message."""
         return _rebuilt, (type(self), self.args, self.__dict__)
 
+    @property
+    def headline(self) -> str:
+        """What happened, in one line."""
+        return str(self).partition("\n")[0]
+
+    def with_hint(self, hint: str) -> MultiverseError:
+        """The same, with another next move."""
+        return _rebuilt(type(self), (f"{self}; {hint}",), self.__dict__)
+
 
 def _rebuilt(kind: type[MultiverseError], arguments: tuple[Any, ...], state: dict[str, Any]) -> MultiverseError:
     error = kind.__new__(kind, *arguments)
@@ -89,7 +98,6 @@ class ReplyTimeout(MultiverseError, TimeoutError):
         super().__init__(f"worker {worker} (envs {describe_ids(env_ids)}) {self.cause}{held}. {self.hint}{told}")
 
     def with_hint(self, hint: str) -> ReplyTimeout:
-        """The same, with another next move."""
         told = (self.waited_s, self._state, self.stack, self.rss_bytes)
         return ReplyTimeout(self.worker, self.env_ids, self.command, *told, hint)
 
@@ -162,6 +170,7 @@ class RemoteError:
     env_id: int | None = None
     circumstances: Circumstances = _UNKNOWN
     module: str = ""  # that the exception's class is of
+    given_up: str = ""  # why its env was not replaced once more
 
     @property
     def seed(self) -> int | None:
@@ -185,6 +194,9 @@ class RemoteError:
 
     def under(self, circumstances: Circumstances) -> RemoteError:
         return replace(self, circumstances=circumstances)
+
+    def because_of(self, given_up: str) -> RemoteError:
+        return replace(self, given_up=given_up)
 
     def in_text(self) -> RemoteError:
         """The same with nothing in it that could fail to travel."""
@@ -251,10 +263,10 @@ class EnvFailed(MultiverseError, RuntimeError):
     """Code of an env raised. `failures` holds every one of the batch, each with its remote traceback."""
 
     def __init__(self, what: str, worker: int | None, failures: Sequence[RemoteError], hint: str = "") -> None:
-        self.worker = worker
+        self.worker, self._what = worker, what
         self.failures = tuple(failures)
         self.env_ids = tuple(f.env_id for f in failures if f.env_id is not None)
-        self.hint = hint
+        self.hint = hint = hint or next((f.given_up for f in failures if f.given_up), "")
         first = self.failures[0]
         place = f"worker {worker}" if worker is not None else "the calling process"
         where = f"env {first.env_id}" if first.env_id is not None else place
@@ -264,6 +276,9 @@ class EnvFailed(MultiverseError, RuntimeError):
         tail = f"\n{hint}" if hint else ""
         ran = f"\n\nWhere it ran ({place}):\n{first.traceback}" if first.traceback else ""
         super().__init__(f"{where} {what}{when}: {first}{more}{tail}{ran}")
+
+    def with_hint(self, hint: str) -> EnvFailed:
+        return EnvFailed(self._what, self.worker, self.failures, hint)
 
 
 class WorkerDied(MultiverseError, RuntimeError):
@@ -286,7 +301,6 @@ class WorkerDied(MultiverseError, RuntimeError):
         super().__init__(f"worker {worker} (envs {describe_ids(env_ids)}) {cause}{held}{tail}")
 
     def with_hint(self, hint: str) -> WorkerDied:
-        """The same death, with another next move."""
         return WorkerDied(self.worker, self.env_ids, self.cause, hint, self.command, self.rss_bytes)
 
 

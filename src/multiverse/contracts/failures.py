@@ -15,6 +15,8 @@ RESTARTED = "restarted"
 BAD_VALUE = "bad_value"
 """The info key of a row whose episode was cut because its env returned something that nobody can learn from."""
 
+HOW_TO_GO_ON = "Mend that, or allow more restarts; a run that trains goes on with `multiverse resume RUN`"
+
 Cause = TypeVar("Cause")
 
 
@@ -77,3 +79,9 @@ class RestartIntensity(Generic[Cause]):
     @property
     def recent(self) -> int:
         return len(self._recent)
+
+    def why_given_up(self, whose: str, last: str) -> str:
+        """For the error that ends it: how often, the limit, what it was in the end, and the next move."""
+        often = f"failure {self.recent} of {whose} within a minute, and restarts_per_minute={self.limit}"
+        (first_line, *_) = last.splitlines() or [""]
+        return f"given up: {often}; the last one: {first_line}. {HOW_TO_GO_ON}"

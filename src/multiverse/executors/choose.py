@@ -15,7 +15,7 @@ from typing import Any
 
 from multiverse.adapters.env_source import Recipe
 from multiverse.contracts.env import Env
-from multiverse.contracts.errors import MultiverseError
+from multiverse.contracts.errors import MultiverseError, ReplyTimeout, WorkerDied
 from multiverse.contracts.failures import OnFailure
 from multiverse.contracts.plan import ExecutorName, Plan, StartMethod, Waiting
 from multiverse.executors import machine, startup
@@ -78,10 +78,12 @@ def _by_probe(recipes: Sequence[Recipe], hybrid: Plan) -> tuple[ExecutorName, st
         probe = probe_env(recipes[0], hybrid.start_method)
     except MultiverseError as error:
         # Whatever is wrong shows again, in full, where the user's own envs are built.
-        first_line = next(iter(str(error).splitlines()), "")
-        return "serial", f"auto: the probe failed ({type(error).__name__}: {first_line})"
-    if probe is None:
-        return "hybrid", f"auto: an env takes over {SLOW_BUILD_S:.0f} s to build"
+        said = f"({type(error).__name__}: {error.headline})"
+        if isinstance(error, WorkerDied | ReplyTimeout):  # guard: what-kills-the-probe-is-kept-apart
+            return "process", f"auto: the probe was lost {said}, and that must not happen to the caller"
+        return "serial", f"auto: the probe failed {said}"
+    if probe is None:  # it may just as well hang
+        return "process", f"auto: an env takes over {SLOW_BUILD_S:.0f} s to build"  # guard: a-slow-build-is-kept-apart
     if probe.in_process:
         return "serial", "auto: the env says metadata['in_process']"
     if probe.waited_share > BUSY_SHARE:

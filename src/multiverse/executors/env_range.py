@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from multiverse.contracts.env import Env
-from multiverse.contracts.errors import BadValue, InEnv, RemoteError, in_words
+from multiverse.contracts.errors import BadValue, InEnv, RemoteError, describe_ids, in_words
 from multiverse.contracts.failures import BAD_VALUE, DEFAULT_POLICY, RESTARTED, FailurePolicy, RestartIntensity
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.layout import (
@@ -226,28 +226,49 @@ class EnvRange:
         self._cut_episode(i, BAD_VALUE)
 
     def _replace_env(self, i: int, failure: RemoteError) -> bool:
-        """A new env in place of one that raised, its row as it was last delivered; False if that is an error."""
+        """A new env in place of one that raised, its row as it was last delivered; False if that is an error.
+
+        One that cannot even be built is a failure more, and tried again as long as that is allowed.
+        """
         env_id = self.config.env_ids[i]
         if not self.config.failure_policy.restarts or self._last_rows is None:
             self._extras.failures.append(failure)
             return False
-        if not self._intensity.allows(failure) or not self._was_reset[i]:  # guard: what-never-worked-is-not-tried-again
-            self._extras.failures.append(self._intensity.first_cause)
+        if not self._was_reset[i]:  # guard: what-never-worked-is-not-tried-again
+            self._extras.failures.append(failure)
             return False
-        try:
-            self.envs[i].close()
-        except Exception:  # it failed already: how it goes does not matter
-            pass
-        try:
-            self.envs[i] = self._build[i]()  # guard: one-env-costs-one-env
-            self.envs[i].bind(self._own.rows_of(env_id))
-        except Exception:
-            self._extras.failures.append(self._intensity.first_cause)
-            return False
-        self._steps[i] = self.envs[i].step
-        self._last_rows.restore(env_id)
-        self._extras.restarts[env_id] = failure
-        return True
+        first = failure
+        while self._intensity.allows(failure):
+            try:
+                self.envs[i].close()
+            except Exception:  # it failed already: how it goes does not matter
+                pass
+            try:
+                self.envs[i] = self._build[i]()  # guard: one-env-costs-one-env
+                self.envs[i].bind(self._own.rows_of(env_id))
+            except Exception as error:
+                failure = RemoteError.of(error, env_id)
+                self._tell_again(env_id, failure)
+                continue  # guard: an-env-that-cannot-be-built-is-tried-again
+            self._steps[i] = self.envs[i].step
+            self._last_rows.restore(env_id)
+            self._extras.restarts.setdefault(env_id, first)
+            return True
+        self._give_up(failure)
+        return False
+
+    def _tell_again(self, env_id: int, failure: RemoteError) -> None:
+        self._extras.warnings.append(f"env {env_id}, built anew, failed again: {failure}")
+
+    def _give_up(self, failure: RemoteError) -> None:
+        """An env failed once too often: the first cause of all is the error, with this one beside it."""
+        first, told = self._intensity.first_cause, self._extras.failures
+        if not any(other.given_up for other in told):
+            whose = f"env{'s' * (len(self.config.env_ids) > 1)} {describe_ids(self.config.env_ids)}"
+            why = self._intensity.why_given_up(whose, failure.where_and_what())
+            told.append(first.because_of(why))  # guard: a-given-up-env-says-so
+        if failure.env_id not in [other.env_id for other in told]:
+            told.append(failure)
 
     def _cut_episode(self, i: int, marker: str) -> None:
         """The lost step's row: no reward, truncated, and what the mode has an ended episode show."""
@@ -255,17 +276,25 @@ class EnvRange:
         self._own.cut(i)
         self._info_writer.forget(i)
         self._extras.infos.pop(env_id, None)
-        info: Infos = {}
+        info: Infos | None = {}
         if self._finals:
-            try:
-                info = self._end_and_begin(i, {})
-                if self._guard is not None:
-                    self._guard.check_start(i)  # guard: the-observation-after-a-cut-is-looked-at
-            except Exception as error:  # the new env cannot even be reset
-                failure = RemoteError.of(error, env_id)
-                self._extras.failures.append(failure.under(self._log.circumstances(i)))
+            self._keep_final(i)
+            info = self._begin_somehow(i)
         # Without infos too: whoever learns from the row must know.
-        self._write_info(i, {**(info if self._with_infos else {}), marker: True})
+        self._write_info(i, {**(info if info and self._with_infos else {}), marker: True})
+
+    def _begin_somehow(self, i: int, request: ResetRequest | None = None) -> Infos | None:
+        """Begin an episode, in a new env where this one fails at it, if that is allowed; None if it is an error."""
+        env_id = self.config.env_ids[i]
+        while True:
+            try:
+                return self._begin_and_look(i, request)
+            except Exception as error:
+                failure = RemoteError.of(error, env_id).under(self._log.circumstances(i))
+                if env_id in self._extras.restarts:
+                    self._tell_again(env_id, failure)
+                if not self._replace_env(i, failure):  # guard: an-env-that-cannot-be-reset-is-replaced
+                    return None
 
     def take_over(self, begin: bool) -> Extras:
         """In a worker that replaces a lost one, as its first deed: begin an episode in every env, if that is due."""
@@ -298,11 +327,14 @@ class EnvRange:
         env_id = self.config.env_ids[i]
         if self._guard is not None:
             self._guard.check_end(i)  # guard: last-observations-are-looked-at
-        for final, current in self._finals:
-            final.take(current, i)
+        self._keep_final(i)
         if info and self.config.with_infos:
             self._extras.final_infos[env_id] = info
         return self._begin_episode(i)
+
+    def _keep_final(self, i: int) -> None:
+        for final, current in self._finals:
+            final.take(current, i)
 
     def _begin_episode(self, i: int, request: ResetRequest | None = None) -> Infos:
         """Every reset goes through here: the plan's word first, then what the caller said explicitly."""
@@ -360,17 +392,10 @@ class EnvRange:
         self._extras = Extras()  # forget what an interrupted step had to say
         for env_id, request in requests.items():
             i = env_id - self.config.env_ids.start
-            try:
-                infos[env_id] = self._begin_and_look(i, request)
-            except Exception as error:
-                failure = RemoteError.of(error, env_id).under(self._log.circumstances(i))
-                if not self._replace_env(i, failure):
-                    continue
-                try:
-                    infos[env_id] = self._begin_and_look(i, request)
-                except Exception as second:
-                    self._extras.failures.append(RemoteError.of(second, env_id).under(self._log.circumstances(i)))
-                    continue
+            info = self._begin_somehow(i, request)
+            if info is None:
+                continue
+            infos[env_id] = info
             self._over[i] = False
             self._own.begin(i)
             self._own.forget_reward(i)

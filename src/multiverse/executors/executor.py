@@ -7,11 +7,11 @@ import functools
 import os
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from multiverse.contracts.errors import EnvFailed, MultiverseError, RemoteError, ReplyTimeout, WorkerDied
+from multiverse.contracts.errors import EnvFailed, MultiverseError, RemoteError, WorkerDied
 from multiverse.contracts.failures import Failures
 from multiverse.contracts.plan import DEFAULT_TIMEOUTS
 from multiverse.contracts.views import Views
@@ -95,7 +95,7 @@ class Executor:
         self.supervisor: Supervisor | None = None
         self.broken = False  # a worker was lost and could not be replaced
         self.failures = Failures()
-        self.lost: dict[Host, Lost] = {}  # workers replaced since the last `take_lost`
+        self.lost: dict[Host, Lost] = {}  # workers that were replaced, until somebody has been told
         for worker in self.workers:
             self._watch(worker)
 
@@ -135,9 +135,11 @@ class Executor:
         return flags
 
     def settle(self, hosts: Sequence[Host]) -> None:
-        """The answers of these hosts have been handed over."""
+        """The answers of these hosts have been handed over, and with them which of the hosts were lost on the way."""
         for host in hosts:
             host.collected = host.asked
+        if self.lost:
+            self.take_lost(hosts)
         if self._late:
             self._count_late(hosts)
 
@@ -152,8 +154,8 @@ class Executor:
 
         False if it had not begun at all.
         """
-        number = self.number
-        if number == number_before:
+        number = number_before + 1
+        if self.number < number:
             return False
         now = time.monotonic()
         for host in self.hosts:
@@ -162,7 +164,7 @@ class Executor:
                 host.post_step(number, False)
             elif host.asked == number:
                 host.post_again()
-            host.collected = number_before
+            host.collected = number_before  # also of one that was replaced on the way, and asked for more since
         return True
 
     # -- first come, first served ----------------------------------------------------------------------------
@@ -294,7 +296,7 @@ class Executor:
                 except _LostAgain as again:
                     cause = again.cause
                 # guard: a-replacement-may-fail-too
-                except (WorkerDied, EnvFailed, ReplyTimeout) as again:  # it could not even be built, or reset
+                except MultiverseError as again:  # it could not even be started, or built, or reset
                     cause = again
         finally:
             self._recovering.remove(worker)
@@ -305,10 +307,9 @@ class Executor:
         extras: Extras = worker.finish_run()
         return extras
 
-    def take_lost(self) -> dict[Host, Lost]:
-        """Workers that were replaced since the last call: what they had been asked for is lost."""
-        lost, self.lost = self.lost, {}
-        return lost
+    def take_lost(self, hosts: Iterable[Host]) -> dict[Host, Lost]:
+        """Those of these hosts that were replaced since they were last taken: what they had been asked for is lost."""
+        return {host: self.lost.pop(host) for host in list(hosts) if host in self.lost}
 
     # -- everything else -------------------------------------------------------------------------------------
     def run(
@@ -365,7 +366,9 @@ class Executor:
         for host in self.pending:
             if isinstance(host, WorkerHost):
                 self._sleep_for([host], self.timeouts.reset_s)
-            if host not in self.lost:
+            if host in self.lost:
+                host.collected = host.asked
+            else:
                 discarded.append((host, host.discard()))
                 self._count_late([host])
         return discarded

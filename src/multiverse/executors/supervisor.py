@@ -10,7 +10,7 @@ import logging
 import time
 
 from multiverse.contracts.env import EnvDescription
-from multiverse.contracts.errors import MultiverseError, SpacesDiffer
+from multiverse.contracts.errors import MultiverseError, SpacesDiffer, WorkerDied
 from multiverse.contracts.failures import RestartIntensity
 from multiverse.contracts.views import Views
 from multiverse.executors.backends import Workers
@@ -35,12 +35,10 @@ class Supervisor:
         intensity = self._intensity[host.worker]
         if not intensity.allows(cause):
             first = intensity.first_cause
-            first.add_note(
-                f"multiverse: given up: failure {intensity.recent} of worker {host.worker} within a minute, and "
-                f"restarts_per_minute={intensity.limit}; the last one was: {_one_line(cause)}"
-            )
-            raise first from None
-        log.warning("%s: restart %d of at most %d a minute", _one_line(cause), intensity.recent, intensity.limit)
+            why = intensity.why_given_up(f"worker {host.worker}", cause.headline)
+            hint = f"{first.hint}; " if isinstance(first, WorkerDied) and first.hint else ""
+            raise first.with_hint(hint + why)  # guard: a-given-up-worker-says-so
+        log.warning("%s: restart %d of at most %d a minute", cause.headline, intensity.recent, intensity.limit)
         # A machine out of memory needs a moment.
         time.sleep(min(FIRST_BACKOFF_S * 2 ** (intensity.recent - 1), LONGEST_BACKOFF_S))  # guard: restarts-wait-longer
 
@@ -57,7 +55,3 @@ class Supervisor:
         difference = difference_between(self._description, word.first) or next(iter(word.differences.values()), "")
         if difference:
             raise SpacesDiffer(f"worker {new.worker}, started anew, has envs with {difference}")
-
-
-def _one_line(cause: MultiverseError) -> str:
-    return str(cause).split("\n", 1)[0]

@@ -34,6 +34,7 @@ class InfoWriter:
         self._integers = [memoryview(row) for row in views[INFO_VALUES].view(np.int64)[:, rows]]
         self._masks = [memoryview(row) for row in views[INFO_MASKS][:, rows]]
         self._mask_block = views[INFO_MASKS][:, rows]
+        self._mask_block[...] = False  # guard: nobody-speaks-for-the-dead
         self._columns: dict[Column, tuple[memoryview, memoryview]] = {}
         self.wrote = False  # since the last clear
         self.announced: list[Announcement] = []  # new since the last `take_announcements`

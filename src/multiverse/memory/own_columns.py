@@ -40,6 +40,8 @@ class OwnColumns:
         agents = len(group.agents)
         rows = views.layout.rows(group, env_ids)
         self._first = rows.start
+        masks = views.arrays.get((group.name, ACTION_MASKS))
+        self._masks = None if masks is None else masks[rows]
         shared = [views[(group.name, name)][:, rows] for name in (VALUES, ENDED, PRESENT)]
         self._shared_values, self._shared_ended, self._shared_present = shared
         count = rows.stop - rows.start
@@ -115,11 +117,15 @@ class OwnColumns:
         self.lengths[rows] -= self._counts[rows]  # the lost step is none of its episode's
         if self._comes_and_goes:
             self.present[:, rows] = False  # until the next episode begins
+        if self._masks is not None:
+            self._masks[rows] = 1  # as of all who are not there
 
     def take_over(self) -> None:
         """The rows were another host's, which is lost: cut every episode."""
         self.ended[TRUNCATED] = self._shared_present[ALIVE]
         self.rewards[...] = self._shared_rewards[...] = 0.0
+        if self._masks is not None:
+            self._masks[...] = 1  # guard: the-dead-forbid-nothing
 
     def forget_reward(self, env: int) -> None:
         rows = self._of[env]

@@ -285,13 +285,13 @@ class BaseVectorEnv(ABC):
             except EnvFailed as error:
                 self._settle(done)
                 self._failures.steps_discarded += len(ids)
-                self._state.require_reset(error.env_ids)
+                self._state.require_reset([*error.env_ids, *self._results.untold])
                 raise
         batch = self._batch(ids, infos)
         self._settle(done)
-        if self._results.lost_unsent:  # their episodes are gone too, and there is no row to say it in
-            self._state.require_reset(self._results.lost_unsent)  # guard: envs-lost-unasked-must-be-reset
-            self._results.lost_unsent = []
+        if self._results.untold:  # their episodes are gone too, and there is no row to say it in
+            self._state.require_reset(self._results.untold)  # guard: envs-lost-unasked-must-be-reset
+            self._results.untold = []
         self._failures.steps_used += len(ids)
         self._results.remember(ids)
         return batch
@@ -340,7 +340,8 @@ class BaseVectorEnv(ABC):
         elif isinstance(error, EnvFailed):
             executor.settle(executor.hosts)
             self._count_lost_step()
-            self._state.require_reset(error.env_ids)
+            # guard: envs-lost-undelivered-must-be-reset
+            self._state.require_reset([*error.env_ids, *self._results.untold])
         elif executor.complete_step(number_before):
             self._failures.steps_sent += self.num_envs
             self._state.send({host: np.array(host.env_ids) for host in executor.hosts})

@@ -52,7 +52,7 @@ class HostCalls:
         """function(env_range, *arguments) on each host named."""
         self._state.refuse_busy(arguments, "receive them, or reset() or close(), first")
         timeout_s = self._executor.timeouts.reply_s
-        return self._answers(lambda: self._executor.run(function, arguments, timeout_s))
+        return self._answers(arguments, lambda: self._executor.run(function, arguments, timeout_s))
 
     def start(self, function: Callable[..., Any], arguments: Mapping[Host, tuple[Any, ...]]) -> None:
         """Ask for the same and come back at once: `wait` as long as you like, then `finish`."""
@@ -67,16 +67,19 @@ class HostCalls:
     def finish(self, function: Callable[..., Any], arguments: Mapping[Host, tuple[Any, ...]]) -> dict[Host, Any]:
         """What `run` returns, of a call that was started before."""
         timeout_s = self._executor.timeouts.reply_s
-        return self._answers(lambda: results_of(self._executor.finish_run(function, arguments, timeout_s)))
+        return self._answers(arguments, lambda: results_of(self._executor.finish_run(function, arguments, timeout_s)))
 
-    def _answers(self, ask: Callable[[], dict[Host, Any]]) -> dict[Host, Any]:
+    def _answers(self, hosts: Iterable[Host], ask: Callable[[], dict[Host, Any]]) -> dict[Host, Any]:
         try:
             results: dict[Host, Any] = self.guarded(ask)
         finally:
-            if self._executor.lost:  # replaced, but what their envs were in the middle of is gone
-                self._state.require_reset(env_id for host in self._executor.lost for env_id in host.env_ids)
-                self._results.forget_lost()
+            self._demand_resets(hosts)
         return results
+
+    def _demand_resets(self, hosts: Iterable[Host]) -> None:
+        """Of all envs of those hosts that were replaced: what they were in the middle of is gone, asked or not."""
+        if self._executor.lost:
+            self._state.require_reset(self._results.take_lost(hosts))  # guard: all-envs-of-a-lost-worker-are-told
 
     # -- resets ------------------------------------------------------------------------------------------------
     def make_way_for_reset(self, ids: Array) -> None:
@@ -87,7 +90,7 @@ class HostCalls:
             for host, extras in self.guarded(self._executor.discard_pending):
                 self._results.learn_from(host, extras)
             self.discard_sent()
-        self._results.forget_lost()
+            self._demand_resets(self._executor.hosts)
 
     def reset(self, ids: Array, requests: dict[int, ResetRequest], rows: Array) -> Infos:
         """Begin an episode in each env of `ids`; returns their infos as a batch of `rows`."""
@@ -124,23 +127,27 @@ class HostCalls:
                 self._executor.keep_objects(host, extras)
             arguments = {host: a for host, a in arguments.items() if host not in results}  # lost on the way, replaced
             answers = self._executor.try_run
+        failed = {failure.env_id for failure in failures}
+        begun = [] if None in failed else [i for i in ids.tolist() if i not in failed]
+        self._state.reset_done(begun, whole=len(ids) == self._num_envs)
+        self._results.remember(np.array(begun, np.intp))
         if failures:
-            self._state.require_reset(failure.env_id for failure in failures if failure.env_id is not None)
+            self._state.require_reset(env_id for env_id in failed if env_id is not None)
             raise EnvFailed("raised in reset", next(iter(results)).worker, failures)
-        self._state.reset_done(ids.tolist(), whole=len(ids) == self._num_envs)
-        self._results.remember(ids)
         return by_env
 
     def _reset_hosts(self, arguments: ResetArguments, answers: Callable[..., Answers]) -> dict[Host, Any]:
         """The resets that came through; a host that was lost and replaced is asked again by the caller of this."""
         timeout_s = self._executor.timeouts.reset_s
-        results, errors = self.guarded(lambda: answers(EnvRange.reset, arguments, timeout_s))
-        for host, error in errors.items():
-            if host not in self._executor.lost:
-                if isinstance(error, WorkerDied):
-                    self._state.give_up(error)
-                raise error
-        self._results.forget_lost()
+        try:
+            results, errors = self.guarded(lambda: answers(EnvRange.reset, arguments, timeout_s))
+            for host, error in errors.items():
+                if host not in self._executor.lost:
+                    if isinstance(error, WorkerDied):
+                        self._state.give_up(error)
+                    raise error
+        finally:
+            self._demand_resets(arguments)  # until they are reset, which most of them are about to be
         return results  # type: ignore[no-any-return]
 
     # -- when it goes wrong ------------------------------------------------------------------------------------

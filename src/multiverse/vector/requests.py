@@ -119,7 +119,7 @@ class RequestState:
 
     def __init__(self) -> None:
         self.sent: dict[Host, Array] = {}  # env ids under way, by host
-        self.must_reset: set[int] = set()  # envs that failed and cannot go on without a reset
+        self.must_reset: set[int] = set()  # envs that failed, or were lost, and cannot go on without a reset
         self.cut = False  # a call other than a step was cut short
         self.fatal: MultiverseError | None = None  # why nothing but close() can be done any more
         self.refusal: Callable[[], MultiverseError] | None = None  # why no step can be taken now
@@ -198,7 +198,9 @@ class RequestState:
 
     def reset_required(self) -> MultiverseError:
         failed = sorted(self.must_reset)
-        return RequestPending(f"envs {failed} have failed: reset(env_ids={failed}), reset() or close()")
+        return RequestPending(
+            f"envs {failed} have failed, or were lost with their worker: reset(env_ids={failed}), reset() or close()"
+        )
 
     def _lost(self) -> MultiverseError:
         assert self.fatal is not None

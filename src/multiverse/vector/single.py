@@ -73,7 +73,7 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def can_be_saved(self) -> bool:
         """Whether every env, as it is used here (its outermost wrapper), has `save_state` and `restore_state`."""
-        return all(self._executor.run(_can_be_saved, dict.fromkeys(self._executor.hosts, ())).values())
+        return all(self._calls.run(_can_be_saved, dict.fromkeys(self._executor.hosts, ())).values())
 
     def put_back(self, states: Sequence[Any], observations: Leaves, returns: Array, lengths: Array) -> None:
         """Envs that can be saved (`save_state()`) are as they were then: each is given its state, by

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from multiverse.executors.hosts import Host
 from multiverse.executors.step_reply import EXTRAS, FINALS, WROTE_INFOS, Extras
 from multiverse.memory.final_rows import final_rows
 from multiverse.memory.info_columns import InfoReader
-from multiverse.memory.last_rows import LastRows
+from multiverse.memory.last_rows import DeliveredRows
 
 log = logging.getLogger("multiverse")
 
@@ -29,18 +29,19 @@ class StepResults:
         views = executor.views
         self._executor, self._failures, self._with_infos = executor, executor.failures, with_infos
         self._all = np.arange(views.layout.num_envs)
-        self.lost_unsent: list[int] = []  # envs lost with a worker in a step that was not theirs
+        self.untold: list[int] = []  # envs lost with a worker in the last step, and no row of it says so
         self._columns = InfoReader(views, [slice(h.env_ids.start, h.env_ids.stop) for h in executor.hosts])
         self._finals = final_rows(views) if views.layout.with_final_observations else None
         # A lost worker cannot be asked what it showed last.
-        self.last_rows = LastRows(views, range(len(self._all))) if failure_policy.restarts else None
+        self.last_rows = DeliveredRows(views) if failure_policy.restarts else None
 
     def collect(self, hosts: Sequence[Host], flags: int, ids: Array | None) -> Infos:
         """One step's infos of all envs (`ids` None) or of some; raises what envs raised."""
         left: dict[int, Infos] = {}
         final: dict[int, Infos] = {}
         told = self._executor.extras_of(hosts) if flags & EXTRAS else []
-        lost = self._executor.take_lost()
+        lost = {host: what for host, what in self._executor.lost.items() if host in hosts}
+        self.untold = [i for host in lost for i in host.env_ids]
         for host, what in lost.items():
             self._columns.forget(self._executor.hosts.index(host))
             self.learn_from(host, what.extras)
@@ -56,8 +57,8 @@ class StepResults:
         except InEnv as error:
             raise EnvFailed("has an info that does not fit the others'", None, [RemoteError.of(error)]) from error
         rows = ids if ids is not None else self._all
-        self._add_lost(infos, rows, {host: what for host, what in lost.items() if host in hosts})
-        self.lost_unsent = [i for host in lost for i in host.env_ids if ids is not None and i not in ids]
+        self._add_lost(infos, rows, lost)
+        self.untold = [i for i in self.untold if ids is not None and i not in ids]
         if self._finals is not None and (flags & FINALS or lost):
             self._add_finals(infos, rows, final)
         return infos
@@ -97,10 +98,13 @@ class StepResults:
         for warning in extras.warnings:
             log.warning("%s", warning)
 
-    def forget_lost(self) -> None:
-        """Before a reset: whoever was replaced begins anew with everybody else."""
-        for host in self._executor.take_lost():
+    def take_lost(self, hosts: Iterable[Host]) -> list[int]:
+        """The envs, asked or not, of those of these hosts that were replaced outside a step: nobody was told yet."""
+        lost = self._executor.take_lost(hosts)
+        for host, what in lost.items():
             self._columns.forget(self._executor.hosts.index(host))
+            self.learn_from(host, what.extras)
+        return [i for host in lost for i in host.env_ids]
 
     def remember(self, ids: Array | None) -> None:
         """These rows are delivered now (None: all of them)."""
@@ -120,7 +124,7 @@ class StepResults:
                 # guard: a-lost-row-says-so
                 add_info(infos, {**what.extras.infos.get(int(ids[row]), {}), RESTARTED: True}, row, len(ids))
                 if self.last_rows is not None:
-                    self.last_rows.truncate_who_was_there(int(ids[row]))
+                    self.last_rows.cut(int(ids[row]))
                     # guard: a-torn-row-is-not-read, a-torn-row-is-no-final-observation
                     show = self.last_rows.restore if self._finals is None else self.last_rows.restore_as_final
                     show(int(ids[row]))

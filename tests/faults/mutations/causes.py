@@ -32,7 +32,7 @@ GUARDS = (
     Guard(
         "what-never-worked-is-not-tried-again",
         ("A7",),
-        swap(" or not self._was_reset[i]", ""),
+        NEVER,
         (f"{RESTARTS}::test_failing_before_the_first_good_reset_is_not_tried_again[serial]",),
     ),
     Guard(

@@ -45,13 +45,8 @@ GUARDS = (
         "first-observations-are-looked-at",
         ("B1",),
         GONE,
-        (f"{VALUES}::test_the_observation_of_a_reset_is_looked_at_too[forkserver]",),
-    ),
-    Guard(
-        "the-observation-after-a-cut-is-looked-at",
-        ("B1",),
-        GONE,
         (
+            f"{VALUES}::test_the_observation_of_a_reset_is_looked_at_too[forkserver]",
             "tests/faults/test_lost_again.py::"
             "test_a_bad_first_observation_after_a_truncated_episode_is_not_delivered[forkserver]",
         ),

@@ -1,0 +1,91 @@
+"""Guards of what comes after a loss: rows G1 to G6."""
+
+from __future__ import annotations
+
+from tests.faults.mutations.guard import ALWAYS, GONE, NEVER, Guard, instead, swap
+
+LEFT = "tests/faults/test_left_by_the_dead.py"
+CHOOSE = "tests/executors/test_choose.py"
+AGAIN = "tests/faults/test_failing_again.py"
+
+GUARDS = (
+    # -- G1: what a dead worker left --------------------------------------------------------------------------
+    Guard(
+        "nobody-speaks-for-the-dead",
+        ("G1",),
+        GONE,
+        (f"{LEFT}::test_what_a_dead_workers_envs_said_is_not_said_by_their_successors[step-next_step]",),
+    ),
+    Guard(
+        "a-lost-step-is-not-counted",
+        ("G1",),
+        GONE,
+        (f"{LEFT}::test_a_lost_step_that_was_counted_already_is_none_of_its_episodes[next_step-forkserver]",),
+    ),
+    Guard(
+        "the-dead-forbid-nothing",
+        ("G1",),
+        GONE,
+        (f"{LEFT}::test_what_a_lost_env_forbade_is_not_forbidden_to_agents_that_are_not_there[worker]",),
+    ),
+    # -- G2: whoever was lost is told so ------------------------------------------------------------------------
+    Guard(
+        "all-envs-of-a-lost-worker-are-told",
+        ("G2",),
+        instead("self._results.take_lost(hosts)"),
+        (
+            f"{LEFT}::test_envs_lost_in_the_reset_of_another_must_be_reset[env_ids-same_step]",
+            f"{LEFT}::test_envs_lost_in_a_call_of_another_must_be_reset[render]",
+        ),
+    ),
+    Guard(
+        "envs-lost-undelivered-must-be-reset",
+        ("G2",),
+        swap(", *self._results.untold", ""),
+        (f"{LEFT}::test_envs_lost_in_a_step_that_is_not_delivered_must_be_reset[step]",),
+    ),
+    # -- G3: what fails again ------------------------------------------------------------------------------------
+    Guard(
+        "an-env-that-cannot-be-built-is-tried-again",
+        ("G3",),
+        instead("break"),
+        (f"{AGAIN}::test_an_env_that_fails_again_when_it_is_replaced_is_replaced_again[constructor-next_step-serial]",),
+    ),
+    Guard(
+        "an-env-that-cannot-be-reset-is-replaced",
+        ("G3",),
+        ALWAYS,
+        (
+            f"{AGAIN}::test_an_env_that_fails_again_when_it_is_replaced_is_replaced_again[reset-same_step-serial]",
+            f"{AGAIN}::test_an_env_that_fails_again_when_the_caller_resets_it_is_replaced_again[serial]",
+        ),
+    ),
+    Guard(
+        "a-given-up-env-says-so",
+        ("G3", "A7"),
+        swap("first.because_of(why)", "first"),
+        (
+            f"{AGAIN}::test_an_env_is_given_up_past_the_limit_with_the_first_the_last_and_the_next_move"
+            "[constructor-serial]",
+        ),
+    ),
+    Guard(
+        "a-given-up-worker-says-so",
+        ("G3", "A7"),
+        instead("raise first"),
+        (f"{AGAIN}::test_a_worker_is_given_up_past_the_limit_with_the_first_the_last_and_the_next_move[forkserver]",),
+    ),
+    # -- G6: what lost the probe ---------------------------------------------------------------------------------
+    Guard(
+        "what-kills-the-probe-is-kept-apart",
+        ("G6",),
+        NEVER,
+        (f"{CHOOSE}::test_what_has_killed_the_probe_is_never_run_in_the_caller[exit]",),
+    ),
+    Guard(
+        "a-slow-build-is-kept-apart",
+        ("G6",),
+        swap('"process"', '"hybrid"'),
+        (f"{CHOOSE}::test_a_constructor_that_hangs_the_probe_does_not_hang_the_caller",),
+    ),
+)

@@ -1,0 +1,237 @@
+"""Row G3: what replaces a failed env or a lost worker may fail too. That counts as a restart; past the limit the error
+says so itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import multiverse as mv
+from multiverse.cli.main import one_line
+from multiverse.executors.process import Processes
+from tests.contract.configurations import FORKSERVER, HYBRID, SERIAL, THREAD, Configuration
+from tests.contract.conftest import Make
+from tests.contract.runs import actions
+from tests.envs import Walk
+from tests.faults.conftest import Told
+
+everywhere = pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, HYBRID], ids=str)
+with_processes = pytest.mark.parametrize("config", [FORKSERVER, HYBRID], ids=str)
+modes = pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
+
+
+class Troubled(Walk):
+    """Raises in its second step; then whoever is built in its place raises in `again`, `times` times in all."""
+
+    def __init__(self, folder: str = "", again: str = "", times: int = 1) -> None:
+        super().__init__()
+        self._folder, self._again, self._times = folder, again, times
+        self._raise_in("constructor")
+
+    def _failures(self) -> int:
+        return len(os.listdir(self._folder)) if self._folder else 0
+
+    def _raise_in(self, phase: str) -> None:
+        if phase == self._again and 0 < self._failures() <= self._times:
+            self._raise(f"failed again in {phase}")
+
+    def _raise(self, text: str) -> None:
+        Path(self._folder, str(self._failures())).touch()
+        raise ValueError(f"{text}, number {self._failures()}")
+
+    def reset(self, **kwargs: Any) -> Any:
+        self._raise_in("reset")
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        if self._folder and not self._failures() and self.steps == 1:
+            self._raise("failed first")
+        return super().step(action)
+
+
+def last_env(config: Configuration, **kwargs: Any) -> list[dict[str, Any]]:
+    return [{}] * (config.num_envs - 1) + [kwargs]
+
+
+@pytest.mark.fault("G3")
+@everywhere
+@modes
+@pytest.mark.parametrize("again", ["constructor", "reset"])
+def test_an_env_that_fails_again_when_it_is_replaced_is_replaced_again(
+    make: Make, config: Configuration, autoreset: str, again: str, tmp_path: Path, told: Told
+) -> None:
+    kwargs = last_env(config, folder=str(tmp_path), again=again, times=2)
+    envs = make(Troubled, env_kwargs=kwargs, autoreset=autoreset, on_failure="restart", restarts_per_minute=5)
+    envs.reset(seed=7)
+    envs.step(actions(range(config.num_envs), 0))
+    *_, truncated, infos = envs.step(actions(range(config.num_envs), 1))
+    assert truncated.tolist() == infos["restarted"].tolist() == [False] * (config.num_envs - 1) + [True]
+    while autoreset == "next_step" and truncated[-1]:  # the next step is its reset, which may fail too
+        *_, truncated, _ = envs.step(actions(range(config.num_envs), 2))
+    envs.step(actions(range(config.num_envs), 3))
+    assert envs.call("steps")[-1] == 1 and len(os.listdir(tmp_path)) == 3
+    assert [line for line in told() if f"failed again in {again}, number 3" in line]
+
+
+@pytest.mark.fault("G3")
+@everywhere
+def test_an_env_that_fails_again_when_the_caller_resets_it_is_replaced_again(
+    make: Make, config: Configuration, tmp_path: Path
+) -> None:
+    envs = make(
+        Troubled,
+        env_kwargs=last_env(config, folder=str(tmp_path), again="reset", times=3),
+        on_failure="restart",
+        restarts_per_minute=5,
+    )
+    envs.reset(seed=7)
+    Path(tmp_path, "0").touch()
+    observations, _ = envs.reset(seed=7)
+    assert observations[-1][1] == 0 and len(os.listdir(tmp_path)) == 4
+    envs.step(actions(range(config.num_envs), 0))
+
+
+@pytest.mark.fault("G3", "A7")
+@everywhere
+@pytest.mark.parametrize("again", ["constructor", "reset"])
+def test_an_env_is_given_up_past_the_limit_with_the_first_the_last_and_the_next_move(
+    make: Make, config: Configuration, again: str, tmp_path: Path
+) -> None:
+    envs = make(
+        Troubled,
+        env_kwargs=last_env(config, folder=str(tmp_path), again=again, times=99),
+        autoreset="same_step",
+        on_failure="restart",
+        restarts_per_minute=2,
+    )
+    envs.reset(seed=7)
+    envs.step(actions(range(config.num_envs), 0))
+    with pytest.raises(mv.EnvFailed, match="failed first, number 1") as caught:
+        envs.step(actions(range(config.num_envs), 1))
+    assert_says_all(caught.value, "restarts_per_minute=2", f"failed again in {again}, number 3")
+    assert caught.value.env_ids == (config.num_envs - 1,) and len(os.listdir(tmp_path)) == 3
+
+
+def assert_says_all(error: mv.MultiverseError, *words: str) -> None:
+    """In the error, and in the one line of it that a command prints."""
+    for text in (str(error), one_line(error)):
+        for word in (*words, "given up", "multiverse resume"):
+            assert word in text, text
+
+
+class Kills(Walk):
+    """Ends its worker in its first step, and in the constructor that comes after: as often as asked."""
+
+    def __init__(self, folder: str = "", times: int = 1) -> None:
+        super().__init__()
+        self._folder, self._times = folder, times
+        if folder and 0 < len(os.listdir(folder)) <= times:
+            Path(folder, str(len(os.listdir(folder)))).touch()
+            raise ValueError(f"no luck, number {len(os.listdir(folder))}")
+
+    def step(self, action: Any) -> Any:
+        if self._folder and not os.listdir(self._folder):
+            Path(self._folder, "0").touch()
+            os._exit(3)
+        return super().step(action)
+
+
+@pytest.mark.fault("G3", "A7")
+@with_processes
+def test_a_worker_is_given_up_past_the_limit_with_the_first_the_last_and_the_next_move(
+    make: Make, config: Configuration, tmp_path: Path
+) -> None:
+    kwargs = last_env(config, folder=str(tmp_path), times=99)
+    envs = make(Kills, env_kwargs=kwargs, on_failure="restart", restarts_per_minute=2)
+    envs.reset(seed=7)
+    with pytest.raises(mv.WorkerDied, match="exited with code 3") as caught:
+        envs.step(actions(range(config.num_envs), 0))
+    assert_says_all(caught.value, "restarts_per_minute=2", "no luck, number 3")
+
+
+@pytest.mark.fault("G3")
+@with_processes
+def test_a_replacement_that_cannot_be_started_counts_as_a_restart_and_is_tried_again(
+    make: Make, config: Configuration, monkeypatch: pytest.MonkeyPatch, told: Told
+) -> None:
+    envs = make(Walk, on_failure="restart")
+    envs.reset(seed=7)
+    really, tries = Processes._started, []
+
+    def fails_once(self: Any, *arguments: Any) -> Any:
+        tries.append(arguments)
+        if len(tries) == 1:
+            raise mv.PreflightError("no more processes just now")
+        return really(self, *arguments)
+
+    monkeypatch.setattr(Processes, "_started", fails_once)
+    os.kill(envs.worker_pids[-1], signal.SIGKILL)
+    *_, infos = envs.step(actions(range(config.num_envs), 0))
+    assert infos["restarted"][-1] and len(tries) == 2
+    assert any("no more processes just now: restart 2 of at most 3" in line for line in told())
+
+
+class FailsWhenTold(Walk):
+    """Raises in the steps of its life that are listed."""
+
+    def __init__(self, fails_in: tuple[int, ...] = ()) -> None:
+        super().__init__()
+        self._fails_in, self._taken = fails_in, 0
+
+    def step(self, action: Any) -> Any:
+        self._taken += 1
+        if self._taken in self._fails_in:
+            raise ValueError(f"in step {self._taken}")
+        return super().step(action)
+
+
+@pytest.mark.fault("G3", "A7")
+@pytest.mark.parametrize("config", [SERIAL, FORKSERVER], ids=str)
+def test_the_env_that_exceeds_the_limit_is_told_beside_the_first_and_must_be_reset(
+    make: Make, config: Configuration
+) -> None:
+    last = config.last_range
+    kwargs = [{}] * last.start + [{"fails_in": (1,)}, {"fails_in": (2,)}, {}, {}][: len(last)]
+    envs = make(FailsWhenTold, env_kwargs=kwargs, autoreset="same_step", on_failure="restart", restarts_per_minute=1)
+    envs.reset(seed=7)
+    envs.step(actions(range(config.num_envs), 0))
+    with pytest.raises(mv.EnvFailed, match="in step 1") as caught:
+        envs.step(actions(range(config.num_envs), 1))
+    assert "in step 2" in str(caught.value) and last.start + 1 in caught.value.env_ids
+    with pytest.raises(mv.RequestPending, match=str(last.start + 1)):
+        envs.step(actions(range(config.num_envs), 2))
+
+
+class NeverStarts(Walk):
+    def __init__(self, what: str = "") -> None:
+        super().__init__()
+        self._what = what
+
+    def reset(self, **kwargs: Any) -> Any:
+        if self._what == "never":
+            raise ValueError("never worked")
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        if self._what == "once" and self.steps == 0 and self.resets == 1:
+            raise ValueError("worked before")
+        return super().step(action)
+
+
+@pytest.mark.fault("G3", "A7")
+@pytest.mark.parametrize("config", [SERIAL, FORKSERVER], ids=str)
+def test_what_never_worked_is_told_as_it_is_whatever_failed_before(make: Make, config: Configuration) -> None:
+    last = config.last_range
+    kwargs = [{}] * last.start + [{"what": "once"}, {"what": "never"}, {}, {}][: len(last)]
+    envs = make(NeverStarts, env_kwargs=kwargs, on_failure="restart")
+    healthy = [i for i in range(config.num_envs) if i != last.start + 1]
+    envs.reset(env_ids=healthy, seed=7)
+    envs.step(actions([last.start], 0), env_ids=[last.start])
+    assert envs.failures.env_restarts == 1
+    with pytest.raises(mv.EnvFailed, match="never worked") as caught:
+        envs.reset(env_ids=[last.start + 1], seed=7)
+    assert caught.value.env_ids == (last.start + 1,) and "worked before" not in str(caught.value)
