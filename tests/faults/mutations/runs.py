@@ -1,8 +1,8 @@
-"""Guards of what lies on disk: rows D1 to D4, D7, E1, E2, E6 and F4."""
+"""Guards of what lies on disk: rows D1 to D4, D7, E1, E2, E6, E7 and F4."""
 
 from __future__ import annotations
 
-from tests.faults.mutations.guard import GONE, NEVER, Guard, instead
+from tests.faults.mutations.guard import GONE, NEVER, Guard, instead, swap
 
 FAULTS = "tests/training/storage/test_checkpoint_faults.py"
 BROKEN = "tests/training/storage/test_checkpoint_broken.py"
@@ -10,6 +10,8 @@ LOCK = "tests/training/storage/test_run_lock.py"
 CONFIG = "tests/training/config/test_files.py"
 SINKS = "tests/training/storage/test_metric_sinks.py"
 REDACTION = "tests/training/storage/test_redaction.py"
+STRANGERS = "tests/training/test_strangers.py"
+SPACES = "tests/training/test_space_description.py"
 STRUCK = f"{FAULTS}::test_struck_at_any_call_the_old_or_the_new_one_is_there"
 
 GUARDS = (
@@ -125,6 +127,30 @@ GUARDS = (
         ("E6",),
         instead("return False"),
         (f"{REDACTION}::test_no_file_of_a_run_holds_a_secret_or_an_environment_variable",),
+    ),
+    Guard(
+        "addresses-are-redacted",
+        ("E6",),
+        instead("return value"),
+        (f"{REDACTION}::test_no_file_of_a_run_holds_a_secret_or_an_environment_variable",),
+    ),
+    Guard(
+        "no-difference-tells-a-secret",
+        ("E6",),
+        swap("redacted(as_plain(config))", "as_plain(config)"),
+        ("tests/training/test_trainer.py::test_a_secret_that_is_given_again_is_not_told",),
+    ),
+    Guard(
+        "a-strangers-code-is-not-called",
+        ("E7",),
+        NEVER,
+        (f"{STRANGERS}::test_what_a_strangers_run_would_call_is_named_and_wants_trust[evaluate_run]",),
+    ),
+    Guard(
+        "spaces-are-bounded",
+        ("E7",),
+        NEVER,
+        (f"{SPACES}::test_a_file_that_describes_no_space_is_refused_in_one_sentence",),
     ),
     # -- F: sinks --------------------------------------------------------------------------------------------
     Guard(

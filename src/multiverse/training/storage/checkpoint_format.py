@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import multiverse
-from multiverse.contracts.errors import CheckpointBroken, in_bytes
+from multiverse.contracts.errors import CheckpointBroken, in_a_line, in_bytes
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.storage.files import sync_directory, write_new
 from multiverse.training.storage.redaction import redacted
@@ -97,7 +97,7 @@ def read_files(folder: Path) -> Checkpoint:
         state = in_todays_names(decode(files[STATE], arrays))
         return Checkpoint(folder, state, in_todays_names(manifest))
     except _NO_STATE as error:
-        raise CheckpointBroken(folder, f"its contents make no state ({type(error).__name__}: {error})") from None
+        raise CheckpointBroken(folder, f"its contents make no state ({in_a_line(error)})") from None
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -6,11 +6,13 @@ file; without an fsync of the directory after it, the old name can come back.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,9 +23,35 @@ UNFINISHED = ".writing-"
 """How the names of files begin that are not in place yet. Whoever owns the folder may sweep them."""
 
 
-def write_new(path: Path, data: bytes) -> None:
+def open_plain(path: Path, flags: int) -> int:
+    """A descriptor of a plain file. OSError for anything else: what a link points to, a directory, a pipe (which is
+    not waited for)."""
+    try:
+        descriptor = os.open(path, flags | _NO_LINK | _NO_WAIT | _BINARY, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP and path.is_symlink():
+            raise OSError(errno.ELOOP, "it is a symbolic link, which is not followed", str(path)) from None
+        raise
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is no plain file", str(path))
+
+
+def read_plain(path: Path, largest: int) -> tuple[bytes, os.stat_result]:
+    """What is in a plain file, and what kind it is; OSError for anything else, and for more bytes than that."""
+    descriptor = open_plain(path, os.O_RDONLY)
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        data = file.read(largest + 1) if found.st_size <= largest else b""
+    if found.st_size > largest or len(data) > largest:
+        raise OSError(errno.EFBIG, f"it has more than {largest:,} bytes", str(path))
+    return data, found
+
+
+def write_new(path: Path, data: bytes, mode: int = 0o666) -> None:
     """A new file with these bytes, on the disk when this returns."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode)
     try:
         write_all(descriptor, data)
         os.fsync(descriptor)  # guard: bytes-are-on-the-disk-before-their-name
@@ -72,7 +100,7 @@ def sweep_unfinished(folder: Path) -> None:
         leftover.unlink(missing_ok=True)
 
 
-_BINARY = getattr(os, "O_BINARY", 0)
+_BINARY, _NO_LINK, _NO_WAIT = (getattr(os, name, 0) for name in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK"))
 
 
 class LineFile:

@@ -1,6 +1,7 @@
 """A run's directory: where it is, who may write to it, and the files in it.  docs/runs.md shows one.
 
-    config.yaml  provenance.json  summary.json  metrics.jsonl  metrics.csv  episodes.jsonl  checkpoints/  run.lock
+    config.yaml  spaces.json  origin.json  provenance.json  summary.json
+    metrics.jsonl  metrics.csv  episodes.jsonl  checkpoints/  run.lock
 
 `metrics.csv` is always what `metrics.jsonl` says, for spreadsheets.
 """
@@ -16,17 +17,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.errors import InvalidRequest, in_bytes
+from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import dump_yaml, read_config
 from multiverse.training.storage.checkpoint_format import MANIFEST
-from multiverse.training.storage.files import LineFile, cut, for_json, replace_file, sweep_unfinished
+from multiverse.training.storage.files import LineFile, cut, for_json, read_plain, replace_file, sweep_unfinished
 from multiverse.training.storage.metric_sinks import CsvSink, Guarded, JsonLinesSink, Sink, Sinks, csv_from_json_lines
+from multiverse.training.storage.origin import mark_of, names_code
 from multiverse.training.storage.redaction import redacted
 from multiverse.training.storage.run_lock import LOCK, RunLock
 
 log = logging.getLogger("multiverse")
 
 CONFIG, PROVENANCE, SUMMARY = "config.yaml", "provenance.json", "summary.json"
+SPACES, ORIGIN = "spaces.json", "origin.json"
+LARGEST_SPACES, LARGEST_ORIGIN = 2**24, 2**12  # bytes
 METRICS, TABLE, EPISODES, CHECKPOINTS = "metrics.jsonl", "metrics.csv", "episodes.jsonl", "checkpoints"
 _BELOW = ("*", "*/*", "runs/*/*")
 
@@ -93,6 +98,21 @@ class RunDirectory:
     def read_config(self) -> dict[str, Any]:
         """What `write_config` wrote; `redaction.redacted_fields` tells what must be given again."""
         return read_config(self.path / CONFIG)
+
+    def write_origin(self) -> None:
+        """If the config names code: a mark by which this user's own runs are known later."""
+        config = in_todays_names(self.read_config())
+        if names_code(config):
+            self._write_json(ORIGIN, {"mark": mark_of(config)})
+
+    def write_spaces(self, spaces: Mapping[str, Any]) -> None:
+        """What the policy sees and does, described as JSON: acting needs no env then."""
+        text = f"{json.dumps(spaces, allow_nan=False)}\n".encode()
+        if len(text) > LARGEST_SPACES:
+            raise InvalidRequest(
+                f"{SPACES} would have {in_bytes(len(text))}, more than the {in_bytes(LARGEST_SPACES)} that are read"
+            )
+        replace_file(self.path / SPACES, text)
 
     def write_provenance(self, provenance: Mapping[str, Any]) -> None:
         """Where the run came from; of a resumed run, one entry more."""
@@ -161,6 +181,28 @@ class RunDirectory:
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
         text = json.dumps(for_json(redacted(content)), indent=2, allow_nan=False)
         replace_file(self.path / name, f"{text}\n".encode())
+
+
+def read_mark(run: Path) -> Any:
+    """What is in the place of a mark; `origin.check_trusted` tells whether it is ours."""
+    try:
+        return json.loads(read_plain(run / ORIGIN, LARGEST_ORIGIN)[0])["mark"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+
+
+def read_spaces(run: Path) -> Any:
+    """What `write_spaces` wrote; None in a run of a version that did not."""
+    try:
+        return json.loads(read_plain(run / SPACES, LARGEST_SPACES)[0])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or "it is no JSON"
+        raise InvalidRequest(f"{run / SPACES} cannot be used: {reason}. {NEW_SPACES}") from None
+
+
+NEW_SPACES = "Pass env=…, from which they are known too, or restore it from a copy"
 
 
 def is_run(path: Path) -> bool:
