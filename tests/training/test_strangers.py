@@ -1,4 +1,4 @@
-"""Row E7: a run directory that somebody else has made runs no code, and changes nothing outside of itself."""
+"""Row E7: a run directory that somebody else has made runs no code."""
 
 from __future__ import annotations
 

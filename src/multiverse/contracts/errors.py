@@ -115,6 +115,16 @@ class RunNotSaved(MultiverseError, RuntimeError):
         )
 
 
+class RunNotWritable(MultiverseError, OSError):
+    """A file of a run's directory could not be written."""
+
+    def __init__(self, path: Any, reason: str) -> None:
+        super().__init__(
+            f"{path} cannot be written to ({reason}): make room or ask for the right to write there, or go on with a "
+            "copy of it elsewhere"
+        )
+
+
 class TrainingDiverged(MultiverseError, RuntimeError):
     """Losses or gradients stayed not finite; the weights are those of the last good step."""
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import gymnasium
 
-from multiverse.contracts.errors import InvalidRequest, in_a_line
+from multiverse.contracts.errors import CheckpointBroken, InvalidRequest, in_a_line, in_words
 from multiverse.training.config.build import in_todays_names, takes_old_names
 from multiverse.training.config.files import read_config
 from multiverse.training.config.resolve import saved_config
@@ -25,6 +25,7 @@ from multiverse.training.storage.run_directory import (
     NEW_SPACES,
     SPACES,
     find_run,
+    had_checkpoint,
     read_mark,
     read_spaces,
 )
@@ -122,8 +123,18 @@ def checkpoint_of(run: RunPath, which: str = "latest") -> Checkpoint:
         raise InvalidRequest(f"which={which!r}: 'latest' or 'best'")
     latest = load_latest(found.path / "checkpoints")
     if latest is None:
-        raise InvalidRequest(f"{found.path}: this run has no checkpoint yet")
+        raise InvalidRequest(
+            f"{found.path}: this run has no checkpoint {'any more' if had_checkpoint(found.path) else 'yet'}"
+        )
     return latest
+
+
+def steps_of(found: Checkpoint) -> int:
+    """Env steps of the run when a checkpoint was taken, as its manifest says."""
+    steps = found.manifest.get("env_steps")
+    if type(steps) is not int or steps < 0:
+        raise CheckpointBroken(found.path, f"its manifest has {in_words(steps)} env steps")
+    return steps
 
 
 def trusted_config(

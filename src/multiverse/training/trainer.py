@@ -160,7 +160,8 @@ class Trainer:
 
     def _save(self, best: bool = False, final: bool = False) -> None:
         manifest = {"config": as_plain(self.config), "clock": self.clock.state()}
-        self._checkpoints.save(self.state(), manifest, self.clock.env_steps, best=best, final=final)
+        if self._checkpoints.save(self.state(), manifest, self.clock.env_steps, best=best, final=final) is not None:
+            self.directory.note_checkpoint()
         self._saved_at = time.monotonic()
 
     # -- the end -------------------------------------------------------------------------------------------------

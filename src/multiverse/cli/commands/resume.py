@@ -26,7 +26,8 @@ class Resume:
     """Options of `multiverse resume`."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """The run's directory, or one above: then the run in it that was written to last."""
+    """The run's directory, or one above: then the run in it that was written to last. A checkpoint in it: then the run
+    goes on from there, and what came after it goes."""
     env_steps: Annotated[int | None, tyro.conf.arg(aliases=("--total-timesteps", "--timesteps"))] = None
     """A new budget: steps of all envs together, those before included."""
     episodes: Annotated[int | None, tyro.conf.arg(aliases=("--num-episodes",))] = None
