@@ -1,4 +1,4 @@
-"""For every test: a guard against hanging."""
+"""For every test: a guard against hanging, and a place of its own for what is kept for a user."""
 
 from __future__ import annotations
 
@@ -32,3 +32,11 @@ def no_test_hangs(request: pytest.FixtureRequest) -> Iterator[None]:
     faulthandler.dump_traceback_later(HANG_AFTER_S, exit=True, file=request.config.stash[_stderr])
     yield
     faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The key by which a user's own runs are known is not that of whoever runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield

@@ -223,6 +223,7 @@ def test_a_checkpoint_names_no_code(tmp_path: Path) -> None:
     kept = {key: value for key, value in found.manifest.items() if key in ("clock",)}
     checkpoint.save(run.path / "checkpoints", "step-000000000900", found.state, {**kept, "config": evil})
     assert mv.load(run).act(np.zeros(4, np.float32)) in (0, 1)
+    assert len(evaluate_run(run, episodes=1).returns) == 1
 
 
 @pytest.mark.fault("B5")
@@ -238,9 +239,9 @@ def test_a_run_that_diverges_ends_with_its_last_good_weights(tmp_path: Path) -> 
 
 
 class Locked(gym.Wrapper):  # type: ignore[type-arg]
-    """An env that wants a secret."""
+    """An env that wants a secret, and an address with one."""
 
-    def __init__(self, api_key: str) -> None:
+    def __init__(self, api_key: str, url: str = "") -> None:
         assert api_key == "open sesame", api_key
         super().__init__(gym.make("CartPole-v1"))
 
@@ -252,11 +253,24 @@ def test_a_secret_is_asked_for_again(tmp_path: Path) -> None:
     run = mv.train(where, run_dir=tmp_path / "run", env_kwargs=secret, **{**SMALL, "env_steps": 100})
     written = [path.read_bytes() for path in run.path.rglob("*") if path.is_file()]
     assert not any(b"sesame" in content for content in written)
-    for again in (mv.resume, mv.load):
+    for again in (mv.resume, evaluate_run):
         with pytest.raises(mv.InvalidRequest, match=r"env_kwargs\.api_key was secret"):
             again(run)  # type: ignore[operator]
-    mv.load(run, env_kwargs=secret)
+    evaluate_run(run, episodes=1, env_kwargs=secret)
+    mv.load(run)  # needs no env, and so no secret
     assert mv.resume(run, env_steps=200, env_kwargs=secret).summary["env_steps"] == 200
+
+
+@pytest.mark.fault("E6")
+def test_a_secret_that_is_given_again_is_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    secrets = {"api_key": "open sesame", "url": "https://me:sesame@example.org/x"}
+    run = mv.train(Locked, run_dir=tmp_path / "run", env_kwargs=secrets, **{**SMALL, "env_steps": 100})
+    with pytest.raises(mv.InvalidRequest, match=r"env_kwargs\.url was secret"):
+        mv.resume(run, env=Locked, env_kwargs={"api_key": "open sesame"})
+    caplog.set_level("DEBUG", "multiverse")
+    mv.resume(run, env=Locked, env_kwargs=secrets, env_steps=200)
+    assert "sesame" not in caplog.text and "env_kwargs" not in caplog.text
+    assert not any(b"sesame" in path.read_bytes() for path in run.path.rglob("*") if path.is_file())
 
 
 def test_a_signal_during_the_last_evaluation_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,9 +380,10 @@ def test_only_what_was_learned_is_taken_over(tmp_path: Path) -> None:
 
 def test_a_callable_env_must_be_given_again(tmp_path: Path) -> None:
     run = mv.train(lambda: gym.make("CartPole-v1"), run_dir=tmp_path / "run", **{**SMALL, "env_steps": 100})
-    for again in (mv.load, mv.resume):
+    for again in (evaluate_run, mv.resume):
         with pytest.raises(mv.InvalidRequest, match="pass it again, env="):
             again(run)  # type: ignore[operator]
+    assert mv.load(run).act(np.zeros(4, np.float32)) in (0, 1)  # needs no env
 
 
 def test_several_makers_of_envs(tmp_path: Path) -> None:

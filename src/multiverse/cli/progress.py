@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from multiverse.training.storage.metric_sinks import Sinks, TensorBoardSink
+from multiverse.training.storage.run_directory import TENSORBOARD
 
 if TYPE_CHECKING:
     from multiverse.algorithms.algorithm import UpdateReport
@@ -176,9 +177,6 @@ def _of_budget(budget: Budget, clock: Clock) -> str:
 
 def _percent(part: float, whole: float) -> str:
     return f"{100 * part / whole if whole else 0:.0f} %"
-
-
-TENSORBOARD = "tensorboard"
 
 
 class TensorBoardHook(Hook):

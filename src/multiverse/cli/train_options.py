@@ -84,6 +84,12 @@ class Setting:
 
 COMMAND = (
     Setting("config", str, "", "A YAML file with settings, such as the config.yaml of a run."),
+    Setting(
+        "trust",
+        bool,
+        None,
+        "Call the env that the config file names (module:name), though it is not of a run of yours.",
+    ),
     Setting("preset", str, "", "The env whose preset to begin from. Default: that of ENV, if there is one."),
     Setting("no_preset", bool, None, "Begin from the plain defaults instead."),
     Setting("seeds", int, 1, "So many runs, with the seeds SEED, SEED + 1, …; then their IQM."),

@@ -127,6 +127,16 @@ class EvaluationFailed(MultiverseError, RuntimeError):
     """No episode of an evaluation came to its end."""
 
 
+class RunNotWritable(MultiverseError, OSError):
+    """A file of a run's directory could not be written."""
+
+    def __init__(self, path: Any, reason: str) -> None:
+        super().__init__(
+            f"{path} cannot be written to ({reason}): make room or ask for the right to write there, or go on with a "
+            "copy of it elsewhere"
+        )
+
+
 class TrainingDiverged(MultiverseError, RuntimeError):
     """Losses or gradients stayed not finite; the weights are those of the last good step."""
 
@@ -243,6 +253,18 @@ class InvalidConfig(InvalidRequest):
         super().__init__(f"{where}: {wrong}" + (f". {hint}" if hint else ""))
 
 
+class UntrustedRun(InvalidRequest):
+    """A run, or a config, that somebody else may have made names code; nothing of it was imported."""
+
+    def __init__(self, path: Path | str, call: str, why: str = "") -> None:
+        self.path, self.call = path, call
+        unknown = f" ({why})" if why else ""
+        super().__init__(
+            f"{path} was not written by this user on this machine{unknown}, and this would call {call}: look at that "
+            "code first; if you trust it, say --trust, in Python trust=True"
+        )
+
+
 class CheckpointBroken(MultiverseError, RuntimeError):
     """A checkpoint that is not what was written, or none of ours. Nothing of it was used."""
 
@@ -328,7 +350,21 @@ def in_words(value: Any) -> str:
     """A value in one short line; one whose repr fails is still a value."""
     try:
         scalar = type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0
-        text = " ".join((str if scalar else repr)(value).split())
+        text = (str if scalar else repr)(value)
     except Exception:
         text = f"<a {type(value).__name__} that cannot be shown>"
-    return text if len(text) <= 120 else text[:117] + "..."
+    return _in_short(text)
+
+
+def in_a_line(error: BaseException) -> str:
+    """An error that is not ours, for a sentence: "KeyError: 'session'"."""
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    return _in_short(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+
+def _in_short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 120 else line[:117] + "..."

@@ -8,17 +8,27 @@ from typing import Any, Protocol
 
 import gymnasium
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.training.config.build import takes_old_names
+from multiverse.contracts.errors import CheckpointBroken, InvalidRequest, in_a_line, in_words
+from multiverse.training.config.build import in_todays_names, takes_old_names
 from multiverse.training.config.files import read_config
 from multiverse.training.config.resolve import saved_config
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.evaluation import Evaluation, evaluate
 from multiverse.training.policy import LoadedPolicy
 from multiverse.training.session import MakeAlgorithm, algorithm_maker
+from multiverse.training.space_description import space_from
 from multiverse.training.storage.checkpoint import Checkpoint, load_latest
 from multiverse.training.storage.checkpoint import load as load_checkpoint
-from multiverse.training.storage.run_directory import CONFIG, find_run
+from multiverse.training.storage.origin import check_trusted
+from multiverse.training.storage.run_directory import (
+    CONFIG,
+    NEW_SPACES,
+    SPACES,
+    find_run,
+    had_checkpoint,
+    read_mark,
+    read_spaces,
+)
 from multiverse.vector.make import make_vec
 
 
@@ -32,6 +42,10 @@ class HasPath(Protocol):
 RunPath = HasPath | Path | str
 
 
+Spaces = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
+"""Of observations and of actions."""
+
+
 @takes_old_names
 def load(
     run: RunPath,
@@ -40,17 +54,22 @@ def load(
     algorithm: MakeAlgorithm | None = None,
     which: str = "latest",
     env_kwargs: Mapping[str, Any] | None = None,
+    trust: bool = False,
 ) -> LoadedPolicy:
     """The policy of a run, to act with: `mv.load(run).act(observation)`. `which`: `"latest"` or `"best"`.
 
-    `env`, `algorithm`, `env_kwargs`: as for `resume`.
+    Neither needs nor builds its env, and runs no code that the run names. `algorithm`: as for `resume`. `env`,
+    `env_kwargs`, `trust`: for runs of 0.1, which do not say what their policies see and do.
     """
-    config, found = _config_and_checkpoint(run, which, algorithm, env_kwargs)
+    where, found = find_run(path_of(run)).path, checkpoint_of(run, which)
+    spaces = None if env is not None else saved_spaces(where)
+    if spaces is not None:
+        config = saved_config(_saved(where), str(where / CONFIG), algorithm, needs_env=False)
+        return _policy(config, algorithm, spaces, found)
+    config = trusted_config(where, env, algorithm, env_kwargs, trust)
     with make_vec(source_of(config, env), 1, "serial", env_kwargs=config.env_kwargs or None) as envs:
         spaces = envs.single_observation_space, envs.single_action_space
-    loaded = algorithm_maker(config, algorithm)(*spaces, config.num_envs, config.seed)
-    loaded.load(found.state["session"]["algorithm"])
-    return LoadedPolicy(loaded, *spaces)
+    return _policy(config, algorithm, spaces, found)
 
 
 @takes_old_names
@@ -63,15 +82,34 @@ def evaluate_run(
     env: Any = None,
     algorithm: MakeAlgorithm | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
+    trust: bool = False,
 ) -> Evaluation:
-    """How good a run's policy is: deterministic, on one env, on seeds no training sees."""
-    config, _ = _config_and_checkpoint(run, which, algorithm, env_kwargs)
-    policy = load(run, env=env, algorithm=algorithm, which=which, env_kwargs=env_kwargs)
+    """How good a run's policy is: deterministic, on one env, on seeds no training sees. `trust`: as for `resume`."""
+    found = checkpoint_of(run, which)
+    config = trusted_config(find_run(path_of(run)).path, env, algorithm, env_kwargs, trust)
     kwargs = config.env_kwargs or None
     with make_vec(source_of(config, env), 1, "serial", autoreset="disabled", infos=False, env_kwargs=kwargs) as one:
-        found = evaluate(one, policy.acting, policy.features, episodes, seed)
-    assert found is not None
-    return found
+        policy = _policy(config, algorithm, (one.single_observation_space, one.single_action_space), found)
+        evaluation = evaluate(one, policy.acting, policy.features, episodes, seed)
+    assert evaluation is not None
+    return evaluation
+
+
+def _policy(config: TrainConfig, algorithm: MakeAlgorithm | None, spaces: Spaces, found: Checkpoint) -> LoadedPolicy:
+    loaded = algorithm_maker(config, algorithm)(*spaces, config.num_envs, config.seed)
+    loaded.load(found.state["session"]["algorithm"])
+    return LoadedPolicy(loaded, *spaces)
+
+
+def saved_spaces(run: Path) -> Spaces | None:
+    """What the policy of a run sees and does, as the run itself says; None if it does not."""
+    if (said := read_spaces(run)) is None:
+        return None
+    try:
+        return space_from(said["observation"]), space_from(said["action"])
+    except (ValueError, TypeError, LookupError, ArithmeticError, AssertionError, RecursionError) as error:
+        wrong = f"it describes no spaces ({in_a_line(error)})"
+        raise InvalidRequest(f"{run / SPACES} cannot be used: {wrong}. {NEW_SPACES}") from None
 
 
 def checkpoint_of(run: RunPath, which: str = "latest") -> Checkpoint:
@@ -85,17 +123,34 @@ def checkpoint_of(run: RunPath, which: str = "latest") -> Checkpoint:
         raise InvalidRequest(f"which={which!r}: 'latest' or 'best'")
     latest = load_latest(found.path / "checkpoints")
     if latest is None:
-        raise InvalidRequest(f"{found.path}: this run has no checkpoint yet")
+        raise InvalidRequest(
+            f"{found.path}: this run has no checkpoint {'any more' if had_checkpoint(found.path) else 'yet'}"
+        )
     return latest
 
 
-def _config_and_checkpoint(
-    run: RunPath, which: str, algorithm: MakeAlgorithm | None, env_kwargs: Mapping[str, Any] | None
-) -> tuple[TrainConfig, Checkpoint]:
+def steps_of(found: Checkpoint) -> int:
+    """Env steps of the run when a checkpoint was taken, as its manifest says."""
+    steps = found.manifest.get("env_steps")
+    if type(steps) is not int or steps < 0:
+        raise CheckpointBroken(found.path, f"its manifest has {in_words(steps)} env steps")
+    return steps
+
+
+def trusted_config(
+    run: Path, env: Any, algorithm: MakeAlgorithm | None, env_kwargs: Mapping[str, Any] | None, trust: bool
+) -> TrainConfig:
+    """The config of a run whose env is about to be made; `UntrustedRun` if that would call a stranger's code."""
+    saved = _saved(run)
+    if env is None:  # else it is the caller's own, whatever the run says
+        check_trusted(saved, read_mark(run), run, trust)
+    return saved_config(saved, str(run / CONFIG), algorithm, env_kwargs)
+
+
+def _saved(run: Path) -> dict[str, Any]:
     """The config is the run's own file: a checkpoint is data, and names nothing that would be imported."""
-    where = find_run(path_of(run)).path / CONFIG
     # guard: the-config-is-the-runs-own
-    return saved_config(read_config(where), str(where), algorithm, env_kwargs), checkpoint_of(run, which)
+    return in_todays_names(read_config(run / CONFIG))
 
 
 def path_of(run: RunPath) -> Path:

@@ -10,16 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import multiverse
+from multiverse.contracts.errors import CheckpointBroken, InvalidRequest
 from multiverse.contracts.plan import Plan
 from multiverse.training.config.build import as_plain, takes_old_names
-from multiverse.training.config.resolve import BUDGETS, config_for, saved_config
+from multiverse.training.config.resolve import BUDGETS, config_for
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.hooks import Hook
-from multiverse.training.loading import RunPath, checkpoint_of, path_of, source_of
+from multiverse.training.loading import RunPath, checkpoint_of, path_of, source_of, steps_of, trusted_config
 from multiverse.training.session import MakeAlgorithm, Session, algorithm_maker
+from multiverse.training.space_description import described
 from multiverse.training.storage.checkpoint import Checkpoint, Checkpoints, differences
+from multiverse.training.storage.checkpoint import load as load_checkpoint
 from multiverse.training.storage.provenance import provenance
-from multiverse.training.storage.run_directory import CONFIG, RunDirectory
+from multiverse.training.storage.redaction import redacted
+from multiverse.training.storage.run_directory import RunDirectory, find_run, had_checkpoint
 from multiverse.training.trainer import Trainer
 
 log = logging.getLogger("multiverse")
@@ -83,6 +87,8 @@ def start_run(
             root, env=config.env, algorithm=config.algorithm, seed=config.seed, run_dir=run_dir
         ) as where:
             where.write_config(as_plain(config))
+            where.write_origin()
+            _write_spaces(where, session)
             where.write_provenance(provenance(config.seed, session.envs.plan))
             session.begin()
             return _trained(Trainer(config, session, where, hooks), on_start)
@@ -102,19 +108,23 @@ def resume(
     env_kwargs: Mapping[str, Any] | None = None,
     hooks: Sequence[Hook] = (),
     on_start: OnStart | None = None,
+    trust: bool = False,
 ) -> Run:
-    """Go on with a run exactly where its last checkpoint was taken; a larger budget makes it longer.
+    """Go on with a run exactly where its last checkpoint was taken, or where the one was that is named
+    (`RUN/checkpoints/step-000000098304`): what came after that goes. A larger budget makes it longer.
 
     `env`, `algorithm`, `env_kwargs`: for runs whose env or algorithm was a callable, or whose env got a secret: no
-    file holds those.
+    file holds those. `trust`: whether code that the run names may be called though somebody else has written it.
     """
-    with RunDirectory.open(path_of(run)) as where:
-        config = saved_config(where.read_config(), str(where.path / CONFIG), algorithm, env_kwargs)
+    named = find_run(path_of(run))
+    with RunDirectory.open(named.path) as where:
+        config = trusted_config(where.path, env, algorithm, env_kwargs, trust)
         more: dict[str, Any] = {"env_steps": env_steps, "episodes": episodes, "minutes": minutes}
-        if any(value is not None for value in more.values()):
-            config = dataclasses.replace(config, **{key: value for key, value in more.items() if value is not None})
+        given = {key: value for key, value in more.items() if value is not None}
+        config = dataclasses.replace(config, **given)
+        found = _checkpoint_to_go_on_from(where, named.checkpoint)
+        if given:
             where.write_config(as_plain(config))  # the next resume has the new budget too
-        found = Checkpoints(where.checkpoints).load_latest()
         if found is not None:
             _tell_differences(found, config)  # guard: differences-are-told
         session = Session(config, source_of(config, env), algorithm_maker(config, algorithm), _plan_of(found))
@@ -125,10 +135,50 @@ def resume(
                 session.begin()
             else:
                 trainer.load(found.state)
+                if named.checkpoint is not None:
+                    Checkpoints(where.checkpoints).go_back(trainer.clock.env_steps)
+            if env is None:
+                where.write_origin()  # it was ours, or is trusted
+            _write_spaces(where, session)
             where.write_provenance(provenance(config.seed, session.envs.plan))
             return _trained(trainer, on_start)
         finally:
             session.close()
+
+
+def _checkpoint_to_go_on_from(where: RunDirectory, named: Path | None) -> Checkpoint | None:
+    """The latest, or the one that was named; None if this run never had any. To have lost them all is an error."""
+    checkpoints = Checkpoints(where.checkpoints)
+    if named is not None:
+        found = load_checkpoint(named)
+        if later := [path.name for path in checkpoints.after(steps_of(found))]:
+            log.warning(
+                "going on from %s: what came after it is removed (%s), its metrics and episodes too",
+                named,
+                ", ".join(later),
+            )
+        return found
+    latest = checkpoints.load_latest()
+    if latest is None:
+        if had_checkpoint(where.path):  # guard: lost-checkpoints-are-no-fresh-start
+            raise CheckpointBroken(
+                where.checkpoints, "none of those that this run had is left", _ANEW.format(where.path)
+            )
+        log.warning("%s was ended before its first checkpoint: it begins anew", where.path)
+    return latest
+
+
+_ANEW = "Restore one from a copy, or begin another run with its settings: `multiverse train --config {}/config.yaml`"
+
+
+def _write_spaces(where: RunDirectory, session: Session) -> None:
+    """So that the policy can act without an env; of spaces that no file can hold there is none."""
+    envs = session.envs
+    try:
+        kinds = {"observation": described(envs.single_observation_space), "action": described(envs.single_action_space)}
+        where.write_spaces(kinds)
+    except InvalidRequest as error:
+        log.info("to act with this run's policy its env will be needed: %s", error)
 
 
 def _trained(trainer: Trainer, on_start: OnStart | None) -> Run:
@@ -141,7 +191,8 @@ def _trained(trainer: Trainer, on_start: OnStart | None) -> Run:
 def _tell_differences(found: Checkpoint, config: TrainConfig) -> None:
     """Whoever goes on with other settings, or another version, is told: it is no longer quite the same run."""
     before = {**found.manifest, "config": {**found.manifest.get("config", {}), **dict.fromkeys(BUDGETS)}}
-    now = {"multiverse": multiverse.__version__, "config": {**as_plain(config), **dict.fromkeys(BUDGETS)}}
+    # guard: no-difference-tells-a-secret
+    now = {"multiverse": multiverse.__version__, "config": {**redacted(as_plain(config)), **dict.fromkeys(BUDGETS)}}
     for line in differences(before, now):
         log.warning("%s: %s", found.path.name, line)
 

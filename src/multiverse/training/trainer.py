@@ -181,6 +181,7 @@ class Trainer:
         manifest, env_steps = {"config": as_plain(self.config), "clock": self.clock.state()}, self.clock.env_steps
         if self._checkpoints.save(self.state(), manifest, env_steps, best=best, final=final) is not None:
             self._checkpointed_at = env_steps
+            self.directory.note_checkpoint()
         self._saved_at = time.monotonic()
 
     def _say_that_nothing_is_saved(self, why: str) -> None:

@@ -1,8 +1,8 @@
-"""Guards of what lies on disk: rows D1 to D4, D7, E1, E2, E6 and F4."""
+"""Guards of what lies on disk: rows D1 to D4, D7, E1, E2, E6, E7 and F4."""
 
 from __future__ import annotations
 
-from tests.faults.mutations.guard import GONE, NEVER, Guard, instead
+from tests.faults.mutations.guard import GONE, NEVER, Guard, instead, swap
 
 FAULTS = "tests/training/storage/test_checkpoint_faults.py"
 BROKEN = "tests/training/storage/test_checkpoint_broken.py"
@@ -10,6 +10,9 @@ LOCK = "tests/training/storage/test_run_lock.py"
 CONFIG = "tests/training/config/test_files.py"
 SINKS = "tests/training/storage/test_metric_sinks.py"
 REDACTION = "tests/training/storage/test_redaction.py"
+STRANGERS = "tests/training/test_strangers.py"
+FOREIGN = "tests/training/test_foreign_things.py"
+SPACES = "tests/training/test_space_description.py"
 STRUCK = f"{FAULTS}::test_struck_at_any_call_the_old_or_the_new_one_is_there"
 
 GUARDS = (
@@ -61,6 +64,12 @@ GUARDS = (
         ("D3",),
         NEVER,
         (f"{BROKEN}::test_if_all_are_broken_that_is_an_error_and_no_start_from_scratch",),
+    ),
+    Guard(
+        "lost-checkpoints-are-no-fresh-start",
+        ("D3",),
+        NEVER,
+        (f"{FOREIGN}::test_a_run_that_has_lost_its_checkpoints_is_an_error_and_no_fresh_start",),
     ),
     Guard(
         "bytes-are-on-the-disk-before-their-name",
@@ -125,6 +134,54 @@ GUARDS = (
         ("E6",),
         instead("return False"),
         (f"{REDACTION}::test_no_file_of_a_run_holds_a_secret_or_an_environment_variable",),
+    ),
+    Guard(
+        "addresses-are-redacted",
+        ("E6",),
+        instead("return value"),
+        (f"{REDACTION}::test_no_file_of_a_run_holds_a_secret_or_an_environment_variable",),
+    ),
+    Guard(
+        "no-difference-tells-a-secret",
+        ("E6",),
+        swap("redacted(as_plain(config))", "as_plain(config)"),
+        ("tests/training/test_trainer.py::test_a_secret_that_is_given_again_is_not_told",),
+    ),
+    Guard(
+        "a-strangers-code-is-not-called",
+        ("E7",),
+        NEVER,
+        (f"{STRANGERS}::test_what_a_strangers_run_would_call_is_named_and_wants_trust[evaluate_run]",),
+    ),
+    Guard(
+        "links-in-a-run-are-not-followed",
+        ("E7",),
+        GONE,
+        (f"{FOREIGN}::test_a_link_in_a_run_is_not_followed[resumed-checkpoints]",),
+    ),
+    Guard(
+        "no-link-is-opened",
+        ("E7",),
+        instead("descriptor = os.open(path, flags, 0o666)"),
+        (f"{FOREIGN}::test_a_link_that_appears_later_is_not_followed_either",),
+    ),
+    Guard(
+        "only-our-own-names-count",
+        ("E7",),
+        instead("return True"),
+        (f"{FOREIGN}::test_what_others_keep_beside_checkpoints_is_neither_read_nor_removed",),
+    ),
+    Guard(
+        "only-what-we-wrote-is-removed",
+        ("E7",),
+        instead("strangers = remove_tree(path)"),
+        (f"{FOREIGN}::test_what_others_keep_inside_a_checkpoint_outlives_it",),
+    ),
+    Guard(
+        "spaces-are-bounded",
+        ("E7",),
+        NEVER,
+        (f"{SPACES}::test_a_file_that_describes_no_space_is_refused_in_one_sentence",),
     ),
     # -- F: sinks --------------------------------------------------------------------------------------------
     Guard(

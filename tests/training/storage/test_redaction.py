@@ -19,8 +19,12 @@ SECRET = "hunter2-swordfish"
 
 @pytest.mark.fault("E6")
 @pytest.mark.parametrize(
-    "name", ["key", "api_key", "API_KEY", "apiKey", "token", "auth-token", "password", "passwd", "client_secret"]
-)
+    "name",
+    [
+        "key", "api_key", "API_KEY", "apiKey", "token", "auth-token", "password", "passwd", "client_secret",
+        "pwd", "DB_PWD", "authorization", "Authorization", "bearer", "http_auth", "credential", "session_cookie",
+    ],
+)  # fmt: skip
 def test_secret_names(name: str) -> None:
     assert is_secret(name)
     assert redacted({name: SECRET}) == {name: REDACTED}
@@ -60,6 +64,12 @@ def test_secrets_are_found_at_any_depth_and_the_original_stays() -> None:
         ["--env-kwargs", f"{{'api_key': '{SECRET}', 'level': 3}}"],
         [f"env.password={SECRET}"],
         ["--address", f"https://me:{SECRET}@example.org/x"],
+        ["--address", f"https://me:with@{SECRET}@example.org/x"],
+        ["--address", f"https://example.org/x?level=3&api_key={SECRET}"],
+        ["--header", f"Authorization: Bearer {SECRET}"],
+        ["--header", f'{{"Authorization": "Basic {SECRET}", "level": 3}}'],
+        ["--pwd", SECRET],
+        ["--bearer", SECRET],
         ["-token", SECRET],
     ],
 )
@@ -67,6 +77,24 @@ def test_a_command_line_is_told_without_its_secrets(arguments: list[str]) -> Non
     told = redacted_command(["train", *arguments, "--seed", "1"])
     assert SECRET not in " ".join(told) and REDACTED in " ".join(told)
     assert told[0] == "train" and told[-2:] == ["--seed", "1"]
+
+
+ADDRESS = f"postgresql://me:{SECRET}@example.org:5432/worlds"
+
+
+@pytest.mark.fault("E6")
+def test_the_password_of_an_address_is_hidden_wherever_it_stands_and_asked_for_again() -> None:
+    config: dict[str, Any] = {"env_kwargs": {"url": ADDRESS, "more": [ADDRESS, ("x", ADDRESS)], "plain": "https://a.b"}}
+    told = redacted(config)
+    hidden = ADDRESS.replace(SECRET, REDACTED)
+    assert told["env_kwargs"] == {"url": hidden, "more": [hidden, ("x", hidden)], "plain": "https://a.b"}
+    assert redacted_fields(told) == ["env_kwargs.url", "env_kwargs.more[0]", "env_kwargs.more[1][1]"]
+    assert redacted(told) == told
+
+
+@pytest.mark.parametrize("text", ["https://example.org:8080/path@2", "key: it is text", "a/b:c@d", "monkey=3", ""])
+def test_a_text_that_holds_no_address_with_a_password_stays_as_it_is(text: str) -> None:
+    assert redacted({"note": text, "notes": [text]}) == {"note": text, "notes": [text]}
 
 
 def test_a_command_line_without_secrets_is_told_as_it_is() -> None:
@@ -89,13 +117,14 @@ def test_no_file_of_a_run_holds_a_secret_or_an_environment_variable(
 ) -> None:
     monkeypatch.setenv("SOME_VARIABLE", f"{SECRET}-in-the-environment")
     monkeypatch.setattr(sys, "argv", ["train", "--api-key", SECRET])
-    config = {"env": "CartPole-v1", "env_kwargs": {"api_key": SECRET}}
+    config = {"env": "CartPole-v1", "env_kwargs": {"api_key": SECRET, "url": ADDRESS, "headers": {"pwd": SECRET}}}
     with RunDirectory.create(tmp_path, env="CartPole-v1", algorithm="ppo", seed=1) as run:
         run.write_config(config)
         run.write_provenance(provenance(1))
-        run.write_summary({"config": config})
+        run.write_summary({"config": config, "error": f"EnvFailed: no answer from {ADDRESS}"})
         Checkpoints(run.checkpoints).save({"weights": 1}, {"config": config}, 10, best=True)
         files = [path for path in run.path.rglob("*") if path.is_file()]
         assert len(files) == 3 + 3 + 3 + 1
         assert [path.name for path in files if SECRET.encode() in path.read_bytes()] == []
-        assert redacted_fields(run.read_config()) == ["env_kwargs.api_key"]
+        hidden = ["env_kwargs.api_key", "env_kwargs.url", "env_kwargs.headers.pwd"]
+        assert redacted_fields(run.read_config()) == hidden

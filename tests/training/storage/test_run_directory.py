@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from multiverse.contracts.errors import InvalidRequest, RunLocked
+from multiverse.contracts.errors import InvalidRequest, MultiverseError, RunLocked
 from multiverse.training.storage import run_directory
 from multiverse.training.storage.checkpoint import Checkpoints
 from multiverse.training.storage.run_directory import RunDirectory, find_run, safe_name
@@ -182,6 +182,47 @@ def test_a_file_that_has_lost_lines_is_told_and_cut_to_whole_ones(
     run.cut_back(position)
     assert "metrics.jsonl is" in caplog.text and "lines are missing" in caplog.text
     assert len(contents(run)[0].splitlines()) == 1 and contents(run)[0].endswith("\n")
+
+
+@pytest.mark.fault("D3")
+@pytest.mark.parametrize("bad", [b"half a li", b"[1, 2]", b"null", b"\xff\xfe", b"[" * 100_000, b""])
+def test_a_line_that_makes_no_sense_is_told_and_costs_itself_only(
+    bad: bytes, run: RunDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(run)
+    first, *rest = (run.path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (run.path / "metrics.jsonl").write_bytes(b"".join([first, bad, b"\n", *rest]))
+    run.cut_back({"metrics.jsonl": (run.path / "metrics.jsonl").stat().st_size})
+    table = (run.path / "metrics.csv").read_text().splitlines()
+    assert [line.partition(",")[0] for line in table] == ["env_steps", "10", "20", "30"]
+    assert caplog.messages == [f"{run.path / 'metrics.jsonl'}: line 2 makes no sense, and is passed over"]
+
+
+@pytest.mark.fault("D2")
+def test_a_directory_that_cannot_be_written_to_is_refused_in_one_sentence(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.close()
+    real = os.open
+
+    def no_new_file(path: Path, flags: int, *mode: int) -> int:
+        return refuse(path) if flags & os.O_CREAT else real(path, flags, *mode)
+
+    def refuse(path: Path, *_: int) -> int:
+        raise OSError(30, "Read-only file system", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", no_new_file)
+        patch.setattr(os, "mkdir", refuse)
+        for make in (RunDirectory.open, lambda path: RunDirectory.create(path, env="E", algorithm="a", seed=0)):
+            with pytest.raises(MultiverseError, match="Read-only file system") as refused:
+                make(run.path)
+            assert "\n" not in str(refused.value) and str(run.path) in str(refused.value)
+    with RunDirectory.open(run.path) as again:  # nothing was held
+        monkeypatch.setattr(os, "open", no_new_file)
+        for write in (again.write_config, again.write_summary, again.write_provenance, again.write_spaces):
+            with pytest.raises(MultiverseError, match=r"cannot be written to .*Read-only file system"):
+                write({})
 
 
 @pytest.mark.fault("F4")

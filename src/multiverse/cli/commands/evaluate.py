@@ -37,6 +37,8 @@ class Evaluate:
     """Of the episodes."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ID|MODULE:NAME")] = None
     """The env, for a run whose env was an object of a program."""
+    trust: bool = False
+    """Call the env that the run names (module:name), though the run was not written by you on this machine."""
     json: bool = False
     """Print one JSON object, with every episode."""
 
@@ -49,7 +51,8 @@ def run(arguments: Sequence[str]) -> int:
 
     which = "best" if options.best else "latest"
     checkpoint = checkpoint_of(options.run, which)
-    found = evaluate_run(checkpoint.path, episodes=options.episodes, seed=options.seed, env=options.env)
+    how: dict[str, Any] = {"episodes": options.episodes, "seed": options.seed}
+    found = evaluate_run(checkpoint.path, env=options.env, trust=options.trust, **how)
     report = _report(options, str(checkpoint.path), checkpoint.manifest, found)
     if options.json:
         from multiverse.cli.output import print_json

@@ -26,7 +26,8 @@ class Resume:
     """Options of `multiverse resume`."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """The run's directory, or one above: then the run in it that was written to last."""
+    """The run's directory, or one above: then the run in it that was written to last. A checkpoint in it: then the run
+    goes on from there, and what came after it goes."""
     env_steps: Annotated[int | None, tyro.conf.arg(aliases=("--total-timesteps", "--timesteps"))] = None
     """A new budget: steps of all envs together, those before included."""
     episodes: Annotated[int | None, tyro.conf.arg(aliases=("--num-episodes",))] = None
@@ -35,6 +36,8 @@ class Resume:
     """A new budget in minutes."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ID|MODULE:NAME")] = None
     """The env, for a run whose env was an object of a program."""
+    trust: bool = False
+    """Call the env that the run names (module:name), though the run was not written by you on this machine."""
     tensorboard: bool = False
     """Metrics for TensorBoard too. A run that has begun with them goes on with them."""
 
@@ -49,6 +52,6 @@ def run(arguments: Sequence[str]) -> int:
     from multiverse.training.run import resume
 
     budget: dict[str, Any] = {"env_steps": options.env_steps, "episodes": options.episodes, "minutes": options.minutes}
-    go_on = functools.partial(resume, options.run, env=options.env, **budget)
+    go_on = functools.partial(resume, options.run, env=options.env, trust=options.trust, **budget)
     followed(go_on, Voice(), tensorboard=options.tensorboard)
     return 0

@@ -43,11 +43,17 @@ def config_from(options: TrainOptions) -> TrainConfig:
     from multiverse.training.config.build import in_todays_names
     from multiverse.training.config.files import read_config
     from multiverse.training.config.resolve import OWN_SETTINGS, config_for, merged
+    from multiverse.training.storage.origin import check_trusted
+    from multiverse.training.storage.run_directory import read_mark
 
     command = options.command
     file = in_todays_names(read_config(command["config"])) if command["config"] else {}
     settings = merged(merged({}, file, OWN_SETTINGS), options.settings, OWN_SETTINGS)
     env, algorithm = options.env or settings.pop("env", ""), settings.pop("algorithm", "ppo")
+    if not options.env and file:  # whoever types an env's name means it
+        check_trusted(
+            {**file, **settings}, read_mark(Path(command["config"]).parent), command["config"], command["trust"]
+        )
     if not env:
         raise InvalidRequest("which env? `multiverse train CartPole-v1`, or a --config that names one")
     return config_for(env, algorithm, settings, not command["no_preset"] and (command["preset"] or True))

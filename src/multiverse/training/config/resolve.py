@@ -89,14 +89,18 @@ def _preset(env: str, algorithm: str, wanted: bool | str) -> dict[str, Any]:
 
 
 def saved_config(
-    saved: Mapping[str, Any], where: str, algorithm: MakeAlgorithm | None, env_kwargs: Mapping[str, Any] | None = None
+    saved: Mapping[str, Any],
+    where: str,
+    algorithm: MakeAlgorithm | None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    needs_env: bool = True,
 ) -> TrainConfig:
-    """A run's config as it was saved. What no file holds must be given again: an algorithm of one's own, and secrets
-    among the env's arguments."""
+    """A run's config as it was saved. What no file holds must be given again: an algorithm of one's own, and, where its
+    env is needed, secrets among the env's arguments."""
     saved = in_todays_names(saved)
     if env_kwargs is not None:
         saved = {**saved, "env_kwargs": {**saved.get("env_kwargs", {}), **env_kwargs}}
-    if hidden := redacted_fields(saved):
+    if needs_env and (hidden := redacted_fields(saved)):
         raise InvalidRequest(
             f"{where}: {', '.join(hidden)} was secret and is not in the file: pass it again, in env_kwargs={{...}}"
         )

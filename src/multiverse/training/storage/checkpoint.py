@@ -7,6 +7,10 @@ At every instant of a save, a killed process or a power loss leaves the old chec
     .replaced-NAME     the former NAME while the new one takes its place; counts as NAME while there is no other
     .removing-NAME     no longer wanted
     NAME.broken        found broken by a resumed run, set aside, never read again
+    NAME.leftovers     what somebody else has put into a checkpoint that is no longer wanted
+
+NAME is `best` or `step-<12 digits>`. Whatever else lies in the folder is somebody else's: it is neither read, taken
+for a checkpoint, nor removed, and neither is what somebody has put beside the three files of a checkpoint.
 
 Reading changes nothing, so that a run can be looked at while it trains; only `Checkpoints`, which belongs to whoever
 holds the run's lock, sweeps and removes.
@@ -24,6 +28,7 @@ from typing import Any
 
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest
 from multiverse.training.storage.checkpoint_format import (
+    FILES,
     Checkpoint,
     Packed,
     pack,
@@ -39,8 +44,10 @@ __all__ = ["Checkpoint", "Checkpoints", "State", "differences", "load", "load_la
 
 log = logging.getLogger("multiverse")
 
-SAVING, REPLACED, REMOVING, BROKEN = ".saving-", ".replaced-", ".removing-", ".broken"
+SAVING, REPLACED, REMOVING, BROKEN, LEFTOVERS = ".saving-", ".replaced-", ".removing-", ".broken", ".leftovers"
 BEST = "best"
+_NAME = re.compile(rf"{BEST}|step-(?:\d{{12}}|[1-9]\d{{12,}})")  # as `step-{{env_steps:012d}}` writes it
+_TOKEN = re.compile(r"-[0-9a-f]{8}")
 _PICKLES = (b"PK\x03\x04", b"\x80")
 _RELISTS = 5
 
@@ -118,7 +125,7 @@ class Checkpoints:
         found, broken = _latest(self.folder)
         for path in broken:
             aside = path.with_name(path.name + BROKEN)
-            remove_tree(aside)
+            _discard(aside, path.name)
             os.rename(path, aside)
         return found
 
@@ -127,6 +134,18 @@ class Checkpoints:
         for path in _in_place(self.folder):
             if _number(path) > env_steps:
                 _remove(path)
+
+    def after(self, env_steps: int) -> list[Path]:
+        """Those that `go_back` would remove."""
+        later = [path for path in _in_place(self.folder) if _number(path) > env_steps]
+        if self.best is not None and _steps_of(self.best) > env_steps:
+            later.append(self.best)
+        return later
+
+    def go_back(self, env_steps: int) -> None:
+        """As `cut_back`, for a run that is asked to go on from an earlier one: the best is of its past too."""
+        for path in self.after(env_steps):
+            _remove(path)
 
     @property
     def latest(self) -> Path | None:
@@ -146,12 +165,12 @@ class Checkpoints:
             _remove(path)
 
     def _sweep(self) -> None:
-        for path in list(self.folder.glob(".*")):
-            former = path.name.removeprefix(REPLACED)
-            if former != path.name and not (self.folder / former).exists():
-                os.rename(path, self.folder / former)
-            elif path.name.startswith((SAVING, REMOVING, REPLACED)):
-                remove_tree(path)
+        for entry in _names(self.folder):
+            path, (how, name) = self.folder / entry, _stepped_aside(entry)
+            if how == REPLACED and not (self.folder / name).exists():
+                os.rename(path, self.folder / name)
+            elif how:
+                _discard(path, name)
 
 
 def _write(folder: Path, name: str, packed: Packed) -> Path:
@@ -170,7 +189,7 @@ def _put_in_place(aside: Path, target: Path) -> None:
     """A directory with files cannot be renamed over another: the former one steps aside for an instant."""
     former = target.with_name(f"{REPLACED}{target.name}")
     if target.exists():
-        remove_tree(former)
+        _discard(former, target.name)
         os.rename(target, former)
     try:
         os.rename(aside, target)
@@ -179,20 +198,43 @@ def _put_in_place(aside: Path, target: Path) -> None:
             os.rename(former, target)
         raise
     sync_directory(target.parent)  # guard: names-are-on-the-disk-before-old-ones-go
-    remove_tree(former)
+    _discard(former, target.name)
 
 
 def _remove(path: Path) -> None:
     """Renamed first: a checkpoint that is half removed must not look like one."""
     going = path.with_name(f"{REMOVING}{path.name}")
     try:
-        remove_tree(going)  # guard: removed-under-another-name
+        _discard(going, path.name)  # guard: removed-under-another-name
         os.rename(path, going)
         # guard: an-old-name-is-off-the-disk-before-its-files-are
         sync_directory(path.parent)  # else a power loss could bring the name back without its files
     except OSError as error:
         log.warning("%s: an old checkpoint could not be removed (%s)", path, error.strerror or error)
-    remove_tree(going)
+    _discard(going, path.name)
+
+
+def _discard(path: Path, name: str) -> None:
+    """Away with the files of a checkpoint that has stepped aside, as far as that goes; what stays is swept later.
+
+    What somebody else has put there is kept under a name that can be seen.
+    """
+    if path.is_symlink() or not path.is_dir():
+        return
+    strangers = [one for one in os.listdir(path) if one not in FILES]  # guard: only-what-we-wrote-is-removed
+    try:
+        for one in FILES:
+            (path / one).unlink(missing_ok=True)
+        if not strangers:
+            os.rmdir(path)
+        else:
+            kept = path.with_name(f"{name}{LEFTOVERS}")
+            while kept.exists():
+                kept = path.with_name(f"{name}{LEFTOVERS}-{secrets.token_hex(4)}")
+            os.rename(path, kept)
+            log.warning("%s: what is not of the checkpoint that was removed (%s) is kept here", kept, strangers[0])
+    except OSError:
+        pass
 
 
 def _latest(folder: Path) -> tuple[Checkpoint | None, list[Path]]:
@@ -211,7 +253,8 @@ def _latest(folder: Path) -> tuple[Checkpoint | None, list[Path]]:
                 return found, list(broken)
         if len(broken) == len(candidates):
             break
-    if lost := len(broken) + len(list(folder.glob(f"*{BROKEN}"))):  # guard: all-broken-is-no-fresh-start
+    aside = [one for one in _names(folder) if one.endswith(BROKEN) and is_checkpoint(one.removesuffix(BROKEN))]
+    if lost := len(broken) + len(aside):  # guard: all-broken-is-no-fresh-start
         raise CheckpointBroken(folder, f"none of its {lost} checkpoints is whole", _ALL_BROKEN)
     return None, []
 
@@ -219,21 +262,50 @@ def _latest(folder: Path) -> tuple[Checkpoint | None, list[Path]]:
 _ALL_BROKEN = "Restore one from a copy, or start a new run in another directory"
 
 
+def is_checkpoint(name: str) -> bool:
+    """Whether this is the name of a checkpoint of ours."""
+    return _NAME.fullmatch(name) is not None  # guard: only-our-own-names-count
+
+
+def own_names(folder: Path) -> list[str]:
+    """What in a folder of checkpoints is ours, whatever it is: checkpoints, and those that have stepped aside."""
+    return [one for one in _names(folder) if is_checkpoint(one.removesuffix(BROKEN)) or _stepped_aside(one)[0]]
+
+
+def _stepped_aside(entry: str) -> tuple[str, str]:
+    """How a directory of ours that is in no checkpoint's place is marked, and whose it is; ("", "") for any other."""
+    how = next((mark for mark in (SAVING, REPLACED, REMOVING) if entry.startswith(mark)), "")
+    name = entry.removeprefix(how)
+    if how == SAVING:
+        name = name[: -len("-01234567")] if _TOKEN.fullmatch(name[-len("-01234567") :]) else ""
+    return (how, name) if how and is_checkpoint(name) else ("", "")
+
+
+def _names(folder: Path) -> list[str]:
+    return os.listdir(folder) if folder.is_dir() else []
+
+
 def _in_place(folder: Path) -> list[Path]:
     """Every checkpoint, newest first: by the number in its name, then by its age."""
-    if not folder.is_dir():
-        return []
-    found = [path for path in folder.iterdir() if path.is_dir()]
-    named = {path.name: path for path in found if not path.name.startswith(".") and not path.name.endswith(BROKEN)}
-    for path in found:
-        if path.name.startswith(REPLACED):  # guard: one-that-stepped-aside-counts
-            named.setdefault(path.name.removeprefix(REPLACED), folder / path.name.removeprefix(REPLACED))
-    return sorted(named.values(), key=lambda path: (_number(path), _age(path)), reverse=True)
+    named = {name for name in _names(folder) if is_checkpoint(name) and (folder / name).is_dir()}
+    for how, name in map(_stepped_aside, _names(folder)):
+        if how == REPLACED:  # guard: one-that-stepped-aside-counts
+            named.add(name)
+    return sorted((folder / name for name in named), key=lambda path: (_number(path), _age(path)), reverse=True)
 
 
 def _number(path: Path) -> int:
-    digits = re.search(r"(\d+)$", path.name)
-    return int(digits[1]) if digits else -1
+    """The env steps in its name; those of the best one are not there."""
+    return -1 if path.name == BEST else int(path.name.removeprefix("step-"))
+
+
+def _steps_of(path: Path) -> int:
+    """As its manifest says; 0 if that cannot be read."""
+    try:
+        steps = read_manifest(path).get("env_steps")
+    except CheckpointBroken:
+        return 0
+    return steps if isinstance(steps, int) else 0
 
 
 def _age(path: Path) -> int:

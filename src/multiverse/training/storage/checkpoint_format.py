@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,9 +22,9 @@ from typing import Any
 import numpy as np
 
 import multiverse
-from multiverse.contracts.errors import CheckpointBroken, in_bytes
+from multiverse.contracts.errors import CheckpointBroken, in_a_line, in_bytes
 from multiverse.training.config.build import in_todays_names
-from multiverse.training.storage.files import sync_directory, write_new
+from multiverse.training.storage.files import open_plain, sync_directory, write_new
 from multiverse.training.storage.redaction import redacted
 from multiverse.training.storage.state_codec import Arrays, State, decode, encode
 
@@ -36,7 +35,7 @@ except ImportError:
     raise ImportError("checkpoints need safetensors: pip install 'multiverse[train]'") from None
 
 FORMAT = 1
-ARRAYS, STATE, MANIFEST = "arrays.safetensors", "state.json", "manifest.json"
+FILES = ARRAYS, STATE, MANIFEST = "arrays.safetensors", "state.json", "manifest.json"
 RESERVED = frozenset({"format", "multiverse", "files", "arrays", "sha256"})
 """Keys of a manifest that are ours, not the caller's."""
 LARGEST = {MANIFEST: 2**24, STATE: 2**26, ARRAYS: 2**40}
@@ -97,7 +96,7 @@ def read_files(folder: Path) -> Checkpoint:
         state = in_todays_names(decode(files[STATE], arrays))
         return Checkpoint(folder, state, in_todays_names(manifest))
     except _NO_STATE as error:
-        raise CheckpointBroken(folder, f"its contents make no state ({type(error).__name__}: {error})") from None
+        raise CheckpointBroken(folder, f"its contents make no state ({in_a_line(error)})") from None
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -133,16 +132,16 @@ def _verified(path: Path, manifest: dict[str, Any]) -> bytes:
 def _read(path: Path, largest: int, expected: int | None = None) -> bytes:
     """A plain file's bytes, after a look at how many there are."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-        with os.fdopen(descriptor, "rb") as file:  # O_NONBLOCK: opening a pipe must not wait for a writer
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                raise CheckpointBroken(path.parent, f"{path.name} is no plain file")
-            if found.st_size > largest:  # guard: sizes-are-bounded
-                size, limit = in_bytes(found.st_size), in_bytes(largest)
-                raise CheckpointBroken(path.parent, f"{path.name} has {size}, more than the {limit} that are read")
-            if expected is not None and found.st_size != expected:
-                raise CheckpointBroken(path.parent, f"{path.name} has {found.st_size} bytes instead of {expected}")
+        descriptor = open_plain(path, os.O_RDONLY)
+        with os.fdopen(descriptor, "rb") as file:
+            size = os.fstat(descriptor).st_size
+            if size > largest:  # guard: sizes-are-bounded
+                limit = in_bytes(largest)
+                raise CheckpointBroken(
+                    path.parent, f"{path.name} has {in_bytes(size)}, more than the {limit} that are read"
+                )
+            if expected is not None and size != expected:
+                raise CheckpointBroken(path.parent, f"{path.name} has {size} bytes instead of {expected}")
             return file.read(largest if expected is None else expected + 1)
     except FileNotFoundError:
         raise CheckpointBroken(path.parent, f"{path.name} is missing") from None

@@ -6,24 +6,56 @@ file; without an fsync of the directory after it, the old name can come back.
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import math
 import os
+import re
 import secrets
 import shutil
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+log = logging.getLogger("multiverse")
+
 UNFINISHED = ".writing-"
 """How the names of files begin that are not in place yet. Whoever owns the folder may sweep them."""
 
 
-def write_new(path: Path, data: bytes) -> None:
+def open_plain(path: Path, flags: int) -> int:
+    """A descriptor of a plain file. OSError for anything else: what a link points to, a directory, a pipe (which is
+    not waited for)."""
+    try:
+        descriptor = os.open(path, flags | _NO_LINK | _NO_WAIT | _BINARY, 0o666)  # guard: no-link-is-opened
+    except OSError as error:
+        if error.errno == errno.ELOOP and path.is_symlink():
+            raise OSError(errno.ELOOP, "it is a symbolic link, which is not followed", str(path)) from None
+        raise
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is no plain file", str(path))
+
+
+def read_plain(path: Path, largest: int) -> tuple[bytes, os.stat_result]:
+    """What is in a plain file, and what kind it is; OSError for anything else, and for more bytes than that."""
+    descriptor = open_plain(path, os.O_RDONLY)
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        data = file.read(largest + 1) if found.st_size <= largest else b""
+    if found.st_size > largest or len(data) > largest:
+        raise OSError(errno.EFBIG, f"it has more than {largest:,} bytes", str(path))
+    return data, found
+
+
+def write_new(path: Path, data: bytes, mode: int = 0o666) -> None:
     """A new file with these bytes, on the disk when this returns."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode)
     try:
         write_all(descriptor, data)
         os.fsync(descriptor)  # guard: bytes-are-on-the-disk-before-their-name
@@ -66,13 +98,15 @@ def remove_tree(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def sweep_unfinished(folder: Path) -> None:
-    """What a killed `replace_file` has left here. Only for who is known to be the only one to write here."""
-    for leftover in folder.glob(f"{UNFINISHED}*"):
-        leftover.unlink(missing_ok=True)
+def sweep_unfinished(folder: Path, names: Iterable[str]) -> None:
+    """What a killed `replace_file` of these has left here. Only for who is known to be the only one to write here."""
+    known = re.compile(rf"{re.escape(UNFINISHED)}(?:{'|'.join(map(re.escape, names))})-[0-9a-f]{{8}}")
+    for leftover in [one for one in os.listdir(folder) if known.fullmatch(one)]:
+        if not (folder / leftover).is_dir():
+            (folder / leftover).unlink(missing_ok=True)
 
 
-_BINARY = getattr(os, "O_BINARY", 0)
+_BINARY, _NO_LINK, _NO_WAIT = (getattr(os, name, 0) for name in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK"))
 
 
 class LineFile:
@@ -80,7 +114,7 @@ class LineFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o666)
+        self._descriptor = open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self.size = os.fstat(self._descriptor).st_size
 
     def append(self, objects: Iterable[Mapping[str, Any]]) -> None:
@@ -133,9 +167,11 @@ def cut(path: Path, size: int) -> int:
 
     A file that is not there counts as empty.
     """
-    if not path.exists():
+    try:
+        descriptor = open_plain(path, os.O_RDWR)
+    except FileNotFoundError:
         return size
-    with path.open("r+b") as file:
+    with os.fdopen(descriptor, "r+b") as file:
         whole = _end_of_last_line(file, min(size, os.fstat(file.fileno()).st_size))
         file.truncate(whole)
         os.fsync(file.fileno())
@@ -155,10 +191,25 @@ def _end_of_last_line(file: Any, end: int) -> int:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Every whole object of a file; a last line that is still being written is passed over."""
-    if not path.exists():
+    """Every whole object of a file; a last line that is still being written is passed over. Lines that are none are
+    passed over too, and told in one warning."""
+    try:
+        descriptor = open_plain(path, os.O_RDONLY)
+    except FileNotFoundError:
         return
-    with path.open("rb") as file:
-        for line in file:
-            if line.endswith(b"\n"):
-                yield json.loads(line)
+    bad: list[int] = []
+    with os.fdopen(descriptor, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                found = json.loads(line)
+            except (ValueError, RecursionError):
+                found = None
+            if isinstance(found, dict):
+                yield found
+            else:
+                bad.append(number)
+    if bad:
+        more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+        log.warning("%s: line %d%s makes no sense, and is passed over", path, bad[0], more)

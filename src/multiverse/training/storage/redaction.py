@@ -1,9 +1,9 @@
 """Secrets stay out of what is written: configs, manifests, provenance, logged command lines.
 
-A field is secret when its name ends in key, token, password, passwd, passphrase, secret or credentials, whatever its
-case: `api_key`, `WANDB_API_KEY`, `authToken`. Names that only begin so are not (`keys_pressed`, `token_count`), and a
-`monkey` is: hiding one value too many is the smaller harm. Everything under a secret name goes, whatever it is; None
-and booleans stay, for they say only whether there is one.
+A field is secret when its name ends in one of `_SECRET`, whatever its case: `api_key`, `WANDB_API_KEY`, `authToken`,
+`Authorization`. Names that only begin so are not (`keys_pressed`, `token_count`), and a `monkey` is: hiding one value
+too many is the smaller harm. Everything under a secret name goes, whatever it is; None and booleans stay, for they say
+only whether there is one. In a text with an address (`://`) its password goes, and what follows a secret name.
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ from typing import Any
 
 REDACTED = "<redacted>"
 
-_SECRET = ("key", "token", "password", "passwd", "passphrase", "secret", "credentials")
+_SECRET = (
+    "key", "token", "password", "passwd", "passphrase", "pwd", "secret", "credential", "credentials",
+    "authorization", "auth", "bearer", "cookie",
+)  # fmt: skip
 _NAME = rf"[\w.-]*(?:{'|'.join(_SECRET)})"
-_ASSIGNED = re.compile(rf"""(?i)(?P<before>{_NAME}["']?\s*[=:]\s*)(?P<value>"[^"]*"|'[^']*'|[^\s,;}}&"']+)""")
-_LOGIN = re.compile(r"(?P<before>\w+://[^\s:/@]*:)[^\s/@]+(?=@)")
+_VALUE = r"""(?:(?:bearer|basic|token)\s+)?(?:"[^"]*"|'[^']*'|[^\s,;}&"']+)"""
+_ASSIGNED = re.compile(rf"""(?i)(?P<before>{_NAME}["']?\s*(?::(?!//)|=)\s*){_VALUE}""")
+_LOGIN = re.compile(r"(?P<before>\w://[^\s:/@]*:)[^\s/]+(?=@)")
 
 
 def is_secret(name: str) -> bool:
@@ -58,6 +62,8 @@ def _redacted_value(value: Any) -> Any:
         return redacted(value)
     if isinstance(value, (list, tuple)):
         return type(value)(_redacted_value(one) for one in value) if type(value) in (list, tuple) else value
+    if isinstance(value, str) and "://" in value:
+        return redacted_text(value)  # guard: addresses-are-redacted
     return value
 
 
@@ -68,5 +74,5 @@ def _find_redacted(value: Any, where: str) -> Iterator[str]:
     elif isinstance(value, (list, tuple)):
         for index, inner in enumerate(value):
             yield from _find_redacted(inner, f"{where}[{index}]")
-    elif value == REDACTED and isinstance(value, str):
+    elif isinstance(value, str) and REDACTED in value:  # the whole of it, or the password in an address
         yield where

@@ -1,6 +1,7 @@
 """A run's directory: where it is, who may write to it, and the files in it.  docs/runs.md shows one.
 
-    config.yaml  provenance.json  summary.json  metrics.jsonl  metrics.csv  episodes.jsonl  checkpoints/  run.lock
+    config.yaml  spaces.json  origin.json  provenance.json  summary.json
+    metrics.jsonl  metrics.csv  episodes.jsonl  checkpoints/  run.lock
 
 `metrics.csv` is always what `metrics.jsonl` says, for spreadsheets.
 """
@@ -9,25 +10,41 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import stat
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.errors import InvalidRequest, RunNotWritable, in_bytes
+from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import dump_yaml, read_config
-from multiverse.training.storage.checkpoint_format import MANIFEST
-from multiverse.training.storage.files import LineFile, cut, for_json, replace_file, sweep_unfinished
+from multiverse.training.storage.checkpoint import own_names
+from multiverse.training.storage.checkpoint_format import FILES, MANIFEST
+from multiverse.training.storage.files import LineFile, cut, for_json, read_plain, replace_file, sweep_unfinished
 from multiverse.training.storage.metric_sinks import CsvSink, Guarded, JsonLinesSink, Sink, Sinks, csv_from_json_lines
+from multiverse.training.storage.origin import mark_of, names_code
 from multiverse.training.storage.redaction import redacted
 from multiverse.training.storage.run_lock import LOCK, RunLock
 
 log = logging.getLogger("multiverse")
 
-CONFIG, PROVENANCE, SUMMARY = "config.yaml", "provenance.json", "summary.json"
-METRICS, TABLE, EPISODES, CHECKPOINTS = "metrics.jsonl", "metrics.csv", "episodes.jsonl", "checkpoints"
+CONFIG, PROVENANCE, SUMMARY, SPACES, ORIGIN = (
+    "config.yaml",
+    "provenance.json",
+    "summary.json",
+    "spaces.json",
+    "origin.json",
+)
+METRICS, TABLE, EPISODES = "metrics.jsonl", "metrics.csv", "episodes.jsonl"
+CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
+OWN_FILES = (CONFIG, PROVENANCE, SUMMARY, SPACES, ORIGIN, METRICS, TABLE, EPISODES, LOCK)
+FIRST = "first_checkpoint"
+"""Of a part of a run, in its provenance: when its first checkpoint was saved."""
+LARGEST_SPACES = LARGEST_JSON = 2**24  # bytes
 _BELOW = ("*", "*/*", "runs/*/*")
 
 
@@ -42,11 +59,20 @@ class RunDirectory:
     """One run on disk, locked for this process until `close()`. Made by `create` and `open`."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lock = RunLock(path)
-        sweep_unfinished(path)
-        self.checkpoints = path / CHECKPOINTS
-        self.checkpoints.mkdir(exist_ok=True)
+        self.path, self.checkpoints = path, path / CHECKPOINTS
+        try:
+            self._lock = RunLock(path)
+        except OSError as error:
+            raise RunNotWritable(path, error.strerror or str(error)) from error
+        try:
+            sweep_unfinished(path, OWN_FILES)
+            self.checkpoints.mkdir(exist_ok=True)
+        except BaseException as error:
+            self._lock.release()
+            if isinstance(error, OSError):
+                raise RunNotWritable(path, error.strerror or str(error)) from error
+            raise
+        self._has_checkpoint = False
         self._files: dict[str, LineFile] = {}
         self._sinks: list[Sinks] = []
         self._episodes, self._syncing = Guarded(f"writing {EPISODES}"), Guarded("forcing metrics to the disk")
@@ -62,14 +88,14 @@ class RunDirectory:
         run_dir: Path | str | None = None,
     ) -> RunDirectory:
         """A new run in `root/<env>/<algorithm>-<seed>-<time>/`, or in `run_dir`, which must be empty or not exist."""
-        if run_dir is None:
-            return cls(
-                _fresh(Path(root) / safe_name(env), f"{safe_name(algorithm)}-{seed}-{time.strftime('%Y%m%d-%H%M%S')}")
-            )
-        path = Path(run_dir)
+        path = Path(root) / safe_name(env) if run_dir is None else Path(run_dir)
         try:
+            if run_dir is None:
+                return cls(_fresh(path, f"{safe_name(algorithm)}-{seed}-{time.strftime('%Y%m%d-%H%M%S')}"))
             _refuse_used(path)
             path.mkdir(parents=True, exist_ok=True)
+        except RunNotWritable:
+            raise
         except OSError as error:
             raise InvalidRequest(f"{path} cannot be the directory of a run: {error.strerror or error}") from error
         run = cls(path)
@@ -88,15 +114,42 @@ class RunDirectory:
     # -- what is written once, or again as a whole -------------------------------------------------------------
     def write_config(self, config: Mapping[str, Any]) -> None:
         """The config, without its secrets."""
-        replace_file(self.path / CONFIG, dump_yaml(redacted(config)).encode())
+        self._replace(CONFIG, dump_yaml(redacted(config)).encode())
 
     def read_config(self) -> dict[str, Any]:
         """What `write_config` wrote; `redaction.redacted_fields` tells what must be given again."""
         return read_config(self.path / CONFIG)
 
+    def write_origin(self) -> None:
+        """If the config names code: a mark by which this user's own runs are known later."""
+        config = in_todays_names(self.read_config())
+        if names_code(config):
+            self._write_json(ORIGIN, {"mark": mark_of(config)})
+
+    def write_spaces(self, spaces: Mapping[str, Any]) -> None:
+        """What the policy sees and does, described as JSON: acting needs no env then."""
+        text = f"{json.dumps(spaces, allow_nan=False)}\n".encode()
+        if len(text) > LARGEST_SPACES:
+            raise InvalidRequest(
+                f"{SPACES} would have {in_bytes(len(text))}, more than the {in_bytes(LARGEST_SPACES)} that are read"
+            )
+        self._replace(SPACES, text)
+
     def write_provenance(self, provenance: Mapping[str, Any]) -> None:
         """Where the run came from; of a resumed run, one entry more."""
         self._write_json(PROVENANCE, {"parts": [*self._parts(), provenance]})
+
+    def note_checkpoint(self) -> None:
+        """The first checkpoint of this part of the run is in place: whoever finds none later has lost it."""
+        if not self._has_checkpoint:
+            *before, part = self._parts() or [{}]
+            try:
+                self._write_json(
+                    PROVENANCE, {"parts": [*before, {**part, FIRST: time.strftime("%Y-%m-%dT%H:%M:%S%z")}]}
+                )
+            except OSError:  # the next one is noted as well
+                return
+            self._has_checkpoint = True
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """How it went."""
@@ -153,14 +206,59 @@ class RunDirectory:
         self._files.clear()
 
     def _parts(self) -> list[Any]:
-        try:
-            return list(json.loads((self.path / PROVENANCE).read_text())["parts"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return []
+        return _parts(self.path)
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
         text = json.dumps(for_json(redacted(content)), indent=2, allow_nan=False)
-        replace_file(self.path / name, f"{text}\n".encode())
+        self._replace(name, f"{text}\n".encode())
+
+    def _replace(self, name: str, data: bytes) -> None:
+        try:
+            replace_file(self.path / name, data)
+        except OSError as error:
+            raise RunNotWritable(self.path, f"{name}: {error.strerror or error}") from error
+
+
+def had_checkpoint(run: Path) -> bool:
+    """Whether a checkpoint of this run was ever in place. Runs of 0.1 tell it only by how they ended."""
+    if any(FIRST in part for part in _parts(run)):
+        return True
+    summary = _read_json(run / SUMMARY, LARGEST_JSON)
+    return isinstance(summary, dict) and "error" not in summary  # whatever ends a run without one saves it first
+
+
+def _parts(run: Path) -> list[dict[str, Any]]:
+    said = _read_json(run / PROVENANCE, LARGEST_JSON)
+    parts = said.get("parts") if isinstance(said, dict) else None
+    return [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+
+
+def _read_json(path: Path, largest: int) -> Any:
+    """None if it is not there, or none."""
+    try:
+        return json.loads(read_plain(path, largest)[0])
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def read_mark(run: Path) -> Any:
+    """What is in the place of a mark; `origin.check_trusted` tells whether it is ours."""
+    said = _read_json(run / ORIGIN, LARGEST_JSON)
+    return said.get("mark") if isinstance(said, dict) else None
+
+
+def read_spaces(run: Path) -> Any:
+    """What `write_spaces` wrote; None in a run of a version that did not."""
+    try:
+        return json.loads(read_plain(run / SPACES, LARGEST_SPACES)[0])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or "it is no JSON"
+        raise InvalidRequest(f"{run / SPACES} cannot be used: {reason}. {NEW_SPACES}") from None
+
+
+NEW_SPACES = "Pass env=…, from which they are known too, or restore it from a copy"
 
 
 def is_run(path: Path) -> bool:
@@ -170,13 +268,19 @@ def is_run(path: Path) -> bool:
 
 def find_run(path: Path | str) -> FoundRun:
     """The run that a path means: its directory, a checkpoint in it, or a directory above: the one written to last."""
-    path = Path(path)
+    found = _find_run(Path(path))
+    _refuse_foreign(found.path)  # guard: links-in-a-run-are-not-followed
+    return found
+
+
+def _find_run(path: Path) -> FoundRun:
     if is_run(path):
         return FoundRun(path, None)
-    if (path / MANIFEST).exists() and is_run(path.resolve().parent.parent):
-        return FoundRun(path.resolve().parent.parent, path)
-    if path.name == CHECKPOINTS and is_run(path.resolve().parent):
-        return FoundRun(path.resolve().parent, None)
+    for place in (Path(os.path.abspath(path)), path.resolve()):  # a link in a run leads nowhere else
+        if (path / MANIFEST).exists() and is_run(place.parent.parent):
+            return FoundRun(place.parent.parent, path)
+        if path.name == CHECKPOINTS and is_run(place.parent):
+            return FoundRun(place.parent, None)
     found = [below for pattern in _BELOW for below in path.glob(pattern) if is_run(below)] if path.is_dir() else []
     if not found:
         raise InvalidRequest(f"{path}: {_why_no_run(path)}")
@@ -184,6 +288,24 @@ def find_run(path: Path | str) -> FoundRun:
     if len(found) > 1:
         log.info("%s holds %d runs; taking %s, which was written to last", path, len(found), newest)
     return FoundRun(newest, None)
+
+
+def _refuse_foreign(run: Path) -> None:
+    """A run's own names are plain files and directories: nothing is read, written or removed through a link."""
+    own = [run / CHECKPOINTS / name for name in own_names(run / CHECKPOINTS)]
+    files = [*(run / name for name in OWN_FILES), *(folder / name for folder in own for name in FILES)]
+    for path, right, kind in [
+        *((path, stat.S_ISDIR, "directory") for path in (run / CHECKPOINTS, run / TENSORBOARD, *own)),
+        *((path, stat.S_ISREG, "plain file") for path in files),
+    ]:
+        try:
+            mode = path.lstat().st_mode
+        except OSError:  # not there, or no longer
+            continue
+        if not right(mode):
+            what = "a directory" if stat.S_ISDIR(mode) else "no file"
+            what = "a symbolic link, which is not followed" if stat.S_ISLNK(mode) else what
+            raise InvalidRequest(f"{path} is {what}: a run has a {kind} there. Put one in its place, or move it away")
 
 
 def safe_name(text: str) -> str:

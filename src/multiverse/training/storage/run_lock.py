@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from multiverse.contracts.errors import RunLocked
-from multiverse.training.storage.files import write_all
+from multiverse.training.storage.files import open_plain, write_all
 
 try:
     import fcntl
@@ -86,7 +86,7 @@ class RunLock:
 
     def _acquire(self) -> int:
         while True:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            descriptor = open_plain(self.path, os.O_RDWR | os.O_CREAT)
             try:
                 self._lock(descriptor)
                 if _is_still(self.path, descriptor):  # its former holder may have removed it meanwhile

@@ -1,0 +1,282 @@
+"""Row E7: a run directory that somebody else has made runs no code."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import multiverse as mv
+from multiverse.cli.main import main
+from multiverse.contracts.errors import UntrustedRun
+from multiverse.training.loading import evaluate_run
+from tests.cli.training_commands import SMALL as FLAGS
+from tests.training.runs import SMALL
+
+OURS = f"{__name__}:make_env"
+
+
+def make_env(level: int = 0, api_key: str = "") -> Any:
+    return gym.make("CartPole-v1")
+
+
+def trained(home: Path, env: Any = "CartPole-v1", **settings: Any) -> Path:
+    return mv.train(env, run_dir=home, **{**SMALL, "env_steps": 100, **settings}).path
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("plain") / "run")
+
+
+@pytest.fixture
+def harm(tmp_path: Path) -> Path:
+    """What is there if the stranger's code was called."""
+    return tmp_path / "harm"
+
+
+@pytest.fixture
+def strangers(plain: Path, tmp_path: Path, harm: Path) -> Path:
+    """A run whose config has a directory made."""
+    run = Path(shutil.copytree(plain, tmp_path / "stranger"))
+    changed(run, "env: CartPole-v1", "env: os:mkdir")
+    changed(run, "env_kwargs: {}", f"env_kwargs:\n  path: {harm}")
+    return run
+
+
+def changed(run: Path, old: str, new: str) -> None:
+    text = (run / "config.yaml").read_text()
+    assert text.count(old) == 1
+    (run / "config.yaml").write_text(text.replace(old, new))
+
+
+# -- code ----------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("E7")
+def test_loading_to_act_needs_no_env_and_calls_nothing(strangers: Path, plain: Path, harm: Path) -> None:
+    seen = np.linspace(-1, 1, 20, dtype=np.float32).reshape(5, 4)
+    assert mv.load(strangers).act(seen).tolist() == mv.load(plain).act(seen).tolist()
+    assert not harm.exists()
+
+
+@pytest.mark.fault("E7")
+def test_a_run_of_a_version_that_saved_no_spaces_is_built_only_if_it_is_trusted(
+    strangers: Path, plain: Path, tmp_path: Path, harm: Path
+) -> None:
+    (strangers / "spaces.json").unlink()
+    with pytest.raises(UntrustedRun, match="os:mkdir"):
+        mv.load(strangers)
+    assert not harm.exists()
+    changed(strangers, f"  path: {harm}", "  level: 3")
+    assert mv.load(strangers, env=make_env).act(np.zeros(4, np.float32)) in (0, 1)
+    old = Path(shutil.copytree(plain, tmp_path / "old"))
+    (old / "spaces.json").unlink()
+    assert mv.load(old).act(np.zeros(4, np.float32)) in (0, 1)  # an id of Gymnasium's is no stranger's code
+
+
+def resumed(run: Path, **named: Any) -> None:
+    mv.resume(run, env_steps=200, **named)
+
+
+@pytest.mark.fault("E7")
+@pytest.mark.parametrize("go", [resumed, evaluate_run])
+def test_what_a_strangers_run_would_call_is_named_and_wants_trust(
+    go: Callable[..., Any], strangers: Path, harm: Path
+) -> None:
+    before = {path: path.read_bytes() for path in strangers.rglob("*") if path.is_file()}
+    with pytest.raises(UntrustedRun, match=r"would call os:mkdir\(path='.*harm'\).*trust=True") as refused:
+        go(strangers)
+    assert "\n" not in str(refused.value) and not harm.exists()
+    assert {path: path.read_bytes() for path in strangers.rglob("*") if path.is_file()} == before
+    with pytest.raises(mv.EnvFailed):  # what it makes is no env
+        go(strangers, trust=True)
+    assert harm.exists()
+
+
+@pytest.mark.fault("E7")
+def test_an_env_that_the_caller_gives_is_his_own(strangers: Path, harm: Path) -> None:
+    changed(strangers, f"  path: {harm}", "  level: 3")
+    assert len(evaluate_run(strangers, env=make_env, episodes=1).returns) == 1
+    mv.resume(strangers, env=make_env, env_steps=200)
+    with pytest.raises(UntrustedRun, match="os:mkdir"):  # and vouches for nothing else
+        mv.resume(strangers, env_steps=300)
+
+
+@pytest.mark.fault("E7")
+@pytest.mark.parametrize("name", ["evil_package:CartPole-v1", "evil.package:make"])
+def test_a_module_before_an_id_is_code_too(name: str, strangers: Path, tmp_path: Path, harm: Path) -> None:
+    (tmp_path / "evil_package.py").write_text(f"import pathlib; pathlib.Path({str(harm)!r}).touch()")
+    changed(strangers, "env: os:mkdir", f"env: {name}")
+    sys.path.insert(0, str(tmp_path))
+    try:
+        for go in (resumed, evaluate_run):
+            with pytest.raises(UntrustedRun, match=name.partition(":")[0]):
+                go(strangers)
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert not harm.exists()
+
+
+@pytest.mark.fault("E7")
+def test_code_that_is_named_for_an_env_to_import_is_code_too(plain: Path, tmp_path: Path) -> None:
+    """Gymnasium's own ids for foreign envs take a `module:id`."""
+    run = Path(shutil.copytree(plain, tmp_path / "run"))
+    changed(run, "env: CartPole-v1", "env: GymV26Environment-v0")
+    changed(run, "env_kwargs: {}", "env_kwargs:\n  env_id: evil_package:CartPole-v1")
+    with pytest.raises(UntrustedRun, match="evil_package"):
+        mv.resume(run)
+
+
+@pytest.mark.fault("E7")
+def test_an_algorithm_by_name_is_never_imported(strangers: Path) -> None:
+    changed(strangers, "algorithm: ppo", "algorithm: os:mkdir")
+    for go in (resumed, evaluate_run, mv.load):
+        with pytest.raises(mv.InvalidRequest, match="os:mkdir"):
+            go(strangers)  # type: ignore[operator]
+
+
+@pytest.mark.fault("E7", "E6")
+def test_secrets_of_what_would_be_called_are_not_told(strangers: Path, harm: Path) -> None:
+    changed(strangers, f"  path: {harm}", "  url: https://me:swordfish@example.org\n  level: 3")
+    with pytest.raises(UntrustedRun) as refused:
+        resumed(strangers, env_kwargs={"api_key": "hunter2", "url": "x"})
+    assert "level=3" in str(refused.value)
+    assert "swordfish" not in str(refused.value) and "hunter2" not in str(refused.value)
+
+
+# -- one's own runs --------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("own") / "run", OURS, env_kwargs={"level": 3, "api_key": "hunter2"})
+
+
+@pytest.fixture
+def mine(own: Path, tmp_path: Path) -> Path:
+    """A run of this user's, which lies elsewhere by now."""
+    return Path(shutil.copytree(own, tmp_path / "mine"))
+
+
+SECRET = {"api_key": "hunter2"}
+
+
+@pytest.mark.fault("E7")
+def test_ones_own_runs_need_no_word(mine: Path) -> None:
+    assert len(evaluate_run(mine, episodes=1, env_kwargs=SECRET).returns) == 1
+    for steps in (200, 300):  # also after its config was written again
+        assert mv.resume(mine, env_steps=steps, env_kwargs=SECRET).summary["env_steps"] == steps
+    assert mv.load(mine).act(np.zeros(4, np.float32)) in (0, 1)
+
+
+@pytest.mark.fault("E7")
+def test_a_run_that_was_trusted_and_went_on_is_ones_own(mine: Path) -> None:
+    (mine / "origin.json").unlink()
+    mv.resume(mine, env_steps=200, env_kwargs=SECRET, trust=True)
+    mv.resume(mine, env_steps=300, env_kwargs=SECRET)
+
+
+@pytest.mark.fault("E7")
+@pytest.mark.parametrize(
+    ("old", "new"), [(f"env: {OURS}", "env: os:mkdir"), ("level: 3", "level: 4"), ("level: 3", "levels: 3")]
+)
+def test_a_mark_is_of_what_would_be_called(old: str, new: str, mine: Path) -> None:
+    changed(mine, old, new)
+    with pytest.raises(UntrustedRun):
+        mv.resume(mine, env_kwargs=SECRET)
+
+
+@pytest.mark.fault("E7")
+@pytest.mark.parametrize("origin", ["", "[]", "{}", '{"mark": 1}', '{"mark": ""}', '{"mark": "é"}', "\xff", None])
+def test_no_other_mark_will_do(origin: str | None, mine: Path) -> None:
+    (mine / "origin.json").unlink()
+    if origin is not None:
+        (mine / "origin.json").write_text(origin, encoding="latin-1")
+    with pytest.raises(UntrustedRun):
+        mv.resume(mine, env_kwargs=SECRET)
+
+
+@pytest.mark.fault("E7")
+def test_another_user_is_another(mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody"))
+    with pytest.raises(UntrustedRun):
+        mv.resume(mine, env_kwargs=SECRET)
+    assert not (tmp_path / "somebody").exists()  # to look is not to write
+
+
+@pytest.mark.fault("E7")
+def test_the_key_is_kept_for_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    trained(tmp_path / "plain")
+    assert not (tmp_path / "state").exists()  # nobody needs it for an id of Gymnasium's
+    run = trained(tmp_path / "run", OURS)
+    key = tmp_path / "state" / "multiverse" / "key"
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600 and stat.S_IMODE(key.parent.stat().st_mode) == 0o700
+    assert [path.name for path in key.parent.iterdir()] == ["key"]
+    assert not any(key.read_bytes().hex() in path.read_text("latin-1") for path in run.rglob("*") if path.is_file())
+    before = key.read_bytes()
+    mv.resume(run, env_steps=200)
+    assert key.read_bytes() == before and len(before) == 32
+
+
+@pytest.mark.fault("E7")
+@pytest.mark.parametrize("spoilt", ["no directory", "others may read it", "a link", "short"])
+def test_without_a_key_of_ones_own_nothing_is_trusted_and_that_is_said(
+    spoilt: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    if spoilt == "no directory":
+        (tmp_path / "state").write_text("a file")
+    else:
+        key = tmp_path / "state" / "multiverse" / "key"
+        key.parent.mkdir(parents=True)
+        (tmp_path / "other").write_bytes(bytes(32))
+        (tmp_path / "other").chmod(0o600)
+        if spoilt == "a link":
+            key.symlink_to(tmp_path / "other")
+        else:
+            key.write_bytes(bytes(3 if spoilt == "short" else 32))
+            key.chmod(0o600 if spoilt == "short" else 0o644)
+    run = trained(tmp_path / "run", OURS)
+    assert len([m for m in caplog.messages if "state" in m and "--trust" in m]) == 1
+    with pytest.raises(UntrustedRun, match=r"state/multiverse"):
+        mv.resume(run)
+    assert mv.resume(run, env_steps=200, trust=True).summary["env_steps"] == 200
+
+
+# -- from the command line -------------------------------------------------------------------------------------------
+def one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return error
+
+
+@pytest.mark.fault("E7")
+def test_commands_want_the_word_too(strangers: Path, harm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = ["--run-dir", str(strangers.parent / "new")]
+    for typed in (["resume", str(strangers)], ["evaluate", str(strangers)],
+                  ["train", "--config", str(strangers / "config.yaml"), *home]):  # fmt: skip
+        error = one_line(typed, capsys)
+        assert "os:mkdir(path=" in error and "--trust" in error and not harm.exists()
+        one_line([*typed, "--trust"], capsys)
+        harm.rmdir()
+
+
+@pytest.mark.fault("E7")
+def test_a_config_of_ones_own_run_or_with_the_env_typed_needs_no_word(
+    mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed(mine, "  api_key: <redacted>\n", "")
+    file = tmp_path / "my.yaml"
+    shutil.copy(mine / "config.yaml", file)
+    assert f"{OURS}(level=3)" in one_line(["train", "--config", str(file)], capsys)
+    assert f"{OURS}(level=3)" in one_line(["train", "--config", str(mine / "config.yaml")], capsys)
+    assert main(["train", OURS, "--config", str(file), "--run-dir", str(tmp_path / "typed")]) == 0
+    typed = str(tmp_path / "typed" / "config.yaml")
+    assert main(["train", "--config", typed, *FLAGS, "--run-dir", str(tmp_path / "again")]) == 0
