@@ -86,7 +86,7 @@ def test_synonyms_and_spellings(typed: str, name: str, value: Any) -> None:
     ],
 )
 def test_the_agents_settings_are_flags_too(typed: str, name: str, value: Any) -> None:
-    assert getattr(config_of("CartPole-v1", *typed.split()).ppo, name) == value
+    assert getattr(config_of("CartPole-v1", *typed.split()).settings, name) == value
 
 
 def test_env_kwargs_are_json() -> None:
@@ -98,8 +98,13 @@ def test_a_file_goes_before_the_preset_and_flags_before_both(tmp_path: Path) -> 
     file = tmp_path / "my.yaml"
     file.write_text("env: CartPole-v1\nlearning_rate: 0.5\nppo:\n  gamma: 0.5\n  epochs: 7\n")
     config = config_of("--config", str(file), "--gamma", "0.25")
-    assert (config.env, config.ppo.learning_rate, config.ppo.gamma, config.ppo.epochs) == ("CartPole-v1", 0.5, 0.25, 7)
-    assert config.ppo.gae_lambda == 0.8  # the preset's
+    assert (config.env, config.settings.learning_rate, config.settings.gamma, config.settings.epochs) == (
+        "CartPole-v1",
+        0.5,
+        0.25,
+        7,
+    )
+    assert config.settings.gae_lambda == 0.8  # the preset's
 
 
 def test_the_config_of_a_run_makes_the_same_run(elsewhere: Path) -> None:
@@ -123,8 +128,8 @@ def test_a_budget_takes_the_place_of_those_it_goes_before(tmp_path: Path) -> Non
 
 
 def test_presets_of_other_envs_and_none() -> None:
-    assert config_of("Acrobot-v1", "--preset", "CartPole-v1").ppo.gae_lambda == 0.8
-    assert config_of("CartPole-v1", "--no-preset").ppo.gae_lambda == 0.95
+    assert config_of("Acrobot-v1", "--preset", "CartPole-v1").settings.gae_lambda == 0.8
+    assert config_of("CartPole-v1", "--no-preset").settings.gae_lambda == 0.95
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------
@@ -253,7 +258,7 @@ def test_several_seeds_and_what_they_say_together(elsewhere: Path, capsys: pytes
 def test_a_run_can_begin_with_the_weights_of_another(elsewhere: Path) -> None:
     assert train(Path("one"), env_steps=128) == 0
     assert train(Path("two"), "--init-from", "one", env_steps=64) == 0
-    assert [checkpoint_of(name).state["session"]["algorithm"]["updates"] for name in ("one", "two")] == [2, 1]
+    assert [checkpoint_of(name).state["session"]["algorithm"]["state"]["updates"] for name in ("one", "two")] == [2, 1]
 
 
 def test_tensorboard_lies_in_the_run_and_goes_on_with_it(elsewhere: Path) -> None:

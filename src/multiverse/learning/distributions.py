@@ -113,6 +113,40 @@ class DiagonalGaussian:
         return by_row * apart * inverse
 
 
+class SquashedGaussian(DiagonalGaussian):
+    """A Gaussian behind a tanh: actions are in (-1, 1), and scaled to the env's bounds outside. Actions are given as
+    they were before the tanh, so that nothing must be undone; the entropy is that of the Gaussian."""
+
+    def log_prob_and_entropy(self, output: Tensor, actions: Tensor, masks: Tensor | None) -> tuple[Tensor, Tensor]:
+        log_prob, entropy = super().log_prob_and_entropy(output, actions, masks)
+        # log(1 - tanh(x)²), for large x too; it does not depend on the output.
+        squash = 2.0 * (math.log(2.0) - actions - torch.nn.functional.softplus(-2.0 * actions))
+        return log_prob - squash.sum(-1), entropy
+
+
+class Bernoulli:
+    """Yes or no, `count` times, independently."""
+
+    def __init__(self, count: int) -> None:
+        self.outputs = count
+
+    def parameters(self) -> Sequence[torch.nn.Parameter]:
+        return ()
+
+    def log_prob_and_entropy(self, output: Tensor, actions: Tensor, masks: Tensor | None) -> tuple[Tensor, Tensor]:
+        softplus = torch.nn.functional.softplus
+        log_prob = actions * output - softplus(output)
+        entropy = softplus(output) - output * torch.sigmoid(output)
+        return log_prob.sum(-1), entropy.sum(-1)
+
+    def gradient(
+        self, output: Tensor, actions: Tensor, masks: Tensor | None, by_log_prob: Tensor, by_entropy: float
+    ) -> Tensor:
+        share = torch.sigmoid(output)
+        found = by_log_prob.unsqueeze(-1) * (actions - share)
+        return found - by_entropy * output * share * (1.0 - share) if by_entropy else found
+
+
 def _softmax_gradient(logits: Tensor, actions: Tensor, by_log_prob: Tensor, by_entropy: float) -> Tensor:
     """For one choice: how the log-probability of what was chosen, and the entropy, change with the logits."""
     logs = torch.log_softmax(logits, dim=-1)

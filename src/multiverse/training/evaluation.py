@@ -11,7 +11,7 @@ import numpy as np
 
 from multiverse.contracts.failures import RESTARTED
 from multiverse.contracts.infos import Infos
-from multiverse.contracts.policy import ActingPolicy
+from multiverse.contracts.policy import Policy, Seen
 from multiverse.contracts.seeds import evaluation_seed
 from multiverse.experience.features import Features
 from multiverse.experience.rollout import dtype_of, leaf_of
@@ -53,7 +53,7 @@ class Evaluation:
 
 def evaluate(
     env: VectorEnv,
-    policy: ActingPolicy,
+    policy: Policy,
     features: Features,
     episodes: int,
     seed: int,
@@ -69,6 +69,8 @@ def evaluate(
     for k in range(episodes):
         observations, _ = env.reset(seed=[evaluation_seed(seed, k)])
         starts, over, steps = somebody, False, 0
+        memory = policy.first_memory(1)
+        previous: tuple[Any, Any] = (None, np.zeros(1, np.float32))
         infos: Infos = {}
         while not over:
             if should_stop():
@@ -77,9 +79,10 @@ def evaluate(
                 leaf.path: np.asarray(leaf_of(observations, leaf.path)).astype(dtype_of(leaf), copy=False)
                 for leaf in features.all_leaves
             }
-            action = policy.act(seen, None, starts, features.open_actions(seen))
-            observations, _, terminated, truncated, infos = env.step(policy.for_env(action))
-            steps += 1
+            shown = Seen(seen, starts, features.open_actions(seen), previous[0], previous[1])
+            action, memory = policy.act(shown, None, memory)
+            observations, rewards, terminated, truncated, infos = env.step(policy.for_env(action))
+            steps, previous = steps + 1, (action, rewards.astype(np.float32))
             starts, over = nobody, bool(terminated[0] or truncated[0]) or steps >= MOST_STEPS
         if steps >= MOST_STEPS:
             log.warning("an episode was cut after %d steps of an evaluation: does this env never end one?", MOST_STEPS)

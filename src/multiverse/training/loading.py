@@ -49,7 +49,8 @@ def load(
     with make_vec(source_of(config, env), 1, "serial", env_kwargs=config.env_kwargs or None) as envs:
         spaces = envs.single_observation_space, envs.single_action_space
     loaded = algorithm_maker(config, algorithm)(*spaces, config.num_envs, config.seed)
-    loaded.load(found.state["session"]["algorithm"])
+    loaded.load_weights(found.state["session"]["algorithm"]["weights"])
+    loaded.load(found.state["session"]["algorithm"]["state"])
     return LoadedPolicy(loaded, *spaces)
 
 

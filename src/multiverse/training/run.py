@@ -11,8 +11,8 @@ from typing import Any
 
 import multiverse
 from multiverse.contracts.plan import Plan
-from multiverse.training.config.build import as_plain, takes_old_names
-from multiverse.training.config.resolve import BUDGETS, config_for, saved_config
+from multiverse.training.config.build import takes_old_names
+from multiverse.training.config.resolve import BUDGETS, config_for, plain_config, saved_config
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.hooks import Hook
 from multiverse.training.loading import RunPath, checkpoint_of, path_of, source_of
@@ -78,11 +78,11 @@ def start_run(
     session = Session(config, config.env if env is None else env, algorithm_maker(config, algorithm))
     try:
         if begun_from is not None:
-            session.algorithm.load_weights(begun_from.state["session"]["algorithm"])
+            session.algorithm.load_weights(begun_from.state["session"]["algorithm"]["weights"])
         with RunDirectory.create(
-            root, env=config.env, algorithm=config.algorithm, seed=config.seed, run_dir=run_dir
+            root, env=config.env, algorithm=config.algorithm.rpartition(":")[2], seed=config.seed, run_dir=run_dir
         ) as where:
-            where.write_config(as_plain(config))
+            where.write_config(plain_config(config))
             where.write_provenance(provenance(config.seed, session.envs.plan))
             session.begin()
             return _trained(Trainer(config, session, where, hooks), on_start)
@@ -113,7 +113,7 @@ def resume(
         more: dict[str, Any] = {"env_steps": env_steps, "episodes": episodes, "minutes": minutes}
         if any(value is not None for value in more.values()):
             config = dataclasses.replace(config, **{key: value for key, value in more.items() if value is not None})
-            where.write_config(as_plain(config))  # the next resume has the new budget too
+            where.write_config(plain_config(config))  # the next resume has the new budget too
         found = Checkpoints(where.checkpoints).load_latest()
         if found is not None:
             _tell_differences(found, config)  # guard: differences-are-told
@@ -141,7 +141,7 @@ def _trained(trainer: Trainer, on_start: OnStart | None) -> Run:
 def _tell_differences(found: Checkpoint, config: TrainConfig) -> None:
     """Whoever goes on with other settings, or another version, is told: it is no longer quite the same run."""
     before = {**found.manifest, "config": {**found.manifest.get("config", {}), **dict.fromkeys(BUDGETS)}}
-    now = {"multiverse": multiverse.__version__, "config": {**as_plain(config), **dict.fromkeys(BUDGETS)}}
+    now = {"multiverse": multiverse.__version__, "config": {**plain_config(config), **dict.fromkeys(BUDGETS)}}
     for line in differences(before, now):
         log.warning("%s: %s", found.path.name, line)
 

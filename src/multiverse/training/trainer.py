@@ -9,11 +9,11 @@ from dataclasses import asdict
 from typing import Any
 
 from multiverse.algorithms.algorithm import Algorithm, UpdateReport
-from multiverse.contracts.errors import MultiverseError, RunNotSaved
+from multiverse.contracts.errors import InvalidRequest, MultiverseError, RunNotSaved
 from multiverse.experience.collector import Collected
 from multiverse.learning.networks import torch_threads
 from multiverse.memory.interrupts import StopRequests
-from multiverse.training.config.build import as_plain
+from multiverse.training.config.resolve import plain_config
 from multiverse.training.config.train_config import Clock, TrainConfig
 from multiverse.training.evaluation import Evaluation, evaluate
 from multiverse.training.hooks import Hook
@@ -67,7 +67,7 @@ class Trainer:
                         break
                     self._tell("on_rollout", collected)
                     began_at, self._whole = time.perf_counter(), False
-                    report = self.algorithm.update(self.session.rollout, share)
+                    report = _report(self.algorithm.update([self.session.rollout], share))
                     self.session.learned(collected)
                     self._whole = True
                     self._count(collected, report, time.perf_counter() - began_at)
@@ -159,7 +159,7 @@ class Trainer:
         self._save()
 
     def _save(self, best: bool = False, final: bool = False) -> None:
-        manifest = {"config": as_plain(self.config), "clock": self.clock.state()}
+        manifest = {"config": plain_config(self.config), "clock": self.clock.state()}
         self._checkpoints.save(self.state(), manifest, self.clock.env_steps, best=best, final=final)
         self._saved_at = time.monotonic()
 
@@ -233,6 +233,15 @@ class Trainer:
         self.skipped_updates = state["skipped_updates"]
         self.directory.cut_back(state["files"])
         self._checkpoints.cut_back(self.clock.env_steps)
+
+
+def _report(found: Any) -> UpdateReport:
+    """What an update returned; a dict is taken for its metrics."""
+    if isinstance(found, UpdateReport):
+        return found
+    if isinstance(found, Mapping) or found is None:
+        return UpdateReport(dict(found or {}), 1)
+    raise InvalidRequest(f"update() returned {found!r}: expected an UpdateReport, a dict of metrics, or None")
 
 
 def _episode_lines(collected: Collected, env_steps: int) -> Iterable[dict[str, Any]]:

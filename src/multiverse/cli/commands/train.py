@@ -40,14 +40,18 @@ def run(arguments: Sequence[str]) -> int:
 # -- the config --------------------------------------------------------------------------------------------------
 def config_from(options: TrainOptions) -> TrainConfig:
     """Flags before the file, the file before the preset, the preset before the defaults."""
+    from multiverse.algorithms import algorithm_class
     from multiverse.training.config.build import in_todays_names
     from multiverse.training.config.files import read_config
-    from multiverse.training.config.resolve import OWN_SETTINGS, config_for, merged
+    from multiverse.training.config.resolve import config_for, merged, own_settings
 
     command = options.command
     file = in_todays_names(read_config(command["config"])) if command["config"] else {}
-    settings = merged(merged({}, file, OWN_SETTINGS), options.settings, OWN_SETTINGS)
-    env, algorithm = options.env or settings.pop("env", ""), settings.pop("algorithm", "ppo")
+    algorithm = options.settings.get("algorithm") or file.get("algorithm", "ppo")
+    own = own_settings(algorithm_class(algorithm))
+    settings = merged(merged({}, file, algorithm, own), options.settings, algorithm, own)
+    env = options.env or settings.pop("env", "")
+    settings.pop("algorithm", None)
     if not env:
         raise InvalidRequest("which env? `multiverse train CartPole-v1`, or a --config that names one")
     return config_for(env, algorithm, settings, not command["no_preset"] and (command["preset"] or True))

@@ -224,6 +224,12 @@ def in_todays_names(saved: Mapping[str, Any]) -> dict[str, Any]:
     for part in ("session", "config"):  # of a state, and of a manifest
         if isinstance(values.get(part), Mapping):
             values[part] = in_todays_names(values[part])
+    learned = values.get("algorithm")
+    if isinstance(learned, Mapping) and "parameters" in learned.get("optimizer", {}):  # weights were in the state
+        rest = {key: value for key, value in learned.items() if key != "observations"}
+        weights = {"parameters": learned["optimizer"]["parameters"]}
+        weights |= {"observations": learned["observations"]} if "observations" in learned else {}
+        values["algorithm"] = {"weights": weights, "state": rest}
     if isinstance(saved, Located):
         return Located(values, {OLD_NAMES.get(key, key): place for key, place in saved.places.items()})
     return values
