@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 from gymnasium import spaces
 
 import multiverse as mv
+from multiverse.algorithms import on_policy
 from multiverse.algorithms.ppo import PPO, PPOConfig, ppo_loss
 from multiverse.contracts.policy import Seen
 from multiverse.experience.features import choices_of
@@ -72,6 +74,15 @@ def made(observations: spaces.Space[Any], actions: spaces.Space[Any], config: PP
     return PPO(config, observations, actions, SLOTS, seed)
 
 
+def made_in_torch(observations: spaces.Space[Any], actions: spaces.Space[Any], config: PPOConfig = SMALL) -> PPO:
+    """Whatever its networks look like."""
+    with mock.patch.object(on_policy, "LARGEST_IN_NUMPY", -1):
+        return made(observations, actions, config)
+
+
+in_both = pytest.mark.parametrize("make", [made, made_in_torch], ids=["numpy", "torch"])
+
+
 @pytest.mark.parametrize(
     ("sight", "what"), [*((sight, "one of") for sight in OBSERVATIONS), *(("vector", what) for what in ACTIONS)]
 )
@@ -103,7 +114,7 @@ def test_the_gradient_by_hand_is_torchs(what: str, activation: Any) -> None:
     masked = spaces.Dict({"where": VECTOR, "action_mask": spaces.Box(0, 1, (3,), np.int8)})
     observations, actions = (masked, ACTIONS["one of"]) if what == "masked" else (VECTOR, ACTIONS[what])
     config = replace(SMALL, activation=activation, value_clip_range=0.05, entropy_coef=0.03, learning_rate=0.01)
-    algorithm = made(observations, actions, config)
+    algorithm = made_in_torch(observations, actions, config)
     rollout = filled(algorithm, observations, masks=3 if what == "masked" else 0)
     if what == "masked":
         assert rollout.action_masks is not None
@@ -128,7 +139,7 @@ def reference_loss(
 ) -> Any:
     """PPO's loss as the paper writes it, recorded by torch."""
     output, values = networks.actor(batch.vector, batch.images), networks.critic(batch.vector, batch.images).squeeze(-1)
-    log_probs, entropies = networks.distribution.log_prob_and_entropy(output, batch.actions, batch.masks)
+    log_probs, entropies = networks.distribution.log_prob_and_entropy(torch, output, batch.actions, batch.masks)
     advantages = (batch["advantages"] - batch["advantages"].mean()) / (batch["advantages"].std() + 1e-8)
     ratios = (log_probs - batch["log_probs"]).exp()
     policy_loss = -torch.min(ratios * advantages, ratios.clamp(1 - clip, 1 + clip) * advantages).mean()
@@ -141,7 +152,7 @@ def reference_loss(
 @pytest.mark.parametrize("sight", ["vector", "image"])
 def test_recorded_and_by_hand_are_one_gradient(sight: str) -> None:
     """Networks with images go through autograd from the same loss."""
-    algorithm = made(OBSERVATIONS[sight], ACTIONS["one of"], replace(SMALL, learning_rate=0.01))
+    algorithm = made_in_torch(OBSERVATIONS[sight], ACTIONS["one of"], replace(SMALL, learning_rate=0.01))
     rollout = filled(algorithm, OBSERVATIONS[sight])
     networks, batch = algorithm._networks, algorithm._batch(rollout)
     batch.columns["log_probs"] = networks.log_probs(batch)
@@ -166,7 +177,8 @@ def test_adam_is_torchs() -> None:
 
 
 def test_numpy_and_torch_choose_alike() -> None:
-    algorithm = made(VECTOR, spaces.Discrete(3), replace(SMALL, normalize_observations=True, activation="relu"))
+    config = replace(SMALL, normalize_observations=True, activation="relu")
+    algorithm = made_in_torch(VECTOR, spaces.Discrete(3), config)
     algorithm.update([filled(algorithm, VECTOR)], 0.0)
     policy, rows = algorithm.policy(), np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
     with torch.no_grad():
@@ -255,9 +267,18 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted() -> None:
     assert report.gradient_steps == 0 or (algorithm.weights()["parameters"] != before).any()
 
 
+@pytest.mark.fault("D6")
+@in_both
+def test_weights_of_another_size_are_refused(make: Any) -> None:
+    wide = make(VECTOR, spaces.Discrete(3), replace(SMALL, hidden_sizes=(32,)))
+    with pytest.raises(mv.InvalidRequest, match="networks have other sizes"):
+        make(VECTOR, spaces.Discrete(3)).load_weights(wide.weights())
+
+
 @pytest.mark.fault("B5")
-def test_five_in_a_row_end_the_run_with_the_last_good_weights() -> None:
-    algorithm = made(VECTOR, spaces.Discrete(3), replace(SMALL, epochs=3))
+@in_both
+def test_five_in_a_row_end_the_run_with_the_last_good_weights(make: Any) -> None:
+    algorithm = make(VECTOR, spaces.Discrete(3), replace(SMALL, epochs=3))
     before = algorithm.weights()["parameters"]
     rollout = filled(algorithm, VECTOR)
     rollout.rewards[...] = np.nan
@@ -280,7 +301,7 @@ def test_what_an_older_policy_did_is_refused() -> None:
     [
         (spaces.Text(5), spaces.Discrete(2), "algorithms learn from numbers"),
         (VECTOR, spaces.Dict({"a": spaces.Discrete(2)}), "not Dict"),
-        (VECTOR, spaces.Box(0, 5, (2,), np.int64), "Box spaces of floats"),
+        (VECTOR, spaces.Box(0, 5, (2,), np.int64), "a Box of floats"),
     ],
 )
 def test_spaces_it_cannot_learn_in_are_refused(observations: Any, actions: Any, told: str) -> None:
@@ -313,23 +334,23 @@ def test_what_makes_up_the_networks_cannot_change_on_the_way() -> None:
 
 def test_algorithms_built_in_threads_begin_as_alone() -> None:
     """torch's generator belongs to the whole process."""
-    alone = made(VECTOR, spaces.Discrete(3)).weights()["parameters"]
+    alone = made_in_torch(VECTOR, spaces.Discrete(3)).weights()["parameters"]
     with ThreadPoolExecutor(4) as pool:
-        algorithms = list(pool.map(lambda _: made(VECTOR, spaces.Discrete(3)), range(8)))
+        algorithms = list(pool.map(lambda _: made_in_torch(VECTOR, spaces.Discrete(3)), range(8)))
     assert all((algorithm.weights()["parameters"] == alone).all() for algorithm in algorithms)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_the_first_weights_do_not_depend_on_torchs_threads(threads: int) -> None:
     wide = replace(SMALL, hidden_sizes=(256, 256))
-    alone = made(VECTOR, spaces.Discrete(3), wide).weights()["parameters"]
+    alone = made_in_torch(VECTOR, spaces.Discrete(3), wide).weights()["parameters"]
     with torch_threads(threads):
-        again = made(VECTOR, spaces.Discrete(3), wide).weights()["parameters"]
+        again = made_in_torch(VECTOR, spaces.Discrete(3), wide).weights()["parameters"]
     assert (again == alone).all()
 
 
 def test_squashed_actions_stay_inside_and_their_likelihood_is_that_of_the_squashed() -> None:
-    algorithm = made(VECTOR, ACTIONS["numbers"], replace(SMALL, squash=True, log_std_init=1.0))
+    algorithm = made_in_torch(VECTOR, ACTIONS["numbers"], replace(SMALL, squash=True, log_std_init=1.0))
     rollout = filled(algorithm, VECTOR)
     for_env = algorithm.policy().for_env(rollout.actions[0])
     assert (np.abs(for_env) < 2).all() and (np.abs(rollout.actions) > 2).any()

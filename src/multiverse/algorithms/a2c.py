@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces
@@ -16,9 +16,7 @@ from gymnasium import spaces
 from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.algorithms.on_policy import OnPolicy, check_settings
 from multiverse.experience.rollout import Rollout
-
-if TYPE_CHECKING:
-    from multiverse.learning.actor_critic import Batch, LossGradient, Outputs
+from multiverse.learning.loss import Batch, LossGradient, Outputs, normalized
 
 
 # -- config ------------------------------------------------------------------------------------------------------
@@ -72,11 +70,9 @@ def a2c_loss(
     xp: Any, said: Outputs, rows: Batch, *, value_coef: float, entropy_coef: float, normalize: bool
 ) -> LossGradient:
     """-A log π + c_v (V - R)² - c_e H, in the mean over the rows."""
-    from multiverse.learning.actor_critic import LossGradient
-
     count, advantages, errors = len(rows), rows["advantages"], said.values - rows["returns"]
-    if normalize and count > 1:
-        advantages = (advantages - advantages.mean()) / (xp.std(advantages, correction=1) + 1e-8)
+    if normalize:
+        advantages = normalized(xp, advantages)
     policy_loss = -(advantages * said.log_probs).mean()
     parts = [float(part) for part in (policy_loss, (errors * errors).mean(), said.entropies.mean())]
     return LossGradient(advantages / -count, -entropy_coef / count, errors * (2 * value_coef / count), parts)
@@ -97,10 +93,7 @@ class A2C(OnPolicy):
         seed: int,
         device: str = "cpu",
     ) -> None:
-        from multiverse.learning.actor_critic import ActorCritic
-        from multiverse.learning.flat_parameters import FlatRMSprop
-
-        super().__init__(config, observation_space, action_space, slots, seed, ActorCritic, FlatRMSprop, device)
+        super().__init__(config, observation_space, action_space, slots, seed, device, "rmsprop")
 
     def update(self, rollouts: Sequence[Rollout], progress: float) -> UpdateReport:
         (rollout,) = rollouts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces
@@ -15,13 +15,14 @@ from multiverse.contracts.views import Array
 from multiverse.experience.features import Features
 from multiverse.experience.numpy_policies import OBSERVATION_CLIP, NumpyPolicy, action_of, head_for
 from multiverse.experience.rollout import Rollout
+from multiverse.learning.loss import Batch, Shape
 from multiverse.learning.normalizers import RewardScale, RunningMoments
+from multiverse.learning.numpy_learner import NumpyLearner
 from multiverse.learning.returns import generalized_advantages, next_values
 
-if TYPE_CHECKING:
-    from multiverse.learning.actor_critic import ActorCritic, Batch
-
 BAD_IN_A_ROW = 5
+LARGEST_IN_NUMPY = 256
+"""Units of a hidden layer: beyond that, matrix products are all that counts, and torch's are as fast."""
 
 
 class OnPolicy:
@@ -32,17 +33,20 @@ class OnPolicy:
     )
     """Settings that make up the networks and cannot change while they learn."""
 
-    def __init__(self, config: Any, observation_space: spaces.Space[Any], action_space: spaces.Space[Any],
-                 slots: int, seed: int, networks: type[ActorCritic], optimizer: Any, device: str) -> None:  # fmt: skip
-        from multiverse.learning.actor_critic import Shape
-
+    def __init__(
+        self,
+        config: Any,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        slots: int,
+        seed: int,
+        device: str,
+        optimizer: Literal["adam", "rmsprop"],
+    ) -> None:
         self.config, self.steps_per_env, self._action_space = config, config.steps_per_env, action_space
         self.features, self.action = Features(observation_space, action_space), action_of(action_space)
-        images = [tuple(leaf.space.shape or ()) for leaf in self.features.images]
         shape = Shape(config.hidden_sizes, config.activation, config.log_std_init, config.ortho_init, config.squash)
-        self._networks = networks(
-            self.features.size, images, action_space, shape, optimizer, config.learning_rate, seed, device
-        )
+        self._networks = networks_for(self.features, action_space, shape, optimizer, config.learning_rate, seed, device)
         self._rng = np.random.default_rng((seed, 1))
         self._moments = RunningMoments(self.features.size) if config.normalize_observations else None
         self._reward_scale = RewardScale(slots, config.gamma) if config.normalize_rewards else None
@@ -98,7 +102,7 @@ class OnPolicy:
             rewards, values, following, ended, rollout.valid, config.gamma, config.gae_lambda
         )
         masks = rollout.action_masks
-        return networks.batch(
+        return networks.batch(  # type: ignore[no-any-return]
             vector,
             images,
             rollout.actions.reshape(-1, *rollout.actions.shape[2:]),
@@ -169,6 +173,24 @@ class OnPolicy:
         self.change(**state["changed"])
         if self._reward_scale is not None:
             self._reward_scale.load(state["rewards"])
+
+
+def networks_for(
+    features: Features,
+    action_space: spaces.Space[Any],
+    shape: Shape,
+    optimizer: Literal["adam", "rmsprop"],
+    learning_rate: float,
+    seed: int,
+    device: str,
+) -> Any:
+    """In numpy where a few small dense layers on the CPU are all there is, which is twice as fast; else in torch."""
+    images = [tuple(leaf.space.shape or ()) for leaf in features.images]
+    if not images and device == "cpu" and max(shape.hidden_sizes, default=0) <= LARGEST_IN_NUMPY:
+        return NumpyLearner(features.size, action_space, shape, optimizer, learning_rate, seed)
+    from multiverse.learning.actor_critic import ActorCritic
+
+    return ActorCritic(features.size, images, action_space, shape, optimizer, learning_rate, seed, device)
 
 
 def _flat(leaves: Leaves) -> Leaves:

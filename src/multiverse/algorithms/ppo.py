@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces
@@ -16,9 +16,7 @@ from gymnasium import spaces
 from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.algorithms.on_policy import OnPolicy, check_settings, explained_variance
 from multiverse.experience.rollout import Rollout
-
-if TYPE_CHECKING:
-    from multiverse.learning.actor_critic import Batch, LossGradient, Outputs
+from multiverse.learning.loss import Batch, LossGradient, Outputs, normalized
 
 Schedule = Literal["constant", "linear"]
 METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
@@ -101,11 +99,9 @@ def ppo_loss(
 
     `xp`: numpy or torch. `looks`: tell what it consists of.
     """
-    from multiverse.learning.actor_critic import LossGradient
-
     count, advantages, returns = len(rows), rows["advantages"], rows["returns"]
-    if normalize and count > 1:
-        advantages = (advantages - advantages.mean()) / (xp.std(advantages, correction=1) + 1e-8)
+    if normalize:
+        advantages = normalized(xp, advantages)
     log_ratios = said.log_probs - rows["log_probs"]
     ratios = xp.exp(log_ratios)
     # A row counts until its ratio has gone as far as it may in the direction its advantage pulls.
@@ -142,10 +138,7 @@ class PPO(OnPolicy):
         seed: int,
         device: str = "cpu",
     ) -> None:
-        from multiverse.learning.actor_critic import ActorCritic
-        from multiverse.learning.flat_parameters import FlatAdam
-
-        super().__init__(config, observation_space, action_space, slots, seed, ActorCritic, FlatAdam, device)
+        super().__init__(config, observation_space, action_space, slots, seed, device, "adam")
 
     def update(self, rollouts: Sequence[Rollout], progress: float) -> UpdateReport:
         (rollout,) = rollouts

@@ -7,85 +7,23 @@ backpropagates it, by hand through dense networks (half of what recording costs)
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.views import Array
-from multiverse.learning.distributions import (
-    Bernoulli,
-    Categorical,
-    DiagonalGaussian,
-    Distribution,
-    MultiCategorical,
-    SquashedGaussian,
-)
+from multiverse.learning.distributions import distribution_for
 from multiverse.learning.flat_parameters import FlatAdam, FlatRMSprop
-from multiverse.learning.networks import Activation, DensePass, Network, torch_threads
+from multiverse.learning.loss import Batch, Loss, Outputs, Shape
+from multiverse.learning.networks import DensePass, Network, torch_threads
 
 PIECE_ROWS = 2048
 """Of a whole rollout, so many rows go through the networks at once: memory stays bounded for images too."""
 _ONE_AT_A_TIME = threading.Lock()  # torch's generator is the process's: networks built in threads would share it
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What the networks look like."""
-
-    hidden_sizes: tuple[int, ...]
-    activation: Activation
-    log_std_init: float = 0.0
-    ortho_init: bool = True
-    squash: bool = False
-
-
-class Outputs(NamedTuple):
-    """What the networks say of some rows."""
-
-    log_probs: Any  # [rows] of the actions taken
-    entropies: Any  # [rows]
-    values: Any  # [rows]
-
-
-class LossGradient(NamedTuple):
-    """A loss, by what the networks say."""
-
-    by_log_prob: Any  # [rows]
-    by_entropy: float  # the same for every row
-    by_value: Any  # [rows]
-    parts: Any  # what is worth telling of the loss; None if nobody looks
-
-
-Loss = Callable[[Any, Outputs, "Batch"], LossGradient]
-"""(the array library, outputs, the rows) → its gradient."""
-
-
-class Batch:
-    """Rows to learn from: inputs, actions, and whatever columns the algorithm has for them."""
-
-    def __init__(
-        self, vector: Tensor, images: list[Tensor], actions: Tensor, masks: Tensor | None, **columns: Tensor
-    ) -> None:
-        self.vector, self.images, self.actions, self.masks, self.columns = vector, images, actions, masks, columns
-
-    def __len__(self) -> int:
-        return len(self.actions)
-
-    def __getitem__(self, name: str) -> Any:
-        return self.columns[name]
-
-    def take(self, rows: Any) -> Batch:
-        """Some of them: a slice, or indices where the batch lies."""
-        masks = None if self.masks is None else self.masks[rows]
-        images = [image[rows] for image in self.images]
-        columns = {name: column[rows] for name, column in self.columns.items()}
-        return Batch(self.vector[rows], images, self.actions[rows], masks, **columns)
 
 
 class ActorCritic:
@@ -97,7 +35,7 @@ class ActorCritic:
         images: Sequence[tuple[int, ...]],
         action_space: spaces.Space[Any],
         shape: Shape,
-        optimizer: type[FlatAdam] | type[FlatRMSprop],
+        optimizer: Literal["adam", "rmsprop"],
         learning_rate: float,
         seed: int,
         device: str,
@@ -112,10 +50,13 @@ class ActorCritic:
             self.critic = Network(*sizes, 1, shape.activation, 1.0, shape.ortho_init)
         self.actor.to(self.device)
         self.critic.to(self.device)
-        for parameter in self.distribution.parameters():
-            parameter.data = parameter.data.to(self.device)
-        parameters = [*self.actor.parameters(), *self.distribution.parameters(), *self.critic.parameters()]
-        self.optimizer = optimizer(parameters, learning_rate)
+        std: list[torch.nn.Parameter] = []
+        if isinstance(action_space, spaces.Box):
+            first = torch.full((self.distribution.outputs,), shape.log_std_init, device=self.device)
+            self.distribution.log_std = torch.nn.Parameter(first)
+            std = [self.distribution.log_std]
+        kind = FlatAdam if optimizer == "adam" else FlatRMSprop
+        self.optimizer = kind([*self.actor.parameters(), *std, *self.critic.parameters()], learning_rate)
         self._dense = None if images else (DensePass(self.actor), DensePass(self.critic))
 
     # -- looking -------------------------------------------------------------------------------------------------
@@ -144,7 +85,7 @@ class ActorCritic:
             for rows in _pieces(len(batch)):
                 part = batch.take(rows)
                 output = self.actor(part.vector, part.images)
-                pieces.append(self.distribution.log_prob_and_entropy(output, part.actions, part.masks)[0])
+                pieces.append(self.distribution.log_prob_and_entropy(torch, output, part.actions, part.masks)[0])
         return torch.cat(pieces)
 
     # -- learning ------------------------------------------------------------------------------------------------
@@ -155,17 +96,20 @@ class ActorCritic:
         actor, critic = self._dense
         with torch.no_grad():
             output, values = actor.forward(batch.vector), critic.forward(batch.vector).squeeze(-1)
-            log_probs, entropies = self.distribution.log_prob_and_entropy(output, batch.actions, batch.masks)
+            log_probs, entropies = self.distribution.log_prob_and_entropy(torch, output, batch.actions, batch.masks)
             found = loss(torch, Outputs(log_probs, entropies, values), batch)
-            actor.backward(
-                self.distribution.gradient(output, batch.actions, batch.masks, found.by_log_prob, found.by_entropy)
+            by_output, by_log_std = self.distribution.gradient(
+                torch, output, batch.actions, batch.masks, found.by_log_prob, found.by_entropy
             )
+            if by_log_std is not None:
+                self.distribution.log_std.grad.copy_(by_log_std)
+            actor.backward(by_output)
             critic.backward(found.by_value.unsqueeze(-1))
         return found.parts
 
     def _recorded_gradient(self, batch: Batch, loss: Loss) -> Any:
         output, values = self.actor(batch.vector, batch.images), self.critic(batch.vector, batch.images).squeeze(-1)
-        log_probs, entropies = self.distribution.log_prob_and_entropy(output, batch.actions, batch.masks)
+        log_probs, entropies = self.distribution.log_prob_and_entropy(torch, output, batch.actions, batch.masks)
         with torch.no_grad():
             found = loss(torch, Outputs(log_probs, entropies, values), batch)
         self.optimizer.gradient.zero_()
@@ -184,8 +128,8 @@ class ActorCritic:
 
     def std(self) -> Array | None:
         """[actions] of a Gaussian policy."""
-        found = self.distribution
-        return np.exp(array_of(found.log_std)) if isinstance(found, DiagonalGaussian) else None
+        log_std = self.distribution.log_std
+        return None if log_std is None else np.asarray(np.exp(array_of(log_std)))
 
     def weights(self) -> Array:
         """All parameters, a copy."""
@@ -203,22 +147,6 @@ class ActorCritic:
 
     def _tensor(self, array: Array) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
-
-
-def distribution_for(space: spaces.Space[Any], shape: Shape) -> Distribution:
-    """Of actions in this space; refused where there is none."""
-    if isinstance(space, spaces.Discrete):
-        return Categorical(int(space.n))
-    if isinstance(space, spaces.MultiDiscrete):
-        return MultiCategorical(space.nvec.reshape(-1).tolist())
-    if isinstance(space, spaces.MultiBinary):
-        return Bernoulli(int(np.prod(space.shape)))
-    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
-        kind = SquashedGaussian if shape.squash else DiagonalGaussian
-        return kind(int(np.prod(space.shape)), shape.log_std_init)
-    raise InvalidRequest(
-        f"PPO and A2C act in Discrete, MultiDiscrete, MultiBinary and Box spaces of floats, not {space}"
-    )
 
 
 def array_of(tensor: Tensor) -> Array:

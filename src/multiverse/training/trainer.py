@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from threadpoolctl import threadpool_limits
+
 from multiverse.algorithms.algorithm import Algorithm, UpdateReport
 from multiverse.contracts.errors import InvalidRequest, MultiverseError, RunNotSaved
 from multiverse.experience.collector import Collected
@@ -56,7 +58,8 @@ class Trainer:
 
         Ctrl-C or SIGTERM: the run is saved as it was after its last update, and the signal goes on its way.
         """
-        with self._requests, torch_threads(self.config.torch_threads):
+        # One thread: what BLAS adds up in several depends, in the last bits, on how many there happen to be.
+        with self._requests, torch_threads(self.config.torch_threads), threadpool_limits(1, "blas"):
             self._sinks, self._looked_at = self.directory.sinks(), time.monotonic()
             try:
                 self._evaluate_now_and_then()  # a resumed run may have been cut off just before
