@@ -89,6 +89,11 @@ def test_the_agents_settings_are_flags_too(typed: str, name: str, value: Any) ->
     assert getattr(config_of("CartPole-v1", *typed.split()).settings, name) == value
 
 
+def test_an_env_after_a_list_is_the_env() -> None:
+    config = config_of("--hidden-sizes", "32", "16", "CartPole-v1")
+    assert (config.env, config.settings.hidden_sizes) == ("CartPole-v1", (32, 16))
+
+
 def test_env_kwargs_are_json() -> None:
     assert config_of("Pendulum-v1", "--env-kwargs", '{"g": 9.8}').env_kwargs == {"g": 9.8}
 
@@ -139,6 +144,11 @@ FILES = {
     "text.yaml": "env: CartPole-v1\nnum_envs: eight\n",
     "inside.yaml": "env: CartPole-v1\nppo:\n  num_envs: 3\n",
     "synonym.yaml": "env: CartPole-v1\nlr: 3\n",
+    "empty.yaml": "env: CartPole-v1\nppo:\n",
+    "twice.yaml": "env: CartPole-v1\ngamma: 0.9\nppo:\n  gamma: 0.8\n",
+    "both.yaml": "env: CartPole-v1\nagent: ppo\nalgorithm: ppo\n",
+    "list.yaml": "env: CartPole-v1\nalgorithm: [ppo]\n",
+    "number.yaml": "env: 5\n",
 }
 
 
@@ -172,6 +182,15 @@ FILES = {
         ("--config text.yaml", "text.yaml, line 2: num_envs: expected a whole number"),
         ("--config inside.yaml", "line 3: ppo.num_envs: there is no such setting. It is a setting of the run"),
         ("--config synonym.yaml", "Did you mean learning_rate?"),
+        ("--config empty.yaml", "empty.yaml, line 2: ppo: expected settings (name: value), found None"),
+        ("--config twice.yaml", "twice.yaml, line 4: ppo.gamma: it is given twice, here and at twice.yaml, line 2"),
+        ("--config both.yaml", "both.yaml, line 2: agent: it is algorithm now, which is given too"),
+        ("--config list.yaml", "list.yaml, line 2: algorithm: expected a name, found ['ppo']"),
+        ("--config number.yaml", "number.yaml, line 1: env: expected a name, found 5"),
+        ("CartPole-v1 --algorithm sac2", "there is no algorithm 'sac2'"),
+        ("CartPole-v1 --evaluate-every -1", "evaluate_every=-1"),
+        ("CartPole-v1 --seed 1e30", "seed=1000000000000000019884624838656: from 0 to"),
+        ("CartPole-v1 --learning-rate .inf", "learning_rate=inf: a finite number"),
     ],
 )
 def test_bad_input_is_one_sentence(typed: str, told: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

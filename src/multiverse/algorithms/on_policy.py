@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -219,5 +220,8 @@ def check_settings(config: Any, at_least_1: Sequence[str], shares: Sequence[str]
             value = getattr(config, name)
             if value is not None and not holds(value):
                 raise InvalidRequest(f"{name}={value}: {words}")
+    for name, value in vars(config).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InvalidRequest(f"{name}={value}: a finite number")
     if any(size < 1 for size in config.hidden_sizes):
         raise InvalidRequest(f"hidden_sizes={config.hidden_sizes}: each at least 1")

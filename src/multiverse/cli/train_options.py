@@ -62,7 +62,7 @@ class Setting:
         return str(getattr(get_args(kinds[0])[0] if get_args(kinds[0]) else kinds[0], "__name__", "value")).upper()
 
     def add_to(self, group: argparse._ArgumentGroup) -> None:
-        more = [] if self.default in ("", None, {}, False) else [f"default: {in_short(self.default)}"]
+        more = [] if self.default in ("", None, {}) or self.default is False else [f"default: {in_short(self.default)}"]
         more += [f"also {', '.join(self.flags[1:])}"] if self.flags[1:] else []
         words = f"{self.help} ({'; '.join(more)})" if more else self.help
         how: dict[str, Any] = {"dest": self.name, "help": words.replace("%", "%%")}
@@ -108,7 +108,8 @@ def algorithm_in(arguments: Sequence[str]) -> str:
     words.add_argument("--config")
     found, _ = words.parse_known_args([_spelled(word) for word in arguments])
     if "config" in found and "algorithm" not in found:
-        return str(in_todays_names(read_config(found.config)).get("algorithm", "ppo"))
+        named = in_todays_names(read_config(found.config)).get("algorithm")
+        return named if named and isinstance(named, str) else "ppo"
     return str(getattr(found, "algorithm", "ppo"))
 
 
@@ -135,6 +136,9 @@ def train_options(arguments: Sequence[str]) -> TrainOptions:
         raise InvalidRequest(f"there is no {strange}; {hint}")
     given = vars(typed)
     envs = [*given.pop("env", []), *unknown]
+    for words in given.values():  # `--hidden-sizes 64 64 CartPole-v1`: what is no number is the env
+        while isinstance(words, list) and len(words) > 1 and not words[-1].replace(",", "").isdigit():
+            envs.append(words.pop())
     if len(envs) > 1:
         raise InvalidRequest(f"one env at a time: {envs[0]}, or {envs[1]}?")
     read = {name: every[name].read(words) for name, words in given.items()}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from multiverse.cli.commands.list import env_names
 from multiverse.cli.parsing import require, require_positive
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
 
 if TYPE_CHECKING:
     from multiverse.cli.progress import Voice
@@ -47,14 +47,27 @@ def config_from(options: TrainOptions) -> TrainConfig:
 
     command = options.command
     file = in_todays_names(read_config(command["config"])) if command["config"] else {}
-    algorithm = options.settings.get("algorithm") or file.get("algorithm", "ppo")
+    algorithm = _named("algorithm", options.settings, file) or "ppo"
     own = own_settings(algorithm_class(algorithm))
     settings = merged(merged({}, file, algorithm, own), options.settings, algorithm, own)
-    env = options.env or settings.pop("env", "")
+    env = options.env or _named("env", settings)
+    settings.pop("env", None)
     settings.pop("algorithm", None)
     if not env:
         raise InvalidRequest("which env? `multiverse train CartPole-v1`, or a --config that names one")
     return config_for(env, algorithm, settings, not command["no_preset"] and (command["preset"] or True))
+
+
+def _named(key: str, *given: Mapping[str, Any]) -> str:
+    """The first of these that names it; '' if none does."""
+    from multiverse.training.config.build import place_of
+
+    for mapping in given:
+        if key in mapping and not isinstance(mapping[key], str):
+            raise InvalidConfig(place_of(mapping, key), f"expected a name, found {in_words(mapping[key])}")
+        if mapping.get(key):
+            return str(mapping[key])
+    return ""
 
 
 def _refuse_early(options: TrainOptions, config: TrainConfig) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from multiverse.algorithms import ALGORITHMS, algorithm_class, section_of
-from multiverse.contracts.errors import InvalidConfig, InvalidRequest
+from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.training.config.build import Located, as_plain, build, in_todays_names, nearest, place_of
 from multiverse.training.config.files import read_config
 from multiverse.training.config.train_config import SYNONYMS, TrainConfig
@@ -32,6 +32,8 @@ def config_for(
 
     A budget that is given takes the place of the preset's, in whatever unit that is.
     """
+    if not isinstance(algorithm, str) and not callable(algorithm):
+        raise InvalidRequest(f"algorithm={algorithm!r}: a name, your module:Class, or what makes one")
     name = env if isinstance(env, str) else name_of(env)
     learner = algorithm if isinstance(algorithm, str) else import_name(algorithm)
     kind = algorithm_class(algorithm) if isinstance(algorithm, str) else algorithm
@@ -77,9 +79,12 @@ def merged(under: Mapping[str, Any], over: Mapping[str, Any], algorithm: str, ow
     theirs = Located(section, getattr(section, "places", {}))
     for key, value in over.items():
         if key == name:
-            for inner, one in (value if isinstance(value, Mapping) else as_plain(value)).items():
+            for inner, one in _section(value, place_of(over, key)).items():
                 if inner not in own:
                     raise no_such(place_of(value, inner, f"{name}."), inner, own, inside=True)
+                if inner in over:
+                    twice = f"it is given twice, here and at {place_of(over, inner)}"
+                    raise InvalidConfig(place_of(value, inner, f"{name}."), twice)
                 theirs[inner], theirs.places[inner] = one, place_of(value, inner, f"{name}.")
         elif key in RUN_SETTINGS or key in own:
             target = run if key in RUN_SETTINGS else theirs
@@ -88,6 +93,15 @@ def merged(under: Mapping[str, Any], over: Mapping[str, Any], algorithm: str, ow
             raise no_such(place_of(over, key), key, RUN_SETTINGS | own)
     run[name] = theirs
     return run
+
+
+def _section(value: Any, place: str) -> Mapping[str, Any]:
+    """The settings of an algorithm, as a dict or as its `Config`."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return as_plain(value)
+    if not isinstance(value, Mapping):
+        raise InvalidConfig(place, f"expected settings (name: value), found {in_words(value)}")
+    return value
 
 
 def _budget_of_both(key: str, over: Mapping[str, Any]) -> bool:
@@ -118,6 +132,8 @@ def saved_config(
 ) -> TrainConfig:
     """A run's config as it was saved. What no file holds must be given again: an algorithm of one's own, and secrets
     among the env's arguments."""
+    if isinstance(algorithm, str):
+        raise InvalidRequest(f"algorithm={algorithm!r}: the run says which it is; pass what makes one of your own")
     saved = in_todays_names(saved)
     if env_kwargs is not None:
         saved = {**saved, "env_kwargs": {**saved.get("env_kwargs", {}), **env_kwargs}}

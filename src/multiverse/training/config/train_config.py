@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -141,8 +142,13 @@ class TrainConfig:
                 raise InvalidRequest(f"{name}={getattr(self, name)}: at least 1")
         if not self.checkpoint_every_s >= 0.0:
             raise InvalidRequest(f"checkpoint_every_s={self.checkpoint_every_s}: 0 or more")
-        if self.seed < 0:
-            raise InvalidRequest(f"seed={self.seed}: 0 or more")
+        for name in ("seed", "evaluation_seed"):
+            if not 0 <= getattr(self, name) < 2**63:
+                raise InvalidRequest(f"{name}={getattr(self, name)}: from 0 to 2**63 - 1")
+        if self.evaluate_every is not None and self.evaluate_every < 0:
+            raise InvalidRequest(f"evaluate_every={self.evaluate_every}: 0 (only at the end) or more")
+        if self.target_return is not None and math.isnan(self.target_return):
+            raise InvalidRequest("target_return=nan: no return ever reaches that")
         _ = self.budget
 
     @property
