@@ -1,6 +1,7 @@
 """An algorithm of one's own, in one file: REINFORCE with a linear policy, in numpy.
 
-    python examples/own_algorithm.py            # trains it on CartPole-v1, then acts with it
+    python examples/own_algorithm.py                                              # trains it on CartPole-v1
+    multiverse train CartPole-v1 --algorithm examples.own_algorithm:Reinforce     # the same, with its settings as flags
 
 docs/training.md explains what the trainer asks of an algorithm.
 """
@@ -8,7 +9,8 @@ docs/training.md explains what the trainer asks of an algorithm.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
@@ -17,33 +19,49 @@ import numpy as np
 import multiverse as mv
 from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.experience.features import Features
-from multiverse.experience.numpy_policies import DiscreteHead, NumpyPolicy
+from multiverse.experience.numpy_policies import NumpyPolicy, action_of, head_for
 from multiverse.experience.rollout import Rollout
+
+
+@dataclass(frozen=True)
+class ReinforceConfig:
+    """Settings of REINFORCE: each is a flag, a key of config files, and an argument of `mv.train`."""
+
+    steps_per_env: int = 256
+    """Steps of every env in a rollout."""
+    learning_rate: float = 5.0
+    """Step size, down to 0 at the end of the budget."""
+    gamma: float = 0.98
+    """Discount factor."""
 
 
 class Reinforce:
     """Makes actions likelier by how much better than usual things went after them."""
 
-    steps_per_env, gamma = 256, 0.98
-    action = ((), np.int64)  # shape and dtype of one action
+    Config = ReinforceConfig
 
-    def __init__(self, observation_space: Any, action_space: Any, slots: int, seed: int) -> None:
-        self.features, self._head = Features(observation_space, action_space), DiscreteHead(int(action_space.n))
-        self._weights = np.zeros((self.features.size, self._head.count), np.float32)
-        self._bias = np.zeros(self._head.count, np.float32)
-        self.learning_rate, self._updates = 5.0, 0
+    def __init__(
+        self, config: ReinforceConfig, observation_space: Any, action_space: Any, slots: int, seed: int, device: str
+    ) -> None:
+        self.config, self.steps_per_env = config, config.steps_per_env
+        self.features, self.action = Features(observation_space, action_space), action_of(action_space)
+        self._head, self._count = head_for(action_space), int(action_space.n)
+        self._weights = np.zeros((self.features.size, self._count), np.float32)
+        self._bias = np.zeros(self._count, np.float32)
+        self._learning_rate, self._updates = config.learning_rate, 0
 
     def policy(self) -> NumpyPolicy:
         layers = [(self._weights.copy(), self._bias.copy())]
         return NumpyPolicy(self.features, layers, "tanh", self._head, self._updates)
 
-    def update(self, rollout: Rollout, progress: float) -> UpdateReport:
+    def update(self, rollouts: Sequence[Rollout], progress: float) -> UpdateReport:
+        (rollout,) = rollouts
         rows = {path: seen.reshape(-1, *seen.shape[2:]) for path, seen in rollout.observations.items()}
         seen, chosen = self.features.vector(rows), rollout.actions.reshape(-1)
         better = self._how_much_better(rollout).reshape(-1)
         chances = softmax(seen @ self._weights + self._bias)
-        pull = (np.eye(self._head.count, dtype=np.float32)[chosen] - chances) * better[:, None] / len(seen)
-        step = self.learning_rate * (1.0 - progress)
+        pull = (np.eye(self._count, dtype=np.float32)[chosen] - chances) * better[:, None] / len(seen)
+        step = self._learning_rate * (1.0 - progress)
         self._weights += step * (seen.T @ pull)
         self._bias += step * pull.sum(axis=0)
         self._updates += 1
@@ -54,25 +72,25 @@ class Reinforce:
         returns, later = np.zeros_like(rollout.rewards), np.zeros(rollout.slots, np.float32)
         for t in reversed(range(rollout.steps)):
             going_on = ~(rollout.terminated[t] | rollout.truncated[t])
-            later = returns[t] = rollout.rewards[t] + self.gamma * later * going_on
+            later = returns[t] = rollout.rewards[t] + self.config.gamma * later * going_on
         valid = rollout.valid
-        return np.where(valid, (returns - returns[valid].mean()) / (returns[valid].std() + 1e-8), 0.0).astype(
-            np.float32
-        )
+        apart = (returns - returns[valid].mean()) / (returns[valid].std() + 1e-8)
+        return np.where(valid, apart, 0.0).astype(np.float32)
 
     def change(self, learning_rate: float) -> None:
-        self.learning_rate = learning_rate
+        self._learning_rate = learning_rate
+
+    def weights(self) -> dict[str, Any]:
+        return {"weights": self._weights.copy(), "bias": self._bias.copy()}
+
+    def load_weights(self, weights: Mapping[str, Any]) -> None:
+        self._weights, self._bias = np.array(weights["weights"]), np.array(weights["bias"])
 
     def state(self) -> dict[str, Any]:
-        known = {"weights": self._weights, "bias": self._bias}
-        return {**known, "learning_rate": self.learning_rate, "updates": self._updates}
-
-    def load_weights(self, state: Mapping[str, Any]) -> None:
-        self._weights, self._bias = np.array(state["weights"]), np.array(state["bias"])
+        return {"learning_rate": self._learning_rate, "updates": self._updates}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        self._weights, self._bias = np.array(state["weights"]), np.array(state["bias"])
-        self.learning_rate, self._updates = state["learning_rate"], state["updates"]
+        self._learning_rate, self._updates = state["learning_rate"], state["updates"]
 
 
 def softmax(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

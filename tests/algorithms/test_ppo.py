@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,9 +14,12 @@ import torch
 from gymnasium import spaces
 
 import multiverse as mv
-from multiverse.algorithms.ppo import PPO, PPOConfig
+from multiverse.algorithms import on_policy
+from multiverse.algorithms.ppo import PPO, PPOConfig, ppo_loss
+from multiverse.contracts.policy import Seen
 from multiverse.experience.features import choices_of
 from multiverse.experience.rollout import Rollout, rollout_for
+from multiverse.learning import actor_critic
 from multiverse.learning.flat_parameters import FlatAdam
 from multiverse.learning.networks import torch_threads
 
@@ -39,6 +44,8 @@ ACTIONS: dict[str, spaces.Space[Any]] = {
     "a table of them, from 1": spaces.MultiDiscrete([[2, 3], [4, 2]], start=[[1, 1], [0, 2]]),
     "numbers": spaces.Box(-2, 2, (2,), np.float32),
     "a matrix": spaces.Box(-1, 1, (2, 1), np.float32),
+    "yes or no": spaces.MultiBinary(3),
+    "a table of yes or no": spaces.MultiBinary([2, 2]),
 }
 
 
@@ -57,7 +64,7 @@ def filled(algorithm: PPO, observation_space: spaces.Space[Any], masks: int = 0,
         allowed = algorithm.features.open_actions(seen)
         if allowed is not None and rollout.action_masks is not None:
             rollout.action_masks[t] = allowed
-        rollout.actions[t] = policy.act(seen, noise[t], np.zeros(SLOTS, bool), allowed)
+        rollout.actions[t] = policy.act(Seen(seen, np.zeros(SLOTS, bool), allowed), noise[t], {})[0]
     rollout.rewards[...] = rng.normal(size=rollout.rewards.shape)
     rollout.policy_version = policy.version
     return rollout
@@ -67,16 +74,25 @@ def made(observations: spaces.Space[Any], actions: spaces.Space[Any], config: PP
     return PPO(config, observations, actions, SLOTS, seed)
 
 
+def made_in_torch(observations: spaces.Space[Any], actions: spaces.Space[Any], config: PPOConfig = SMALL) -> PPO:
+    """Whatever its networks look like."""
+    with mock.patch.object(on_policy, "LARGEST_IN_NUMPY", -1):
+        return made(observations, actions, config)
+
+
+in_both = pytest.mark.parametrize("make", [made, made_in_torch], ids=["numpy", "torch"])
+
+
 @pytest.mark.parametrize(
     ("sight", "what"), [*((sight, "one of") for sight in OBSERVATIONS), *(("vector", what) for what in ACTIONS)]
 )
 def test_it_learns_in_every_space(sight: str, what: str) -> None:
     observations, actions = OBSERVATIONS[sight], ACTIONS[what]
     algorithm = made(observations, actions)
-    before = algorithm.state()["optimizer"]["parameters"]
+    before = algorithm.weights()["parameters"]
     rollout = filled(algorithm, observations)
-    report = algorithm.update(rollout, 0.0)
-    after = algorithm.state()["optimizer"]["parameters"]
+    report = algorithm.update([rollout], 0.0)
+    after = algorithm.weights()["parameters"]
     assert report.gradient_steps == 8 and report.skipped == 0 and (before != after).any()
     assert all(np.isfinite(value) for value in report.metrics.values())
     for_env = algorithm.policy().for_env(rollout.actions[0])
@@ -87,7 +103,7 @@ def test_it_learns_in_every_space(sight: str, what: str) -> None:
 def test_at_first_nothing_is_likelier_than_it_was(what: str) -> None:
     """What acts (in numpy) and what learns (in torch) are the same function: the first ratio of an update is 1."""
     algorithm = made(VECTOR, ACTIONS[what], replace(SMALL, epochs=1, batch_size=STEPS * SLOTS))
-    report = algorithm.update(filled(algorithm, VECTOR), 0.0)
+    report = algorithm.update([filled(algorithm, VECTOR)], 0.0)
     assert report.metrics["kl"] == pytest.approx(0.0, abs=1e-6) and report.metrics["clip_fraction"] == 0.0
 
 
@@ -98,21 +114,55 @@ def test_the_gradient_by_hand_is_torchs(what: str, activation: Any) -> None:
     masked = spaces.Dict({"where": VECTOR, "action_mask": spaces.Box(0, 1, (3,), np.int8)})
     observations, actions = (masked, ACTIONS["one of"]) if what == "masked" else (VECTOR, ACTIONS[what])
     config = replace(SMALL, activation=activation, value_clip_range=0.05, entropy_coef=0.03, learning_rate=0.01)
-    algorithm = made(observations, actions, config)
+    algorithm = made_in_torch(observations, actions, config)
     rollout = filled(algorithm, observations, masks=3 if what == "masked" else 0)
     if what == "masked":
         assert rollout.action_masks is not None
         rollout.action_masks[...] = True
         rollout.action_masks[np.arange(STEPS)[:, None], np.arange(SLOTS), (rollout.actions + 1) % 3] = False
-    batch = algorithm._batch(rollout)
-    algorithm.update(rollout, 0.0)
-    parts = algorithm._gradient(batch, 0.02, looks=True)
-    by_hand = algorithm._adam.gradient.clone()
-    loss, theirs = algorithm._loss(batch, 0.02)
-    algorithm._adam.backward(loss)
-    torch.testing.assert_close(by_hand, algorithm._adam.gradient, rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(parts, theirs)
-    assert float(theirs[4]) > 0.0 and by_hand.abs().max() > 0.01
+    networks, batch = algorithm._networks, algorithm._batch(rollout)
+    batch.columns["log_probs"] = networks.log_probs(batch)
+    algorithm.update([rollout], 0.0)
+    settings = {"clip": 0.02, "value_clip": 0.05, "value_coef": 0.5, "entropy_coef": 0.03, "normalize": True}
+    parts = networks.gradient(batch, partial(ppo_loss, looks=True, **settings))
+    by_hand = networks.optimizer.gradient.clone()
+    networks.optimizer.gradient.zero_()
+    loss, clipped = reference_loss(networks, batch, **settings)
+    loss.backward()
+    torch.testing.assert_close(by_hand, networks.optimizer.gradient, rtol=1e-4, atol=1e-6)
+    assert parts[0] + 0.5 * parts[1] - 0.03 * parts[2] == pytest.approx(float(loss.detach()), abs=1e-5)
+    assert parts[4] == clipped > 0.0 and by_hand.abs().max() > 0.01
+
+
+def reference_loss(
+    networks: Any, batch: Any, clip: float, value_clip: float, value_coef: float, entropy_coef: float, normalize: bool
+) -> Any:
+    """PPO's loss as the paper writes it, recorded by torch."""
+    output, values = networks.actor(batch.vector, batch.images), networks.critic(batch.vector, batch.images).squeeze(-1)
+    log_probs, entropies = networks.distribution.log_prob_and_entropy(torch, output, batch.actions, batch.masks)
+    advantages = (batch["advantages"] - batch["advantages"].mean()) / (batch["advantages"].std() + 1e-8)
+    ratios = (log_probs - batch["log_probs"]).exp()
+    policy_loss = -torch.min(ratios * advantages, ratios.clamp(1 - clip, 1 + clip) * advantages).mean()
+    near = batch["values"] + (values - batch["values"]).clamp(-value_clip, value_clip)
+    value_loss = torch.nn.functional.mse_loss(near, batch["returns"])
+    loss = policy_loss + value_coef * value_loss - entropy_coef * entropies.mean()
+    return loss, float(((ratios - 1).abs() > clip).float().mean())
+
+
+@pytest.mark.parametrize("sight", ["vector", "image"])
+def test_recorded_and_by_hand_are_one_gradient(sight: str) -> None:
+    """Networks with images go through autograd from the same loss."""
+    algorithm = made_in_torch(OBSERVATIONS[sight], ACTIONS["one of"], replace(SMALL, learning_rate=0.01))
+    rollout = filled(algorithm, OBSERVATIONS[sight])
+    networks, batch = algorithm._networks, algorithm._batch(rollout)
+    batch.columns["log_probs"] = networks.log_probs(batch)
+    algorithm.update([rollout], 0.0)
+    settings = {"clip": 0.2, "value_clip": 0.05, "value_coef": 0.5, "entropy_coef": 0.03, "normalize": True}
+    networks._recorded_gradient(batch, partial(ppo_loss, looks=False, **settings))
+    found = networks.optimizer.gradient.clone()
+    networks.optimizer.gradient.zero_()
+    reference_loss(networks, batch, **settings)[0].backward()
+    torch.testing.assert_close(found, networks.optimizer.gradient, rtol=1e-4, atol=1e-6)
 
 
 def test_adam_is_torchs() -> None:
@@ -127,12 +177,13 @@ def test_adam_is_torchs() -> None:
 
 
 def test_numpy_and_torch_choose_alike() -> None:
-    algorithm = made(VECTOR, spaces.Discrete(3), replace(SMALL, normalize_observations=True, activation="relu"))
-    algorithm.update(filled(algorithm, VECTOR), 0.0)
+    config = replace(SMALL, normalize_observations=True, activation="relu")
+    algorithm = made_in_torch(VECTOR, spaces.Discrete(3), config)
+    algorithm.update([filled(algorithm, VECTOR)], 0.0)
     policy, rows = algorithm.policy(), np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
     with torch.no_grad():
-        logits = algorithm._actor(*algorithm._inputs({(): rows}))
-    chosen = policy.act({(): rows}, None, np.zeros(50, bool), None)
+        logits = algorithm._networks.actor(torch.from_numpy(algorithm._inputs({(): rows})[0]))
+    chosen, _ = policy.act(Seen({(): rows}, np.zeros(50, bool)), None, {})
     assert chosen.tolist() == logits.argmax(dim=1).tolist()
 
 
@@ -147,11 +198,12 @@ def test_closed_actions_are_never_taken_nor_learned() -> None:
     for t in range(STEPS):
         seen = {path: rows[t] for path, rows in rollout.observations.items()}
         allowed = algorithm.features.open_actions(seen)
-        rollout.actions[t] = policy.act(seen, policy.noise(np.random.default_rng(t), 1, SLOTS)[0], allowed, allowed)
+        noise = policy.noise(np.random.default_rng(t), 1, SLOTS)[0]
+        rollout.actions[t], _ = policy.act(Seen(seen, np.zeros(SLOTS, bool), allowed), noise, {})
         assert rollout.action_masks is not None and allowed is not None
         rollout.action_masks[t] = allowed
     assert (rollout.actions > 0).all()
-    assert np.isfinite(algorithm.update(rollout, 0.0).metrics["policy_loss"])
+    assert np.isfinite(algorithm.update([rollout], 0.0).metrics["policy_loss"])
 
 
 def test_rows_that_were_lost_change_nothing() -> None:
@@ -164,40 +216,43 @@ def test_rows_that_were_lost_change_nothing() -> None:
         rollout.truncated[3, 1] = True
         rollout.finals.add(3, 1, np.zeros(3, np.float32))
         rollout.rewards[3, 1] = spoiled
-        algorithm.update(rollout, 0.0)
-        found.append(algorithm.state()["optimizer"]["parameters"])
+        algorithm.update([rollout], 0.0)
+        found.append(algorithm.weights()["parameters"])
     assert (found[0] == found[1]).all()
 
 
 def test_it_comes_back_from_its_state_bit_for_bit() -> None:
     config = replace(SMALL, normalize_observations=True, normalize_rewards=True, learning_rate_schedule="linear")
     one = made(VECTOR, ACTIONS["numbers"], config)
-    one.update(filled(one, VECTOR, seed=1), 0.0)
+    one.update([filled(one, VECTOR, seed=1)], 0.0)
     one.change(entropy_coef=0.1)
     other = made(VECTOR, ACTIONS["numbers"], config, seed=9)
+    other.load_weights(one.weights())
     other.load(one.state())
     for algorithm in (one, other):
-        algorithm.update(filled(algorithm, VECTOR, seed=2), 0.3)
+        algorithm.update([filled(algorithm, VECTOR, seed=2)], 0.3)
     assert repr(one.state()) == repr(other.state()) and other.config.entropy_coef == 0.1
-    assert (one.state()["optimizer"]["parameters"] == other.state()["optimizer"]["parameters"]).all()
+    assert (one.weights()["parameters"] == other.weights()["parameters"]).all()
 
 
-def test_a_state_stays_as_it_was_while_the_agent_learns_on() -> None:
+def test_a_state_stays_as_it_was_while_the_algorithm_learns_on() -> None:
     algorithm = made(VECTOR, spaces.Discrete(3))
-    algorithm.update(filled(algorithm, VECTOR), 0.0)
-    state = algorithm.state()
+    algorithm.update([filled(algorithm, VECTOR)], 0.0)
+    state, weights = algorithm.state(), algorithm.weights()
     kept = {name: value.copy() for name, value in state["optimizer"].items() if isinstance(value, np.ndarray)}
-    algorithm.update(filled(algorithm, VECTOR), 0.0)
+    learned = weights["parameters"].copy()
+    algorithm.update([filled(algorithm, VECTOR)], 0.0)
     assert all((state["optimizer"][name] == value).all() for name, value in kept.items())
+    assert (weights["parameters"] == learned).all()
 
 
 def test_schedules_and_limits_take_effect() -> None:
     still = made(VECTOR, spaces.Discrete(3), replace(SMALL, learning_rate_schedule="linear"))
-    before = still.state()["optimizer"]["parameters"]
-    still.update(filled(still, VECTOR), 1.0)  # all of the budget is spent: no step is left
-    assert (still.state()["optimizer"]["parameters"] == before).all()
+    before = still.weights()["parameters"]
+    still.update([filled(still, VECTOR)], 1.0)  # all of the budget is spent: no step is left
+    assert (still.weights()["parameters"] == before).all()
     wary = made(VECTOR, spaces.Discrete(3), replace(SMALL, target_kl=1e-9, learning_rate=0.1, epochs=50))
-    assert wary.update(filled(wary, VECTOR), 0.0).gradient_steps < 50 * 4
+    assert wary.update([filled(wary, VECTOR)], 0.0).gradient_steps < 50 * 4
 
 
 @pytest.mark.fault("B5")
@@ -205,39 +260,48 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted() -> None:
     algorithm = made(VECTOR, spaces.Discrete(3), replace(SMALL, epochs=1, normalize_advantages=False))
     rollout = filled(algorithm, VECTOR)
     rollout.rewards[2, 0] = np.inf
-    before = algorithm.state()["optimizer"]["parameters"]
-    report = algorithm.update(rollout, 0.0)
+    before = algorithm.weights()["parameters"]
+    report = algorithm.update([rollout], 0.0)
     assert report.skipped >= 1 and report.gradient_steps + report.skipped == 4
-    assert np.isfinite(algorithm.state()["optimizer"]["parameters"]).all()
-    assert report.gradient_steps == 0 or (algorithm.state()["optimizer"]["parameters"] != before).any()
+    assert np.isfinite(algorithm.weights()["parameters"]).all()
+    assert report.gradient_steps == 0 or (algorithm.weights()["parameters"] != before).any()
+
+
+@pytest.mark.fault("D6")
+@in_both
+def test_weights_of_another_size_are_refused(make: Any) -> None:
+    wide = make(VECTOR, spaces.Discrete(3), replace(SMALL, hidden_sizes=(32,)))
+    with pytest.raises(mv.InvalidRequest, match="networks have other sizes"):
+        make(VECTOR, spaces.Discrete(3)).load_weights(wide.weights())
 
 
 @pytest.mark.fault("B5")
-def test_five_in_a_row_end_the_run_with_the_last_good_weights() -> None:
-    algorithm = made(VECTOR, spaces.Discrete(3), replace(SMALL, epochs=3))
-    before = algorithm.state()["optimizer"]["parameters"]
+@in_both
+def test_five_in_a_row_end_the_run_with_the_last_good_weights(make: Any) -> None:
+    algorithm = make(VECTOR, spaces.Discrete(3), replace(SMALL, epochs=3))
+    before = algorithm.weights()["parameters"]
     rollout = filled(algorithm, VECTOR)
     rollout.rewards[...] = np.nan
     with pytest.raises(mv.TrainingDiverged, match="5 gradients in a row"):
-        algorithm.update(rollout, 0.0)
-    assert (algorithm.state()["optimizer"]["parameters"] == before).all()
+        algorithm.update([rollout], 0.0)
+    assert (algorithm.weights()["parameters"] == before).all()
 
 
 @pytest.mark.fault("F3")
 def test_what_an_older_policy_did_is_refused() -> None:
     algorithm = made(VECTOR, spaces.Discrete(3))
     rollout = filled(algorithm, VECTOR)
-    algorithm.update(rollout, 0.0)
+    algorithm.update([rollout], 0.0)
     with pytest.raises(mv.InvalidRequest, match="version 0 of the policy, and this is version 1"):
-        algorithm.update(rollout, 0.0)
+        algorithm.update([rollout], 0.0)
 
 
 @pytest.mark.parametrize(
     ("observations", "actions", "told"),
     [
         (spaces.Text(5), spaces.Discrete(2), "algorithms learn from numbers"),
-        (VECTOR, spaces.Dict({"a": spaces.Discrete(2)}), "not in Dict"),
-        (VECTOR, spaces.Box(0, 5, (2,), np.int64), "Box spaces of floats"),
+        (VECTOR, spaces.Dict({"a": spaces.Discrete(2)}), "not Dict"),
+        (VECTOR, spaces.Box(0, 5, (2,), np.int64), "a Box of floats"),
     ],
 )
 def test_spaces_it_cannot_learn_in_are_refused(observations: Any, actions: Any, told: str) -> None:
@@ -268,18 +332,52 @@ def test_what_makes_up_the_networks_cannot_change_on_the_way() -> None:
         algorithm.change(hidden_sizes=(4,))
 
 
-def test_agents_built_in_threads_begin_as_alone() -> None:
+def test_algorithms_built_in_threads_begin_as_alone() -> None:
     """torch's generator belongs to the whole process."""
-    alone = made(VECTOR, spaces.Discrete(3)).state()["optimizer"]["parameters"]
+    alone = made_in_torch(VECTOR, spaces.Discrete(3)).weights()["parameters"]
     with ThreadPoolExecutor(4) as pool:
-        algorithms = list(pool.map(lambda _: made(VECTOR, spaces.Discrete(3)), range(8)))
-    assert all((algorithm.state()["optimizer"]["parameters"] == alone).all() for algorithm in algorithms)
+        algorithms = list(pool.map(lambda _: made_in_torch(VECTOR, spaces.Discrete(3)), range(8)))
+    assert all((algorithm.weights()["parameters"] == alone).all() for algorithm in algorithms)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_the_first_weights_do_not_depend_on_torchs_threads(threads: int) -> None:
     wide = replace(SMALL, hidden_sizes=(256, 256))
-    alone = made(VECTOR, spaces.Discrete(3), wide).state()["optimizer"]["parameters"]
+    alone = made_in_torch(VECTOR, spaces.Discrete(3), wide).weights()["parameters"]
     with torch_threads(threads):
-        again = made(VECTOR, spaces.Discrete(3), wide).state()["optimizer"]["parameters"]
+        again = made_in_torch(VECTOR, spaces.Discrete(3), wide).weights()["parameters"]
     assert (again == alone).all()
+
+
+def test_squashed_actions_stay_inside_and_their_likelihood_is_that_of_the_squashed() -> None:
+    algorithm = made_in_torch(VECTOR, ACTIONS["numbers"], replace(SMALL, squash=True, log_std_init=1.0))
+    rollout = filled(algorithm, VECTOR)
+    for_env = algorithm.policy().for_env(rollout.actions[0])
+    assert (np.abs(for_env) < 2).all() and (np.abs(rollout.actions) > 2).any()
+    networks, batch = algorithm._networks, algorithm._batch(rollout)
+    with torch.no_grad():
+        mean = networks.actor(batch.vector)
+    plain = torch.distributions.Normal(mean, networks.distribution.log_std.exp())
+    squashed = torch.distributions.TransformedDistribution(plain, torch.distributions.TanhTransform())
+    expected = squashed.log_prob(batch.actions.double().tanh().clamp(-1 + 1e-12, 1 - 1e-12)).sum(-1)
+    torch.testing.assert_close(networks.log_probs(batch).double(), expected.double(), rtol=1e-3, atol=1e-3)
+    assert algorithm.update([rollout], 0.0).skipped == 0
+
+
+def test_a_rollout_of_images_goes_through_the_networks_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for rows in (3, 10_000):
+        monkeypatch.setattr(actor_critic, "PIECE_ROWS", rows)
+        algorithm = made(OBSERVATIONS["image"], ACTIONS["one of"])
+        batch = algorithm._batch(filled(algorithm, OBSERVATIONS["image"]))
+        found.append((batch["values"], algorithm._networks.log_probs(batch)))
+    for few, all_at_once in zip(*found):
+        torch.testing.assert_close(few, all_at_once)
+
+
+def test_the_policy_is_one_object_until_it_learns() -> None:
+    algorithm = made(VECTOR, spaces.Discrete(3))
+    first = algorithm.policy()
+    assert algorithm.policy() is first and first.portable() is first
+    algorithm.update([filled(algorithm, VECTOR)], 0.0)
+    assert algorithm.policy() is not first and algorithm.policy().version == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +10,28 @@ import gymnasium as gym
 import pytest
 
 import multiverse as mv
-from examples.own_algorithm import Reinforce, main
+from examples.own_algorithm import Reinforce, ReinforceConfig, main
+from multiverse.cli.commands.train import config_from
+from multiverse.cli.main import main as command
+from multiverse.cli.train_options import train_options
 from tests.training.runs import digest
 
 SMALL: dict[str, Any] = {"num_envs": 2, "executor": "serial", "evaluate_every": 0, "evaluation_episodes": 1}
 
 
+@dataclass(frozen=True)
+class ShortConfig(ReinforceConfig):
+    steps_per_env: int = 32
+    """Steps of every env in a rollout."""
+
+
 class Short(Reinforce):
-    steps_per_env = 32
+    Config = ShortConfig
 
 
 def test_the_example_learns(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = main(env_steps=20_000)
-    assert run.path.name.startswith("Reinforce-1-") and run.summary["algorithm"] == "Reinforce"
+    assert run.path.name.startswith("Reinforce-1-") and run.summary["algorithm"] == "examples.own_algorithm:Reinforce"
     assert run.summary["evaluation"]["mean_return"] > 60  # a coin has 22
     assert "it would do" in capsys.readouterr().out
 
@@ -45,15 +55,96 @@ class StopAt(mv.Hook):
             trainer.stop("enough")
 
 
-def test_it_must_be_given_again_and_says_so(tmp_path: Path) -> None:
+def test_one_that_can_be_imported_need_not_be_given_again(tmp_path: Path) -> None:
     run = mv.train("CartPole-v1", Short, run_dir=tmp_path / "one", env_steps=64, **SMALL)
+    observation, _ = gym.make("CartPole-v1").reset(seed=0)
+    assert mv.load(run).act(observation) in (0, 1)
+    assert mv.resume(run, env_steps=128).summary["env_steps"] == 128
+
+
+def test_one_that_cannot_must_be_and_that_is_said(tmp_path: Path) -> None:
+    def maker(*spaces_and_more: Any) -> Reinforce:
+        return Short(ShortConfig(), *spaces_and_more, "cpu")
+
+    run = mv.train("CartPole-v1", maker, run_dir=tmp_path / "one", env_steps=64, **SMALL)
     for forgetful in (mv.resume, mv.load):
-        with pytest.raises(mv.InvalidRequest, match=r"the algorithm of this run is Short.* algorithm=Short"):
+        with pytest.raises(mv.InvalidRequest, match=r"the algorithm of this run is .*maker, one of your own"):
             forgetful(run)
     observation, _ = gym.make("CartPole-v1").reset(seed=0)
-    assert mv.load(run, algorithm=Short).act(observation) in (0, 1)
+    assert mv.load(run, algorithm=maker).act(observation) in (0, 1)
 
 
-def test_settings_of_another_agent_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(mv.InvalidRequest, match="learning_rate: there is no such setting"):
-        mv.train("CartPole-v1", Short, run_dir=tmp_path / "one", learning_rate=1.0)
+def test_its_settings_are_flags_keys_and_arguments(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "examples.own_algorithm:Reinforce"
+    small = [
+        "--num-envs",
+        "2",
+        "--executor",
+        "serial",
+        "--evaluate-every",
+        "0",
+        "--evaluation-episodes",
+        "1",
+        "--env-steps",
+        "64",
+    ]
+    words = ["train", "CartPole-v1", "--algorithm", name, "--steps-per-env", "32", "--learning-rate", "2.5", *small]
+    assert command([*words, "--run-dir", "one"]) == 0
+    config = Path("one/config.yaml").read_text()
+    assert f"algorithm: {name}" in config and "settings:\n  steps_per_env: 32\n  learning_rate: 2.5" in config
+    assert command(["train", "--config", "one/config.yaml", "--run-dir", "two", "--gamma", "0.5"]) == 0
+    assert "gamma: 0.5" in Path("two/config.yaml").read_text()
+    assert command(["resume", "one", "--env-steps", "128"]) == 0
+    assert command(["evaluate", "one", "--episodes", "2"]) == 0
+    capsys.readouterr()
+    assert command([*words, "--clip-range", "0.1"]) == 2
+    assert "there is no --clip-range" in capsys.readouterr().err
+    assert command(["train", "--algorithm", name, "--help"]) == 0
+    assert "Step size, down to 0 at the end of the budget." in capsys.readouterr().out
+
+
+def test_settings_of_another_algorithm_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(mv.InvalidRequest, match="clip_range: there is no such setting"):
+        mv.train("CartPole-v1", Short, run_dir=tmp_path / "one", clip_range=1.0)
+
+
+class Unfinished(Short):
+    weights = property()  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "said"),
+    [
+        ("sac2", "there is no algorithm 'sac2': one of ppo, a2c, or your module:Class"),
+        ("no_such_module:Mine", "algorithm 'no_such_module:Mine' cannot be imported: ModuleNotFoundError"),
+        ("examples.own_algorithm:Mine", "cannot be imported: AttributeError"),
+        (Unfinished, "Unfinished is no algorithm yet: it has no weights"),
+    ],
+)
+def test_mistakes_are_answered_in_plain_sentences(algorithm: Any, said: str, tmp_path: Path) -> None:
+    with pytest.raises(mv.InvalidRequest, match=said):
+        mv.train("CartPole-v1", algorithm, run_dir=tmp_path / "one", env_steps=64, **SMALL)
+
+
+class TellsADict(Short):
+    def update(self, rollouts: Any, progress: float) -> Any:
+        super().update(rollouts, progress)
+        return {"entropy": 0.5}
+
+
+class TellsNonsense(Short):
+    def update(self, rollouts: Any, progress: float) -> Any:
+        return 5
+
+
+def test_an_update_may_return_a_dict_and_nothing_else_that_is_no_report(tmp_path: Path) -> None:
+    run = mv.train("CartPole-v1", TellsADict, run_dir=tmp_path / "one", env_steps=64, **SMALL)
+    assert '"entropy": 0.5' in (run.path / "metrics.jsonl").read_text()
+    with pytest.raises(mv.InvalidRequest, match=r"update\(\) returned 5: expected an UpdateReport"):
+        mv.train("CartPole-v1", TellsNonsense, run_dir=tmp_path / "two", env_steps=64, **SMALL)
+
+
+def test_two_algorithms_with_one_setting_name_do_not_collide() -> None:
+    one, other = (config_from(train_options(["CartPole-v1", "--algorithm", name])) for name in ("ppo", "a2c"))
+    assert (one.settings.learning_rate, other.settings.learning_rate) == (1e-3, 7e-4)  # ppo's is the preset's
+    assert {type(one.settings).__name__, type(other.settings).__name__} == {"PPOConfig", "A2CConfig"}

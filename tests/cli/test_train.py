@@ -86,7 +86,12 @@ def test_synonyms_and_spellings(typed: str, name: str, value: Any) -> None:
     ],
 )
 def test_the_agents_settings_are_flags_too(typed: str, name: str, value: Any) -> None:
-    assert getattr(config_of("CartPole-v1", *typed.split()).ppo, name) == value
+    assert getattr(config_of("CartPole-v1", *typed.split()).settings, name) == value
+
+
+def test_an_env_after_a_list_is_the_env() -> None:
+    config = config_of("--hidden-sizes", "32", "16", "CartPole-v1")
+    assert (config.env, config.settings.hidden_sizes) == ("CartPole-v1", (32, 16))
 
 
 def test_env_kwargs_are_json() -> None:
@@ -98,8 +103,13 @@ def test_a_file_goes_before_the_preset_and_flags_before_both(tmp_path: Path) -> 
     file = tmp_path / "my.yaml"
     file.write_text("env: CartPole-v1\nlearning_rate: 0.5\nppo:\n  gamma: 0.5\n  epochs: 7\n")
     config = config_of("--config", str(file), "--gamma", "0.25")
-    assert (config.env, config.ppo.learning_rate, config.ppo.gamma, config.ppo.epochs) == ("CartPole-v1", 0.5, 0.25, 7)
-    assert config.ppo.gae_lambda == 0.8  # the preset's
+    assert (config.env, config.settings.learning_rate, config.settings.gamma, config.settings.epochs) == (
+        "CartPole-v1",
+        0.5,
+        0.25,
+        7,
+    )
+    assert config.settings.gae_lambda == 0.8  # the preset's
 
 
 def test_the_config_of_a_run_makes_the_same_run(elsewhere: Path) -> None:
@@ -123,8 +133,8 @@ def test_a_budget_takes_the_place_of_those_it_goes_before(tmp_path: Path) -> Non
 
 
 def test_presets_of_other_envs_and_none() -> None:
-    assert config_of("Acrobot-v1", "--preset", "CartPole-v1").ppo.gae_lambda == 0.8
-    assert config_of("CartPole-v1", "--no-preset").ppo.gae_lambda == 0.95
+    assert config_of("Acrobot-v1", "--preset", "CartPole-v1").settings.gae_lambda == 0.8
+    assert config_of("CartPole-v1", "--no-preset").settings.gae_lambda == 0.95
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------
@@ -134,6 +144,11 @@ FILES = {
     "text.yaml": "env: CartPole-v1\nnum_envs: eight\n",
     "inside.yaml": "env: CartPole-v1\nppo:\n  num_envs: 3\n",
     "synonym.yaml": "env: CartPole-v1\nlr: 3\n",
+    "empty.yaml": "env: CartPole-v1\nppo:\n",
+    "twice.yaml": "env: CartPole-v1\ngamma: 0.9\nppo:\n  gamma: 0.8\n",
+    "both.yaml": "env: CartPole-v1\nagent: ppo\nalgorithm: ppo\n",
+    "list.yaml": "env: CartPole-v1\nalgorithm: [ppo]\n",
+    "number.yaml": "env: 5\n",
 }
 
 
@@ -167,6 +182,15 @@ FILES = {
         ("--config text.yaml", "text.yaml, line 2: num_envs: expected a whole number"),
         ("--config inside.yaml", "line 3: ppo.num_envs: there is no such setting. It is a setting of the run"),
         ("--config synonym.yaml", "Did you mean learning_rate?"),
+        ("--config empty.yaml", "empty.yaml, line 2: ppo: expected settings (name: value), found None"),
+        ("--config twice.yaml", "twice.yaml, line 4: ppo.gamma: it is given twice, here and at twice.yaml, line 2"),
+        ("--config both.yaml", "both.yaml, line 2: agent: it is algorithm now, which is given too"),
+        ("--config list.yaml", "list.yaml, line 2: algorithm: expected a name, found ['ppo']"),
+        ("--config number.yaml", "number.yaml, line 1: env: expected a name, found 5"),
+        ("CartPole-v1 --algorithm sac2", "there is no algorithm 'sac2'"),
+        ("CartPole-v1 --evaluate-every -1", "evaluate_every=-1"),
+        ("CartPole-v1 --seed 1e30", "seed=1000000000000000019884624838656: from 0 to"),
+        ("CartPole-v1 --learning-rate .inf", "learning_rate=inf: a finite number"),
     ],
 )
 def test_bad_input_is_one_sentence(typed: str, told: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -253,7 +277,7 @@ def test_several_seeds_and_what_they_say_together(elsewhere: Path, capsys: pytes
 def test_a_run_can_begin_with_the_weights_of_another(elsewhere: Path) -> None:
     assert train(Path("one"), env_steps=128) == 0
     assert train(Path("two"), "--init-from", "one", env_steps=64) == 0
-    assert [checkpoint_of(name).state["session"]["algorithm"]["updates"] for name in ("one", "two")] == [2, 1]
+    assert [checkpoint_of(name).state["session"]["algorithm"]["state"]["updates"] for name in ("one", "two")] == [2, 1]
 
 
 def test_tensorboard_lies_in_the_run_and_goes_on_with_it(elsewhere: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from gymnasium import spaces
 
 import multiverse as mv
+from multiverse.contracts.policy import Seen
 from multiverse.experience.collector import Collected, Collector
 from multiverse.experience.features import Features
 from multiverse.experience.numpy_policies import DiscreteHead, NumpyPolicy
@@ -77,7 +78,8 @@ def by_hand(num_envs: int, policy: NumpyPolicy, rollout: int) -> dict[str, Any]:
         for t in range(STEPS):
             found["observations"].append(np.stack(seen))
             found["starts"].append(list(starts))
-            actions = policy.act({(): np.stack(seen).astype(np.float32)}, noise[t], np.array(starts), None)
+            shown = Seen({(): np.stack(seen).astype(np.float32)}, np.array(starts))
+            actions, _ = policy.act(shown, noise[t], {})
             found["actions"].append(actions)
             rows: list[Any] = []
             for i, env in enumerate(envs):

@@ -14,7 +14,7 @@ ROWS = 7
 
 def test_categorical_is_torchs() -> None:
     output, actions = torch.randn(ROWS, 4), torch.randint(4, (ROWS,))
-    log_prob, entropy = Categorical(4).log_prob_and_entropy(output, actions, None)
+    log_prob, entropy = Categorical(4).log_prob_and_entropy(torch, output, actions, None)
     theirs = torch.distributions.Categorical(logits=output)
     torch.testing.assert_close(log_prob, theirs.log_prob(actions))
     torch.testing.assert_close(entropy, theirs.entropy())
@@ -23,15 +23,16 @@ def test_categorical_is_torchs() -> None:
 def test_multi_categorical_is_the_product_of_its_parts() -> None:
     counts, output = [2, 3, 4], torch.randn(ROWS, 9)
     actions = torch.stack([torch.randint(count, (ROWS,)) for count in counts], dim=1)
-    log_prob, entropy = MultiCategorical(counts).log_prob_and_entropy(output, actions, None)
+    log_prob, entropy = MultiCategorical(counts).log_prob_and_entropy(torch, output, actions, None)
     theirs = [torch.distributions.Categorical(logits=part) for part in output.split(counts, dim=1)]
     torch.testing.assert_close(log_prob, sum(d.log_prob(actions[:, i]) for i, d in enumerate(theirs)))
     torch.testing.assert_close(entropy, sum(d.entropy() for d in theirs))
 
 
 def test_gaussian_is_torchs() -> None:
-    ours, output, actions = DiagonalGaussian(3, -0.5), torch.randn(ROWS, 3), torch.randn(ROWS, 3)
-    log_prob, entropy = ours.log_prob_and_entropy(output, actions, None)
+    ours, output, actions = DiagonalGaussian(3), torch.randn(ROWS, 3), torch.randn(ROWS, 3)
+    ours.log_std = torch.full((3,), -0.5)
+    log_prob, entropy = ours.log_prob_and_entropy(torch, output, actions, None)
     theirs = torch.distributions.Normal(output, ours.log_std.exp())
     torch.testing.assert_close(log_prob, theirs.log_prob(actions).sum(-1))
     torch.testing.assert_close(entropy, theirs.entropy().sum(-1))
@@ -46,7 +47,7 @@ def test_what_is_not_open_is_never_likely_and_gives_no_gradient(
     masks = torch.tensor(open_to, dtype=torch.bool)
     output = torch.zeros(1, distribution.outputs, requires_grad=True)
     action = torch.zeros(1, dtype=torch.int64) if isinstance(distribution, Categorical) else torch.tensor([[0, 1]])
-    log_prob, entropy = distribution.log_prob_and_entropy(output, action, masks)
+    log_prob, entropy = distribution.log_prob_and_entropy(torch, output, action, masks)
     (log_prob + entropy).sum().backward()
     assert output.grad is not None and (output.grad[~masks] == 0).all() and torch.isfinite(entropy).all()
     expected = np.log(0.5) if isinstance(distribution, Categorical) else 0.0

@@ -24,7 +24,7 @@ import json, os, signal, sys
 import multiverse as mv
 from multiverse.algorithms.ppo import PPO
 from multiverse.experience.collector import Collector
-from multiverse.learning.flat_parameters import FlatAdam
+from multiverse.learning.numpy_learner import Adam
 from multiverse.training.storage import files as durable_files
 
 home, first, settings, where, at = json.loads(sys.argv[1])
@@ -41,7 +41,7 @@ def dies(owner, name):
 if where == "collect":
     dies(Collector, "_step")
 elif where == "learn":
-    dies(FlatAdam, "step")
+    dies(Adam, "step")
 elif where == "save":
     dies(os, "fsync")
 if first:

@@ -1,1 +1,37 @@
-"""Algorithms: one readable file per algorithm."""
+"""Algorithms: one readable file each, and their names.
+
+A new one is a file with a class that has a `Config` (see `algorithm.Algorithm`), and a line here. One of your own is
+`module:Class`, on the command line and in Python alike.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from multiverse.contracts.errors import InvalidRequest
+
+ALGORITHMS = {
+    "ppo": "multiverse.algorithms.ppo:PPO",
+    "a2c": "multiverse.algorithms.a2c:A2C",
+}
+"""By name; imported when asked for, and without torch until one is made."""
+
+
+def algorithm_class(name: str) -> Any:
+    """What makes the algorithm of this name, or of this `module:Class`."""
+    module, colon, attribute = ALGORITHMS.get(name, name).partition(":")
+    if not colon:
+        raise InvalidRequest(f"there is no algorithm {name!r}: one of {', '.join(ALGORITHMS)}, or your module:Class")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        if name in ALGORITHMS:
+            raise
+        raise InvalidRequest(f"algorithm {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    return found
+
+
+def section_of(name: str) -> str:
+    """Where a config file has the settings of this algorithm."""
+    return name if name in ALGORITHMS else "settings"

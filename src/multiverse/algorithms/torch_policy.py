@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from multiverse.contracts.policy import Leaves
+from multiverse.contracts.policy import Memory, Seen
 from multiverse.contracts.views import Array
 from multiverse.experience.features import Features
-from multiverse.experience.numpy_policies import Head
+from multiverse.experience.numpy_policies import OBSERVATION_CLIP, Head
 
 
 class TorchPolicy:
@@ -25,26 +25,31 @@ class TorchPolicy:
         version: int,
         device: torch.device,
         shift_and_scale: tuple[Array, Array] | None,
-        clip: float,
     ) -> None:
         self._features, self._network, self._head, self.version = features, deepcopy(network), head, version
-        self._device, self._shift_and_scale, self._clip = device, shift_and_scale, clip
+        self._device, self._shift_and_scale = device, shift_and_scale
 
     def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
         return self._head.noise(rng, steps, rows)
 
-    def act(self, observations: Leaves, noise: Array | None, starts: Array, masks: Array | None) -> Array:
-        vector = self._features.vector(observations)
+    def first_memory(self, rows: int) -> Memory:
+        return {}
+
+    def act(self, seen: Seen, noise: Array | None, memory: Memory) -> tuple[Array, Memory]:
+        vector = self._features.vector(seen.observations)
         if self._shift_and_scale is not None:
             shift, scale = self._shift_and_scale
-            vector = np.clip((vector - shift) * scale, -self._clip, self._clip)
-        images = [self._tensor(observations[leaf.path]) for leaf in self._features.images]
+            vector = np.clip((vector - shift) * scale, -OBSERVATION_CLIP, OBSERVATION_CLIP)
+        images = [self._tensor(seen.observations[leaf.path]) for leaf in self._features.images]
         with torch.inference_mode():
             output = self._network(self._tensor(vector), images).cpu().numpy()
-        return self._head.choose(output, noise, masks)
+        return self._head.choose(output, noise, seen.masks), memory
 
     def for_env(self, actions: Array) -> Any:
         return self._head.for_env(actions)
+
+    def portable(self) -> None:
+        return None
 
     def _tensor(self, array: Array) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)

@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
+from multiverse.algorithms import algorithm_class
 from multiverse.cli.commands.bench import parsed_kwargs
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest
-from multiverse.training.config.build import OLD_NAMES, Located, in_type_words
-from multiverse.training.config.files import parse_config
+from multiverse.training.config.build import OLD_NAMES, Located, in_todays_names, in_type_words
+from multiverse.training.config.files import parse_config, read_config
 from multiverse.training.config.train_config import SYNONYMS, TrainConfig
 
 DESCRIPTION = """\
@@ -61,7 +62,7 @@ class Setting:
         return str(getattr(get_args(kinds[0])[0] if get_args(kinds[0]) else kinds[0], "__name__", "value")).upper()
 
     def add_to(self, group: argparse._ArgumentGroup) -> None:
-        more = [] if self.default in ("", None, {}, False) else [f"default: {in_short(self.default)}"]
+        more = [] if self.default in ("", None, {}) or self.default is False else [f"default: {in_short(self.default)}"]
         more += [f"also {', '.join(self.flags[1:])}"] if self.flags[1:] else []
         words = f"{self.help} ({'; '.join(more)})" if more else self.help
         how: dict[str, Any] = {"dest": self.name, "help": words.replace("%", "%%")}
@@ -99,10 +100,23 @@ COMMAND = (
 )
 
 
-def all_settings() -> dict[str, list[Setting]]:
+def all_settings(algorithm: str = "ppo") -> dict[str, list[Setting]]:
     """By group: those of the run, and those of its algorithm."""
-    run = [one for one in _fields_of(TrainConfig()) if one.name not in ("env", "ppo")]
-    return {"settings of the run": run, "settings of PPO": _fields_of(TrainConfig().ppo)}
+    run = [one for one in _fields_of(TrainConfig()) if one.name not in ("env", "settings")]
+    config = getattr(algorithm_class(algorithm), "Config", None)
+    return {"settings of the run": run, f"settings of {algorithm}": [] if config is None else _fields_of(config())}
+
+
+def algorithm_in(arguments: Sequence[str]) -> str:
+    """The algorithm that these words name, or the config file among them does; flags follow from it."""
+    words = argparse.ArgumentParser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    words.add_argument("--algorithm", "--agent")
+    words.add_argument("--config")
+    found, _ = words.parse_known_args([_spelled(word) for word in arguments])
+    if "config" in found and "algorithm" not in found:
+        named = in_todays_names(read_config(found.config)).get("algorithm")
+        return named if named and isinstance(named, str) else "ppo"
+    return str(getattr(found, "algorithm", "ppo"))
 
 
 @dataclass(frozen=True)
@@ -116,9 +130,10 @@ class TrainOptions:
 
 def train_options(arguments: Sequence[str]) -> TrainOptions:
     """From words to options; shows help and exits where that is asked for."""
-    every = {one.name: one for one in (*COMMAND, *(one for group in all_settings().values() for one in group))}
+    algorithm = algorithm_in(arguments)
+    every = {one.name: one for one in (*COMMAND, *(one for group in all_settings(algorithm).values() for one in group))}
     try:
-        typed, unknown = parser().parse_known_intermixed_args([_spelled(word) for word in arguments])
+        typed, unknown = parser(algorithm).parse_known_intermixed_args([_spelled(word) for word in arguments])
     except argparse.ArgumentError as error:
         raise InvalidRequest(f"{str(error.argument_name).partition('/')[0]}: {error.message}") from None
     if strange := next((word for word in unknown if word.startswith("-")), ""):
@@ -127,6 +142,9 @@ def train_options(arguments: Sequence[str]) -> TrainOptions:
         raise InvalidRequest(f"there is no {strange}; {hint}")
     given = vars(typed)
     envs = [*given.pop("env", []), *unknown]
+    for words in given.values():  # `--hidden-sizes 64 64 CartPole-v1`: what is no number is the env
+        while isinstance(words, list) and len(words) > 1 and not words[-1].replace(",", "").isdigit():
+            envs.append(words.pop())
     if len(envs) > 1:
         raise InvalidRequest(f"one env at a time: {envs[0]}, or {envs[1]}?")
     read = {name: every[name].read(words) for name, words in given.items()}
@@ -135,7 +153,7 @@ def train_options(arguments: Sequence[str]) -> TrainOptions:
     return TrainOptions(envs[0] if envs else "", command, settings)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(algorithm: str = "ppo") -> argparse.ArgumentParser:
     """Every flag in its group, with its other names and its default."""
     flags = _Parser(
         prog="multiverse train",
@@ -148,7 +166,7 @@ def parser() -> argparse.ArgumentParser:
     )
     which = "A Gymnasium id, or module:name of something that builds an env. A config file may name it instead."
     flags.add_argument("env", nargs="*", metavar="ENV", help=which)
-    for title, settings in {"what to do": COMMAND, **all_settings()}.items():
+    for title, settings in {"what to do": COMMAND, **all_settings(algorithm)}.items():
         group = flags.add_argument_group(title)
         for one in settings:
             one.add_to(group)
@@ -212,7 +230,7 @@ def _words_below_fields(config: type) -> dict[str, str]:
     """What stands below each field of a dataclass, in one line."""
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(config))).body
     assert isinstance(node, ast.ClassDef)
-    found = {}
+    found = {field.name: f"{field.name}." for field in dataclasses.fields(config)}  # where nothing stands below
     for field, below in zip(node.body, node.body[1:]):
         match field, below:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):

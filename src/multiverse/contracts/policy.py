@@ -1,8 +1,12 @@
-"""What acts: the part of an algorithm that chooses actions, as the collector and an evaluation use it."""
+"""What acts: frozen weights that choose actions, as collectors, evaluations and loaded runs use them.
+
+Noise is an input and memory is data that the caller owns: equal observations, noise and memory give equal actions,
+wherever the envs run.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -15,22 +19,37 @@ MASKED_LOGIT = -1e9
 Leaves = dict[Path, Array]
 """A batch of observations taken apart: one array [rows, …] per leaf of the space; a plain `Box` is `{(): array}`."""
 
+Memory = dict[str, Array]
+"""What a policy remembers of every row, [rows, …] each; `{}` remembers nothing."""
 
-class ActingPolicy(Protocol):
-    """Frozen weights, used for a whole rollout.
 
-    Whatever is random comes in as `noise`, drawn beforehand by the trainer: equal observations and equal noise give
-    equal actions, wherever the envs run. `starts` tells whose episode has just begun.
-    """
+class Seen(NamedTuple):
+    """What a policy is shown, one row per slot."""
+
+    observations: Leaves
+    starts: Array  # [rows] bool: the row is its episode's first
+    masks: Array | None = None  # [rows, actions] bool: what is open
+    previous_actions: Array | None = None  # [rows, …] the policy's own, zeros where an episode starts
+    previous_rewards: Array | None = None  # [rows] likewise
+
+
+class Policy(Protocol):
+    """Frozen weights, used for a whole rollout."""
 
     version: int
     """How many updates its weights have seen."""
 
     def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
-        """[steps, rows, …] for as many steps."""
+        """[steps, rows, …] for as many steps: whatever is random about acting."""
 
-    def act(self, observations: Leaves, noise: Array | None, starts: Array, masks: Array | None) -> Array:
-        """[rows, …] an action for every row; without noise the best one."""
+    def first_memory(self, rows: int) -> Memory:
+        """What is remembered at an episode's start."""
+
+    def act(self, seen: Seen, noise: Array | None, memory: Memory) -> tuple[Array, Memory]:
+        """([rows, …] an action for every row; without noise the most likely one, what is remembered then)."""
 
     def for_env(self, actions: Array) -> Any:
         """The same actions as an env takes them: clipped to its bounds, in its dtype."""
+
+    def portable(self) -> Policy | None:
+        """Itself without torch, for workers and for `mv.load`; None: it acts where the algorithm is."""

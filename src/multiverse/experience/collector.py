@@ -12,7 +12,7 @@ import numpy as np
 
 from multiverse.contracts.failures import BAD_VALUE, RESTARTED
 from multiverse.contracts.infos import Infos
-from multiverse.contracts.policy import ActingPolicy
+from multiverse.contracts.policy import Memory, Policy, Seen
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.contracts.views import Array
 from multiverse.experience.features import Features
@@ -39,6 +39,9 @@ class Collector:
         self.keeps_actions = True  # for envs that are brought back by playing them again
         self.observations: Any = None
         self._starts = np.ones(envs.num_envs, np.bool_)
+        self.memory: Memory = {}  # what the policy remembers of every slot
+        self._previous_actions = np.zeros_like(rollout.actions[0])
+        self._previous_rewards = np.zeros_like(rollout.rewards[0])
 
     def begin(self, observations: Any) -> None:
         """What the envs show now, after a reset or a replay."""
@@ -59,7 +62,7 @@ class Collector:
         return self._starts
 
     def collect(
-        self, policy: ActingPolicy, noise: Array, should_stop: Callable[[], bool] = lambda: False
+        self, policy: Policy, noise: Array, should_stop: Callable[[], bool] = lambda: False
     ) -> Collected | None:
         """Fill the rollout. None if it was asked to stop before the rollout was full: then nothing of it counts."""
         rollout, collected = self._rollout, Collected()
@@ -76,20 +79,40 @@ class Collector:
             collected.step_s += perf_counter() - acted_at
         for path, rows in rollout.last.items():
             rows[...] = leaf_of(self.observations, path)
+        rollout.last_memory = {name: kept.copy() for name, kept in self.memory.items()}
         return collected
 
-    def _act(self, policy: ActingPolicy, noise: Array, t: int) -> Any:
-        """Look, note what is seen, and choose."""
+    def _act(self, policy: Policy, noise: Array, t: int) -> Any:
+        """Look, note what is seen and remembered, and choose."""
         rollout, seen = self._rollout, {}
         for path, rows in rollout.observations.items():
             rows[t] = leaf_of(self.observations, path)
             seen[path] = rows[t]
+        self._forget(policy)
+        for name, kept in self.memory.items():
+            rollout.memory[name][t] = kept
         rollout.starts[t] = self._starts
         masks = self._features.open_actions(seen)
         if masks is not None and rollout.action_masks is not None:
             rollout.action_masks[t] = masks
-        rollout.actions[t] = policy.act(seen, noise, self._starts, masks)
+        shown = Seen(seen, self._starts, masks, self._previous_actions, self._previous_rewards)
+        rollout.actions[t], self.memory = policy.act(shown, noise, self.memory)
+        self._previous_actions = rollout.actions[t].copy()
         return policy.for_env(rollout.actions[t])
+
+    def _forget(self, policy: Policy) -> None:
+        """Where an episode starts nothing is remembered."""
+        starts = self._starts
+        if not starts.any():
+            return
+        self._previous_actions[starts], self._previous_rewards[starts] = 0, 0.0
+        first = policy.first_memory(len(starts))
+        if not self.memory and first:
+            self.memory = {name: kept.copy() for name, kept in first.items()}
+            steps = self._rollout.steps
+            self._rollout.memory = {n: np.zeros((steps, *kept.shape), kept.dtype) for n, kept in first.items()}
+        for name, kept in self.memory.items():
+            kept[starts] = first[name][starts]
 
     def _step(self, actions: Any, t: int, collected: Collected) -> None:
         rollout = self._rollout
@@ -97,6 +120,7 @@ class Collector:
         if self.keeps_actions:
             self.actions.add(actions)
         rollout.rewards[t], rollout.terminated[t], rollout.truncated[t] = rewards, terminated, truncated
+        self._previous_rewards = rollout.rewards[t].copy()
         self._starts = ended = terminated | truncated
         if ended.any():
             self._end(np.flatnonzero(ended).tolist(), t, infos, collected)

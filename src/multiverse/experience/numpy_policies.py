@@ -1,16 +1,27 @@
-"""Small policies as plain numpy: for a handful of rows a tenth of what the same network costs in torch."""
+"""Small policies as plain numpy: for a handful of rows a tenth of what the same network costs in torch.
+
+Rows of a matrix product depend, in their last bits, on how many rows there are. So rows go through the layers in
+blocks of four, padded with zeros: the same row gives the same bits in a batch of 1 and of 64, in the caller, in any
+worker, in an evaluation and in a loaded run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from gymnasium import spaces
 
-from multiverse.contracts.policy import MASKED_LOGIT, Leaves
+from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.policy import MASKED_LOGIT, Memory, Policy, Seen
 from multiverse.contracts.views import Array
 from multiverse.experience.features import Features
+
+BLOCK_ROWS = 4
+OBSERVATION_CLIP = np.float32(10.0)
+"""Normalised observations are cut off there."""
 
 ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "tanh": np.tanh,
@@ -18,6 +29,7 @@ ACTIVATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+# -- from a network's output to actions ---------------------------------------------------------------------------
 class Head(Protocol):
     """From a network's output, and noise, to actions."""
 
@@ -39,9 +51,7 @@ class DiscreteHead:
         return gumbel(rng, (steps, rows, self.count))
 
     def choose(self, output: Array, noise: Array | None, masks: Array | None) -> Array:
-        if masks is not None:
-            output = np.where(masks, output, np.float32(MASKED_LOGIT))
-        return np.asarray((output if noise is None else output + noise).argmax(axis=1))
+        return np.asarray(_scores(output, noise, masks).argmax(axis=1))
 
     def for_env(self, actions: Array) -> Any:
         return actions + self.start if self.start else actions
@@ -59,10 +69,7 @@ class MultiDiscreteHead:
         return gumbel(rng, (steps, rows, sum(self.counts)))
 
     def choose(self, output: Array, noise: Array | None, masks: Array | None) -> Array:
-        if masks is not None:
-            output = np.where(masks, output, np.float32(MASKED_LOGIT))
-        scores = output if noise is None else output + noise
-        parts = np.split(scores, np.cumsum(self.counts)[:-1], axis=1)
+        parts = np.split(_scores(output, noise, masks), np.cumsum(self.counts)[:-1], axis=1)
         return np.stack([part.argmax(axis=1) for part in parts], axis=1)
 
     def for_env(self, actions: Array) -> Any:
@@ -70,13 +77,33 @@ class MultiDiscreteHead:
 
 
 @dataclass(frozen=True, slots=True)
+class BinaryHead:
+    """Yes or no, for every output: yes where its logit and logistic noise are above 0."""
+
+    count: int
+    shape: tuple[int, ...]
+    dtype: Any
+
+    def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
+        return rng.logistic(size=(steps, rows, self.count)).astype(np.float32)
+
+    def choose(self, output: Array, noise: Array | None, masks: Array | None) -> Array:
+        return ((output if noise is None else output + noise) > 0).astype(np.int64)
+
+    def for_env(self, actions: Array) -> Any:
+        return actions.astype(self.dtype).reshape(len(actions), *self.shape)
+
+
+@dataclass(frozen=True, slots=True)
 class GaussianHead:
-    """Mean from the network, standard deviation of its own; what leaves the bounds is clipped for the env only."""
+    """Mean from the network, standard deviation of its own. For the env, what leaves the bounds is clipped, or
+    (`squash`) everything is squashed into them by a tanh."""
 
     std: Array  # [actions]
     low: Array
     high: Array
     shape: tuple[int, ...]
+    squash: bool = False
 
     def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
         return rng.standard_normal((steps, rows, len(self.std)), dtype=np.float32)
@@ -85,7 +112,38 @@ class GaussianHead:
         return output if noise is None else np.asarray(output + self.std * noise)
 
     def for_env(self, actions: Array) -> Any:
+        if self.squash:
+            bounded = self.low + (np.tanh(actions) + np.float32(1)) * (self.high - self.low) * np.float32(0.5)
+            return bounded.reshape(len(actions), *self.shape)
         return np.clip(actions, self.low, self.high).reshape(len(actions), *self.shape)
+
+
+def head_for(space: spaces.Space[Any], std: Array | None = None, squash: bool = False) -> Head:
+    """What turns outputs into actions of this space; `std` of Box actions."""
+    if isinstance(space, spaces.Discrete):
+        return DiscreteHead(int(space.n), int(space.start))
+    if isinstance(space, spaces.MultiDiscrete):
+        return MultiDiscreteHead(tuple(space.nvec.reshape(-1).tolist()), space.start.reshape(-1), space.nvec.shape)
+    if isinstance(space, spaces.MultiBinary):
+        return BinaryHead(int(np.prod(space.shape)), tuple(space.shape), space.dtype)
+    if isinstance(space, spaces.Box) and std is not None:
+        if squash and not space.is_bounded():
+            raise InvalidRequest(f"squashed actions need bounds on every side, and {space} has not")
+        return GaussianHead(np.asarray(std), space.low.reshape(-1), space.high.reshape(-1), space.shape, squash)
+    raise InvalidRequest(f"no policy in numpy acts in {space}")
+
+
+def action_of(space: spaces.Space[Any]) -> tuple[tuple[int, ...], Any]:
+    """(shape, dtype) of one action as policies and rollouts have it."""
+    if isinstance(space, spaces.Discrete):
+        return (), np.int64
+    return (int(np.prod(space.shape or ())),), np.float32 if isinstance(space, spaces.Box) else np.int64
+
+
+def _scores(output: Array, noise: Array | None, masks: Array | None) -> Array:
+    if masks is not None:
+        output = np.where(masks, output, np.float32(MASKED_LOGIT))
+    return output if noise is None else np.asarray(output + noise)
 
 
 def gumbel(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -93,6 +151,7 @@ def gumbel(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return np.asarray(-np.log(rng.standard_exponential(shape, dtype=np.float32) + np.float32(1e-20)))
 
 
+# -- the policy ---------------------------------------------------------------------------------------------------
 class NumpyPolicy:
     """Features of observations, normalised, through a few dense layers. Remembers nothing."""
 
@@ -104,31 +163,68 @@ class NumpyPolicy:
         head: Head,
         version: int,
         shift_and_scale: tuple[Array, Array] | None = None,
-        clip: float = 10.0,
     ) -> None:
         """`layers`: (weights [in, out], bias) of each; the last one has no activation."""
-        self._features = features
+        self._features, self._activation, self._head, self.version = features, activation, head, version
         self._layers = [(np.ascontiguousarray(w), np.ascontiguousarray(b)) for w, b in layers]
-        self._activate, self._head, self.version = ACTIVATIONS[activation], head, version
-        self._shift_and_scale, self._clip = shift_and_scale, np.float32(clip)
+        self._activate, self._shift_and_scale = ACTIVATIONS[activation], shift_and_scale
 
     def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
         return self._head.noise(rng, steps, rows)
 
-    def act(self, observations: Leaves, noise: Array | None, starts: Array, masks: Array | None) -> Array:
-        return self._head.choose(self._output(self._features.vector(observations)), noise, masks)
+    def first_memory(self, rows: int) -> Memory:
+        return {}
+
+    def act(self, seen: Seen, noise: Array | None, memory: Memory) -> tuple[Array, Memory]:
+        return self._head.choose(self.output(self._features.vector(seen.observations)), noise, seen.masks), memory
 
     def for_env(self, actions: Array) -> Any:
         return self._head.for_env(actions)
 
-    def _output(self, x: Array) -> Array:
+    def portable(self) -> Policy:
+        return self
+
+    def output(self, x: Array) -> Array:
+        """[rows, outputs] of features [rows, size]."""
         if self._shift_and_scale is not None:
             shift, scale = self._shift_and_scale
-            x = np.clip((x - shift) * scale, -self._clip, self._clip)
-        last = len(self._layers) - 1
+            x = np.clip((x - shift) * scale, -OBSERVATION_CLIP, OBSERVATION_CLIP)
+        rows, last = len(x), len(self._layers) - 1
+        if missing := -rows % BLOCK_ROWS:
+            x = np.concatenate([x, np.zeros((missing, x.shape[1]), x.dtype)])
+        x = x.reshape(-1, BLOCK_ROWS, x.shape[1])
         for i, (weights, bias) in enumerate(self._layers):
             x = x @ weights
             x += bias
             if i != last:
                 self._activate(x, out=x)
-        return x
+        return x.reshape(-1, x.shape[2])[:rows]
+
+    # -- in a run ------------------------------------------------------------------------------------------------
+    def saved(self) -> dict[str, Any]:
+        """As a run holds it: `loaded_policy` makes an equal one of this and the run's spaces."""
+        saved: dict[str, Any] = {
+            "kind": "dense",
+            "activation": self._activation,
+            "version": self.version,
+            "weights": [weights for weights, _ in self._layers],
+            "biases": [bias for _, bias in self._layers],
+        }
+        if self._shift_and_scale is not None:
+            saved["shift"], saved["scale"] = self._shift_and_scale
+        if isinstance(self._head, GaussianHead):
+            saved["std"], saved["squash"] = self._head.std, self._head.squash
+        return saved
+
+
+def loaded_policy(
+    saved: Mapping[str, Any], observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+) -> NumpyPolicy:
+    """The policy that a run holds, without the algorithm that learned it."""
+    if saved.get("kind") != "dense":
+        raise InvalidRequest(f"this run's policy is of kind {saved.get('kind')!r}, which this version does not know")
+    head = head_for(action_space, saved.get("std"), bool(saved.get("squash", False)))
+    frozen = (np.asarray(saved["shift"]), np.asarray(saved["scale"])) if "shift" in saved else None
+    layers = [(np.asarray(w), np.asarray(b)) for w, b in zip(saved["weights"], saved["biases"])]
+    features = Features(observation_space, action_space)
+    return NumpyPolicy(features, layers, saved["activation"], head, int(saved["version"]), frozen)

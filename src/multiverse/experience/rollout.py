@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.layout import Leaf, Path, leaves
-from multiverse.contracts.policy import Leaves
+from multiverse.contracts.policy import Leaves, Memory
 from multiverse.contracts.views import Array
 
 
@@ -46,6 +46,9 @@ class Rollout:
     valid: Array  # [T, S] bool
     starts: Array  # [T, S] bool: the row is its episode's first
     action_masks: Array | None = None  # [T, S, actions]
+    memory: Memory = field(default_factory=dict)  # [T, S, …] each: what the policy remembered before the row
+    last_memory: Memory = field(default_factory=dict)  # [S, …] each: and after the last one
+    group: str = ""  # the agents whose slots these are
     finals: Finals = field(default_factory=Finals)
     policy_version: int = 0
 

@@ -1,15 +1,20 @@
-"""What a policy's output means: log-probabilities and entropies of actions, as lean as they can be in torch."""
+"""What a policy's output means: log-probabilities and entropies of actions, and how they change with the output.
+
+Written once for numpy and torch (`xp`); actions are as policies and rollouts have them, from 0.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
-import torch
-from torch import Tensor
+import numpy as np
+from gymnasium import spaces
 
+from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import MASKED_LOGIT
+from multiverse.learning.loss import Shape
 
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
@@ -18,108 +23,153 @@ class Distribution(Protocol):
     """Of actions, given a network's output [rows, outputs]."""
 
     outputs: int
+    log_std: Any  # [outputs] of a Gaussian, where the networks' other parameters are; None: it has none
 
-    def log_prob_and_entropy(self, output: Tensor, actions: Tensor, masks: Tensor | None) -> tuple[Tensor, Tensor]:
+    def log_prob_and_entropy(self, xp: Any, output: Any, actions: Any, masks: Any) -> tuple[Any, Any]:
         """[rows] each."""
 
     def gradient(
-        self, output: Tensor, actions: Tensor, masks: Tensor | None, by_log_prob: Tensor, by_entropy: float
-    ) -> Tensor:
-        """[rows, outputs] the gradient of a loss with respect to the output, from those with respect to each row's
-        log-probability and entropy. Parameters of its own get theirs."""
-
-    def parameters(self) -> Sequence[torch.nn.Parameter]:
-        """Those beside the network's."""
+        self, xp: Any, output: Any, actions: Any, masks: Any, by_log_prob: Any, by_entropy: float
+    ) -> tuple[Any, Any]:
+        """([rows, outputs] the gradient of a loss by the output, and by `log_std` if it has one), from its gradient by
+        each row's log-probability and entropy."""
 
 
 class Categorical:
     """One of so many; `masks` [rows, outputs] is False where an action is not open."""
 
+    log_std = None
+
     def __init__(self, count: int) -> None:
         self.outputs = count
 
-    def parameters(self) -> Sequence[torch.nn.Parameter]:
-        return ()
-
-    def log_prob_and_entropy(self, output: Tensor, actions: Tensor, masks: Tensor | None) -> tuple[Tensor, Tensor]:
-        logs = torch.log_softmax(output if masks is None else output.masked_fill(~masks, MASKED_LOGIT), dim=-1)
-        chosen = logs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
-        return chosen, -(logs.exp() * logs).sum(-1)
+    def log_prob_and_entropy(self, xp: Any, output: Any, actions: Any, masks: Any) -> tuple[Any, Any]:
+        return _choice(xp, _open(xp, output, masks), actions)
 
     def gradient(
-        self, output: Tensor, actions: Tensor, masks: Tensor | None, by_log_prob: Tensor, by_entropy: float
-    ) -> Tensor:
-        if masks is not None:
-            output = output.masked_fill(~masks, MASKED_LOGIT)
-        return _softmax_gradient(output, actions.unsqueeze(-1), by_log_prob.unsqueeze(-1), by_entropy)
+        self, xp: Any, output: Any, actions: Any, masks: Any, by_log_prob: Any, by_entropy: float
+    ) -> tuple[Any, Any]:
+        return _choice_gradient(xp, _open(xp, output, masks), actions, by_log_prob, by_entropy), None
 
 
 class MultiCategorical:
     """One of counts[i] for every i, independently."""
 
+    log_std = None
+
     def __init__(self, counts: Sequence[int]) -> None:
-        self.outputs, self._counts = sum(counts), list(counts)
+        ends = np.cumsum(counts).tolist()
+        self.outputs, self._parts = ends[-1], [slice(end - count, end) for end, count in zip(ends, counts)]
 
-    def parameters(self) -> Sequence[torch.nn.Parameter]:
-        return ()
-
-    def log_prob_and_entropy(self, output: Tensor, actions: Tensor, masks: Tensor | None) -> tuple[Tensor, Tensor]:
-        if masks is not None:
-            output = output.masked_fill(~masks, MASKED_LOGIT)
-        log_prob = entropy = torch.zeros(())
-        for i, part in enumerate(output.split(self._counts, dim=-1)):
-            logs = torch.log_softmax(part, dim=-1)
-            log_prob = log_prob + logs.gather(-1, actions[:, i : i + 1]).squeeze(-1)
-            entropy = entropy - (logs.exp() * logs).sum(-1)
-        return log_prob, entropy
+    def log_prob_and_entropy(self, xp: Any, output: Any, actions: Any, masks: Any) -> tuple[Any, Any]:
+        output = _open(xp, output, masks)
+        each = [_choice(xp, output[:, part], actions[:, i]) for i, part in enumerate(self._parts)]
+        return sum(log_prob for log_prob, _ in each), sum(entropy for _, entropy in each)
 
     def gradient(
-        self, output: Tensor, actions: Tensor, masks: Tensor | None, by_log_prob: Tensor, by_entropy: float
-    ) -> Tensor:
-        if masks is not None:
-            output = output.masked_fill(~masks, MASKED_LOGIT)
-        by_row = by_log_prob.unsqueeze(-1)
+        self, xp: Any, output: Any, actions: Any, masks: Any, by_log_prob: Any, by_entropy: float
+    ) -> tuple[Any, Any]:
+        output = _open(xp, output, masks)
         parts = [
-            _softmax_gradient(part, actions[:, i : i + 1], by_row, by_entropy)
-            for i, part in enumerate(output.split(self._counts, dim=-1))
+            _choice_gradient(xp, output[:, part], actions[:, i], by_log_prob, by_entropy)
+            for i, part in enumerate(self._parts)
         ]
-        return torch.cat(parts, dim=-1)
+        return xp.concatenate(parts, -1), None
+
+
+class Bernoulli:
+    """Yes or no, `count` times, independently."""
+
+    log_std = None
+
+    def __init__(self, count: int) -> None:
+        self.outputs = count
+
+    def log_prob_and_entropy(self, xp: Any, output: Any, actions: Any, masks: Any) -> tuple[Any, Any]:
+        softplus = xp.logaddexp(output * 0, output)
+        log_prob, entropy = actions * output - softplus, softplus - output / (1 + xp.exp(-output))
+        return log_prob.sum(-1), entropy.sum(-1)
+
+    def gradient(
+        self, xp: Any, output: Any, actions: Any, masks: Any, by_log_prob: Any, by_entropy: float
+    ) -> tuple[Any, Any]:
+        share = 1 / (1 + xp.exp(-output))
+        found = by_log_prob[:, None] * (actions - share)
+        return (found - by_entropy * output * share * (1 - share) if by_entropy else found), None
 
 
 class DiagonalGaussian:
     """A mean from the network, and a standard deviation that is learned and the same for all observations."""
 
-    def __init__(self, size: int, log_std: float) -> None:
+    def __init__(self, size: int) -> None:
         self.outputs = size
-        self.log_std = torch.nn.Parameter(torch.full((size,), log_std))
+        self.log_std: Any = None  # given by the networks
 
-    def parameters(self) -> Sequence[torch.nn.Parameter]:
-        return (self.log_std,)
-
-    def log_prob_and_entropy(self, output: Tensor, actions: Tensor, masks: Tensor | None) -> tuple[Tensor, Tensor]:
-        apart = (actions - output) * torch.exp(-self.log_std)
-        log_std = self.log_std.sum()
+    def log_prob_and_entropy(self, xp: Any, output: Any, actions: Any, masks: Any) -> tuple[Any, Any]:
+        apart, log_std = (actions - output) * xp.exp(-self.log_std), self.log_std.sum()
         log_prob = -0.5 * (apart * apart).sum(-1) - log_std - HALF_LOG_TAU * self.outputs
-        entropy = log_std + (0.5 + HALF_LOG_TAU) * self.outputs
-        return log_prob, entropy.expand(len(output))
+        return log_prob, log_prob * 0 + (log_std + (0.5 + HALF_LOG_TAU) * self.outputs)
 
     def gradient(
-        self, output: Tensor, actions: Tensor, masks: Tensor | None, by_log_prob: Tensor, by_entropy: float
-    ) -> Tensor:
-        inverse = torch.exp(-self.log_std)
-        apart, by_row = (actions - output) * inverse, by_log_prob.unsqueeze(-1)
-        torch.sum(by_row * (apart * apart - 1.0), 0, out=self.log_std.grad)
-        self.log_std.grad.add_(by_entropy * len(output))
-        return by_row * apart * inverse
+        self, xp: Any, output: Any, actions: Any, masks: Any, by_log_prob: Any, by_entropy: float
+    ) -> tuple[Any, Any]:
+        inverse = xp.exp(-self.log_std)
+        apart, by_row = (actions - output) * inverse, by_log_prob[:, None]
+        by_log_std = (by_row * (apart * apart - 1.0)).sum(0) + by_entropy * len(output)
+        return by_row * apart * inverse, by_log_std
 
 
-def _softmax_gradient(logits: Tensor, actions: Tensor, by_log_prob: Tensor, by_entropy: float) -> Tensor:
-    """For one choice: how the log-probability of what was chosen, and the entropy, change with the logits."""
-    logs = torch.log_softmax(logits, dim=-1)
-    shares = logs.exp()
-    found = -by_log_prob * shares
-    found.scatter_add_(-1, actions, by_log_prob)
+class SquashedGaussian(DiagonalGaussian):
+    """A Gaussian behind a tanh: actions are in (-1, 1), and scaled to the env's bounds outside. Actions are given as
+    they were before the tanh, so that nothing must be undone; the entropy is that of the Gaussian."""
+
+    def log_prob_and_entropy(self, xp: Any, output: Any, actions: Any, masks: Any) -> tuple[Any, Any]:
+        log_prob, entropy = super().log_prob_and_entropy(xp, output, actions, masks)
+        # log(1 - tanh(x)²), for large x too; it does not depend on the output.
+        squash = 2.0 * (math.log(2.0) - actions - xp.logaddexp(actions * 0, -2.0 * actions))
+        return log_prob - squash.sum(-1), entropy
+
+
+def distribution_for(space: spaces.Space[Any], shape: Shape) -> Distribution:
+    """Of actions in this space; refused where there is none."""
+    if isinstance(space, spaces.Discrete):
+        return Categorical(int(space.n))
+    if isinstance(space, spaces.MultiDiscrete):
+        return MultiCategorical(space.nvec.reshape(-1).tolist())
+    if isinstance(space, spaces.MultiBinary):
+        return Bernoulli(int(np.prod(space.shape)))
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        return (SquashedGaussian if shape.squash else DiagonalGaussian)(int(np.prod(space.shape)))
+    raise InvalidRequest(f"actions can be Discrete, MultiDiscrete, MultiBinary or a Box of floats, not {space}")
+
+
+# -- one choice --------------------------------------------------------------------------------------------------
+def _open(xp: Any, output: Any, masks: Any) -> Any:
+    return output if masks is None else xp.where(masks, output, output * 0 + MASKED_LOGIT)
+
+
+def _log_softmax(xp: Any, logits: Any) -> Any:
+    shifted = logits - xp.amax(logits, -1)[:, None]
+    return shifted - xp.log(xp.exp(shifted).sum(-1))[:, None]
+
+
+def _choice(xp: Any, logits: Any, actions: Any) -> tuple[Any, Any]:
+    logs = _log_softmax(xp, logits)
+    return logs[_rows(xp, actions), actions], -(xp.exp(logs) * logs).sum(-1)
+
+
+def _choice_gradient(xp: Any, logits: Any, actions: Any, by_log_prob: Any, by_entropy: float) -> Any:
+    """How the log-probability of what was chosen, and the entropy, change with the logits."""
+    logs = _log_softmax(xp, logits)
+    shares = xp.exp(logs)
+    found = -by_log_prob[:, None] * shares
+    found[_rows(xp, actions), actions] += by_log_prob
     if by_entropy:
         plain = shares * logs
-        found -= by_entropy * (plain - shares * plain.sum(-1, keepdim=True))
+        found = found - by_entropy * (plain - shares * plain.sum(-1)[:, None])
     return found
+
+
+def _rows(xp: Any, actions: Any) -> Any:
+    """0, 1, 2, …, where the actions are."""
+    return np.arange(len(actions)) if xp is np else xp.arange(len(actions), device=actions.device)

@@ -6,19 +6,20 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-Activation = Literal["tanh", "relu"]
+from multiverse.learning.loss import Activation
+
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 _CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
 _IMAGE_FEATURES = 512
 
 
 class Network(nn.Module):
-    """(vector [rows, size], images) → [rows, outputs]. Weights are orthogonal, biases zero.
+    """(vector [rows, size], images) → [rows, outputs]. Weights are orthogonal and biases zero (`ortho_init`), or
+    torch's own.
 
     The last layer's gain is small for a policy, so that at first all actions are about as likely, and 1 for a value.
     """
@@ -31,14 +32,16 @@ class Network(nn.Module):
         outputs: int,
         activation: Activation,
         last_gain: float,
+        ortho_init: bool = True,
     ) -> None:
         super().__init__()
+        first = _orthogonal if ortho_init else _as_it_is
         self.looks = nn.ModuleList([Convolutions(shape) for shape in images])
         widths = [size + _IMAGE_FEATURES * len(images), *hidden]
         layers: list[nn.Module] = []
         for inward, outward in itertools.pairwise(widths):
-            layers += [_orthogonal(nn.Linear(inward, outward), math.sqrt(2)), _ACTIVATIONS[activation]()]
-        layers.append(_orthogonal(nn.Linear(widths[-1], outputs), last_gain))
+            layers += [first(nn.Linear(inward, outward), math.sqrt(2)), _ACTIVATIONS[activation]()]
+        layers.append(first(nn.Linear(widths[-1], outputs), last_gain))
         self.dense = nn.Sequential(*layers)
 
     def forward(self, vector: Tensor, images: Sequence[Tensor] = ()) -> Tensor:
@@ -72,6 +75,10 @@ class Convolutions(nn.Module):
         image = image.float() / 255.0
         found: Tensor = self.layers(image.permute(0, 3, 1, 2) if self._channels_last else image)
         return found
+
+
+def _as_it_is(layer: nn.Module, gain: float) -> nn.Module:
+    return layer
 
 
 def _orthogonal(layer: nn.Module, gain: float) -> nn.Module:

@@ -15,7 +15,7 @@ import numpy as np
 from multiverse.contracts.errors import EvaluationFailed, MultiverseError
 from multiverse.contracts.failures import BAD_VALUE, RESTARTED, Failures
 from multiverse.contracts.infos import Infos
-from multiverse.contracts.policy import ActingPolicy
+from multiverse.contracts.policy import Policy, Seen
 from multiverse.contracts.seeds import evaluation_seed
 from multiverse.experience.features import Features
 from multiverse.experience.replaying import as_saved, saved_states
@@ -60,7 +60,7 @@ class Evaluation:
 
 def evaluate(
     env: VectorEnv,
-    policy: ActingPolicy,
+    policy: Policy,
     features: Features,
     episodes: int,
     seed: int,
@@ -91,12 +91,14 @@ def evaluate(
 
 
 def _played(
-    env: VectorEnv, policy: ActingPolicy, features: Features, seed: int, should_stop: Callable[[], bool]
+    env: VectorEnv, policy: Policy, features: Features, seed: int, should_stop: Callable[[], bool]
 ) -> Infos | None:
     """One episode: the infos of its last step; None if it was asked to stop."""
     nobody, somebody = np.zeros(1, np.bool_), np.ones(1, np.bool_)
     observations, _ = env.reset(seed=[seed])
     starts, over, steps = somebody, False, 0
+    memory = policy.first_memory(1)
+    previous: tuple[Any, Any] = (None, np.zeros(1, np.float32))
     infos: Infos = {}
     while not over:
         if should_stop():
@@ -105,9 +107,10 @@ def _played(
             leaf.path: np.asarray(leaf_of(observations, leaf.path)).astype(dtype_of(leaf), copy=False)
             for leaf in features.all_leaves
         }
-        action = policy.act(seen, None, starts, features.open_actions(seen))
-        observations, _, terminated, truncated, infos = env.step(policy.for_env(action))
-        steps += 1
+        shown = Seen(seen, starts, features.open_actions(seen), previous[0], previous[1])
+        action, memory = policy.act(shown, None, memory)
+        observations, rewards, terminated, truncated, infos = env.step(policy.for_env(action))
+        steps, previous = steps + 1, (action, rewards.astype(np.float32))
         starts, over = nobody, bool(terminated[0] or truncated[0]) or steps >= MOST_STEPS
     if steps >= MOST_STEPS:
         log.warning("an episode was cut after %d steps of an evaluation: does this env never end one?", MOST_STEPS)

@@ -97,7 +97,8 @@ def evaluate_run(
 
 def _policy(config: TrainConfig, algorithm: MakeAlgorithm | None, spaces: Spaces, found: Checkpoint) -> LoadedPolicy:
     loaded = algorithm_maker(config, algorithm)(*spaces, config.num_envs, config.seed)
-    loaded.load(found.state["session"]["algorithm"])
+    loaded.load_weights(found.state["session"]["algorithm"]["weights"])
+    loaded.load(found.state["session"]["algorithm"]["state"])
     return LoadedPolicy(loaded, *spaces)
 
 

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from multiverse.algorithms.algorithm import Algorithm
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.layout import Leaf
+from multiverse.contracts.policy import Seen
 from multiverse.experience.rollout import dtype_of, leaf_of, shape_of
 
 
@@ -34,7 +35,8 @@ class LoadedPolicy:
         }
         rows = len(next(iter(seen.values())))
         noise = None if deterministic else self.acting.noise(self._rng, 1, rows)[0]
-        actions = self.acting.act(seen, noise, np.ones(rows, np.bool_), self.features.open_actions(seen))
+        shown = Seen(seen, np.ones(rows, np.bool_), self.features.open_actions(seen))
+        actions, _ = self.acting.act(shown, noise, self.acting.first_memory(rows))
         chosen = self.acting.for_env(actions)
         return chosen if batched else chosen[0]
 

@@ -12,8 +12,8 @@ from typing import Any
 import multiverse
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest
 from multiverse.contracts.plan import Plan
-from multiverse.training.config.build import as_plain, takes_old_names
-from multiverse.training.config.resolve import BUDGETS, config_for
+from multiverse.training.config.build import takes_old_names
+from multiverse.training.config.resolve import BUDGETS, config_for, plain_config
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.hooks import Hook
 from multiverse.training.loading import RunPath, checkpoint_of, path_of, source_of, steps_of, trusted_config
@@ -82,11 +82,11 @@ def start_run(
     session = Session(config, config.env if env is None else env, algorithm_maker(config, algorithm))
     try:
         if begun_from is not None:
-            session.algorithm.load_weights(begun_from.state["session"]["algorithm"])
+            session.algorithm.load_weights(begun_from.state["session"]["algorithm"]["weights"])
         with RunDirectory.create(
-            root, env=config.env, algorithm=config.algorithm, seed=config.seed, run_dir=run_dir
+            root, env=config.env, algorithm=config.algorithm.rpartition(":")[2], seed=config.seed, run_dir=run_dir
         ) as where:
-            where.write_config(as_plain(config))
+            where.write_config(plain_config(config))
             where.write_origin()
             _write_spaces(where, session)
             where.write_provenance(provenance(config.seed, session.envs.plan))
@@ -124,7 +124,7 @@ def resume(
         config = dataclasses.replace(config, **given)
         found = _checkpoint_to_go_on_from(where, named.checkpoint)
         if given:
-            where.write_config(as_plain(config))  # the next resume has the new budget too
+            where.write_config(plain_config(config))  # the next resume has the new budget too
         if found is not None:
             _tell_differences(found, config)  # guard: differences-are-told
         session = Session(config, source_of(config, env), algorithm_maker(config, algorithm), _plan_of(found))
@@ -192,7 +192,7 @@ def _tell_differences(found: Checkpoint, config: TrainConfig) -> None:
     """Whoever goes on with other settings, or another version, is told: it is no longer quite the same run."""
     before = {**found.manifest, "config": {**found.manifest.get("config", {}), **dict.fromkeys(BUDGETS)}}
     # guard: no-difference-tells-a-secret
-    now = {"multiverse": multiverse.__version__, "config": {**redacted(as_plain(config)), **dict.fromkeys(BUDGETS)}}
+    now = {"multiverse": multiverse.__version__, "config": {**redacted(plain_config(config)), **dict.fromkeys(BUDGETS)}}
     for line in differences(before, now):
         log.warning("%s: %s", found.path.name, line)
 

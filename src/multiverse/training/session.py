@@ -10,19 +10,19 @@ import logging
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from time import perf_counter
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import numpy as np
 import torch
 
+from multiverse.algorithms import algorithm_class
 from multiverse.algorithms.algorithm import Algorithm
-from multiverse.algorithms.ppo import PPO
 from multiverse.contracts.errors import InvalidRequest, ReplyTimeout, WorkerDied
 from multiverse.contracts.plan import Plan
 from multiverse.contracts.reset_plan import DerivedSeeds
 from multiverse.executors.backends import BACKENDS
 from multiverse.experience.collector import Collected, Collector, RecentEpisodes
-from multiverse.experience.features import choices_of
+from multiverse.experience.features import Features, choices_of
 from multiverse.experience.replaying import Lost, bring_back, put_back, saved_states
 from multiverse.experience.rollout import Rollout, leaf_of, rollout_for
 from multiverse.training.config.train_config import TrainConfig
@@ -36,8 +36,8 @@ log = logging.getLogger("multiverse")
 MOST_OF_A_ROLLOUT = 0.01
 """Envs that save themselves are saved at every mark where that takes a smaller share of the time of a rollout."""
 
-MakeAlgorithm = Callable[[Any, Any, int, int], Algorithm]
-"""(observation space, action space, slots, seed) → an algorithm."""
+MakeAlgorithm = Callable[..., Algorithm]
+"""(observation space, action space, slots, seed) → an algorithm; with a `Config`, (config, …, device) → one."""
 
 
 class Session:
@@ -162,7 +162,7 @@ class Session:
         if self._can_be_saved and "states" not in self._marked_envs:
             self._mark_envs(with_states=True)  # the envs are still where they were then
         return {
-            "algorithm": self.algorithm.state(),
+            "algorithm": {"weights": self.algorithm.weights(), "state": self.algorithm.state()},
             "noise": self._marked_noise,  # guard: noise-as-it-was-at-the-mark
             "recent": self.recent.state(),
             "envs": {**self._marked_envs, **({} if self._can_be_saved else self._played_so_far())},
@@ -175,7 +175,8 @@ class Session:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from there: the same weights, the same noise, and every env in the middle of its episode."""
-        self.algorithm.load(state["algorithm"])
+        self.algorithm.load_weights(state["algorithm"]["weights"])
+        self.algorithm.load(state["algorithm"]["state"])
         self._noise.bit_generator.state = state["noise"]
         self.recent.load(state["recent"])
         saved = state["envs"]
@@ -258,19 +259,40 @@ def _evaluation_env(config: TrainConfig, env: Any, plan: Plan) -> VectorEnv:
     )
 
 
-ALGORITHMS: tuple[str, ...] = get_args(get_type_hints(TrainConfig)["algorithm"])
+ASKED = (
+    "features",
+    "steps_per_env",
+    "action",
+    "policy",
+    "update",
+    "change",
+    "weights",
+    "load_weights",
+    "state",
+    "load",
+)
+"""Of every algorithm, by the trainer."""
 
 
 def algorithm_maker(config: TrainConfig, own: MakeAlgorithm | None = None) -> MakeAlgorithm:
     """What makes the algorithm of this config, once the spaces of its env are known; `own` if the caller brings one."""
-    device = checked_device(config.device)
-    if own is not None:
-        return own
+    device, kind = checked_device(config.device), algorithm_class(config.algorithm) if own is None else own
 
-    def make_ppo(observation_space: Any, action_space: Any, slots: int, seed: int) -> Algorithm:
-        return PPO(config.ppo, observation_space, action_space, slots, seed, device)
+    def make(observation_space: Any, action_space: Any, slots: int, seed: int) -> Algorithm:
+        if getattr(kind, "Config", None) is None:
+            made = kind(observation_space, action_space, slots, seed)
+        else:
+            looks = Features(observation_space, action_space).images
+            where = "cuda" if config.device == "auto" and looks and torch.cuda.is_available() else device
+            made = kind(config.settings, observation_space, action_space, slots, seed, where)
+        if missing := [name for name in ASKED if not hasattr(made, name)]:
+            raise InvalidRequest(
+                f"{type(made).__name__} is no algorithm yet: it has no {', '.join(missing)} (docs/training.md says "
+                "what each is for)"
+            )
+        return made
 
-    return {"ppo": make_ppo}[config.algorithm]
+    return make
 
 
 def checked_device(device: str) -> str:

@@ -8,12 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from threadpoolctl import threadpool_limits
+
 from multiverse.algorithms.algorithm import Algorithm, UpdateReport
-from multiverse.contracts.errors import MultiverseError, RunNotSaved
+from multiverse.contracts.errors import InvalidRequest, MultiverseError, RunNotSaved
 from multiverse.experience.collector import Collected
 from multiverse.learning.networks import torch_threads
 from multiverse.memory.interrupts import StopRequests
-from multiverse.training.config.build import as_plain
+from multiverse.training.config.resolve import plain_config
 from multiverse.training.config.train_config import Clock, TrainConfig
 from multiverse.training.evaluation import Evaluation, EvaluationEnv, evaluate, told_as_evaluations
 from multiverse.training.hooks import Hook
@@ -57,7 +59,8 @@ class Trainer:
 
         Ctrl-C or SIGTERM: the run is saved as it was after its last update, and the signal goes on its way.
         """
-        with self._requests, torch_threads(self.config.torch_threads):
+        # One thread: what BLAS adds up in several depends, in the last bits, on how many there happen to be.
+        with self._requests, torch_threads(self.config.torch_threads), threadpool_limits(1, "blas"):
             self._sinks, self._looked_at = self.directory.sinks(), time.monotonic()
             try:
                 self._evaluate_now_and_then()  # a resumed run may have been cut off just before
@@ -68,7 +71,7 @@ class Trainer:
                         break
                     self._tell("on_rollout", collected)
                     began_at, self._whole = time.perf_counter(), False
-                    report = self.algorithm.update(self.session.rollout, share)
+                    report = _report(self.algorithm.update([self.session.rollout], share))
                     self.session.learned(collected)
                     self._whole = True
                     self._count(collected, report, time.perf_counter() - began_at)
@@ -178,7 +181,7 @@ class Trainer:
             why = "a rollout is under way, and save_state() of these envs takes too long to be called before each one"
             self._say_that_nothing_is_saved(why)
             return
-        manifest, env_steps = {"config": as_plain(self.config), "clock": self.clock.state()}, self.clock.env_steps
+        manifest, env_steps = {"config": plain_config(self.config), "clock": self.clock.state()}, self.clock.env_steps
         if self._checkpoints.save(self.state(), manifest, env_steps, best=best, final=final) is not None:
             self._checkpointed_at = env_steps
             self.directory.note_checkpoint()
@@ -273,6 +276,15 @@ class Trainer:
         self._checkpointed_at = self.clock.env_steps
         self.directory.cut_back(state["files"])
         self._checkpoints.cut_back(self.clock.env_steps)
+
+
+def _report(found: Any) -> UpdateReport:
+    """What an update returned; a dict is taken for its metrics."""
+    if isinstance(found, UpdateReport):
+        return found
+    if isinstance(found, Mapping) or found is None:
+        return UpdateReport(dict(found or {}), 1)
+    raise InvalidRequest(f"update() returned {found!r}: expected an UpdateReport, a dict of metrics, or None")
 
 
 def _episode_lines(collected: Collected, env_steps: int) -> Iterable[dict[str, Any]]:

@@ -31,7 +31,13 @@ GUARDS = (
         "gradients-are-finite",
         ("B5",),
         GONE,
-        (f"{PPO}::test_five_in_a_row_end_the_run_with_the_last_good_weights",),
+        (f"{PPO}::test_five_in_a_row_end_the_run_with_the_last_good_weights[torch]",),
+    ),
+    Guard(
+        "gradients-are-finite-in-numpy",
+        ("B5",),
+        GONE,
+        (f"{PPO}::test_five_in_a_row_end_the_run_with_the_last_good_weights[numpy]",),
     ),
     Guard(
         "five-in-a-row-is-enough",
@@ -155,6 +161,12 @@ GUARDS = (
     ),
     Guard(
         "sizes-are-compared",
+        ("D6",),
+        NEVER,
+        (f"{PPO}::test_weights_of_another_size_are_refused[torch]",),
+    ),
+    Guard(
+        "sizes-are-compared-in-numpy",
         ("D6",),
         NEVER,
         (f"{TRAINER}::test_networks_of_another_size_are_refused_in_words",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from multiverse.algorithms import ALGORITHMS
 from multiverse.cli.parsing import parse
 
 DESCRIPTION = """\
@@ -23,7 +25,6 @@ examples:
   multiverse list runs --root runs/CartPole-v1"""
 
 What = Literal["everything", "envs", "presets", "algorithms", "runs"]
-ALGORITHMS = {"ppo": "proximal policy optimisation: Box, Discrete and MultiDiscrete actions, any observations, masks"}
 NO_RUNS = "  none yet: `multiverse train CartPole-v1` makes one"
 
 
@@ -45,10 +46,16 @@ def run(arguments: Sequence[str]) -> int:
     if options.what in ("presets", "everything"):
         print("\n".join(["presets:", *preset_lines()]))
     if options.what in ("algorithms", "everything"):
-        print("\n".join(["algorithms:", *(f"  {name}  {text}" for name, text in ALGORITHMS.items())]))
+        print("\n".join(["algorithms:", *algorithm_lines()]))
     if options.what in ("runs", "everything"):
         print("\n".join([f"runs in {options.root}:", *(run_lines(Path(options.root)) or [NO_RUNS])]))
     return 0
+
+
+def algorithm_lines() -> list[str]:
+    """Each with the first line of its module."""
+    modules = {name: importlib.import_module(where.partition(":")[0]) for name, where in ALGORITHMS.items()}
+    return [f"  {name}  {str(module.__doc__).partition(chr(10))[0]}" for name, module in modules.items()]
 
 
 def env_names() -> list[str]:

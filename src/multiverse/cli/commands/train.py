@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from multiverse.cli.commands.list import env_names
 from multiverse.cli.parsing import require, require_positive
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
 
 if TYPE_CHECKING:
     from multiverse.cli.progress import Voice
@@ -40,23 +40,39 @@ def run(arguments: Sequence[str]) -> int:
 # -- the config --------------------------------------------------------------------------------------------------
 def config_from(options: TrainOptions) -> TrainConfig:
     """Flags before the file, the file before the preset, the preset before the defaults."""
+    from multiverse.algorithms import algorithm_class
     from multiverse.training.config.build import in_todays_names
     from multiverse.training.config.files import read_config
-    from multiverse.training.config.resolve import OWN_SETTINGS, config_for, merged
+    from multiverse.training.config.resolve import config_for, merged, own_settings
     from multiverse.training.storage.origin import check_trusted
     from multiverse.training.storage.run_directory import read_mark
 
     command = options.command
     file = in_todays_names(read_config(command["config"])) if command["config"] else {}
-    settings = merged(merged({}, file, OWN_SETTINGS), options.settings, OWN_SETTINGS)
-    env, algorithm = options.env or settings.pop("env", ""), settings.pop("algorithm", "ppo")
-    if not options.env and file:  # whoever types an env's name means it
-        check_trusted(
-            {**file, **settings}, read_mark(Path(command["config"]).parent), command["config"], command["trust"]
-        )
+    algorithm = _named("algorithm", options.settings, file) or "ppo"
+    if file and not (options.env and "algorithm" in options.settings):  # whoever types a name means it
+        named = {**file, **({"env": options.env} if options.env else {}), **options.settings}
+        check_trusted(named, read_mark(Path(command["config"]).parent), command["config"], command["trust"])
+    own = own_settings(algorithm_class(algorithm))
+    settings = merged(merged({}, file, algorithm, own), options.settings, algorithm, own)
+    env = options.env or _named("env", settings)
+    settings.pop("env", None)
+    settings.pop("algorithm", None)
     if not env:
         raise InvalidRequest("which env? `multiverse train CartPole-v1`, or a --config that names one")
     return config_for(env, algorithm, settings, not command["no_preset"] and (command["preset"] or True))
+
+
+def _named(key: str, *given: Mapping[str, Any]) -> str:
+    """The first of these that names it; '' if none does."""
+    from multiverse.training.config.build import place_of
+
+    for mapping in given:
+        if key in mapping and not isinstance(mapping[key], str):
+            raise InvalidConfig(place_of(mapping, key), f"expected a name, found {in_words(mapping[key])}")
+        if mapping.get(key):
+            return str(mapping[key])
+    return ""
 
 
 def _refuse_early(options: TrainOptions, config: TrainConfig) -> None:

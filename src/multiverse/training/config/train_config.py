@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from multiverse.algorithms.ppo import PPOConfig
+from multiverse.algorithms import algorithm_class
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.failures import RESTARTS_PER_MINUTE, OnBadValue
 from multiverse.contracts.plan import ExecutorName, StartMethod
@@ -86,8 +87,8 @@ class TrainConfig:
 
     env: str = "CartPole-v1"
     """A Gymnasium id, or module:name of something that builds an env."""
-    algorithm: Literal["ppo"] = "ppo"
-    """Which algorithm learns."""
+    algorithm: str = "ppo"
+    """Which algorithm learns: ppo, a2c, or module:Class of your own."""
     seed: int = 0
     """Of the whole run: weights, noise, and every episode of every env."""
     num_envs: int = 8
@@ -130,17 +131,24 @@ class TrainConfig:
     """Time between checkpoints; one is saved at the end in any case."""
     keep_checkpoints: int = 3
     """How many of the latest are kept, beside the best."""
-    ppo: PPOConfig = field(default_factory=PPOConfig)
-    """Settings of PPO."""
+    settings: Any = None
+    """Those of the algorithm: its own `Config`. In files they stand in a section of its name (`ppo:`)."""
 
     def __post_init__(self) -> None:
+        if self.settings is None:
+            object.__setattr__(self, "settings", algorithm_class(self.algorithm).Config())
         for name in ("num_envs", "evaluation_episodes", "keep_checkpoints", "torch_threads"):
             if getattr(self, name) < 1:
                 raise InvalidRequest(f"{name}={getattr(self, name)}: at least 1")
         if not self.checkpoint_every_s >= 0.0:
             raise InvalidRequest(f"checkpoint_every_s={self.checkpoint_every_s}: 0 or more")
-        if self.seed < 0:
-            raise InvalidRequest(f"seed={self.seed}: 0 or more")
+        for name in ("seed", "evaluation_seed"):
+            if not 0 <= getattr(self, name) < 2**63:
+                raise InvalidRequest(f"{name}={getattr(self, name)}: from 0 to 2**63 - 1")
+        if self.evaluate_every is not None and self.evaluate_every < 0:
+            raise InvalidRequest(f"evaluate_every={self.evaluate_every}: 0 (only at the end) or more")
+        if self.target_return is not None and math.isnan(self.target_return):
+            raise InvalidRequest("target_return=nan: no return ever reaches that")
         _ = self.budget
 
     @property

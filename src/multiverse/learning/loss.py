@@ -1,0 +1,69 @@
+"""What a loss is to the networks: a function of what they say, that gives its gradient by it. numpy or torch alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+Activation = Literal["tanh", "relu"]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the networks look like."""
+
+    hidden_sizes: tuple[int, ...]
+    activation: Activation
+    log_std_init: float = 0.0
+    ortho_init: bool = True
+    squash: bool = False
+
+
+class Outputs(NamedTuple):
+    """What the networks say of some rows."""
+
+    log_probs: Any  # [rows] of the actions taken
+    entropies: Any  # [rows]
+    values: Any  # [rows]
+
+
+class LossGradient(NamedTuple):
+    """A loss, by what the networks say."""
+
+    by_log_prob: Any  # [rows]
+    by_entropy: float  # the same for every row
+    by_value: Any  # [rows]
+    parts: Any  # what is worth telling of the loss; None if nobody looks
+
+
+class Batch:
+    """Rows to learn from: inputs, actions, and whatever columns the algorithm has for them."""
+
+    def __init__(self, vector: Any, images: list[Any], actions: Any, masks: Any = None, **columns: Any) -> None:
+        self.vector, self.images, self.actions, self.masks, self.columns = vector, images, actions, masks, columns
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.columns[name]
+
+    def take(self, rows: Any) -> Batch:
+        """Some of them: a slice, or indices where the batch lies."""
+        masks = None if self.masks is None else self.masks[rows]
+        images = [image[rows] for image in self.images]
+        columns = {name: column[rows] for name, column in self.columns.items()}
+        return Batch(self.vector[rows], images, self.actions[rows], masks, **columns)
+
+
+Loss = Callable[[Any, Outputs, Batch], LossGradient]
+"""(numpy or torch, what the networks say, the rows) → its gradient."""
+
+
+def normalized(xp: Any, values: Any) -> Any:
+    """[rows] with mean 0 and standard deviation 1."""
+    if len(values) < 2:
+        return values
+    apart = values - values.mean()
+    return apart / (xp.sqrt((apart * apart).sum() / (len(values) - 1)) + 1e-8)

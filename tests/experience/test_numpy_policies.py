@@ -1,0 +1,79 @@
+"""Policies in numpy: the same bits for a row however many rows there are, and back from a run as they were."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from multiverse.contracts.policy import Seen
+from multiverse.experience.features import Features
+from multiverse.experience.numpy_policies import NumpyPolicy, head_for, loaded_policy
+
+SIZES = ((4, 64, 64, 2), (17, 64, 64, 6), (376, 256, 256, 17), (3, 8, 1))
+ACTIONS: dict[str, spaces.Space[Any]] = {
+    "discrete": spaces.Discrete(3, start=2),
+    "multi-discrete": spaces.MultiDiscrete([2, 3]),
+    "binary": spaces.MultiBinary(4),
+    "box": spaces.Box(-2, 2, (3,), np.float32),
+}
+
+
+def policy_of(sizes: tuple[int, ...], actions: spaces.Space[Any], squash: bool = False) -> NumpyPolicy:
+    rng, space = np.random.default_rng(0), spaces.Box(-np.inf, np.inf, sizes[:1], np.float32)
+    layers = [
+        (rng.normal(size=(a, b)).astype(np.float32), rng.normal(size=b).astype(np.float32))
+        for a, b in itertools.pairwise(sizes)
+    ]
+    std = np.full(sizes[-1], 0.5, np.float32) if isinstance(actions, spaces.Box) else None
+    moments = (rng.normal(size=sizes[0]).astype(np.float32), np.full(sizes[0], 0.7, np.float32))
+    return NumpyPolicy(Features(space, actions), layers, "tanh", head_for(actions, std, squash), 7, moments)
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_a_row_has_the_same_bits_among_any_number_of_rows(sizes: tuple[int, ...]) -> None:
+    policy = policy_of(sizes, spaces.Discrete(sizes[-1]))
+    rows = np.random.default_rng(1).normal(size=(64, sizes[0])).astype(np.float32)
+    whole = policy.output(rows)
+    for count in range(1, 65):
+        for first in {0, (64 - count) // 2, 64 - count}:
+            part = policy.output(rows[first : first + count])
+            assert part.tobytes() == whole[first : first + count].tobytes(), (count, first)
+
+
+def test_and_with_another_kernel_of_the_matrix_product() -> None:
+    """OpenBLAS has one for every kind of processor; Haswell's runs on all that have AVX2."""
+    file = f"{__file__}::test_a_row_has_the_same_bits_among_any_number_of_rows"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file]
+    done = subprocess.run(command, env={**os.environ, "OPENBLAS_CORETYPE": "Haswell"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+@pytest.mark.parametrize("squash", [False, True])
+def test_a_policy_comes_back_from_what_a_run_holds(name: str, squash: bool) -> None:
+    actions = ACTIONS[name]
+    outputs = {"discrete": 3, "multi-discrete": 5, "binary": 4, "box": 3}[name]
+    policy = policy_of((4, 8, outputs), actions, squash)
+    again = loaded_policy(policy.saved(), spaces.Box(-np.inf, np.inf, (4,), np.float32), actions)
+    seen = Seen({(): np.random.default_rng(2).normal(size=(5, 4)).astype(np.float32)}, np.ones(5, bool))
+    noise = policy.noise(np.random.default_rng(3), 1, 5)[0]
+    for given in (None, noise):
+        (ours, _), (theirs, _) = policy.act(seen, given, {}), again.act(seen, given, {})
+        assert ours.tobytes() == theirs.tobytes()
+        for one in policy.for_env(ours):
+            assert actions.contains(np.asarray(one, actions.dtype))
+    assert again.version == 7 and policy.portable() is policy
+
+
+def test_binary_actions_are_as_likely_as_their_logits_say() -> None:
+    head = head_for(spaces.MultiBinary(2))
+    output = np.tile(np.array([[0.0, 1.5]], np.float32), (20_000, 1))
+    drawn = head.choose(output, head.noise(np.random.default_rng(0), 1, 20_000)[0], None)
+    assert drawn.mean(axis=0) == pytest.approx([0.5, 1 / (1 + np.exp(-1.5))], abs=0.015)
