@@ -195,7 +195,7 @@ def test_an_update_that_fails_saves_nothing_and_the_loss_is_told(
 
     with pytest.raises(LookupError):
         mv.train(Wanderer, run_dir=tmp_path / "run", hooks=[Stumbles(), Sabotage()], **RUN)
-    assert "the algorithm is in the middle of an update; resumed, this run goes on from 50 env steps" in caplog.text
+    assert "an update is under way; resumed, this run goes on from 50 env steps" in caplog.text
 
 
 def test_a_run_whose_states_no_file_can_hold_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

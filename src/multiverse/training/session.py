@@ -59,6 +59,7 @@ class Session:
         self._noise = np.random.default_rng((config.seed, 2))
         self.recent = RecentEpisodes()
         self._saves_at_marks: bool | None = None  # None: it is not known yet what a rollout takes
+        self._mark_s = float("inf")  # the shortest mark, while that is so
         self._marked_envs: dict[str, Any] = {}
         self._under_way = False  # the envs are further than the mark
 
@@ -120,8 +121,9 @@ class Session:
         """
         began_at = perf_counter()
         self._mark_envs(with_states=self._can_be_saved and self._saves_at_marks is not False)
+        self._mark_s = min(self._mark_s, perf_counter() - began_at)
         if rollout_s is not None and self._saves_at_marks is None:
-            self._saves_at_marks = perf_counter() - began_at < MOST_OF_A_ROLLOUT * rollout_s
+            self._saves_at_marks = self._mark_s < MOST_OF_A_ROLLOUT * rollout_s
         self._collector.actions.mark()
         self._marked_noise = self._noise.bit_generator.state
         self._under_way = False

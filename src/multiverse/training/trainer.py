@@ -214,7 +214,7 @@ class Trainer:
         """Whatever ended the run, what it has learned is kept: as it was after its last update."""
         try:
             if not self._whole:
-                self._say_that_nothing_is_saved("the algorithm is in the middle of an update")
+                self._say_that_nothing_is_saved("an update is under way")
             elif not isinstance(error, RunNotSaved):
                 self._save()
             reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
