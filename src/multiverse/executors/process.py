@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -43,6 +44,8 @@ class ProcessLife:
         peak = self.process.peak_rss_bytes
         if code is None:
             return Death("closed its connection but lives on")
+        if self.process.orphaned:
+            return Death("ended with its fork server (which was killed, or crashed)", "the next start begins a new one")
         if code == start_methods.UNKNOWN_EXIT:
             return Death("ended with code 255, or unseen (does the program ignore SIGCHLD, or reap any child?)")
         if code >= 0:
@@ -127,32 +130,38 @@ class Processes:
             self.hosts.append(self._started(worker, surroundings))
 
     def _started(self, worker: int, surroundings: Surroundings) -> ProcessHost:
-        assignment, data = self._assignments[worker]
-        ours, theirs = _connected()
-        bells = new_doorbell(), new_doorbell()
-        fds = [theirs.fileno(), self._block.fd, self._black_box.fd, *bells[0].fds, *bells[1].fds]
-
-        def run_forked() -> int:
-            ours.close()
-            return worker_loop.run_process(assignment, PipeLink(theirs), fds)
-
+        """A new process; one that this machine does not give us is one error, of this start alone."""
         try:
-            process = start_methods.launch(self._method, fds, run_forked)
-        except BaseException:
-            for end in (ours, *bells):
-                end.close()
-            raise
-        finally:
-            theirs.close()
-        host = ProcessHost(assignment, PipeLink(ours), ProcessLife(process, self._black_box), bells)
+            host = self._launched(worker)
+        except (OSError, PreflightError) as error:  # guard: a-start-that-fails-is-typed
+            more = f"{error.strerror}. {start_methods.MORE_PROCESSES}" if isinstance(error, OSError) else str(error)
+            raise PreflightError(f"worker {worker} could not be started: {more}") from error
         if self._method != "fork":
             try:
-                host.link.send((surroundings, data))
+                host.link.send((surroundings, self._assignments[worker][1]))
             except LinkBroken as error:
                 died = host.died()
                 host.kill()
                 raise died from error
         return host
+
+    def _launched(self, worker: int) -> ProcessHost:
+        assignment, _ = self._assignments[worker]
+        with contextlib.ExitStack() as ours_until_launched:
+            ours, theirs = _connected()
+            ours_until_launched.callback(ours.close)
+            with contextlib.closing(theirs):
+                opened = [ours_until_launched.enter_context(contextlib.closing(new_doorbell())) for _ in range(2)]
+                bells = opened[0], opened[1]
+                fds = [theirs.fileno(), self._block.fd, self._black_box.fd, *bells[0].fds, *bells[1].fds]
+
+                def run_forked() -> int:
+                    ours.close()
+                    return worker_loop.run_process(assignment, PipeLink(theirs), fds)
+
+                process = start_methods.launch(self._method, fds, run_forked)
+            ours_until_launched.pop_all()
+        return ProcessHost(assignment, PipeLink(ours), ProcessLife(process, self._black_box), bells)
 
     def arrays(self, fields: Sequence[Field]) -> dict[FieldName, Array]:
         preflight.check_memory(size_of(fields))

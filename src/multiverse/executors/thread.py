@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from multiverse.contracts.errors import RemoteError
+from multiverse.contracts.errors import PreflightError, RemoteError
 from multiverse.contracts.layout import Field, FieldName
 from multiverse.contracts.plan import StartMethod
 from multiverse.contracts.views import Array, Views
@@ -38,7 +38,14 @@ class ThreadLife:
         self._cause = "ended"
         # guard: a-hung-thread-does-not-keep-the-program
         self._thread = threading.Thread(target=self._run, name=f"multiverse-worker-{assignment.worker}", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._ended.close()
+            raise PreflightError(
+                f"worker {assignment.worker} could not be started: {error}; use fewer workers, or raise the limit of "
+                "processes, which counts threads too (ulimit -u)"
+            ) from error
 
     @property
     def sentinel(self) -> int:

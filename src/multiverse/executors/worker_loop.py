@@ -19,7 +19,7 @@ from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 
 from multiverse.adapters.env_source import Recipe
 from multiverse.contracts.env import EnvDescription
-from multiverse.contracts.errors import RemoteError
+from multiverse.contracts.errors import PreflightError, RemoteError
 from multiverse.contracts.layout import Layout
 from multiverse.contracts.views import Views
 from multiverse.executors.env_range import EnvRange, RangeConfig
@@ -47,7 +47,14 @@ class Surroundings:
 
     @classmethod
     def here(cls) -> Surroundings:
-        return cls(dict(os.environ), os.getcwd(), list(sys.path), list(sys.argv))
+        try:
+            here = os.getcwd()
+        except FileNotFoundError as error:  # guard: a-removed-directory-is-named
+            raise PreflightError(
+                "the working directory of this program has been removed, so no worker can be started in it: os.chdir() "
+                "to one that exists"
+            ) from error
+        return cls(dict(os.environ), here, list(sys.path), list(sys.argv))
 
     def adopt(self) -> None:
         kept = {name: os.environ[name] for name in os.environ if name.endswith("_NUM_THREADS")}

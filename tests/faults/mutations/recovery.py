@@ -6,6 +6,7 @@ from tests.faults.mutations.guard import ALWAYS, GONE, NEVER, Guard, instead, sw
 
 LEFT = "tests/faults/test_left_by_the_dead.py"
 CHOOSE = "tests/executors/test_choose.py"
+STARTS = "tests/faults/test_failing_starts.py"
 AGAIN = "tests/faults/test_failing_again.py"
 
 GUARDS = (
@@ -74,6 +75,40 @@ GUARDS = (
         ("G3", "A7"),
         instead("raise first"),
         (f"{AGAIN}::test_a_worker_is_given_up_past_the_limit_with_the_first_the_last_and_the_next_move[forkserver]",),
+    ),
+    # -- G5: starts that fail ------------------------------------------------------------------------------------
+    Guard(
+        "one-failed-fork-is-one-error",
+        ("G5",),
+        swap("OSError", "ZeroDivisionError"),
+        (f"{STARTS}::test_a_fork_that_fails_is_one_error_and_harms_nobody_else[forkserver]",),
+    ),
+    Guard(
+        "nobody-need-listen-to-the-fork-server",
+        ("G5",),
+        swap("OSError", "ZeroDivisionError"),
+        (f"{STARTS}::test_a_start_that_nobody_waits_for_any_more_does_not_end_the_fork_server",),
+    ),
+    Guard(
+        "a-start-that-fails-is-typed",
+        ("G5",),
+        swap("(OSError, PreflightError)", "ZeroDivisionError"),
+        (f"{STARTS}::test_a_process_that_the_caller_cannot_start_is_one_error[fork]",),
+    ),
+    Guard(
+        "not-every-kill-is-out-of-memory",
+        ("G5",),
+        GONE,
+        (f"{STARTS}::test_workers_that_end_with_their_fork_server_are_not_called_out_of_memory[raise]",),
+    ),
+    Guard(
+        "a-removed-directory-is-named",
+        ("G5",),
+        swap("FileNotFoundError", "ZeroDivisionError"),
+        (
+            f"{STARTS}::test_a_working_directory_that_was_removed_is_named[forkserver]",
+            f"{STARTS}::test_a_working_directory_that_was_removed_is_named_in_a_restart_too",
+        ),
     ),
     # -- G6: what lost the probe ---------------------------------------------------------------------------------
     Guard(

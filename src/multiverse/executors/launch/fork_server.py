@@ -35,15 +35,20 @@ class ForkServer:
         environment = dict(os.environ)
         for name in _ONE_THREAD:
             environment.setdefault(name, "1")  # every worker has one core to itself
-        self._process = subprocess.Popen(
-            command("serve", theirs.fileno(), os.getpid()),
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            env=environment,
-            # guard: ctrl-c-does-not-reach-the-fork-server
-            process_group=0,  # a Ctrl-C in the terminal is for the caller, also before the server can ignore it
-        )
-        theirs.close()
+        try:
+            self._process = subprocess.Popen(
+                command("serve", theirs.fileno(), os.getpid()),
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                # guard: ctrl-c-does-not-reach-the-fork-server
+                process_group=0,  # a Ctrl-C in the terminal is for the caller, also before the server can ignore it
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         self._socket = ours  # guard: no-port-is-opened
         self._lock = threading.Lock()
 
@@ -111,7 +116,9 @@ def fork_server() -> ForkServer:
     """This process's fork server, started now if there is none (or only one inherited by a fork)."""
     global _server, _server_owner
     with _starting:
-        if _server is None or _server_owner != os.getpid() or not _server.alive():
+        if _server is not None and _server_owner == os.getpid() and not _server.alive():
+            stop_fork_server()  # give back what is left of one that was killed
+        if _server is None or _server_owner != os.getpid():
             _server, _server_owner = ForkServer(), os.getpid()
             atexit.unregister(stop_fork_server)
             atexit.register(stop_fork_server)

@@ -6,12 +6,14 @@ the caller has forked itself.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import select
 import signal
 import socket
 import sys
+import traceback
 
 from multiverse.executors.launch import orphan_guard
 from multiverse.executors.launch.first_steps import run_as_worker
@@ -48,6 +50,8 @@ def serve(control_fd: int, caller: int) -> None:
                 break
             if control_fd in ready and not _answer(control, status_pipes, guarded, server_fds):
                 break
+    except Exception:
+        traceback.print_exc()
     finally:
         _hear_last_words(control, guarded)
         for pid in (*status_pipes, *guarded):  # guard: the-fork-server-ends-its-workers
@@ -66,8 +70,9 @@ def _preload() -> None:
 
 
 def _answer(control: socket.socket, status_pipes: dict[int, int], guarded: set[int], server_fds: list[int]) -> bool:
-    """One request: fork and tell the pid, or note one. False when the caller has hung up."""
-    message, fds, _, _ = socket.recv_fds(control, REQUEST.size, _MAX_FDS)
+    """One request: fork and tell the pid (or, below 0, why there is none), or note one. False when the caller has hung
+    up. What goes wrong with one request is no harm to the workers of others."""
+    message, fds, flags, _ = socket.recv_fds(control, REQUEST.size, _MAX_FDS)
     if len(message) < REQUEST.size:
         return False
     for fd in fds:
@@ -75,9 +80,17 @@ def _answer(control: socket.socket, status_pipes: dict[int, int], guarded: set[i
     how, whose = REQUEST.unpack(message)
     if _noted(how, whose, guarded):
         return True
+    if flags & socket.MSG_CTRUNC:  # out of descriptors: the last one, by which to answer, has not come
+        _close(fds)
+        return True
     status_w = fds.pop()
     server = os.getpid()
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError as error:  # guard: one-failed-fork-is-one-error
+        _tell(status_w, -(error.errno or errno.EAGAIN))
+        _close([*fds, status_w])
+        return True
     if pid == 0:
         for fd in (*server_fds, status_w, *status_pipes.values()):
             os.close(fd)
@@ -85,11 +98,22 @@ def _answer(control: socket.socket, status_pipes: dict[int, int], guarded: set[i
             lambda: _exec_fresh(fds) if how == SPAWN else _be_worker(fds),
             lambda: orphan_guard.end_with(server),
         )
+    _close(fds)
+    status_pipes[pid] = status_w
+    _tell(status_w, pid)
+    return True
+
+
+def _close(fds: list[int]) -> None:
     for fd in fds:
         os.close(fd)
-    status_pipes[pid] = status_w
-    os.write(status_w, STATUS.pack(pid))
-    return True
+
+
+def _tell(status_w: int, *numbers: int) -> None:
+    try:
+        os.write(status_w, b"".join(map(STATUS.pack, numbers)))
+    except OSError:  # the caller closed its end  # guard: nobody-need-listen-to-the-fork-server
+        pass
 
 
 def _noted(what: bytes, pid: int, guarded: set[int]) -> bool:
@@ -120,10 +144,7 @@ def _reap(status_pipes: dict[int, int]) -> None:
             continue
         code, peak = ended
         status_w = status_pipes.pop(pid)
-        try:
-            os.write(status_w, STATUS.pack(code) + STATUS.pack(peak))  # guard: peak-memory-forkserver
-        except OSError:  # the caller closed its end
-            pass
+        _tell(status_w, code, peak)  # guard: peak-memory-forkserver
         os.close(status_w)
 
 

@@ -17,6 +17,8 @@ from multiverse.memory.waiting import readable
 
 START_DEADLINE_S = 60.0
 
+MORE_PROCESSES = "End other programs, use fewer workers, or raise the limits (ulimit -u, a container's pids and memory)"
+
 UNKNOWN_EXIT = 255
 """The exit code of a worker whose end somebody else was told of: the program ignores SIGCHLD, or reaps any child."""
 
@@ -32,6 +34,8 @@ class WorkerProcess(ABC):
     """A descriptor that becomes readable when the process has ended; -1 once given back."""
     peak_rss_bytes: int | None = None
     """The most memory it ever held; known when it has ended."""
+    orphaned = False
+    """Whether it has ended because the fork server had."""
     _exit_code: int | None = None
 
     @abstractmethod
@@ -57,17 +61,33 @@ class ServedProcess(WorkerProcess):
     LOST = -signal.SIGKILL  # with the server gone the kernel has killed its workers
 
     def __init__(self, how: bytes, fds: list[int]) -> None:
-        self.sentinel = fork_server.fork_server().start(how, fds)
+        server = fork_server.fork_server()
+        self.sentinel = server.start(how, fds)
         caller_fds.add(self.sentinel)
-        pid = fork_server.read_status(self.sentinel, START_DEADLINE_S)
-        if pid is None:
+        pid = None
+        try:
+            pid = fork_server.read_status(self.sentinel, START_DEADLINE_S)
+            if pid is None or pid < 0:
+                raise PreflightError(self._why_none(server, pid))
+        except BaseException:
             self.release()
-            raise PreflightError("the fork server ended before it could start a worker; see its message above")
+            raise
         self.pid = pid
+
+    def _why_none(self, server: fork_server.ForkServer, answer: int | None) -> str:
+        """Why there is no worker: what the server said, below 0, or that it said nothing."""
+        if answer is not None:
+            return f"{os.strerror(-answer)} (the fork server's fork). {MORE_PROCESSES}"
+        if not readable(self.sentinel, 0):
+            return f"the fork server has not started it within {START_DEADLINE_S:g} s: is this machine overloaded?"
+        if server.alive():
+            return "the fork server has too many open files; close vector envs, or raise the limit (ulimit -n)"
+        return "the fork server ended before it could; see its message above"
 
     def exit_code(self, timeout_s: float) -> int | None:
         if self._exit_code is None and self.sentinel >= 0 and readable(self.sentinel, timeout_s):
             code, peak = fork_server.read_status(self.sentinel, 0), fork_server.read_status(self.sentinel, 0)
+            self.orphaned = code is None  # guard: not-every-kill-is-out-of-memory
             self._exit_code, self.peak_rss_bytes = self.LOST if code is None else code, peak
         return self._exit_code
 
@@ -81,7 +101,12 @@ class ForkedProcess(WorkerProcess):
         flush_output()  # or the child would print it again
         caller, from_main = os.getpid(), threading.current_thread() is threading.main_thread()
         alive_r, alive_w = os.pipe()
-        self.pid = os.fork()
+        try:
+            self.pid = os.fork()
+        except OSError:
+            os.close(alive_r)
+            os.close(alive_w)
+            raise
         if self.pid == 0:
             os.close(alive_r)
             run_as_worker(run, lambda: _let_go_of_caller(caller, from_main))

@@ -1,0 +1,31 @@
+"""A fork server whose next fork fails, or waits, if a file in `SPOILT_SERVER` says so. Run in its place."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from multiverse.executors.launch import server_loop
+
+run_fresh = server_loop.run_fresh
+
+FOLDER = "SPOILT_SERVER"
+FAILS, WAITS = "fails", "waits"
+_fork = os.fork
+
+
+def fork() -> int:
+    folder = Path(os.environ[FOLDER])
+    if (folder / FAILS).exists():
+        (folder / FAILS).unlink()
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    if (folder / WAITS).exists():
+        (folder / WAITS).read_bytes()  # a named pipe: until somebody has written
+        (folder / WAITS).unlink()
+    return _fork()
+
+
+def serve(control_fd: int, caller: int) -> None:
+    os.fork = fork
+    server_loop.serve(control_fd, caller)
