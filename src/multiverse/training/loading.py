@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import gymnasium
 
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest, in_a_line, in_words
+from multiverse.experience.numpy_policies import loaded_policy
 from multiverse.training.config.build import in_todays_names, takes_old_names
 from multiverse.training.config.files import read_config
 from multiverse.training.config.resolve import saved_config
@@ -64,6 +65,9 @@ def load(
     where, found = find_run(path_of(run)).path, checkpoint_of(run, which)
     spaces = None if env is not None else saved_spaces(where)
     if spaces is not None:
+        policy = found.state["session"].get("policy")
+        if policy is not None and algorithm is None:
+            return LoadedPolicy(loaded_policy(policy, *spaces), *spaces, _described(found, _saved(where)))
         config = saved_config(_saved(where), str(where / CONFIG), algorithm, needs_env=False)
         return _policy(config, algorithm, spaces, found)
     config = trusted_config(where, env, algorithm, env_kwargs, trust)
@@ -99,7 +103,11 @@ def _policy(config: TrainConfig, algorithm: MakeAlgorithm | None, spaces: Spaces
     loaded = algorithm_maker(config, algorithm)(*spaces, config.num_envs, config.seed)
     loaded.load_weights(found.state["session"]["algorithm"]["weights"])
     loaded.load(found.state["session"]["algorithm"]["state"])
-    return LoadedPolicy(loaded, *spaces)
+    return LoadedPolicy(loaded.policy(), *spaces, _described(found, {"env": config.env, "algorithm": config.algorithm}))
+
+
+def _described(found: Checkpoint, saved: Mapping[str, Any]) -> str:
+    return f"{saved.get('algorithm')} for {saved.get('env')} after {steps_of(found):,} env steps"
 
 
 def saved_spaces(run: Path) -> Spaces | None:

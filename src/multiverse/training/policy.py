@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.algorithms.algorithm import Algorithm
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.layout import Leaf
-from multiverse.contracts.policy import Seen
+from multiverse.contracts.policy import Memory, Policy, Seen
+from multiverse.experience.features import Features
 from multiverse.experience.rollout import dtype_of, leaf_of, shape_of
 
 
@@ -18,14 +18,27 @@ class LoadedPolicy:
     """`policy.act(observation)` for one env, or for a batch of observations."""
 
     def __init__(
-        self, algorithm: Algorithm, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+        self, policy: Policy, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], told: str = ""
     ) -> None:
-        self.observation_space, self.action_space = observation_space, action_space
-        self.acting, self.features = algorithm.policy(), algorithm.features
+        self.observation_space, self.action_space, self._told = observation_space, action_space, told
+        self.acting, self.features = policy, Features(observation_space, action_space)
         self._rng = np.random.default_rng()
+        self.reset()
 
-    def act(self, observation: Any, deterministic: bool = True) -> Any:
-        """The action for an observation, or one per row of a batch; not deterministic: a draw from the policy."""
+    def __repr__(self) -> str:
+        return f"<policy of {self._told}: {self.observation_space} → {self.action_space}>"
+
+    def reset(self) -> None:
+        """A new episode begins: nothing is remembered of the last one."""
+        self._memory: Memory = {}
+        self._rows = 0
+        self._previous_actions: Any = None
+
+    def act(self, observation: Any, deterministic: bool = True, previous_reward: Any = 0.0) -> Any:
+        """The action for an observation, or one per row of a batch; not deterministic: a draw from the policy.
+
+        A policy with memory remembers from call to call; `reset()` where an episode begins.
+        """
         leaves = self.features.all_leaves
         kinds = [_is_batch(np.shape(leaf_of(observation, leaf.path)), leaf) for leaf in leaves]
         batched = kinds[0]
@@ -35,8 +48,13 @@ class LoadedPolicy:
         }
         rows = len(next(iter(seen.values())))
         noise = None if deterministic else self.acting.noise(self._rng, 1, rows)[0]
-        shown = Seen(seen, np.ones(rows, np.bool_), self.features.open_actions(seen))
-        actions, _ = self.acting.act(shown, noise, self.acting.first_memory(rows))
+        starts = np.full(rows, rows != self._rows)
+        if rows != self._rows:
+            self._memory, self._previous_actions, self._rows = self.acting.first_memory(rows), None, rows
+        rewards = np.broadcast_to(np.asarray(previous_reward, np.float32), (rows,))
+        shown = Seen(seen, starts, self.features.open_actions(seen), self._previous_actions, rewards)
+        actions, self._memory = self.acting.act(shown, noise, self._memory)
+        self._previous_actions = actions
         chosen = self.acting.for_env(actions)
         return chosen if batched else chosen[0]
 

@@ -13,7 +13,6 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import torch
 
 from multiverse.algorithms import algorithm_class
 from multiverse.algorithms.algorithm import Algorithm
@@ -23,6 +22,7 @@ from multiverse.contracts.reset_plan import DerivedSeeds
 from multiverse.executors.backends import BACKENDS
 from multiverse.experience.collector import Collected, Collector, RecentEpisodes
 from multiverse.experience.features import Features, choices_of
+from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.replaying import Lost, bring_back, put_back, saved_states
 from multiverse.experience.rollout import Rollout, leaf_of, rollout_for
 from multiverse.training.config.train_config import TrainConfig
@@ -165,10 +165,16 @@ class Session:
             self._mark_envs(with_states=True)  # the envs are still where they were then
         return {
             "algorithm": {"weights": self.algorithm.weights(), "state": self.algorithm.state()},
+            "policy": self._saved_policy(),
             "noise": self._marked_noise,  # guard: noise-as-it-was-at-the-mark
             "recent": self.recent.state(),
             "envs": {**self._marked_envs, **({} if self._can_be_saved else self._played_so_far())},
         }
+
+    def _saved_policy(self) -> dict[str, Any] | None:
+        """What `mv.load` takes, without env, algorithm and torch; None of a policy that cannot do without."""
+        policy = self.algorithm.policy().portable()
+        return policy.saved() if isinstance(policy, NumpyPolicy) else None
 
     def _played_so_far(self) -> dict[str, Any]:
         """What brings envs back that cannot be saved: the actions of their episodes."""
@@ -284,8 +290,8 @@ def algorithm_maker(config: TrainConfig, own: MakeAlgorithm | None = None) -> Ma
         if getattr(kind, "Config", None) is None:
             made = kind(observation_space, action_space, slots, seed)
         else:
-            looks = Features(observation_space, action_space).images
-            where = "cuda" if config.device == "auto" and looks and torch.cuda.is_available() else device
+            looks = config.device == "auto" and Features(observation_space, action_space).images
+            where = "cuda" if looks and _torch().cuda.is_available() else device
             made = kind(config.settings, observation_space, action_space, slots, seed, where)
         if missing := [name for name in ASKED if not hasattr(made, name)]:
             raise InvalidRequest(
@@ -297,18 +303,25 @@ def algorithm_maker(config: TrainConfig, own: MakeAlgorithm | None = None) -> Ma
     return make
 
 
+def _torch() -> Any:
+    """Imported when it is needed: runs are loaded, and small networks learn, without it."""
+    import torch
+
+    return torch
+
+
 def checked_device(device: str) -> str:
     """`auto` is the CPU: for networks as small as the presets' it is faster than moving every batch elsewhere."""
     if device == "auto":
         return "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
+    if device == "cuda" and not _torch().cuda.is_available():
         raise InvalidRequest(f"device='cuda': {_why_no_cuda()}; device='cpu' works everywhere")
-    if device == "mps" and not torch.backends.mps.is_available():
+    if device == "mps" and not _torch().backends.mps.is_available():
         raise InvalidRequest("device='mps': this machine has no Apple GPU that torch can use; device='cpu' works")
     return device
 
 
 def _why_no_cuda() -> str:
-    if torch.version.cuda is None:
-        return f"the installed torch {torch.__version__} was built without CUDA"
+    if _torch().version.cuda is None:
+        return f"the installed torch {_torch().__version__} was built without CUDA"
     return "torch finds no CUDA device"

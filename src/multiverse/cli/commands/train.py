@@ -50,8 +50,8 @@ def config_from(options: TrainOptions) -> TrainConfig:
     command = options.command
     file = in_todays_names(read_config(command["config"])) if command["config"] else {}
     algorithm = _named("algorithm", options.settings, file) or "ppo"
-    if file and not (options.env and "algorithm" in options.settings):  # whoever types a name means it
-        named = {**file, **({"env": options.env} if options.env else {}), **options.settings}
+    typed = {*options.settings, *(("env", "env_kwargs") if options.env else ())}  # whoever types a name means it
+    if named := {key: value for key, value in file.items() if key not in typed}:
         check_trusted(named, read_mark(Path(command["config"]).parent), command["config"], command["trust"])
     own = own_settings(algorithm_class(algorithm))
     settings = merged(merged({}, file, algorithm, own), options.settings, algorithm, own)

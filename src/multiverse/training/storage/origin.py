@@ -34,8 +34,10 @@ _CODE = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w./-]*")
 
 
 def names_code(config: Mapping[str, Any]) -> bool:
-    """Whether making the env of this config would import what it names; ids in Gymnasium's registry name nothing."""
-    return ":" in str(config.get("env")) or any(_CODE.fullmatch(text) for text in _texts(config.get("env_kwargs")))
+    """Whether making the env or the algorithm of this config would import what it names; ids in Gymnasium's registry
+    and our own algorithms name nothing."""
+    named = f"{config.get('env', '')}{config.get('algorithm', '')}"
+    return ":" in named or any(_CODE.fullmatch(text) for text in _texts(config.get("env_kwargs")))
 
 
 def in_a_call(config: Mapping[str, Any]) -> str:
@@ -44,7 +46,9 @@ def in_a_call(config: Mapping[str, Any]) -> str:
     given = list(kwargs.items()) if isinstance(kwargs, Mapping) else []
     arguments = [f"{key if key.isidentifier() else in_words(key)}={in_words(value)}" for key, value in given]
     more = ["…"] if len(arguments) > MOST_ARGUMENTS else []
-    return f"{in_words(str(config.get('env')))[1:-1]}({', '.join(arguments[:MOST_ARGUMENTS] + more)})"
+    env = f"{in_words(str(config.get('env')))[1:-1]}({', '.join(arguments[:MOST_ARGUMENTS] + more)})"
+    learner = str(config.get("algorithm", ""))
+    return f"{env} and {in_words(learner)[1:-1]}" if ":" in learner else env
 
 
 def check_trusted(config: Mapping[str, Any], mark: Any, where: Path | str, trust: bool) -> None:

@@ -1,0 +1,71 @@
+"""`mv.load`: the policy that a run holds, without its env, its algorithm and torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import multiverse as mv
+from multiverse.training import loading
+from tests.training.runs import SMALL
+
+BARE = """
+import sys
+for name in ("torch", "threadpoolctl"):
+    sys.modules[name] = None  # as if it were not installed
+import numpy as np
+import multiverse as mv
+policy = mv.load(sys.argv[1])
+print(repr(policy))
+print(policy.act(np.array([0.0, 0.1, 0.05, -0.2], np.float32)), policy.act(np.zeros((3, 4))).tolist())
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> mv.Run:
+    return mv.train("CartPole-v1", run_dir=tmp_path_factory.mktemp("runs") / "run", **SMALL)
+
+
+def test_it_needs_neither_torch_nor_the_env(run: mv.Run) -> None:
+    done = subprocess.run([sys.executable, "-c", BARE, str(run.path)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    told, actions = done.stdout.splitlines()
+    assert told.startswith("<policy of ppo for CartPole-v1 after ") and told.endswith("→ Discrete(2)>")
+    policy = mv.load(run)
+    one = policy.act(np.array([0.0, 0.1, 0.05, -0.2], np.float32))
+    assert actions == f"{one} {policy.act(np.zeros((3, 4))).tolist()}"
+
+
+def test_no_env_is_built(run: mv.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **more: object) -> None:
+        raise AssertionError("an env was built")
+
+    monkeypatch.setattr(loading, "make_vec", refuse)
+    monkeypatch.setattr(gym, "make", refuse)
+    assert mv.load(run).act(np.zeros(4, np.float32)) in (0, 1)
+
+
+def test_what_is_loaded_acts_as_the_algorithm_did(run: mv.Run) -> None:
+    loaded, made = mv.load(run), mv.load(run, env="CartPole-v1")
+    rows = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+    assert (loaded.act(rows) == made.act(rows)).all()
+    assert [loaded.act(row) for row in rows] == made.act(rows).tolist()
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+@pytest.mark.parametrize("env", ["Pendulum-v1", "CartPole-v1"])
+def test_policies_of_every_algorithm_are_held(algorithm: str, env: str, tmp_path: Path) -> None:
+    small = {key: value for key, value in SMALL.items() if key in ("num_envs", "executor", "evaluation_episodes")}
+    run = mv.train(env, algorithm, run_dir=tmp_path / "run", env_steps=200, steps_per_env=20, preset=False, **small)
+    policy = mv.load(run)
+    observation = policy.observation_space.sample()
+    assert policy.action_space.contains(np.asarray(policy.act(observation), policy.action_space.dtype))
+    assert policy.action_space.contains(
+        np.asarray(policy.act(observation, deterministic=False), policy.action_space.dtype)
+    )
+    policy.reset()
