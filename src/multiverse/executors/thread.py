@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from multiverse.contracts.errors import RemoteError
+from multiverse.contracts.errors import PreflightError, RemoteError
 from multiverse.contracts.layout import Field, FieldName
 from multiverse.contracts.plan import StartMethod
 from multiverse.contracts.views import Array, Views
@@ -38,7 +38,15 @@ class ThreadLife:
         self._cause = "ended"
         # guard: a-hung-thread-does-not-keep-the-program
         self._thread = threading.Thread(target=self._run, name=f"multiverse-worker-{assignment.worker}", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._ended.close()
+            # guard: a-thread-that-cannot-start-is-refused
+            raise PreflightError(
+                f"worker {assignment.worker} cannot be started: {error}; the limit of processes (ulimit -u) is that of "
+                "threads too: fewer workers, or executor='serial'"
+            ) from error
 
     @property
     def sentinel(self) -> int:

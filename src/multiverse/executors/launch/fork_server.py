@@ -35,15 +35,23 @@ class ForkServer:
         environment = dict(os.environ)
         for name in _ONE_THREAD:
             environment.setdefault(name, "1")  # every worker has one core to itself
-        self._process = subprocess.Popen(
-            command("serve", theirs.fileno(), os.getpid()),
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            env=environment,
-            # guard: ctrl-c-does-not-reach-the-fork-server
-            process_group=0,  # a Ctrl-C in the terminal is for the caller, also before the server can ignore it
-        )
-        theirs.close()
+        try:
+            self._process = subprocess.Popen(
+                command("serve", theirs.fileno(), os.getpid()),
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                # guard: ctrl-c-does-not-reach-the-fork-server
+                process_group=0,  # a Ctrl-C in the terminal is for the caller, also before the server can ignore it
+            )
+        except OSError as error:
+            ours.close()
+            raise PreflightError(
+                f"worker processes cannot be started here ({error.strerror}: {error.filename}); executor='serial' and "
+                "'thread' start none, and `multiverse doctor` says more"
+            ) from error
+        finally:
+            theirs.close()
         self._socket = ours  # guard: no-port-is-opened
         self._lock = threading.Lock()
 
