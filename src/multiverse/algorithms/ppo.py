@@ -365,7 +365,7 @@ class PPO:
     def load(self, state: Mapping[str, Any]) -> None:
         self._adam.load(state["optimizer"])
         self._rng.bit_generator.state = state["rng"]
-        self._updates = state["updates"]
+        self._updates = int(state["updates"])
         self.change(**state["changed"])
         if self._moments is not None:
             self._moments.load(state["observations"])

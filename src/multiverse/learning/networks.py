@@ -11,10 +11,14 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from multiverse.contracts.errors import InvalidRequest
+
 Activation = Literal["tanh", "relu"]
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 _CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
 _IMAGE_FEATURES = 512
+MOST_PARAMETERS = 2**28
+"""Of the dense layers of one network: with what Adam keeps of each, 4 GiB."""
 
 
 class Network(nn.Module):
@@ -35,6 +39,12 @@ class Network(nn.Module):
         super().__init__()
         self.looks = nn.ModuleList([Convolutions(shape) for shape in images])
         widths = [size + _IMAGE_FEATURES * len(images), *hidden]
+        count = sum((inward + 1) * outward for inward, outward in itertools.pairwise([*widths, outputs]))
+        if count > MOST_PARAMETERS:  # guard: networks-are-bounded
+            raise InvalidRequest(
+                f"a network of {' × '.join(map(str, [*widths, outputs]))} units has {count:,} parameters, more than "
+                f"{MOST_PARAMETERS:,}: smaller hidden_sizes, or smaller spaces"
+            )
         layers: list[nn.Module] = []
         for inward, outward in itertools.pairwise(widths):
             layers += [_orthogonal(nn.Linear(inward, outward), math.sqrt(2)), _ACTIVATIONS[activation]()]

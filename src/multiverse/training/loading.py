@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import gymnasium
 
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest, in_a_line, in_words
+from multiverse.contracts.seeds import checked_run_seed
 from multiverse.training.config.build import in_todays_names, takes_old_names
 from multiverse.training.config.files import read_config
 from multiverse.training.config.resolve import saved_config
@@ -17,7 +18,7 @@ from multiverse.training.evaluation import Evaluation, evaluate
 from multiverse.training.policy import LoadedPolicy
 from multiverse.training.session import MakeAlgorithm, algorithm_maker
 from multiverse.training.space_description import space_from
-from multiverse.training.storage.checkpoint import Checkpoint, load_latest
+from multiverse.training.storage.checkpoint import Checkpoint, load_latest, taken_over
 from multiverse.training.storage.checkpoint import load as load_checkpoint
 from multiverse.training.storage.origin import check_trusted
 from multiverse.training.storage.run_directory import (
@@ -85,6 +86,7 @@ def evaluate_run(
     trust: bool = False,
 ) -> Evaluation:
     """How good a run's policy is: deterministic, on one env, on seeds no training sees. `trust`: as for `resume`."""
+    checked_run_seed("seed", seed)
     found = checkpoint_of(run, which)
     config = trusted_config(find_run(path_of(run)).path, env, algorithm, env_kwargs, trust)
     kwargs = config.env_kwargs or None
@@ -96,9 +98,10 @@ def evaluate_run(
 
 
 def _policy(config: TrainConfig, algorithm: MakeAlgorithm | None, spaces: Spaces, found: Checkpoint) -> LoadedPolicy:
-    loaded = algorithm_maker(config, algorithm)(*spaces, config.num_envs, config.seed)
-    loaded.load(found.state["session"]["algorithm"])
-    return LoadedPolicy(loaded, *spaces)
+    with taken_over(found):
+        loaded = algorithm_maker(config, algorithm)(*spaces, config.num_envs, config.seed)
+        loaded.load(found.state["session"]["algorithm"])
+        return LoadedPolicy(loaded, *spaces)
 
 
 def saved_spaces(run: Path) -> Spaces | None:
@@ -127,6 +130,11 @@ def checkpoint_of(run: RunPath, which: str = "latest") -> Checkpoint:
             f"{found.path}: this run has no checkpoint {'any more' if had_checkpoint(found.path) else 'yet'}"
         )
     return latest
+
+
+def env_of(run: RunPath) -> str:
+    """What the config of a run calls its env."""
+    return str(_saved(find_run(path_of(run)).path).get("env"))
 
 
 def steps_of(found: Checkpoint) -> int:

@@ -13,7 +13,7 @@ from multiverse.contracts.errors import MultiverseError, RunNotSaved
 from multiverse.experience.collector import Collected
 from multiverse.learning.networks import torch_threads
 from multiverse.memory.interrupts import StopRequests
-from multiverse.training.config.build import as_plain
+from multiverse.training.config.build import as_plain, build
 from multiverse.training.config.train_config import Clock, TrainConfig
 from multiverse.training.evaluation import Evaluation, evaluate
 from multiverse.training.hooks import Hook
@@ -172,7 +172,7 @@ class Trainer:
         try:
             self._save(final=True)
         except OSError as error:
-            raise RunNotSaved(self.directory.path, error.strerror or str(error)) from error
+            raise RunNotSaved(self.directory.path, error.strerror or str(error), self._checkpoints.latest) from error
         summary = self.summary(finished=not interrupted)
         self.directory.write_summary(summary)
         if interrupted:
@@ -229,9 +229,9 @@ class Trainer:
     def load(self, state: Mapping[str, Any]) -> None:
         """Be that run; what its files tell beyond it is cut off."""
         self.session.load(state["session"])
-        self.clock = Clock(**state["clock"])
-        self.best_return, self._evaluated_at = state["best_return"], state["evaluated_at"]
-        self.skipped_updates = state["skipped_updates"]
+        self.clock = build(Clock, state["clock"], "its clock")
+        self.best_return, self._evaluated_at = float(state["best_return"]), int(state["evaluated_at"])
+        self.skipped_updates = int(state["skipped_updates"])
         self.directory.cut_back(state["files"])
         self._checkpoints.cut_back(self.clock.env_steps)
 

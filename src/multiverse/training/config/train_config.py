@@ -9,6 +9,7 @@ from multiverse.algorithms.ppo import PPOConfig
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.failures import RESTARTS_PER_MINUTE, OnBadValue
 from multiverse.contracts.plan import ExecutorName, StartMethod
+from multiverse.contracts.seeds import checked_run_seed
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 DEFAULT_ENV_STEPS = 100_000
@@ -139,8 +140,10 @@ class TrainConfig:
                 raise InvalidRequest(f"{name}={getattr(self, name)}: at least 1")
         if not self.checkpoint_every_s >= 0.0:
             raise InvalidRequest(f"checkpoint_every_s={self.checkpoint_every_s}: 0 or more")
-        if self.seed < 0:
-            raise InvalidRequest(f"seed={self.seed}: 0 or more")
+        for name in ("seed", "evaluation_seed"):
+            checked_run_seed(name, getattr(self, name))
+        if self.evaluate_every is not None and self.evaluate_every < 0:
+            raise InvalidRequest(f"evaluate_every={self.evaluate_every}: 0 or more")
         _ = self.budget
 
     @property
