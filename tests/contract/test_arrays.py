@@ -41,6 +41,17 @@ def test_nested_observations_are_the_callers_too(make: Make, config: Configurati
     assert_same(first, kept)
 
 
+@pytest.mark.parametrize("space", [spaces.Dict(), spaces.Tuple(()), spaces.Dict(a=spaces.Dict(), b=spaces.Tuple(()))])
+def test_spaces_with_nothing_in_them_are_spaces_too(make: Make, config: Configuration, space: Any) -> None:
+    two = spaces.Discrete(2)
+    for kinds in ((space, two), (two, space)):
+        envs = make(lambda kinds=kinds: AnySpace(*kinds))
+        first, _ = envs.reset(seed=3)
+        seen, rewards, *_ = envs.step(envs.action_space.sample())
+        assert len(rewards) == config.num_envs
+        assert first == seen == space.sample() if kinds[0] is space else len(seen) == config.num_envs
+
+
 def test_an_observation_object_that_the_env_writes_over_stays_as_it_was(make: Make, config: Configuration) -> None:
     envs = make(MutatesItsObservation)
     first, _ = envs.reset(seed=3)

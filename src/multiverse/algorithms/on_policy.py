@@ -170,7 +170,7 @@ class OnPolicy:
     def load(self, state: Mapping[str, Any]) -> None:
         self._networks.load(state["optimizer"])
         self._rng.bit_generator.state = state["rng"]
-        self._updates, self._policy = state["updates"], None
+        self._updates, self._policy = int(state["updates"]), None
         self.change(**state["changed"])
         if self._reward_scale is not None:
             self._reward_scale.load(state["rewards"])

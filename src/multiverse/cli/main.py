@@ -58,6 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MultiverseError as error:
         print(f"multiverse {arguments[0]}: {one_line(error)}", file=sys.stderr)
         return REFUSED
+    except MemoryError as error:
+        why = one_line(error) if str(error) else "this needs more than there is"
+        print(f"multiverse {arguments[0]}: out of memory: {why}; try fewer envs, or smaller networks", file=sys.stderr)
+        return REFUSED
 
 
 def _end_on_request(number: int, frame: FrameType | None) -> NoReturn:
@@ -115,7 +119,10 @@ def _unknown(command: str) -> str:
 
 def send_nowhere(*streams: TextIO) -> None:
     """The reader is gone: the interpreter's own flush at exit must not complain about it either."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+    except OSError:  # no /dev
+        return
     for stream in streams:
         try:
             os.dup2(nowhere, stream.fileno())
@@ -124,7 +131,7 @@ def send_nowhere(*streams: TextIO) -> None:
     os.close(nowhere)
 
 
-def one_line(error: MultiverseError) -> str:
+def one_line(error: Exception) -> str:
     """What went wrong and, where an env's own code raised, the file and line where."""
     text = next(iter(str(error).strip().splitlines()), type(error).__name__)
     if isinstance(error, EnvFailed):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import textwrap
 from collections.abc import Sequence
 from typing import TypeVar
 
-from multiverse.contracts.errors import InvalidRequest, PreflightError
+from multiverse.contracts.errors import InvalidRequest, PreflightError, in_a_line
 
 Options = TypeVar("Options")
 
@@ -44,3 +45,8 @@ def require(extra: str, *modules: str, purpose: str) -> None:
         raise PreflightError(
             f"{purpose} needs {' and '.join(missing)}, not installed here: pip install 'multiverse[{extra}]'"
         )
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # torch, say, where there is no /dev
+            raise PreflightError(f"{purpose} needs {module}, which does not load here: {in_a_line(error)}") from error

@@ -114,13 +114,17 @@ class BadValue(MultiverseError, ValueError):
 
 
 class RunNotSaved(MultiverseError, RuntimeError):
-    """The last checkpoint of a run could not be written."""
+    """The last checkpoint of a run could not be written. `latest`: the one before, if there is one."""
 
-    def __init__(self, path: Any, reason: str) -> None:
-        super().__init__(
-            f"the last checkpoint of {path} could not be saved ({reason}): its earlier ones are whole. Make room, then "
-            f"`multiverse resume {path}` goes on from there"
-        )
+    def __init__(self, path: Any, reason: str, latest: Any = None) -> None:
+        failed = f"the last checkpoint of {path} could not be saved ({reason})"
+        if latest is not None:
+            left = f"its earlier ones are whole. Make room, then `multiverse resume {path}` goes on from there"
+        elif Path(path).is_dir():
+            left = f"there is no earlier one. Make room, then `multiverse resume {path}` begins it anew"
+        else:
+            left = "its directory is gone, and all of the run with it. Train it again where nobody removes it"
+        super().__init__(f"{failed}: {left}")
 
 
 class EvaluationFailed(MultiverseError, RuntimeError):

@@ -10,7 +10,7 @@ import numpy as np
 
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.plan import whole_number
-from multiverse.contracts.seeds import episode_seed
+from multiverse.contracts.seeds import checked_run_seed, episode_seed
 
 _DRAW = 1  # beside an episode's seed: a stream of its own, so that the task says nothing about what the env draws
 
@@ -39,6 +39,9 @@ class DerivedSeeds:
 
     run_seed: int
 
+    def __post_init__(self) -> None:
+        checked_run_seed("run_seed", self.run_seed)
+
     def __call__(self, env_id: int, episode: int) -> ResetRequest:
         return ResetRequest(seed=episode_seed(self.run_seed, env_id, episode))
 
@@ -54,6 +57,7 @@ class DrawnTasks:
     tasks: Sequence[int]
 
     def __post_init__(self) -> None:
+        checked_run_seed("run_seed", self.run_seed)
         if not len(self.tasks):
             raise InvalidRequest("tasks is empty: give the indices to draw from, such as range(80)")
 

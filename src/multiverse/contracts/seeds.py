@@ -42,6 +42,18 @@ def _checked(name: str, seed: Any) -> int:
         raise InvalidRequest(f"{name}={seed!r}: {_EXPECTED}") from None
 
 
+LARGEST_SEED = 2**64 - 1
+"""That every generator takes."""
+
+
+def checked_run_seed(name: str, seed: Any) -> int:
+    """The seed of a run, of an evaluation, or of a reset plan."""
+    found = whole_number(name, seed)
+    if not 0 <= found <= LARGEST_SEED:
+        raise InvalidRequest(f"{name}={found}: from 0 to 2**64 - 1")
+    return found
+
+
 def episode_seed(run_seed: int, env_id: int, episode: int) -> int:
     """The seed of one episode of a run: the same whatever executor, worker count or restart, shared with no other.
 

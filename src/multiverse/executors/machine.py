@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from pathlib import Path
 
 import psutil
 
 _CGROUP = Path("/sys/fs/cgroup")
+UNKNOWN = sys.maxsize
+"""Bytes of memory, where nobody tells."""
 
 
 def usable_cores() -> int:
@@ -48,7 +51,10 @@ def _quota_v1(directory: Path) -> float | None:
 
 def memory_available(root: Path = _CGROUP) -> int:
     """Bytes that can still be had: the smaller of the machine's and the container's."""
-    available = psutil.virtual_memory().available
+    try:
+        available = int(psutil.virtual_memory().available)
+    except (OSError, psutil.Error):  # no /proc
+        available = UNKNOWN
     for directory in _own_directories(root):
         limit, used = _first_line(directory / "memory.max"), _first_line(directory / "memory.current")
         if limit is not None and used is not None and limit != "max":
@@ -68,7 +74,7 @@ def descriptor_limits() -> tuple[int, int] | None:
 def open_descriptors() -> int:
     try:
         return psutil.Process().num_fds()
-    except (AttributeError, psutil.Error):
+    except (AttributeError, OSError, psutil.Error):
         return 0
 
 

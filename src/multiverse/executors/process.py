@@ -18,7 +18,7 @@ from multiverse.contracts.errors import PreflightError, in_bytes
 from multiverse.contracts.layout import Field, FieldName
 from multiverse.contracts.plan import StartMethod
 from multiverse.contracts.views import Array, Views
-from multiverse.executors import preflight, worker_loop
+from multiverse.executors import machine, preflight, worker_loop
 from multiverse.executors.hosts import Death, State, WorkerHost
 from multiverse.executors.launch import start_methods
 from multiverse.executors.launch.black_box import BlackBox
@@ -52,16 +52,19 @@ class ProcessLife:
             return Death(f"exited with code {code}", "", peak)
         hint = ""
         if -code == signal.SIGKILL:  # guard: possibly-out-of-memory
-            free = in_bytes(psutil.virtual_memory().available)
-            hint = f"possibly out of memory ({free} are free now): fewer envs per machine need less"
+            available = machine.memory_available()
+            free = f" ({in_bytes(available)} are free now)" if available < machine.UNKNOWN else ""
+            hint = f"possibly out of memory{free}: fewer envs per machine need less"
         return Death(f"was killed by {_signal_name(-code)}", hint, peak)
 
     def state(self) -> State:
         try:
             process = psutil.Process(self.pid)
             status, rss_bytes = process.status(), process.memory_info().rss
-        except psutil.Error:
-            return State("it is gone")
+        except (OSError, psutil.Error):
+            if psutil.pid_exists(os.getpid()):
+                return State("it is gone")
+            return State("whether it is running cannot be seen without /proc", self._black_box.stack_of(self.pid))
         if status == psutil.STATUS_STOPPED:  # guard: stopped-is-called-stopped
             return State("it is stopped (SIGSTOP): kill -CONT lets it go on", "", rss_bytes)
         return State(f"it is {status}", self._black_box.stack_of(self.pid), rss_bytes)  # guard: the-hung-stack-is-shown

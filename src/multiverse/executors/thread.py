@@ -42,9 +42,10 @@ class ThreadLife:
             self._thread.start()
         except RuntimeError as error:
             self._ended.close()
+            # guard: a-thread-that-cannot-start-is-refused
             raise PreflightError(
-                f"worker {assignment.worker} could not be started: {error}; use fewer workers, or raise the limit of "
-                "processes, which counts threads too (ulimit -u)"
+                f"worker {assignment.worker} cannot be started: {error}; the limit of processes (ulimit -u) is that of "
+                "threads too: fewer workers, or executor='serial'"
             ) from error
 
     @property

@@ -192,8 +192,8 @@ class RecentEpisodes:
         return {"returns": list(self._returns), "lengths": list(self._lengths)}
 
     def load(self, state: dict[str, Any]) -> None:
-        self._returns.extend(state["returns"])
-        self._lengths.extend(state["lengths"])
+        self._returns.extend(map(float, state["returns"]))
+        self._lengths.extend(map(int, state["lengths"]))
 
 
 class ActionLog:

@@ -87,6 +87,8 @@ def rollout_for(
 def numeric_leaves(space: spaces.Space[Any]) -> list[Leaf]:
     """The leaves of an observation space that algorithms can learn from, all of which are numbers."""
     found = list(leaves(space))
+    if not found:
+        raise InvalidRequest(f"algorithms learn from what they see, and an observation of {space} shows nothing")
     strange = [leaf for leaf in found if not leaf.numeric]
     if strange:
         names = ", ".join(f"{'.'.join(map(str, leaf.path)) or 'the observation'} ({leaf.space})" for leaf in strange)

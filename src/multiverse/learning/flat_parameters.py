@@ -78,9 +78,12 @@ class FlatAdam(FlatParameters):
         return {"first": _array(self._first), "second": _array(self._second), "steps": self._steps}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        self._first.copy_(torch.from_numpy(np.array(state["first"])))
-        self._second.copy_(torch.from_numpy(np.array(state["second"])))
-        self._steps = state["steps"]
+        first, second = (torch.from_numpy(np.array(state[name])) for name in ("first", "second"))
+        if not first.shape == second.shape == self._flat.shape or int(state["steps"]) < 0:
+            raise ValueError("the moments do not belong to the parameters")
+        self._first.copy_(first)
+        self._second.copy_(second)
+        self._steps = int(state["steps"])
 
 
 class FlatRMSprop(FlatParameters):

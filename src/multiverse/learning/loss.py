@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from multiverse.contracts.errors import InvalidRequest
+
 Activation = Literal["tanh", "relu"]
+MOST_PARAMETERS = 2**28
+"""Of the dense layers of one network: with what Adam keeps of each, 4 GiB."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,16 @@ class Batch:
 
 Loss = Callable[[Any, Outputs, Batch], LossGradient]
 """(numpy or torch, what the networks say, the rows) → its gradient."""
+
+
+def check_size(widths: Sequence[int]) -> None:
+    """Refuse layers of these widths if no memory is meant to hold them."""
+    count = sum((inward + 1) * outward for inward, outward in itertools.pairwise(widths))
+    if count > MOST_PARAMETERS:  # guard: networks-are-bounded
+        raise InvalidRequest(
+            f"a network of {' × '.join(map(str, widths))} units has {count:,} parameters, more than "
+            f"{MOST_PARAMETERS:,}: smaller hidden_sizes, or smaller spaces"
+        )
 
 
 def normalized(xp: Any, values: Any) -> Any:

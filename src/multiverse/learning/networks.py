@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from multiverse.learning.loss import Activation
+from multiverse.learning.loss import Activation, check_size
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 _CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
@@ -38,6 +38,7 @@ class Network(nn.Module):
         first = _orthogonal if ortho_init else _as_it_is
         self.looks = nn.ModuleList([Convolutions(shape) for shape in images])
         widths = [size + _IMAGE_FEATURES * len(images), *hidden]
+        check_size([*widths, outputs])
         layers: list[nn.Module] = []
         for inward, outward in itertools.pairwise(widths):
             layers += [first(nn.Linear(inward, outward), math.sqrt(2)), _ACTIVATIONS[activation]()]

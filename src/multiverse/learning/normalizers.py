@@ -36,7 +36,7 @@ class RunningMoments:
         return {"mean": self.mean.copy(), "variance": self.variance.copy(), "count": float(self.count)}
 
     def load(self, state: dict[str, Any]) -> None:
-        self.mean, self.variance = np.array(state["mean"]), np.array(state["variance"])
+        self.mean, self.variance = (like(state[name], self.mean) for name in ("mean", "variance"))
         self.count = float(state["count"])
 
 
@@ -63,4 +63,12 @@ class RewardScale:
 
     def load(self, state: dict[str, Any]) -> None:
         self._moments.load(state["moments"])
-        self._returns = np.array(state["returns"])
+        self._returns = like(state["returns"], self._returns)
+
+
+def like(saved: Any, here: Array) -> Array:
+    """A saved array that is to take the place of this one; ValueError if it cannot."""
+    found = np.array(saved, here.dtype)
+    if found.shape != here.shape:
+        raise ValueError(f"shape {found.shape} instead of {here.shape}")
+    return found

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.views import Array
 from multiverse.learning.distributions import distribution_for
-from multiverse.learning.loss import Batch, Loss, Outputs, Shape
+from multiverse.learning.loss import Batch, Loss, Outputs, Shape, check_size
 
 FIRST_DECAY, SECOND_DECAY = np.float32(0.9), np.float32(0.999)
 Layer = tuple[Array, Array, Array, Array]
@@ -40,6 +40,7 @@ class NumpyLearner:
     ) -> None:
         self.distribution = distribution_for(action_space, shape)
         actor, critic = (size, *shape.hidden_sizes, self.distribution.outputs), (size, *shape.hidden_sizes, 1)
+        check_size(actor)
         gaussian = isinstance(action_space, spaces.Box)
         count = _parameters(actor) + _parameters(critic) + (self.distribution.outputs if gaussian else 0)
         self._flat, self._gradient = np.zeros(count, np.float32), np.zeros(count, np.float32)
@@ -252,7 +253,10 @@ class Adam(_Optimizer):
         return {"first": self._first.copy(), "second": self._second.copy(), "steps": self._steps}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        self._first[...], self._second[...], self._steps = state["first"], state["second"], state["steps"]
+        first, second = np.asarray(state["first"]), np.asarray(state["second"])
+        if not first.shape == second.shape == self._flat.shape or int(state["steps"]) < 0:
+            raise ValueError("the moments do not belong to the parameters")
+        self._first[...], self._second[...], self._steps = first, second, int(state["steps"])
 
 
 class RMSprop(_Optimizer):

@@ -71,6 +71,10 @@ def _array_writer(target: Array, name: FieldName) -> Write:
     return write_array
 
 
+def _is_one_array(space: spaces.Space[Any]) -> bool:
+    return not isinstance(space, spaces.Dict | spaces.Tuple) and Leaf((), space).numeric
+
+
 def _fits(array: Array, dtype: np.dtype[Any]) -> bool:
     """Whether an integer type can hold all of an array's integers (booleans always fit)."""
     if array.dtype.kind == "b" or not array.size:
@@ -165,7 +169,7 @@ class ActionWriter:
         self._leaves = list(leaves(space))
         self._views, self._name = views, name
         self._rows = views.layout.num_envs
-        single = views[name] if not self._leaves[0].path and self._leaves[0].numeric else None
+        single = views[name] if _is_one_array(space) else None
         # Integers in the space's own dtype are what learners send; everything else takes the careful way.
         self._whole = single if single is not None and single.dtype.kind in "iu" else np.empty(0, np.void)
         self._whole_shape, self._whole_dtype = self._whole.shape, self._whole.dtype
@@ -245,7 +249,7 @@ class BatchReader:
     def __init__(self, space: spaces.Space[Any], views: Views, name: FieldName) -> None:
         self._space, self._views, self._name = space, views, name
         self._leaves = list(leaves(space))
-        self._single = views[name] if not self._leaves[0].path and self._leaves[0].numeric else None
+        self._single = views[name] if _is_one_array(space) else None
 
     def all_rows(self, copy: bool) -> Any:
         single = self._single

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import gymnasium
 
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest, in_a_line, in_words
+from multiverse.contracts.seeds import checked_run_seed
 from multiverse.experience.numpy_policies import loaded_policy
 from multiverse.training.config.build import in_todays_names, takes_old_names
 from multiverse.training.config.files import read_config
@@ -18,7 +19,7 @@ from multiverse.training.evaluation import Evaluation, evaluate
 from multiverse.training.policy import LoadedPolicy
 from multiverse.training.session import MakeAlgorithm, algorithm_maker
 from multiverse.training.space_description import space_from
-from multiverse.training.storage.checkpoint import Checkpoint, load_latest
+from multiverse.training.storage.checkpoint import Checkpoint, load_latest, taken_over
 from multiverse.training.storage.checkpoint import load as load_checkpoint
 from multiverse.training.storage.origin import check_trusted
 from multiverse.training.storage.run_directory import (
@@ -65,9 +66,10 @@ def load(
     where, found = find_run(path_of(run)).path, checkpoint_of(run, which)
     spaces = None if env is not None else saved_spaces(where)
     if spaces is not None:
-        policy = found.state["session"].get("policy")
-        if policy is not None and algorithm is None:
-            return LoadedPolicy(loaded_policy(policy, *spaces), *spaces, _described(found, _saved(where)))
+        with taken_over(found):
+            policy = found.state["session"].get("policy")
+            if policy is not None and algorithm is None:
+                return LoadedPolicy(loaded_policy(policy, *spaces), *spaces, _described(found, _saved(where)))
         config = saved_config(_saved(where), str(where / CONFIG), algorithm, needs_env=False)
         return _policy(config, algorithm, spaces, found)
     config = trusted_config(where, env, algorithm, env_kwargs, trust)
@@ -89,6 +91,7 @@ def evaluate_run(
     trust: bool = False,
 ) -> Evaluation:
     """How good a run's policy is: deterministic, on one env, on seeds no training sees. `trust`: as for `resume`."""
+    checked_run_seed("seed", seed)
     found = checkpoint_of(run, which)
     config = trusted_config(find_run(path_of(run)).path, env, algorithm, env_kwargs, trust)
     kwargs = config.env_kwargs or None
@@ -100,10 +103,12 @@ def evaluate_run(
 
 
 def _policy(config: TrainConfig, algorithm: MakeAlgorithm | None, spaces: Spaces, found: Checkpoint) -> LoadedPolicy:
-    loaded = algorithm_maker(config, algorithm)(*spaces, config.num_envs, config.seed)
-    loaded.load_weights(found.state["session"]["algorithm"]["weights"])
-    loaded.load(found.state["session"]["algorithm"]["state"])
-    return LoadedPolicy(loaded.policy(), *spaces, _described(found, {"env": config.env, "algorithm": config.algorithm}))
+    with taken_over(found):
+        loaded = algorithm_maker(config, algorithm)(*spaces, config.num_envs, config.seed)
+        loaded.load_weights(found.state["session"]["algorithm"]["weights"])
+        loaded.load(found.state["session"]["algorithm"]["state"])
+        told = _described(found, {"env": config.env, "algorithm": config.algorithm})
+        return LoadedPolicy(loaded.policy(), *spaces, told)
 
 
 def _described(found: Checkpoint, saved: Mapping[str, Any]) -> str:
@@ -136,6 +141,11 @@ def checkpoint_of(run: RunPath, which: str = "latest") -> Checkpoint:
             f"{found.path}: this run has no checkpoint {'any more' if had_checkpoint(found.path) else 'yet'}"
         )
     return latest
+
+
+def env_of(run: RunPath) -> str:
+    """What the config of a run calls its env."""
+    return str(_saved(find_run(path_of(run)).path).get("env"))
 
 
 def steps_of(found: Checkpoint) -> int:

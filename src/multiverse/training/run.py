@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import multiverse
+from multiverse.algorithms.algorithm import Algorithm
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest
 from multiverse.contracts.plan import Plan
-from multiverse.training.config.build import takes_old_names
+from multiverse.training.config.build import as_plain, build, takes_old_names
 from multiverse.training.config.resolve import BUDGETS, config_for, plain_config
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.hooks import Hook
 from multiverse.training.loading import RunPath, checkpoint_of, path_of, source_of, steps_of, trusted_config
 from multiverse.training.session import MakeAlgorithm, Session, algorithm_maker
 from multiverse.training.space_description import described
-from multiverse.training.storage.checkpoint import Checkpoint, Checkpoints, differences
+from multiverse.training.storage.checkpoint import Checkpoint, Checkpoints, differences, taken_over
 from multiverse.training.storage.checkpoint import load as load_checkpoint
 from multiverse.training.storage.provenance import provenance
 from multiverse.training.storage.redaction import redacted
@@ -82,7 +83,8 @@ def start_run(
     session = Session(config, config.env if env is None else env, algorithm_maker(config, algorithm))
     try:
         if begun_from is not None:
-            session.algorithm.load_weights(begun_from.state["session"]["algorithm"]["weights"])
+            with taken_over(begun_from):
+                session.algorithm.load_weights(begun_from.state["session"]["algorithm"]["weights"])
         with RunDirectory.create(
             root, env=config.env, algorithm=config.algorithm.rpartition(":")[2], seed=config.seed, run_dir=run_dir
         ) as where:
@@ -134,7 +136,9 @@ def resume(
                 where.cut_back({})
                 session.begin()
             else:
-                trainer.load(found.state)
+                with taken_over(found):
+                    trainer.load(found.state)
+                    _check_settings(trainer.algorithm)
                 if named.checkpoint is not None:
                     Checkpoints(where.checkpoints).go_back(trainer.clock.env_steps)
             if env is None:
@@ -190,7 +194,8 @@ def _trained(trainer: Trainer, on_start: OnStart | None) -> Run:
 
 def _tell_differences(found: Checkpoint, config: TrainConfig) -> None:
     """Whoever goes on with other settings, or another version, is told: it is no longer quite the same run."""
-    before = {**found.manifest, "config": {**found.manifest.get("config", {}), **dict.fromkeys(BUDGETS)}}
+    saved = found.manifest.get("config")
+    before = {**found.manifest, "config": {**(saved if isinstance(saved, dict) else {}), **dict.fromkeys(BUDGETS)}}
     # guard: no-difference-tells-a-secret
     now = {"multiverse": multiverse.__version__, "config": {**redacted(plain_config(config)), **dict.fromkeys(BUDGETS)}}
     for line in differences(before, now):
@@ -199,4 +204,14 @@ def _tell_differences(found: Checkpoint, config: TrainConfig) -> None:
 
 def _plan_of(found: Checkpoint | None) -> Plan | None:
     """How the run's envs ran: a run goes on as it began, whatever a stopwatch would say today."""
-    return None if found is None else Plan(**found.state["plan"])
+    if found is None:
+        return None
+    with taken_over(found):
+        return build(Plan, found.state["plan"], "its plan")
+
+
+def _check_settings(algorithm: Algorithm) -> None:
+    """Those that a hook has changed are part of its state, and have their types as those of a file do."""
+    settings = getattr(algorithm, "config", None)
+    if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
+        build(type(settings), as_plain(settings), "its settings")

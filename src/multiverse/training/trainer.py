@@ -15,6 +15,7 @@ from multiverse.contracts.errors import InvalidRequest, MultiverseError, RunNotS
 from multiverse.experience.collector import Collected
 from multiverse.learning.networks import torch_threads
 from multiverse.memory.interrupts import StopRequests
+from multiverse.training.config.build import build
 from multiverse.training.config.resolve import plain_config
 from multiverse.training.config.train_config import Clock, TrainConfig
 from multiverse.training.evaluation import Evaluation, EvaluationEnv, evaluate, told_as_evaluations
@@ -202,7 +203,7 @@ class Trainer:
         try:
             self._save(final=True)
         except OSError as error:
-            raise RunNotSaved(self.directory.path, error.strerror or str(error)) from error
+            raise RunNotSaved(self.directory.path, error.strerror or str(error), self._checkpoints.latest) from error
         summary = self.summary(finished=not interrupted)
         self.directory.write_summary(summary)
         if interrupted:
@@ -265,14 +266,14 @@ class Trainer:
     def load(self, state: Mapping[str, Any]) -> None:
         """Be that run; what its files tell beyond it is cut off."""
         self.session.load(state["session"])
-        self.clock = Clock(**state["clock"])
-        self.best_return, self._evaluated_at = state["best_return"], state["evaluated_at"]
+        self.clock = build(Clock, state["clock"], "its clock")
+        self.best_return, self._evaluated_at = float(state["best_return"]), int(state["evaluated_at"])
         found = state.get("evaluation")  # 0.1 did not save it
         self.evaluation = None if found is None else Evaluation(**found)
         self._stop_at_target()  # guard: a-target-that-was-reached-stays-reached
         with told_as_evaluations():
             self.session.evaluation_env.load(state.get("evaluation_env"))  # guard: evaluations-go-on-as-saved
-        self.skipped_updates = state["skipped_updates"]
+        self.skipped_updates = int(state["skipped_updates"])
         self._checkpointed_at = self.clock.env_steps
         self.directory.cut_back(state["files"])
         self._checkpoints.cut_back(self.clock.env_steps)

@@ -113,6 +113,15 @@ GUARDS = (
         (f"{START_UP}::test_a_real_hard_limit_is_refused_with_the_number_needed_and_nothing_is_started[forkserver]",),
     ),
     Guard(
+        "a-thread-that-cannot-start-is-refused",
+        ("A17",),
+        instead("raise"),
+        (
+            "tests/executors/test_bare_machines.py::"
+            "test_a_thread_that_cannot_be_started_is_refused_and_the_others_end[2]",
+        ),
+    ),
+    Guard(
         "a-death-between-word-and-pipe",
         ("A18",),
         ALWAYS,

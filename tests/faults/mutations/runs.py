@@ -11,6 +11,7 @@ CONFIG = "tests/training/config/test_files.py"
 SINKS = "tests/training/storage/test_metric_sinks.py"
 REDACTION = "tests/training/storage/test_redaction.py"
 STRANGERS = "tests/training/test_strangers.py"
+TWISTED = "tests/training/test_twisted_states.py"
 FOREIGN = "tests/training/test_foreign_things.py"
 SPACES = "tests/training/test_space_description.py"
 STRUCK = f"{FAULTS}::test_struck_at_any_call_the_old_or_the_new_one_is_there"
@@ -116,6 +117,30 @@ GUARDS = (
         ("E1",),
         NEVER,
         (f"{BROKEN}::test_a_file_larger_than_any_of_ours_is_not_read[state.json]",),
+    ),
+    Guard(
+        "memory-is-asked-for-before-reading",
+        ("E1",),
+        NEVER,
+        (f"{TWISTED}::test_more_than_the_memory_holds_is_not_read",),
+    ),
+    Guard(
+        "no-array-is-named-twice",
+        ("E1",),
+        swap('arrays.pop(value["$array"])', 'arrays[value["$array"]]'),
+        (f"{TWISTED}::test_an_array_is_named_once",),
+    ),
+    Guard(
+        "twisted-states-are-refused",
+        ("E1",),
+        instead("raise", statements=1),
+        (f"{TWISTED}::test_weights_to_begin_with_that_make_no_sense_are_refused",),
+    ),
+    Guard(
+        "networks-are-bounded",
+        ("E1",),
+        NEVER,
+        (f"{TWISTED}::test_networks_that_no_memory_holds_are_refused[load]",),
     ),
     Guard(
         "no-key-twice",

@@ -12,6 +12,7 @@ from multiverse.cli.parsing import parse, require, require_positive
 
 if TYPE_CHECKING:
     from multiverse.training.evaluation import Evaluation
+    from multiverse.training.storage.checkpoint_format import Checkpoint
 
 DESCRIPTION = """\
 Plays episodes with a run's policy, deterministic, on one env by itself, on
@@ -53,7 +54,7 @@ def run(arguments: Sequence[str]) -> int:
     checkpoint = checkpoint_of(options.run, which)
     how: dict[str, Any] = {"episodes": options.episodes, "seed": options.seed}
     found = evaluate_run(checkpoint.path, env=options.env, trust=options.trust, **how)
-    report = _report(options, str(checkpoint.path), checkpoint.manifest, found)
+    report = _report(options, checkpoint, found)
     if options.json:
         from multiverse.cli.output import print_json
 
@@ -63,11 +64,13 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _report(options: Evaluate, path: str, manifest: dict[str, Any], found: Evaluation) -> dict[str, Any]:
+def _report(options: Evaluate, checkpoint: Checkpoint, found: Evaluation) -> dict[str, Any]:
+    from multiverse.training.loading import env_of, steps_of
+
     return {
-        "checkpoint": path,
-        "env": options.env or manifest["config"]["env"],
-        "env_steps": manifest["env_steps"],
+        "checkpoint": str(checkpoint.path),
+        "env": options.env or env_of(checkpoint.path),
+        "env_steps": steps_of(checkpoint),
         "seed": options.seed,
         **found.summary(),
         "returns": list(found.returns),

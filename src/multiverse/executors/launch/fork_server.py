@@ -44,6 +44,12 @@ class ForkServer:
                 # guard: ctrl-c-does-not-reach-the-fork-server
                 process_group=0,  # a Ctrl-C in the terminal is for the caller, also before the server can ignore it
             )
+        except OSError as error:
+            ours.close()
+            raise PreflightError(
+                f"worker processes cannot be started here ({error.strerror}: {error.filename}); executor='serial' and "
+                "'thread' start none, and `multiverse doctor` says more"
+            ) from error
         except BaseException:
             ours.close()
             raise

@@ -10,6 +10,7 @@ from multiverse.algorithms import algorithm_class
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.failures import RESTARTS_PER_MINUTE, OnBadValue
 from multiverse.contracts.plan import ExecutorName, StartMethod
+from multiverse.contracts.seeds import checked_run_seed
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 DEFAULT_ENV_STEPS = 100_000
@@ -143,8 +144,7 @@ class TrainConfig:
         if not self.checkpoint_every_s >= 0.0:
             raise InvalidRequest(f"checkpoint_every_s={self.checkpoint_every_s}: 0 or more")
         for name in ("seed", "evaluation_seed"):
-            if not 0 <= getattr(self, name) < 2**63:
-                raise InvalidRequest(f"{name}={getattr(self, name)}: from 0 to 2**63 - 1")
+            checked_run_seed(name, getattr(self, name))
         if self.evaluate_every is not None and self.evaluate_every < 0:
             raise InvalidRequest(f"evaluate_every={self.evaluate_every}: 0 (only at the end) or more")
         if self.target_return is not None and math.isnan(self.target_return):

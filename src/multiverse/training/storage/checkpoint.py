@@ -22,13 +22,22 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from multiverse.contracts.errors import CheckpointBroken, InvalidRequest
+from multiverse.contracts.errors import (
+    CheckpointBroken,
+    InvalidConfig,
+    InvalidRequest,
+    MultiverseError,
+    PreflightError,
+    in_a_line,
+)
 from multiverse.training.storage.checkpoint_format import (
     FILES,
+    NO_STATE,
     Checkpoint,
     Packed,
     pack,
@@ -40,7 +49,17 @@ from multiverse.training.storage.files import remove_tree, sync_directory
 from multiverse.training.storage.manifest_differences import differences
 from multiverse.training.storage.state_codec import State
 
-__all__ = ["Checkpoint", "Checkpoints", "State", "differences", "load", "load_latest", "read_manifest", "save"]
+__all__ = [
+    "Checkpoint",
+    "Checkpoints",
+    "State",
+    "differences",
+    "load",
+    "load_latest",
+    "read_manifest",
+    "save",
+    "taken_over",
+]
 
 log = logging.getLogger("multiverse")
 
@@ -74,6 +93,24 @@ def load(path: Path | str) -> Checkpoint:
     if not path.is_dir():
         raise CheckpointBroken(path, "there is no checkpoint here", "Look at the names in its folder")
     return read_files(path)
+
+
+@contextmanager
+def taken_over(found: Checkpoint) -> Iterator[None]:
+    """Inside, a state is taken over: one that was written as it is, and still makes no sense, is `CheckpointBroken`."""
+    try:
+        yield
+    except InvalidConfig as error:
+        raise CheckpointBroken(found.path, f"its state makes no sense here ({error})") from error
+    except InvalidRequest as error:
+        raise InvalidRequest(f"checkpoint {found.path} does not fit here: {error}") from error
+    except MultiverseError:
+        raise
+    except MemoryError as error:
+        raise PreflightError(f"there is not enough memory for what {found.path} holds") from error
+    except (*NO_STATE, AttributeError, AssertionError, RuntimeError) as error:
+        # guard: twisted-states-are-refused
+        raise CheckpointBroken(found.path, f"its state makes no sense here ({in_a_line(error)})") from error
 
 
 def load_latest(folder: Path | str) -> Checkpoint | None:
@@ -115,7 +152,8 @@ class Checkpoints:
             if final:  # guard: a-final-save-raises
                 raise
             reason = error.strerror or error
-            log.warning("checkpoint at %d env steps not saved (%s); older ones are kept", env_steps, reason)
+            older = "older ones are kept" if self.latest is not None else "there is no older one"
+            log.warning("checkpoint at %d env steps not saved (%s); %s", env_steps, reason, older)
             return None
         self._remove_old(path)
         return path

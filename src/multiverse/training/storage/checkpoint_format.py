@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 import multiverse
-from multiverse.contracts.errors import CheckpointBroken, in_a_line, in_bytes
+from multiverse.contracts.errors import CheckpointBroken, PreflightError, in_a_line, in_bytes
+from multiverse.executors.machine import memory_available
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.storage.files import open_plain, sync_directory, write_new
 from multiverse.training.storage.redaction import redacted
@@ -41,7 +42,7 @@ RESERVED = frozenset({"format", "multiverse", "files", "arrays", "sha256"})
 LARGEST = {MANIFEST: 2**24, STATE: 2**26, ARRAYS: 2**40}
 """Bytes that a file may have. JSON takes up to thirty times its size in memory: what is large belongs into arrays."""
 
-_NO_STATE = (SafetensorError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError, struct.error)
+NO_STATE = (SafetensorError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError, struct.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +91,16 @@ def write_files(folder: Path, packed: Packed) -> None:
 def read_files(folder: Path) -> Checkpoint:
     """The checkpoint in this folder; `CheckpointBroken` if any byte of it is not what was written."""
     manifest = read_manifest(folder)
-    files = {name: _verified(folder / name, manifest) for name in (ARRAYS, STATE)}
     try:
+        files = {name: _verified(folder / name, manifest) for name in (ARRAYS, STATE)}
         arrays: Arrays = safetensors.numpy.load(files[ARRAYS])
         state = in_todays_names(decode(files[STATE], arrays))
         return Checkpoint(folder, state, in_todays_names(manifest))
-    except _NO_STATE as error:
+    except CheckpointBroken:
+        raise
+    except MemoryError:
+        raise PreflightError(f"there is not enough memory to load {folder}") from None
+    except NO_STATE as error:
         raise CheckpointBroken(folder, f"its contents make no state ({in_a_line(error)})") from None
 
 
@@ -142,11 +147,19 @@ def _read(path: Path, largest: int, expected: int | None = None) -> bytes:
                 )
             if expected is not None and size != expected:
                 raise CheckpointBroken(path.parent, f"{path.name} has {size} bytes instead of {expected}")
+            _check_memory(path, 2 * size)
             return file.read(largest if expected is None else expected + 1)
     except FileNotFoundError:
         raise CheckpointBroken(path.parent, f"{path.name} is missing") from None
     except OSError as error:
         raise CheckpointBroken(path.parent, f"{path.name} cannot be read ({error.strerror or error})") from None
+
+
+def _check_memory(path: Path, needed: int) -> None:
+    """A hole in a file costs no disk, and reading it would cost all memory."""
+    available = memory_available()
+    if needed > available:  # guard: memory-is-asked-for-before-reading
+        raise PreflightError(f"loading {path} takes {in_bytes(needed)} of memory: {in_bytes(available)} are available")
 
 
 def _manifest_text(manifest: Mapping[str, Any]) -> bytes:

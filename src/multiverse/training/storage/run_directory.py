@@ -173,9 +173,12 @@ class RunDirectory:
 
     def cut_back(self, position: Mapping[str, int]) -> None:
         """The growing files as they were at this position; `{}` empties them. Ends `sinks()` made before."""
+        sizes = {name: int(size) for name, size in position.items()}
+        if any(size < 0 for size in sizes.values()):
+            raise ValueError(f"no file has {min(sizes.values())} bytes")
         self._close_files()
         for name in (METRICS, EPISODES):
-            if short := cut(self.path / name, position.get(name, 0)):
+            if short := cut(self.path / name, sizes.get(name, 0)):
                 log.warning("%s is %d bytes shorter than at the checkpoint: lines are missing", self.path / name, short)
         csv_from_json_lines(self.path / METRICS, self.path / TABLE)
 

@@ -147,7 +147,7 @@ def started(pid: int) -> float | None:
         pass
     try:
         return float(psutil.Process(pid).create_time())
-    except psutil.Error:
+    except (OSError, psutil.Error):
         return None
 
 

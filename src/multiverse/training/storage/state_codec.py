@@ -38,7 +38,8 @@ def encode(state: State) -> tuple[bytes, Arrays]:
 
 
 def decode(text: bytes, arrays: Arrays) -> dict[str, Any]:
-    """The state again. Raises ValueError, TypeError, KeyError or RecursionError if this is none of ours."""
+    """The state again, which takes the arrays as its own. Raises ValueError, TypeError, KeyError or RecursionError if
+    this is none of ours."""
     state = _decode(json.loads(text), arrays)
     if not isinstance(state, dict):
         raise ValueError("the state is no dict")
@@ -108,7 +109,9 @@ def _plain_key(key: str) -> str:
 
 
 def _decode_array(value: dict[str, Any], arrays: Arrays) -> np.ndarray[Any, Any]:
-    array = arrays[value["$array"]]
+    if value["$array"] not in arrays:
+        raise ValueError(f"the array {value['$array']!r} is not there, or named twice")
+    array = arrays.pop(value["$array"])  # guard: no-array-is-named-twice
     if "dtype" in value:
         array = np.frombuffer(array.tobytes(), _numeric(value["dtype"])).reshape(value["shape"])
     return array if array.flags.writeable else array.copy()

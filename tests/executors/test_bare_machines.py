@@ -1,0 +1,94 @@
+"""Machines without /proc, without /dev, or at their limit of threads: it works, or says in one sentence why not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import psutil
+import pytest
+
+import multiverse as mv
+from multiverse.cli.main import main
+from multiverse.executors import machine
+from multiverse.executors.launch import fork_server
+
+
+@pytest.fixture
+def no_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+
+
+class Sleepy(gym.Wrapper):  # type: ignore[type-arg]
+    def step(self, action: Any) -> Any:
+        time.sleep(60)
+
+
+@pytest.mark.fault("A17")
+def test_without_proc_nobody_knows_the_memory_and_envs_run(no_proc: None) -> None:
+    assert machine.memory_available() > 0 and machine.open_descriptors() == 0
+    with mv.make_vec("CartPole-v1", 2, "process", workers=1) as envs:
+        envs.reset(seed=0)
+        envs.step([0, 1])
+
+
+@pytest.mark.fault("A4")
+def test_without_proc_a_hang_shows_its_stack_all_the_same(no_proc: None) -> None:
+    make = {"executor": "process", "workers": 1, "reply_timeout_s": 0.2, "close_timeout_s": 0.1}
+    with mv.make_vec(lambda: Sleepy(gym.make("CartPole-v1")), 1, **make) as envs:  # type: ignore[call-overload]
+        envs.reset(seed=0)
+        with pytest.raises(mv.ReplyTimeout, match="cannot be seen without /proc") as hung:
+            envs.step([0])
+    assert "test_bare_machines.py" in hung.value.stack
+
+
+@pytest.mark.fault("A17")
+def test_without_dev_worker_processes_are_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_dev(*_: Any, **__: Any) -> Any:
+        raise FileNotFoundError(2, "No such file or directory", "/dev/null")
+
+    monkeypatch.setattr(fork_server, "_server", None)
+    monkeypatch.setattr(subprocess, "Popen", no_dev)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(mv.PreflightError, match=r"cannot be started here .*/dev/null.* executor='serial'") as refused:
+        mv.make_vec("CartPole-v1", 2, "process", workers=1)
+    assert "\n" not in str(refused.value)
+    del refused
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.fault("A17")
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_thread_that_cannot_be_started_is_refused_and_the_others_end(
+    before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, begun = threading.Thread.start, []
+
+    def limited(self: threading.Thread) -> None:
+        if len(begun) == before:
+            raise RuntimeError("can't start new thread")
+        begun.append(self)
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(mv.PreflightError, match=r"worker \d cannot be started: can't start new thread.*ulimit -u"):
+        mv.make_vec("CartPole-v1", 4, "thread", workers=4)
+    assert not any(thread.is_alive() for thread in begun)
+
+
+def test_an_extra_that_does_not_load_is_told_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tensorboard.py").write_text("raise RuntimeError('Unable to open /dev/urandom')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "tensorboard", raising=False)
+    assert main(["train", "CartPole-v1", "--tensorboard"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "does not load here: RuntimeError: Unable to open /dev/urandom" in error

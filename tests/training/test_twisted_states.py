@@ -1,0 +1,218 @@
+"""Checkpoints that were signed as they are and still make no sense, and sizes that no memory holds: one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from gymnasium import spaces
+
+import multiverse as mv
+from multiverse.algorithms.algorithm import UpdateReport
+from multiverse.cli.main import main
+from multiverse.contracts.errors import CheckpointBroken, RunNotSaved
+from multiverse.training.loading import evaluate_run
+from multiverse.training.storage import checkpoint, checkpoint_format
+from multiverse.training.trainer import Trainer
+from tests.cli.training_commands import SMALL as FLAGS
+from tests.envs import AnySpace
+from tests.training.runs import SMALL
+from tests.training.storage.test_checkpoint_broken import forge
+
+LATEST = Path("checkpoints", "step-000000000100")
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("plain") / "run"
+    return mv.train("CartPole-v1", run_dir=home, **{**SMALL, "env_steps": 100}).path
+
+
+@pytest.fixture
+def run(plain: Path, tmp_path: Path) -> Path:
+    """With one checkpoint."""
+    run = Path(shutil.copytree(plain, tmp_path / "run"))
+    shutil.rmtree(run / "checkpoints" / "best")
+    return run
+
+
+def twist(run: Path, place: str, value: Any, manifest: bool = False) -> None:
+    """Another value at this place of the state (or of the manifest), signed."""
+    found = checkpoint.load(run / LATEST)
+    said = {key: one for key, one in found.manifest.items() if key not in checkpoint_format.RESERVED}
+    *path, last = place.split(".")
+    inner: Any = said if manifest else found.state
+    for key in path:
+        inner = inner[key]
+    if value is GONE:
+        del inner[last]
+    else:
+        inner[last] = value
+    checkpoint.save(run / "checkpoints", LATEST.name, found.state, said)
+
+
+GONE = object()
+STATES = [
+    ("session", GONE), ("session", [1]), ("clock", GONE), ("clock.env_steps", "many"), ("clock.evil", 1), ("clock", 3),
+    ("plan", GONE), ("plan.evil", 1), ("plan.executor", "bogus"), ("plan.workers", "x"),
+    ("files", [1]), ("files", {"metrics.jsonl": "x"}), ("files", {"metrics.jsonl": -5}),
+    ("best_return", "x"), ("evaluated_at", "x"), ("skipped_updates", None),
+    ("session.noise", {"x": 1}), ("session.noise", 3), ("session.recent", {"returns": ["x"], "lengths": []}),
+    ("session.algorithm", 3), ("session.algorithm.updates", "x"), ("session.algorithm.rng", 3),
+    ("session.algorithm.optimizer.steps", "x"), ("session.algorithm.optimizer.steps", -1),
+    ("session.algorithm.optimizer.first", np.zeros(3)), ("session.algorithm.optimizer.first", np.zeros(1)),
+    ("session.algorithm.optimizer.parameters", "abc"), ("session.algorithm.optimizer.parameters", np.float32(3)),
+    ("session.algorithm.observations.mean", np.zeros(7)), ("session.algorithm.rewards.returns", "x"),
+    ("session.algorithm.changed", {"evil": 1}), ("session.algorithm.changed", {"learning_rate": "x"}),
+    ("session.algorithm.changed", {"epochs": 2.5}), ("session.algorithm.changed", [1]),
+    ("session.envs", {}), ("session.envs.observations", {"0": np.zeros(1)}), ("session.envs.states", [1, 2]),
+    ("session.envs.episodes", "x"), ("session.envs.episodes", np.zeros(7, int)), ("session.envs.episodes", [-5] * 4),
+    ("session.envs.actions", 3), ("session.envs.actions", {"0": "abc"}), ("session.envs.actions", {"0": np.ones(9)}),
+]  # fmt: skip
+
+
+@pytest.mark.fault("E1")
+@pytest.mark.parametrize(("place", "value"), STATES, ids=lambda one: str(one)[:40])
+def test_a_signed_state_that_makes_no_sense_is_refused_in_one_sentence(place: str, value: Any, run: Path) -> None:
+    twist(run, place, value)
+    grown = [(run / name).read_bytes() for name in ("metrics.jsonl", "episodes.jsonl")]
+    with pytest.raises((CheckpointBroken, mv.InvalidRequest), match=LATEST.name) as refused:
+        mv.resume(run, env_steps=200)
+    assert "\n" not in str(refused.value)
+    assert [(run / name).read_bytes() for name in ("metrics.jsonl", "episodes.jsonl")] == grown
+
+
+@pytest.mark.fault("E1")
+@pytest.mark.parametrize(
+    ("place", "value"), [one for one in STATES if one[0].startswith("session.algorithm")], ids=lambda one: str(one)[:40]
+)
+def test_a_signed_state_of_no_policy_is_refused_in_one_sentence(place: str, value: Any, run: Path) -> None:
+    twist(run, place, value)
+    for go in (mv.load, evaluate_run):
+        if isinstance(value, dict) and "epochs" in value:
+            go(run)  # type: ignore[operator]  # nobody learns here
+            continue
+        with pytest.raises(CheckpointBroken, match="makes no sense here") as refused:
+            go(run)  # type: ignore[operator]
+        assert "\n" not in str(refused.value)
+
+
+@pytest.mark.fault("E1")
+@pytest.mark.parametrize(
+    ("place", "value"), [("env_steps", GONE), ("env_steps", "x"), ("config", [1]), ("config", GONE)]
+)
+def test_a_signed_manifest_that_makes_no_sense_costs_one_sentence(
+    place: str, value: Any, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    twist(run, place, value, manifest=True)
+    code = main(["evaluate", str(run), "--episodes", "1"])
+    assert (code, capsys.readouterr().err.count("\n")) == ((2, 1) if place == "env_steps" else (0, 0))
+    assert mv.resume(run, env_steps=200).summary["env_steps"] == 200
+
+
+@pytest.mark.fault("E1")
+def test_weights_to_begin_with_that_make_no_sense_are_refused(run: Path, tmp_path: Path) -> None:
+    twist(run, "session.algorithm.optimizer", {})
+    with pytest.raises(CheckpointBroken, match=r"makes no sense here .KeyError: 'parameters'"):
+        mv.train("CartPole-v1", run_dir=tmp_path / "new", init_from=run, **SMALL)
+
+
+# -- sizes -----------------------------------------------------------------------------------------------------------
+@pytest.mark.fault("E1")
+def test_more_than_the_memory_holds_is_not_read(run: Path) -> None:
+    """Nor is it called broken: on another machine it may be read."""
+    size = 200 * 2**30
+    os.truncate(run / LATEST / "arrays.safetensors", size)
+    manifest = checkpoint_format.read_manifest(run / LATEST)
+    manifest["files"]["arrays.safetensors"] = {"bytes": size, "sha256": "0" * 64}
+    (run / LATEST / "manifest.json").write_bytes(checkpoint_format._manifest_text(manifest))
+    for go in (mv.load, mv.resume):
+        with pytest.raises(mv.PreflightError, match=r"takes 400 GiB of memory: .* are available") as refused:
+            go(run)  # type: ignore[operator]
+        assert "\n" not in str(refused.value)
+    assert (run / LATEST).is_dir()
+
+
+@pytest.mark.fault("E1")
+def test_an_array_is_named_once(run: Path) -> None:
+    named = json.dumps({"$array": "w", "dtype": "<f8", "shape": [2**12]})
+    arrays = safetensors.numpy.save({"w": np.zeros(2**15, np.uint8)})
+    forge(run / LATEST, arrays=arrays, state=f'{{"a": [{",".join([named] * 200_000)}]}}'.encode())
+    with pytest.raises(CheckpointBroken, match="'w' is not there, or named twice"):
+        checkpoint.load(run / LATEST)
+
+
+@pytest.mark.fault("E1")
+@pytest.mark.parametrize("go", [mv.load, lambda run: mv.resume(run, env_steps=200)])
+def test_networks_that_no_memory_holds_are_refused(go: Callable[[Path], Any], run: Path) -> None:
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text.replace("- 64\n", "- 2000000000\n"))
+    with pytest.raises(mv.InvalidRequest, match=r"4 × 2000000000 × 2000000000 × 2 units has .* parameters, more than"):
+        go(run)
+
+
+@pytest.mark.fault("E1")
+def test_as_many_slots_as_no_memory_holds_are_refused(run: Path) -> None:
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text.replace("num_envs: 4\n", f"num_envs: {2**50}\n"))
+    with pytest.raises(mv.PreflightError, match="not enough memory"):
+        mv.load(run)
+
+
+# -- numbers and spaces ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "flags", [["--seed", str(2**70)], ["--seed", "-1"], ["--evaluation-seed", "-5"], ["--evaluate-every", "-3"]]
+)
+def test_numbers_that_nobody_can_use_are_refused_in_one_sentence(
+    flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "CartPole-v1", "--run-dir", str(tmp_path / "run"), *FLAGS, *flags]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and f"{flags[0][2:].replace('-', '_')}={flags[1]}" in error
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("seed", [-5, 2**70])
+def test_an_evaluation_and_a_reset_plan_want_a_seed_too(seed: int, plain: Path) -> None:
+    with pytest.raises(mv.InvalidRequest, match=f"seed={seed}: from 0"):
+        evaluate_run(plain, seed=seed)
+    for plan in (mv.DerivedSeeds, lambda seed: mv.DrawnTasks(seed, range(3))):
+        with pytest.raises(mv.InvalidRequest, match=f"run_seed={seed}: from 0"):
+            plan(seed)
+    assert mv.DerivedSeeds(2**64 - 1)(0, 0).seed is not None
+
+
+EMPTY = [spaces.Dict(), spaces.Tuple(()), spaces.Dict(a=spaces.Dict(), b=spaces.Tuple(()))]
+
+
+@pytest.mark.parametrize("space", EMPTY, ids=str)
+def test_nothing_can_be_learned_from_nothing(space: spaces.Space[Any], tmp_path: Path) -> None:
+    two = spaces.Discrete(2)
+    for pair, told in (((space, two), "shows nothing"), ((two, space), "PPO acts in")):
+        with pytest.raises(mv.InvalidRequest, match=told) as refused:
+            mv.train(lambda pair=pair: AnySpace(*pair), run_dir=tmp_path / "run", **SMALL)
+        assert "\n" not in str(refused.value) and not (tmp_path / "run").exists()
+
+
+# -- a directory that vanishes ---------------------------------------------------------------------------------------
+@pytest.mark.fault("D2")
+def test_a_run_whose_directory_was_removed_does_not_say_that_earlier_ones_are_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Removes(mv.Hook):
+        def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
+            trainer.save()
+            if trainer.clock.updates == 2:
+                shutil.rmtree(tmp_path / "run")
+
+    with pytest.raises(RunNotSaved, match="its directory is gone, and all of the run with it") as lost:
+        mv.train("CartPole-v1", run_dir=tmp_path / "run", hooks=[Removes()], **{**SMALL, "env_steps": 300})
+    assert "whole" not in str(lost.value) and "are kept" not in caplog.text
+    assert "there is no older one" in caplog.text
