@@ -7,6 +7,7 @@ worker, in an evaluation and in a loaded run.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -140,6 +141,13 @@ def action_of(space: spaces.Space[Any]) -> tuple[tuple[int, ...], Any]:
     return (int(np.prod(space.shape or ())),), np.float32 if isinstance(space, spaces.Box) else np.int64
 
 
+def outputs_of(space: spaces.Space[Any]) -> int:
+    """How many numbers a network says of an action in this space."""
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    return int(space.nvec.sum()) if isinstance(space, spaces.MultiDiscrete) else int(np.prod(space.shape or ()))
+
+
 def _scores(output: Array, noise: Array | None, masks: Array | None) -> Array:
     if masks is not None:
         output = np.where(masks, output, np.float32(MASKED_LOGIT))
@@ -221,10 +229,17 @@ def loaded_policy(
     saved: Mapping[str, Any], observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
 ) -> NumpyPolicy:
     """The policy that a run holds, without the algorithm that learned it."""
-    if saved.get("kind") != "dense":
-        raise InvalidRequest(f"this run's policy is of kind {saved.get('kind')!r}, which this version does not know")
+    if saved["kind"] != "dense" or saved["activation"] not in ACTIVATIONS:
+        raise ValueError(f"a policy of kind {saved['kind']!r} with {saved['activation']!r} is none that we know")
     head = head_for(action_space, saved.get("std"), bool(saved.get("squash", False)))
     frozen = (np.asarray(saved["shift"]), np.asarray(saved["scale"])) if "shift" in saved else None
     layers = [(np.asarray(w), np.asarray(b)) for w, b in zip(saved["weights"], saved["biases"])]
     features = Features(observation_space, action_space)
+    widths = [features.size, *(len(bias) for _, bias in layers)]
+    if [weights.shape for weights, _ in layers] != list(itertools.pairwise(widths)) or len(layers) != len(
+        saved["biases"]
+    ):
+        raise ValueError("its layers do not fit together, or not the observations")
+    if widths[-1] != outputs_of(action_space) or (frozen and any(one.shape != (features.size,) for one in frozen)):
+        raise ValueError("it does not fit the actions, or what normalises does not fit the observations")
     return NumpyPolicy(features, layers, saved["activation"], head, int(saved["version"]), frozen)

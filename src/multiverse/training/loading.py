@@ -66,11 +66,10 @@ def load(
     where, found = find_run(path_of(run)).path, checkpoint_of(run, which)
     spaces = None if env is not None else saved_spaces(where)
     if spaces is not None:
-        with taken_over(found):
-            policy = found.state["session"].get("policy")
-            if policy is not None and algorithm is None:
-                return LoadedPolicy(loaded_policy(policy, *spaces), *spaces, _described(found, _saved(where)))
-        config = saved_config(_saved(where), str(where / CONFIG), algorithm, needs_env=False)
+        saved = _saved(where)
+        if algorithm is None and (held := _held(saved, spaces, found)) is not None:
+            return held
+        config = saved_config(saved, str(where / CONFIG), algorithm, needs_env=False)
         return _policy(config, algorithm, spaces, found)
     config = trusted_config(where, env, algorithm, env_kwargs, trust)
     with make_vec(source_of(config, env), 1, "serial", env_kwargs=config.env_kwargs or None) as envs:
@@ -96,10 +95,19 @@ def evaluate_run(
     config = trusted_config(find_run(path_of(run)).path, env, algorithm, env_kwargs, trust)
     kwargs = config.env_kwargs or None
     with make_vec(source_of(config, env), 1, "serial", autoreset="disabled", infos=False, env_kwargs=kwargs) as one:
-        policy = _policy(config, algorithm, (one.single_observation_space, one.single_action_space), found)
+        spaces = one.single_observation_space, one.single_action_space
+        held = None if algorithm is not None else _held(vars(config), spaces, found)
+        policy = held or _policy(config, algorithm, spaces, found)
         evaluation = evaluate(one, policy.acting, policy.features, episodes, seed)
     assert evaluation is not None
     return evaluation
+
+
+def _held(saved: Mapping[str, Any], spaces: Spaces, found: Checkpoint) -> LoadedPolicy | None:
+    """The policy that the run itself holds: nothing of its algorithm is needed. None if it holds none."""
+    with taken_over(found):
+        policy = found.state["session"].get("policy")
+        return None if policy is None else LoadedPolicy(loaded_policy(policy, *spaces), *spaces, _told(saved, found))
 
 
 def _policy(config: TrainConfig, algorithm: MakeAlgorithm | None, spaces: Spaces, found: Checkpoint) -> LoadedPolicy:
@@ -107,11 +115,10 @@ def _policy(config: TrainConfig, algorithm: MakeAlgorithm | None, spaces: Spaces
         loaded = algorithm_maker(config, algorithm)(*spaces, config.num_envs, config.seed)
         loaded.load_weights(found.state["session"]["algorithm"]["weights"])
         loaded.load(found.state["session"]["algorithm"]["state"])
-        told = _described(found, {"env": config.env, "algorithm": config.algorithm})
-        return LoadedPolicy(loaded.policy(), *spaces, told)
+        return LoadedPolicy(loaded.policy(), *spaces, _told(vars(config), found))
 
 
-def _described(found: Checkpoint, saved: Mapping[str, Any]) -> str:
+def _told(saved: Mapping[str, Any], found: Checkpoint) -> str:
     return f"{saved.get('algorithm')} for {saved.get('env')} after {steps_of(found):,} env steps"
 
 
