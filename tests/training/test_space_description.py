@@ -12,6 +12,7 @@ import pytest
 from gymnasium import spaces
 
 import multiverse as mv
+from multiverse.contracts.errors import CheckpointBroken
 from multiverse.training.space_description import described, space_from
 from tests.training.runs import SMALL
 
@@ -115,5 +116,5 @@ def test_spaces_of_another_policy_are_refused_in_words(trained: Path, tmp_path: 
     (run / "spaces.json").write_text(
         json.dumps({"observation": {**BOX, "shape": [5]}, "action": described(spaces.Discrete(2))})
     )
-    with pytest.raises(mv.InvalidRequest, match="networks have other sizes"):
+    with pytest.raises(CheckpointBroken, match="its layers do not fit together, or not the observations"):
         mv.load(run)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +121,7 @@ def test_a_signed_manifest_that_makes_no_sense_costs_one_sentence(
 
 @pytest.mark.fault("E1")
 def test_weights_to_begin_with_that_make_no_sense_are_refused(run: Path, tmp_path: Path) -> None:
-    twist(run, "session.algorithm.optimizer", {})
+    twist(run, "session.algorithm.weights", {})
     with pytest.raises(CheckpointBroken, match=r"makes no sense here .KeyError: 'parameters'"):
         mv.train("CartPole-v1", run_dir=tmp_path / "new", init_from=run, **SMALL)
 
@@ -153,20 +152,18 @@ def test_an_array_is_named_once(run: Path) -> None:
 
 
 @pytest.mark.fault("E1")
-@pytest.mark.parametrize("go", [mv.load, lambda run: mv.resume(run, env_steps=200)])
-def test_networks_that_no_memory_holds_are_refused(go: Callable[[Path], Any], run: Path) -> None:
+def test_networks_that_no_memory_holds_are_refused(run: Path) -> None:
     text = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(text.replace("- 64\n", "- 2000000000\n"))
     with pytest.raises(mv.InvalidRequest, match=r"4 × 2000000000 × 2000000000 × 2 units has .* parameters, more than"):
-        go(run)
+        mv.resume(run, env_steps=200)
 
 
 @pytest.mark.fault("E1")
-def test_as_many_slots_as_no_memory_holds_are_refused(run: Path) -> None:
+def test_as_many_slots_as_no_memory_holds_cost_whoever_only_acts_nothing(run: Path) -> None:
     text = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(text.replace("num_envs: 4\n", f"num_envs: {2**50}\n"))
-    with pytest.raises(mv.PreflightError, match="not enough memory"):
-        mv.load(run)
+    assert mv.load(run).act(np.zeros(4, np.float32)) in (0, 1)
 
 
 # -- numbers and spaces ----------------------------------------------------------------------------------------------
@@ -198,7 +195,7 @@ EMPTY = [spaces.Dict(), spaces.Tuple(()), spaces.Dict(a=spaces.Dict(), b=spaces.
 @pytest.mark.parametrize("space", EMPTY, ids=str)
 def test_nothing_can_be_learned_from_nothing(space: spaces.Space[Any], tmp_path: Path) -> None:
     two = spaces.Discrete(2)
-    for pair, told in (((space, two), "shows nothing"), ((two, space), "PPO acts in")):
+    for pair, told in (((space, two), "shows nothing"), ((two, space), "actions can be")):
         with pytest.raises(mv.InvalidRequest, match=told) as refused:
             mv.train(lambda pair=pair: AnySpace(*pair), run_dir=tmp_path / "run", **SMALL)
         assert "\n" not in str(refused.value) and not (tmp_path / "run").exists()

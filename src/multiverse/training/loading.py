@@ -119,7 +119,7 @@ def _policy(config: TrainConfig, algorithm: MakeAlgorithm | None, spaces: Spaces
 
 
 def _told(saved: Mapping[str, Any], found: Checkpoint) -> str:
-    return f"{saved.get('algorithm')} for {saved.get('env')} after {steps_of(found):,} env steps"
+    return f"{saved.get('algorithm')} for {saved.get('env')} after {found.manifest.get('env_steps')} env steps"
 
 
 def saved_spaces(run: Path) -> Spaces | None:

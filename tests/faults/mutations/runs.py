@@ -140,7 +140,7 @@ GUARDS = (
         "networks-are-bounded",
         ("E1",),
         NEVER,
-        (f"{TWISTED}::test_networks_that_no_memory_holds_are_refused[load]",),
+        (f"{TWISTED}::test_networks_that_no_memory_holds_are_refused",),
     ),
     Guard(
         "no-key-twice",
