@@ -98,7 +98,7 @@ def saved_config(
     """A run's config as it was saved. What no file holds must be given again: an algorithm of one's own, and, where its
     env is needed, secrets among the env's arguments."""
     saved = in_todays_names(saved)
-    if env_kwargs is not None:
+    if env_kwargs is not None and isinstance(saved.get("env_kwargs", {}), Mapping):
         saved = {**saved, "env_kwargs": {**saved.get("env_kwargs", {}), **env_kwargs}}
     if needs_env and (hidden := redacted_fields(saved)):
         raise InvalidRequest(
