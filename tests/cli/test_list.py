@@ -48,3 +48,15 @@ def test_runs_with_how_they_went_newest_last(elsewhere: Path, capsys: pytest.Cap
     assert title == "runs in runs:"
     assert two.startswith("  runs/two  finished at 64 env steps, return ")
     assert one == "  runs/deep/one  under way, or ended without a summary"
+
+
+def test_what_somebody_else_put_into_a_run_does_not_stop_the_list(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Path("runs/one")
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "config.yaml").touch()
+    (run / "nowhere").symlink_to("gone")
+    (run / "summary.json").write_text("[" * 100_000)
+    assert main(["list", "runs"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["  runs/one  under way, or ended without a summary"]

@@ -85,7 +85,7 @@ def run_lines(root: Path) -> list[str]:
 
 
 def _age(run: Path) -> int:
-    return max(path.stat().st_mtime_ns for path in run.iterdir())
+    return max(path.lstat().st_mtime_ns for path in run.iterdir())
 
 
 def _state_of(run: Path) -> str:
@@ -95,5 +95,5 @@ def _state_of(run: Path) -> str:
         returned = f", return {found['mean_return']:.1f} ± {found['std_return']:.1f}" if found else ""
         state = "finished" if summary["finished"] else "interrupted"
         return f"{state} at {summary['env_steps']:,} env steps{returned}"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return "under way, or ended without a summary"

@@ -139,7 +139,7 @@ def saved_config(
     if isinstance(algorithm, str):
         raise InvalidRequest(f"algorithm={algorithm!r}: the run says which it is; pass what makes one of your own")
     saved = in_todays_names(saved)
-    if env_kwargs is not None:
+    if env_kwargs is not None and isinstance(saved.get("env_kwargs", {}), Mapping):
         saved = {**saved, "env_kwargs": {**saved.get("env_kwargs", {}), **env_kwargs}}
     if needs_env and (hidden := redacted_fields(saved)):
         raise InvalidRequest(
