@@ -154,8 +154,8 @@ class _Start:
             found = {ids.start: difference} if difference else word.differences
             for env_id, text in found.items():
                 kind = text.partition(" ")[0]
-                told = f"env {env_id} has {text} (env 0's); the envs of one batch must have equal spaces"
-                raise SpacesDiffer(told, kind)
+                message = f"env {env_id} has {text} (env 0's); the envs of one batch must have equal spaces"
+                raise SpacesDiffer(message, kind)
         return first
 
     def _lay_out(self, layout: Layout) -> Views:

@@ -28,23 +28,23 @@ class Extras:
     truncated: list[int] = field(default_factory=list)  # envs whose episode was cut for a bad value
     warnings: list[str] = field(default_factory=list)  # for the caller's log
 
-    def put_in_words(self, why_not: Callable[[Any], str], told: set[str]) -> None:
-        """Replace by its repr whatever cannot travel; each info key is told once, `told` remembers which."""
+    def put_in_words(self, why_not: Callable[[Any], str], warned: set[str]) -> None:
+        """Replace by its repr whatever cannot travel; each info key is told once, `warned` remembers which."""
         self.failures = [failure.in_text() for failure in self.failures]
         self.restarts = {env_id: failure.in_text() for env_id, failure in self.restarts.items()}
         for infos in (self.infos, self.final_infos):
             for env_id, info in infos.items():
                 infos[env_id] = {
-                    in_words(key) if why_not(key) else key: self._in_words(env_id, key, info[key], why_not, told)
+                    in_words(key) if why_not(key) else key: self._in_words(env_id, key, info[key], why_not, warned)
                     for key in info
                 }
 
-    def _in_words(self, env_id: int, key: str, value: Any, why_not: Callable[[Any], str], told: set[str]) -> Any:
+    def _in_words(self, env_id: int, key: str, value: Any, why_not: Callable[[Any], str], warned: set[str]) -> Any:
         reason = why_not(value)
         if not reason:
             return value
-        if key not in told:
-            told.add(key)  # guard: told-once
+        if key not in warned:
+            warned.add(key)  # guard: told-once
             self.warnings.append(
                 f"env {env_id}: infos[{key!r}] cannot be sent to the caller ({reason}): its repr is sent instead"
             )

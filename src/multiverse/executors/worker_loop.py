@@ -211,7 +211,7 @@ def alike(one: spaces.Space[Any], other: spaces.Space[Any]) -> bool:
 def serve(envs: EnvRange, link: Link, mailbox: WorkerMailbox, waiting: Waiting, wait_set: WaitSet) -> None:
     """Answer until told to close. A reply's word comes before what follows it by pipe."""
     requested = mailbox.requested
-    told: set[str] = set()  # info keys whose values cannot travel
+    warned: set[str] = set()  # info keys whose values cannot travel
     while True:
         if not waiting.look(requested):
             wait_set.sleep_until(requested, None)
@@ -219,7 +219,7 @@ def serve(envs: EnvRange, link: Link, mailbox: WorkerMailbox, waiting: Waiting, 
         if command == CLOSE:
             return
         if command == RUN:
-            _run(envs, link, mailbox, told)
+            _run(envs, link, mailbox, warned)
             continue
         if command & WITH_OBJECTS:
             envs.take_action_objects(_message(link, mailbox.sequence))
@@ -227,7 +227,7 @@ def serve(envs: EnvRange, link: Link, mailbox: WorkerMailbox, waiting: Waiting, 
         if not flags & EXTRAS:
             mailbox.reply(flags)
             continue
-        packed, travelled = _packed_extras(link, envs.take_extras(), told)
+        packed, travelled = _packed_extras(link, envs.take_extras(), warned)
         mailbox.reply(flags if travelled else flags | FAILED)
         link.send_packed(packed, mailbox.sequence)
 
@@ -240,13 +240,13 @@ def _message(link: Link, number: int) -> Any:
             return message
 
 
-def _run(envs: EnvRange, link: Link, mailbox: WorkerMailbox, told: set[str]) -> None:
+def _run(envs: EnvRange, link: Link, mailbox: WorkerMailbox, warned: set[str]) -> None:
     """The generic command: a function over this worker's envs."""
     flags = 0
     try:
         function, arguments = _message(link, mailbox.sequence)
         result = function(envs, *arguments)
-        packed = _packed_extras(link, result, told)[0] if isinstance(result, Extras) else link.pack(result)
+        packed = _packed_extras(link, result, warned)[0] if isinstance(result, Extras) else link.pack(result)
     except LinkBroken:
         raise
     except Exception as error:
@@ -255,12 +255,12 @@ def _run(envs: EnvRange, link: Link, mailbox: WorkerMailbox, told: set[str]) -> 
     link.send_packed(packed, mailbox.sequence)
 
 
-def _packed_extras(link: Link, extras: Extras, told: set[str]) -> tuple[Any, bool]:
+def _packed_extras(link: Link, extras: Extras, warned: set[str]) -> tuple[Any, bool]:
     """What envs said, as it travels. Infos that cannot are sent in words; False if that was not enough."""
     try:
         return link.pack(extras), True
     except Exception:
-        extras.put_in_words(lambda value: _cannot_travel(link, value), told)  # guard: infos-go-in-words
+        extras.put_in_words(lambda value: _cannot_travel(link, value), warned)  # guard: infos-go-in-words
     try:
         return link.pack(extras), True
     except Exception as error:  # an observation, then

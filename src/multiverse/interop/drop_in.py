@@ -70,10 +70,10 @@ class DropIn:
 
     def _raise(self, error: MultiverseError) -> NoReturn:
         """Raise it as the original would, with our own error, which knows more, as its cause."""
-        told = self._in_their_words(error)
-        if told is error:
+        raised = self._in_their_words(error)
+        if raised is error:
             raise error
-        raise told from error
+        raise raised from error
 
     def _in_their_words(self, error: MultiverseError) -> Exception:
         if isinstance(error, EnvFailed):

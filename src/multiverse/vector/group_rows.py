@@ -110,9 +110,9 @@ class GroupReader:
         return None if self._masks is None else self._masks[slots]
 
     # -- as the caller gets it -----------------------------------------------------------------------------------
-    def tell(self, told: tuple[ByAgent, ByAgent, ByAgent, ByAgent], rows: Rows, copy: bool) -> Any:
+    def fill(self, batch: tuple[ByAgent, ByAgent, ByAgent, ByAgent], rows: Rows, copy: bool) -> Any:
         """Add this group's agents to (observations, rewards, terminated, truncated); returns the leaves they see."""
-        observations, rewards, terminated, truncated = told
+        observations, rewards, terminated, truncated = batch
         seen, earned, ended = self.seen(rows, copy), self.rewards(rows), self.ended(rows)
         for i, agent in enumerate(self.group.agents):
             observations[agent] = self._nest(

@@ -124,11 +124,11 @@ class MultiAgentVectorEnv(BaseMultiAgentVectorEnv):
         return (*self._told(None), infos)
 
     def _told(self, ids: Array | None) -> tuple[ByAgent, ByAgent, ByAgent, ByAgent]:
-        told: tuple[ByAgent, ByAgent, ByAgent, ByAgent] = ({}, {}, {}, {})
+        batch: tuple[ByAgent, ByAgent, ByAgent, ByAgent] = ({}, {}, {}, {})
         for reader in self._readers:
-            seen = reader.tell(told, ALL if ids is None else ids, self.copy)
+            seen = reader.fill(batch, ALL if ids is None else ids, self.copy)
             self._handed_out(tuple(seen), self._everyone if ids is None else ids)
-        return told
+        return batch
 
     def _batch(self, ids: Array, infos: Infos) -> AgentsBatch:
         return self._groups_batch(ids, infos, self.copy)

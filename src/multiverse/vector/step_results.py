@@ -39,18 +39,18 @@ class StepResults:
         """One step's infos of all envs (`ids` None) or of some; raises what envs raised."""
         left: dict[int, Infos] = {}
         final: dict[int, Infos] = {}
-        told = self._executor.extras_of(hosts) if flags & EXTRAS else []
+        answers = self._executor.extras_of(hosts) if flags & EXTRAS else []
         lost = {host: what for host, what in self._executor.lost.items() if host in hosts}
         self.untold = [i for host in lost for i in host.env_ids]
         for host, what in lost.items():
             self._columns.forget(self._executor.hosts.index(host))
             self.learn_from(host, what.extras)
-        for host, extras in told:
+        for host, extras in answers:
             self.learn_from(host, extras)
             left.update(extras.infos)
             final.update(extras.final_infos)
-        self._raise_for_failures(told)
-        self._discard(sum(len(extras.restarts) + len(extras.truncated) for _, extras in told))
+        self._raise_for_failures(answers)
+        self._discard(sum(len(extras.restarts) + len(extras.truncated) for _, extras in answers))
         wrote = [h in hosts and bool(h.flags() & WROTE_INFOS) for h in self._executor.hosts]
         try:
             infos = self._columns.whole_batch(wrote, left) if ids is None else self._columns.some_rows(ids, wrote, left)
@@ -68,14 +68,14 @@ class StepResults:
 
         For vector envs without restarts: nothing is ever lost and gone on without.
         """
-        told = self._executor.extras_of(hosts) if flags & EXTRAS else []
+        answers = self._executor.extras_of(hosts) if flags & EXTRAS else []
         left: dict[int, Infos] = {}
         final: dict[int, Infos] = {}
-        for host, extras in told:
+        for host, extras in answers:
             self.learn_from(host, extras)
             left.update(extras.infos)
             final.update(extras.final_infos)
-        self._raise_for_failures(told)
+        self._raise_for_failures(answers)
         return self._columns.each_env([bool(h.flags() & WROTE_INFOS) for h in hosts], left), final
 
     def final_observation(self, env_id: int) -> Any:
@@ -83,8 +83,8 @@ class StepResults:
         assert self._finals is not None
         return self._finals.of(env_id)
 
-    def _raise_for_failures(self, told: Sequence[tuple[Host, Extras]]) -> None:
-        failed = [(host, extras) for host, extras in told if extras.failures]
+    def _raise_for_failures(self, answers: Sequence[tuple[Host, Extras]]) -> None:
+        failed = [(host, extras) for host, extras in answers if extras.failures]
         if failed:
             failures = [failure for _, extras in failed for failure in extras.failures]  # guard: every-failure-is-told
             raise EnvFailed("raised in step", failed[0][0].worker, failures)

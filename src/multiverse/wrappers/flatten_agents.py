@@ -60,26 +60,26 @@ class FlattenedAgents(gymnasium.Env[Row, Row]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Row, dict[str, Any]]:
         super().reset(seed=seed)
-        told = self._driver.reset(seed, options)
+        result = self._driver.reset(seed, options)
         self._begun, self._terminated = True, {}
-        return self.flatten_observation(told.observations), self._info(told)
+        return self.flatten_observation(result.observations), self._info(result)
 
     def step(self, action: Row) -> tuple[Row, float, bool, bool, dict[str, Any]]:
         actions = self.split_actions(action)
         if not self._begun:
             raise InvalidRequest("step() without an episode under way: begin with reset()")
-        told = self._driver.step(actions)
-        self._terminated.update(told.ended)
-        over = not told.alive
+        result = self._driver.step(actions)
+        self._terminated.update(result.ended)
+        over = not result.alive
         self._begun = not over
         terminated = over and all(self._terminated.values())
-        reward = sum(told.rewards.values()) * self._share
+        reward = sum(result.rewards.values()) * self._share
         return (
-            self.flatten_observation(told.observations),
+            self.flatten_observation(result.observations),
             float(reward),
             terminated,
             over and not terminated,
-            self._info(told),
+            self._info(result),
         )
 
     def flatten_observation(self, observations: Mapping[Any, Any]) -> Row:
@@ -96,9 +96,9 @@ class FlattenedAgents(gymnasium.Env[Row, Row]):
     def close(self) -> None:
         self.env.close()
 
-    def _info(self, told: _Told) -> dict[str, Any]:
-        info: dict[str, Any] = {"alive": np.array([agent in told.alive for agent in self.possible_agents])}
-        agent_infos = {agent: each for agent, each in told.infos.items() if each}
+    def _info(self, result: _Result) -> dict[str, Any]:
+        info: dict[str, Any] = {"alive": np.array([agent in result.alive for agent in self.possible_agents])}
+        agent_infos = {agent: each for agent, each in result.infos.items() if each}
         if agent_infos:
             info["agent_infos"] = agent_infos
         return info
@@ -106,7 +106,7 @@ class FlattenedAgents(gymnasium.Env[Row, Row]):
 
 # -- the env underneath ----------------------------------------------------------------------------------------
 @dataclass(slots=True)
-class _Told:
+class _Result:
     """What a multi-agent env says after a reset or a step of all agents."""
 
     observations: ByAgent
@@ -117,9 +117,9 @@ class _Told:
 
 
 class _Driver(Protocol):
-    def reset(self, seed: int | None, options: dict[str, Any] | None) -> _Told: ...
+    def reset(self, seed: int | None, options: dict[str, Any] | None) -> _Result: ...
 
-    def step(self, actions: ByAgent) -> _Told: ...
+    def step(self, actions: ByAgent) -> _Result: ...
 
 
 class _Together:
@@ -128,16 +128,16 @@ class _Together:
     def __init__(self, env: Any) -> None:
         self._env = env
 
-    def reset(self, seed: int | None, options: dict[str, Any] | None) -> _Told:
+    def reset(self, seed: int | None, options: dict[str, Any] | None) -> _Result:
         observations, infos = self._env.reset(seed=seed, options=options)
-        return _Told(observations, infos, list(self._env.agents))
+        return _Result(observations, infos, list(self._env.agents))
 
-    def step(self, actions: ByAgent) -> _Told:
+    def step(self, actions: ByAgent) -> _Result:
         agents = list(self._env.agents)
         observations, rewards, terminated, truncated, infos = self._env.step({a: actions[a] for a in agents})
         ended = {a: bool(terminated[a]) for a in terminated if terminated[a] or truncated[a]}
         alive = [agent for agent in self._env.agents if agent not in ended]
-        return _Told(observations, infos, alive, rewards, ended)
+        return _Result(observations, infos, alive, rewards, ended)
 
 
 class _InTurns:
@@ -146,13 +146,13 @@ class _InTurns:
     def __init__(self, env: Any) -> None:
         self._env = env
 
-    def reset(self, seed: int | None, options: dict[str, Any] | None) -> _Told:
+    def reset(self, seed: int | None, options: dict[str, Any] | None) -> _Result:
         self._env.reset(seed=seed, options=options)
-        return self._tell({}, _Told({}, {}, []))
+        return self._result({}, _Result({}, {}, []))
 
-    def step(self, actions: ByAgent) -> _Told:
+    def step(self, actions: ByAgent) -> _Result:
         """Each agent in its turn, until one would act again. Those whose episode is over are told, and leave."""
-        env, last_words = self._env, _Told({}, {}, [])
+        env, last_words = self._env, _Result({}, {}, [])
         acted: set[Any] = set()
         rewards: dict[Any, float] = {}
         while env.agents:
@@ -168,12 +168,12 @@ class _InTurns:
             env.step(actions[agent])
             for each, reward in env.rewards.items():
                 rewards[each] = rewards.get(each, 0.0) + reward
-        return self._tell(rewards, last_words)
+        return self._result(rewards, last_words)
 
-    def _tell(self, rewards: dict[Any, float], last_words: _Told) -> _Told:
+    def _result(self, rewards: dict[Any, float], last_words: _Result) -> _Result:
         """What the agents that are still there see, and the last words of those that have left."""
         env, alive = self._env, list(self._env.agents)
-        return _Told(
+        return _Result(
             {**last_words.observations, **{agent: env.observe(agent) for agent in alive}},
             {**last_words.infos, **{agent: env.infos[agent] for agent in alive}},
             alive,

@@ -101,17 +101,17 @@ def _scribble(value: Any) -> None:
 # -- travelling ------------------------------------------------------------------------------------------------
 def check_travelling(subject: Subject) -> Iterator[Finding]:
     env = subject.build()
-    told: dict[str, str] = {}
+    unpicklable: dict[str, str] = {}
     for call in calls(env, subject.actions(env, PACKED_STEPS), seed=subject.settings.seed):
-        _note_unpicklable(call.info, str(env.where), told)
-    for words in told.values():
+        _note_unpicklable(call.info, str(env.where), unpicklable)
+    for words in unpicklable.values():
         yield found("info-cannot-travel", words)
     why = _cannot_be_packed(env.env)
     if why:
         yield found("env-cannot-be-pickled", why)
 
 
-def _note_unpicklable(info: dict[Any, Any], where: str, told: dict[str, str], name: str = "info") -> None:
+def _note_unpicklable(info: dict[Any, Any], where: str, unpicklable: dict[str, str], name: str = "info") -> None:
     """Each key that cannot travel, once, with the innermost dict that holds it."""
     if not _cannot_be_packed(info):
         return
@@ -119,9 +119,9 @@ def _note_unpicklable(info: dict[Any, Any], where: str, told: dict[str, str], na
         called = f"{name}[{key!r}]"
         why = _cannot_be_packed(value)
         if why and isinstance(value, dict):
-            _note_unpicklable(value, where, told, called)
+            _note_unpicklable(value, where, unpicklable, called)
         elif why:
-            told.setdefault(called, f"{called} is a {type(value).__name__}, {where}: {why}")
+            unpicklable.setdefault(called, f"{called} is a {type(value).__name__}, {where}: {why}")
 
 
 def _cannot_be_packed(value: Any) -> str:

@@ -89,8 +89,8 @@ class AgentsEngine(InHalves, MultiAgentVectorEnv):
             self._acts.write_each(actions)
 
     def _step_result(self, infos: Infos) -> AgentsStep:
-        told = self._columns.told(infos.get(ODDITIES))
-        return (self.observations(), *told, by_agent(infos, self._order, self.num_envs))
+        columns = self._columns.read(infos.get(ODDITIES))
+        return (self.observations(), *columns, by_agent(infos, self._order, self.num_envs))
 
     def _batch(self, ids: Array, infos: Infos) -> AgentsStep:  # type: ignore[override]
         return self._step_result(infos)
@@ -110,7 +110,7 @@ class Columns:
         self._takers: list[list[tuple[str, Callable[[], Array]]]] = [[], [], []]
         self._odd: Any = None  # of the step that is being read: an object per env
 
-    def told(self, odd: Any) -> list[dict[str, Array]]:
+    def read(self, odd: Any) -> list[dict[str, Array]]:
         """Rewards, terminated, truncated: agent → [num_envs]."""
         self._odd = odd
         codes = self._codes.tobytes()

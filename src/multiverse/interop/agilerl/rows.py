@@ -142,5 +142,5 @@ def action_row(space: spaces.Space[Any]) -> spaces.Space[Any]:
 
 def everybody(agents: int) -> Group:
     """The row about all agents. Its observation: three codes for each agent; its action: whom one was given."""
-    told, given = spaces.Box(0, 255, (agents, 3), np.uint8), spaces.Box(0, 1, (agents,), np.uint8)
-    return Group(EVERYBODY, (EVERYBODY,), told, given, may_be_absent=True)
+    seen, given = spaces.Box(0, 255, (agents, 3), np.uint8), spaces.Box(0, 1, (agents,), np.uint8)
+    return Group(EVERYBODY, (EVERYBODY,), seen, given, may_be_absent=True)

@@ -46,8 +46,8 @@ class GymnasiumDropIn(DropIn, gymnasium.vector.VectorEnv[Any, Any, Any]):
         except SpacesDiffer as error:
             raise RuntimeError(self._what_differs(error)) from error
         except EnvFailed as error:
-            told = given_back(error)
-            raise told from (None if told is error else error)
+            raised = given_back(error)
+            raise raised from (None if raised is error else error)
 
     def _take_over(self, engine: Engine) -> None:
         """Show what the original shows of the envs that the engine runs."""

@@ -15,14 +15,14 @@ from multiverse.vector.base import Running
 from multiverse.vector.requests import reset_requests
 
 
-class Told(NamedTuple):
+class StepInfos(NamedTuple):
     """What the envs said in a step: each its info (a new episode's, where one ended), and the ended ones their last."""
 
     infos: list[Infos]
     final_infos: dict[int, Infos]
 
 
-Stepped = tuple[Any, Array, Array, Array, Told | None]
+Stepped = tuple[Any, Array, Array, Array, StepInfos | None]
 """Observations, rewards, terminated, truncated; None where no env said anything, and no episode ended."""
 
 
@@ -61,7 +61,7 @@ class VecEnvEngine(Engine):
             raise NothingPending("no step is under way: call step_async() first")
         try:
             flags = executor.finish_step_all()
-            told = Told(*self._results.collect_each(executor.hosts, flags)) if flags else None
+            step_infos = StepInfos(*self._results.collect_each(executor.hosts, flags)) if flags else None
             observations, rewards, terminated, truncated, _ = self._step_result({})
             executor.settle(executor.hosts)
             self._before = -1
@@ -72,7 +72,7 @@ class VecEnvEngine(Engine):
         if self._state.sent:  # somebody asked for something else meanwhile, or Ctrl-C came
             self._state.settle(executor.hosts)
         self._failures.steps_used += self.num_envs
-        return observations, rewards, terminated, truncated, told
+        return observations, rewards, terminated, truncated, step_infos
 
     def _cut(self, error: BaseException) -> None:
         """The step has brought an error, or (Ctrl-C) nothing yet: then it stays under way."""

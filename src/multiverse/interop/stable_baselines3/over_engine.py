@@ -41,17 +41,17 @@ class OverEngine(VecEnv):
     # -- steps and resets --------------------------------------------------------------------------------------
     def _infos(self, stepped: Stepped) -> list[Infos]:
         """Each env's info of a step, with what Stable-Baselines3 adds to it."""
-        _, _, terminated, truncated, told = stepped
-        if told is None:
+        _, _, terminated, truncated, step_infos = stepped
+        if step_infos is None:
             return [{TRUNCATED: False} for _ in range(self.num_envs)]
-        infos = [self._detached(info) for info in told.infos]
+        infos = [self._detached(info) for info in step_infos.infos]
         for info in infos:
             info[TRUNCATED] = False
         for env_id, (end, cut) in enumerate(zip(terminated.tolist(), truncated.tolist())):
             if end or cut:
                 # What the env said last is the reset's; what is asked for is the last word of the episode that ended.
-                self._begun(env_id, told.infos[env_id])
-                infos[env_id] = last = self._detached(told.final_infos.get(env_id, {}))
+                self._begun(env_id, step_infos.infos[env_id])
+                infos[env_id] = last = self._detached(step_infos.final_infos.get(env_id, {}))
                 last[TRUNCATED], last[LAST] = not end, self.engine.final_observation(env_id)
         return infos
 
@@ -122,10 +122,10 @@ class OverEngine(VecEnv):
 
     def _fail(self, error: EnvFailed) -> NoReturn:
         """Raise it as its env raised it, with our own error, which knows more, as the cause."""
-        told = self._in_their_words(error)
-        if told is error:
+        raised = self._in_their_words(error)
+        if raised is error:
             raise error
-        raise told from error
+        raise raised from error
 
     def _in_their_words(self, error: EnvFailed) -> Exception:
         return given_back(error)
