@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
 
 import multiverse as mv
@@ -214,3 +216,46 @@ def test_several_seeds_of_which_one_has_no_figure(tmp_path: Path) -> None:
     lines = seed_lines({1: mv.Run(tmp_path / "a", good), 2: mv.Run(tmp_path / "b", bad)})
     assert any("2  " in line and "failed" in line for line in lines) and "IQM of 1 seeds: 3.0" in lines[-1]
     assert "no seed" in seed_lines({2: mv.Run(tmp_path / "b", bad)})[-1]
+
+
+# -- how often -------------------------------------------------------------------------------------------------------
+def evaluated_at(path: Path) -> list[int]:
+    return [line["env_steps"] for line in lines_of(path / "metrics.jsonl") if "evaluation_mean_return" in line]
+
+
+class Long(gym.Env[Any, Any]):
+    """Episodes of 50 steps."""
+
+    observation_space, action_space = gym.spaces.Box(-1, 1, (1,), np.float32), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return np.zeros(1, np.float32), 1.0, False, self.steps == 50, {}
+
+
+def test_evaluations_that_nobody_asked_for_take_a_tenth_of_the_env_steps(tmp_path: Path) -> None:
+    """Each takes 2 × 50 steps: with 2,000 of training, two fit into a tenth; the one at the end is outside that."""
+    settings = {**SMALL, "evaluation_episodes": 2, "env_steps": 2_000, "evaluate_every": None}
+    run = mv.train(Long, run_dir=tmp_path / "default", **settings)
+    assert evaluated_at(run.path) == [1_000, 2_000]
+    asked = mv.train(Long, run_dir=tmp_path / "asked", **{**settings, "evaluate_every": 500})
+    assert evaluated_at(asked.path) == [500, 1_000, 1_500, 2_000]
+
+
+def test_a_resumed_run_evaluates_when_the_whole_one_would_have(tmp_path: Path) -> None:
+    settings = {**SMALL, "evaluation_episodes": 1, "env_steps": 3_000, "evaluate_every": None}
+
+    class StopsAt(mv.Hook):
+        def on_update(self, trainer: Any, report: Any) -> None:
+            if trainer.clock.env_steps == 1_200:
+                trainer.stop("enough")
+
+    whole = mv.train(Long, run_dir=tmp_path / "whole", **settings)
+    parts = mv.train(Long, run_dir=tmp_path / "parts", hooks=[StopsAt()], **settings)
+    mv.resume(parts, env=Long)
+    assert [at for at in evaluated_at(parts.path) if at != 1_200] == evaluated_at(whole.path)

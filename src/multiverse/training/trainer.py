@@ -26,6 +26,9 @@ from multiverse.training.storage.run_directory import RunDirectory
 
 log = logging.getLogger("multiverse")
 
+EVALUATION_COST = 10
+"""Env steps of training for every one of an evaluation that nobody has asked for."""
+
 
 class Trainer:
     """One run, from wherever `session` and `clock` are to the end of its budget."""
@@ -39,6 +42,7 @@ class Trainer:
         self._requests, self._stopped = StopRequests(), ""
         self._saved_at = self._looked_at = time.monotonic()
         self._evaluated_at = 0  # env steps
+        self._evaluation_steps = 0  # of all evaluations so far
         self._checkpointed_at: int | None = None  # env steps
         self.skipped_updates = 0
         self._whole = True  # the algorithm is as it was after an update, and not in the middle of one
@@ -118,8 +122,20 @@ class Trainer:
     # -- now and then --------------------------------------------------------------------------------------------
     def _evaluate_now_and_then(self) -> None:
         every = self.config.steps_between_evaluations
-        if every and self.clock.env_steps // every > self._evaluated_at // every:
+        if every and self.clock.env_steps // every > self._evaluated_at // every and self._can_afford_evaluation():
             self.evaluate()
+
+    def _can_afford_evaluation(self) -> bool:
+        """Where nobody says when to evaluate, evaluations get at most a tenth of the training's env steps, by counting;
+        the last one, at the end of a run, is outside that."""
+        if self.config.evaluate_every is not None:
+            return True
+        recent, found = self.session.recent, self.evaluation
+        if found is None and not len(recent):
+            return False  # nobody knows yet how long episodes are
+        length = recent.mean_length if found is None else found.mean_length
+        steps = self._evaluation_steps + length * self.config.evaluation_episodes
+        return EVALUATION_COST * steps <= self.clock.env_steps
 
     def evaluate(self) -> None:
         """Try the policy out, now; from a hook in `on_update`. An env that fails there costs the evaluation only."""
@@ -151,6 +167,7 @@ class Trainer:
 
     def _take(self, found: Evaluation) -> None:
         self.evaluation, self._evaluated_at = found, self.clock.env_steps
+        self._evaluation_steps += sum(found.lengths)
         metrics = {f"evaluation_{name}": value for name, value in found.summary().items()}
         self._sinks.write(metrics, self.clock.env_steps)
         self._tell("on_evaluation", found)
@@ -257,6 +274,7 @@ class Trainer:
             "clock": self.clock.state(),
             "best_return": self.best_return,
             "evaluated_at": self._evaluated_at,
+            "evaluation_steps": self._evaluation_steps,
             "evaluation": None if self.evaluation is None else asdict(self.evaluation),
             "evaluation_env": self.session.evaluation_env.state(),
             "skipped_updates": self.skipped_updates,
@@ -268,6 +286,7 @@ class Trainer:
         self.session.load(state["session"])
         self.clock = build(Clock, state["clock"], "its clock")
         self.best_return, self._evaluated_at = float(state["best_return"]), int(state["evaluated_at"])
+        self._evaluation_steps = int(state.get("evaluation_steps", 0))
         found = state.get("evaluation")  # 0.1 did not save it
         self.evaluation = None if found is None else Evaluation(**found)
         self._stop_at_target()  # guard: a-target-that-was-reached-stays-reached
