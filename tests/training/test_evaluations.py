@@ -220,7 +220,7 @@ def test_several_seeds_of_which_one_has_no_figure(tmp_path: Path) -> None:
 
 # -- how often -------------------------------------------------------------------------------------------------------
 def evaluated_at(path: Path) -> list[int]:
-    return [line["env_steps"] for line in lines_of(path / "metrics.jsonl") if "evaluation_mean_return" in line]
+    return [line["env_steps"] for line in lines_of(path, "metrics.jsonl") if "evaluation_mean_return" in line]
 
 
 class Long(gym.Env[Any, Any]):
