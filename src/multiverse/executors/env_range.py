@@ -26,6 +26,7 @@ from multiverse.contracts.plan import Autoreset, autoreset_for
 from multiverse.contracts.reset_plan import ResetPlan, ResetRequest, checked_task
 from multiverse.contracts.views import Array, Views
 from multiverse.executors.episode_log import EpisodeLog
+from multiverse.executors.launch.black_box import signed
 from multiverse.executors.step_reply import EXTRAS, FAILED, FINALS, WROTE_INFOS, Extras
 from multiverse.executors.value_guard import ValueGuard
 from multiverse.memory.env_rows import EnvRows, object_rows, observation_rows, put_object_rows
@@ -60,7 +61,7 @@ class EnvRange:
         try:
             for env_id, make in zip(config.env_ids, build):
                 try:
-                    self.envs.append(make())
+                    self.envs.append(signed(make, "constructor", env_id)())
                 except Exception as error:
                     raise InEnv(env_id, error) from error
         except BaseException:
@@ -78,7 +79,7 @@ class EnvRange:
         self._own = RangeColumns(views, ids)
         for env_id, env in zip(ids, self.envs):
             env.bind(self._own.rows_of(env_id))
-        self._steps = [env.step for env in self.envs]
+        self._look_up_steps()
         self._everyone = list(range(len(ids)))
         self._read_actions = env_actions_reader(views, ids)
         self._stepping, self._episodes = views[STEPPING][rows], views[EPISODES]
@@ -101,6 +102,11 @@ class EnvRange:
         if replacing:
             self._own.take_over()
         self._own.hand_over_ends()
+
+    def _look_up_steps(self) -> None:
+        envs = list(zip(self.config.env_ids, self.envs))
+        self._steps = [signed(env.step, "step", env_id) for env_id, env in envs]
+        self._resets = [signed(env.reset, "reset", env_id) for env_id, env in envs]
 
     # -- stepping --------------------------------------------------------------------------------------------
     def step(self, only_some: bool = False) -> int:
@@ -250,7 +256,7 @@ class EnvRange:
                 failure = RemoteError.of(error, env_id)
                 self._tell_again(env_id, failure)
                 continue  # guard: an-env-that-cannot-be-built-is-tried-again
-            self._steps[i] = self.envs[i].step
+            self._look_up_steps()
             self._last_rows.restore(env_id)
             self._extras.restarts.setdefault(env_id, first)
             return True
@@ -353,7 +359,7 @@ class EnvRange:
             task = self.config.tasks[checked_task(task, len(self.config.tasks))]
         self._log.begin(i, episode, seed, task)
         try:
-            info = self.envs[i].reset(seed, options, task)
+            info = self._resets[i](seed, options, task)
             if not isinstance(info, dict):
                 raise BadValue(f"reset's info is a {type(info).__name__}, not a dict: {in_words(info)}")
         except Exception as error:
@@ -431,7 +437,7 @@ class EnvRange:
 
     def set_attr(self, env_ids: Sequence[int], name: str, values: Sequence[Any]) -> None:
         self._each(env_ids, lambda env, i: env.set_attr(name, values[i]))
-        self._steps = [env.step for env in self.envs]  # in case that was it
+        self._look_up_steps()  # in case that was it
 
     def render(self, env_ids: Sequence[int]) -> list[Any]:
         return self._each(env_ids, lambda env, _: env.render())

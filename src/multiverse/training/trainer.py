@@ -12,7 +12,7 @@ from multiverse.algorithms.algorithm import Algorithm, UpdateReport
 from multiverse.contracts.errors import MultiverseError, RunNotSaved
 from multiverse.experience.collector import Collected
 from multiverse.learning.networks import torch_threads
-from multiverse.memory.interrupts import StopRequests
+from multiverse.memory.interrupts import StopRequests, StopWaiting
 from multiverse.training.config.build import as_plain
 from multiverse.training.config.train_config import Clock, TrainConfig
 from multiverse.training.evaluation import Evaluation, evaluate
@@ -74,6 +74,8 @@ class Trainer:
                     self._evaluate_now_and_then()
                     self._save_now_and_then()
                 return self._end()
+            except StopWaiting:  # for an env that hangs; what has been learned is whole
+                return self._end()
             except Exception as error:
                 self._end_in(error)
                 raise
@@ -121,7 +123,7 @@ class Trainer:
         try:
             found = self._evaluated()
         except MultiverseError as error:
-            log.warning("this evaluation failed, and the run goes on without it: %s", str(error).partition("\n")[0])
+            log.warning("this evaluation failed, and the run goes on without it: %s", error.headline)
             self._evaluated_at = self.clock.env_steps
             return
         if found is not None:
