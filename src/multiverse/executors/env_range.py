@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from multiverse.contracts.env import Env
-from multiverse.contracts.errors import BadValue, InEnv, RemoteError, describe_ids, in_words
+from multiverse.contracts.errors import BadValue, InEnv, RemoteError, describe_ids
 from multiverse.contracts.failures import BAD_VALUE, DEFAULT_POLICY, RESTARTED, FailurePolicy, RestartIntensity
-from multiverse.contracts.infos import Infos
+from multiverse.contracts.infos import Infos, refuse_no_dict
 from multiverse.contracts.layout import (
     ACTION_MASKS,
     ACTIONS,
@@ -126,6 +126,8 @@ class EnvRange:
                     info = self._begin_after_end(i)
                 else:
                     ended, info = step(action)
+                    if info.__class__ is not dict:  # guard: an-info-is-a-dict
+                        refuse_no_dict("the info", info)
                     if ended:
                         ended_now.append(i)
                         if self._finals:
@@ -322,8 +324,6 @@ class EnvRange:
         self._any_over = any(self._over)
 
     def _write_info(self, i: int, info: Infos) -> None:
-        if not isinstance(info, dict):
-            raise BadValue(f"the info is a {type(info).__name__}, not a dict: {in_words(info)}")
         left = self._info_writer.write(i, info)
         if left:
             self._extras.infos[self.config.env_ids[i]] = left
@@ -360,8 +360,7 @@ class EnvRange:
         self._log.begin(i, episode, seed, task)
         try:
             info = self._resets[i](seed, options, task)
-            if not isinstance(info, dict):
-                raise BadValue(f"reset's info is a {type(info).__name__}, not a dict: {in_words(info)}")
+            refuse_no_dict("reset's info", info)
         except Exception as error:
             raise InEnv(env_id, error) from error
         self._was_reset[i] = True
