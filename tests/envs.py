@@ -83,6 +83,22 @@ class AnySpace(gym.Env):
         return self.observation_space.sample()
 
 
+class PlainInts(AnySpace):
+    """What it observes of a Discrete space is Python's own int, as Gymnasium's toy envs have it."""
+
+    def _observe(self) -> Any:
+        return plain_ints(super()._observe())
+
+
+def plain_ints(value: Any) -> Any:
+    """The same with Python's ints in place of numpy's."""
+    if isinstance(value, dict):
+        return {key: plain_ints(part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(plain_ints, value))
+    return int(value) if isinstance(value, np.integer) else value
+
+
 def fingerprint(value: Any) -> str:
     """A text that is equal for two values exactly if they are equal in structure, types, shapes, dtypes and bits."""
     if isinstance(value, dict):

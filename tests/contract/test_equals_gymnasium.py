@@ -23,7 +23,7 @@ from tests.contract.configurations import (
     over,
 )
 from tests.contract.runs import actions, assert_same_run
-from tests.envs import AnySpace, NumericInfos, RichInfos, Walk
+from tests.envs import AnySpace, NumericInfos, PlainInts, RichInfos, Walk
 from tests.equality import assert_same
 from tests.space_catalogue import SPACES, catalogue
 
@@ -49,6 +49,16 @@ def with_space(name: str) -> Callable[[], Any]:
 @pytest.mark.parametrize("config", [SERIAL, FORKSERVER], ids=str)
 def test_every_space_in_every_mode(config: Any, name: str, autoreset: str) -> None:
     assert_equals_gymnasium(config, with_space(name), autoreset, steps=8, num_envs=3)
+
+
+@pytest.mark.parametrize("name", ["discrete", "discrete_start", "dict", "tuple", "nested"])
+@pytest.mark.parametrize("config", [SERIAL, FORKSERVER], ids=str)
+def test_whole_numbers_end_as_what_the_env_returned(config: Any, name: str) -> None:
+    """A final observation is the env's own: Python's int, or numpy's."""
+    space = catalogue()[name]
+    assert_equals_gymnasium(config, lambda: PlainInts(space, space), "same_step", steps=8, num_envs=3)
+    mixed = [lambda: PlainInts(space, space), lambda: AnySpace(space, space)]
+    assert_equals_gymnasium(config, mixed, "same_step", steps=8, num_envs=2)
 
 
 @pytest.mark.parametrize("name", SPACES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import threading
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -225,18 +226,45 @@ class OddInfos(Walk):
 
     def step(self, action: Any) -> Any:
         *rest, info = super().step(action)
-        return (*rest, self._info if self._phase == "step" else info)
+        odd = self._phase == "step" or (self._phase == "end" and self.steps == self.length)
+        return (*rest, self._info if odd else info)
 
 
 @pytest.mark.fault("B1")
 @pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, HYBRID], ids=str)
-@pytest.mark.parametrize(("phase", "info"), [("reset", None), ("reset", ["a"]), ("step", ["a"]), ("step", 3)])
-def test_an_info_that_is_no_dict_is_named(make: Make, config: Configuration, phase: str, info: Any) -> None:
-    envs = make(OddInfos, env_kwargs=last_env(config, phase=phase, info=info))
+@pytest.mark.parametrize(
+    ("phase", "info"),
+    [("reset", None), ("reset", []), ("reset", ["a"]), *(("step", odd) for odd in (["a"], 3, None, [], 0, ""))],
+)
+@pytest.mark.parametrize("infos", [True, False])
+def test_an_info_that_is_no_dict_is_named(
+    make: Make, config: Configuration, phase: str, info: Any, infos: bool
+) -> None:
+    envs = make(OddInfos, env_kwargs=last_env(config, phase=phase, info=info), infos=infos)
     with pytest.raises(mv.EnvFailed, match=rf"info is a {type(info).__name__}, not a dict") as caught:
         envs.reset(seed=0)
         envs.step(actions(range(config.num_envs), 0))
     assert caught.value.env_ids == (config.num_envs - 1,)
+
+
+@pytest.mark.fault("B1")
+@pytest.mark.parametrize("config", [SERIAL, FORKSERVER], ids=str)
+@pytest.mark.parametrize("info", [None, [], ["a"]])
+def test_a_last_info_that_is_no_dict_is_named(make: Make, config: Configuration, info: Any) -> None:
+    """In same_step the info of an episode's last step has a place of its own."""
+    kwargs = [{}] * (config.num_envs - 1) + [{"phase": "end", "info": info}]
+    envs = make(OddInfos, env_kwargs=kwargs, autoreset="same_step")
+    envs.reset(seed=0)
+    with pytest.raises(mv.EnvFailed, match=rf"info is a {type(info).__name__}, not a dict"):
+        for k in range(5):
+            envs.step(actions(range(config.num_envs), k))
+
+
+@pytest.mark.fault("B1")
+def test_a_dict_of_another_class_is_a_dict() -> None:
+    with mv.make_vec(OddInfos, 1, "serial", env_kwargs={"phase": "step", "info": OrderedDict()}) as envs:
+        envs.reset(seed=0)
+        envs.step(actions(range(1), 0))
 
 
 @pytest.mark.fault("A7")

@@ -253,6 +253,15 @@ class Pair(ParallelEnv):
     def _shape(self, result: list[Any]) -> None:
         result[0]["left"] = np.zeros(3)
 
+    def _no_info(self, result: list[Any]) -> None:
+        result[4]["left"] = None
+
+    def _list_info(self, result: list[Any]) -> None:
+        result[4]["left"] = []
+
+    def _no_infos(self, result: list[Any]) -> None:
+        result[4] = None
+
     def _mask_shape(self, result: list[Any]) -> None:
         result[4]["left"] = {"action_mask": np.ones(2)}
 

@@ -32,6 +32,9 @@ def noughts(config: Configuration) -> dict[str, Any]:
         ("no_end", "no reward, terminated or truncated for left"),
         ("text_reward", "the reward of left is 'much', which is no number"),
         ("shape", r"the observation has shape \(3,\)"),
+        ("no_info", "the info of left is a NoneType, not a dict"),
+        ("list_info", "the info of left is a list, not a dict"),
+        ("no_infos", "what the env returned as infos is a NoneType, not a dict"),
         ("mask_shape", r"the action_mask of left has shape \(2,\), its actions are 3"),
     ],
 )

@@ -9,6 +9,7 @@ from multiverse.adapters.agent_row import AgentRow
 from multiverse.adapters.agents import AgentOptions, agents_of, groups_of
 from multiverse.contracts.env import EnvDescription, EnvKind, SlotRow
 from multiverse.contracts.errors import BadValue
+from multiverse.contracts.infos import refuse_no_dict
 
 
 class PettingZooEnv:
@@ -77,7 +78,10 @@ def owner_of(env: Any, name: str) -> Any:
 
 def spoken(infos: Any) -> dict[str, Any]:
     """The infos of the agents that have something to say."""
-    for info in infos.values():
+    said: dict[str, Any] = {}
+    for agent, info in infos.items():
+        if info.__class__ is not dict:
+            refuse_no_dict(f"the info of {agent}", info)
         if info:
-            return {agent: info for agent, info in infos.items() if info}
-    return {}
+            said[agent] = info
+    return said

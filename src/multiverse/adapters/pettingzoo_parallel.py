@@ -10,6 +10,7 @@ from multiverse.adapters.pettingzoo_env import PettingZooEnv, spoken
 from multiverse.adapters.tasks import reset_to_task
 from multiverse.contracts.env import SlotRow
 from multiverse.contracts.errors import BadValue
+from multiverse.contracts.infos import refuse_no_dict
 
 FEW = 8
 
@@ -38,6 +39,7 @@ class PettingZooParallelEnv(PettingZooEnv):
             observations, infos = reset_to_task(self._env, seed, options, task)
         else:
             observations, infos = self._env.reset(seed=seed, options=options)
+        refuse_no_dict("what reset returned as infos", infos)
         self._there = there = _few_or_a_set(self._env.agents)
         self._refuse_unknown(observations, there)
         for row in self._rows:
@@ -56,6 +58,8 @@ class PettingZooParallelEnv(PettingZooEnv):
         env, there, known, over = self._env, self._there, self._known, True
         chosen = {each[1]: action for each, action in zip(self._each, actions) if each[1] in there}
         observations, rewards, terminated, truncated, infos = env.step(chosen)
+        if infos.__class__ is not dict:
+            refuse_no_dict("what the env returned as infos", infos)
         self._there = there = _few_or_a_set(env.agents)
         if not (known.issuperset(observations) and known.issuperset(there)):
             self._refuse_unknown(observations, there)

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import NoReturn, TextIO
 
 import multiverse
-from multiverse.contracts.errors import EnvFailed, MultiverseError
+from multiverse.contracts.errors import EnvFailed, MultiverseError, ReplyTimeout
 
 COMMANDS = {
     "train": "train an algorithm: a preset or your own settings, in a run that can be resumed exactly",
@@ -134,6 +134,8 @@ def send_nowhere(*streams: TextIO) -> None:
 def one_line(error: Exception) -> str:
     """What went wrong and, where an env's own code raised, the file and line where."""
     text = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    if isinstance(error, ReplyTimeout):
+        return f"{error.headline}. {error.hint_outside}"
     if isinstance(error, EnvFailed):
         frames = re.findall(r'File "(.+)", line (\d+)', error.failures[0].traceback)
         text += f" ({frames[-1][0]}, line {frames[-1][1]})" if frames else ""

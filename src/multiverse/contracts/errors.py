@@ -87,15 +87,22 @@ class ReplyTimeout(MultiverseError, TimeoutError):
         self.waited_s, self.stack, self.rss_bytes = waited_s, stack, rss_bytes
         self.cause = f"has not answered for {waited_s:g} s in {command}; {state}"
         longer = "longer waits: reply_timeout_s= and reset_timeout_s= (None: for ever)"
-        self.hint = hint or f"Its reply can still be received: receive() again, or reset() or close(); {longer}"
+        move = "reset() or close() is what can be done now"
         if command == "start":
-            self.hint = f"Building envs gets the time of a reset; {longer}"
-        elif command not in ("step", "reset") and not hint:
-            self.hint = f"reset() or close() is what can be done now; {longer}"
+            move = "Building envs gets the time of a reset"
+        elif command in ("step", "reset"):
+            move = "Its reply can still be received: receive() again, or reset() or close()"
+        self.hint = hint or f"{move}; {longer}"
+        self.hint_outside = hint or longer  # for whoever does not hold the vector env
         self._state = state
         held = f", holding {in_bytes(rss_bytes)}" if rss_bytes is not None else ""
         told = f"\n\nWhat it was doing:\n{stack}" if stack else ""
-        super().__init__(f"worker {worker} (envs {describe_ids(env_ids)}) {self.cause}{held}. {self.hint}{told}")
+        self._headline = f"worker {worker} (envs {describe_ids(env_ids)}) {self.cause}{held}"
+        super().__init__(f"{self._headline}. {self.hint}{told}")
+
+    @property
+    def headline(self) -> str:
+        return self._headline
 
     def with_hint(self, hint: str) -> ReplyTimeout:
         told = (self.waited_s, self._state, self.stack, self.rss_bytes)

@@ -6,9 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.errors import BadValue
+from multiverse.contracts.errors import BadValue, in_words
 
 Infos = dict[str, Any]
+
+
+def refuse_no_dict(what: str, info: Any) -> None:
+    """Whatever an env returned as an info must be one; None and [] are none."""
+    if not isinstance(info, dict):
+        raise BadValue(f"{what} is a {type(info).__name__}, not a dict: {in_words(info)}")
 
 
 def add_info(infos: Infos, info: Infos, row: int, rows: int) -> Infos:

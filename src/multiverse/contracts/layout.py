@@ -21,6 +21,8 @@ FieldName = tuple[str | int, ...]
 
 OBSERVATIONS, ACTIONS, FINAL_OBSERVATIONS = "observations", "actions", "final_observations"
 ACTION_MASKS = "action_masks"
+PYTHON_INTS = "python_ints"
+"""Per slot, of every Discrete leaf that may become a final observation: the env returned Python's int, not numpy's."""
 VALUES, ENDED, PRESENT = "values", "ended", "present"
 """Per slot, one array each, so that a host hands its rows over in one copy (rows below)."""
 REWARD, EPISODE_LENGTH, EPISODE_RETURN = 0, 1, 2  # of VALUES, float64
@@ -156,3 +158,5 @@ class Layout:
                     dtype = leaf.space.dtype
                     assert dtype is not None and leaf.space.shape is not None
                     yield Field((group.name, kind, *leaf.path), (slots, *leaf.space.shape), dtype)
+                if kind == FINAL_OBSERVATIONS and isinstance(leaf.space, spaces.Discrete):
+                    yield Field((group.name, PYTHON_INTS, *leaf.path), (slots,), np.dtype(np.bool_))

@@ -75,6 +75,9 @@ class Seat:
     def step(self, action: Any) -> tuple[bool, dict[str, Any]]:
         return False, {}
 
+    def reset(self, seed: int | None, options: dict[str, Any] | None, task: Any) -> dict[str, Any]:
+        return {}
+
     def classes(self) -> list[type]:
         return []
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from multiverse.contracts.env import Env
-from multiverse.contracts.errors import BadValue, InEnv, RemoteError, describe_ids, in_words
+from multiverse.contracts.errors import BadValue, InEnv, RemoteError, describe_ids
 from multiverse.contracts.failures import BAD_VALUE, DEFAULT_POLICY, RESTARTED, FailurePolicy, RestartIntensity
-from multiverse.contracts.infos import Infos
+from multiverse.contracts.infos import Infos, refuse_no_dict
 from multiverse.contracts.layout import (
     ACTION_MASKS,
     ACTIONS,
@@ -26,6 +26,7 @@ from multiverse.contracts.plan import Autoreset, autoreset_for
 from multiverse.contracts.reset_plan import ResetPlan, ResetRequest, checked_task
 from multiverse.contracts.views import Array, Views
 from multiverse.executors.episode_log import EpisodeLog
+from multiverse.executors.launch.black_box import signed
 from multiverse.executors.step_reply import EXTRAS, FAILED, FINALS, WROTE_INFOS, Extras
 from multiverse.executors.value_guard import ValueGuard
 from multiverse.memory.env_rows import EnvRows, object_rows, observation_rows, put_object_rows
@@ -60,7 +61,7 @@ class EnvRange:
         try:
             for env_id, make in zip(config.env_ids, build):
                 try:
-                    self.envs.append(make())
+                    self.envs.append(signed(make, "constructor", env_id)())
                 except Exception as error:
                     raise InEnv(env_id, error) from error
         except BaseException:
@@ -78,7 +79,7 @@ class EnvRange:
         self._own = RangeColumns(views, ids)
         for env_id, env in zip(ids, self.envs):
             env.bind(self._own.rows_of(env_id))
-        self._steps = [env.step for env in self.envs]
+        self._look_up_steps()
         self._everyone = list(range(len(ids)))
         self._read_actions = env_actions_reader(views, ids)
         self._stepping, self._episodes = views[STEPPING][rows], views[EPISODES]
@@ -102,6 +103,11 @@ class EnvRange:
             self._own.take_over()
         self._own.hand_over_ends()
 
+    def _look_up_steps(self) -> None:
+        envs = list(zip(self.config.env_ids, self.envs))
+        self._steps = [signed(env.step, "step", env_id) for env_id, env in envs]
+        self._resets = [signed(env.reset, "reset", env_id) for env_id, env in envs]
+
     # -- stepping --------------------------------------------------------------------------------------------
     def step(self, only_some: bool = False) -> int:
         """Step every env of the range (or those marked in the block); returns flags."""
@@ -120,6 +126,8 @@ class EnvRange:
                     info = self._begin_after_end(i)
                 else:
                     ended, info = step(action)
+                    if info.__class__ is not dict:  # guard: an-info-is-a-dict
+                        refuse_no_dict("the info", info)
                     if ended:
                         ended_now.append(i)
                         if self._finals:
@@ -250,7 +258,7 @@ class EnvRange:
                 failure = RemoteError.of(error, env_id)
                 self._tell_again(env_id, failure)
                 continue  # guard: an-env-that-cannot-be-built-is-tried-again
-            self._steps[i] = self.envs[i].step
+            self._look_up_steps()
             self._last_rows.restore(env_id)
             self._extras.restarts.setdefault(env_id, first)
             return True
@@ -316,8 +324,6 @@ class EnvRange:
         self._any_over = any(self._over)
 
     def _write_info(self, i: int, info: Infos) -> None:
-        if not isinstance(info, dict):
-            raise BadValue(f"the info is a {type(info).__name__}, not a dict: {in_words(info)}")
         left = self._info_writer.write(i, info)
         if left:
             self._extras.infos[self.config.env_ids[i]] = left
@@ -353,9 +359,8 @@ class EnvRange:
             task = self.config.tasks[checked_task(task, len(self.config.tasks))]
         self._log.begin(i, episode, seed, task)
         try:
-            info = self.envs[i].reset(seed, options, task)
-            if not isinstance(info, dict):
-                raise BadValue(f"reset's info is a {type(info).__name__}, not a dict: {in_words(info)}")
+            info = self._resets[i](seed, options, task)
+            refuse_no_dict("reset's info", info)
         except Exception as error:
             raise InEnv(env_id, error) from error
         self._was_reset[i] = True
@@ -431,7 +436,7 @@ class EnvRange:
 
     def set_attr(self, env_ids: Sequence[int], name: str, values: Sequence[Any]) -> None:
         self._each(env_ids, lambda env, i: env.set_attr(name, values[i]))
-        self._steps = [env.step for env in self.envs]  # in case that was it
+        self._look_up_steps()  # in case that was it
 
     def render(self, env_ids: Sequence[int]) -> list[Any]:
         return self._each(env_ids, lambda env, _: env.render())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import functools
+import logging
+import math
 import os
 import time
 import weakref
@@ -11,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from multiverse.contracts.errors import EnvFailed, MultiverseError, RemoteError, WorkerDied
+from multiverse.contracts.errors import EnvFailed, MultiverseError, RemoteError, WorkerDied, describe_ids
 from multiverse.contracts.failures import Failures
 from multiverse.contracts.plan import DEFAULT_TIMEOUTS
 from multiverse.contracts.views import Views
@@ -21,8 +23,14 @@ from multiverse.executors.hosts import Host, LocalHost, RunFunction, WorkerHost
 from multiverse.executors.step_reply import EXTRAS, Extras
 from multiverse.executors.supervisor import Supervisor
 from multiverse.memory.env_rows import put_object_rows
-from multiverse.memory.interrupts import HeldInterrupts
+from multiverse.memory.interrupts import HeldInterrupts, close_by
 from multiverse.memory.waiting import Waiting, WaitSet
+
+log = logging.getLogger("multiverse")
+
+SILENCE_S = 10.0
+"""After this long of waiting one line says for whom; at most once a minute."""
+SAY_EVERY_S = 60.0
 
 WAS_STOPPED_S = 0.5
 """Waking this long after a deadline means that this process did not run at the time."""
@@ -85,6 +93,7 @@ class Executor:
         self.workers = [h for h in hosts if isinstance(h, WorkerHost)]
         self._waiting, self._wait_set = Waiting(waiting), WaitSet()
         self.number = 0  # of the last request
+        self._said_at = -math.inf  # who is waited for
         self._dead: list[WorkerHost] = []
         self._recovering: list[WorkerHost] = []
         self._late: list[WorkerHost] = []  # have not answered in time, and may yet
@@ -234,12 +243,25 @@ class Executor:
 
     def _sleep_until(self, enough: Callable[[], bool], workers: Sequence[WorkerHost], deadline: float | None) -> None:
         """Sleep over doorbells and signs of death, until enough or the deadline; the dead are replaced or raised."""
+        quiet_until = max(time.monotonic() + SILENCE_S, self._said_at + SAY_EVERY_S)
         while True:
-            self._wait_set.sleep_until(lambda: enough() or self._first_dead(workers) is not None, deadline)
+            until = quiet_until if deadline is None else min(deadline, quiet_until)
+            in_time = self._wait_set.sleep_until(lambda: enough() or self._first_dead(workers) is not None, until)
             worker = None if enough() else self._first_dead(workers)
-            if worker is None:
+            if worker is not None:
+                self._recover(worker, worker.died())
+            elif in_time or until == deadline:
                 return
-            self._recover(worker, worker.died())
+            else:
+                self._say_who([w for w in workers if not w.answered()])
+                quiet_until = self._said_at + SAY_EVERY_S
+
+    def _say_who(self, workers: Sequence[WorkerHost]) -> None:
+        """Nobody need wonder for a minute what is being waited for."""
+        self._said_at = time.monotonic()
+        who = ", ".join(f"worker {w.worker} (envs {describe_ids(w.env_ids)}) in {w.doing}" for w in workers)
+        limits = f"reply_timeout_s={_seconds(self.timeouts.reply_s)}, reset_timeout_s={_seconds(self.timeouts.reset_s)}"
+        log.warning("silent for %g s and more; waiting for %s (%s)", SILENCE_S, who, limits)  # guard: silence-is-told
 
     def _sleep_for(self, workers: Sequence[WorkerHost], timeout_s: float | None) -> None:
         """Sleep until all of `workers` have answered; one that does not in time is replaced or raised."""
@@ -395,7 +417,7 @@ class Executor:
         """End every worker within the deadline, whatever it is doing; twice without harm."""
         if os.getpid() != self._owner:
             return  # a forked copy of the caller: the workers are not its children
-        deadline = time.monotonic() + (self.timeouts.close_s if timeout_s is None else timeout_s)
+        deadline = close_by(self.timeouts.close_s if timeout_s is None else timeout_s)
         failures: list[RemoteError] = []
         try:
             for host in self.hosts:
@@ -424,3 +446,7 @@ class Executor:
         self.workers, self._local = [], None
         if self._team is not None:
             self._team.close()
+
+
+def _seconds(limit: float | None) -> str:
+    return "None" if limit is None else f"{limit:g} s"

@@ -23,9 +23,10 @@ from multiverse.contracts.errors import (
     WorkerDied,
     describe_ids,
 )
-from multiverse.contracts.layout import ACTIONS
+from multiverse.contracts.layout import ACTIONS, EPISODE_LENGTH, VALUES
 from multiverse.contracts.views import Views
 from multiverse.executors.env_range import EnvRange
+from multiverse.executors.launch.black_box import told_by
 from multiverse.executors.step_reply import EXTRAS, FAILED, Extras
 from multiverse.executors.worker_loop import CLOSE, RUN, STEP, STEP_SOME, WITH_OBJECTS, Described, describe
 from multiverse.memory.env_rows import object_rows, put_object_rows
@@ -250,18 +251,32 @@ class WorkerHost(_AnyHost):
 
     def died(self) -> WorkerDied:
         self.collected = self.asked
-        death, command = self.life.death(), self._doing()
+        death, command = self.life.death(), self.doing
         cause = f"{death.cause} during {command}"
         # guard: a-death-tells-the-command
         return WorkerDied(self.worker, self.env_ids, cause, death.hint, command, death.peak_rss_bytes)
 
     def hung(self, waited_s: float) -> ReplyTimeout:
         state = self.life.state()
-        return ReplyTimeout(
-            self.worker, self.env_ids, self._doing(), waited_s, state.text, state.stack, state.rss_bytes
-        )
+        text = ", ".join([*self._hung_at(state.stack), state.text])
+        return ReplyTimeout(self.worker, self.env_ids, self.doing, waited_s, text, state.stack, state.rss_bytes)
 
-    def _doing(self) -> str:
+    def _hung_at(self, stack: str) -> list[str]:
+        """Which env, which step of its episode, which line; as far as its stack tells."""
+        what, env_id, line = told_by(stack)
+        where = [] if env_id is None else [f"env {env_id}", f"in its {what}"]
+        if env_id is not None and what == "step":
+            where[1] = f"step {self._steps_of(env_id) + 1}"
+        return [*where, line] if line else where  # guard: the-hung-line-is-named
+
+    def _steps_of(self, env_id: int) -> int:
+        """That an env has taken in its episode."""
+        layout = self._views.layout
+        rows = [(group.name, layout.rows(group, range(env_id, env_id + 1))) for group in layout.groups]
+        return max(int(self._views[(name, VALUES)][EPISODE_LENGTH, mine].max()) for name, mine in rows)
+
+    @property
+    def doing(self) -> str:
         return "step" if self.was_stepping else self._function
 
     def ask_to_close(self, number: int) -> None:

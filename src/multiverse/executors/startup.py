@@ -24,6 +24,7 @@ from multiverse.executors.hosts import Host, LocalHost, WorkerHost
 from multiverse.executors.supervisor import Supervisor
 from multiverse.executors.worker_loop import Assignment, Described, difference_between
 from multiverse.memory.block import private_arrays
+from multiverse.memory.interrupts import stop_waiting
 from multiverse.memory.mailbox import control_field
 
 log = logging.getLogger("multiverse")
@@ -125,6 +126,7 @@ class _Start:
         waiting = list(self.workers)
         report_at = time.monotonic() + PROGRESS_AFTER_S
         while waiting:
+            stop_waiting()
             waiting[0].link.poll(LOOK_EVERY_S)
             for worker in [w for w in waiting if w.link.poll(0)]:
                 words[worker.worker] = worker.described("could not be built", _import_hint)

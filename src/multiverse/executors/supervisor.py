@@ -7,18 +7,41 @@ writing is not read; the rows are written anew by the worker that replaces it.
 from __future__ import annotations
 
 import logging
+import math
 import time
 
 from multiverse.contracts.env import EnvDescription
-from multiverse.contracts.errors import MultiverseError, SpacesDiffer, WorkerDied
-from multiverse.contracts.failures import RestartIntensity
+from multiverse.contracts.errors import MultiverseError, ReplyTimeout, SpacesDiffer, WorkerDied
+from multiverse.contracts.failures import HOW_TO_GO_ON, RestartIntensity
 from multiverse.contracts.views import Views
 from multiverse.executors.backends import Workers
 from multiverse.executors.hosts import WorkerHost
 from multiverse.executors.worker_loop import difference_between
+from multiverse.memory.interrupts import stop_waiting
 
 log = logging.getLogger("multiverse")
+HANGS_IN_A_ROW = 3
+LOOK_EVERY_S = 0.1
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.05, 1.0
+
+
+class HangsInARow:
+    """Timeouts of one worker that came one after another: between any two of them it hung for longer than it worked.
+
+    A rate would never tell: at a minute each, a worker that does nothing but hang is restarted once a minute, for ever.
+    """
+
+    def __init__(self) -> None:
+        self.causes: list[ReplyTimeout] = []
+        self._restarted_at = -math.inf
+
+    def note(self, cause: MultiverseError) -> None:
+        """The worker is lost, and about to be restarted."""
+        now = time.monotonic()
+        if isinstance(cause, ReplyTimeout):
+            worked_s = now - cause.waited_s - self._restarted_at
+            self.causes = [*(self.causes if worked_s < cause.waited_s else []), cause]
+        self._restarted_at = now
 
 
 class Supervisor:
@@ -29,16 +52,23 @@ class Supervisor:
         self._intensity: dict[int, RestartIntensity[MultiverseError]] = {
             host.worker: RestartIntensity(restarts_per_minute) for host in workers.hosts
         }
+        self._hangs = {host.worker: HangsInARow() for host in workers.hosts}
 
     def allow(self, host: WorkerHost, cause: MultiverseError) -> None:
         """Wait for the moment that comes before a restart; raises the first cause if it happens too often."""
-        intensity = self._intensity[host.worker]
+        intensity, hangs = self._intensity[host.worker], self._hangs[host.worker]
+        hangs.note(cause)
+        if len(hangs.causes) >= HANGS_IN_A_ROW:  # guard: hangs-in-a-row-are-a-crash-loop
+            why = f"{HANGS_IN_A_ROW} timeouts in a row of worker {host.worker}, with less work than waiting between"
+            raise hangs.causes[0].with_hint(f"given up: {why}; the last one: {cause.headline}. {HOW_TO_GO_ON}")
         if not intensity.allows(cause):
             first = intensity.first_cause
             why = intensity.why_given_up(f"worker {host.worker}", cause.headline)
             hint = f"{first.hint}; " if isinstance(first, WorkerDied) and first.hint else ""
             raise first.with_hint(hint + why)  # guard: a-given-up-worker-says-so
         log.warning("%s: restart %d of at most %d a minute", cause.headline, intensity.recent, intensity.limit)
+        if isinstance(cause, ReplyTimeout) and cause.stack:
+            log.info("what worker %d was doing:\n%s", host.worker, cause.stack)
         # A machine out of memory needs a moment.
         time.sleep(min(FIRST_BACKOFF_S * 2 ** (intensity.recent - 1), LONGEST_BACKOFF_S))  # guard: restarts-wait-longer
 
@@ -49,8 +79,11 @@ class Supervisor:
 
     def _check(self, new: WorkerHost, build_timeout_s: float | None) -> None:
         """Its envs are what they were."""
-        if build_timeout_s is not None and not new.link.poll(build_timeout_s):
-            raise new.hung(build_timeout_s)
+        deadline = math.inf if build_timeout_s is None else time.monotonic() + build_timeout_s
+        while not new.link.poll(LOOK_EVERY_S):
+            stop_waiting()
+            if time.monotonic() > deadline:
+                raise new.hung(build_timeout_s or 0.0)
         word = new.described("could not be built anew")
         difference = difference_between(self._description, word.first) or next(iter(word.differences.values()), "")
         if difference:

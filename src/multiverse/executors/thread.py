@@ -57,7 +57,8 @@ class ThreadLife:
 
     def state(self) -> State:
         frame = sys._current_frames().get(self._thread.ident or 0)
-        stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
+        frames = reversed(traceback.extract_stack(frame)) if frame is not None else ()
+        stack = "".join(f'  File "{f.filename}", line {f.lineno} in {f.name}\n' for f in frames)
         return State("it is a thread, and threads cannot be killed", stack)  # guard: threads-cannot-be-killed-is-said
 
     def end(self, deadline: float) -> bool:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
 import logging
+import math
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 log = logging.getLogger("multiverse")
 
 EXIT_CODES = {signal.SIGTERM: 143}
+
+PATIENCE_S = 1.0
+"""How long, after a stop was asked for, somebody may still be waited for."""
+JUST_NOW_S = 30.0
+NAP_S = 0.2
+"""How often a sleeper looks whether one was; a signal that is only noted wakes nobody."""
 
 # `_signal` holds the functions behind `signal`; these do not turn every number into an enum, and take a tenth of the
 # time.
@@ -46,30 +54,39 @@ class HeldInterrupts:
                 self._handler(_signal.SIGINT, None)
 
 
+class StopWaiting(KeyboardInterrupt):
+    """A stop was asked for, and whoever is waited for does not answer."""
+
+
 class StopRequests:
     """While it is entered, in the main thread, Ctrl-C and SIGTERM are noted: the first asks to save and end, the second
-    ends at once."""
+    ends at once. Whoever waits for a worker meanwhile, in that thread, does so for `PATIENCE_S` and no longer."""
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
         self._before: dict[signal.Signals, Any] = {}
+        self.asked_at = math.inf  # of `time.monotonic`
 
     def __enter__(self) -> Self:
+        global _noting
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._note)
+            _noting = self
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        global _noting
+        _noting = None if _noting is self else _noting
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
             self.raise_it()
-        self.received = signal.Signals(number)
+        self.received, self.asked_at = signal.Signals(number), time.monotonic()
         # guard: signals-wait-for-a-save
         log.warning("%s: saving and ending; once more ends it at once", self.received.name)
 
@@ -78,3 +95,31 @@ class StopRequests:
         if self.received in EXIT_CODES:
             raise SystemExit(EXIT_CODES[self.received])
         raise KeyboardInterrupt
+
+
+_noting: StopRequests | None = None  # whose stops are noted now
+_hung_since = -math.inf  # the stop, of `time.monotonic`, for which somebody was not waited for any longer
+
+
+def longest_nap_s() -> float:
+    """How long one who waits may sleep without calling `stop_waiting`."""
+    return math.inf if _noting is None else NAP_S
+
+
+def stop_waiting() -> None:
+    """To be called by whoever waits for a worker: raises `StopWaiting` if a stop was asked for and time is up."""
+    global _hung_since
+    if _noting is None or time.monotonic() <= _noting.asked_at + PATIENCE_S:
+        return
+    if threading.current_thread() is threading.main_thread():
+        _hung_since = _noting.asked_at
+        raise StopWaiting  # guard: a-stop-does-not-wait-for-a-hang
+
+
+def close_by(close_s: float) -> float:
+    """The deadline (of `time.monotonic`) for closing, which may take so long. Counted from the stop for which somebody
+    hangs, if that has just been; but for a moment in which the others can close their envs."""
+    now = time.monotonic()
+    if now > _hung_since + JUST_NOW_S:
+        return now + close_s
+    return min(now + close_s, max(now + PATIENCE_S, _hung_since + close_s))  # guard: closing-counts-from-the-signal

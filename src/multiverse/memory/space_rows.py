@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.contracts.errors import BadValue, InvalidActions
-from multiverse.contracts.layout import ACTIONS, FieldName, Leaf, Path, from_leaves, leaves
+from multiverse.contracts.layout import ACTIONS, PYTHON_INTS, FieldName, Leaf, Path, from_leaves, leaves
 from multiverse.contracts.views import Array, Views
 
 Write = Callable[[Any], None]
@@ -40,7 +40,20 @@ def row_writer(space: spaces.Space[Any], views: Views, name: FieldName, row: int
             objects[row] = value
 
         return write_object
-    return _array_writer(views[name][row : row + 1].reshape(space.shape or ()), name)
+    write = _array_writer(views[name][row : row + 1].reshape(space.shape or ()), name)
+    are_ints = views.arrays.get((name[0], PYTHON_INTS, *name[2:]))
+    return write if are_ints is None else _noting_ints(write, are_ints.data, row)
+
+
+def _noting_ints(write: Write, are_ints: memoryview, row: int) -> Write:
+    """The same; whether the value is Python's int is noted where that changes: hardly ever, then."""
+
+    def write_whole_number(value: Any) -> None:
+        if (type(value) is int) is not are_ints[row]:
+            are_ints[row] = type(value) is int
+        write(value)
+
+    return write_whole_number
 
 
 def _array_writer(target: Array, name: FieldName) -> Write:
@@ -272,8 +285,9 @@ class BatchReader:
 
 
 def row_reader(space: spaces.Space[Any], views: Views, name: FieldName) -> Callable[[int], Any]:
-    """A function row → a copy of that row as one value of the space."""
+    """A function row → a copy of that row as one value of the space, with Python's ints where the env has them."""
     found = list(leaves(space))
+    are_ints = {leaf.path: views.arrays.get((name[0], PYTHON_INTS, *leaf.path)) for leaf in found}
 
     def read(row: int) -> Any:
         values: dict[Path, Any] = {}
@@ -281,6 +295,8 @@ def row_reader(space: spaces.Space[Any], views: Views, name: FieldName) -> Calla
             full = (*name, *leaf.path)
             if leaf.numeric:
                 item = views[full][row]
+                if (ints := are_ints[leaf.path]) is not None and ints[row]:
+                    item = int(item)
                 scalar = isinstance(leaf.space, spaces.Discrete)
                 values[leaf.path] = item if scalar else np.array(item)  # a Box without dimensions stays an array
             else:

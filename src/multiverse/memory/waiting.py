@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
+from multiverse.memory.interrupts import longest_nap_s, stop_waiting
+
 LOOK_NS = 200_000
 LONG_LOOK_NS = 1_000_000
 LOOKS_BEFORE_YIELD = 8
@@ -104,10 +106,11 @@ class WaitSet:
         try:
             first_nap_s: float | None = FIRST_NAP_S
             while not ready():
+                stop_waiting()
                 left_s = math.inf if deadline is None else deadline - time.monotonic()  # guard: sleep-is-monotonic
                 if left_s <= 0:
                     return False
-                if not self._doze(min(left_s, first_nap_s or math.inf)):
+                if not self._doze(min(left_s, first_nap_s or math.inf, longest_nap_s())):
                     first_nap_s = None
             return True
         finally:

@@ -14,7 +14,7 @@ from multiverse.algorithms.algorithm import Algorithm, UpdateReport
 from multiverse.contracts.errors import InvalidRequest, MultiverseError, RunNotSaved
 from multiverse.experience.collector import Collected
 from multiverse.learning.networks import torch_threads
-from multiverse.memory.interrupts import StopRequests
+from multiverse.memory.interrupts import StopRequests, StopWaiting
 from multiverse.training.config.build import build
 from multiverse.training.config.resolve import plain_config
 from multiverse.training.config.train_config import Clock, TrainConfig
@@ -82,6 +82,8 @@ class Trainer:
                     self._count(collected, report, time.perf_counter() - began_at)
                     self._evaluate_now_and_then()
                     self._save_now_and_then()
+                return self._end()
+            except StopWaiting:  # for an env that hangs; what has been learned is whole
                 return self._end()
             except Exception as error:
                 self._end_in(error)

@@ -7,6 +7,7 @@ from tests.faults.mutations.guard import ALWAYS, GONE, NEVER, Guard, instead, sw
 LEFT = "tests/faults/test_left_by_the_dead.py"
 CHOOSE = "tests/executors/test_choose.py"
 STARTS = "tests/faults/test_failing_starts.py"
+HANGS = "tests/faults/test_hangs.py"
 AGAIN = "tests/faults/test_failing_again.py"
 
 GUARDS = (
@@ -75,6 +76,40 @@ GUARDS = (
         ("G3", "A7"),
         instead("raise first"),
         (f"{AGAIN}::test_a_worker_is_given_up_past_the_limit_with_the_first_the_last_and_the_next_move[forkserver]",),
+    ),
+    # -- G4: hangs ------------------------------------------------------------------------------------------------
+    Guard(
+        "hangs-in-a-row-are-a-crash-loop",
+        ("G4",),
+        NEVER,
+        (
+            f"{HANGS}::test_three_timeouts_in_a_row_are_a_crash_loop_whatever_the_minute_says[forkserver]",
+            f"{HANGS}::test_a_death_between_two_hangs_does_not_make_them_harmless",
+        ),
+    ),
+    Guard(
+        "the-hung-line-is-named",
+        ("G4",),
+        instead("return []"),
+        (f"{HANGS}::test_a_restart_after_a_hang_names_the_env_the_step_and_the_line[step-forkserver]",),
+    ),
+    Guard(
+        "silence-is-told",
+        ("G4",),
+        GONE,
+        (f"{HANGS}::test_after_a_while_of_silence_one_line_says_who_is_waited_for[step-forkserver]",),
+    ),
+    Guard(
+        "a-stop-does-not-wait-for-a-hang",
+        ("G4", "A14"),
+        GONE,
+        (f"{HANGS}::test_nor_for_a_replacement_that_hangs_while_it_is_built",),
+    ),
+    Guard(
+        "closing-counts-from-the-signal",
+        ("G4", "A14"),
+        instead("return now + close_s"),
+        (f"{HANGS}::test_closing_after_that_counts_from_the_signal",),
     ),
     # -- G5: starts that fail ------------------------------------------------------------------------------------
     Guard(

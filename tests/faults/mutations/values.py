@@ -42,6 +42,12 @@ GUARDS = (
         ),
     ),
     Guard(
+        "an-info-is-a-dict",
+        ("B1",),
+        NEVER,
+        ("tests/faults/test_lost_again.py::test_an_info_that_is_no_dict_is_named[True-step-None-serial]",),
+    ),
+    Guard(
         "first-observations-are-looked-at",
         ("B1",),
         GONE,

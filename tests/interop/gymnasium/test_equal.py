@@ -66,6 +66,14 @@ def test_numeric_infos(pair: Pair, kind: Any) -> None:
     assert_same_run(envs, reference, steps=14)
 
 
+@BOTH
+@pytest.mark.parametrize("env_id", ["FrozenLake-v1", "Blackjack-v1"])
+def test_the_last_observation_of_a_toy_env_is_the_int_it_returned(pair: Pair, kind: Any, env_id: str) -> None:
+    env_fns = [partial(gymnasium.make, env_id, max_episode_steps=4 + i) for i in range(2)]
+    envs, theirs = pair(kind, env_fns, autoreset_mode="SameStep")
+    assert_same_run(envs, theirs, steps=8)
+
+
 @pytest.mark.parametrize("name", SPACES)
 @BOTH
 def test_every_space_as_observation_and_action(pair: Pair, kind: Any, name: str) -> None:

@@ -4,14 +4,50 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import re
 import signal
+import sysconfig
 import time
+from collections.abc import Callable
+from types import FunctionType, MethodType
+from typing import Any, TypeVar, cast
 
 from multiverse.memory.block import NamelessFile
 
 SIGNAL = getattr(signal, "SIGUSR1", None)
 ANSWER_S = 1.0
 QUIET_S = 0.05
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_FRAME = re.compile(r'  File "(.+)", line (\d+) in (.+)')
+_SIGNED = re.compile(r"(\w+) of env (\d+)")
+_OUR_LOOP = "worker_loop.py"
+_PYTHONS_OWN = sysconfig.get_path("stdlib")
+
+
+def signed(function: Function, what: str, env_id: int) -> Function:
+    """The same function by the name "step of env 3". All that a hung or crashed process can still tell is the names and
+    lines of its stack; a name costs nothing while all is well."""
+    if isinstance(function, MethodType):
+        return cast(Function, MethodType(signed(function.__func__, what, env_id), function.__self__))
+    if not isinstance(function, FunctionType):
+        return function
+    code = function.__code__.replace(co_name=f"{what} of env {env_id}")
+    copy = FunctionType(code, function.__globals__, None, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return cast(Function, copy)
+
+
+def told_by(stack: str) -> tuple[str, int | None, str]:
+    """What a stack (the innermost frame first) says: ("step", 3, "line 7 of sim.py (wait)"), of the thread in which our
+    envs run; the line is the innermost one that is not of Python's own library."""
+    threads = [_FRAME.findall(thread) for thread in stack.split("\n\n")]
+    frames = next((t for t in threads if any(file.endswith(_OUR_LOOP) for file, _, _ in t)), threads[0])
+    what, env_id = next(((m[1], int(m[2])) for *_, name in frames if (m := _SIGNED.fullmatch(name))), ("", None))
+    own = [f for f in frames if not f[0].startswith(("<", _PYTHONS_OWN)) or "site-packages" in f[0]]
+    file, line, name = next(iter(own or frames), ("", "", ""))
+    return what, env_id, f"line {line} of {file} ({name})" if file else ""
 
 
 class BlackBox(NamelessFile):

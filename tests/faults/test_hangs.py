@@ -1,0 +1,294 @@
+"""Row G4: hangs are said early, named with the line they hang in, and given up when they come one after another."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import multiverse as mv
+from multiverse.cli.main import one_line
+from multiverse.executors import executor, supervisor
+from multiverse.executors.supervisor import Supervisor
+from multiverse.memory import interrupts
+from multiverse.memory.interrupts import StopRequests, StopWaiting
+from tests.contract.configurations import FORKSERVER, HYBRID, THREAD, Configuration
+from tests.contract.conftest import Make
+from tests.contract.runs import actions
+from tests.envs import Walk
+from tests.fault_envs import Fault, Gate, Gated
+from tests.faults.conftest import Told
+
+SHORT_S = 0.3
+with_processes = pytest.mark.parametrize("config", [FORKSERVER, HYBRID], ids=str)
+
+
+def last_env(config: Configuration, **kwargs: Any) -> list[dict[str, Any]]:
+    return [{}] * (config.num_envs - 1) + [kwargs]
+
+
+def hanging(make: Make, config: Configuration, phase: str = "step", **options: Any) -> Any:
+    """The last env hangs in its second call of `phase`, in every life of it."""
+    kwargs = last_env(config, what="sleep", phase=phase, at=2)
+    return make(Fault, env_kwargs=kwargs, reply_timeout_s=SHORT_S, close_timeout_s=0.1, **options)
+
+
+# -- a crash loop of hangs -----------------------------------------------------------------------------------------
+@pytest.mark.fault("G4")
+@with_processes
+def test_three_timeouts_in_a_row_are_a_crash_loop_whatever_the_minute_says(make: Make, config: Configuration) -> None:
+    envs = hanging(make, config, autoreset="same_step", on_failure="restart", restarts_per_minute=100)
+    envs.reset(seed=7)
+    with pytest.raises(mv.ReplyTimeout, match="3 timeouts in a row") as caught:
+        for k in range(9):
+            envs.step(actions(range(config.num_envs), k))
+    assert (envs.failures.timeouts, envs.failures.worker_restarts) == (3, 2)
+    for text in (str(caught.value), one_line(caught.value)):
+        assert "fault_envs.py" in text and "multiverse resume" in text and "receive()" not in text
+    with pytest.raises(mv.ReplyTimeout, match="make a new one"):
+        envs.reset()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A clock that a test moves."""
+    now = SimpleNamespace(s=1000.0)
+    fake = SimpleNamespace(monotonic=lambda: now.s, sleep=lambda _: None)
+    for module in ("multiverse.executors.supervisor.time", "multiverse.contracts.failures.time"):
+        monkeypatch.setattr(module, fake)
+    return now
+
+
+def timeout(waited_s: float) -> mv.ReplyTimeout:
+    return mv.ReplyTimeout(0, range(2), "step", waited_s, "it is sleeping", "")
+
+
+def watched() -> tuple[Supervisor, Any]:
+    host: Any = SimpleNamespace(worker=0, env_ids=range(2))
+    return Supervisor(SimpleNamespace(hosts=[host]), 100, None), host  # type: ignore[arg-type]
+
+
+@pytest.mark.fault("G4")
+@pytest.mark.parametrize(("worked_s", "a_loop"), [(30.0, True), (90.0, False)])
+def test_timeouts_are_in_a_row_if_the_worker_hung_for_longer_than_it_worked(
+    clock: SimpleNamespace, worked_s: float, a_loop: bool
+) -> None:
+    watching, host = watched()
+    for _ in range(2):
+        clock.s += worked_s + 60.0
+        watching.allow(host, timeout(60.0))
+    clock.s += worked_s + 60.0
+    if a_loop:
+        with pytest.raises(mv.ReplyTimeout, match="in a row"):
+            watching.allow(host, timeout(60.0))
+    else:
+        watching.allow(host, timeout(60.0))
+
+
+@pytest.mark.fault("G4")
+def test_a_death_between_two_hangs_does_not_make_them_harmless(clock: SimpleNamespace) -> None:
+    watching, host = watched()
+    for _ in range(2):
+        clock.s += 61.0
+        watching.allow(host, timeout(60.0))
+        clock.s += 1.0
+        watching.allow(host, mv.WorkerDied(0, range(2), "was killed"))
+    clock.s += 61.0
+    with pytest.raises(mv.ReplyTimeout, match="in a row"):
+        watching.allow(host, timeout(60.0))
+
+
+# -- what is said ----------------------------------------------------------------------------------------------------
+@pytest.mark.fault("G4")
+@pytest.mark.parametrize("config", [FORKSERVER], ids=str)
+@pytest.mark.parametrize("phase", ["step", "reset"])
+def test_a_restart_after_a_hang_names_the_env_the_step_and_the_line(
+    make: Make, config: Configuration, phase: str, told: Told
+) -> None:
+    envs = hanging(make, config, phase, autoreset="same_step", on_failure="restart")
+    envs.reset(seed=7)
+    for k in range(5):  # an episode has five steps: in the fifth it is reset
+        envs.step(actions(range(config.num_envs), k))
+        if envs.failures.worker_restarts:
+            break
+    (line,) = told()
+    where = f"env {config.num_envs - 1}, step 2," if phase == "step" else f"env {config.num_envs - 1}, in its reset,"
+    assert where in line and "restart 1 of at most 3 a minute" in line, line
+    source = Path(Fault._do_sleep.__code__.co_filename)
+    assert f"line {Fault._do_sleep.__code__.co_firstlineno + 2} of {source}" in line
+    assert "receive()" not in line
+
+
+@pytest.mark.fault("G4", "A4")
+@pytest.mark.parametrize("config", [FORKSERVER, THREAD], ids=str)
+def test_an_error_after_a_hang_names_the_line_in_its_first_line(make: Make, config: Configuration, gate: Gate) -> None:
+    envs = make(Gated, env_kwargs=last_env(config, gate=str(gate)), reply_timeout_s=SHORT_S)
+    envs.reset(seed=7)
+    with pytest.raises(mv.ReplyTimeout) as caught:
+        envs.step(actions(range(config.num_envs), 0))
+    assert f"env {config.num_envs - 1}, step 1, line" in caught.value.headline
+    assert "fault_envs.py" in caught.value.headline and "receive()" not in caught.value.headline
+    assert "receive()" in str(caught.value) and "receive()" not in one_line(caught.value)
+    gate.wait_for_arrival()
+    gate.open()
+
+
+@pytest.mark.fault("G4")
+def test_a_constructor_that_hangs_is_named_with_its_env_and_line() -> None:
+    with pytest.raises(mv.ReplyTimeout, match=r"env 1, in its constructor, line \d+ of .*fault_envs.py"):
+        mv.make_vec(
+            Fault,
+            2,
+            "process",
+            workers=1,
+            env_kwargs=[{}, {"what": "sleep", "phase": "constructor"}],
+            reset_timeout_s=2 * SHORT_S,
+            close_timeout_s=0.1,
+        )
+
+
+@pytest.mark.fault("G4")
+@pytest.mark.parametrize("config", [FORKSERVER, HYBRID, THREAD], ids=str)
+@pytest.mark.parametrize("asked", ["step", "receive", "reset"])
+def test_after_a_while_of_silence_one_line_says_who_is_waited_for(
+    make: Make, config: Configuration, asked: str, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "SILENCE_S", 0.05)
+    phase = "reset" if asked == "reset" else "step"
+    envs = make(Gated, env_kwargs=last_env(config, gate=str(gate), phase=phase, at=2 if phase == "reset" else 1))
+    envs.reset(seed=7)
+    with OpensWhenTold(gate) as said:
+        if asked == "step":
+            envs.step(actions(range(config.num_envs), 0))
+        elif asked == "receive":
+            envs.send(actions(range(config.num_envs), 0))
+            envs.receive()
+        else:
+            envs.reset(seed=7)
+    (line,) = said.lines
+    last = config.last_range
+    assert f"waiting for worker {len(config.ranges) - 1 - (config is HYBRID)} (envs {last.start}-{last[-1]})" in line
+    assert f"in {phase}" in line and "60 s" in line if phase == "step" else "300 s" in line
+
+
+class OpensWhenTold(logging.Handler):
+    """Opens the gate as soon as something is said, and remembers what."""
+
+    def __init__(self, gate: Gate) -> None:
+        super().__init__(logging.WARNING)
+        self._gate, self.lines = gate, list[str]()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "waiting for" in record.getMessage():
+            self.lines.append(record.getMessage())
+            self._gate.wait_for_arrival()
+            self._gate.open()
+
+    def __enter__(self) -> OpensWhenTold:
+        logging.getLogger("multiverse").addHandler(self)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        logging.getLogger("multiverse").removeHandler(self)
+
+
+def test_ten_seconds_are_the_silence() -> None:
+    assert executor.SILENCE_S == 10.0
+
+
+# -- Ctrl-C while something hangs ----------------------------------------------------------------------------------
+class InterruptsAndHangs(Walk):
+    """In its first step: Ctrl-C for the program, and a hang."""
+
+    def __init__(self, program: int = 0, number: int = signal.SIGINT) -> None:
+        super().__init__()
+        self._program, self._number = program, number
+
+    def step(self, action: Any) -> Any:
+        if self._program:
+            os.kill(self._program, self._number)
+            time.sleep(3600)
+        return super().step(action)
+
+
+@pytest.mark.fault("G4", "A14")
+@pytest.mark.parametrize("config", [FORKSERVER, HYBRID], ids=str)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_that_is_noted_does_not_wait_for_a_worker_that_hangs(
+    config: Configuration, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a run notes it, which wants to be saved first; there is no deadline for the reply."""
+    monkeypatch.setattr(interrupts, "PATIENCE_S", 0.1)
+    kwargs = last_env(config, program=os.getpid(), number=number)
+    envs = config.make(InterruptsAndHangs, env_kwargs=kwargs, reply_timeout_s=None, close_timeout_s=0.2)
+    envs.reset(seed=7)
+    with StopRequests() as requests:
+        with pytest.raises(StopWaiting):
+            envs.step(actions(range(config.num_envs), 0))
+        assert requests.received is number
+        envs.close()
+
+
+class HangsAnew(Walk):
+    """Exits in its first step; whoever replaces it hangs in its constructor, when it has told the program to stop."""
+
+    def __init__(self, folder: str = "", program: int = 0) -> None:
+        super().__init__()
+        self._folder = folder
+        if folder and os.listdir(folder):
+            os.kill(program, signal.SIGINT)
+            time.sleep(3600)
+
+    def step(self, action: Any) -> Any:
+        if self._folder:
+            Path(self._folder, "once").touch()
+            os._exit(3)
+        return super().step(action)
+
+
+@pytest.mark.fault("G4", "A14")
+def test_nor_for_a_replacement_that_hangs_while_it_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interrupts, "PATIENCE_S", 0.1)
+    kwargs = last_env(FORKSERVER, folder=str(tmp_path), program=os.getpid())
+    envs = FORKSERVER.make(
+        HangsAnew, env_kwargs=kwargs, on_failure="restart", reset_timeout_s=None, close_timeout_s=0.2
+    )
+    envs.reset(seed=7)
+    with StopRequests(), pytest.raises(StopWaiting):
+        envs.step(actions(range(FORKSERVER.num_envs), 0))
+    envs.close()
+
+
+@pytest.mark.fault("G4", "A14")
+def test_closing_after_that_counts_from_the_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All in all within the time that closing may take; but whoever is healthy has a moment to close its envs."""
+    now = SimpleNamespace(s=100.0)
+    monkeypatch.setattr(interrupts, "time", SimpleNamespace(monotonic=lambda: now.s))
+    monkeypatch.setattr(interrupts, "_hung_since", float("-inf"))
+    with StopRequests() as requests:
+        assert interrupts.close_by(5.0) == 105.0
+        requests._note(signal.SIGINT, None)
+        now.s += 3.0
+        assert interrupts.close_by(5.0) == 108.0, "nothing hangs"
+        with pytest.raises(StopWaiting):
+            interrupts.stop_waiting()
+    assert interrupts.close_by(5.0) == 105.0, "also when nothing is noted any more"
+    now.s += 20.0
+    assert interrupts.close_by(5.0) == now.s + interrupts.PATIENCE_S
+    now.s += 60.0
+    assert interrupts.close_by(5.0) == now.s + 5.0, "that is over"
+
+
+@pytest.mark.fault("G4", "A14")
+def test_nobody_stops_waiting_before_a_stop_was_asked_for_and_a_moment_has_passed() -> None:
+    with StopRequests() as requests:
+        interrupts.stop_waiting()
+        requests._note(signal.SIGINT, None)
+        interrupts.stop_waiting()
+    assert supervisor.HANGS_IN_A_ROW == 3

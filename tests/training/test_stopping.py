@@ -1,0 +1,47 @@
+"""Ctrl-C while an env of a run hangs: the run is saved as it was after its last update, and ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import multiverse as mv
+from multiverse.memory import interrupts
+from multiverse.training.loading import checkpoint_of
+from tests.contract.conftest import nothing_left_behind  # noqa: F401
+from tests.envs import Walk
+from tests.training.runs import SMALL
+
+
+class InterruptsAndHangs(Walk):
+    """After some steps: Ctrl-C for the program, and a hang."""
+
+    def __init__(self, program: int, at: int) -> None:
+        super().__init__()
+        self._program, self._left = program, at
+
+    def step(self, action: Any) -> Any:
+        self._left -= 1
+        if not self._left:
+            os.kill(self._program, signal.SIGINT)
+            time.sleep(3600)
+        return super().step(action)
+
+
+@pytest.mark.fault("G4", "A14")
+def test_a_run_whose_env_hangs_is_saved_and_ended_by_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interrupts, "PATIENCE_S", 0.2)
+    monkeypatch.setitem(mv.make_vec.__kwdefaults__, "close_timeout_s", 0.2)
+    settings = SMALL | {"executor": "process", "workers": 1, "num_envs": 2, "reply_timeout_s": None}
+    kwargs = {"program": os.getpid(), "at": 40}
+    with pytest.raises(KeyboardInterrupt):
+        mv.train(InterruptsAndHangs, run_dir=tmp_path / "run", env_kwargs=kwargs, **settings)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["finished"], summary["env_steps"]) == (False, 50)  # one rollout of 25 steps
+    assert checkpoint_of(tmp_path / "run").state["clock"]["env_steps"] == 50
