@@ -413,3 +413,11 @@ def test_a_last_save_that_fails_says_how_to_go_on(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(trainer_module.Checkpoints, "save", full)
     with pytest.raises(mv.MultiverseError, match=r"No space left on device.*multiverse resume"):
         trained(tmp_path / "run", env_steps=100)
+
+
+def test_a_budget_that_is_spent_already_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run")
+    before = (run.path / "config.yaml").read_text()
+    with pytest.raises(mv.InvalidRequest, match=r"env_steps=100: the run has had \d+ already"):
+        mv.resume(run, env_steps=100)
+    assert (run.path / "config.yaml").read_text() == before
