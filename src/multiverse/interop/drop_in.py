@@ -10,9 +10,10 @@ from gymnasium.error import ClosedEnvironmentError
 from multiverse.contracts.errors import ClosedError, EnvFailed, MultiverseError
 from multiverse.interop.engine import InHalves
 from multiverse.interop.profile import given_back
+from multiverse.vector.base import NotCopied
 
 
-class DropIn:
+class DropIn(NotCopied):
     """A vector env by another's name and manners. `engine` is the vector env of ours that does the work."""
 
     num_envs: int

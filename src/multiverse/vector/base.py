@@ -11,7 +11,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self, SupportsIndex
 
 import numpy as np
 
@@ -65,7 +65,18 @@ class Running:
     failure_policy: FailurePolicy
 
 
-class BaseVectorEnv(ABC):
+class NotCopied:
+    """Whoever has workers: a copy would answer for them too, and end them when it is gone."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """What `copy.copy`, `copy.deepcopy` and pickles ask first."""
+        raise InvalidRequest(
+            "a vector env cannot be copied or pickled: its envs run elsewhere, and are its own. Make another one: "
+            "make_vec(..., plan=envs.plan) runs it the same way"
+        )
+
+
+class BaseVectorEnv(NotCopied, ABC):
     """Many envs, one batch. Made by `multiverse.make_vec`."""
 
     closed = False

@@ -17,11 +17,12 @@ from multiverse.executors.env_range import EnvRange
 from multiverse.interop.profile import given_back
 from multiverse.interop.stable_baselines3 import env_side
 from multiverse.interop.stable_baselines3.engine import Stepped, VecEnvEngine
+from multiverse.vector.base import NotCopied
 
 TRUNCATED, LAST = "TimeLimit.truncated", "terminal_observation"
 
 
-class OverEngine(VecEnv):
+class OverEngine(NotCopied, VecEnv):
     """What both drop-ins do alike. `engine` is the `multiverse.VectorEnv` that does the work."""
 
     engine: VecEnvEngine
