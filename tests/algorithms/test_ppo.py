@@ -17,7 +17,7 @@ import multiverse as mv
 from multiverse.algorithms import on_policy
 from multiverse.algorithms.ppo import PPO, PPOConfig, ppo_loss
 from multiverse.contracts.policy import Seen
-from multiverse.experience.features import choices_of
+from multiverse.experience.features import num_logits
 from multiverse.experience.rollout import Rollout, rollout_for
 from multiverse.learning import actor_critic
 from multiverse.learning.flat_parameters import FlatAdam
@@ -192,7 +192,7 @@ def test_closed_actions_are_never_taken_nor_learned() -> None:
     actions = spaces.Discrete(3)
     algorithm = made(space, actions)
     assert algorithm.features.size == 3  # the mask is no observation
-    rollout = filled(algorithm, space, choices_of(actions))
+    rollout = filled(algorithm, space, num_logits(actions))
     rollout.observations[("action_mask",)][...] = [0, 1, 1]
     policy = algorithm.policy()
     for t in range(STEPS):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from multiverse.learning.normalizers import RewardScale, RunningMoments
+from multiverse.learning.normalizers import RewardNormalizer, RunningMeanStd
 
 
 def test_moments_of_parts_are_those_of_the_whole() -> None:
     rows = np.random.default_rng(0).normal(3.0, 2.0, (500, 4))
-    moments = RunningMoments(4)
+    moments = RunningMeanStd(4)
     for part in np.split(rows, [1, 7, 200]):
         moments.update(part)
     assert moments.mean == pytest.approx(rows.mean(axis=0)) and moments.variance == pytest.approx(rows.var(axis=0))
@@ -19,13 +19,13 @@ def test_moments_of_parts_are_those_of_the_whole() -> None:
 
 
 def test_before_anything_was_seen_nothing_changes() -> None:
-    shift, scale = RunningMoments(2).shift_and_scale()
+    shift, scale = RunningMeanStd(2).shift_and_scale()
     assert shift.tolist() == [0.0, 0.0] and scale == pytest.approx(1.0)
 
 
 def test_moments_come_back_bit_for_bit() -> None:
     rng = np.random.default_rng(0)
-    one, other = RunningMoments(3), RunningMoments(3)
+    one, other = RunningMeanStd(3), RunningMeanStd(3)
     one.update(rng.normal(size=(10, 3)))
     other.load(one.state())
     more = rng.normal(size=(10, 3))
@@ -43,13 +43,13 @@ def test_rewards_are_divided_by_the_spread_of_discounted_returns() -> None:
         returns = returns * 0.9 + rewards[t]
         seen.append(returns.copy())
         returns[ended[t]] = 0.0
-    assert RewardScale(4, 0.9).scaled(rewards, ended, valid) == pytest.approx(rewards / np.std(seen), rel=1e-3)
+    assert RewardNormalizer(4, 0.9).scaled(rewards, ended, valid) == pytest.approx(rewards / np.std(seen), rel=1e-3)
 
 
 def test_rewards_of_lost_rows_do_not_count() -> None:
     rewards, ended = np.ones((10, 1), np.float32), np.zeros((10, 1), bool)
     valid = np.ones((10, 1), bool)
-    one, other = RewardScale(1, 0.0), RewardScale(1, 0.0)
+    one, other = RewardNormalizer(1, 0.0), RewardNormalizer(1, 0.0)
     one.scaled(rewards, ended, valid)
     spoiled = rewards.copy()
     spoiled[4], valid[4] = 1000.0, False

@@ -13,7 +13,7 @@ import pytest
 
 import multiverse as mv
 from multiverse.contracts.layout import Field
-from multiverse.memory.block import ALIGNMENT, Block, carve, private_arrays, size_of
+from multiverse.memory.block import ALIGNMENT, Block, private_arrays, size_of, split_into_arrays
 
 FIELDS = [
     Field(("flags",), (3,), np.dtype(np.bool_)),
@@ -31,7 +31,7 @@ def _platform(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 def test_arrays_lie_one_after_another_on_their_own_cache_lines() -> None:
     buffer = memoryview(bytearray(size_of(FIELDS)))
-    arrays = carve(buffer, FIELDS)
+    arrays = split_into_arrays(buffer, FIELDS)
     base = np.frombuffer(buffer, np.uint8).ctypes.data
     offsets = [arrays[f.name].ctypes.data - base for f in FIELDS if arrays[f.name].size]
     assert all(offset % ALIGNMENT == 0 for offset in offsets)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from multiverse.adapters.agent_row import AgentRow
-from multiverse.adapters.pettingzoo_env import PettingZooEnv, spoken
+from multiverse.adapters.pettingzoo_env import PettingZooEnv, nonempty_infos
 from multiverse.adapters.tasks import reset_to_task
 from multiverse.contracts.env import SlotRow
 from multiverse.contracts.errors import BadValue
@@ -41,7 +41,7 @@ class PettingZooTurnEnv(PettingZooEnv):
         observation, _, _, _, info = self._env.last()
         self._row_of[agent].observe(observation, info)
         self._row_of[agent].be(True, True)
-        return spoken({agent: info})
+        return nonempty_infos({agent: info})
 
     def step(self, actions: Sequence[Any]) -> tuple[bool, dict[str, Any]]:
         """One action for every slot; only that of the acting one is taken."""
@@ -68,12 +68,12 @@ class PettingZooTurnEnv(PettingZooEnv):
                 if self._gone or agents != self._there:
                     self._see_who_is_there(agents)
                 row.be(True, True)
-                return False, spoken(infos)
+                return False, nonempty_infos(infos)
             self._end(row, bool(terminated), bool(truncated))
             self._check_progress(agent)
             env.step(None)
         self._see_who_is_there(())
-        return True, spoken(infos)
+        return True, nonempty_infos(infos)
 
     def _see_who_is_there(self, agents: Sequence[str]) -> None:
         """Agents join in the middle of an episode, or go without the step that would have told their end."""

@@ -76,7 +76,7 @@ def owner_of(env: Any, name: str) -> Any:
     return innermost
 
 
-def spoken(infos: Any) -> dict[str, Any]:
+def nonempty_infos(infos: Any) -> dict[str, Any]:
     """The infos of the agents that have something to say."""
     said: dict[str, Any] = {}
     for agent, info in infos.items():

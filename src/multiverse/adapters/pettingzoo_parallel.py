@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from multiverse.adapters.agent_row import AgentRow
-from multiverse.adapters.pettingzoo_env import PettingZooEnv, spoken
+from multiverse.adapters.pettingzoo_env import PettingZooEnv, nonempty_infos
 from multiverse.adapters.tasks import reset_to_task
 from multiverse.contracts.env import SlotRow
 from multiverse.contracts.errors import BadValue
@@ -51,7 +51,7 @@ class PettingZooParallelEnv(PettingZooEnv):
                 raise _missing("observation", agent)
             row.observe(observations[agent], infos.get(agent))
             row.be(True, True)
-        return spoken(infos)
+        return nonempty_infos(infos)
 
     def step(self, actions: Sequence[Any]) -> tuple[bool, dict[str, Any]]:
         """One action for every slot; those of absent agents are not passed on."""
@@ -82,7 +82,7 @@ class PettingZooParallelEnv(PettingZooEnv):
                 column[slot] = reward
             except (TypeError, ValueError):
                 row.earn(reward)  # which says what is wrong
-        return over, spoken(infos)
+        return over, nonempty_infos(infos)
 
 
 def _few_or_a_set(agents: list[str]) -> Collection[str]:

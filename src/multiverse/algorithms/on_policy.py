@@ -17,7 +17,7 @@ from multiverse.experience.features import Features
 from multiverse.experience.numpy_policies import OBSERVATION_CLIP, NumpyPolicy, action_of, head_for
 from multiverse.experience.rollout import Rollout
 from multiverse.learning.loss import Batch, Shape
-from multiverse.learning.normalizers import RewardScale, RunningMoments
+from multiverse.learning.normalizers import RewardNormalizer, RunningMeanStd
 from multiverse.learning.numpy_learner import NumpyLearner
 from multiverse.learning.returns import generalized_advantages, next_values
 
@@ -49,8 +49,8 @@ class OnPolicy:
         shape = Shape(config.hidden_sizes, config.activation, config.log_std_init, config.ortho_init, config.squash)
         self._networks = networks_for(self.features, action_space, shape, optimizer, config.learning_rate, seed, device)
         self._rng = np.random.default_rng((seed, 1))
-        self._moments = RunningMoments(self.features.size) if config.normalize_observations else None
-        self._reward_scale = RewardScale(slots, config.gamma) if config.normalize_rewards else None
+        self._moments = RunningMeanStd(self.features.size) if config.normalize_observations else None
+        self._reward_scale = RewardNormalizer(slots, config.gamma) if config.normalize_rewards else None
         self._updates, self._bad_in_a_row = 0, 0
         self._changed: dict[str, Any] = {}  # settings, since the beginning
         self._policy: Policy | None = None

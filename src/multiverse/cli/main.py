@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without a × shows a ? instead
-    _look_where_the_user_stands()
+    _add_working_directory_to_path()
     try:
         code = _dispatch(arguments)
         sys.stdout.flush()  # here, where a closed pipe can still be met quietly
@@ -69,7 +69,7 @@ def _end_on_request(number: int, frame: FrameType | None) -> NoReturn:
     sys.exit(TERMINATED)
 
 
-def _look_where_the_user_stands() -> None:
+def _add_working_directory_to_path() -> None:
     """A console script does not find modules in the current folder; `multiverse bench my_module:make_env` should."""
     try:
         here = os.getcwd()

@@ -5,27 +5,18 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from multiverse.cli.main import send_nowhere
 from multiverse.training.hooks import Hook
-
-if TYPE_CHECKING:
-    from multiverse.algorithms.algorithm import UpdateReport
-    from multiverse.training.config.train_config import Budget, Clock
-    from multiverse.training.evaluation import Evaluation
-    from multiverse.training.trainer import Trainer
-
-
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
 from multiverse.training.storage.metric_sinks import Sinks, TensorBoardSink
 from multiverse.training.storage.run_directory import TENSORBOARD
 
 if TYPE_CHECKING:
     from multiverse.algorithms.algorithm import UpdateReport
+    from multiverse.training.config.train_config import Budget, Clock
     from multiverse.training.evaluation import Evaluation
     from multiverse.training.run import Run
     from multiverse.training.trainer import Trainer
@@ -34,7 +25,7 @@ LINE_EVERY_S = 3.0
 SHARES = ("act", "step", "learn")
 
 
-class Voice:
+class LinePrinter:
     """Lines on standard output. A reader that leaves costs the lines, never the run."""
 
     def __init__(self) -> None:
@@ -53,7 +44,7 @@ class Voice:
 class ProgressLines(Hook):
     """Tells how far the run is and how well it does. `now` is a clock of its own for tests."""
 
-    def __init__(self, voice: Voice, now: Any = time.monotonic) -> None:
+    def __init__(self, voice: LinePrinter, now: Any = time.monotonic) -> None:
         self.voice, self._now = voice, now
         self.path: Path | None = None
         self.env_steps = 0
@@ -199,7 +190,7 @@ class TensorBoardHook(Hook):
         self._sinks.close()
 
 
-def followed(begin: Callable[..., Run], voice: Voice, *, tensorboard: bool = False) -> Run:
+def run_with_progress(begin: Callable[..., Run], voice: LinePrinter, *, tensorboard: bool = False) -> Run:
     """Begin a run (`begin(hooks=…, on_start=…)`) and tell of it to its end.
 
     A run that is interrupted says how to go on with it, and the interrupt goes on its way.

@@ -21,7 +21,7 @@ from multiverse.contracts.views import Array, Views
 from multiverse.executors import machine, preflight, worker_loop
 from multiverse.executors.hosts import Death, State, WorkerHost
 from multiverse.executors.launch import start_methods
-from multiverse.executors.launch.black_box import BlackBox
+from multiverse.executors.launch.black_box import StackDump
 from multiverse.executors.worker_loop import Assignment, LayoutMessage, Surroundings
 from multiverse.memory.block import Block, size_of
 from multiverse.memory.doorbell import Doorbell, new_doorbell
@@ -32,7 +32,7 @@ from multiverse.memory.mailbox import CONTROL, CallerMailbox
 class ProcessLife:
     """One incarnation of a worker process."""
 
-    def __init__(self, process: start_methods.WorkerProcess, black_box: BlackBox) -> None:
+    def __init__(self, process: start_methods.WorkerProcess, black_box: StackDump) -> None:
         self.process, self.pid, self._black_box = process, process.pid, black_box
 
     @property
@@ -119,7 +119,7 @@ class Processes:
 
     def __init__(self) -> None:
         self.hosts: list[WorkerHost] = []
-        self._block, self._black_box = Block.empty(), BlackBox.empty()
+        self._block, self._black_box = Block.empty(), StackDump.empty()
         self._method: StartMethod = "forkserver"
         self._assignments: dict[int, tuple[Assignment, bytes]] = {}  # by worker, and as it travels
 

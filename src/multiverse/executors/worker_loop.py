@@ -23,7 +23,7 @@ from multiverse.contracts.errors import PreflightError, RemoteError
 from multiverse.contracts.layout import Layout
 from multiverse.contracts.views import Views
 from multiverse.executors.env_range import EnvRange, RangeConfig
-from multiverse.executors.launch.black_box import BlackBox
+from multiverse.executors.launch.black_box import StackDump
 from multiverse.executors.step_reply import EXTRAS, FAILED, Extras
 from multiverse.memory.block import Block
 from multiverse.memory.doorbell import doorbell_from
@@ -117,7 +117,7 @@ def main(fds: list[int]) -> int:
 def run_process(assignment: Assignment, link: PipeLink, fds: list[int]) -> int:
     """The life of any worker process, served or forked, once it has its assignment."""
     block, bell_fds = Block(fds[1]), fds[3:]
-    BlackBox(fds[2]).record_here()
+    StackDump(fds[2]).record_here()
     half = len(bell_fds) // 2
 
     def connect(answer: LayoutMessage) -> Connected:

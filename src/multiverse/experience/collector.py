@@ -16,7 +16,7 @@ from multiverse.contracts.policy import Memory, Policy, Seen
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.contracts.views import Array
 from multiverse.experience.features import Features
-from multiverse.experience.rollout import Finals, Rollout, leaf_of
+from multiverse.experience.rollout import FinalObservations, Rollout, leaf_of
 from multiverse.vector.single import VectorEnv
 
 
@@ -66,7 +66,7 @@ class Collector:
     ) -> Collected | None:
         """Fill the rollout. None if it was asked to stop before the rollout was full: then nothing of it counts."""
         rollout, collected = self._rollout, Collected()
-        rollout.finals, rollout.policy_version = Finals(), policy.version
+        rollout.finals, rollout.policy_version = FinalObservations(), policy.version
         rollout.valid[...] = True
         for t in range(rollout.steps):
             if should_stop():

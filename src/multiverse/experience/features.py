@@ -52,10 +52,10 @@ class Features:
 def _is_mask(leaf: Leaf, action_space: spaces.Space[Any]) -> bool:
     if leaf.path[-1:] != (ACTION_MASK,) or not isinstance(action_space, spaces.Discrete | spaces.MultiDiscrete):
         return False
-    return leaf.space.shape == (choices_of(action_space),)
+    return leaf.space.shape == (num_logits(action_space),)
 
 
-def choices_of(space: spaces.Discrete | spaces.MultiDiscrete) -> int:
+def num_logits(space: spaces.Discrete | spaces.MultiDiscrete) -> int:
     """How many logits it takes."""
     return int(space.n) if isinstance(space, spaces.Discrete) else int(np.sum(space.nvec))
 
@@ -69,7 +69,7 @@ def _is_image(leaf: Leaf) -> bool:
 
 def _size(space: spaces.Space[Any]) -> int:
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        return choices_of(space)
+        return num_logits(space)
     return int(np.prod(space.shape or ()))
 
 

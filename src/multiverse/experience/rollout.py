@@ -15,7 +15,7 @@ from multiverse.contracts.views import Array
 
 
 @dataclass(slots=True)
-class Finals:
+class FinalObservations:
     """What episodes that ended inside a rollout showed last: one row per end."""
 
     steps: list[int] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Rollout:
     memory: Memory = field(default_factory=dict)  # [T, S, …] each: what the policy remembered before the row
     last_memory: Memory = field(default_factory=dict)  # [S, …] each: and after the last one
     group: str = ""  # the agents whose slots these are
-    finals: Finals = field(default_factory=Finals)
+    finals: FinalObservations = field(default_factory=FinalObservations)
     policy_version: int = 0
 
     @property

@@ -14,7 +14,7 @@ from multiverse.contracts.errors import EnvFailed, MultiverseError, ReceiveTimeo
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.plan import DEFAULT_TIMEOUTS
 from multiverse.interop.drop_in import DropIn
-from multiverse.interop.engine import InHalves
+from multiverse.interop.engine import AsyncCalls
 from multiverse.interop.env_side import call_each_but_some, set_each
 from multiverse.interop.profile import CLOSE_S
 
@@ -97,7 +97,7 @@ class AsyncDropIn(DropIn):
         self.call_wait()
 
     # -- the end -----------------------------------------------------------------------------------------------
-    def _end(self, engine: InHalves | None, timeout: float | None, terminate: bool) -> None:
+    def _end(self, engine: AsyncCalls | None, timeout: float | None, terminate: bool) -> None:
         """End the workers, if there are any: when what is under way is done or `timeout` has passed, or at once."""
         if self._state.value != self._states.DEFAULT.value:
             logger.warn(f"Calling `close` while waiting for a pending call to `{self._state.value}` to complete.")

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.error import ClosedEnvironmentError
 
 from multiverse.contracts.errors import ClosedError, EnvFailed, MultiverseError
-from multiverse.interop.engine import InHalves
+from multiverse.interop.engine import AsyncCalls
 from multiverse.interop.profile import given_back
 from multiverse.vector.base import NotCopied
 
@@ -22,7 +22,7 @@ class DropIn(NotCopied):
     if TYPE_CHECKING:
 
         @property
-        def engine(self) -> InHalves:
+        def engine(self) -> AsyncCalls:
             """Ours underneath: `engine.plan` says how it runs, `engine.failures` what went wrong so far."""
 
     # -- attributes --------------------------------------------------------------------------------------------

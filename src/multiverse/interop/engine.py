@@ -25,7 +25,7 @@ from multiverse.vector.requests import envs_to_reset, reset_requests
 from multiverse.vector.single import VectorEnv
 
 
-class InHalves(BaseVectorEnv):
+class AsyncCalls(BaseVectorEnv):
     """Starts resets and calls now and finishes them later, within the caller's deadline or not at all.
 
     What comes after its deadline goes to nobody: the next whole reset waits for it and forgets it, and until then
@@ -131,7 +131,7 @@ class InHalves(BaseVectorEnv):
         return [pid for host in self._executor.workers if (pid := host.life.pid) is not None for _ in host.env_ids]
 
 
-class Engine(InHalves, VectorEnv):
+class Engine(AsyncCalls, VectorEnv):
     """Single-agent envs, driven so. A batch of actions reaches the envs exactly as it was given."""
 
     refuses_ended = True

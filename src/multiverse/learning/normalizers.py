@@ -11,7 +11,7 @@ from multiverse.contracts.views import Array
 TINY = 1e-8
 
 
-class RunningMoments:
+class RunningMeanStd:
     """Mean and variance of everything seen so far, in double precision."""
 
     def __init__(self, size: int) -> None:
@@ -40,11 +40,11 @@ class RunningMoments:
         self.count = float(state["count"])
 
 
-class RewardScale:
+class RewardNormalizer:
     """Divides rewards by the standard deviation of discounted returns, so that a learning rate suits any env."""
 
     def __init__(self, slots: int, gamma: float, clip: float = 10.0) -> None:
-        self._moments, self._gamma, self._clip = RunningMoments(1), gamma, clip
+        self._moments, self._gamma, self._clip = RunningMeanStd(1), gamma, clip
         self._returns = np.zeros(slots)
 
     def scaled(self, rewards: Array, ended: Array, valid: Array) -> Array:

@@ -28,7 +28,7 @@ def size_of(fields: Sequence[Field]) -> int:
     return sum(_padded(_bytes_of(field)) for field in fields) or ALIGNMENT
 
 
-def carve(buffer: memoryview | mmap.mmap, fields: Sequence[Field]) -> dict[FieldName, Array]:
+def split_into_arrays(buffer: memoryview | mmap.mmap, fields: Sequence[Field]) -> dict[FieldName, Array]:
     """Lay the fields out in the buffer one after another. Both sides do this alike, so no offsets travel."""
     arrays: dict[FieldName, Array] = {}
     offset = 0
@@ -41,10 +41,10 @@ def carve(buffer: memoryview | mmap.mmap, fields: Sequence[Field]) -> dict[Field
 
 def private_arrays(fields: Sequence[Field]) -> dict[FieldName, Array]:
     """The same arrays in memory of this process alone."""
-    return carve(memoryview(bytearray(size_of(fields))), fields)
+    return split_into_arrays(memoryview(bytearray(size_of(fields))), fields)
 
 
-class NamelessFile:
+class AnonymousFile:
     """Bytes behind a descriptor, which can be handed to other processes."""
 
     label = "multiverse"  # what the kernel's list of open files calls it
@@ -65,7 +65,7 @@ class NamelessFile:
             self.fd = -1
 
 
-class Block(NamelessFile):
+class Block(AnonymousFile):
     """Shared memory."""
 
     def resize(self, size: int) -> None:
@@ -85,7 +85,7 @@ class Block(NamelessFile):
 
     def views(self, fields: Sequence[Field]) -> dict[FieldName, Array]:
         """Map the block. The mapping lives as long as an array of it does."""
-        return carve(mmap.mmap(self.fd, size_of(fields)), fields)
+        return split_into_arrays(mmap.mmap(self.fd, size_of(fields)), fields)
 
 
 def _bytes_of(field: Field) -> int:

@@ -18,7 +18,7 @@ from multiverse.contracts.infos import Infos
 from multiverse.contracts.policy import Policy, Seen
 from multiverse.contracts.seeds import evaluation_seed
 from multiverse.experience.features import Features
-from multiverse.experience.replaying import as_saved, saved_states
+from multiverse.experience.restoring import as_saved, saved_states
 from multiverse.experience.rollout import dtype_of, leaf_of
 from multiverse.vector.single import VectorEnv
 

@@ -21,9 +21,9 @@ from multiverse.contracts.plan import Plan
 from multiverse.contracts.reset_plan import DerivedSeeds
 from multiverse.executors.backends import BACKENDS
 from multiverse.experience.collector import Collected, Collector, RecentEpisodes
-from multiverse.experience.features import Features, choices_of
+from multiverse.experience.features import Features, num_logits
 from multiverse.experience.numpy_policies import NumpyPolicy
-from multiverse.experience.replaying import Lost, bring_back, put_back, saved_states
+from multiverse.experience.restoring import Lost, put_back, restore_by_replay, saved_states
 from multiverse.experience.rollout import Rollout, leaf_of, rollout_for
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.evaluation import EvaluationEnv
@@ -65,7 +65,7 @@ class Session:
 
     def _new_rollout(self) -> Rollout:
         algorithm, features = self.algorithm, self.algorithm.features
-        masks = choices_of(self.envs.single_action_space) if features.mask is not None else 0  # type: ignore[arg-type]
+        masks = num_logits(self.envs.single_action_space) if features.mask is not None else 0  # type: ignore[arg-type]
         return rollout_for(
             self.envs.single_observation_space, algorithm.steps_per_env, self.envs.num_envs, algorithm.action, masks
         )
@@ -195,7 +195,7 @@ class Session:
             observations, lost = put_back(self.envs, episodes, saved["states"], rows, *sums)
         else:
             actions = [saved["actions"].get(str(i)) for i in range(self.envs.num_envs)]
-            observations, lost = bring_back(self.envs, episodes, actions, rows, *sums)
+            observations, lost = restore_by_replay(self.envs, episodes, actions, rows, *sums)
             for env_id, known in enumerate(actions):
                 if known is not None and env_id not in lost:
                     self._collector.actions.load(env_id, known)  # guard: a-replayed-episode-goes-on-in-the-log

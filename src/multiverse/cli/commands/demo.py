@@ -68,14 +68,14 @@ def _train(seed: int) -> bool:
     if importlib.util.find_spec("torch") is None:
         print("Training needs torch, which is not installed here: pip install 'multiverse[train]'. Speed only:")
         return True
-    from multiverse.cli.progress import Voice, followed
+    from multiverse.cli.progress import LinePrinter, run_with_progress
     from multiverse.training.config.resolve import config_for
     from multiverse.training.run import start_run
 
     settings = {"num_envs": NUM_ENVS, "seed": seed, "target_return": TARGET}
-    config, voice = config_for(ENV, "ppo", settings), Voice()
+    config, voice = config_for(ENV, "ppo", settings), LinePrinter()
     voice.say(f"Training {NUM_ENVS} × {ENV} until the mean return is {TARGET:g} or more.")
-    run = followed(functools.partial(start_run, config), voice)
+    run = run_with_progress(functools.partial(start_run, config), voice)
     voice.say()
     found = run.summary["evaluation"]
     return found is not None and float(found["mean_return"]) >= TARGET

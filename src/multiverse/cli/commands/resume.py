@@ -48,10 +48,10 @@ def run(arguments: Sequence[str]) -> int:
     require("train", "torch", "safetensors", purpose="training")
     if options.tensorboard:
         require("tensorboard", "tensorboard", purpose="--tensorboard")
-    from multiverse.cli.progress import Voice, followed
+    from multiverse.cli.progress import LinePrinter, run_with_progress
     from multiverse.training.run import resume
 
     budget: dict[str, Any] = {"env_steps": options.env_steps, "episodes": options.episodes, "minutes": options.minutes}
     go_on = functools.partial(resume, options.run, env=options.env, trust=options.trust, **budget)
-    followed(go_on, Voice(), tensorboard=options.tensorboard)
+    run_with_progress(go_on, LinePrinter(), tensorboard=options.tensorboard)
     return 0

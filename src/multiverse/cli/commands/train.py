@@ -13,7 +13,7 @@ from multiverse.cli.parsing import require, require_positive
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
 
 if TYPE_CHECKING:
-    from multiverse.cli.progress import Voice
+    from multiverse.cli.progress import LinePrinter
     from multiverse.cli.train_options import TrainOptions
     from multiverse.training.config.train_config import TrainConfig
     from multiverse.training.run import Run
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 def run(arguments: Sequence[str]) -> int:
     require("train", "torch", "safetensors", purpose="training")
-    from multiverse.cli.progress import Voice
+    from multiverse.cli.progress import LinePrinter
     from multiverse.cli.train_options import train_options
 
     options = train_options(arguments)
     config = config_from(options)
     _refuse_early(options, config)
-    voice = Voice()
+    voice = LinePrinter()
     for line in _announced(options, config):
         voice.say(line)
     if options.command["seeds"] == 1:
@@ -126,11 +126,11 @@ def _announced(options: TrainOptions, config: TrainConfig) -> list[str]:
     return lines
 
 
-def _train(options: TrainOptions, config: TrainConfig, voice: Voice, run_dir: Path | str) -> Run:
-    from multiverse.cli.progress import followed
+def _train(options: TrainOptions, config: TrainConfig, voice: LinePrinter, run_dir: Path | str) -> Run:
+    from multiverse.cli.progress import run_with_progress
     from multiverse.training.run import start_run
 
-    return followed(
+    return run_with_progress(
         lambda **watching: start_run(
             config, run_dir=run_dir or None, init_from=options.command["init_from"] or None, **watching
         ),
@@ -139,7 +139,7 @@ def _train(options: TrainOptions, config: TrainConfig, voice: Voice, run_dir: Pa
     )
 
 
-def _train_seeds(options: TrainOptions, config: TrainConfig, voice: Voice) -> None:
+def _train_seeds(options: TrainOptions, config: TrainConfig, voice: LinePrinter) -> None:
     from multiverse.cli.seeds import seed_lines
 
     runs: dict[int, Run] = {}

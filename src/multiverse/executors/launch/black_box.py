@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any, TypeVar, cast
 
-from multiverse.memory.block import NamelessFile
+from multiverse.memory.block import AnonymousFile
 
 SIGNAL = getattr(signal, "SIGUSR1", None)
 ANSWER_S = 1.0
@@ -50,7 +50,7 @@ def told_by(stack: str) -> tuple[str, int | None, str]:
     return what, env_id, f"line {line} of {file} ({name})" if file else ""
 
 
-class BlackBox(NamelessFile):
+class StackDump(AnonymousFile):
     """One for all workers of an executor: they share its position, and are asked one at a time."""
 
     label = "multiverse-stacks"

@@ -15,7 +15,7 @@ from multiverse.interop.agilerl.actions import AgentActions, Spaces
 from multiverse.interop.agilerl.infos import by_agent
 from multiverse.interop.agilerl.peer import ObservationsBase
 from multiverse.interop.agilerl.rows import EVERYBODY, MISSING, ODD, ODDITIES, as_it_was, dtype_of, nested
-from multiverse.interop.engine import ByPipe, InHalves
+from multiverse.interop.engine import AsyncCalls, ByPipe
 from multiverse.vector.base import Running
 from multiverse.vector.parallel import MultiAgentVectorEnv
 
@@ -60,7 +60,7 @@ def _reader(views: Views, agent: str, group: Group) -> Callable[[], Any]:
     return nested(group.observation_space, of_leaf, Leaf((), group.observation_space))
 
 
-class AgentsEngine(InHalves, MultiAgentVectorEnv):
+class AgentsEngine(AsyncCalls, MultiAgentVectorEnv):
     """Parallel envs; every agent has a row in every batch, and what was not said of it is NaN there."""
 
     def __init__(self, action_spaces: Spaces, running: Running) -> None:

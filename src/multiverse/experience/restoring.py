@@ -24,7 +24,7 @@ SHOWED = "played again from its seed, the episode showed something else"
 PAID = "played again from its seed, the episode gave other rewards"
 
 
-def bring_back(
+def restore_by_replay(
     envs: VectorEnv,
     episodes: Sequence[int],
     actions: Sequence[Array | None],

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from multiverse.experience.replaying import bring_back
+from multiverse.experience.restoring import restore_by_replay
 from tests.contract.conftest import nothing_left_behind  # noqa: F401
 from tests.fault_envs import Fault
 
@@ -41,7 +41,7 @@ def bring(makers: list[Any], steps: list[int], expected: Any, **options: Any) ->
     how = {"executor": "process", "workers": 1, "on_failure": "restart", **options}
     with mv.make_vec(makers, autoreset="same_step", reset_plan=PLAN, **how) as envs:
         actions = [np.ones(count, np.int64) for count in steps]
-        shown, lost = bring_back(envs, [0] * len(makers), actions, *expected)
+        shown, lost = restore_by_replay(envs, [0] * len(makers), actions, *expected)
         envs.step(np.ones(len(makers), np.int64))  # and on it goes
         return shown, lost, envs
 
@@ -117,7 +117,7 @@ def test_an_env_that_ends_sooner_or_fails_or_is_too_long_is_named() -> None:
     how = {"executor": "serial", "on_failure": "restart", "autoreset": "same_step", "reset_plan": PLAN}
     with mv.make_vec(makers, **how) as envs:
         actions = [np.ones(4, np.int64)] * 3 + [None]
-        _, lost = bring_back(envs, [0] * 4, actions, rows, returns, lengths)
+        _, lost = restore_by_replay(envs, [0] * 4, actions, rows, returns, lengths)
         assert list(lost) == [1, 2, 3]
         assert "sooner" in lost[1] and "failed" in lost[2] and "too long" in lost[3]
         envs.step(np.ones(4, np.int64))
