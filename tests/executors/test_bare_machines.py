@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -55,6 +56,7 @@ def test_without_dev_worker_processes_are_refused_in_one_sentence(monkeypatch: p
 
     monkeypatch.setattr(fork_server, "_server", None)
     monkeypatch.setattr(subprocess, "Popen", no_dev)
+    gc.collect()  # what earlier tests have left open
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(mv.PreflightError, match=r"cannot be started here .*/dev/null.* executor='serial'") as refused:
         mv.make_vec("CartPole-v1", 2, "process", workers=1)
