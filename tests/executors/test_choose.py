@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import multiverse as mv
+from multiverse.adapters.env_source import Recipe
+from multiverse.contracts.errors import RemoteError
 from multiverse.contracts.plan import ExecutorName, PlannedExecutor
-from multiverse.executors import choose, machine
+from multiverse.executors import choose, machine, startup
 from multiverse.executors.backends import BACKENDS
 from multiverse.executors.choose import HAND_OVER_S, PER_STEP_S, PER_WORKER_S, Probe, predicted
-from tests.envs import CountsConstructions, InProcess, Walk, constructions
+from tests.envs import AnySpace, CountsConstructions, InProcess, Walk, constructions
 from tests.fault_envs import Fault
+from tests.multi_agent.envs import Circle, Village
 
 
 @pytest.fixture
@@ -176,6 +181,91 @@ def test_an_env_that_must_stay_in_process_is_serial(tmp_path: Path, executor: An
         assert envs.plan.executor == "serial"
         assert "in_process" in envs.plan.why
         envs.reset(seed=0)
+
+
+# -- a busy machine ----------------------------------------------------------------------------------------------
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Lets a comparison on a busy machine say what the test wants; returns how often it was asked for."""
+    asked: list[Any] = []
+
+    def say(answer: tuple[float, float] | Exception) -> list[Any]:
+        def answer_it(*arguments: Any) -> tuple[float, float]:
+            asked.append(arguments)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(choose, "tried", answer_it)
+        return asked
+
+    return say
+
+
+@pytest.mark.usefixtures("cores")
+@pytest.mark.parametrize(("hybrid_s", "executor"), [(9e-3, "serial"), (5e-3, "hybrid")])
+def test_on_a_busy_machine_both_are_tried_and_that_is_said(
+    probe: Any, tried: Any, hybrid_s: float, executor: str
+) -> None:
+    probe(Probe(1e-3, False, 0.4))
+    asked = tried((8e-3, hybrid_s))
+    plan = plan_of(8)
+    assert plan.executor == executor and len(asked) == 1
+    assert "tried for a moment, since others had 40% of the cores: 8000 µs serial" in plan.why
+
+
+@pytest.mark.usefixtures("cores")
+@pytest.mark.parametrize("answer", [Probe(1e-3, False, 0.02), Probe(1e-7, False, 0.9)], ids=["idle", "cheap"])
+def test_nothing_is_tried_where_the_answer_is_known(probe: Any, tried: Any, answer: Probe) -> None:
+    probe(answer)
+    asked = tried((1.0, 1.0))
+    plan_of(8)
+    assert asked == []
+
+
+@pytest.mark.usefixtures("cores")
+@pytest.mark.parametrize(
+    "error", [startup.TooSlow("not in time"), mv.EnvFailed("raised", 0, [RemoteError("A", "", "")])]
+)
+def test_what_cannot_be_tried_on_a_busy_machine_runs_serial(probe: Any, tried: Any, error: Exception) -> None:
+    probe(Probe(1e-3, False, 0.4))
+    tried(error)
+    plan = plan_of(8)
+    assert plan.executor == "serial" and "others had 40% of the cores, and sharing them could not be tried" in plan.why
+
+
+@pytest.mark.fault("G6")
+@pytest.mark.usefixtures("cores")
+def test_what_kills_the_comparison_is_never_run_in_the_caller(probe: Any, tried: Any) -> None:
+    probe(Probe(1e-3, False, 0.4))
+    tried(mv.WorkerDied(0, range(1), "was killed by SIGSEGV"))
+    plan = plan_of(8)
+    assert plan.executor == "process" and "SIGSEGV" in plan.why
+
+
+HYBRID = mv.Plan("hybrid", 1, "forkserver", "auto", "")
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        Walk,
+        partial(AnySpace, spaces.Text(4), spaces.Dict({"a": spaces.Discrete(3, start=2), "b": spaces.Text(4)})),
+        Village,
+        Circle,
+    ],
+    ids=["single", "objects", "parallel", "turns"],
+)
+def test_a_comparison_steps_throwaway_envs_for_real(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "TRY_S", 0.02)
+    serial_s, hybrid_s = choose.tried([Recipe(env) for _ in range(4)], HYBRID)
+    assert serial_s > 0.0 and hybrid_s > 0.0
+
+
+def test_an_env_that_raises_in_a_comparison_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "TRY_S", 0.02)
+    with pytest.raises(mv.EnvFailed, match="asked to fail"):
+        choose.tried([Recipe(Fault, {"what": "raise", "at": 2}) for _ in range(2)], HYBRID)
 
 
 @pytest.mark.usefixtures("cores")

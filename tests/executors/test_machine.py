@@ -37,6 +37,17 @@ def test_without_cgroups_there_is_no_quota(tmp_path: Path) -> None:
     assert machine.cpu_quota(tmp_path) is None
 
 
+def test_what_the_usable_cores_did_is_read_with_what_was_stolen_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine.os, "sysconf", lambda name: 100)
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: {1, 3}, raising=False)
+    lines = ["cpu  0 0 0 0 0 0 0 0 0 0", "cpu0 900 0 0 0 0 0 0 0 0 0", "cpu1 100 2 30 4000 500 6 7 80 9 9"]
+    (tmp_path / "stat").write_text("\n".join([*lines, "cpu3 0 0 0 0 0 0 0 100 0 0", "intr 1 2 3"]))
+    assert machine.busy_s(tmp_path / "stat") == pytest.approx((100 + 2 + 30 + 6 + 7 + 80 + 100) / 100)
+    assert machine.busy_s(tmp_path / "nowhere") is None
+
+
 @pytest.fixture
 def nested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """This process lives in a group inside another one."""

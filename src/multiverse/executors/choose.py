@@ -15,13 +15,19 @@ from typing import Any
 
 from multiverse.adapters.env_source import Recipe
 from multiverse.contracts.env import Env
-from multiverse.contracts.errors import MultiverseError, ReplyTimeout, WorkerDied
+from multiverse.contracts.errors import EnvFailed, MultiverseError, ReplyTimeout, WorkerDied
 from multiverse.contracts.failures import OnFailure
-from multiverse.contracts.plan import ExecutorName, Plan, StartMethod, Waiting
+from multiverse.contracts.layout import ACTIONS
+from multiverse.contracts.plan import ExecutorName, Plan, StartMethod, Timeouts, Waiting
+from multiverse.contracts.reset_plan import ResetRequest
+from multiverse.contracts.views import Views
 from multiverse.executors import machine, startup
 from multiverse.executors.backends import BACKENDS, backend_of
 from multiverse.executors.env_range import EnvRange
+from multiverse.executors.executor import Executor
 from multiverse.executors.process import usable_here
+from multiverse.executors.step_reply import EXTRAS
+from multiverse.memory.space_rows import row_writer
 
 log = logging.getLogger("multiverse")
 
@@ -31,7 +37,8 @@ HOPELESS_S = 10.0  # a probe that has not answered by then hangs
 HAND_OVER_S = 12e-6  # ring, wake, collect: per batch
 PER_WORKER_S = 2e-6  # the same for each worker more
 PER_STEP_S = 1.2e-6  # what we add to a bare step, wherever it runs
-BUSY_SHARE = 0.3  # waiting for a core for longer than this, a lock-step with other processes would crawl
+BUSY_SHARE = 0.1  # of the cores' time that others had: from here on the model knows too little, and both are tried
+TRY_S, BURST_S = 0.3, 1e-2
 WORTH_IT = 0.9  # hybrid must promise at least this much less time than serial
 
 
@@ -41,7 +48,7 @@ class Probe:
 
     step_s: float
     in_process: bool
-    waited_share: float = 0.0  # of its time in which somebody else had the core
+    busy_share: float = 0.0  # of the usable cores' time that somebody else had, a hypervisor included
 
 
 def decide(
@@ -75,22 +82,32 @@ def decide(
 def _by_probe(recipes: Sequence[Recipe], hybrid: Plan) -> tuple[ExecutorName, str]:
     """Which executor, and why."""
     try:
-        probe = probe_env(recipes[0], hybrid.start_method)
+        return _measured(recipes, hybrid)
     except MultiverseError as error:
         # Whatever is wrong shows again, in full, where the user's own envs are built.
         said = f"({type(error).__name__}: {error.headline})"
         if isinstance(error, WorkerDied | ReplyTimeout):  # guard: what-kills-the-probe-is-kept-apart
             return "process", f"auto: the probe was lost {said}, and that must not happen to the caller"
         return "serial", f"auto: the probe failed {said}"
+
+
+def _measured(recipes: Sequence[Recipe], hybrid: Plan) -> tuple[ExecutorName, str]:
+    probe = probe_env(recipes[0], hybrid.start_method)
     if probe is None:  # it may just as well hang
         return "process", f"auto: an env takes over {SLOW_BUILD_S:.0f} s to build"  # guard: a-slow-build-is-kept-apart
     if probe.in_process:
         return "serial", "auto: the env says metadata['in_process']"
-    if probe.waited_share > BUSY_SHARE:
-        return "serial", f"auto: others are using the cores (a probe waited {probe.waited_share:.0%} of its time)"
     alone, shared = predicted(probe.step_s, len(recipes), hybrid.workers)
+    took = "expected to take"
+    if shared < WORTH_IT * alone and probe.busy_share > BUSY_SHARE:
+        others = f"others had {probe.busy_share:.0%} of the cores"
+        try:
+            alone, shared = tried(recipes, hybrid)
+        except (startup.TooSlow, EnvFailed) as error:
+            return "serial", f"auto: {others}, and sharing them could not be tried ({error.headline})"
+        took = f"tried for a moment, since {others}:"
     why = (
-        f"auto: a step takes {probe.step_s * 1e6:.1f} µs; {len(recipes)} envs expected to take "
+        f"auto: a step takes {probe.step_s * 1e6:.1f} µs; {len(recipes)} envs {took} "
         f"{alone * 1e6:.0f} µs serial, {shared * 1e6:.0f} µs hybrid"
     )
     return "hybrid" if shared < WORTH_IT * alone else "serial", why
@@ -113,15 +130,73 @@ def probe_env(recipe: Recipe, start_method: StartMethod | None) -> Probe | None:
     try:
         if description.metadata.get("in_process"):
             return Probe(0.0, True)
-        ((step_s, waited_share),) = executor.run(_time_steps, {executor.hosts[0]: ()}, HOPELESS_S).values()
-        return Probe(step_s, False, waited_share)
+        ((step_s, busy_share),) = executor.run(_time_steps, {executor.hosts[0]: ()}, HOPELESS_S).values()
+        return Probe(step_s, False, busy_share)
     finally:
         executor.close(timeout_s=0.5)
 
 
+def tried(recipes: Sequence[Recipe], hybrid: Plan) -> tuple[float, float]:
+    """The same as `predicted`, tried out in turns with as many throwaway envs, all of them in workers: what a lock-step
+    costs whose cores are taken away now and then, no model knows."""
+    plan = Plan("process", hybrid.workers + 1, hybrid.start_method, hybrid.waiting, "probe")
+    patient = Timeouts(HOPELESS_S, HOPELESS_S)
+    executor, _ = startup.start(plan, recipes, "next_step", False, None, timeouts=patient, patience_s=SLOW_BUILD_S)
+    try:
+        hosts, give_up, rounds = executor.hosts, time.perf_counter() + TRY_S, 0
+        alone_s = shared_s = 0.0
+        while time.perf_counter() < give_up or rounds < 2:
+            alone_s += sum(executor.run(_step_alone, {hosts[rounds % len(hosts)]: (BURST_S,)}, HOPELESS_S).values())
+            executor.run(_begin, dict.fromkeys(hosts, ()), HOPELESS_S)
+            _put_actions(executor.views)
+            shared_s += _lock_step(executor, BURST_S)
+            rounds += 1
+        return len(recipes) * (alone_s / rounds + PER_STEP_S), shared_s / rounds
+    finally:
+        executor.close(timeout_s=0.5)
+
+
+def _lock_step(executor: Executor, seconds: float) -> float:
+    """Seconds that a step of all takes."""
+    begun, count = time.perf_counter(), 0
+    while not count or time.perf_counter() < begun + seconds:
+        if executor.step_all() & EXTRAS:
+            failures = [failure for _, extras in executor.extras_of(executor.hosts) for failure in extras.failures]
+            if failures:
+                raise EnvFailed("raised in step", None, failures)
+        executor.settle(executor.hosts)
+        count += 1
+    return (time.perf_counter() - begun) / count
+
+
+def _begin(envs: EnvRange) -> None:
+    """An episode in each env. Runs in the worker."""
+    envs.reset(dict.fromkeys(envs.config.env_ids, ResetRequest(seed=0)))
+
+
+def _put_actions(views: Views) -> None:
+    """Something to do for everybody, at every step the same."""
+    for group in views.layout.groups:
+        for slot in range(views.layout.slots(group)):
+            row_writer(group.action_space, views, (group.name, ACTIONS), slot)(group.action_space.sample())
+
+
+def _step_alone(envs: EnvRange, seconds: float) -> float:
+    """Seconds that a step takes, while nobody else of us steps. Runs in the worker."""
+    env = envs.envs[0]
+    env.reset(0, None, None)
+    actions = _actions_of(env, envs)
+    begun, count = time.perf_counter(), 0
+    while not count or time.perf_counter() < begun + seconds:
+        if env.step(actions(count))[0]:
+            env.reset(None, None, None)
+        count += 1
+    return (time.perf_counter() - begun) / count
+
+
 def _time_steps(envs: EnvRange) -> tuple[float, float]:
-    """(seconds a step takes, resets included; share of the time in which the core was not ours). Runs in the worker."""
-    begun, waited_s = time.perf_counter(), machine.waited_for_core_s() or 0.0
+    """(seconds a step takes, resets included; share of the cores' time that others had). Runs in the worker."""
+    others = _Others()
     env = envs.envs[0]
     env.reset(0, None, None)
     actions = _actions_of(env, envs)
@@ -140,8 +215,23 @@ def _time_steps(envs: EnvRange) -> tuple[float, float]:
     warm, seconds = steps(WARM_UP_STEPS)
     if warm == WARM_UP_STEPS and time.perf_counter() < give_up:
         warm, seconds = steps(PROBE_STEPS)
-    waited_share = ((machine.waited_for_core_s() or 0.0) - waited_s) / (time.perf_counter() - begun)
-    return seconds / warm, waited_share
+    return seconds / warm, others.share()
+
+
+class _Others:
+    """What others have of the machine from now on."""
+
+    def __init__(self) -> None:
+        self._before = self._now()
+
+    def _now(self) -> tuple[float, float, float]:
+        busy_s, waited_s = machine.busy_s(), machine.waited_for_core_s()
+        return time.perf_counter(), (busy_s or 0.0) - time.process_time(), waited_s or 0.0
+
+    def share(self) -> float:
+        """Of the time of the usable cores, or of our own in which we waited for one; whichever is more."""
+        took_s, others_s, waited_s = (now - before for now, before in zip(self._now(), self._before))
+        return max(others_s / machine.affinity_cores(), waited_s) / took_s
 
 
 def _actions_of(env: Env, envs: EnvRange) -> Callable[[int], Any]:

@@ -31,6 +31,17 @@ def waited_for_core_s() -> float | None:
     return int(numbers[1]) / 1e9 if len(numbers) == 3 else None
 
 
+def busy_s(stat: Path = Path("/proc/stat")) -> float | None:
+    """Seconds in which the cores that this process may run on were somebody's, a hypervisor's too (steal), added up;
+    None where nobody counts them."""
+    usable = {f"cpu{number}" for number in os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else set()
+    ticks = [fields[1:] for line in _lines(stat) if (fields := line.split()) and fields[0] in usable]
+    if not ticks:
+        return None
+    user, nice, system, _, _, irq, softirq, steal = (sum(map(int, column)) for column in list(zip(*ticks))[:8])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
 def cpu_quota(root: Path = _CGROUP) -> float | None:
     """Cores the container may use, or None without a limit: the tightest of this group and all above it, v2 or v1."""
     quotas = [_quota_v2(directory) for directory in _own_directories(root)]
