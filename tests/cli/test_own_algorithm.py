@@ -125,6 +125,56 @@ def test_mistakes_are_answered_in_plain_sentences(algorithm: Any, said: str, tmp
         mv.train("CartPole-v1", algorithm, run_dir=tmp_path / "one", env_steps=64, **SMALL)
 
 
+@dataclass(frozen=True)
+class WithoutDefault:
+    x: int
+
+
+@dataclass(frozen=True)
+class WithASeed:
+    seed: int = 3
+
+
+class Bare:
+    Config = WithoutDefault
+
+
+class Taken:
+    Config = WithASeed
+
+
+class NoDataclass:
+    Config = "hello"
+
+
+class FewArguments:
+    Config = ReinforceConfig
+
+
+FIVE = 5
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (":Mine", "there is no algorithm ':Mine'"),
+        (f"{__name__}:", "there is no algorithm"),
+        (f"{__name__}:FIVE", "is int: expected a class"),
+        (f"{__name__}:Bare", "Bare.Config: x must have a default"),
+        (f"{__name__}:Taken", "Taken.Config: seed is a setting of every run; call it otherwise"),
+        (f"{__name__}:NoDataclass", "NoDataclass.Config is 'hello': expected a dataclass"),
+        (f"{__name__}:FewArguments", "FewArguments cannot be made by (config, observation_space"),
+        ("os:system", "system cannot be made by (observation_space"),
+    ],
+)
+def test_mistakes_on_the_command_line_are_one_line(
+    name: str, said: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(["train", "CartPole-v1", "--algorithm", name, "--num-envs", "2", "--executor", "serial"]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
+
+
 class TellsADict(Short):
     def update(self, rollouts: Any, progress: float) -> Any:
         super().update(rollouts, progress)

@@ -282,3 +282,17 @@ def test_a_config_of_ones_own_run_or_with_the_env_typed_needs_no_word(
     assert main(["train", OURS, "--config", str(file), "--run-dir", str(tmp_path / "typed")]) == 0
     typed = str(tmp_path / "typed" / "config.yaml")
     assert main(["train", "--config", typed, *FLAGS, "--run-dir", str(tmp_path / "again")]) == 0
+
+
+@pytest.mark.fault("E7")
+@pytest.mark.parametrize("more", [[], ["--help"], ["CartPole-v1"]], ids=["as it is", "help", "with the env typed"])
+def test_the_algorithm_of_a_strangers_config_is_not_imported(
+    more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not even to know its flags."""
+    (tmp_path / "evil_algorithm.py").write_text("open('harm', 'w')\nclass Mine: pass\n")
+    (tmp_path / "c.yaml").write_text("env: CartPole-v1\nalgorithm: evil_algorithm:Mine\nenv_steps: 64\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert "evil_algorithm:Mine" in one_line(["train", *more, "--config", "c.yaml"], capsys)
+    assert not Path("harm").exists()

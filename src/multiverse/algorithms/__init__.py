@@ -20,15 +20,17 @@ ALGORITHMS = {
 
 def algorithm_class(name: str) -> Any:
     """What makes the algorithm of this name, or of this `module:Class`."""
-    module, colon, attribute = ALGORITHMS.get(name, name).partition(":")
-    if not colon:
+    module, _, attribute = ALGORITHMS.get(name, name).partition(":")
+    if not (module and attribute):
         raise InvalidRequest(f"there is no algorithm {name!r}: one of {', '.join(ALGORITHMS)}, or your module:Class")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # whatever the user's module does
         if name in ALGORITHMS:
             raise
         raise InvalidRequest(f"algorithm {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    if not callable(found):
+        raise InvalidRequest(f"algorithm {name!r} is {type(found).__name__}: expected a class")
     return found
 
 

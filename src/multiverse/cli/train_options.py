@@ -16,14 +16,18 @@ import types
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
-from multiverse.algorithms import algorithm_class
+from multiverse.algorithms import ALGORITHMS, algorithm_class
 from multiverse.cli.commands.bench import parsed_kwargs
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest
 from multiverse.training.config.build import OLD_NAMES, Located, in_todays_names, in_type_words
 from multiverse.training.config.files import parse_config, read_config
+from multiverse.training.config.resolve import own_settings
 from multiverse.training.config.train_config import SYNONYMS, TrainConfig
+from multiverse.training.storage.origin import check_trusted
+from multiverse.training.storage.run_directory import read_mark
 
 DESCRIPTION = """\
   Trains an algorithm, and keeps the run in a directory of its own: settings,
@@ -103,8 +107,9 @@ COMMAND = (
 def all_settings(algorithm: str = "ppo") -> dict[str, list[Setting]]:
     """By group: those of the run, and those of its algorithm."""
     run = [one for one in _fields_of(TrainConfig()) if one.name not in ("env", "settings")]
-    config = getattr(algorithm_class(algorithm), "Config", None)
-    return {"settings of the run": run, f"settings of {algorithm}": [] if config is None else _fields_of(config())}
+    kind = algorithm_class(algorithm)
+    own = _fields_of(kind.Config()) if own_settings(kind) else []
+    return {"settings of the run": run, f"settings of {algorithm}": own}
 
 
 def algorithm_in(arguments: Sequence[str]) -> str:
@@ -112,10 +117,16 @@ def algorithm_in(arguments: Sequence[str]) -> str:
     words = argparse.ArgumentParser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     words.add_argument("--algorithm", "--agent")
     words.add_argument("--config")
+    words.add_argument("--trust", action="store_true")
     found, _ = words.parse_known_args([_spelled(word) for word in arguments])
     if "config" in found and "algorithm" not in found:
-        named = in_todays_names(read_config(found.config)).get("algorithm")
-        return named if named and isinstance(named, str) else "ppo"
+        file = in_todays_names(read_config(found.config))
+        named = file.get("algorithm")
+        if not named or not isinstance(named, str):
+            return "ppo"
+        if named not in ALGORITHMS:  # guard: a-strangers-algorithm-is-not-imported-for-its-flags
+            check_trusted(file, read_mark(Path(found.config).parent), found.config, "trust" in found)
+        return named
     return str(getattr(found, "algorithm", "ppo"))
 
 

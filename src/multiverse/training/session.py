@@ -6,6 +6,7 @@ Algorithms by name are made here too, once the spaces of the envs are known.
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -288,8 +289,10 @@ def algorithm_maker(config: TrainConfig, own: MakeAlgorithm | None = None) -> Ma
 
     def make(observation_space: Any, action_space: Any, slots: int, seed: int) -> Algorithm:
         if getattr(kind, "Config", None) is None:
+            _refuse_other_signature(kind, "observation_space, action_space, slots, seed")
             made = kind(observation_space, action_space, slots, seed)
         else:
+            _refuse_other_signature(kind, "config, observation_space, action_space, slots, seed, device")
             looks = config.device == "auto" and Features(observation_space, action_space).images
             where = "cuda" if looks and _torch().cuda.is_available() else device
             made = kind(config.settings, observation_space, action_space, slots, seed, where)
@@ -301,6 +304,15 @@ def algorithm_maker(config: TrainConfig, own: MakeAlgorithm | None = None) -> Ma
         return made
 
     return make
+
+
+def _refuse_other_signature(kind: Any, arguments: str) -> None:
+    try:
+        inspect.signature(kind).bind(*arguments.split(", "))
+    except TypeError as error:
+        raise InvalidRequest(f"{getattr(kind, '__name__', kind)} cannot be made by ({arguments}): {error}") from None
+    except ValueError:  # one in C says nothing of its arguments
+        pass
 
 
 def _torch() -> Any:

@@ -290,7 +290,7 @@ class Trainer:
         self.best_return, self._evaluated_at = float(state["best_return"]), int(state["evaluated_at"])
         self._evaluation_steps = int(state.get("evaluation_steps", 0))
         found = state.get("evaluation")  # 0.1 did not save it
-        self.evaluation = None if found is None else Evaluation(**found)
+        self.evaluation = None if found is None else build(Evaluation, found, "its evaluation")
         self._stop_at_target()  # guard: a-target-that-was-reached-stays-reached
         with told_as_evaluations():
             self.session.evaluation_env.load(state.get("evaluation_env"))  # guard: evaluations-go-on-as-saved
@@ -298,6 +298,8 @@ class Trainer:
         self._checkpointed_at = self.clock.env_steps
         self.directory.cut_back(state["files"])
         self._checkpoints.cut_back(self.clock.env_steps)
+        if not (self.directory.checkpoints / "best").exists():  # it came after the checkpoint that was named
+            self.best_return = float("-inf")
 
 
 def _report(found: Any) -> UpdateReport:

@@ -137,6 +137,12 @@ GUARDS = (
         (f"{TWISTED}::test_weights_to_begin_with_that_make_no_sense_are_refused",),
     ),
     Guard(
+        "a-strangers-algorithm-is-not-imported-for-its-flags",
+        ("E7",),
+        NEVER,
+        ("tests/training/test_strangers.py::test_the_algorithm_of_a_strangers_config_is_not_imported[help]",),
+    ),
+    Guard(
         "networks-are-bounded",
         ("E1",),
         NEVER,

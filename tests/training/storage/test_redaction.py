@@ -128,3 +128,13 @@ def test_no_file_of_a_run_holds_a_secret_or_an_environment_variable(
         assert [path.name for path in files if SECRET.encode() in path.read_bytes()] == []
         hidden = ["env_kwargs.api_key", "env_kwargs.url", "env_kwargs.headers.pwd"]
         assert redacted_fields(run.read_config()) == hidden
+
+
+@pytest.mark.fault("E6")
+@pytest.mark.parametrize(
+    "value",
+    [{"header": "Authorization: Bearer S3CRET"}, {"pass": "S3CRET"}, {"url": "https://S3CRET@example.org/x"}],
+    ids=str,
+)
+def test_headers_logins_and_short_names_are_hidden_too(value: dict[str, str]) -> None:
+    assert "S3CRET" not in str(redacted({"env_kwargs": value}))

@@ -50,7 +50,14 @@ def own_settings(kind: Any) -> frozenset[str]:
         return frozenset()
     if not (isinstance(config, type) and dataclasses.is_dataclass(config)):
         raise InvalidRequest(f"{name_of(kind)}.Config is {config!r}: expected a dataclass whose fields have defaults")
-    return frozenset(field.name for field in dataclasses.fields(config))
+    fields = dataclasses.fields(config)
+    bare = [f.name for f in fields if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING]
+    if bare:
+        raise InvalidRequest(f"{name_of(kind)}.Config: {', '.join(bare)} must have a default")
+    names = frozenset(field.name for field in fields)
+    if both := sorted(names & RUN_SETTINGS):
+        raise InvalidRequest(f"{name_of(kind)}.Config: {', '.join(both)} is a setting of every run; call it otherwise")
+    return names
 
 
 def train_config(mapping: Mapping[str, Any], kind: Any, where: str = "") -> TrainConfig:

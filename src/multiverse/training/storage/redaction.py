@@ -15,13 +15,14 @@ from typing import Any
 REDACTED = "<redacted>"
 
 _SECRET = (
-    "key", "token", "password", "passwd", "passphrase", "pwd", "secret", "credential", "credentials",
+    "key", "token", "password", "passwd", "passphrase", "pass", "pwd", "secret", "credential", "credentials",
     "authorization", "auth", "bearer", "cookie",
 )  # fmt: skip
 _NAME = rf"[\w.-]*(?:{'|'.join(_SECRET)})"
 _VALUE = r"""(?:(?:bearer|basic|token)\s+)?(?:"[^"]*"|'[^']*'|[^\s,;}&"']+)"""
 _ASSIGNED = re.compile(rf"""(?i)(?P<before>{_NAME}["']?\s*(?::(?!//)|=)\s*){_VALUE}""")
-_LOGIN = re.compile(r"(?P<before>\w://[^\s:/@]*:)[^\s/]+(?=@)")
+_LOGIN = re.compile(r"(?P<before>\w://(?:[^\s:/@]*:)?)[^\s/]+(?=@)")
+_HEADER = re.compile(r"(?i)\b(?:authorization|bearer|basic)\b")
 
 
 def is_secret(name: str) -> bool:
@@ -62,7 +63,7 @@ def _redacted_value(value: Any) -> Any:
         return redacted(value)
     if isinstance(value, (list, tuple)):
         return type(value)(_redacted_value(one) for one in value) if type(value) in (list, tuple) else value
-    if isinstance(value, str) and "://" in value:
+    if isinstance(value, str) and ("://" in value or _HEADER.search(value)):
         return redacted_text(value)  # guard: addresses-are-redacted
     return value
 
