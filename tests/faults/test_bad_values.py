@@ -119,7 +119,7 @@ def test_truncate_ends_the_episode_without_the_bad_step(
 
 
 def observation_of_one(observation: Any) -> list[Any]:
-    """As a batch has it. Discrete ones are the ints that an env returns, as Gymnasium's own vector envs hand them on."""
+    """As a batch has it. Discrete ones are the ints that an env returns, as in Gymnasium's own vector envs."""
     parts = [observation["mode"], *observation["body"]]
     assert type(parts[0]) is int
     return [np.int64(part) if type(part) is int else part for part in parts]
