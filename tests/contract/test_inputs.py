@@ -119,7 +119,7 @@ def test_a_plan_already_says_how_to_wait() -> None:
 
 def test_a_plan_with_numpys_numbers_can_be_read_and_followed() -> None:
     plan = mv.Plan("thread", np.int64(2), None, "park", "counted by numpy")  # type: ignore[arg-type]
-    assert str(plan) == "thread, 2 workers: counted by numpy"
+    assert str(plan) == "thread, 2 workers: counted by numpy; a crash costs this program"
     with mv.make_vec(Walk, 2, plan=plan) as envs:
         assert type(envs.plan.workers) is int
 

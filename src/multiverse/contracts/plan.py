@@ -72,7 +72,20 @@ class Plan:
     waiting: Waiting  # "auto": look for a while, then sleep, and adapt; "spin": always look first; "park": never
     why: str
 
+    @property
+    def a_crash_costs(self) -> str:
+        """What native code of an env costs that crashes or ends its process, in words."""
+        return _A_CRASH_COSTS.get(self.executor, "what is not known")
+
     def __str__(self) -> str:
         started = f", {self.workers} worker{'' if self.workers == 1 else 's'}" if self.workers else ""
         method = f" ({self.start_method})" if self.start_method else ""
-        return f"{self.executor}{started}{method}: {self.why}"
+        return f"{self.executor}{started}{method}: {self.why}; a crash costs {self.a_crash_costs}"
+
+
+_A_CRASH_COSTS: dict[PlannedExecutor, str] = {
+    "serial": "this program",
+    "thread": "this program",
+    "hybrid": "the envs of a worker or, in the caller's own share, this program",
+    "process": "the envs of a worker",
+}

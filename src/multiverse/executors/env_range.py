@@ -27,6 +27,7 @@ from multiverse.contracts.reset_plan import ResetPlan, ResetRequest, checked_tas
 from multiverse.contracts.views import Array, Views
 from multiverse.executors.episode_log import EpisodeLog
 from multiverse.executors.launch.black_box import signed
+from multiverse.executors.launch.crash_report import OwnShare
 from multiverse.executors.step_reply import EXTRAS, FAILED, FINALS, WROTE_INFOS, Extras
 from multiverse.executors.value_guard import ValueGuard
 from multiverse.memory.env_rows import EnvRows, object_rows, observation_rows, put_object_rows
@@ -102,6 +103,10 @@ class EnvRange:
         if replacing:
             self._own.take_over()
         self._own.hand_over_ends()
+
+    def tell_beginnings_to(self, share: OwnShare) -> None:
+        """Which episodes begin, from which seeds: for the case that one of them ends this process."""
+        self._log.share = share
 
     def _look_up_steps(self) -> None:
         envs = list(zip(self.config.env_ids, self.envs))

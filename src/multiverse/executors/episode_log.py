@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from multiverse.contracts.errors import Circumstances
+from multiverse.executors.launch.crash_report import OwnShare
 
 
 class EpisodeLog:
@@ -14,11 +15,14 @@ class EpisodeLog:
         self._episodes: list[int | None] = [None] * count
         self._seeds: list[tuple[int, int] | None] = [None] * count  # the last seed given, and to which episode
         self._tasks: list[Any] = [None] * count
+        self.share: OwnShare | None = None
 
     def begin(self, i: int, episode: int, seed: int | None, task: Any) -> None:
         self._episodes[i], self._tasks[i] = episode, task
         if seed is not None:
             self._seeds[i] = seed, episode
+        if self.share is not None:
+            self.share.begin(i, episode, *(self._seeds[i] or (None, None)))
 
     def circumstances(self, i: int, step: int | None = None, action: Any = None) -> Circumstances:
         """Of a failure now: in the reset, or in step `step` (from 1) with its action."""

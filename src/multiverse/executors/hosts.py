@@ -23,10 +23,12 @@ from multiverse.contracts.errors import (
     WorkerDied,
     describe_ids,
 )
-from multiverse.contracts.layout import ACTIONS, EPISODE_LENGTH, VALUES
+from multiverse.contracts.layout import ACTIONS, EPISODE_LENGTH, STEPPING, VALUES
 from multiverse.contracts.views import Views
 from multiverse.executors.env_range import EnvRange
+from multiverse.executors.launch import crash_report
 from multiverse.executors.launch.black_box import told_by
+from multiverse.executors.launch.crash_report import NOW, OwnShare
 from multiverse.executors.step_reply import EXTRAS, FAILED, Extras
 from multiverse.executors.worker_loop import CLOSE, RUN, STEP, STEP_SOME, WITH_OBJECTS, Described, describe
 from multiverse.memory.env_rows import object_rows, put_object_rows
@@ -75,12 +77,18 @@ class LocalHost(_AnyHost):
         self._begun = self._done = 0  # differ only if an interrupt hit in the middle of a step
         self._only_some = False
         self._flags = 0
+        self._share = OwnShare.empty()
+        crash_report.watch(self._share)
 
     def described(self, bounds_may_differ: bool = False) -> Described:
         return describe(self._envs, bounds_may_differ)
 
     def bind(self, views: Views) -> None:
         self._envs.bind(views)
+        self._stepping = views[STEPPING]
+        self._share.open(len(self.env_ids))
+        self._now = self._share.words
+        self._envs.tell_beginnings_to(self._share)
 
     def post_step(self, number: int, only_some: bool) -> None:
         self._only_some = only_some
@@ -96,7 +104,11 @@ class LocalHost(_AnyHost):
         if self._begun != self._done:
             raise RequestPending("the caller's own envs were interrupted in the middle of a step: reset() or close()")
         self._begun = self.asked
+        number = self._now[NOW] = 1 + abs(self._now[NOW])
+        if self._only_some:
+            self._share.leave_out(i for i in self.env_ids if not self._stepping[i])
         self._flags = self._envs.step(self._only_some)
+        self._now[NOW] = -number
         self._done = self.asked
 
     def flags(self) -> int:
@@ -113,20 +125,28 @@ class LocalHost(_AnyHost):
         return self._envs.take_extras()
 
     def run(self, function: RunFunction, arguments: tuple[Any, ...]) -> Any:
+        self._now[NOW] = abs(self._now[NOW])
         try:
             return function(self._envs, *arguments)
         except Exception as error:
             name = getattr(function, "__name__", "run")
             raise EnvFailed(f"raised in {name}", None, [RemoteError.of(error)]) from error
+        finally:
+            self._now[NOW] = -abs(self._now[NOW])
 
     def ask_to_close(self, number: int) -> None:
         pass
 
     def close(self, deadline: float) -> list[RemoteError]:
-        return self._envs.close()
+        try:
+            return self._envs.close()
+        finally:
+            if self._share.fd >= 0:
+                crash_report.unwatch(self._share)
+                self._share.close()
 
     def kill(self) -> None:
-        self._envs.close()
+        self.close(0.0)
 
 
 class WorkerHost(_AnyHost):

@@ -21,6 +21,7 @@ from multiverse.executors.backends import backend_of
 from multiverse.executors.env_range import EnvRange, RangeConfig
 from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host, LocalHost, WorkerHost
+from multiverse.executors.launch import crash_report
 from multiverse.executors.supervisor import Supervisor
 from multiverse.executors.worker_loop import Assignment, Described, difference_between
 from multiverse.memory.block import private_arrays
@@ -182,10 +183,13 @@ class _Start:
 
 
 def _build_here(own: Assignment) -> EnvRange:
+    crash_report.watch(None)
     try:
         return EnvRange(own.config, [recipe.build for recipe in own.recipes])
     except Exception as error:
         raise EnvFailed("could not be built", None, [RemoteError.of(error)]) from error
+    finally:
+        crash_report.unwatch(None)
 
 
 def _import_hint(error: RemoteError) -> str:

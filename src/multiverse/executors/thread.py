@@ -15,6 +15,7 @@ from multiverse.contracts.plan import StartMethod
 from multiverse.contracts.views import Array, Views
 from multiverse.executors import preflight, worker_loop
 from multiverse.executors.hosts import Death, State, WorkerHost
+from multiverse.executors.launch import crash_report
 from multiverse.executors.worker_loop import Assignment
 from multiverse.memory.block import private_arrays
 from multiverse.memory.doorbell import new_doorbell
@@ -86,6 +87,8 @@ class Threads:
 
     def __init__(self) -> None:
         self.hosts: list[WorkerHost] = []
+        self._watched = True
+        crash_report.watch(None)
 
     def start(self, assignments: Sequence[Assignment], start_method: StartMethod | None) -> None:
         preflight.check_threads(len(assignments))
@@ -112,7 +115,9 @@ class Threads:
             host.link.send(None)
 
     def close(self) -> None:
-        pass
+        if self._watched:
+            crash_report.unwatch(None)
+        self._watched = False
 
 
 def _connect(answer: Any) -> worker_loop.Connected:

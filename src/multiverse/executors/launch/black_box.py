@@ -39,11 +39,11 @@ def signed(function: Function, what: str, env_id: int) -> Function:
     return cast(Function, copy)
 
 
-def told_by(stack: str) -> tuple[str, int | None, str]:
-    """What a stack (the innermost frame first) says: ("step", 3, "line 7 of sim.py (wait)"), of the thread in which our
-    envs run; the line is the innermost one that is not of Python's own library."""
-    threads = [_FRAME.findall(thread) for thread in stack.split("\n\n")]
-    frames = next((t for t in threads if any(file.endswith(_OUR_LOOP) for file, _, _ in t)), threads[0])
+def told_by(stack: str, thread: str = _OUR_LOOP) -> tuple[str, int | None, str]:
+    """What a stack (innermost frame first) says, ("step", 3, "line 7 of sim.py (wait)"): of the thread in whose part
+    that text is. The line is the innermost one that is not of Python's own library."""
+    parts = stack.split("\n\n")
+    frames = _FRAME.findall(next((part for part in parts if thread in part), parts[0]))
     what, env_id = next(((m[1], int(m[2])) for *_, name in frames if (m := _SIGNED.fullmatch(name))), ("", None))
     own = [f for f in frames if not f[0].startswith(("<", _PYTHONS_OWN)) or "site-packages" in f[0]]
     file, line, name = next(iter(own or frames), ("", "", ""))

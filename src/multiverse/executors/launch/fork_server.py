@@ -16,11 +16,12 @@ import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 
 from multiverse.contracts.errors import PreflightError
 from multiverse.memory.waiting import readable
 
-FORK, SPAWN, GUARD, FORGET = b"F", b"S", b"G", b"N"
+FORK, SPAWN, GUARD, FORGET, WATCH, UNWATCH = b"F", b"S", b"G", b"N", b"W", b"U"
 REQUEST = struct.Struct("<cq")  # what, and of which process
 STATUS = struct.Struct("<q")
 SERVER = "multiverse.executors.launch.server_loop"
@@ -91,10 +92,17 @@ class ForkServer:
         """It has ended, and so has its group."""
         self._tell(FORGET, pid)
 
-    def _tell(self, what: bytes, pid: int) -> None:
+    def watch(self, number: int, fd: int) -> None:
+        """Keep a file for the case that the caller crashes: `crash_report`."""
+        self._tell(WATCH, number, [fd])
+
+    def unwatch(self, number: int) -> None:
+        self._tell(UNWATCH, number)
+
+    def _tell(self, what: bytes, number: int, fds: list[int] | None = None) -> None:
         try:
             with self._lock:
-                self._socket.sendall(REQUEST.pack(what, pid))
+                socket.send_fds(self._socket, [REQUEST.pack(what, number)], fds or [])
         except OSError:  # the server is gone; the kernel still ends the worker itself
             pass
 
@@ -113,6 +121,9 @@ def read_status(fd: int, timeout_s: float) -> int | None:
     return STATUS.unpack(data)[0] if len(data) == STATUS.size else None
 
 
+listeners: list[Callable[[ForkServer | None], None]] = []
+"""Called with a server that has been started, and with None when one is about to be stopped."""
+
 _server: ForkServer | None = None
 _server_owner = 0
 _starting = threading.Lock()
@@ -128,13 +139,22 @@ def fork_server() -> ForkServer:
             _server, _server_owner = ForkServer(), os.getpid()
             atexit.unregister(stop_fork_server)
             atexit.register(stop_fork_server)
+            for listener in listeners:
+                listener(_server)
         return _server
+
+
+def running() -> ForkServer | None:
+    """This process's fork server, if there is one."""
+    return _server if _server is not None and _server_owner == os.getpid() and _server.alive() else None
 
 
 def stop_fork_server() -> None:
     """End this process's fork server, if it has one, with whatever workers it still has."""
     global _server
     if _server is not None and _server_owner == os.getpid():
+        for listener in listeners:
+            listener(None)
         _server.stop()
         _server = None
 

@@ -16,8 +16,9 @@ import sys
 import traceback
 
 from multiverse.executors.launch import orphan_guard
+from multiverse.executors.launch.crash_report import Watched
 from multiverse.executors.launch.first_steps import run_as_worker
-from multiverse.executors.launch.fork_server import FORGET, GUARD, REQUEST, SPAWN, STATUS, command
+from multiverse.executors.launch.fork_server import FORGET, GUARD, REQUEST, SPAWN, STATUS, UNWATCH, WATCH, command
 from multiverse.memory.doorbell import PipeDoorbell
 
 _MAX_FDS = 16
@@ -40,6 +41,7 @@ def serve(control_fd: int, caller: int) -> None:
     server_fds = [control_fd, *wake.fds, *([caller_fd] if caller_fd is not None else [])]
     status_pipes: dict[int, int] = {}
     guarded: set[int] = set()
+    watched = Watched()
     try:
         while os.getppid() == caller:
             ready = {fd for fd, _ in poll.poll(None if caller_fd is not None else 200)}
@@ -48,12 +50,13 @@ def serve(control_fd: int, caller: int) -> None:
                 _reap(status_pipes)
             if caller_fd in ready:
                 break
-            if control_fd in ready and not _answer(control, status_pipes, guarded, server_fds):
+            if control_fd in ready and not _answer(control, status_pipes, guarded, watched, server_fds):
                 break
     except Exception:
         traceback.print_exc()
     finally:
         _hear_last_words(control, guarded)
+        watched.report()
         for pid in (*status_pipes, *guarded):  # guard: the-fork-server-ends-its-workers
             orphan_guard.kill_group(pid)
         os._exit(0)
@@ -69,7 +72,9 @@ def _preload() -> None:
     gc.freeze()
 
 
-def _answer(control: socket.socket, status_pipes: dict[int, int], guarded: set[int], server_fds: list[int]) -> bool:
+def _answer(
+    control: socket.socket, status_pipes: dict[int, int], guarded: set[int], watched: Watched, server_fds: list[int]
+) -> bool:
     """One request: fork and tell the pid (or, below 0, why there is none), or note one. False when the caller has hung
     up. What goes wrong with one request is no harm to the workers of others."""
     message, fds, flags, _ = socket.recv_fds(control, REQUEST.size, _MAX_FDS)
@@ -79,6 +84,12 @@ def _answer(control: socket.socket, status_pipes: dict[int, int], guarded: set[i
         os.set_inheritable(fd, False)
     how, whose = REQUEST.unpack(message)
     if _noted(how, whose, guarded):
+        return True
+    if how == UNWATCH or (how == WATCH and not fds):
+        watched.forget(whose)
+        return True
+    if how == WATCH:
+        watched.take(whose, fds[0])
         return True
     if flags & socket.MSG_CTRUNC:  # out of descriptors: the last one, by which to answer, has not come
         _close(fds)
@@ -92,7 +103,7 @@ def _answer(control: socket.socket, status_pipes: dict[int, int], guarded: set[i
         _close([*fds, status_w])
         return True
     if pid == 0:
-        for fd in (*server_fds, status_w, *status_pipes.values()):
+        for fd in (*server_fds, status_w, *status_pipes.values(), *watched.fds):
             os.close(fd)
         run_as_worker(
             lambda: _exec_fresh(fds) if how == SPAWN else _be_worker(fds),
