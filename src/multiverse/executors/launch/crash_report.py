@@ -19,7 +19,7 @@ from multiverse.contracts.errors import Circumstances
 from multiverse.executors.launch import fork_server
 from multiverse.executors.launch.black_box import told_by
 from multiverse.executors.launch.fork_server import ForkServer
-from multiverse.memory.block import NamelessFile
+from multiverse.memory.block import AnonymousFile
 
 NOW = 0  # a word: the number of the step that all envs are in, from 1; below 0 when it is over
 _FIRST, _PER_ENV, _BYTES = 1, 4, 8  # then for each env: its episode, the last seed, of which episode, and when it began
@@ -28,7 +28,7 @@ _NONE, _MOST = -1, 2**63 - 1
 REPORT = 0  # the number under which the server knows the file for tracebacks
 
 
-class OwnShare(NamelessFile):
+class OwnShare(AnonymousFile):
     """What the envs that the caller steps itself are doing; its env i is env i of the vector env.
 
     While something is asked of them `words[NOW]` is above 0; a step of all has a number one higher than the last one's.
@@ -74,7 +74,7 @@ def described(record: bytes, env_id: int, in_step: bool) -> str:
 # -- in the caller -----------------------------------------------------------------------------------------------
 _shares: dict[int, OwnShare] = {}
 _users = 0  # vector envs whose envs run in this process
-_report: NamelessFile | None = None
+_report: AnonymousFile | None = None
 _ours = False  # it was us who have enabled faulthandler
 
 
@@ -111,7 +111,7 @@ def _enable(server: ForkServer | None) -> None:
             faulthandler.enable()
         else:
             if _report is None:
-                _report = NamelessFile.empty()
+                _report = AnonymousFile.empty()
             server.watch(REPORT, _report.fd)
             faulthandler.enable(file=_report.fd)
         _ours = True
