@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multiverse.cli.main import send_nowhere
 from multiverse.training.hooks import Hook
 from multiverse.training.storage.metric_sinks import Sinks, TensorBoardSink
 from multiverse.training.storage.run_directory import TENSORBOARD
@@ -38,7 +36,6 @@ class LinePrinter:
             print(line, flush=True)
         except (OSError, ValueError):
             self.heard = False
-            send_nowhere(sys.stdout)  # guard: nothing-is-flushed-to-nobody
 
 
 class ProgressLines(Hook):

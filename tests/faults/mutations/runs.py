@@ -221,10 +221,4 @@ GUARDS = (
         instead("raise"),
         (f"{SINKS}::test_a_sink_that_fails_is_told_once_and_off_and_the_others_go_on[OSError]",),
     ),
-    Guard(
-        "nothing-is-flushed-to-nobody",
-        ("F4",),
-        GONE,
-        ("tests/cli/test_train.py::test_a_reader_that_leaves_does_not_end_the_run",),
-    ),
 )
