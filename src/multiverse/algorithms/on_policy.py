@@ -185,7 +185,7 @@ def networks_for(
     seed: int,
     device: str,
 ) -> Any:
-    """In numpy where a few small dense layers on the CPU are all there is, which is twice as fast; else in torch."""
+    """In numpy where a few small dense layers on the CPU are all there is, which is faster; else in torch."""
     images = [tuple(leaf.space.shape or ()) for leaf in features.images]
     if not images and device == "cpu" and max(shape.hidden_sizes, default=0) <= LARGEST_IN_NUMPY:
         return NumpyLearner(features.size, action_space, shape, optimizer, learning_rate, seed)
