@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-from gymnasium import spaces
 
 from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.algorithms.on_policy import OnPolicy, check_settings
@@ -82,18 +81,7 @@ def a2c_loss(
 class A2C(OnPolicy):
     """One step down the gradient of a whole rollout."""
 
-    Config = A2CConfig
-
-    def __init__(
-        self,
-        config: A2CConfig,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        slots: int,
-        seed: int,
-        device: str = "cpu",
-    ) -> None:
-        super().__init__(config, observation_space, action_space, slots, seed, device, "rmsprop")
+    Config, optimizer = A2CConfig, "rmsprop"
 
     def update(self, rollouts: Sequence[Rollout], progress: float) -> UpdateReport:
         (rollout,) = rollouts

@@ -33,6 +33,7 @@ class OnPolicy:
         {"steps_per_env", "hidden_sizes", "activation", "normalize_observations", "normalize_rewards", "squash"}
     )
     """Settings that make up the networks and cannot change while they learn."""
+    optimizer: Literal["adam", "rmsprop"] = "adam"
 
     def __init__(
         self,
@@ -41,13 +42,14 @@ class OnPolicy:
         action_space: spaces.Space[Any],
         slots: int,
         seed: int,
-        device: str,
-        optimizer: Literal["adam", "rmsprop"],
+        device: str = "cpu",
     ) -> None:
         self.config, self.steps_per_env, self._action_space = config, config.steps_per_env, action_space
         self.features, self.action = Features(observation_space, action_space), action_of(action_space)
         shape = Shape(config.hidden_sizes, config.activation, config.log_std_init, config.ortho_init, config.squash)
-        self._networks = networks_for(self.features, action_space, shape, optimizer, config.learning_rate, seed, device)
+        self._networks = networks_for(
+            self.features, action_space, shape, self.optimizer, config.learning_rate, seed, device
+        )
         self._rng = np.random.default_rng((seed, 1))
         self._moments = RunningMeanStd(self.features.size) if config.normalize_observations else None
         self._reward_scale = RewardNormalizer(slots, config.gamma) if config.normalize_rewards else None

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-from gymnasium import spaces
 
 from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.algorithms.on_policy import OnPolicy, check_settings, explained_variance
@@ -128,17 +127,6 @@ class PPO(OnPolicy):
     """Several passes over each rollout in minibatches, each moving the policy only so far."""
 
     Config = PPOConfig
-
-    def __init__(
-        self,
-        config: PPOConfig,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        slots: int,
-        seed: int,
-        device: str = "cpu",
-    ) -> None:
-        super().__init__(config, observation_space, action_space, slots, seed, device, "adam")
 
     def update(self, rollouts: Sequence[Rollout], progress: float) -> UpdateReport:
         (rollout,) = rollouts
