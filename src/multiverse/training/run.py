@@ -125,7 +125,7 @@ def resume(
         given = {key: value for key, value in more.items() if value is not None}
         config = dataclasses.replace(config, **given)
         found = _checkpoint_to_go_on_from(where, named.checkpoint)
-        _refuse_less_than_spent(given, found)
+        _refuse_less_than_spent(env_steps, found)
         if given:
             where.write_config(plain_config(config))  # the next resume has the new budget too
         if found is not None:
@@ -193,15 +193,15 @@ def _trained(trainer: Trainer, on_start: OnStart | None) -> Run:
     return Run(trainer.directory.path, summary)
 
 
-def _refuse_less_than_spent(given: Mapping[str, Any], found: Checkpoint | None) -> None:
-    """A smaller budget makes no run shorter."""
+def _refuse_less_than_spent(env_steps: int | None, found: Checkpoint | None) -> None:
+    """A smaller budget makes no run shorter. Episodes are not asked: programs go on in stretches of them, and a stretch
+    that the rollout before it has covered already is no mistake."""
     clock = {} if found is None else found.manifest.get("clock")
-    for unit in ("env_steps", "episodes"):
-        spent = clock.get(unit) if isinstance(clock, dict) else None
-        if unit in given and isinstance(spent, int) and given[unit] < spent:
-            raise InvalidRequest(
-                f"{unit}={given[unit]:,}: the run has had {spent:,} already; a larger one makes it longer"
-            )
+    spent = clock.get("env_steps") if isinstance(clock, dict) else None
+    if env_steps is not None and isinstance(spent, int) and env_steps < spent:
+        raise InvalidRequest(
+            f"env_steps={env_steps:,}: the run has had {spent:,} already; a larger one makes it longer"
+        )
 
 
 def _tell_differences(found: Checkpoint, config: TrainConfig) -> None:
