@@ -108,8 +108,8 @@ def make_vec(
             always look first, or `"park"`: always sleep at once.
         on_failure: `"raise"`, or `"restart"`: an env that raises, and a worker process that dies or hangs, is
             replaced; the row is truncated, with reward 0 and `infos["restarted"]`.
-        restarts_per_minute: of each worker, and of the envs of each worker; beyond that the first cause is raised, as it
-            is when a worker has timed out three times in a row.
+        restarts_per_minute: of each worker, and of the envs of each worker; beyond that the first cause is raised, as
+            it is when a worker has timed out three times in a row.
         on_bad_value: NaN and infinite observations and rewards: `"raise"` makes them a failure of the env;
             `"truncate"` ends the episode without that step (reward 0, `infos["bad_value"]`); `"clip"` puts them, and
             observations outside their `Box`, at the nearest bound (rewards: 0); `"off"` looks at nothing.
