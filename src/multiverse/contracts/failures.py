@@ -15,7 +15,7 @@ RESTARTED = "restarted"
 BAD_VALUE = "bad_value"
 """The info key of a row whose episode was cut because its env returned something that nobody can learn from."""
 
-HOW_TO_GO_ON = "Mend that, or allow more restarts; a run that trains goes on with `multiverse resume RUN`"
+HOW_TO_GO_ON = "a run that trains goes on with `multiverse resume RUN`"
 
 Cause = TypeVar("Cause")
 
@@ -84,4 +84,4 @@ class RestartIntensity(Generic[Cause]):
         """For the error that ends it: how often, the limit, what it was in the end, and the next move."""
         often = f"failure {self.recent} of {whose} within a minute, and restarts_per_minute={self.limit}"
         (first_line, *_) = last.splitlines() or [""]
-        return f"given up: {often}; the last one: {first_line}. {HOW_TO_GO_ON}"
+        return f"given up: {often}; the last one: {first_line}. Mend that, or allow more restarts; {HOW_TO_GO_ON}"

@@ -60,7 +60,8 @@ class Supervisor:
         hangs.note(cause)
         if len(hangs.causes) >= HANGS_IN_A_ROW:  # guard: hangs-in-a-row-are-a-crash-loop
             why = f"{HANGS_IN_A_ROW} timeouts in a row of worker {host.worker}, with less work than waiting between"
-            raise hangs.causes[0].with_hint(f"given up: {why}; the last one: {cause.headline}. {HOW_TO_GO_ON}")
+            move = f"Mend that, or allow longer waits (reply_timeout_s=); {HOW_TO_GO_ON}"
+            raise hangs.causes[0].with_hint(f"given up: {why}; the last one: {cause.headline}. {move}")
         if not intensity.allows(cause):
             first = intensity.first_cause
             why = intensity.why_given_up(f"worker {host.worker}", cause.headline)
