@@ -20,7 +20,6 @@ from multiverse.executors.backends import BACKENDS
 from multiverse.executors.choose import HAND_OVER_S, PER_STEP_S, PER_WORKER_S, Probe, predicted
 from tests.envs import AnySpace, CountsConstructions, InProcess, Walk, constructions
 from tests.fault_envs import Fault
-from tests.multi_agent.envs import Circle, Village
 
 
 @pytest.fixture
@@ -253,10 +252,8 @@ HYBRID = mv.Plan("hybrid", 1, "forkserver", "auto", "")
     [
         Walk,
         partial(AnySpace, spaces.Text(4), spaces.Dict({"a": spaces.Discrete(3, start=2), "b": spaces.Text(4)})),
-        Village,
-        Circle,
     ],
-    ids=["single", "objects", "parallel", "turns"],
+    ids=["single", "objects"],
 )
 def test_a_comparison_steps_throwaway_envs_for_real(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "TRY_S", 0.02)

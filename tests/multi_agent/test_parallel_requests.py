@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 import multiverse as mv
+from multiverse.adapters.env_source import Recipe
 from multiverse.contracts.reset_plan import ResetRequest
+from multiverse.executors import choose
 from tests.contract.configurations import DISTINCT, WITHOUT_SPAWN, Configuration, over
 from tests.contract.conftest import Make
 from tests.equality import assert_same
-from tests.multi_agent.envs import FARMERS, GUARDS, OptionVillage, Pair, Village
+from tests.multi_agent.envs import FARMERS, GUARDS, Circle, OptionVillage, Pair, Village
 from tests.multi_agent.oracle import ManyEnvs, assert_row
 
 config = over(WITHOUT_SPAWN)
@@ -247,3 +249,11 @@ def test_poison_spoils_what_a_view_would_have_lost(make: Make, config: Configura
 def test_auto_steps_multi_agent_envs_in_its_probe() -> None:
     with mv.make_vec(Village, 4) as envs:
         assert "failed" not in envs.plan.why
+
+
+@pytest.mark.parametrize("env", [Village, Circle], ids=["parallel", "turns"])
+def test_a_comparison_of_executors_steps_throwaway_envs_for_real(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "TRY_S", 0.02)
+    hybrid = mv.Plan("hybrid", 1, "forkserver", "auto", "")
+    serial_s, hybrid_s = choose.tried([Recipe(env) for _ in range(4)], hybrid)
+    assert serial_s > 0.0 and hybrid_s > 0.0
