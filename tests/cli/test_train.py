@@ -339,3 +339,15 @@ def test_the_interval_holds_the_mean_and_is_narrow_where_all_agree() -> None:
     low, high = bootstrap_interval([1.0, 2.0, 3.0, 4.0, 5.0])
     assert 1.0 <= low < 3.0 < high <= 5.0
     assert bootstrap_interval([7.0, 7.0, 7.0]) == (7.0, 7.0)
+
+
+def test_an_extra_that_does_not_load_is_told_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tensorboard.py").write_text("raise RuntimeError('Unable to open /dev/urandom')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "tensorboard", raising=False)
+    assert main(["train", "CartPole-v1", "--tensorboard"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "does not load here: RuntimeError: Unable to open /dev/urandom" in error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -16,7 +15,6 @@ import psutil
 import pytest
 
 import multiverse as mv
-from multiverse.cli.main import main
 from multiverse.executors import machine
 from multiverse.executors.launch import fork_server
 
@@ -82,15 +80,3 @@ def test_a_thread_that_cannot_be_started_is_refused_and_the_others_end(
     with pytest.raises(mv.PreflightError, match=r"worker \d cannot be started: can't start new thread.*ulimit -u"):
         mv.make_vec("CartPole-v1", 4, "thread", workers=4)
     assert not any(thread.is_alive() for thread in begun)
-
-
-def test_an_extra_that_does_not_load_is_told_in_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "tensorboard.py").write_text("raise RuntimeError('Unable to open /dev/urandom')")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "tensorboard", raising=False)
-    assert main(["train", "CartPole-v1", "--tensorboard"]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "does not load here: RuntimeError: Unable to open /dev/urandom" in error
