@@ -260,7 +260,7 @@ class ClockTerminates(Healthy):
 class NeedsNoReset(Healthy):
     def __init__(self) -> None:
         super().__init__()
-        self.reset()
+        self.reset(seed=0)  # unseeded, one first step in twenty ends: a check takes that for notice
 
 
 class GoesOnAfterEnd(Healthy):
