@@ -214,7 +214,7 @@ def test_rows_that_were_lost_change_nothing() -> None:
         rollout = filled(algorithm, VECTOR)
         rollout.valid[3, 1] = False
         rollout.truncated[3, 1] = True
-        rollout.finals.add(3, 1, np.zeros(3, np.float32))
+        rollout.finals[()][3, 1] = 0.0
         rollout.rewards[3, 1] = spoiled
         algorithm.update([rollout], 0.0)
         found.append(algorithm.weights()["parameters"])

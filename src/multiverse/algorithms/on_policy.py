@@ -90,13 +90,13 @@ class OnPolicy:
         networks, config = self._networks, self.config
         vector, images = self._inputs(_flat(rollout.observations))
         values = networks.values(vector, images).reshape(rollout.rewards.shape)
-        finals = rollout.finals
+        steps, slots, finals = rollout.ends()
         following = next_values(
             values,
             networks.values(*self._inputs(rollout.last)),
             rollout.terminated,
             rollout.truncated,
-            (finals.steps, finals.slots, networks.values(*self._inputs(rollout.final_leaves(self.features.leaves)))),
+            (steps, slots, networks.values(*self._inputs(finals))),
         )
         ended, rewards = rollout.terminated | rollout.truncated, rollout.rewards
         if self._reward_scale is not None:

@@ -1,23 +1,59 @@
-"""Central collection: one batched forward pass per step for all envs, into a rollout; and what became of episodes."""
+"""Collecting rollouts: filled where the envs run or, with one batched forward pass per step, in the caller."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from multiverse.contracts.failures import BAD_VALUE, RESTARTED
-from multiverse.contracts.infos import Infos
-from multiverse.contracts.policy import Memory, Policy, Seen
+from multiverse.contracts.layout import (
+    ENDED,
+    EPISODE_LENGTH,
+    EPISODE_RETURN,
+    OBSERVATIONS,
+    REWARD,
+    SINGLE_AGENT,
+    TERMINATED,
+    TRUNCATED,
+    VALUES,
+    Field,
+    FieldName,
+)
+from multiverse.contracts.policy import Policy
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.contracts.views import Array
+from multiverse.experience.episodes import ActionLog, Episode
 from multiverse.experience.features import Features
-from multiverse.experience.rollout import FinalObservations, Rollout, leaf_of
+from multiverse.experience.rollout import (
+    BEGUN,
+    LOST,
+    ROLLOUT,
+    SECONDS,
+    SEEDS,
+    RolloutShape,
+    env_fields,
+    private_fields,
+)
+from multiverse.experience.rows import Rows, fill, fill_rows
 from multiverse.vector.single import VectorEnv
+
+SHORTEST_IN_WORKERS = 8
+"""Steps of a rollout: to send the weights out for fewer does not pay."""
+
+
+def collected_in_workers(policy: Policy, steps: int) -> bool:
+    """Whether workers fill its rollouts by themselves."""
+    return steps >= SHORTEST_IN_WORKERS and policy.portable() is not None
+
+
+def rollout_fields(shape: RolloutShape, num_envs: int) -> list[Field]:
+    """What workers share with the caller for that (`make_vec(fields=…)`)."""
+    return [*shape.fields(), *env_fields(shape.steps, num_envs)]
 
 
 @dataclass(slots=True)
@@ -31,201 +67,157 @@ class Collected:
 
 
 class Collector:
-    """Steps a vector env (autoreset `same_step`) with a policy, rollout after rollout, episodes running on between."""
+    """Steps a vector env with a policy, rollout after rollout, episodes running on between.
 
-    def __init__(self, envs: VectorEnv, rollout: Rollout, features: Features, reset_plan: ResetPlan) -> None:
-        self._envs, self._rollout, self._features, self._plan = envs, rollout, features, reset_plan
+    In workers if `rollout_fields` were laid out there; else here, also for envs with autoreset `next_step`.
+    """
+
+    def __init__(self, envs: VectorEnv, shape: RolloutShape, features: Features, reset_plan: ResetPlan) -> None:
+        self._envs, self._features, self._plan = envs, features, reset_plan
+        own: Mapping[FieldName, Array] = envs.views.arrays
+        self._in_workers = BEGUN in own
+        if not self._in_workers:
+            own = {**own, **private_fields(rollout_fields(shape, envs.num_envs))}
+        self._arrays, self.rollout = own, shape.rollout(own)
+        self._noise, self._values = own[(shape.group, ROLLOUT, "noise")], own[(shape.group, ROLLOUT, "values")]
         self.actions = ActionLog(envs.num_envs)
         self.keeps_actions = True  # for envs that are brought back by playing them again
-        self.observations: Any = None
-        self._starts = np.ones(envs.num_envs, np.bool_)
-        self.memory: Memory = {}  # what the policy remembers of every slot
-        self._previous_actions = np.zeros_like(rollout.actions[0])
-        self._previous_rewards = np.zeros_like(rollout.rewards[0])
+        self._current: list[tuple[int, int | None]] = []  # the episode that each env is in, and its seed
 
-    def begin(self, observations: Any) -> None:
-        """What the envs show now, after a reset or a replay."""
-        self.observations = observations
-        self._starts = self._envs.episode_lengths == 0
+    # -- between rollouts ----------------------------------------------------------------------------------------
+    def begin(self) -> None:
+        """The envs have been reset, or brought back."""
+        self._current = [self._begun(env_id) for env_id in range(self._envs.num_envs)]
         self.actions.mark()
 
-    def begin_again(self, env_ids: Sequence[int], observations: Any) -> None:
-        """These envs have begun another episode between two rollouts; what all of them show now."""
-        self.observations = observations
-        self._starts[env_ids] = True
+    def begin_again(self, env_ids: Sequence[int]) -> None:
+        """These envs have begun another episode between two rollouts."""
         for env_id in env_ids:
+            self._current[env_id] = self._begun(env_id)
             self.actions.begin(env_id)
+
+    def _begun(self, env_id: int) -> tuple[int, int | None]:
+        episode = int(self._envs.episode_counts[env_id])
+        return episode, self._plan(env_id, episode).seed
 
     @property
     def starts(self) -> Array:
         """[envs] bool: whose next step is the first of an episode."""
-        return self._starts
+        ended = self._envs.views[(SINGLE_AGENT, ENDED)]
+        return np.asarray((self._envs.episode_lengths == 0) | ended[TERMINATED] | ended[TRUNCATED])
 
+    def remembered(self) -> dict[str, Any]:
+        """What the policy goes on with in the next rollout: its memory, and its last actions and rewards."""
+        rollout = self.rollout
+        memory = {name: kept.copy() for name, kept in rollout.last_memory.items()}
+        return {"memory": memory, "actions": rollout.actions[-1].copy(), "rewards": self._values[-1, REWARD].copy()}
+
+    def remember(self, known: Mapping[str, Any]) -> None:
+        """Go on with that."""
+        self.rollout.actions[-1], self._values[-1, REWARD] = known["actions"], known["rewards"]
+        for name, kept in self.rollout.last_memory.items():
+            kept[...] = known["memory"][name]
+
+    # -- a rollout -----------------------------------------------------------------------------------------------
     def collect(
-        self, policy: Policy, noise: Array, should_stop: Callable[[], bool] = lambda: False
+        self, policy: Policy, rng: np.random.Generator, should_stop: Callable[[], bool] = lambda: False
     ) -> Collected | None:
         """Fill the rollout. None if it was asked to stop before the rollout was full: then nothing of it counts."""
-        rollout, collected = self._rollout, Collected()
-        rollout.finals, rollout.policy_version = FinalObservations(), policy.version
-        rollout.valid[...] = True
-        for t in range(rollout.steps):
-            if should_stop():
-                return None
-            began_at = perf_counter()
-            actions = self._act(policy, noise[t], t)
-            acted_at = perf_counter()
-            self._step(actions, t, collected)
-            collected.act_s += acted_at - began_at
-            collected.step_s += perf_counter() - acted_at
-        for path, rows in rollout.last.items():
-            rows[...] = leaf_of(self.observations, path)
-        rollout.last_memory = {name: kept.copy() for name, kept in self.memory.items()}
-        return collected
+        rollout, arrays = self.rollout, self._arrays
+        self._noise[...] = policy.noise(rng, rollout.steps, rollout.slots)
+        rollout.policy_version, rollout.valid[...], arrays[LOST][...] = policy.version, True, False
+        self._show(0, slice(None))
+        began_at = perf_counter()
+        arrays[SECONDS][...] = 0.0
+        if not (
+            self._filled_in_workers(policy, should_stop) if self._in_workers else self._filled(policy, should_stop)
+        ):
+            return None
+        rollout.rewards[...] = self._values[:, REWARD]
+        rollout.valid &= ~arrays[LOST]  # guard: lost-rows-are-not-valid
+        self._log_actions(policy)
+        act_s, step_s = arrays[SECONDS].sum(axis=0).tolist()
+        share = act_s / (act_s + step_s) if act_s else 0.0  # of several workers, side by side
+        took_s = perf_counter() - began_at
+        return Collected(self._episodes(), int(arrays[LOST].sum()), took_s * share, took_s * (1 - share))
 
-    def _act(self, policy: Policy, noise: Array, t: int) -> Any:
-        """Look, note what is seen and remembered, and choose."""
-        rollout, seen = self._rollout, {}
+    def _filled_in_workers(self, policy: Policy, should_stop: Callable[[], bool]) -> bool:
+        mask, views = self._features.mask, self._envs.views
+        self._before, self._first = views[(self.rollout.group, VALUES)].copy(), self.starts
+        arguments = policy.portable(), self.rollout.group, None if mask is None else mask.path
+        return self._envs.run_rows(fill_rows, arguments, self.rollout.steps, should_stop, self._lost_with_worker)
+
+    def _show(self, row: int, slots: slice) -> None:
+        """What the envs show now is what is seen in this row."""
+        group, arrays = self.rollout.group, self._arrays
+        for path in self.rollout.observations:
+            shown = arrays[(group, OBSERVATIONS, *path)]
+            arrays[(group, ROLLOUT, "observations", *path)][row, slots] = shown[slots]
+
+    def _lost_with_worker(self, env_ids: range, row: int) -> None:
+        """A worker was lost in this row and replaced: as if its envs' episodes had ended there, without that step."""
+        rollout, arrays, mine = self.rollout, self._arrays, slice(env_ids.start, env_ids.stop)
+        values = self._values[:, :, mine]
+        values[row] = values[row - 1] if row else self._before[:, mine]
+        over = rollout.terminated[row - 1, mine] | rollout.truncated[row - 1, mine] if row else self._first[mine]
+        rollout.starts[row, mine] = over
+        values[row][:, over] = 0.0  # a new episode, without any step
+        values[row, REWARD] = 0.0
+        rollout.terminated[row, mine], rollout.truncated[row, mine], arrays[LOST][row, mine] = False, True, True
         for path, rows in rollout.observations.items():
-            rows[t] = leaf_of(self.observations, path)
-            seen[path] = rows[t]
-        self._forget(policy)
-        for name, kept in self.memory.items():
-            rollout.memory[name][t] = kept
-        rollout.starts[t] = self._starts
-        masks = self._features.open_actions(seen)
-        if masks is not None and rollout.action_masks is not None:
-            rollout.action_masks[t] = masks
-        shown = Seen(seen, self._starts, masks, self._previous_actions, self._previous_rewards)
-        rollout.actions[t], self.memory = policy.act(shown, noise, self.memory)
-        self._previous_actions = rollout.actions[t].copy()
-        return policy.for_env(rollout.actions[t])
+            rollout.finals[path][row, mine] = rows[row, mine]
+        for env_id in env_ids:
+            episode, seed = self._begun(env_id)
+            arrays[BEGUN][row, env_id], arrays[SEEDS][row, env_id] = episode, -1 if seed is None else seed
+        self._show(row + 1, mine)
 
-    def _forget(self, policy: Policy) -> None:
-        """Where an episode starts nothing is remembered."""
-        starts = self._starts
-        if not starts.any():
-            return
-        self._previous_actions[starts], self._previous_rewards[starts] = 0, 0.0
-        first = policy.first_memory(len(starts))
-        if not self.memory and first:
-            self.memory = {name: kept.copy() for name, kept in first.items()}
-            steps = self._rollout.steps
-            self._rollout.memory = {n: np.zeros((steps, *kept.shape), kept.dtype) for n, kept in first.items()}
-        for name, kept in self.memory.items():
-            kept[starts] = first[name][starts]
+    def _filled(self, policy: Policy, should_stop: Callable[[], bool]) -> bool:
+        mask, envs = self._features.mask, self._envs
+        next_step = envs.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
+        path = None if mask is None else mask.path
+        rows = Rows(self._arrays, self.rollout.group, slice(0, envs.num_envs), path, next_step)
+        everyone, steps = range(envs.num_envs), _CallerSteps(envs, self._plan)
+        return fill(rows, self._arrays, everyone, policy, 0, lambda _: not should_stop(), steps)
 
-    def _step(self, actions: Any, t: int, collected: Collected) -> None:
-        rollout = self._rollout
-        self.observations, rewards, terminated, truncated, infos = self._envs.step(actions)
+    # -- what became of it ---------------------------------------------------------------------------------------
+    def _episodes(self) -> list[Episode]:
+        """Those that ended, in order."""
+        rollout, arrays, found = self.rollout, self._arrays, []
+        rows, envs = np.nonzero(rollout.terminated | rollout.truncated)
+        columns = (
+            self._values[rows, EPISODE_RETURN, envs],
+            self._values[rows, EPISODE_LENGTH, envs],
+            arrays[LOST][rows, envs],
+            arrays[BEGUN][rows, envs],
+            arrays[SEEDS][rows, envs],
+        )
+        for env_id, returned, length, lost, begun, seed in zip(envs.tolist(), *(column.tolist() for column in columns)):
+            index, its_seed = self._current[env_id]
+            found.append(Episode(env_id, index, its_seed, returned, int(length), lost))
+            self._current[env_id] = begun, None if seed < 0 else seed
+        return found
+
+    def _log_actions(self, policy: Policy) -> None:
         if self.keeps_actions:
-            self.actions.add(actions)
-        rollout.rewards[t], rollout.terminated[t], rollout.truncated[t] = rewards, terminated, truncated
-        self._previous_rewards = rollout.rewards[t].copy()
-        self._starts = ended = terminated | truncated
-        if ended.any():
-            self._end(np.flatnonzero(ended).tolist(), t, infos, collected)
-
-    def _end(self, envs: list[int], t: int, infos: Infos, collected: Collected) -> None:
-        """Episodes that ended in this step; a step that was lost is marked, so that nobody learns from it."""
-        returns, lengths, counts = self._envs.episode_returns, self._envs.episode_lengths, self._envs.episode_counts
-        lost = _where(infos, RESTARTED, len(returns)) | _where(infos, BAD_VALUE, len(returns))
-        for env in envs:
-            index = int(counts[env]) - 1  # the next one has begun already
-            seed = self._plan(env, index).seed
-            collected.episodes.append(
-                Episode(env, index, seed, float(returns[env]), int(lengths[env]), bool(lost[env]))
-            )
-            self._rollout.finals.add(t, env, infos["final_obs"][env])
-            self.actions.begin(env)
-        if lost.any():
-            self._rollout.valid[t] &= ~lost  # guard: lost-rows-are-not-valid
-            collected.lost_steps += int(lost.sum())
+            actions = self.rollout.actions
+            taken = np.asarray(policy.for_env(actions.reshape(-1, *actions.shape[2:])))
+            ended = self.rollout.terminated | self.rollout.truncated
+            self.actions.add(taken.reshape(*actions.shape[:2], *taken.shape[1:]), ended)
 
 
-def _where(infos: Infos, key: str, count: int) -> Array:
-    found = infos.get(f"_{key}")
-    return np.zeros(count, np.bool_) if found is None else np.asarray(found)
+class _CallerSteps:
+    """The caller steps all envs at once."""
 
+    def __init__(self, envs: VectorEnv, plan: ResetPlan) -> None:
+        self._envs, self._plan = envs, plan
 
-RECENT = 100
-MOST_ACTIONS = 200_000
-"""Of one episode: what is longer is not brought back by playing it again."""
+    def step(self, actions: Array) -> Iterable[int]:
+        *_, infos = self._envs.step(actions)
+        lost = [infos[f"_{key}"] for key in (RESTARTED, BAD_VALUE) if f"_{key}" in infos]
+        return np.flatnonzero(np.logical_or.reduce(lost)).tolist() if lost else ()
 
+    def failed(self) -> bool:
+        return False  # it would have been raised
 
-@dataclass(frozen=True, slots=True)
-class Episode:
-    """One that has ended."""
-
-    env_id: int
-    index: int  # how many this env had before it
-    seed: int | None
-    returned: float
-    length: int
-    lost: bool = False  # the env or its worker was lost in it
-
-
-class RecentEpisodes:
-    """Returns and lengths of the last hundred."""
-
-    def __init__(self) -> None:
-        self._returns: deque[float] = deque(maxlen=RECENT)
-        self._lengths: deque[int] = deque(maxlen=RECENT)
-
-    def add(self, episodes: Iterable[Episode]) -> None:
-        for episode in episodes:
-            if not episode.lost:
-                self._returns.append(episode.returned)
-                self._lengths.append(episode.length)
-
-    def __len__(self) -> int:
-        return len(self._returns)
-
-    @property
-    def mean_return(self) -> float:
-        return float(np.mean(self._returns)) if self._returns else float("nan")
-
-    @property
-    def mean_length(self) -> float:
-        return float(np.mean(self._lengths)) if self._lengths else float("nan")
-
-    def state(self) -> dict[str, Any]:
-        return {"returns": list(self._returns), "lengths": list(self._lengths)}
-
-    def load(self, state: dict[str, Any]) -> None:
-        self._returns.extend(map(float, state["returns"]))
-        self._lengths.extend(map(int, state["lengths"]))
-
-
-class ActionLog:
-    """The actions of every env's current episode, as the env took them.
-
-    `mark` remembers this moment without copying anything; `state` gives the log as it was then, also when the
-    episodes have gone on or ended since.
-    """
-
-    def __init__(self, num_envs: int) -> None:
-        self._actions: list[list[Any]] = [[] for _ in range(num_envs)]
-        self._marked: list[tuple[list[Any], int]] = []
-        self.mark()
-
-    def load(self, env_id: int, actions: Array) -> None:
-        """The env is in the middle of an episode and has taken these."""
-        self._actions[env_id] = list(actions)
-
-    def add(self, actions: Sequence[Any] | Array) -> None:
-        """One step of every env; copied, for the caller's array may be filled again. A log that has grown too long to
-        be of use grows no further."""
-        for log, action in zip(self._actions, np.array(actions)):
-            if len(log) <= MOST_ACTIONS:
-                log.append(action)
-
-    def begin(self, env_id: int) -> None:
-        """A new episode. The old list may be marked, so it is left as it is."""
-        self._actions[env_id] = []
-
-    def mark(self) -> None:
-        self._marked = [(log, len(log)) for log in self._actions]
-
-    def state(self) -> list[Array | None]:
-        """Per env, its actions up to the mark; None where there are too many to play them again."""
-        return [np.array(log[:count]) if count <= MOST_ACTIONS else None for log, count in self._marked]
+    def seed_of(self, i: int) -> int | None:
+        return self._plan(i, int(self._envs.episode_counts[i])).seed

@@ -36,7 +36,7 @@ def generalized_advantages(
 
 
 def next_values(
-    values: Array, last_values: Array, terminated: Array, truncated: Array, finals: tuple[list[int], list[int], Array]
+    values: Array, last_values: Array, terminated: Array, truncated: Array, finals: tuple[Array, Array, Array]
 ) -> Array:
     """[T, S] the value of what each step led to; `finals`: steps, slots and values of the final observations."""
     following = np.empty_like(values)

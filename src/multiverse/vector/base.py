@@ -28,7 +28,7 @@ from multiverse.contracts.failures import FailurePolicy, Failures
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.layout import COUNTS, EPISODES, STEPPING
 from multiverse.contracts.plan import Autoreset, Plan, whole_number
-from multiverse.contracts.views import Array
+from multiverse.contracts.views import Array, Views
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host
@@ -174,6 +174,25 @@ class BaseVectorEnv(NotCopied, ABC):
             self._poison.spoil(ids)
         infos = self._calls.reset(ids, requests, rows=ids if env_ids is not None else self._everyone)
         return self._first_observations(None if env_ids is None else ids), infos
+
+    def run_rows(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        rows: int,
+        should_stop: Callable[[], bool],
+        on_lost: Callable[[range, int], None],
+    ) -> bool:
+        """`rows` steps of every env by function(env_range, step, go_on, first row, *arguments), which runs where the
+        envs are and fills whatever `make_vec(fields=…)` has laid out; False if it was stopped before."""
+        if self._state.refusal is not None:
+            self._state.refuse_step()
+        return self._calls.run_rows(function, arguments, rows, should_stop, on_lost)
+
+    @property
+    def views(self) -> Views:
+        """The arrays that it shares with its workers. To be read, and between two calls."""
+        return self._executor.views
 
     def begin_at(self, episodes: Sequence[int]) -> Any:
         """Reset every env so that env i begins its episode number `episodes[i]`: what the reset plan has for it."""

@@ -13,7 +13,8 @@ from multiverse.contracts.reset_plan import ResetRequest
 from multiverse.contracts.views import Array
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.executor import Answers, Executor, results_of
-from multiverse.executors.hosts import Host
+from multiverse.executors.hosts import Host, WorkerHost
+from multiverse.executors.row_run import RowRun
 from multiverse.vector.requests import RequestState
 from multiverse.vector.step_results import StepResults
 
@@ -80,6 +81,56 @@ class HostCalls:
         """Of all envs of those hosts that were replaced: what they were in the middle of is gone, asked or not."""
         if self._executor.lost:
             self._state.require_reset(self._results.take_lost(hosts))  # guard: all-envs-of-a-lost-worker-are-told
+
+    # -- many steps at once ------------------------------------------------------------------------------------
+    def run_rows(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        rows: int,
+        should_stop: Callable[[], bool],
+        on_lost: Callable[[range, int], None],
+    ) -> bool:
+        """`rows` steps of every env, taken where it runs (see `RowRun`); False if they were stopped before.
+
+        A worker that is lost, and replaced, costs its envs one row: `on_lost(env ids, row)` is told when their next
+        episodes have begun.
+        """
+        executor, discarded = self._executor, 0
+
+        def lost(worker: WorkerHost, row: int) -> int:
+            nonlocal discarded
+            self._results.take_lost([worker])
+            row = min(row, rows - 1)  # lost after its last row: that one, then
+            discarded += len(worker.env_ids)
+            on_lost(worker.env_ids, row)
+            return row + 1
+
+        run = RowRun(executor, function, arguments, should_stop, lost)
+        try:
+            answers = self.guarded(run.run)
+        except BaseException:
+            self._count_steps(run.env_steps(), run.env_steps())
+            raise
+        failed: list[tuple[Host, RemoteError]] = []
+        for host, last in answers.items():
+            for extras in (*last.before, last):
+                self._results.learn_from(host, extras)
+                discarded += len(extras.restarts) + len(extras.truncated)
+                failed += [(host, failure) for failure in extras.failures]
+        executor.settle(executor.hosts)
+        self._results.remember(None)
+        self._count_steps(run.env_steps(), discarded)
+        if failed:
+            self._count_steps(len(failed), len(failed))
+            self._state.require_reset(failure.env_id for _, failure in failed if failure.env_id is not None)
+            raise EnvFailed("raised in step", failed[0][0].worker, [failure for _, failure in failed])
+        return not run.stopped
+
+    def _count_steps(self, sent: int, discarded: int) -> None:
+        self._failures.steps_sent += sent
+        self._failures.steps_used += sent - discarded
+        self._failures.steps_discarded += discarded
 
     # -- resets ------------------------------------------------------------------------------------------------
     def make_way_for_reset(self, ids: Array) -> None:

@@ -69,6 +69,7 @@ def make_vec(
     groups: Mapping[str, Sequence[str]] | None = None,
     possible_agents: Sequence[str] | None = None,
     parallel: bool = False,
+    fields: startup.MoreFields | None = None,
 ) -> VectorEnv:
     """Many copies of `env` as one `VectorEnv`, which is a `gymnasium.vector.VectorEnv`.
 
@@ -118,6 +119,8 @@ def make_vec(
         reply_timeout_s, reset_timeout_s: how long a worker may take to answer (None: for ever); then `ReplyTimeout`,
             with the Python stack of what it is doing.
         close_timeout_s: how long `close` waits for workers to end by themselves.
+        fields: for whoever collects rollouts in workers: called with the env's description, it returns what else is to
+            be shared with them (`envs.views`).
         plan: run exactly as another vector env did (`envs.plan`), without probing; instead of
             `executor`, `workers`, `start_method` and `waiting`.
     """
@@ -147,7 +150,7 @@ def make_vec(
         if executor != plan.executor:
             plan = decide(executor, None, None, waiting, each)
     plan = replace(plan, why=why) if why else plan
-    limits: dict[str, Any] = {"failure_policy": failure_policy, "timeouts": timeouts, "tasks": tasks}
+    limits: dict[str, Any] = {"failure_policy": failure_policy, "timeouts": timeouts, "tasks": tasks, "fields": fields}
     started, description = startup.start(plan, each, autoreset, infos, reset_plan, **limits)
     if description.metadata.get("in_process") and plan.executor != "serial":
         log.warning("the env says metadata['in_process'] (it holds a GPU or a window): running serial instead")
