@@ -176,3 +176,21 @@ def test_the_log_is_as_it_was_at_the_mark_whatever_came_after() -> None:
         expected = [rollout.actions[6:, i].tolist() for i in range(2)]
         collected(collector, policy, rng, envs)
         assert [known.tolist() for known in collector.actions.state() if known is not None] == expected
+
+
+def test_where_a_step_begins_the_next_episode_nobody_learns_from_it() -> None:
+    """autoreset next_step: the row after an end is no step, and the one after that is its episode's first."""
+    found = {}
+    for mode in ("next_step", "same_step"):
+        with mv.make_vec(Walk, 2, "serial", env_kwargs={"length": 3}, autoreset=mode,
+                         reset_plan=mv.DerivedSeeds(4)) as envs:  # fmt: skip
+            collector, rollout, _ = collecting(envs)
+            told = collected(collector, policy_for(envs), np.random.default_rng(1), envs)
+            found[mode] = rollout, told.episodes
+    rollout, episodes = found["next_step"]
+    assert rollout.valid[:, 0].tolist() == [True, True, True, False, True, True, True]
+    assert rollout.starts[:, 0].tolist() == [True, False, False, False, True, False, False]
+    assert (rollout.ends()[2][()][0] == found["same_step"][0].ends()[2][()][0]).all()
+    expected = [e for e in found["same_step"][1] if e.index < 2]
+    assert [(e.env_id, e.index, e.seed) for e in episodes] == [(e.env_id, e.index, e.seed) for e in expected]
+    assert rollout.rewards[3, 0] == 0.0

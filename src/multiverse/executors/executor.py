@@ -49,10 +49,11 @@ def _close_live() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A worker that was replaced: why, and what the first reset of its new envs said."""
+    """A worker that was replaced: why, what the first reset of its new envs said, and in which row it was, if in one."""
 
     cause: MultiverseError
     extras: Extras
+    row: int
 
 
 Answers = tuple[dict[Host, Any], dict[Host, MultiverseError]]
@@ -294,13 +295,14 @@ class Executor:
         if worker in self._recovering:
             raise _LostAgain(cause)
         self.broken = True  # until it is whole again
+        row = worker.mailbox.row
         # guard: a-hung-worker-is-replaced
         begin = worker.was_stepping and self.views.layout.with_final_observations  # same_step shows the next episode
         extras = self._replaced(worker, cause, begin)
         self._late = [late for late in self._late if late is not worker]  # its answer will never come
         self.failures.worker_restarts += 1
         self.keep_objects(worker, extras)
-        self.lost[worker] = Lost(cause, extras)
+        self.lost[worker] = Lost(cause, extras, row)
         self.broken = False
 
     def _replaced(self, worker: WorkerHost, cause: MultiverseError, begin: bool) -> Extras:

@@ -80,7 +80,7 @@ class RowRun:
                 return
             except WorkerDied as error:  # between its word and what was to follow by pipe
                 executor.recover(worker, error)
-        row = self._on_lost(worker, worker.mailbox.row)
+        row = self._on_lost(worker, executor.lost[worker].row)
         if not self.stopped:
             self._ask([worker], row)  # guard: a-lost-worker-costs-one-row
 

@@ -176,7 +176,7 @@ class Collector:
         next_step = envs.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
         path = None if mask is None else mask.path
         rows = Rows(self._arrays, self.rollout.group, slice(0, envs.num_envs), path, next_step)
-        everyone, steps = range(envs.num_envs), _CallerSteps(envs, self._plan)
+        everyone, steps = range(envs.num_envs), _CallerSteps(envs, self._plan, next_step)
         return fill(rows, self._arrays, everyone, policy, 0, lambda _: not should_stop(), steps)
 
     # -- what became of it ---------------------------------------------------------------------------------------
@@ -208,8 +208,8 @@ class Collector:
 class _CallerSteps:
     """The caller steps all envs at once."""
 
-    def __init__(self, envs: VectorEnv, plan: ResetPlan) -> None:
-        self._envs, self._plan = envs, plan
+    def __init__(self, envs: VectorEnv, plan: ResetPlan, next_step: bool) -> None:
+        self._envs, self._plan, self._ahead = envs, plan, int(next_step)
 
     def step(self, actions: Array) -> Iterable[int]:
         *_, infos = self._envs.step(actions)
@@ -220,4 +220,4 @@ class _CallerSteps:
         return False  # it would have been raised
 
     def seed_of(self, i: int) -> int | None:
-        return self._plan(i, int(self._envs.episode_counts[i])).seed
+        return self._plan(i, int(self._envs.episode_counts[i]) + self._ahead).seed

@@ -38,7 +38,7 @@ class Rows:
         episode's end begins the next one, and is no step."""
         mine = {name[2:]: rows for name, rows in arrays.items() if name[:2] == (group, ROLLOUT)}
         seen = {name[1:]: rows[:, slots] for name, rows in mine.items() if name[0] == "observations"}
-        self._observations, self._mask, self._next_step = seen, mask, next_step
+        self._observations, self._mask, self.next_step = seen, mask, next_step
         self._shown = [(rows, arrays[(group, OBSERVATIONS, *path)][slots]) for path, rows in seen.items()]
         where = OBSERVATIONS if next_step else FINAL_OBSERVATIONS
         self._finals = [(mine[("finals", *path)][:, slots], arrays[(group, where, *path)][slots]) for path in seen]
@@ -57,7 +57,7 @@ class Rows:
         self._previous = self._actions[before], self._values[before, REWARD]
         ended = self._ended_now[0] | self._ended_now[1]
         self._now = (self._values_now[EPISODE_LENGTH] == 0) | ended
-        self._resetting = ended if self._next_step else None
+        self._resetting = ended if self.next_step else None
 
     def act(self, policy: Policy, row: int) -> Array:
         """Look, note what is seen and remembered, and choose; returns the actions as the envs take them."""
@@ -119,7 +119,7 @@ class Steps(Protocol):
         """Whether one of them failed for good in that step."""
 
     def seed_of(self, i: int) -> int | None:
-        """What the episode under way began from."""
+        """What the episode began from that follows on one that has just ended."""
 
 
 def fill(rows: Rows, arrays: Arrays, env_ids: range, policy: Policy, first: int, go_on: GoOn, steps: Steps) -> bool:
@@ -141,7 +141,7 @@ def fill(rows: Rows, arrays: Arrays, env_ids: range, policy: Policy, first: int,
         ended = rows.note(t)
         if ended.any():
             rows.end(t, ended)
-            begun[t, ended] = episodes[ended]
+            begun[t, ended] = episodes[ended] + rows.next_step
             for i in np.flatnonzero(ended).tolist():
                 seed = steps.seed_of(i)
                 seeds[t, i] = -1 if seed is None else seed
