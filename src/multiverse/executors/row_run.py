@@ -47,7 +47,7 @@ class RowRun:
                 own = executor.local
                 self._take(own, own.run_rows(executor.number, self._function, self._arguments, self._go_on))
             while self._waiting:
-                executor.sleep_with_patience(self._anything_new, self._waiting, None)  # guard: rows-have-a-deadline
+                executor.sleep_with_patience(self._anything_new, self._waiting, None)
                 for worker in [w for w in self._waiting if w in executor.lost or w.answered()]:
                     self._hear(worker)
         except BaseException:
