@@ -178,6 +178,7 @@ def test_the_log_is_as_it_was_at_the_mark_whatever_came_after() -> None:
         assert [known.tolist() for known in collector.actions.state() if known is not None] == expected
 
 
+@pytest.mark.fault("B4")
 def test_where_a_step_begins_the_next_episode_nobody_learns_from_it() -> None:
     """autoreset next_step: the row after an end is no step, and the one after that is its episode's first."""
     found = {}

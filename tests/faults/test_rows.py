@@ -18,8 +18,6 @@ from multiverse.contracts.errors import EnvFailed, ReplyTimeout, WorkerDied
 from multiverse.memory.interrupts import StopRequests
 from tests.experience.test_collector import STEPS, collecting, fields_for, policy_for
 
-pytestmark = pytest.mark.fault("G7")
-
 
 class Mortal(gym.Env):  # type: ignore[type-arg]
     """In its step `at`, counted over its life, it does what it is told to, once ever: a note says that it did."""
@@ -75,6 +73,7 @@ def rollouts(envs: Any, count: int = 2) -> tuple[list[dict[str, Any]], Any, Any]
     return found, failures, episodes
 
 
+@pytest.mark.fault("G7")
 @pytest.mark.parametrize("row", range(STEPS))
 def test_a_worker_that_dies_in_a_row_costs_that_row(row: int, tmp_path: Path) -> None:
     """Whichever row it is, everything is as if the envs had been stepped from here."""
@@ -91,6 +90,7 @@ def test_a_worker_that_dies_in_a_row_costs_that_row(row: int, tmp_path: Path) ->
     assert len(lost) == 2 and {s for _, s in lost} == {0, 1}
 
 
+@pytest.mark.fault("G7")
 @pytest.mark.parametrize("deed", ["hangs", "raises"])
 def test_a_hang_or_an_exception_costs_a_row_too(deed: str, tmp_path: Path) -> None:
     with made(tmp_path, 3, deed, "in workers", reply_timeout_s=1.0) as envs:
@@ -102,6 +102,7 @@ def test_a_hang_or_an_exception_costs_a_row_too(deed: str, tmp_path: Path) -> No
     assert [e.env_id for e in episodes if e.lost] == ([0, 1] if deed == "hangs" else [1])
 
 
+@pytest.mark.fault("G7")
 @pytest.mark.parametrize(("deed", "error"), [("dies", WorkerDied), ("hangs", ReplyTimeout), ("raises", EnvFailed)])
 def test_without_restarts_it_is_an_error_and_the_others_are_stopped(deed: str, error: Any, tmp_path: Path) -> None:
     with made(tmp_path, 3, deed, "in workers", on_failure="raise", reply_timeout_s=1.0) as envs:
@@ -112,6 +113,7 @@ def test_without_restarts_it_is_an_error_and_the_others_are_stopped(deed: str, e
         assert failures.steps_sent == failures.steps_used + failures.steps_discarded
 
 
+@pytest.mark.fault("G7")
 def test_a_slow_rollout_is_no_hang(tmp_path: Path) -> None:
     """The deadline is a step's: a rollout may take longer than it."""
     with mv.make_vec(Slow, 2, "process", workers=2, autoreset="same_step", infos=False, reset_plan=mv.DerivedSeeds(4),
@@ -127,6 +129,7 @@ class Slow(Mortal):
         return super().step(action)
 
 
+@pytest.mark.fault("G7")
 def test_a_stop_is_answered_within_a_row(tmp_path: Path) -> None:
     """The worker, asked to stop, ends with the row it is in; the vector env can be used on."""
     with mv.make_vec(Patient, 2, "process", workers=1, autoreset="same_step", infos=False,

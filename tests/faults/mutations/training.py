@@ -30,7 +30,7 @@ GUARDS = (
     ),
     Guard(
         "lost-rows-are-marked",
-        ("B4", "G7"),
+        ("G7",),
         GONE,
         (f"{ROWS}::test_a_hang_or_an_exception_costs_a_row_too[raises]",),
     ),
@@ -54,7 +54,7 @@ GUARDS = (
     ),
     Guard(
         "workers-are-told-to-stop",
-        ("G7", "A14"),
+        ("G7",),
         instead("pass"),
         (f"{ROWS}::test_a_stop_is_answered_within_a_row",),
     ),
