@@ -19,6 +19,7 @@ import argparse
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -75,9 +76,10 @@ def one_run(env: str, seed: int, run: Path, env_steps: int | None) -> None:
     from multiverse.executors.launch.orphan_guard import watch_process
 
     watch_process(os.getppid())
-    if run.exists():
+    if (run / "config.yaml").exists():
         mv.resume(run)
     else:
+        shutil.rmtree(run, ignore_errors=True)  # it was ended before it began
         settings: dict[str, Any] = {"executor": "serial", "evaluate_every": 0, "evaluation_episodes": EPISODES}
         mv.train(env, seed=seed, run_dir=run, **settings, **({} if env_steps is None else {"env_steps": env_steps}))
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import logging
 import statistics
 import subprocess
@@ -33,6 +32,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import multiverse as mv
+from benchmarks.provenance import provenance, write_results
 from multiverse.executors.machine import usable_cores
 
 EVALUATION_EPISODES = 20
@@ -195,11 +195,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, help="write the figures here too")
     options = parser.parse_args()
+    origin = provenance()
     logging.getLogger("multiverse").setLevel(logging.WARNING)
     print(f"{usable_cores()} usable cores, Python {sys.version.split()[0]}, torch {torch.__version__}, one thread")
     found = [compare_to_475(options.rounds) if row == TO_475 else compare(row, options.rounds) for row in options.rows]
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+        write_results(options.json, origin, {"rows": found})
 
 
 if __name__ == "__main__":
