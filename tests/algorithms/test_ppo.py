@@ -21,7 +21,7 @@ from multiverse.experience.features import num_logits
 from multiverse.experience.rollout import Rollout, rollout_for
 from multiverse.learning import actor_critic
 from multiverse.learning.flat_parameters import FlatAdam
-from multiverse.learning.networks import torch_threads
+from multiverse.learning.threads import torch_threads
 
 STEPS, SLOTS = 8, 4
 SMALL = PPOConfig(steps_per_env=STEPS, epochs=2, batch_size=8, hidden_sizes=(16,))

@@ -19,7 +19,8 @@ from multiverse.contracts.views import Array
 from multiverse.learning.distributions import distribution_for
 from multiverse.learning.flat_parameters import FlatAdam, FlatRMSprop
 from multiverse.learning.loss import Batch, Loss, Outputs, Shape
-from multiverse.learning.networks import DensePass, Network, torch_threads
+from multiverse.learning.networks import DensePass, Network
+from multiverse.learning.threads import torch_threads
 
 PIECE_ROWS = 2048
 """Of a whole rollout, so many rows go through the networks at once: memory stays bounded for images too."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -122,14 +121,3 @@ class DensePass:
                     gradient = _tanh_backward(gradient, given)
                 else:
                     gradient = _relu_backward(gradient, given, 0)
-
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """The program's own setting comes back afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

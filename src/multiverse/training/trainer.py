@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 from multiverse.algorithms.algorithm import Algorithm, UpdateReport
 from multiverse.contracts.errors import InvalidRequest, MultiverseError, RunNotSaved
 from multiverse.experience.collector import Collected
-from multiverse.learning.networks import torch_threads
+from multiverse.learning.threads import torch_threads
 from multiverse.memory.interrupts import StopRequests, StopWaiting
 from multiverse.training.config.build import build
 from multiverse.training.config.resolve import plain_config
