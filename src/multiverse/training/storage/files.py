@@ -119,7 +119,7 @@ class LineFile:
 
     def append(self, objects: Iterable[Mapping[str, Any]]) -> None:
         """These objects as JSON, one a line, in one go."""
-        self.append_text("".join(f"{json.dumps(for_json(one), allow_nan=False)}\n" for one in objects))
+        self.append_text("".join(f"{_as_json(one)}\n" for one in objects))
 
     def append_text(self, lines: str) -> None:
         """Whole lines, each with its line break."""
@@ -145,6 +145,17 @@ class LineFile:
     @property
     def closed(self) -> bool:
         return self._descriptor < 0
+
+
+_encode = json.JSONEncoder(allow_nan=False).encode
+
+
+def _as_json(row: Mapping[str, Any]) -> str:
+    """Plain numbers and text, of which there may be thousands, as they are."""
+    try:
+        return _encode(row)
+    except (TypeError, ValueError):  # numpy's numbers, or what is not finite
+        return _encode(for_json(row))
 
 
 def for_json(row: Mapping[str, Any]) -> dict[str, Any]:
