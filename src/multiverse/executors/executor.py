@@ -49,7 +49,7 @@ def _close_live() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A worker that was replaced: why, what the first reset of its new envs said, and in which row it was, if in one."""
+    """A worker that was replaced: why, what the first reset of its new envs said, and the row it was in, if in one."""
 
     cause: MultiverseError
     extras: Extras

@@ -144,7 +144,7 @@ class Collector:
     def _filled_in_workers(self, policy: Policy, should_stop: Callable[[], bool]) -> bool:
         mask, views = self._features.mask, self._envs.views
         self._before, self._first = views[(self.rollout.group, VALUES)].copy(), self.starts
-        arguments = policy.portable(), self.rollout.group, None if mask is None else mask.path
+        arguments = policy.portable(), None if mask is None else mask.path
         return self._envs.run_rows(fill_rows, arguments, self.rollout.steps, should_stop, self._lost_with_worker)
 
     def _show(self, row: int, slots: slice) -> None:
@@ -174,9 +174,9 @@ class Collector:
     def _filled(self, policy: Policy, should_stop: Callable[[], bool]) -> bool:
         mask, envs = self._features.mask, self._envs
         next_step = envs.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
-        path = None if mask is None else mask.path
-        rows = Rows(self._arrays, self.rollout.group, slice(0, envs.num_envs), path, next_step)
-        everyone, steps = range(envs.num_envs), _CallerSteps(envs, self._plan, next_step)
+        everyone, path = range(envs.num_envs), None if mask is None else mask.path
+        rows = Rows(self._arrays, envs.views.layout, everyone, path, next_step)
+        steps = _CallerSteps(envs, self._plan, next_step)
         return fill(rows, self._arrays, everyone, policy, 0, lambda _: not should_stop(), steps)
 
     # -- what became of it ---------------------------------------------------------------------------------------
@@ -211,8 +211,8 @@ class _CallerSteps:
     def __init__(self, envs: VectorEnv, plan: ResetPlan, next_step: bool) -> None:
         self._envs, self._plan, self._ahead = envs, plan, int(next_step)
 
-    def step(self, actions: Array) -> Iterable[int]:
-        *_, infos = self._envs.step(actions)
+    def step(self) -> Iterable[int]:
+        infos = self._envs.step_as_written()
         lost = [infos[f"_{key}"] for key in (RESTARTED, BAD_VALUE) if f"_{key}" in infos]
         return np.flatnonzero(np.logical_or.reduce(lost)).tolist() if lost else ()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from time import perf_counter
 from typing import Protocol
 
@@ -18,14 +19,16 @@ from multiverse.contracts.layout import (
     REWARD,
     VALUES,
     FieldName,
+    Layout,
     Path,
 )
 from multiverse.contracts.policy import Memory, Policy, Seen
-from multiverse.contracts.views import Array
+from multiverse.contracts.views import Array, Views
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.hosts import GoOn
 from multiverse.executors.step_reply import EXTRAS, Extras
 from multiverse.experience.rollout import BEGUN, LOST, ROLLOUT, SECONDS, SEEDS
+from multiverse.memory.space_rows import ActionWriter
 
 Arrays = Mapping[FieldName, Array]
 
@@ -33,9 +36,12 @@ Arrays = Mapping[FieldName, Array]
 class Rows:
     """The slots of one group in one host's envs, in the block and in the rollout."""
 
-    def __init__(self, arrays: Arrays, group: str, slots: slice, mask: Path | None, next_step: bool = False) -> None:
+    def __init__(
+        self, arrays: Arrays, layout: Layout, env_ids: range, mask: Path | None, next_step: bool = False
+    ) -> None:
         """`mask`: the leaf of the observations that says which actions are open. `next_step`: the row after an
         episode's end begins the next one, and is no step."""
+        group, slots = layout.groups[0].name, layout.rows(layout.groups[0], env_ids)
         mine = {name[2:]: rows for name, rows in arrays.items() if name[:2] == (group, ROLLOUT)}
         seen = {name[1:]: rows[:, slots] for name, rows in mine.items() if name[0] == "observations"}
         self._observations, self._mask, self.next_step = seen, mask, next_step
@@ -47,7 +53,8 @@ class Rows:
         self._values, self._ended = mine[("values",)][:, :, slots], mine[("ended",)][:, :, slots]
         self._starts, self._valid = mine[("starts",)][:, slots], mine[("valid",)][:, slots]
         self._masks = mine[("masks",)][:, slots] if ("masks",) in mine else None
-        self._env_actions = arrays[(group, ACTIONS)][slots]
+        own = Views(replace(layout, num_envs=len(env_ids)), {(group, ACTIONS): arrays[(group, ACTIONS)][slots]})
+        self._write_actions = ActionWriter(layout.groups[0].action_space, own, (group, ACTIONS)).write_all
         self._values_now, self._ended_now = arrays[(group, VALUES)][:, slots], arrays[(group, ENDED)][:, slots]
 
     def begin(self, row: int) -> None:
@@ -59,8 +66,8 @@ class Rows:
         self._now = (self._values_now[EPISODE_LENGTH] == 0) | ended
         self._resetting = ended if self.next_step else None
 
-    def act(self, policy: Policy, row: int) -> Array:
-        """Look, note what is seen and remembered, and choose; returns the actions as the envs take them."""
+    def act(self, policy: Policy, row: int) -> None:
+        """Look, note what is seen and remembered, choose, and tell the envs."""
         starts = self._starts[row] = self._now
         if self._resetting is not None:
             starts = self._starts[row] = starts & ~self._resetting
@@ -74,8 +81,7 @@ class Rows:
             masks = self._masks[row] = seen[self._mask].astype(np.bool_)
         actions, self._memory = policy.act(Seen(seen, starts, masks, *self._previous), self._noise[row], memory)
         self._actions[row] = actions
-        for_env = self._env_actions[...] = policy.for_env(self._actions[row])
-        return np.asarray(for_env)
+        self._write_actions(policy.for_env(self._actions[row]))
 
     def _forget(self, policy: Policy, starts: Array) -> Memory:
         """Where an episode starts nothing is remembered."""
@@ -112,8 +118,8 @@ class Rows:
 class Steps(Protocol):
     """Whoever steps the envs of some rows."""
 
-    def step(self, actions: Array) -> Iterable[int]:
-        """One step of each, with these actions, which are in the block too; returns those whose step was lost."""
+    def step(self) -> Iterable[int]:
+        """One step of each, with the actions that are in the block; returns those whose step was lost."""
 
     def failed(self) -> bool:
         """Whether one of them failed for good in that step."""
@@ -132,9 +138,9 @@ def fill(rows: Rows, arrays: Arrays, env_ids: range, policy: Policy, first: int,
         if not go_on(t):
             return False
         began_at = perf_counter()
-        actions = rows.act(policy, t)
+        rows.act(policy, t)
         acted_at = perf_counter()
-        for i in steps.step(actions):
+        for i in steps.step():
             lost[t, i] = True  # guard: lost-rows-are-marked
         if steps.failed():
             return False
@@ -159,7 +165,7 @@ class _HostSteps:
         self._envs, self._step, self.seed_of = envs, step, envs.seed_of
         self.said: list[Extras] = []
 
-    def step(self, actions: Array) -> Iterable[int]:
+    def step(self) -> Iterable[int]:
         if not self._step() & EXTRAS:
             return ()
         self.said.append(self._envs.take_extras())
@@ -171,11 +177,11 @@ class _HostSteps:
 
 
 def fill_rows(
-    envs: EnvRange, step: Callable[[], int], go_on: GoOn, first: int, policy: Policy, group: str, mask: Path | None
+    envs: EnvRange, step: Callable[[], int], go_on: GoOn, first: int, policy: Policy, mask: Path | None
 ) -> Extras:
     """One host's share of a rollout, from a row on; returns what its envs had to say."""
     arrays, ids, steps = envs.views.arrays, envs.config.env_ids, _HostSteps(envs, step)
-    fill(Rows(arrays, group, slice(ids.start, ids.stop), mask), arrays, ids, policy, first, go_on, steps)
+    fill(Rows(arrays, envs.views.layout, ids, mask), arrays, ids, policy, first, go_on, steps)
     *before, last = steps.said or [Extras()]
     last.before = before
     return last

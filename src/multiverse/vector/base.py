@@ -11,7 +11,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NoReturn, Self, SupportsIndex
+from typing import Any, Literal, NoReturn, Self, SupportsIndex, TypeVar
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from multiverse.vector.requests import RequestState, checked_ids, envs_to_reset,
 from multiverse.vector.step_results import StepResults
 
 Copy = bool | Literal["poison"]
+Told = TypeVar("Told")
 
 _alive: weakref.WeakSet[BaseVectorEnv] = weakref.WeakSet()
 
@@ -136,12 +137,22 @@ class BaseVectorEnv(NotCopied, ABC):
         self._write_actions(actions, None)
         if self._poison is not None:
             self._poison.spoil(self._everyone)
+        return self._step_all(self._step_result)
+
+    def step_as_written(self) -> Infos:
+        """One step of every env with the actions that are in `views`; what came of it is there too, but for the
+        infos."""
+        if self._state.refusal is not None:
+            self._state.refuse_step()
+        return self._step_all(_as_it_is)
+
+    def _step_all(self, as_told: Callable[[Infos], Told]) -> Told:
         executor = self._executor
         number = executor.number
         try:
             flags = executor.step_all()
             infos = self._results.collect(executor.hosts, flags, None) if flags or executor.lost else {}
-            result = self._step_result(infos)
+            result = as_told(infos)
             executor.settle(executor.hosts)
         except BaseException as error:
             self._after_cut_step(error, number)
@@ -394,3 +405,7 @@ class BaseVectorEnv(NotCopied, ABC):
         over = ids[self._ended(ids)].tolist()
         if over:
             raise InvalidRequest(f"the episodes of envs {over} are over: reset(env_ids={over}) first")
+
+
+def _as_it_is(infos: Infos) -> Infos:
+    return infos
