@@ -42,7 +42,7 @@ def fields_for(num_envs: int) -> Any:
 
     def lay_out(described: Any) -> Any:
         (group,) = described.groups
-        return rollout_fields(shape_of(group.observation_space, group.action_space, num_envs), num_envs)
+        return rollout_fields([shape_of(group.observation_space, group.action_space, num_envs)], num_envs)
 
     return lay_out
 
@@ -50,14 +50,14 @@ def fields_for(num_envs: int) -> Any:
 def collecting(envs: Any, seed: int = 4) -> tuple[Collector, Rollout, Features]:
     features = Features(envs.single_observation_space, envs.single_action_space)
     shape = shape_of(envs.single_observation_space, envs.single_action_space, envs.num_envs)
-    collector = Collector(envs, shape, features, mv.DerivedSeeds(seed))
+    collector = Collector(envs, [shape], None, mv.DerivedSeeds(seed))
     envs.reset()
     collector.begin()
-    return collector, collector.rollout, features
+    return collector, collector.rollouts[0], features
 
 
 def collected(collector: Collector, policy: NumpyPolicy, rng: np.random.Generator, envs: Any) -> Collected:
-    found = collector.collect(policy, rng)
+    found = collector.collect([policy], rng)
     assert found is not None
     return found
 
@@ -162,7 +162,7 @@ def test_asked_to_stop_it_leaves_the_rollout_unfinished(fields: Any) -> None:
     with mv.make_vec(Walk, 2, "serial", autoreset="same_step", reset_plan=mv.DerivedSeeds(4), fields=fields) as envs:
         collector, _, _ = collecting(envs)
         policy, answers = policy_for(envs), iter([False, False, True])
-        assert collector.collect(policy, np.random.default_rng(1), lambda: next(answers)) is None
+        assert collector.collect([policy], np.random.default_rng(1), lambda: next(answers)) is None
         assert envs.episode_lengths.tolist() == [2, 2]
 
 

@@ -11,7 +11,6 @@ import multiverse as mv
 from multiverse.contracts.layout import SINGLE_AGENT
 from multiverse.contracts.policy import Memory, Seen
 from multiverse.experience.collector import Collector, rollout_fields
-from multiverse.experience.features import Features
 from multiverse.experience.rollout import RolloutShape
 from tests.contract.configurations import ALL, Configuration, over
 from tests.envs import Walk
@@ -53,20 +52,19 @@ def test_memory_before_every_row_is_in_the_rollout(config: Configuration, where:
     count = config.num_envs
 
     def lay_out(described: Any) -> Any:
-        return rollout_fields(shape(described.groups[0].observation_space, count), count)
+        return rollout_fields([shape(described.groups[0].observation_space, count)], count)
 
     fields = lay_out if where == "in workers" else None
     with config.make(Walk, env_kwargs={"length": 5}, autoreset="same_step", copy=False, infos=False,
                      reset_plan=mv.DerivedSeeds(4), fields=fields) as envs:  # fmt: skip
-        spaces = envs.single_observation_space, envs.single_action_space
-        collector = Collector(envs, shape(spaces[0], count), Features(*spaces), mv.DerivedSeeds(4))
+        collector = Collector(envs, [shape(envs.single_observation_space, count)], None, mv.DerivedSeeds(4))
         envs.reset()
         collector.begin()
         acted, earned, did = np.full(count, 10), np.zeros(count), np.full(count, -1)
         before = np.zeros(count), np.zeros(count, np.int64)  # reward and action
         for _ in range(3):
-            assert collector.collect(Counting(), np.random.default_rng(1)) is not None
-            rollout = collector.rollout
+            assert collector.collect([Counting()], np.random.default_rng(1)) is not None
+            rollout = collector.rollouts[0]
             for t in range(STEPS):
                 starts = rollout.starts[t]
                 acted[starts], earned[starts], did[starts] = 10, 0.0, -1
@@ -86,18 +84,17 @@ def test_what_is_remembered_comes_back() -> None:
     for told in (False, True):
         with mv.make_vec(Walk, 2, "serial", env_kwargs={"length": 50}, autoreset="same_step",
                          reset_plan=mv.DerivedSeeds(4)) as envs:  # fmt: skip
-            spaces = envs.single_observation_space, envs.single_action_space
-            collector = Collector(envs, shape(spaces[0], 2), Features(*spaces), mv.DerivedSeeds(4))
+            collector = Collector(envs, [shape(envs.single_observation_space, 2)], None, mv.DerivedSeeds(4))
             envs.reset()
             collector.begin()
-            collector.collect(Counting(), np.random.default_rng(1))
+            collector.collect([Counting()], np.random.default_rng(1))
             if told:
                 known = collector.remembered()
-                collector = Collector(envs, shape(spaces[0], 2), Features(*spaces), mv.DerivedSeeds(4))
+                collector = Collector(envs, [shape(envs.single_observation_space, 2)], None, mv.DerivedSeeds(4))
                 collector.begin()
                 collector.remember(known)
-            collector.collect(Counting(), np.random.default_rng(1))
-            rollout = collector.rollout
+            collector.collect([Counting()], np.random.default_rng(1))
+            rollout = collector.rollouts[0]
             found.append([rollout.actions, *rollout.memory.values(), *rollout.last_memory.values()])
     assert all((one == other).all() for one, other in zip(*found))
     assert found[0][1][0].tolist() == [17, 17]  # ten, and seven steps of the first rollout

@@ -59,7 +59,7 @@ def rollouts(envs: Any, count: int = 2) -> tuple[list[dict[str, Any]], Any, Any]
     collector, rollout, _ = collecting(envs)
     policy, rng, found, episodes = policy_for(envs), np.random.default_rng(1), [], []
     for _ in range(count):
-        told = collector.collect(policy, rng)
+        told = collector.collect([policy], rng)
         assert told is not None
         episodes += told.episodes
         steps, slots, finals = rollout.ends()
@@ -108,7 +108,7 @@ def test_without_restarts_it_is_an_error_and_the_others_are_stopped(deed: str, e
     with made(tmp_path, 3, deed, "in workers", on_failure="raise", reply_timeout_s=1.0) as envs:
         collector, _, _ = collecting(envs)
         with pytest.raises(error, match="env 1" if deed == "raises" else "step"):
-            collector.collect(policy_for(envs), np.random.default_rng(1))
+            collector.collect([policy_for(envs)], np.random.default_rng(1))
         failures = envs.failures
         assert failures.steps_sent == failures.steps_used + failures.steps_discarded
 
@@ -119,7 +119,7 @@ def test_a_slow_rollout_is_no_hang(tmp_path: Path) -> None:
     with mv.make_vec(Slow, 2, "process", workers=2, autoreset="same_step", infos=False, reset_plan=mv.DerivedSeeds(4),
                      fields=fields_for(2), reply_timeout_s=0.5) as envs:  # fmt: skip
         collector, _, _ = collecting(envs)
-        assert collector.collect(policy_for(envs), np.random.default_rng(1)) is not None
+        assert collector.collect([policy_for(envs)], np.random.default_rng(1)) is not None
         assert envs.failures.timeouts == 0
 
 
@@ -144,7 +144,7 @@ def test_a_stop_is_answered_within_a_row(tmp_path: Path) -> None:
             return True
 
         with StopRequests():  # as the trainer waits
-            assert collector.collect(policy_for(envs), np.random.default_rng(1), asked) is None
+            assert collector.collect([policy_for(envs)], np.random.default_rng(1), asked) is None
         assert envs.episode_lengths.max() <= 3 and envs.episode_counts.tolist() == [0, 0]  # of seven steps
         envs.reset()
         assert envs.episode_lengths.tolist() == [0, 0]

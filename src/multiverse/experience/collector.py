@@ -11,36 +11,25 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from multiverse.contracts.failures import BAD_VALUE, RESTARTED
-from multiverse.contracts.layout import (
-    ENDED,
-    EPISODE_LENGTH,
-    EPISODE_RETURN,
-    OBSERVATIONS,
-    REWARD,
-    SINGLE_AGENT,
-    TERMINATED,
-    TRUNCATED,
-    VALUES,
-    Field,
-    FieldName,
-)
+from multiverse.contracts.layout import EPISODE_LENGTH, OBSERVATIONS, REWARD, VALUES, Field, FieldName, Group, Path
 from multiverse.contracts.policy import Policy
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.contracts.views import Array
 from multiverse.experience.episodes import ActionLog, Episode
-from multiverse.experience.features import Features
 from multiverse.experience.rollout import (
     BEGUN,
+    FRESH,
     LOST,
     ROLLOUT,
     SECONDS,
     SEEDS,
+    Rollout,
     RolloutShape,
     env_fields,
     private_fields,
 )
-from multiverse.experience.rows import Rows, fill, fill_rows
-from multiverse.vector.single import VectorEnv
+from multiverse.experience.rows import fill, fill_rows, rows_of
+from multiverse.vector.base import BaseVectorEnv
 
 SHORTEST_IN_WORKERS = 8
 """Steps of a rollout: to send the weights out for fewer does not pay."""
@@ -51,9 +40,9 @@ def collected_in_workers(policy: Policy, steps: int) -> bool:
     return steps >= SHORTEST_IN_WORKERS and policy.portable() is not None
 
 
-def rollout_fields(shape: RolloutShape, num_envs: int) -> list[Field]:
+def rollout_fields(shapes: Sequence[RolloutShape], num_envs: int) -> list[Field]:
     """What workers share with the caller for that (`make_vec(fields=…)`)."""
-    return [*shape.fields(), *env_fields(shape.steps, num_envs)]
+    return [*(one for shape in shapes for one in shape.fields()), *env_fields(shapes[0].steps, num_envs)]
 
 
 @dataclass(slots=True)
@@ -67,19 +56,26 @@ class Collected:
 
 
 class Collector:
-    """Steps a vector env with a policy, rollout after rollout, episodes running on between.
+    """Steps a vector env with a policy for each of its groups, rollout after rollout, episodes running on between.
 
-    In workers if `rollout_fields` were laid out there; else here, also for envs with autoreset `next_step`.
+    In workers if `rollout_fields` were laid out there; else here, also for single agents with autoreset `next_step`.
     """
 
-    def __init__(self, envs: VectorEnv, shape: RolloutShape, features: Features, reset_plan: ResetPlan) -> None:
-        self._envs, self._features, self._plan = envs, features, reset_plan
-        own: Mapping[FieldName, Array] = envs.views.arrays
-        self._in_workers = BEGUN in own
+    def __init__(
+        self, envs: BaseVectorEnv, shapes: Sequence[RolloutShape], mask: Path | None, reset_plan: ResetPlan
+    ) -> None:
+        """`shapes`: of every group, in the order of the envs' groups. `mask`: the leaf of a single agent's observations
+        that says which actions are open."""
+        self._envs, self._mask, self._plan, self._layout = envs, mask, reset_plan, envs.views.layout
+        arrays: Mapping[FieldName, Array] = envs.views.arrays
+        self._in_workers = BEGUN in arrays
         if not self._in_workers:
-            own = {**own, **private_fields(rollout_fields(shape, envs.num_envs))}
-        self._arrays, self.rollout = own, shape.rollout(own)
-        self._noise, self._values = own[(shape.group, ROLLOUT, "noise")], own[(shape.group, ROLLOUT, "values")]
+            arrays = {**arrays, **private_fields(rollout_fields(shapes, envs.num_envs))}
+        self._arrays, self.rollouts = arrays, [shape.rollout(arrays) for shape in shapes]
+        self._masks = [rollout.action_masks for rollout in self.rollouts]
+        self._noise, self._values = (
+            [arrays[(shape.group, ROLLOUT, n)] for shape in shapes] for n in ("noise", "values")
+        )
         self.actions = ActionLog(envs.num_envs)
         self.keeps_actions = True  # for envs that are brought back by playing them again
         self._current: list[tuple[int, int | None]] = []  # the episode that each env is in, and its seed
@@ -88,10 +84,13 @@ class Collector:
     def begin(self) -> None:
         """The envs have been reset, or brought back."""
         self._current = [self._begun(env_id) for env_id in range(self._envs.num_envs)]
+        lengths = [self._by_env(self._arrays[(r.group, VALUES)][EPISODE_LENGTH]) for r in self.rollouts]
+        self._arrays[FRESH][...] = np.logical_and.reduce([(length == 0).all(axis=1) for length in lengths])
         self.actions.mark()
 
     def begin_again(self, env_ids: Sequence[int]) -> None:
         """These envs have begun another episode between two rollouts."""
+        self._arrays[FRESH][env_ids] = True
         for env_id in env_ids:
             self._current[env_id] = self._begun(env_id)
             self.actions.begin(env_id)
@@ -100,116 +99,139 @@ class Collector:
         episode = int(self._envs.episode_counts[env_id])
         return episode, self._plan(env_id, episode).seed
 
+    def _by_env(self, column: Array) -> Array:
+        """[…, slots] → […, envs, agents]"""
+        return column.reshape(*column.shape[:-1], self._envs.num_envs, -1)
+
     @property
     def starts(self) -> Array:
         """[envs] bool: whose next step is the first of an episode."""
-        ended = self._envs.views[(SINGLE_AGENT, ENDED)]
-        return np.asarray((self._envs.episode_lengths == 0) | ended[TERMINATED] | ended[TRUNCATED])
+        return np.array(self._arrays[FRESH])
 
     def remembered(self) -> dict[str, Any]:
-        """What the policy goes on with in the next rollout: its memory, and its last actions and rewards."""
-        rollout = self.rollout
-        memory = {name: kept.copy() for name, kept in rollout.last_memory.items()}
-        return {"memory": memory, "actions": rollout.actions[-1].copy(), "rewards": self._values[-1, REWARD].copy()}
+        """What policies go on with in the next rollout, by group: their memory, and the last actions and rewards."""
+        return {
+            rollout.group: {
+                "memory": {name: kept.copy() for name, kept in rollout.last_memory.items()},
+                "actions": rollout.actions[-1].copy(),
+                "rewards": values[-1, REWARD].copy(),
+            }
+            for rollout, values in zip(self.rollouts, self._values)
+        }
 
     def remember(self, known: Mapping[str, Any]) -> None:
         """Go on with that."""
-        self.rollout.actions[-1], self._values[-1, REWARD] = known["actions"], known["rewards"]
-        for name, kept in self.rollout.last_memory.items():
-            kept[...] = known["memory"][name]
+        for rollout, values in zip(self.rollouts, self._values):
+            mine = known[rollout.group]
+            rollout.actions[-1], values[-1, REWARD] = mine["actions"], mine["rewards"]
+            for name, kept in rollout.last_memory.items():
+                kept[...] = mine["memory"][name]
 
     # -- a rollout -----------------------------------------------------------------------------------------------
     def collect(
-        self, policy: Policy, rng: np.random.Generator, should_stop: Callable[[], bool] = lambda: False
+        self, policies: Sequence[Policy], rng: np.random.Generator, should_stop: Callable[[], bool] = lambda: False
     ) -> Collected | None:
-        """Fill the rollout. None if it was asked to stop before the rollout was full: then nothing of it counts."""
-        rollout, arrays = self.rollout, self._arrays
-        self._noise[...] = policy.noise(rng, rollout.steps, rollout.slots)
-        rollout.policy_version, rollout.valid[...], arrays[LOST][...] = policy.version, True, False
-        self._show(0, slice(None))
+        """Fill the rollouts with what each group's policy does. None if it was asked to stop before they were full:
+        then nothing of them counts."""
+        arrays = self._arrays
+        for rollout, noise, policy in zip(self.rollouts, self._noise, policies):
+            noise[...] = policy.noise(rng, rollout.steps, rollout.slots)
+            rollout.policy_version, rollout.valid[...] = policy.version, True
+        arrays[LOST][...], arrays[BEGUN][...], arrays[SECONDS][...] = False, -1, 0.0
+        self._show(0, range(self._envs.num_envs))
         began_at = perf_counter()
-        arrays[SECONDS][...] = 0.0
-        if not (
-            self._filled_in_workers(policy, should_stop) if self._in_workers else self._filled(policy, should_stop)
-        ):
+        if not (self._filled_in_workers if self._in_workers else self._filled)(policies, should_stop):
             return None
-        rollout.rewards[...] = self._values[:, REWARD]
-        rollout.valid &= ~arrays[LOST]  # guard: lost-rows-are-not-valid
-        self._log_actions(policy)
+        for rollout, values, masks in zip(self.rollouts, self._values, self._masks):
+            rollout.rewards[...] = values[:, REWARD]
+            rollout.valid &= ~np.repeat(
+                arrays[LOST], len(self._group(rollout).agents), axis=1
+            )  # guard: lost-rows-are-not-valid
+            rollout.action_masks = None if masks is None or masks.all() else masks
+        self._log_actions(policies)
         act_s, step_s = arrays[SECONDS].sum(axis=0).tolist()
         share = act_s / (act_s + step_s) if act_s else 0.0  # of several workers, side by side
         took_s = perf_counter() - began_at
         return Collected(self._episodes(), int(arrays[LOST].sum()), took_s * share, took_s * (1 - share))
 
-    def _filled_in_workers(self, policy: Policy, should_stop: Callable[[], bool]) -> bool:
-        mask, views = self._features.mask, self._envs.views
-        self._before, self._first = views[(self.rollout.group, VALUES)].copy(), self.starts
-        arguments = policy.portable(), None if mask is None else mask.path
-        return self._envs.run_rows(fill_rows, arguments, self.rollout.steps, should_stop, self._lost_with_worker)
+    def _filled_in_workers(self, policies: Sequence[Policy], should_stop: Callable[[], bool]) -> bool:
+        self._before = [self._arrays[(r.group, VALUES)].copy() for r in self.rollouts], self.starts
+        arguments = [policy.portable() for policy in policies], self._mask
+        steps = self.rollouts[0].steps
+        return self._envs.run_rows(fill_rows, arguments, steps, should_stop, self._lost_with_worker)
 
-    def _show(self, row: int, slots: slice) -> None:
+    def _show(self, row: int, env_ids: range) -> None:
         """What the envs show now is what is seen in this row."""
-        group, arrays = self.rollout.group, self._arrays
-        for path in self.rollout.observations:
-            shown = arrays[(group, OBSERVATIONS, *path)]
-            arrays[(group, ROLLOUT, "observations", *path)][row, slots] = shown[slots]
+        arrays = self._arrays
+        for rollout in self.rollouts:
+            slots = self._layout.rows(self._group(rollout), env_ids)
+            for path in rollout.observations:
+                shown = arrays[(rollout.group, OBSERVATIONS, *path)]
+                arrays[(rollout.group, ROLLOUT, "observations", *path)][row, slots] = shown[slots]
+
+    def _group(self, rollout: Rollout) -> Group:
+        return next(group for group in self._layout.groups if group.name == rollout.group)
 
     def _lost_with_worker(self, env_ids: range, row: int) -> None:
         """A worker was lost in this row and replaced: as if its envs' episodes had ended there, without that step."""
-        rollout, arrays, mine = self.rollout, self._arrays, slice(env_ids.start, env_ids.stop)
-        values = self._values[:, :, mine]
-        values[row] = values[row - 1] if row else self._before[:, mine]
-        over = rollout.terminated[row - 1, mine] | rollout.truncated[row - 1, mine] if row else self._first[mine]
-        rollout.starts[row, mine] = over
-        values[row][:, over] = 0.0  # a new episode, without any step
-        values[row, REWARD] = 0.0
-        rollout.terminated[row, mine], rollout.truncated[row, mine], arrays[LOST][row, mine] = False, True, True
-        for path, rows in rollout.observations.items():
-            rollout.finals[path][row, mine] = rows[row, mine]
+        arrays, mine = self._arrays, slice(env_ids.start, env_ids.stop)
+        values_before, fresh_before = self._before
+        fresh = arrays[BEGUN][row - 1, mine] >= 0 if row else fresh_before[mine]
+        for rollout, all_values, at_first in zip(self.rollouts, self._values, values_before):
+            group = self._group(rollout)
+            slots, over = self._layout.rows(group, env_ids), np.repeat(fresh, len(group.agents))
+            values = all_values[:, :, slots]
+            values[row] = values[row - 1] if row else at_first[:, slots]
+            values[row][:, over] = 0.0  # a new episode, without any step
+            values[row, REWARD] = 0.0
+            rollout.starts[row, slots] = over
+            rollout.terminated[row, slots], rollout.truncated[row, slots] = False, True
+            for path, rows in rollout.observations.items():
+                rollout.finals[path][row, slots] = rows[row, slots]
+        arrays[LOST][row, mine], arrays[FRESH][mine] = True, True
         for env_id in env_ids:
             episode, seed = self._begun(env_id)
             arrays[BEGUN][row, env_id], arrays[SEEDS][row, env_id] = episode, -1 if seed is None else seed
-        self._show(row + 1, mine)
+        self._show(row + 1, env_ids)
 
-    def _filled(self, policy: Policy, should_stop: Callable[[], bool]) -> bool:
-        mask, envs = self._features.mask, self._envs
-        next_step = envs.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
-        everyone, path = range(envs.num_envs), None if mask is None else mask.path
-        rows = Rows(self._arrays, envs.views.layout, everyone, path, next_step)
-        steps = _CallerSteps(envs, self._plan, next_step)
-        return fill(rows, self._arrays, everyone, policy, 0, lambda _: not should_stop(), steps)
+    def _filled(self, policies: Sequence[Policy], should_stop: Callable[[], bool]) -> bool:
+        envs, everyone = self._envs, range(self._envs.num_envs)
+        rows = rows_of(self._arrays, self._layout, everyone, policies, self._mask)
+        return fill(rows, self._arrays, everyone, 0, lambda _: not should_stop(), _CallerSteps(envs, self._plan))
 
     # -- what became of it ---------------------------------------------------------------------------------------
     def _episodes(self) -> list[Episode]:
         """Those that ended, in order."""
-        rollout, arrays, found = self.rollout, self._arrays, []
-        rows, envs = np.nonzero(rollout.terminated | rollout.truncated)
-        columns = (
-            self._values[rows, EPISODE_RETURN, envs],
-            self._values[rows, EPISODE_LENGTH, envs],
-            arrays[LOST][rows, envs],
-            arrays[BEGUN][rows, envs],
-            arrays[SEEDS][rows, envs],
-        )
-        for env_id, returned, length, lost, begun, seed in zip(envs.tolist(), *(column.tolist() for column in columns)):
-            index, its_seed = self._current[env_id]
-            found.append(Episode(env_id, index, its_seed, returned, int(length), lost))
-            self._current[env_id] = begun, None if seed < 0 else seed
+        arrays, found = self._arrays, []
+        rows, envs = np.nonzero(arrays[BEGUN] >= 0)
+        lost, begun, seeds = (arrays[name][rows, envs].tolist() for name in (LOST, BEGUN, SEEDS))
+        sums = [self._by_env(values)[rows, 1:, envs] for values in self._values]  # [ends, 2, agents] of each group
+        lengths = np.concatenate([one[:, 0] for one in sums], axis=1).max(axis=1).tolist()
+        returns = np.concatenate([one[:, 1] for one in sums], axis=1)
+        several = returns.shape[1] > 1
+        means = returns.mean(axis=1).tolist() if several else returns[:, 0].tolist()
+        agents = [agent for group in self._layout.groups for agent in group.agents]
+        for k, env_id in enumerate(envs.tolist()):
+            index, seed = self._current[env_id]
+            by_agent = dict(zip(agents, returns[k].tolist())) if several else None
+            found.append(Episode(env_id, index, seed, means[k], int(lengths[k]), lost[k], by_agent))
+            self._current[env_id] = begun[k], None if seeds[k] < 0 else seeds[k]
         return found
 
-    def _log_actions(self, policy: Policy) -> None:
+    def _log_actions(self, policies: Sequence[Policy]) -> None:
         if self.keeps_actions:
-            actions = self.rollout.actions
+            (rollout,), (policy,) = self.rollouts, policies
+            actions = rollout.actions
             taken = np.asarray(policy.for_env(actions.reshape(-1, *actions.shape[2:])))
-            ended = self.rollout.terminated | self.rollout.truncated
-            self.actions.add(taken.reshape(*actions.shape[:2], *taken.shape[1:]), ended)
+            self.actions.add(taken.reshape(*actions.shape[:2], *taken.shape[1:]), self._arrays[BEGUN] >= 0)
 
 
 class _CallerSteps:
     """The caller steps all envs at once."""
 
-    def __init__(self, envs: VectorEnv, plan: ResetPlan, next_step: bool) -> None:
-        self._envs, self._plan, self._ahead = envs, plan, int(next_step)
+    def __init__(self, envs: BaseVectorEnv, plan: ResetPlan) -> None:
+        self._envs, self._plan = envs, plan
+        self.next_step = envs.metadata.get("autoreset_mode") == AutoresetMode.NEXT_STEP
 
     def step(self) -> Iterable[int]:
         infos = self._envs.step_as_written()
@@ -220,4 +242,4 @@ class _CallerSteps:
         return False  # it would have been raised
 
     def seed_of(self, i: int) -> int | None:
-        return self._plan(i, int(self._envs.episode_counts[i]) + self._ahead).seed
+        return self._plan(i, int(self._envs.episode_counts[i]) + self.next_step).seed

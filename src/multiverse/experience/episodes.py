@@ -26,6 +26,7 @@ class Episode:
     returned: float
     length: int
     lost: bool = False  # the env or its worker was lost in it
+    by_agent: dict[str, float] | None = None  # the returns of several agents; `returned` is their mean then
 
 
 class RecentEpisodes:

@@ -20,8 +20,8 @@ class Rollout:
     """T steps of S slots.
 
     Row (t, s) is a step: what the slot saw, what it did, what it got, and whether its episode ended there. Rows that
-    are not `valid` were lost (an env was restarted in them), or began an episode instead of being a step of one, and
-    are never learned from. After the last row every slot saw `last`.
+    are not `valid` were lost (an env was restarted in them), began an episode instead of being a step of one, or wanted
+    no action of the slot, and are never learned from. After the last row every slot saw `last`.
     """
 
     observations: Leaves  # [T, S, …] per leaf
@@ -33,6 +33,7 @@ class Rollout:
     truncated: Array  # [T, S] bool
     valid: Array  # [T, S] bool
     starts: Array  # [T, S] bool: the row is its episode's first
+    acting: Array | None = None  # [T, S] bool: an action was wanted; None: everywhere
     action_masks: Array | None = None  # [T, S, actions]
     memory: Memory = field(default_factory=dict)  # [T, S, …] each: what the policy remembered before the row
     last_memory: Memory = field(default_factory=dict)  # [S, …] each: and after the last one
@@ -56,9 +57,10 @@ class Rollout:
 # -- where its arrays lie -----------------------------------------------------------------------------------------
 ROLLOUT = "rollout"
 """Second in the names of its fields, after the group's."""
-BEGUN, SEEDS, LOST, SECONDS = (("rollout", name) for name in ("begun", "seeds", "lost", "seconds"))
-"""Of envs, not slots: [T, envs] the episode that followed on one that ended in this row, and its seed (-1: none);
-whether the row was lost; and [envs, 2] how long a host acted and stepped, in the place of its first env."""
+BEGUN, SEEDS, LOST, FRESH, SECONDS = ((ROLLOUT, name) for name in ("begun", "seeds", "lost", "fresh", "seconds"))
+"""Of envs, not slots: [T, envs] the episode that followed on one that ended in this row (-1: none did), and its seed
+(-1: none); whether the row was lost; [envs] whether the next row is an episode's first; and [envs, 2] how long a host
+acted and stepped, in the place of its first env."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class RolloutShape:
     slots: int
     action: tuple[tuple[int, ...], Any]  # (shape, dtype) of one action as the policy has it
     masks: int = 0  # actions that a mask can forbid
+    comes_and_goes: bool = False  # there are rows in which no action of a slot is wanted
     memory: Memory = field(default_factory=dict)  # [1, …] of one slot
     noise: tuple[tuple[int, ...], Any] = ((), np.float32)  # (shape, dtype) of one slot's at one step
 
@@ -92,7 +95,11 @@ class RolloutShape:
             self._field(("valid",), whole, np.bool_),
             self._field(("starts",), whole, np.bool_),
         ]
-        return [*fields, *([self._field(("masks",), (*whole, self.masks), np.bool_)] if self.masks else [])]
+        if self.masks:
+            fields.append(self._field(("masks",), (*whole, self.masks), np.bool_))
+        if self.comes_and_goes:
+            fields.append(self._field(("acting",), whole, np.bool_))
+        return fields
 
     def _field(self, name: FieldName, shape: tuple[int, ...], dtype: Any) -> Field:
         return Field((self.group, ROLLOUT, *name), shape, np.dtype(dtype))
@@ -116,6 +123,7 @@ class RolloutShape:
             truncated=ended[:, TRUNCATED],
             valid=at("valid"),
             starts=at("starts"),
+            acting=at("acting") if self.comes_and_goes else None,
             action_masks=at("masks") if self.masks else None,
             memory={name: at("memory", name)[:-1] for name in self.memory},
             last_memory={name: at("memory", name)[-1] for name in self.memory},
@@ -129,6 +137,7 @@ def env_fields(steps: int, num_envs: int) -> list[Field]:
         Field(BEGUN, (steps, num_envs), np.dtype(np.int64)),
         Field(SEEDS, (steps, num_envs), np.dtype(np.int64)),
         Field(LOST, (steps, num_envs), np.dtype(np.bool_)),
+        Field(FRESH, (num_envs,), np.dtype(np.bool_)),
         Field(SECONDS, (num_envs, 2), np.dtype(np.float64)),
     ]
 

@@ -57,12 +57,13 @@ class Session:
             self.algorithm = make_algorithm(group.observation_space, group.action_space, config.num_envs, config.seed)
             self._shape = rollout_shape(self.algorithm, group, config.num_envs)
             in_workers = collected_in_workers(self.algorithm.policy(), self._shape.steps)
-            return rollout_fields(self._shape, config.num_envs) if in_workers else []
+            return rollout_fields([self._shape], config.num_envs) if in_workers else []
 
         self.envs = _training_envs(config, env, reset_plan, plan, lay_out)
         try:
-            self._collector = Collector(self.envs, self._shape, self.algorithm.features, reset_plan)
-            self.rollout = self._collector.rollout
+            mask = self.algorithm.features.mask
+            self._collector = Collector(self.envs, [self._shape], None if mask is None else mask.path, reset_plan)
+            (self.rollout,) = self._collector.rollouts
             self._can_be_saved = self.envs.can_be_saved()
             self.evaluation_env = EvaluationEnv(functools.partial(_evaluation_env, config, env, self.envs.plan))
         except BaseException:
@@ -102,7 +103,7 @@ class Session:
         if self._can_be_saved and "states" not in self._marked_envs:  # guard: a-rollout-that-cannot-be-left-is-filled
             should_stop = _never
         self._under_way = True
-        return self._collector.collect(self.algorithm.policy(), self._noise, should_stop)
+        return self._collector.collect([self.algorithm.policy()], self._noise, should_stop)
 
     def learned(self, collected: Collected) -> None:
         """The rollout has been learned from: this is the state to come back to."""
@@ -240,6 +241,7 @@ def rollout_shape(algorithm: Algorithm, group: Group, num_envs: int) -> RolloutS
         num_envs,
         algorithm.action,
         masks,
+        group.may_be_absent,
         policy.first_memory(1),
         (noise.shape[2:], noise.dtype),
     )
