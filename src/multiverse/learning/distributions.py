@@ -152,7 +152,9 @@ def _open(xp: Any, output: Any, masks: Any) -> Any:
 
 
 def _log_softmax(xp: Any, logits: Any) -> Any:
-    shifted = logits - xp.amax(logits, -1)[:, None]
+    # Along rows this short numpy is slow: the other way round it takes a fifth.
+    largest = np.ascontiguousarray(logits.T).max(axis=0) if xp is np else logits.amax(-1)
+    shifted = logits - largest[:, None]
     return shifted - xp.log(xp.exp(shifted).sum(-1))[:, None]
 
 
