@@ -5,7 +5,8 @@
 
 A row is one device, with convolutions for policy and value each (the default) or shared. `update` is the median over
 `--updates` of them (`--cpu-updates` on the CPU) after one that does not count; `waits` are the moments of one update in
-which the program waited for the GPU, as torch itself counts them: as many as there are minibatches would be too many.
+which the program waits for the GPU, as torch itself counts them, and in brackets how many one more epoch adds: 1, for
+the order of its rows, if nothing is waited for between minibatches.
 """
 
 from __future__ import annotations
@@ -71,8 +72,10 @@ def collect(envs: Any, algorithm: PPO, rollout: Rollout, observations: Any) -> t
     return observations, acting_s
 
 
-def waits_of(algorithm: PPO, rollout: Rollout) -> int:
-    """How often one update waits for the GPU."""
+def waits_of(algorithm: PPO, rollout: Rollout, epochs: int) -> int:
+    """How often an update of so many epochs waits for the GPU."""
+    algorithm.change(epochs=epochs)
+    rollout.policy_version = algorithm.policy().version
     torch.cuda.set_sync_debug_mode("warn")
     try:
         with warnings.catch_warnings(record=True) as told:
@@ -108,8 +111,7 @@ def measured(device: str, share: bool, given: argparse.Namespace) -> dict[str, A
                 act_s.append(acting_s / given.steps)
                 update_s.append(time.perf_counter() - began_at)
         peak = torch.cuda.max_memory_allocated() if on_gpu else None
-        collect(envs, algorithm, rollout, observations)
-        waits = waits_of(algorithm, rollout) if on_gpu else None
+        waits = [waits_of(algorithm, rollout, given.epochs + more) for more in (0, 1)] if on_gpu else None
     assert report.skipped == 0 and report.gradient_steps == given.epochs * given.minibatches
     return {
         "device": device,
@@ -128,10 +130,11 @@ def measured(device: str, share: bool, given: argparse.Namespace) -> dict[str, A
 def line(row: dict[str, Any], cpu_s: float | None) -> str:
     name = f"{row['device']}, {'shared' if row['share_features'] else 'separate'}"
     faster = f"{cpu_s / row['update_s']:.1f}" if cpu_s else "–"
-    peak, waits = ("–" if row[key] is None else f"{row[key]:,.0f}" for key in ("peak_mb", "waits"))
+    peak = "–" if row["peak_mb"] is None else f"{row['peak_mb']:,.0f}"
+    waits = "–" if row["waits"] is None else f"{row['waits'][0]} ({row['waits'][1] - row['waits'][0]})"
     return (
         f"| {name} | {row['update_s']:.3f} | {row['minibatch_ms']:.1f} | {row['act_ms']:.2f} | {faster} | {peak} | "
-        f"{waits} of {row['minibatches']} |"
+        f"{waits} |"
     )
 
 

@@ -16,7 +16,7 @@ import torch
 from gymnasium import spaces
 
 import multiverse as mv
-from multiverse.algorithms import on_policy
+from multiverse.algorithms import on_policy, ppo
 from multiverse.algorithms.ppo import PPO, PPOConfig, ppo_loss
 from multiverse.contracts.policy import Seen
 from multiverse.experience.features import num_logits
@@ -433,6 +433,19 @@ class Pictures(gym.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.shown += 10
         return np.full((36, 36, 3), self.shown, np.uint8), float(action == 1), self.shown > 200, False, {}
+
+
+@in_both
+def test_minibatches_are_the_same_however_many_rows_are_gathered_at_once(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for rows in (1, 17, 10_000):
+        monkeypatch.setattr(ppo, "SHUFFLED_ROWS", rows)
+        algorithm = make(VECTOR, ACTIONS["one of"], replace(SMALL, batch_size=7))
+        assert algorithm.update([filled(algorithm, VECTOR)], 0.0).gradient_steps == 2 * 5  # 32 rows: four 7s and a 4
+        found.append(algorithm.weights()["parameters"])
+    assert (found[0] == found[1]).all() and (found[0] == found[2]).all()
 
 
 def test_the_policy_is_one_object_until_it_learns() -> None:

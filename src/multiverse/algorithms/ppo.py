@@ -20,6 +20,8 @@ from multiverse.learning.loss import Batch, LossGradient, Outputs, as_numpy, nor
 
 Schedule = Literal["constant", "linear"]
 METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
+SHUFFLED_ROWS = 4096
+"""So many are gathered at once, of which minibatches are slices: few calls, and no second copy of a long rollout."""
 
 
 # -- config ------------------------------------------------------------------------------------------------------
@@ -121,12 +123,16 @@ class PPO(OnPolicy):
         return UpdateReport(report, sum(steps), len(steps) - sum(steps))
 
     def _minibatches(self, batch: Batch, rows: Array) -> Iterator[tuple[int, Batch]]:
-        """(epoch, minibatch). All rows are shuffled once an epoch, so that a minibatch is a slice and no copy."""
+        """(epoch, minibatch), the rows in another order in every epoch."""
+        size = self.config.batch_size
+        gathered = max(1, SHUFFLED_ROWS // size) * size
         for epoch in range(self.config.epochs):
             self._rng.shuffle(rows)
-            shuffled = batch.take(self._networks.put(rows))
-            for first in range(0, len(rows), self.config.batch_size):
-                yield epoch, shuffled.take(slice(first, first + self.config.batch_size))
+            order = self._networks.put(rows)
+            for start in range(0, len(rows), gathered):
+                some = batch.take(order[start : start + gathered])
+                for first in range(0, len(some), size):
+                    yield epoch, some.take(slice(first, first + size))
 
 
 def _left(schedule: Schedule, progress: float) -> float:

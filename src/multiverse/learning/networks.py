@@ -65,7 +65,7 @@ class Convolutions(nn.Module):
         )
 
     def forward(self, image: Tensor) -> Tensor:
-        image = image.float() / 255.0
+        image = image / 255.0
         found: Tensor = self.layers(image.permute(0, 3, 1, 2) if self._channels_last else image)
         return found
 
