@@ -238,14 +238,15 @@ def _fields_of(config: Any) -> list[Setting]:
 
 
 def _words_below_fields(config: type) -> dict[str, str]:
-    """What stands below each field of a dataclass, in one line."""
-    (node,) = ast.parse(textwrap.dedent(inspect.getsource(config))).body
-    assert isinstance(node, ast.ClassDef)
+    """What stands below each field of a dataclass, or of one it inherits from, in one line."""
     found = {field.name: f"{field.name}." for field in dataclasses.fields(config)}  # where nothing stands below
-    for field, below in zip(node.body, node.body[1:]):
-        match field, below:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
-                found[name] = " ".join(words.split())
+    for kind in [one for one in reversed(config.__mro__) if dataclasses.is_dataclass(one)]:
+        (node,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+        assert isinstance(node, ast.ClassDef)
+        for field, below in zip(node.body, node.body[1:]):
+            match field, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                    found[name] = " ".join(words.split())
     return found
 
 

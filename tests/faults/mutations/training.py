@@ -194,13 +194,10 @@ GUARDS = (
         "sizes-are-compared",
         ("D6",),
         NEVER,
-        (f"{PPO}::test_weights_of_another_size_are_refused[torch]",),
-    ),
-    Guard(
-        "sizes-are-compared-in-numpy",
-        ("D6",),
-        NEVER,
-        (f"{TRAINER}::test_networks_of_another_size_are_refused_in_words",),
+        (
+            f"{PPO}::test_weights_of_another_size_are_refused[torch]",
+            f"{TRAINER}::test_networks_of_another_size_are_refused_in_words",
+        ),
     ),
     Guard(
         "the-config-is-the-runs-own",

@@ -29,6 +29,7 @@ SYNONYMS = {
     "value_clip_range": ("clip_range_vf",),
     "normalize_advantages": ("normalize_advantage", "norm_adv"),
     "hidden_sizes": ("net_arch",),
+    "share_features": ("share_features_extractor",),
     "workers": ("num_workers",),
     "start_method": ("parallel_start_method",),
     "evaluate_every": ("eval_every", "eval_freq"),
