@@ -22,8 +22,7 @@ from multiverse.training.session import MakeAlgorithm, Session, algorithm_maker
 from multiverse.training.space_description import described
 from multiverse.training.storage.checkpoint import Checkpoint, Checkpoints, differences, taken_over
 from multiverse.training.storage.checkpoint import load as load_checkpoint
-from multiverse.training.storage.provenance import provenance
-from multiverse.training.storage.redaction import redacted
+from multiverse.training.storage.origin import provenance, redacted
 from multiverse.training.storage.run_directory import RunDirectory, find_run, had_checkpoint
 from multiverse.training.trainer import Trainer
 

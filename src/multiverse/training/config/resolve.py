@@ -13,7 +13,7 @@ from multiverse.training.config.build import Located, as_plain, build, in_todays
 from multiverse.training.config.files import read_config
 from multiverse.training.config.train_config import SYNONYMS, TrainConfig
 from multiverse.training.session import MakeAlgorithm
-from multiverse.training.storage.redaction import redacted_fields
+from multiverse.training.storage.origin import redacted_fields
 
 PRESETS: dict[tuple[str, str], dict[str, Any]] = {
     (env, algorithm): settings

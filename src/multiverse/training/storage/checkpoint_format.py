@@ -26,7 +26,7 @@ from multiverse.contracts.errors import CheckpointBroken, PreflightError, in_a_l
 from multiverse.executors.machine import memory_available
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.storage.files import open_plain, sync_directory, write_new
-from multiverse.training.storage.redaction import redacted
+from multiverse.training.storage.origin import redacted
 from multiverse.training.storage.state_codec import Arrays, State, decode, encode
 
 try:

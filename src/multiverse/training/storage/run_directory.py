@@ -26,8 +26,7 @@ from multiverse.training.storage.checkpoint import own_names
 from multiverse.training.storage.checkpoint_format import FILES, MANIFEST
 from multiverse.training.storage.files import LineFile, cut, for_json, read_plain, replace_file, sweep_unfinished
 from multiverse.training.storage.metric_sinks import CsvSink, Guarded, JsonLinesSink, Sink, Sinks, csv_from_json_lines
-from multiverse.training.storage.origin import mark_of, names_code
-from multiverse.training.storage.redaction import redacted
+from multiverse.training.storage.origin import mark_of, names_code, redacted
 from multiverse.training.storage.run_lock import LOCK, RunLock
 
 log = logging.getLogger("multiverse")
@@ -117,7 +116,7 @@ class RunDirectory:
         self._replace(CONFIG, dump_yaml(redacted(config)).encode())
 
     def read_config(self) -> dict[str, Any]:
-        """What `write_config` wrote; `redaction.redacted_fields` tells what must be given again."""
+        """What `write_config` wrote; `origin.redacted_fields` tells what must be given again."""
         return read_config(self.path / CONFIG)
 
     def write_origin(self) -> None:
