@@ -19,8 +19,9 @@ from multiverse.training.evaluation import Evaluation, evaluate
 from multiverse.training.policy import LoadedPolicy
 from multiverse.training.session import MakeAlgorithm, algorithm_maker
 from multiverse.training.space_description import space_from
-from multiverse.training.storage.checkpoint import Checkpoint, load_latest, taken_over
 from multiverse.training.storage.checkpoint import load as load_checkpoint
+from multiverse.training.storage.checkpoint import load_latest, taken_over
+from multiverse.training.storage.checkpoint_format import Checkpoint
 from multiverse.training.storage.origin import check_trusted
 from multiverse.training.storage.run_directory import (
     CONFIG,

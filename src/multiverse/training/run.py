@@ -20,8 +20,9 @@ from multiverse.training.hooks import Hook
 from multiverse.training.loading import RunPath, checkpoint_of, path_of, source_of, steps_of, trusted_config
 from multiverse.training.session import MakeAlgorithm, Session, algorithm_maker
 from multiverse.training.space_description import described
-from multiverse.training.storage.checkpoint import Checkpoint, Checkpoints, differences, taken_over
+from multiverse.training.storage.checkpoint import Checkpoints, taken_over
 from multiverse.training.storage.checkpoint import load as load_checkpoint
+from multiverse.training.storage.checkpoint_format import Checkpoint, differences
 from multiverse.training.storage.origin import provenance, redacted
 from multiverse.training.storage.run_directory import RunDirectory, find_run, had_checkpoint
 from multiverse.training.trainer import Trainer

@@ -46,20 +46,7 @@ from multiverse.training.storage.checkpoint_format import (
     write_files,
 )
 from multiverse.training.storage.files import remove_tree, sync_directory
-from multiverse.training.storage.manifest_differences import differences
 from multiverse.training.storage.state_codec import State
-
-__all__ = [
-    "Checkpoint",
-    "Checkpoints",
-    "State",
-    "differences",
-    "load",
-    "load_latest",
-    "read_manifest",
-    "save",
-    "taken_over",
-]
 
 log = logging.getLogger("multiverse")
 

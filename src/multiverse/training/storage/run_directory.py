@@ -24,10 +24,18 @@ from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import dump_yaml, read_config
 from multiverse.training.storage.checkpoint import own_names
 from multiverse.training.storage.checkpoint_format import FILES, MANIFEST
-from multiverse.training.storage.files import LineFile, cut, for_json, read_plain, replace_file, sweep_unfinished
+from multiverse.training.storage.files import (
+    LOCK,
+    LineFile,
+    RunLock,
+    cut,
+    for_json,
+    read_plain,
+    replace_file,
+    sweep_unfinished,
+)
 from multiverse.training.storage.metric_sinks import CsvSink, Guarded, JsonLinesSink, Sink, Sinks, csv_from_json_lines
 from multiverse.training.storage.origin import mark_of, names_code, redacted
-from multiverse.training.storage.run_lock import LOCK, RunLock
 
 log = logging.getLogger("multiverse")
 
@@ -43,7 +51,7 @@ CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
 OWN_FILES = (CONFIG, PROVENANCE, SUMMARY, SPACES, ORIGIN, METRICS, TABLE, EPISODES, LOCK)
 FIRST = "first_checkpoint"
 """Of a part of a run, in its provenance: when its first checkpoint was saved."""
-LARGEST_SPACES = LARGEST_JSON = 2**24  # bytes
+LARGEST_JSON = 2**24  # bytes
 _BELOW = ("*", "*/*", "runs/*/*")
 
 
@@ -128,20 +136,20 @@ class RunDirectory:
     def write_spaces(self, spaces: Mapping[str, Any]) -> None:
         """What the policy sees and does, described as JSON: acting needs no env then."""
         text = f"{json.dumps(spaces, allow_nan=False)}\n".encode()
-        if len(text) > LARGEST_SPACES:
+        if len(text) > LARGEST_JSON:
             raise InvalidRequest(
-                f"{SPACES} would have {in_bytes(len(text))}, more than the {in_bytes(LARGEST_SPACES)} that are read"
+                f"{SPACES} would have {in_bytes(len(text))}, more than the {in_bytes(LARGEST_JSON)} that are read"
             )
         self._replace(SPACES, text)
 
     def write_provenance(self, provenance: Mapping[str, Any]) -> None:
         """Where the run came from; of a resumed run, one entry more."""
-        self._write_json(PROVENANCE, {"parts": [*self._parts(), provenance]})
+        self._write_json(PROVENANCE, {"parts": [*_parts(self.path), provenance]})
 
     def note_checkpoint(self) -> None:
         """The first checkpoint of this part of the run is in place: whoever finds none later has lost it."""
         if not self._has_checkpoint:
-            *before, part = self._parts() or [{}]
+            *before, part = _parts(self.path) or [{}]
             try:
                 self._write_json(
                     PROVENANCE, {"parts": [*before, {**part, FIRST: time.strftime("%Y-%m-%dT%H:%M:%S%z")}]}
@@ -207,9 +215,6 @@ class RunDirectory:
         self._sinks.clear()
         self._files.clear()
 
-    def _parts(self) -> list[Any]:
-        return _parts(self.path)
-
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
         text = json.dumps(for_json(redacted(content)), indent=2, allow_nan=False)
         self._replace(name, f"{text}\n".encode())
@@ -225,34 +230,34 @@ def had_checkpoint(run: Path) -> bool:
     """Whether a checkpoint of this run was ever in place. Runs of 0.1 tell it only by how they ended."""
     if any(FIRST in part for part in _parts(run)):
         return True
-    summary = _read_json(run / SUMMARY, LARGEST_JSON)
+    summary = _read_json(run / SUMMARY)
     return isinstance(summary, dict) and "error" not in summary  # whatever ends a run without one saves it first
 
 
 def _parts(run: Path) -> list[dict[str, Any]]:
-    said = _read_json(run / PROVENANCE, LARGEST_JSON)
+    said = _read_json(run / PROVENANCE)
     parts = said.get("parts") if isinstance(said, dict) else None
     return [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
 
 
-def _read_json(path: Path, largest: int) -> Any:
+def _read_json(path: Path) -> Any:
     """None if it is not there, or none."""
     try:
-        return json.loads(read_plain(path, largest)[0])
+        return json.loads(read_plain(path, LARGEST_JSON)[0])
     except (OSError, ValueError, RecursionError):
         return None
 
 
 def read_mark(run: Path) -> Any:
     """What is in the place of a mark; `origin.check_trusted` tells whether it is ours."""
-    said = _read_json(run / ORIGIN, LARGEST_JSON)
+    said = _read_json(run / ORIGIN)
     return said.get("mark") if isinstance(said, dict) else None
 
 
 def read_spaces(run: Path) -> Any:
     """What `write_spaces` wrote; None in a run of a version that did not."""
     try:
-        return json.loads(read_plain(run / SPACES, LARGEST_SPACES)[0])
+        return json.loads(read_plain(run / SPACES, LARGEST_JSON)[0])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
