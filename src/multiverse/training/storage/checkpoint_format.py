@@ -43,6 +43,8 @@ LARGEST = {MANIFEST: 2**24, STATE: 2**26, ARRAYS: 2**40}
 """Bytes that a file may have. JSON takes up to thirty times its size in memory: what is large belongs into arrays."""
 
 MOST_SENTENCES = 20
+Packed = dict[str, bytes]
+"""A checkpoint's files by name, ready to be written more than once."""
 NO_STATE = (SafetensorError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError, struct.error)
 
 
@@ -55,37 +57,27 @@ class Checkpoint:
     manifest: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """A checkpoint's files as bytes, ready to be written more than once."""
-
-    arrays: bytes
-    state: bytes
-    manifest: bytes
-
-
 def pack(state: State, manifest: Mapping[str, Any]) -> Packed:
     """The bytes of a checkpoint. TypeError or ValueError if the state or the manifest cannot be stored."""
     if taken := RESERVED & manifest.keys():
         raise ValueError(f"the manifest's {', '.join(sorted(taken))} are written by save itself")
     text, arrays = encode(state)
-    files = {ARRAYS: safetensors.numpy.save(arrays), STATE: text}
+    files: Packed = {ARRAYS: safetensors.numpy.save(arrays), STATE: text}
     described: dict[str, Any] = {**redacted(manifest), "format": FORMAT, "multiverse": multiverse.__version__}
     described["files"] = {name: {"bytes": len(data), "sha256": _sha256(data)} for name, data in files.items()}
     described["arrays"] = {name: {"shape": list(a.shape), "dtype": a.dtype.name} for name, a in arrays.items()}
-    packed = Packed(files[ARRAYS], text, _manifest_text(_as_read(described)))
-    for name, data in ((STATE, packed.state), (MANIFEST, packed.manifest)):
-        if len(data) > LARGEST[name]:
-            raise ValueError(f"{name} would have {in_bytes(len(data))}: lists of numbers belong into arrays")
-    return packed
+    files[MANIFEST] = _manifest_text(_as_read(described))
+    for name in (STATE, MANIFEST):
+        if len(files[name]) > LARGEST[name]:
+            raise ValueError(f"{name} would have {in_bytes(len(files[name]))}: lists of numbers belong into arrays")
+    return files
 
 
 def write_files(folder: Path, packed: Packed) -> None:
     """The three files in a new folder, on the disk when this returns."""
     os.mkdir(folder)
-    write_new(folder / ARRAYS, packed.arrays)
-    write_new(folder / STATE, packed.state)
-    write_new(folder / MANIFEST, packed.manifest)
+    for name in FILES:
+        write_new(folder / name, packed[name])
     sync_directory(folder)
 
 

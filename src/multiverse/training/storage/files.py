@@ -19,7 +19,6 @@ import math
 import os
 import re
 import secrets
-import shutil
 import socket
 import stat
 import time
@@ -108,11 +107,6 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def remove_tree(path: Path) -> None:
-    """Away with it, as far as that goes; what cannot be removed stays for the next sweep."""
-    shutil.rmtree(path, ignore_errors=True)
 
 
 def sweep_unfinished(folder: Path, names: Iterable[str]) -> None:

@@ -34,7 +34,7 @@ from multiverse.training.storage.files import (
     replace_file,
     sweep_unfinished,
 )
-from multiverse.training.storage.metric_sinks import CsvSink, Guarded, JsonLinesSink, Sink, Sinks, csv_from_json_lines
+from multiverse.training.storage.metric_sinks import CsvSink, Guarded, JsonLinesSink, Sinks, csv_from_json_lines
 from multiverse.training.storage.origin import mark_of, names_code, redacted
 
 log = logging.getLogger("multiverse")
@@ -163,9 +163,9 @@ class RunDirectory:
         self._write_json(SUMMARY, summary)
 
     # -- what grows --------------------------------------------------------------------------------------------
-    def sinks(self, *more: Sink) -> Sinks:
-        """Metrics go to `metrics.jsonl` and `metrics.csv`, and to these; closed with the run at the latest."""
-        self._sinks.append(Sinks([JsonLinesSink(self._file(METRICS)), CsvSink(self.path / TABLE), *more]))
+    def sinks(self) -> Sinks:
+        """Metrics go to `metrics.jsonl` and `metrics.csv`; closed with the run at the latest."""
+        self._sinks.append(Sinks([JsonLinesSink(self._file(METRICS)), CsvSink(self.path / TABLE)]))
         return self._sinks[-1]
 
     def write_episodes(self, episodes: Iterable[Mapping[str, Any]]) -> None:
