@@ -24,8 +24,7 @@ from multiverse.cli.commands.bench import parsed_kwargs
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest
 from multiverse.training.config.build import OLD_NAMES, Located, in_todays_names, in_type_words
 from multiverse.training.config.files import parse_config, read_config
-from multiverse.training.config.resolve import own_settings
-from multiverse.training.config.train_config import SYNONYMS, TrainConfig
+from multiverse.training.config.train_config import SYNONYMS, TrainConfig, own_settings
 from multiverse.training.storage.origin import check_trusted
 from multiverse.training.storage.run_directory import read_mark
 

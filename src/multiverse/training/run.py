@@ -14,8 +14,7 @@ from multiverse.algorithms.algorithm import Algorithm
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest
 from multiverse.contracts.plan import Plan
 from multiverse.training.config.build import as_plain, build, takes_old_names
-from multiverse.training.config.resolve import BUDGETS, config_for, plain_config
-from multiverse.training.config.train_config import TrainConfig
+from multiverse.training.config.train_config import BUDGETS, TrainConfig, config_for, plain_config
 from multiverse.training.hooks import Hook
 from multiverse.training.loading import RunPath, checkpoint_of, path_of, source_of, steps_of, trusted_config
 from multiverse.training.session import MakeAlgorithm, Session, algorithm_maker

@@ -69,7 +69,7 @@ def _train(seed: int) -> bool:
         print("Training needs torch, which is not installed here: pip install 'multiverse[train]'. Speed only:")
         return True
     from multiverse.cli.progress import LinePrinter, run_with_progress
-    from multiverse.training.config.resolve import config_for
+    from multiverse.training.config.train_config import config_for
     from multiverse.training.run import start_run
 
     settings = {"num_envs": NUM_ENVS, "seed": seed, "target_return": TARGET}

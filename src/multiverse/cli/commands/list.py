@@ -67,7 +67,7 @@ def env_names() -> list[str]:
 
 def preset_lines() -> list[str]:
     """Each with its settings as flags, ready to be typed."""
-    from multiverse.training.config.resolve import PRESETS
+    from multiverse.training.config.train_config import PRESETS
 
     return [f"  {env} ({algorithm}): {_as_flags(settings)}" for (env, algorithm), settings in PRESETS.items()]
 

@@ -43,7 +43,7 @@ def config_from(options: TrainOptions) -> TrainConfig:
     from multiverse.algorithms import algorithm_class
     from multiverse.training.config.build import in_todays_names
     from multiverse.training.config.files import read_config
-    from multiverse.training.config.resolve import config_for, merged, own_settings
+    from multiverse.training.config.train_config import config_for, merged, own_settings
     from multiverse.training.storage.origin import check_trusted
     from multiverse.training.storage.run_directory import read_mark
 
@@ -95,7 +95,7 @@ def _refuse_early(options: TrainOptions, config: TrainConfig) -> None:
 def _refuse_unknown_env(config: TrainConfig) -> None:
     """With the id that was probably meant: of several versions the one that has a preset."""
     from multiverse.adapters.env_source import recipes
-    from multiverse.training.config.resolve import PRESETS
+    from multiverse.training.config.train_config import PRESETS
 
     try:
         recipes(config.env, 1, config.env_kwargs, None)
@@ -110,7 +110,7 @@ def _refuse_unknown_env(config: TrainConfig) -> None:
 
 # -- the run -----------------------------------------------------------------------------------------------------
 def _announced(options: TrainOptions, config: TrainConfig) -> list[str]:
-    from multiverse.training.config.resolve import PRESETS
+    from multiverse.training.config.train_config import PRESETS
 
     budget = [
         f"{config.budget.env_steps:,} env steps" if config.budget.env_steps else "",
