@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from multiverse.cli.main import one_line
-from multiverse.cli.parsing import parse, require_positive
+from multiverse.cli.main import one_line, parse, require_positive
 from multiverse.contracts.errors import InvalidRequest, MultiverseError
 from multiverse.contracts.plan import ExecutorName
 
@@ -97,7 +96,7 @@ def _name(executor: str, num_envs: int) -> str:
 def _measure(options: Bench, contenders: dict[Contender, str]) -> Comparison:
     import multiverse as mv
     from multiverse.adapters.env_source import recipes
-    from multiverse.cli.rounds import compared
+    from multiverse.cli.comparison import compared
     from multiverse.executors.backends import backend_of
 
     kwargs = parsed_kwargs(options.env_kwargs)

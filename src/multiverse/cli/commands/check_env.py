@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from multiverse.cli.commands.bench import parsed_kwargs
-from multiverse.cli.parsing import parse, require_positive
+from multiverse.cli.main import parse, require_positive
 
 if TYPE_CHECKING:
     from multiverse.env_checks.report import CheckReport

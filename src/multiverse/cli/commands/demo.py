@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from multiverse.cli.parsing import parse, require_positive
+from multiverse.cli.main import parse, require_positive
 
 if TYPE_CHECKING:
     from multiverse.cli.comparison import Comparison, Round
@@ -91,7 +91,7 @@ def _compare(options: Demo) -> None:
 def _measure(options: Demo) -> Comparison:
     import multiverse as mv
     from multiverse.adapters.env_source import recipes
-    from multiverse.cli.rounds import compared
+    from multiverse.cli.comparison import compared
 
     contenders = {SYNC: _sync, ASYNC: _async, OURS: lambda: mv.make_vec(ENV, NUM_ENVS)}
     (recipe,) = recipes(ENV, 1, None, None)

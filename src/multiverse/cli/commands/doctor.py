@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from multiverse.cli.parsing import parse
+from multiverse.cli.main import parse
 
 if TYPE_CHECKING:
-    from multiverse.cli.findings import Finding
+    from multiverse.cli.doctor_checks import Finding
     from multiverse.cli.self_test import Outcome
 
 DESCRIPTION = """\

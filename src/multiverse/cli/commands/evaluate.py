@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from multiverse.cli.parsing import parse, require, require_positive
+from multiverse.cli.main import parse, require, require_positive
 
 if TYPE_CHECKING:
     from multiverse.training.evaluation import Evaluation

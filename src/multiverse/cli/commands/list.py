@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from multiverse.algorithms import ALGORITHMS
-from multiverse.cli.parsing import parse
+from multiverse.cli.main import parse
 
 DESCRIPTION = """\
 Lists envs (of Gymnasium's registry), presets (settings known to suit an env),
