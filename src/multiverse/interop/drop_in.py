@@ -13,7 +13,21 @@ from multiverse.interop.profile import given_back
 from multiverse.vector.base import NotCopied
 
 
-class DropIn(NotCopied):
+class InTheirWords(NotCopied):
+    """Says what has gone wrong as the original does."""
+
+    def _raise(self, error: MultiverseError) -> NoReturn:
+        """Raise it as the original would, with our own error, which knows more, as its cause."""
+        raised = self._in_their_words(error)
+        if raised is error:
+            raise error
+        raise raised from error
+
+    def _in_their_words(self, error: MultiverseError) -> Exception:
+        return given_back(error) if isinstance(error, EnvFailed) else error
+
+
+class DropIn(InTheirWords):
     """A vector env by another's name and manners. `engine` is the vector env of ours that does the work."""
 
     num_envs: int
@@ -69,14 +83,5 @@ class DropIn(NotCopied):
     def _is_closed(self) -> ClosedEnvironmentError:
         return ClosedEnvironmentError(f"Trying to operate on `{type(self).__name__}`, after a call to `close()`.")
 
-    def _raise(self, error: MultiverseError) -> NoReturn:
-        """Raise it as the original would, with our own error, which knows more, as its cause."""
-        raised = self._in_their_words(error)
-        if raised is error:
-            raise error
-        raise raised from error
-
     def _in_their_words(self, error: MultiverseError) -> Exception:
-        if isinstance(error, EnvFailed):
-            return given_back(error)
-        return self._is_closed() if isinstance(error, ClosedError) else error
+        return self._is_closed() if isinstance(error, ClosedError) else super()._in_their_words(error)

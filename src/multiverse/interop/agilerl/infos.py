@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.infos import Infos
+from multiverse.contracts.infos import Infos, empty_column
 from multiverse.interop.agilerl.env_side import Said
 
 
@@ -40,14 +40,7 @@ def add_info(infos: Infos, info: Infos, row: int, rows: int) -> Infos:
 
 def _empty_like(value: Any, rows: int) -> Any:
     """The column that the first value of a key calls for."""
-    kind = type(value)
-    if kind in (int, float, bool) or issubclass(kind, np.number):
-        return np.zeros(rows, kind)
-    if isinstance(value, np.ndarray):
-        return np.zeros((rows, *value.shape), value.dtype)
-    if value is None:
-        return np.full(rows, np.nan, np.float32)
-    return np.full(rows, None, object)
+    return np.full(rows, np.nan, np.float32) if value is None else empty_column(value, rows)
 
 
 def _with_value(column: Any, row: int, value: Any) -> Any:

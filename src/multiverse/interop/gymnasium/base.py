@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
-import numpy as np
 from gymnasium import Env, Space
 from gymnasium.vector.utils import batch_differing_spaces
 
@@ -17,6 +16,7 @@ from multiverse.interop.drop_in import DropIn
 from multiverse.interop.engine import Engine
 from multiverse.interop.env_side import AsGivenRecipe
 from multiverse.interop.profile import given_back, start
+from multiverse.vector.single import VectorEnv
 
 EnvFunction = Callable[[], Env[Any, Any]]
 
@@ -72,12 +72,4 @@ class GymnasiumDropIn(DropIn, gymnasium.vector.VectorEnv[Any, Any, Any]):
         """What the original says when an env's observation space does not fit; the space, where it is known."""
         raise NotImplementedError
 
-    @property  # type: ignore[misc]
-    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
-        """Each env's random generator."""
-        return self.get_attr("np_random")
-
-    @property
-    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
-        """Each env's seed."""
-        return self.get_attr("np_random_seed")
+    np_random, np_random_seed = VectorEnv.np_random, VectorEnv.np_random_seed  # type: ignore[assignment]

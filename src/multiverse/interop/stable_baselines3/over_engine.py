@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from gymnasium import Wrapper
@@ -14,15 +14,14 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices
 from multiverse.contracts.errors import EnvFailed
 from multiverse.contracts.infos import Infos
 from multiverse.executors.env_range import EnvRange
-from multiverse.interop.profile import given_back
+from multiverse.interop.drop_in import InTheirWords
 from multiverse.interop.stable_baselines3 import env_side
 from multiverse.interop.stable_baselines3.engine import Stepped, VecEnvEngine
-from multiverse.vector.base import NotCopied
 
 TRUNCATED, LAST = "TimeLimit.truncated", "terminal_observation"
 
 
-class OverEngine(NotCopied, VecEnv):
+class OverEngine(InTheirWords, VecEnv):
     """What both drop-ins do alike. `engine` is the `multiverse.VectorEnv` that does the work."""
 
     engine: VecEnvEngine
@@ -70,7 +69,7 @@ class OverEngine(NotCopied, VecEnv):
         try:
             reset_infos = self.engine.reset_each(self._seeds, options)
         except EnvFailed as error:
-            self._fail(error)
+            self._raise(error)
         self.reset_infos = reset_infos
         self._reset_seeds()
         self._reset_options()
@@ -116,17 +115,7 @@ class OverEngine(NotCopied, VecEnv):
         try:
             return self.engine.ask_each(env_ids, function, *arguments)
         except EnvFailed as error:
-            self._fail(error)
+            self._raise(error)
 
     def _get_indices(self, indices: VecEnvIndices) -> Any:
         return range(self.engine.num_envs) if indices is None else super()._get_indices(indices)
-
-    def _fail(self, error: EnvFailed) -> NoReturn:
-        """Raise it as its env raised it, with our own error, which knows more, as the cause."""
-        raised = self._in_their_words(error)
-        if raised is error:
-            raise error
-        raise raised from error
-
-    def _in_their_words(self, error: EnvFailed) -> Exception:
-        return given_back(error)

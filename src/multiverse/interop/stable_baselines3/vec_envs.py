@@ -62,7 +62,7 @@ class SubprocVecEnv(OverEngine):
                 bounds_may_differ=True,
             )
         except EnvFailed as error:
-            self._fail(error)
+            self._raise(error)
         self._stack = any(not leaf.numeric for leaf in leaves(engine.single_observation_space))
         self._take_over(engine)
 
@@ -77,7 +77,7 @@ class SubprocVecEnv(OverEngine):
             stepped = self.engine.finish_step()
         except EnvFailed as error:
             self.waiting = False
-            self._fail(error)
+            self._raise(error)
         self.waiting = False
         observations, rewards, terminated, truncated, _ = stepped
         infos = tuple(self._infos(stepped))
@@ -163,7 +163,7 @@ class DummyVecEnv(OverEngine):
             stepped = self.engine.finish_step()
         except EnvFailed as error:
             self.engine.go_on_after_failures()
-            self._fail(error)
+            self._raise(error)
         except BaseException:
             self.engine.forget_step()  # Ctrl-C: the next step is a new one
             raise
@@ -198,12 +198,12 @@ class DummyVecEnv(OverEngine):
         try:
             self.engine.close()
         except EnvFailed as error:
-            self._fail(error)
+            self._raise(error)
 
     def _as_is(self, observations: Any) -> VecEnvObs:
         return OrderedDict(observations) if isinstance(observations, dict) else observations
 
-    def _in_their_words(self, error: EnvFailed) -> Exception:
+    def _in_their_words(self, error: EnvFailed) -> Exception:  # type: ignore[override]  # nothing else comes here
         """Here the exception itself can be had, whatever its type."""
         called: Any = error.__cause__
         if isinstance(called, InEnv):
