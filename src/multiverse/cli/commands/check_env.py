@@ -58,8 +58,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _examined(options: CheckEnv) -> CheckReport:
     from multiverse.cli.output import Progress
-    from multiverse.env_checks.examine import examine
-    from multiverse.env_checks.performing import CHECKS
+    from multiverse.env_checks.examine import CHECKS, examine
 
     kwargs = parsed_kwargs(options.env_kwargs)
     with Progress(len(CHECKS)) as progress:
