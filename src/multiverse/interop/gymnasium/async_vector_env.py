@@ -14,6 +14,7 @@ from gymnasium.vector.utils import clear_mpi_env_vars
 from multiverse.contracts.errors import SpacesDiffer
 from multiverse.executors.machine import usable_cores
 from multiverse.interop.async_drop_in import AsyncDropIn
+from multiverse.interop.drop_in import start_method_of
 from multiverse.interop.gymnasium.base import (
     EnvFunction,
     GymnasiumDropIn,
@@ -23,7 +24,6 @@ from multiverse.interop.gymnasium.base import (
     refuse_unshareable,
     refuse_worker,
 )
-from multiverse.interop.profile import start_method_of
 from multiverse.vector.single import Step
 
 

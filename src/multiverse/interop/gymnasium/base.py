@@ -17,10 +17,9 @@ from gymnasium.vector.utils import batch_differing_spaces, create_shared_memory
 from multiverse.contracts.errors import EnvFailed, SpacesDiffer
 from multiverse.contracts.plan import Autoreset, ExecutorName
 from multiverse.executors.worker_loop import alike
-from multiverse.interop.drop_in import DropIn
+from multiverse.interop.drop_in import DropIn, given_back, start
 from multiverse.interop.engine import Engine
 from multiverse.interop.env_side import AsGivenRecipe
-from multiverse.interop.profile import given_back, start
 from multiverse.vector.single import VectorEnv
 
 EnvFunction = Callable[[], Env[Any, Any]]

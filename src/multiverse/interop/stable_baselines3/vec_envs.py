@@ -24,8 +24,7 @@ from multiverse.contracts.errors import EnvFailed, InEnv, InvalidActions
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.layout import leaves
 from multiverse.executors.env_range import EnvRange
-from multiverse.interop import profile
-from multiverse.interop.drop_in import InTheirWords
+from multiverse.interop.drop_in import InTheirWords, start, start_method_of
 from multiverse.interop.stable_baselines3 import env_side
 from multiverse.interop.stable_baselines3.engine import Stepped, VecEnvEngine
 from multiverse.interop.stable_baselines3.env_side import VecEnvRecipe, patched
@@ -154,13 +153,13 @@ class SubprocVecEnv(OverEngine):
     def __init__(self, env_fns: EnvFunctions, start_method: str | None = None, *, workers: int | None = None) -> None:
         self.waiting = False
         try:
-            engine = profile.start(
+            engine = start(
                 env_fns,
                 "process",
                 "same_step",
                 kind=VecEnvEngine,
                 workers=workers,
-                start_method=profile.start_method_of("forkserver" if start_method is None else start_method),
+                start_method=start_method_of("forkserver" if start_method is None else start_method),
                 waiting="auto",  # parked workers wake up later than a cheap env steps; where learners think, they park
                 recipe=VecEnvRecipe,
                 bounds_may_differ=True,
@@ -245,7 +244,7 @@ class DummyVecEnv(OverEngine):
                 "instead of creating different objects: each call must build a new env, e.g. with gymnasium.make()."
             )
         keys, _, _ = obs_space_info(self.envs[0].observation_space)
-        engine = profile.start(
+        engine = start(
             [_handing_out(env) for env in self.envs],
             "serial",
             "same_step",
