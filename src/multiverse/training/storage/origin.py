@@ -271,9 +271,16 @@ def redacted(mapping: Mapping[str, Any]) -> dict[str, Any]:
     return {key: REDACTED if _hidden(key, value) else _redacted_value(value) for key, value in mapping.items()}
 
 
-def redacted_fields(mapping: Mapping[str, Any], where: str = "") -> list[str]:
+def redacted_fields(value: Any, where: str = "") -> list[str]:
     """The fields, `env_kwargs.api_key`, that were redacted: a resumed run must be given them again."""
-    return list(_find_redacted(mapping, where))
+    inside: list[tuple[str, Any]] = []
+    if isinstance(value, Mapping):
+        inside = [(f"{where}.{key}" if where else str(key), inner) for key, inner in value.items()]
+    elif isinstance(value, (list, tuple)):
+        inside = [(f"{where}[{index}]", inner) for index, inner in enumerate(value)]
+    elif isinstance(value, str) and REDACTED in value:  # the whole of it, or the password in an address
+        return [where]
+    return [field for place, inner in inside for field in redacted_fields(inner, place)]
 
 
 def redacted_command(arguments: Sequence[str]) -> list[str]:
@@ -302,14 +309,3 @@ def _redacted_value(value: Any) -> Any:
     if isinstance(value, str) and ("://" in value or _HEADER.search(value)):
         return redacted_text(value)  # guard: addresses-are-redacted
     return value
-
-
-def _find_redacted(value: Any, where: str) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _find_redacted(inner, f"{where}.{key}" if where else str(key))
-    elif isinstance(value, (list, tuple)):
-        for index, inner in enumerate(value):
-            yield from _find_redacted(inner, f"{where}[{index}]")
-    elif isinstance(value, str) and REDACTED in value:  # the whole of it, or the password in an address
-        yield where
