@@ -12,6 +12,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from operator import attrgetter
 from typing import Any, cast
 
 import numpy as np
@@ -23,11 +24,9 @@ from stable_baselines3.common.vec_env.util import obs_space_info
 from multiverse.contracts.errors import EnvFailed, InEnv, InvalidActions
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.layout import leaves
-from multiverse.executors.env_range import EnvRange
 from multiverse.interop.drop_in import InTheirWords, start, start_method_of
-from multiverse.interop.stable_baselines3 import env_side
 from multiverse.interop.stable_baselines3.engine import Stepped, VecEnvEngine
-from multiverse.interop.stable_baselines3.env_side import VecEnvRecipe, patched
+from multiverse.interop.stable_baselines3.env_side import VecEnvMember, VecEnvRecipe, of_each, patched
 
 log = logging.getLogger("multiverse")
 
@@ -104,37 +103,38 @@ class OverEngine(InTheirWords, VecEnv):
                 stacklevel=2,
             )
             return [None] * self.num_envs
-        return self._ask(None, EnvRange.render)
+        return self._ask(None, VecEnvMember.render)
 
     def has_attr(self, attr_name: str) -> bool:
         """Whether every env has the attribute."""
-        return all(self._ask(None, env_side.have_attribute, attr_name))
+        return all(self._ask(None, VecEnvMember.has, attr_name))
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """An attribute of each env."""
-        return self._ask(indices, env_side.attributes, attr_name)
+        return self._ask(indices, VecEnvMember.attribute, attr_name)
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Set an attribute of each env, on its outermost wrapper."""
-        self._ask(indices, env_side.set_attributes, attr_name, value, self._shared)
+        self._ask(indices, VecEnvMember.set_attr, attr_name, value)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
         """Call a method of each env."""
-        return self._ask(indices, env_side.methods, method_name, method_args, method_kwargs, self._shared)
+        return self._ask(indices, VecEnvMember.method, method_name, method_args, method_kwargs)
 
     def env_is_wrapped(
         self, wrapper_class: type[Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
     ) -> list[bool]:
         """Whether each env is inside such a wrapper."""
-        return self._ask(indices, env_side.are_wrapped, wrapper_class)
+        return self._ask(indices, VecEnvMember.is_wrapped, wrapper_class)
 
-    def _ask(self, indices: VecEnvIndices, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    def _ask(self, indices: VecEnvIndices, ask: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """ask(env, *arguments) for each env, where it runs."""
         everyone = range(self.engine.num_envs)
         env_ids = [everyone[i] for i in self._get_indices(indices)]
         try:
-            return self.engine.ask_each(env_ids, function, *arguments)
+            return self.engine.ask_each(env_ids, of_each, ask, self._shared, *arguments)
         except EnvFailed as error:
             self._raise(error)
 
@@ -312,7 +312,9 @@ class DummyVecEnv(OverEngine):
         if isinstance(called, InEnv):
             return called.cause
         env_id = error.failures[0].env_id
-        raised = None if env_id is None or self.closed else self.engine.ask_each([env_id], env_side.exceptions)[0]
+        if env_id is None or self.closed:
+            return super()._in_their_words(error)
+        (raised,) = self.engine.ask_each([env_id], of_each, attrgetter("raised"), True)
         return raised or super()._in_their_words(error)
 
 
