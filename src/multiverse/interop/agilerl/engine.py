@@ -178,14 +178,11 @@ def add_info(infos: Infos, info: Infos, row: int, rows: int) -> Infos:
         elif isinstance(found, dict):
             found[row] = value
         else:
-            infos[key] = _with_value(_empty_like(value, rows) if found is None else found, row, value)
+            if found is None:
+                found = np.full(rows, np.nan, np.float32) if value is None else empty_column(value, rows)
+            infos[key] = _with_value(found, row, value)
         infos.setdefault(f"_{key}", np.zeros(rows, np.bool_))[row] = True
     return infos
-
-
-def _empty_like(value: Any, rows: int) -> Any:
-    """The column that the first value of a key calls for."""
-    return np.full(rows, np.nan, np.float32) if value is None else empty_column(value, rows)
 
 
 def _with_value(column: Any, row: int, value: Any) -> Any:

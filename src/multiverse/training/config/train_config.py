@@ -15,7 +15,7 @@ from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.contracts.failures import RESTARTS_PER_MINUTE, OnBadValue
 from multiverse.contracts.plan import ExecutorName, StartMethod
 from multiverse.contracts.seeds import checked_run_seed
-from multiverse.training.config.build import Located, as_plain, build, in_todays_names, nearest, place_of
+from multiverse.training.config.build import Located, as_plain, build, in_todays_names, is_required, nearest, place_of
 from multiverse.training.config.files import read_config
 from multiverse.training.storage.origin import redacted_fields
 
@@ -214,8 +214,7 @@ def own_settings(kind: Any) -> frozenset[str]:
     if not (isinstance(config, type) and dataclasses.is_dataclass(config)):
         raise InvalidRequest(f"{name_of(kind)}.Config is {config!r}: expected a dataclass whose fields have defaults")
     fields = dataclasses.fields(config)
-    bare = [f.name for f in fields if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING]
-    if bare:
+    if bare := [field.name for field in fields if is_required(field)]:
         raise InvalidRequest(f"{name_of(kind)}.Config: {', '.join(bare)} must have a default")
     names = frozenset(field.name for field in fields)
     if both := sorted(names & RUN_SETTINGS):
