@@ -16,7 +16,6 @@ import stat
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from multiverse.contracts.errors import InvalidRequest, RunNotWritable, in_bytes
@@ -39,13 +38,8 @@ from multiverse.training.storage.origin import mark_of, names_code, redacted
 
 log = logging.getLogger("multiverse")
 
-CONFIG, PROVENANCE, SUMMARY, SPACES, ORIGIN = (
-    "config.yaml",
-    "provenance.json",
-    "summary.json",
-    "spaces.json",
-    "origin.json",
-)
+CONFIG, PROVENANCE, SUMMARY = "config.yaml", "provenance.json", "summary.json"
+SPACES, ORIGIN = "spaces.json", "origin.json"
 METRICS, TABLE, EPISODES = "metrics.jsonl", "metrics.csv", "episodes.jsonl"
 CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
 OWN_FILES = (CONFIG, PROVENANCE, SUMMARY, SPACES, ORIGIN, METRICS, TABLE, EPISODES, LOCK)
@@ -69,16 +63,14 @@ class RunDirectory:
         self.path, self.checkpoints = path, path / CHECKPOINTS
         try:
             self._lock = RunLock(path)
+            try:
+                sweep_unfinished(path, OWN_FILES)
+                self.checkpoints.mkdir(exist_ok=True)
+            except BaseException:
+                self._lock.release()
+                raise
         except OSError as error:
             raise RunNotWritable(path, error.strerror or str(error)) from error
-        try:
-            sweep_unfinished(path, OWN_FILES)
-            self.checkpoints.mkdir(exist_ok=True)
-        except BaseException as error:
-            self._lock.release()
-            if isinstance(error, OSError):
-                raise RunNotWritable(path, error.strerror or str(error)) from error
-            raise
         self._has_checkpoint = False
         self._files: dict[str, LineFile] = {}
         self._sinks: list[Sinks] = []
@@ -197,9 +189,7 @@ class RunDirectory:
     def __enter__(self) -> RunDirectory:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _file(self, name: str) -> LineFile:
