@@ -11,6 +11,7 @@ import difflib
 import importlib
 import importlib.util
 import io
+import json
 import os
 import re
 import signal
@@ -19,7 +20,7 @@ import textwrap
 import threading
 from collections.abc import Sequence
 from types import FrameType
-from typing import NoReturn, TextIO, TypeVar
+from typing import Any, NoReturn, TextIO, TypeVar
 
 import multiverse
 from multiverse.contracts.errors import (
@@ -172,6 +173,18 @@ def parse(options: type[Options], command: str, description: str, arguments: Seq
 def _indented(description: str) -> str:
     """Tyro would join lines that begin with a letter; headings ("examples:") stay where they are."""
     return textwrap.indent(description, "  ", lambda line: not line.endswith(":\n"))
+
+
+def parsed_kwargs(text: str) -> dict[str, Any]:
+    """Arguments for the env, as a JSON object."""
+    example = "'{\"g\": 9.8}'"
+    try:
+        kwargs = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidRequest(f"--env-kwargs {text!r} is not JSON ({error}); example: {example}") from error
+    if not isinstance(kwargs, dict):
+        raise InvalidRequest(f"--env-kwargs {text!r}: a JSON object is wanted; example: {example}")
+    return kwargs
 
 
 def require_positive(**amounts: float | None) -> None:

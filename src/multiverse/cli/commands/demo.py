@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from multiverse.cli.main import parse, require_positive
+from multiverse.cli.output import BUSY_MACHINE, ResultConsole, percent, table_of
 
 if TYPE_CHECKING:
     from multiverse.cli.comparison import Comparison, Round
@@ -121,8 +122,6 @@ def _async() -> AnyVectorEnv:
 
 
 def _print_results(comparison: Comparison) -> None:
-    from multiverse.cli.output import BUSY_MACHINE, ResultConsole, percent, table_of
-
     table = table_of(f"{NUM_ENVS} × {ENV}", ("",), ("steps/s", "×\nAsyncVectorEnv", "of the\nlimit"))
 
     def add_row(name: str, steps_per_s: Callable[[Round], float], style: str | None = None) -> None:

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Union, get_args, get_o
 
 from multiverse.adapters.env_source import recipes
 from multiverse.algorithms import ALGORITHMS, algorithm_class
-from multiverse.cli.commands.bench import parsed_kwargs
 from multiverse.cli.commands.list import env_names
-from multiverse.cli.main import require, require_positive
+from multiverse.cli.main import parsed_kwargs, require, require_positive
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.training.config.build import OLD_NAMES, Located, in_todays_names, in_type_words, place_of
 from multiverse.training.config.files import parse_config, read_config
