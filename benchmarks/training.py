@@ -43,7 +43,7 @@ from benchmarks.provenance import provenance, write_results
 from multiverse.adapters.env_source import recipes
 from multiverse.executors.machine import usable_cores
 from multiverse.measure import BareLoops
-from multiverse.training.config.resolve import config_for
+from multiverse.training.config.train_config import config_for
 from multiverse.training.session import Session, algorithm_maker
 
 EVALUATION_EPISODES = 20

@@ -16,10 +16,9 @@ import pytest
 import torch
 
 from multiverse.cli import progress
-from multiverse.cli.commands.train import config_from
+from multiverse.cli.commands.train import COMMAND, all_settings, config_from, parser, table, train_options
 from multiverse.cli.main import main
 from multiverse.cli.seeds import bootstrap_interval, interquartile_mean
-from multiverse.cli.train_options import COMMAND, all_settings, parser, table, train_options
 from multiverse.training.config.files import read_config
 from multiverse.training.config.train_config import SYNONYMS
 from multiverse.training.loading import checkpoint_of

@@ -144,9 +144,8 @@ class Collector:
             return None
         for rollout, values, masks in zip(self.rollouts, self._values, self._masks):
             rollout.rewards[...] = values[:, REWARD]
-            rollout.valid &= ~np.repeat(
-                arrays[LOST], len(self._group(rollout).agents), axis=1
-            )  # guard: lost-rows-are-not-valid
+            lost = self._of_slots(arrays[LOST], rollout)
+            rollout.valid &= ~lost  # guard: lost-rows-are-not-valid
             rollout.action_masks = None if masks is None or masks.all() else masks
         self._log_actions(policies)
         act_s, step_s = arrays[SECONDS].sum(axis=0).tolist()
@@ -169,6 +168,10 @@ class Collector:
                 shown = arrays[(rollout.group, OBSERVATIONS, *path)]
                 arrays[(rollout.group, ROLLOUT, "observations", *path)][row, slots] = shown[slots]
 
+    def _of_slots(self, envs: Array, rollout: Rollout) -> Array:
+        """[…, envs] → […, slots]"""
+        return np.repeat(envs, len(self._group(rollout).agents), axis=-1)
+
     def _group(self, rollout: Rollout) -> Group:
         return next(group for group in self._layout.groups if group.name == rollout.group)
 
@@ -179,7 +182,7 @@ class Collector:
         fresh = arrays[BEGUN][row - 1, mine] >= 0 if row else fresh_before[mine]
         for rollout, all_values, at_first in zip(self.rollouts, self._values, values_before):
             group = self._group(rollout)
-            slots, over = self._layout.rows(group, env_ids), np.repeat(fresh, len(group.agents))
+            slots, over = self._layout.rows(group, env_ids), self._of_slots(fresh, rollout)
             values = all_values[:, :, slots]
             values[row] = values[row - 1] if row else at_first[:, slots]
             values[row][:, over] = 0.0  # a new episode, without any step

@@ -32,10 +32,9 @@ from multiverse.contracts.views import Array, Views
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host
-from multiverse.vector.host_calls import HostCalls
+from multiverse.vector.host_calls import HostCalls, StepResults
 from multiverse.vector.poison import Poison
 from multiverse.vector.requests import RequestState, checked_ids, envs_to_reset, reset_requests
-from multiverse.vector.step_results import StepResults
 
 Copy = bool | Literal["poison"]
 Told = TypeVar("Told")
