@@ -24,7 +24,7 @@ import json, os, signal, sys
 import multiverse as mv
 from multiverse.algorithms.ppo import PPO
 from multiverse.experience.rows import Rows
-from multiverse.learning.numpy_learner import Adam
+from multiverse.learning.optimizers import Adam
 from multiverse.training.storage import files as durable_files
 
 home, first, settings, where, at = json.loads(sys.argv[1])
