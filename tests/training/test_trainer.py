@@ -156,7 +156,7 @@ def test_a_run_can_begin_with_anothers_weights(tmp_path: Path) -> None:
 
 def test_the_best_one_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     returns = iter([5.0, 50.0, 7.0, 49.0, 50.0])
-    monkeypatch.setattr(trainer_module, "evaluate", lambda *_: Evaluation((next(returns),), (1,)))
+    monkeypatch.setattr(evaluation_module, "evaluate", lambda *_: Evaluation((next(returns),), (1,)))
     run = trained(tmp_path / "run", evaluate_every=100)
     assert run.summary["best_return"] == 50.0
     assert checkpoint_of(run, "best").manifest["env_steps"] == 200 and checkpoint_of(run).manifest["env_steps"] == 500
@@ -279,7 +279,7 @@ def test_a_signal_during_the_last_evaluation_counts(tmp_path: Path, monkeypatch:
     def interrupted(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(trainer_module, "evaluate", interrupted)
+    monkeypatch.setattr(evaluation_module, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "run")
     assert not json.loads((tmp_path / "run" / "summary.json").read_text())["finished"]

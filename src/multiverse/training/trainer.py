@@ -18,7 +18,7 @@ from multiverse.memory.interrupts import StopRequests, StopWaiting
 from multiverse.training.config.build import build
 from multiverse.training.config.resolve import plain_config
 from multiverse.training.config.train_config import Clock, TrainConfig
-from multiverse.training.evaluation import Evaluation, EvaluationEnv, evaluate, told_as_evaluations
+from multiverse.training.evaluation import Evaluation, told_as_evaluations
 from multiverse.training.hooks import Hook
 from multiverse.training.session import Session
 from multiverse.training.storage.checkpoint import Checkpoints
@@ -141,10 +141,11 @@ class Trainer:
 
     def evaluate(self) -> None:
         """Try the policy out, now; from a hook in `on_update`. An env that fails there costs the evaluation only."""
-        played_on = self.session.evaluation_env
+        config, algorithm, played_on = self.config, self.algorithm, self.session.evaluation_envs
+        how = algorithm.policy(), algorithm.features, config.evaluation_episodes, config.evaluation_seed
         with told_as_evaluations():
             try:
-                found = self._evaluated(played_on)
+                found = played_on.evaluate(*how, self._interrupted, played_on.lost_before)
             except MultiverseError as error:
                 played_on.fail(error, self.clock.env_steps)
                 # guard: no-older-figure-after-a-failed-evaluation
@@ -154,18 +155,6 @@ class Trainer:
                 played_on.succeeded(found)
         if found is not None:
             self._take(found)
-
-    def _evaluated(self, played_on: EvaluationEnv) -> Evaluation | None:
-        config, algorithm = self.config, self.algorithm
-        return evaluate(
-            played_on.env,
-            algorithm.policy(),
-            algorithm.features,
-            config.evaluation_episodes,
-            config.evaluation_seed,
-            self._interrupted,
-            played_on.lost_before,
-        )
 
     def _take(self, found: Evaluation) -> None:
         self.evaluation, self._evaluated_at = found, self.clock.env_steps
@@ -185,7 +174,7 @@ class Trainer:
 
     def _is_evaluated(self) -> bool:
         """As it is now; also if that failed, but not if it failed before the run was resumed."""
-        tried = self.evaluation is not None or self.session.evaluation_env.failed_in_a_row > 0
+        tried = self.evaluation is not None or self.session.evaluation_envs.failed_in_a_row > 0
         return tried and self._evaluated_at == self.clock.env_steps
 
     def _save_now_and_then(self) -> None:
@@ -259,7 +248,7 @@ class Trainer:
             "best_return": None if self.best_return == float("-inf") else self.best_return,
             "skipped_updates": self.skipped_updates,
             "failures": asdict(self.session.envs.failures),
-            "evaluation_failures": self.session.evaluation_env.account(),
+            "evaluation_failures": self.session.evaluation_envs.account(),
             "plan": asdict(self.session.envs.plan),
         }
 
@@ -278,7 +267,7 @@ class Trainer:
             "evaluated_at": self._evaluated_at,
             "evaluation_steps": self._evaluation_steps,
             "evaluation": None if self.evaluation is None else asdict(self.evaluation),
-            "evaluation_env": self.session.evaluation_env.state(),
+            "evaluation_env": self.session.evaluation_envs.state(),
             "skipped_updates": self.skipped_updates,
             "files": self.directory.position(),
         }
@@ -293,7 +282,7 @@ class Trainer:
         self.evaluation = None if found is None else build(Evaluation, found, "its evaluation")
         self._stop_at_target()  # guard: a-target-that-was-reached-stays-reached
         with told_as_evaluations():
-            self.session.evaluation_env.load(state.get("evaluation_env"))  # guard: evaluations-go-on-as-saved
+            self.session.evaluation_envs.load(state.get("evaluation_env"))  # guard: evaluations-go-on-as-saved
         self.skipped_updates = int(state["skipped_updates"])
         self._checkpointed_at = self.clock.env_steps
         self.directory.cut_back(state["files"])

@@ -14,6 +14,8 @@ from multiverse.contracts.seeds import checked_run_seed
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 DEFAULT_ENV_STEPS = 100_000
+MOST_EVALUATION_ENVS = 8
+"""Where nobody says how many."""
 
 SYNONYMS = {
     "num_envs": ("n_envs",),
@@ -33,6 +35,7 @@ SYNONYMS = {
     "start_method": ("parallel_start_method",),
     "evaluate_every": ("eval_every", "eval_freq"),
     "evaluation_episodes": ("n_eval_episodes",),
+    "evaluation_envs": ("n_eval_envs",),
 }
 """What other libraries call a setting: flags take these too."""
 
@@ -127,6 +130,9 @@ class TrainConfig:
     take at most a tenth of the training's env steps."""
     evaluation_episodes: int = 20
     """Episodes of each evaluation."""
+    evaluation_envs: int | None = None
+    """Envs that evaluations are played on side by side; their number changes no figure. Default: `num_envs`, at most
+    8."""
     evaluation_seed: int = 0
     """Equal seeds give equal episodes, whatever the training."""
     checkpoint_every_s: float = 30.0
@@ -150,6 +156,8 @@ class TrainConfig:
             raise InvalidRequest(f"evaluate_every={self.evaluate_every}: 0 (only at the end) or more")
         if self.target_return is not None and math.isnan(self.target_return):
             raise InvalidRequest("target_return=nan: no return ever reaches that")
+        if self.evaluation_envs is not None and self.evaluation_envs < 1:
+            raise InvalidRequest(f"evaluation_envs={self.evaluation_envs}: at least 1")
         _ = self.budget
 
     @property
@@ -165,3 +173,8 @@ class TrainConfig:
         if self.evaluate_every is not None:
             return self.evaluate_every
         return max(1, (self.budget.env_steps or 10 * DEFAULT_ENV_STEPS) // 10)
+
+    @property
+    def num_evaluation_envs(self) -> int:
+        """Of each evaluation: more than it has episodes would be idle."""
+        return min(self.evaluation_envs or min(self.num_envs, MOST_EVALUATION_ENVS), self.evaluation_episodes)
