@@ -72,7 +72,7 @@ def one_run(env: str, seed: int) -> dict[str, Any]:
         "mean_return": told["evaluation"]["mean_return"],
         "std_return": told["evaluation"]["std_return"],
         "env_steps": told["env_steps"],
-        "seconds": told["seconds"],
+        "seconds": told["seconds"] - told["evaluate_s"],
     }
 
 

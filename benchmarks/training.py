@@ -98,7 +98,8 @@ def train_ours(settings: Settings, executor: str, seed: int) -> Measured:
             run_dir=Path(home) / "run",
             **settings.ours(),
         )
-    return run.summary["env_steps_per_s"], run.summary["evaluation"]["mean_return"]
+    told = run.summary
+    return told["env_steps"] / (told["seconds"] - told["evaluate_s"]), told["evaluation"]["mean_return"]
 
 
 def train_theirs(settings: Settings, vec_env: str, seed: int) -> Measured:

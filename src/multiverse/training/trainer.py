@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from typing import Any
 
 from threadpoolctl import threadpool_limits
@@ -40,7 +41,8 @@ class Trainer:
         self.clock, self.evaluation, self.best_return = Clock(), None, float("-inf")
         self._checkpoints = Checkpoints(directory.checkpoints, config.keep_checkpoints)
         self._requests, self._stopped = StopRequests(), ""
-        self._saved_at = self._looked_at = time.monotonic()
+        self._saved_at, self._looked_at = time.monotonic(), time.perf_counter()
+        self._counted = Clock()  # as it was at the last line of metrics
         self._evaluated_at = 0  # env steps
         self._evaluation_steps = 0  # of all evaluations so far
         self._checkpointed_at: int | None = None  # env steps
@@ -66,7 +68,8 @@ class Trainer:
         """
         # One thread: what BLAS adds up in several depends, in the last bits, on how many there happen to be.
         with self._requests, torch_threads(self.config.torch_threads), threadpool_limits(1, "blas"):
-            self._sinks, self._looked_at = self.directory.sinks(), time.monotonic()
+            self._sinks, self._looked_at = self.directory.sinks(), time.perf_counter()
+            self._counted = replace(self.clock)
             try:
                 self._evaluate_now_and_then()  # a resumed run may have been cut off just before
                 while not self._over():
@@ -74,12 +77,14 @@ class Trainer:
                     collected = self.session.collect(self._interrupted)
                     if collected is None:
                         break
+                    self._lap(act=collected.act_s, step=collected.step_s)
                     self._tell("on_rollout", collected)
-                    began_at, self._whole = time.perf_counter(), False
-                    report = _report(self.algorithm.update([self.session.rollout], share))
-                    self.session.learned(collected)
+                    self._whole = False
+                    with self._spending("learn"):
+                        report = _report(self.algorithm.update([self.session.rollout], share))
+                        self.session.learned(collected)
                     self._whole = True
-                    self._count(collected, report, time.perf_counter() - began_at)
+                    self._count(collected, report)
                     self._evaluate_now_and_then()
                     self._save_now_and_then()
                 return self._end()
@@ -97,17 +102,30 @@ class Trainer:
     def _interrupted(self) -> bool:
         return self._requests.received is not None
 
-    def _count(self, collected: Collected, report: UpdateReport, learn_s: float) -> None:
-        clock, rollout, now = self.clock, self.session.rollout, time.monotonic()
-        took_s, self._looked_at = now - self._looked_at, now
+    @contextmanager
+    def _spending(self, part: str) -> Iterator[None]:
+        self._lap()
+        try:
+            yield
+        finally:
+            self._lap(part)
+
+    def _lap(self, rest: str = "other", **parts_s: float) -> None:
+        """Put the time since the last lap on the run's clock: what these parts took, and the rest on another."""
+        now, before = time.perf_counter(), self._looked_at
+        self._looked_at = now
+        self.clock.spend(**parts_s, **{rest: now - before - sum(parts_s.values())})
+
+    def _count(self, collected: Collected, report: UpdateReport) -> None:
+        clock, rollout, before = self.clock, self.session.rollout, self._counted
+        self._counted = replace(clock)
+        took_s, shares = clock.seconds - before.seconds, clock.shares_since(before)
         clock.env_steps += rollout.steps * rollout.slots
         clock.episodes += len(collected.episodes)
         clock.updates += 1
         clock.lost_steps += collected.lost_steps
-        clock.seconds += took_s
         self.skipped_updates += report.skipped
         self.directory.write_episodes(_episode_lines(collected, clock.env_steps))
-        shares = {"act": collected.act_s, "step": collected.step_s, "learn": learn_s}
         self.metrics = {
             "episodes": clock.episodes,
             "updates": clock.updates,
@@ -115,7 +133,7 @@ class Trainer:
             "env_steps_per_s": rollout.steps * rollout.slots / took_s if took_s else 0.0,
             "mean_return": self.session.recent.mean_return,
             "mean_length": self.session.recent.mean_length,
-            **{f"{name}_share": spent / took_s if took_s else 0.0 for name, spent in shares.items()},
+            **{f"{part}_share": share for part, share in shares.items()},
             **report.metrics,
         }
         self._sinks.write(self.metrics, clock.env_steps)
@@ -143,7 +161,7 @@ class Trainer:
         """Try the policy out, now; from a hook in `on_update`. An env that fails there costs the evaluation only."""
         config, algorithm, played_on = self.config, self.algorithm, self.session.evaluation_envs
         how = algorithm.policy(), algorithm.features, config.evaluation_episodes, config.evaluation_seed
-        with told_as_evaluations():
+        with told_as_evaluations(), self._spending("evaluate"):
             try:
                 found = played_on.evaluate(*how, self._interrupted, played_on.lost_before)
             except MultiverseError as error:
@@ -190,10 +208,12 @@ class Trainer:
             why = "a rollout is under way, and save_state() of these envs takes too long to be called before each one"
             self._say_that_nothing_is_saved(why)
             return
-        manifest, env_steps = {"config": plain_config(self.config), "clock": self.clock.state()}, self.clock.env_steps
-        if self._checkpoints.save(self.state(), manifest, env_steps, best=best, final=final) is not None:
-            self._checkpointed_at = env_steps
-            self.directory.note_checkpoint()
+        with self._spending("save"):
+            env_steps, manifest = self.clock.env_steps, {"config": plain_config(self.config)}
+            manifest["clock"] = self.clock.state()
+            if self._checkpoints.save(self.state(), manifest, env_steps, best=best, final=final) is not None:
+                self._checkpointed_at = env_steps
+                self.directory.note_checkpoint()
         self._saved_at = time.monotonic()
 
     def _say_that_nothing_is_saved(self, why: str) -> None:
@@ -233,6 +253,7 @@ class Trainer:
 
     def summary(self, finished: bool) -> dict[str, Any]:
         """What became of the run so far."""
+        self._lap()
         clock = self.clock
         return {
             "finished": finished,

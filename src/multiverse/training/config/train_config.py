@@ -40,6 +40,10 @@ SYNONYMS = {
 """What other libraries call a setting: flags take these too."""
 
 
+PARTS = ("act", "step", "learn", "evaluate", "save", "other")
+"""What the time of a run is spent on."""
+
+
 @dataclass(slots=True)
 class Clock:
     """Counts over the whole life of a run, resumes included."""
@@ -49,6 +53,26 @@ class Clock:
     updates: int = 0
     seconds: float = 0.0
     lost_steps: int = 0
+    act_s: float = 0.0  # of these seconds: choosing actions, …
+    step_s: float = 0.0
+    learn_s: float = 0.0
+    evaluate_s: float = 0.0
+    save_s: float = 0.0
+    other_s: float = 0.0  # … and the rest: hooks, metrics
+
+    def __post_init__(self) -> None:
+        self.other_s += self.seconds - sum(getattr(self, f"{part}_s") for part in PARTS)  # 0.1 had no parts
+
+    def spend(self, **parts_s: float) -> None:
+        """So much more time, by what it was spent on."""
+        for part, part_s in parts_s.items():
+            setattr(self, f"{part}_s", getattr(self, f"{part}_s") + part_s)
+            self.seconds += part_s
+
+    def shares_since(self, before: Clock) -> dict[str, float]:
+        """Of each part, from 0 to 1."""
+        spent = {part: getattr(self, f"{part}_s") - getattr(before, f"{part}_s") for part in PARTS}
+        return {part: part_s / (self.seconds - before.seconds or 1.0) for part, part_s in spent.items()}
 
     def state(self) -> dict[str, Any]:
         return asdict(self)
