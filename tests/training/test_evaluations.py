@@ -258,6 +258,8 @@ def test_evaluations_that_nobody_asked_for_take_a_tenth_of_the_env_steps(tmp_pat
     assert evaluated_at(run.path) == [1_000, 2_000]
     asked = mv.train(Long, run_dir=tmp_path / "asked", **{**settings, "evaluate_every": 500})
     assert evaluated_at(asked.path) == [500, 1_000, 1_500, 2_000]
+    target = mv.train(Long, run_dir=tmp_path / "target", **{**settings, "target_return": 50.0})
+    assert evaluated_at(target.path) == [200]  # a tenth of the budget, and there it ends
 
 
 def test_a_resumed_run_evaluates_when_the_whole_one_would_have(tmp_path: Path) -> None:

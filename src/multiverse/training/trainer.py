@@ -146,9 +146,9 @@ class Trainer:
             self.evaluate()
 
     def _can_afford_evaluation(self) -> bool:
-        """Where nobody says when to evaluate, evaluations get at most a tenth of the training's env steps, by counting;
-        the last one, at the end of a run, is outside that."""
-        if self.config.evaluate_every is not None:
+        """Where nobody asks for evaluations they get at most a tenth of the training's env steps, by counting; the last
+        one, at the end of a run, is outside that. A target asks for them: to train on beyond it costs more."""
+        if self.config.evaluate_every is not None or self.config.target_return is not None:
             return True
         recent, found = self.session.recent, self.evaluation
         if found is None and not len(recent):

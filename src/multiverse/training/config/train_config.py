@@ -150,8 +150,8 @@ class TrainConfig:
     torch_threads: int = 1
     """Of the networks, on the CPU. The envs need the other cores."""
     evaluate_every: int | None = None
-    """Env steps between evaluations; 0: only at the end. Default: a tenth of the budget, and while all of them together
-    take at most a tenth of the training's env steps."""
+    """Env steps between evaluations; 0: only at the end. Default: a tenth of the budget, and (without a target_return)
+    while all of them together take at most a tenth of the training's env steps."""
     evaluation_episodes: int = 20
     """Episodes of each evaluation."""
     evaluation_envs: int | None = None
