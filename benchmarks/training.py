@@ -171,7 +171,7 @@ def compare_to_475(rounds: int) -> dict[str, Any]:
     for seed in range(1, rounds + 1):
         with tempfile.TemporaryDirectory() as home:
             ours = [sys.executable, "-m", "multiverse", "train", "CartPole-v1", "--seed", str(seed), "--target-return",
-                    "475", "--run-dir", f"{home}/run"]  # fmt: skip
+                    "475", "--evaluation-episodes", "20", "--run-dir", f"{home}/run"]  # fmt: skip
             found["ours"].append(_seconds(ours))
         found["sb3"].append(_seconds([sys.executable, "-c", THEIR_COMMAND.replace("{seed}", str(seed))]))
     ratio = statistics.median(b / a for a, b in zip(found["ours"], found["sb3"]))

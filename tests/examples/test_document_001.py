@@ -168,7 +168,7 @@ def test_a_training_in_the_documents_lines(
         assert re.search(BLOCK.format(k=k, n_envs=n_envs), printed), printed
     assert re.search(UPDATE, printed), printed
     assert re.search(
-        rf"^Evaluation after \d+ episodes: {NUMBER} ± {NUMBER} over 20 unseen episodes, on 1 env$", printed, re.M
+        rf"^Evaluation after \d+ episodes: {NUMBER} ± {NUMBER} over 10 unseen episodes, on 1 env$", printed, re.M
     )
     assert re.search(r"^Trained: [\d,]+ env steps, 2\d episodes, \d+ updates in \S+ s$", printed, re.M)
     (run,) = runs_in(tmp_path)
@@ -193,7 +193,7 @@ def test_evaluation_always_uses_a_single_environment(
     monkeypatch.chdir(tmp_path)
     flags = ["--n-envs", "3", "--num-episodes", "10", "--checkpoint-dir", str(tmp_path / "runs")]
     assert train_ppo.main([*SMALL, *flags, "--env", f"{__name__}:Counted"]) == 0
-    assert "over 20 unseen episodes, on 1 env" in capsys.readouterr().out
+    assert "over 10 unseen episodes, on 1 env" in capsys.readouterr().out
     assert (tmp_path / "built").read_text() == "...."
 
 

@@ -152,7 +152,7 @@ class TrainConfig:
     evaluate_every: int | None = None
     """Env steps between evaluations; 0: only at the end. Default: a tenth of the budget, and (without a target_return)
     while all of them together take at most a tenth of the training's env steps."""
-    evaluation_episodes: int = 20
+    evaluation_episodes: int = 10
     """Episodes of each evaluation."""
     evaluation_envs: int | None = None
     """Envs that evaluations are played on side by side; their number changes no figure. Default: `num_envs`, at most
