@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, astuple, dataclass
@@ -74,7 +74,8 @@ def evaluate(
     have been lost with their worker. An episode of an env that never ends one is cut after `MOST_STEPS`; one that the
     env failed in does not count, and is told, all the more if it was lost in the last evaluation too.
     """
-    batch, numbers, free = _Batch(envs, policy, features), iter(range(episodes)), list(range(envs.num_envs))
+    batch, numbers = _Batch(envs, policy, features), iter(range(episodes))
+    free: Iterable[int] = range(envs.num_envs)
     playing: dict[int, int] = {}  # env id → the number of its episode
     found: dict[int, tuple[float, int]] = {}  # number → return and length
     lost: list[int] = []
@@ -86,10 +87,10 @@ def evaluate(
             break
         if should_stop():
             return None
-        free, failed = batch.step(sorted(playing))
-        for env_id in free:
+        free = ended = batch.step(sorted(playing))
+        for env_id, failed in ended.items():
             k = playing.pop(env_id)
-            if env_id in failed:  # guard: an-episode-that-failed-does-not-count
+            if failed:  # guard: an-episode-that-failed-does-not-count
                 again = ", as in the evaluation before (evaluation_seed= gives other seeds)" if k in lost_before else ""
                 log.warning("episode %d (seed %d) failed and does not count%s", k, evaluation_seed(seed, k), again)
                 lost.append(k)
@@ -121,8 +122,8 @@ class _Batch:
         for name, kept in self._memory.items():
             kept[ids] = self._first[name][ids]
 
-    def step(self, ids: list[int]) -> tuple[list[int], list[int]]:
-        """One step of these envs: (whose episode is over, and who of them has failed)."""
+    def step(self, ids: list[int]) -> dict[int, bool]:
+        """One step of these envs: whose episode is over, and whether it failed."""
         envs, policy, everyone = self._envs, self._policy, len(ids) == self._envs.num_envs
         rows: Any = slice(None) if everyone else ids
         shown = envs.observations()
@@ -141,14 +142,13 @@ class _Batch:
         _, rewards, terminated, truncated, infos = envs.step(policy.for_env(actions), env_ids=None if everyone else ids)
         self._rewards[rows], cut = rewards, envs.episode_lengths[rows] >= MOST_STEPS
         if not (over := terminated | truncated | cut).any():
-            return [], []
+            return {}
         self._refuse_lost_workers()
         if cut.any():
             log.warning("an episode was cut after %d steps of an evaluation: does this env never end one?", MOST_STEPS)
-        failed = over & False
-        for mark in (RESTARTED, BAD_VALUE):
-            failed |= infos.get(f"_{mark}", False)
-        return np.array(ids)[over].tolist(), np.array(ids)[failed].tolist()
+        nobody = np.zeros_like(over)
+        failed = infos.get(f"_{RESTARTED}", nobody) | infos.get(f"_{BAD_VALUE}", nobody)
+        return {env_id: bool(failed[row]) for row, env_id in enumerate(ids) if over[row]}
 
     def _refuse_lost_workers(self) -> None:
         """Nobody can tell which of several envs has cost all of them their worker, and their episodes."""
@@ -189,7 +189,7 @@ class EvaluationEnvs:
         envs, several = self.envs, self.envs.num_envs > 1
         try:
             found = evaluate(envs, *how)
-            if not several or envs.failures.env_restarts <= self._most_restarts:
+            if found is None or not several or envs.failures.env_restarts <= self._most_restarts:
                 return found
             why = f"more than restarts_per_minute={self._most_restarts}"
         except MultiverseError as error:
@@ -237,7 +237,7 @@ class EvaluationEnvs:
         return self._states
 
     def load(self, states: Any) -> None:
-        """Be as they were then; from what `state` gave, or 0.1 of its only one."""
+        """Be as they were then; from what `state` gave, once of the only one."""
         if states is None or not self.saves:
             return
         states = [states] if isinstance(states, Mapping) else states

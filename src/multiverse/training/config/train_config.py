@@ -14,8 +14,6 @@ from multiverse.contracts.seeds import checked_run_seed
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 DEFAULT_ENV_STEPS = 100_000
-MOST_EVALUATION_ENVS = 8
-"""Where nobody says how many."""
 
 SYNONYMS = {
     "num_envs": ("n_envs",),
@@ -169,9 +167,9 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.settings is None:
             object.__setattr__(self, "settings", algorithm_class(self.algorithm).Config())
-        for name in ("num_envs", "evaluation_episodes", "keep_checkpoints", "torch_threads"):
-            if getattr(self, name) < 1:
-                raise InvalidRequest(f"{name}={getattr(self, name)}: at least 1")
+        for name in ("num_envs", "evaluation_episodes", "evaluation_envs", "keep_checkpoints", "torch_threads"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise InvalidRequest(f"{name}={value}: at least 1")
         if not self.checkpoint_every_s >= 0.0:
             raise InvalidRequest(f"checkpoint_every_s={self.checkpoint_every_s}: 0 or more")
         for name in ("seed", "evaluation_seed"):
@@ -180,8 +178,6 @@ class TrainConfig:
             raise InvalidRequest(f"evaluate_every={self.evaluate_every}: 0 (only at the end) or more")
         if self.target_return is not None and math.isnan(self.target_return):
             raise InvalidRequest("target_return=nan: no return ever reaches that")
-        if self.evaluation_envs is not None and self.evaluation_envs < 1:
-            raise InvalidRequest(f"evaluation_envs={self.evaluation_envs}: at least 1")
         _ = self.budget
 
     @property
@@ -201,4 +197,4 @@ class TrainConfig:
     @property
     def num_evaluation_envs(self) -> int:
         """Of each evaluation: more than it has episodes would be idle."""
-        return min(self.evaluation_envs or min(self.num_envs, MOST_EVALUATION_ENVS), self.evaluation_episodes)
+        return min(self.evaluation_envs or min(self.num_envs, 8), self.evaluation_episodes)
