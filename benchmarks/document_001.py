@@ -68,7 +68,7 @@ class Return:
 def train(env: Any, env_steps: int, executor: str, episodes: int, **settings: Any) -> dict[str, Any]:
     """The summary of a training as the script does it, evaluated over so many episodes; it leaves nothing behind."""
     asked = {**todays({**DEFAULTS, **settings}), "env_steps": env_steps}
-    asked |= {"evaluate_every": 0, "evaluation_episodes": episodes}
+    asked |= {"evaluate_every": 0, "evaluation_episodes": episodes, "evaluation_envs": 1}
     if asked["num_envs"] > 1:  # one env is always serial
         asked["executor"] = executor
     with tempfile.TemporaryDirectory() as folder:
@@ -84,7 +84,8 @@ def speeds(envs: list[str], executors: list[str], rounds: int) -> list[Speed]:
             for executor, n_envs in cells(executors):
                 _progress(f"speed, round {number + 1} of {rounds}: {env}, {executor}, {n_envs} envs")
                 told = train(ENVS[env], SPEED_STEPS[env], executor, 1, n_envs=n_envs)
-                found.append(Speed(number, env, executor, told["plan"]["executor"], n_envs, told["env_steps_per_s"]))
+                rate = told["env_steps"] / (told["seconds"] - told["evaluate_s"])
+                found.append(Speed(number, env, executor, told["plan"]["executor"], n_envs, rate))
     _progress("")
     return found
 

@@ -99,7 +99,7 @@ def found_in(run: Path) -> dict[str, Any] | None:
         "std_return": summary["evaluation"]["std_return"],
         "training_return": summary["mean_return"],
         "env_steps": summary["env_steps"],
-        "seconds": summary["seconds"],
+        "seconds": summary["seconds"] - summary["evaluate_s"],
     }
 
 

@@ -263,7 +263,8 @@ def test_a_line_every_few_seconds_by_the_clock(
     assert 2 <= len(lines) < 8  # looked at once an update, and told once in three looks
     shape = (
         r" +[\d,]+ env steps \(\d+ %, [\d,]+ of 100,000 episodes\) \| return [\d.]+, length \d+ \| "
-        r"[\d,]+ env steps/s \| act \d+ %, step \d+ %, learn \d+ % \| restarts 0 \| .+ left"
+        r"[\d,]+ env steps/s \| act \d+ %, step \d+ %, learn \d+ %, evaluate \d+ %, save \d+ %, other \d+ % \| "
+        r"restarts 0 \| .+ left"
     )
     assert all(re.fullmatch(shape, line) for line in lines), lines
 

@@ -168,13 +168,33 @@ def test_a_training_in_the_documents_lines(
         assert re.search(BLOCK.format(k=k, n_envs=n_envs), printed), printed
     assert re.search(UPDATE, printed), printed
     assert re.search(
-        rf"^Evaluation after \d+ episodes: {NUMBER} ± {NUMBER} over 20 unseen episodes, on 1 env$", printed, re.M
+        rf"^Evaluation after \d+ episodes: {NUMBER} ± {NUMBER} over 10 unseen episodes, on 1 env$", printed, re.M
     )
     assert re.search(r"^Trained: [\d,]+ env steps, 2\d episodes, \d+ updates in \S+ s$", printed, re.M)
     (run,) = runs_in(tmp_path)
     assert f"Checkpoint saved: {run}\n" in printed
     plan = read_json(run / "summary.json")["plan"]
     assert executor is None or (plan["executor"], plan["start_method"]) == (executor, how)
+
+
+class Counted(gym.wrappers.TimeLimit):  # type: ignore[type-arg]
+    """A CartPole that leaves a dot in a file wherever one is built."""
+
+    def __init__(self) -> None:
+        super().__init__(gym.make("CartPole-v1"), 20)
+        with open("built", "ab") as file:
+            file.write(b".")
+
+
+def test_evaluation_always_uses_a_single_environment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the document says: of 3 + 1 envs that are built, 3 are the training's."""
+    monkeypatch.chdir(tmp_path)
+    flags = ["--n-envs", "3", "--num-episodes", "10", "--checkpoint-dir", str(tmp_path / "runs")]
+    assert train_ppo.main([*SMALL, *flags, "--env", f"{__name__}:Counted"]) == 0
+    assert "over 10 unseen episodes, on 1 env" in capsys.readouterr().out
+    assert (tmp_path / "built").read_text() == "...."
 
 
 def test_the_lines_tell_what_the_run_has_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

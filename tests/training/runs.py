@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from multiverse.training.config.train_config import PARTS
 from multiverse.training.loading import checkpoint_of
 
 SMALL: dict[str, Any] = {
@@ -42,6 +43,6 @@ def _plain(value: Any) -> Any:
 
 def lines_of(run: Path | str, name: str) -> list[dict[str, Any]]:
     """A run's growing file, without what clocks have written into it."""
-    timed = ("seconds", "env_steps_per_s", "act_share", "step_share", "learn_share", "time")
+    timed = {"seconds", "env_steps_per_s", "time", *(f"{part}_share" for part in PARTS)}
     rows = [json.loads(line) for line in Path(run, name).read_text().splitlines()]
     return [{key: value for key, value in row.items() if key not in timed} for row in rows]

@@ -84,7 +84,7 @@ def interrupted_in_evaluation(step: int, monkeypatch: pytest.MonkeyPatch) -> Ite
 def test_envs_that_save_themselves_have_the_same_evaluations_after_a_resume(
     when: str, executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {**RUN, "executor": executor, "checkpoint_every_s": 0.0}
+    settings = {**RUN, "evaluation_episodes": 5, "executor": executor, "checkpoint_every_s": 0.0}
     whole = mv.train(Wanderer, run_dir=tmp_path / "whole", **settings)
     assert len({line["evaluation_mean_return"] for line in evaluations_of(whole.path)}) > 1
     in_it = when == "in an evaluation"
@@ -122,7 +122,14 @@ def test_an_env_that_was_given_up_is_built_anew_for_the_next_evaluation(
 ) -> None:
     """It fails in every episode of the first evaluation, and in none later."""
     kwargs = {"what": fault, "notes": str(tmp_path / "notes"), "numbers": [1, 2]}
-    settings = {**RUN, "executor": executor, "workers": 1, "env_kwargs": kwargs, "restarts_per_minute": 1}
+    settings = {
+        **RUN,
+        "evaluation_envs": 1,
+        "executor": executor,
+        "workers": 1,
+        "env_kwargs": kwargs,
+        "restarts_per_minute": 1,
+    }
     summary = mv.train(Examined, run_dir=tmp_path / "run", **settings).summary
     assert [line["env_steps"] for line in evaluations_of(tmp_path / "run")] == [100, 150, 200]
     assert summary["finished"] and summary["best_return"] is not None and summary["evaluation"]["episodes"] == 2
@@ -130,7 +137,7 @@ def test_an_env_that_was_given_up_is_built_anew_for_the_next_evaluation(
     assert (failures["failed"], failures["env_restarts"] + failures["worker_restarts"]) == (1, 1)
     assert summary["failures"]["env_restarts"] == summary["failures"]["worker_restarts"] == 0
     told = [message for message in caplog.messages if "fail" in message or "restart" in message]
-    assert told and all(message.startswith("evaluation env: ") for message in told)
+    assert told and all(message.startswith(("evaluation env 0 ", "evaluation: ")) for message in told)
     assert "the evaluation at 50 env steps failed" in caplog.text
 
 
@@ -150,7 +157,13 @@ def test_a_last_evaluation_that_fails_leaves_no_older_figure(
     episodes: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     kwargs = {"what": "raise", "notes": str(tmp_path / "notes"), "numbers": [4 * episodes, 3 * episodes + 1]}
-    settings = {**RUN, "evaluation_episodes": episodes, "env_kwargs": kwargs, "restarts_per_minute": 1}
+    settings = {
+        **RUN,
+        "evaluation_envs": 1,
+        "evaluation_episodes": episodes,
+        "env_kwargs": kwargs,
+        "restarts_per_minute": 1,
+    }
     run = mv.train(Examined, run_dir=tmp_path / "run", **settings)
     assert [line["env_steps"] for line in evaluations_of(run.path)] == [50, 100, 150]
     summary = json.loads((run.path / "summary.json").read_text())
@@ -195,7 +208,7 @@ def test_an_episode_that_a_bad_value_cut_short_does_not_count(tmp_path: Path) ->
 def test_an_env_that_cannot_be_built_anew_costs_evaluations_only(tmp_path: Path) -> None:
     """Two envs of the training, that of the evaluation and the one after its restart; then one cannot be built."""
     kwargs = {"what": "raise", "notes": str(tmp_path / "notes"), "numbers": [1, 2], "unbuildable": [5]}
-    settings = {**RUN, "env_kwargs": kwargs, "restarts_per_minute": 1}
+    settings = {**RUN, "evaluation_envs": 1, "env_kwargs": kwargs, "restarts_per_minute": 1}
     summary = mv.train(Examined, run_dir=tmp_path / "run", **settings).summary
     assert summary["finished"] and summary["evaluation_failures"]["failed"] == 2
     assert [line["env_steps"] for line in evaluations_of(tmp_path / "run")] == [150, 200]
@@ -245,6 +258,8 @@ def test_evaluations_that_nobody_asked_for_take_a_tenth_of_the_env_steps(tmp_pat
     assert evaluated_at(run.path) == [1_000, 2_000]
     asked = mv.train(Long, run_dir=tmp_path / "asked", **{**settings, "evaluate_every": 500})
     assert evaluated_at(asked.path) == [500, 1_000, 1_500, 2_000]
+    target = mv.train(Long, run_dir=tmp_path / "target", **{**settings, "target_return": 50.0})
+    assert evaluated_at(target.path) == [200]  # a tenth of the budget, and there it ends
 
 
 def test_a_resumed_run_evaluates_when_the_whole_one_would_have(tmp_path: Path) -> None:

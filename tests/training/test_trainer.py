@@ -17,12 +17,15 @@ import torch
 
 import multiverse as mv
 from multiverse.algorithms.algorithm import UpdateReport
+from multiverse.algorithms.ppo import PPO
 from multiverse.contracts.seeds import episode_seed, evaluation_seed
 from multiverse.experience.collector import Collected
 from multiverse.training import evaluation as evaluation_module
 from multiverse.training import trainer as trainer_module
+from multiverse.training.config.train_config import PARTS
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.loading import checkpoint_of, evaluate_run
+from multiverse.training.session import Session
 from multiverse.training.trainer import Trainer
 from tests.training.runs import SMALL, digest, lines_of
 
@@ -170,11 +173,63 @@ def test_a_run_can_begin_with_anothers_weights(tmp_path: Path) -> None:
 
 def test_the_best_one_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     returns = iter([5.0, 50.0, 7.0, 49.0, 50.0])
-    monkeypatch.setattr(trainer_module, "evaluate", lambda *_: Evaluation((next(returns),), (1,)))
+    monkeypatch.setattr(evaluation_module, "evaluate", lambda *_: Evaluation((next(returns),), (1,)))
     run = trained(tmp_path / "run", evaluate_every=100)
     assert run.summary["best_return"] == 50.0
     assert checkpoint_of(run, "best").manifest["env_steps"] == 200 and checkpoint_of(run).manifest["env_steps"] == 500
     assert sorted(path.name for path in (run.path / "checkpoints").iterdir())[0] == "best"
+
+
+# -- where the time goes -------------------------------------------------------------------------------------------
+def test_the_parts_are_all_of_the_time(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", evaluate_every=200, checkpoint_every_s=0.0)
+    for summary in (run.summary, mv.resume(run, env_steps=700).summary):
+        parts = {part: summary[f"{part}_s"] for part in PARTS}
+        assert set(parts) == {"act", "step", "learn", "evaluate", "save", "other"} and min(parts.values()) > 0.0
+        assert sum(parts.values()) == pytest.approx(summary["seconds"])
+    lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    updates = [line for line in lines if "policy_loss" in line]
+    assert len(updates) == 7
+    for line in updates:
+        assert sum(line[f"{part}_share"] for part in PARTS) == pytest.approx(1.0)
+
+
+def test_each_part_is_told_its_own_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that only goes on where we let it."""
+    now = [0.0]
+
+    def slow(owner: Any, name: str, seconds: float) -> list[float]:
+        before, taken = getattr(owner, name), []
+
+        def slower(*arguments: Any, **named: Any) -> Any:
+            now[0] += seconds
+            taken.append(seconds)
+            return before(*arguments, **named)
+
+        monkeypatch.setattr(owner, name, slower)
+        return taken
+
+    class Dawdles(mv.Hook):
+        def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
+            now[0] += 1.0
+
+    def collected(self: Any, should_stop: Any) -> Any:
+        now[0] += 48.0
+        found = collect(self, should_stop)
+        found.act_s, found.step_s = 16.0, 32.0
+        return found
+
+    collect = Session.collect
+    monkeypatch.setattr(trainer_module.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(Session, "collect", collected)
+    slow(PPO, "update", 64.0)
+    slow(evaluation_module, "evaluate", 1024.0)
+    saves = slow(trainer_module.Checkpoints, "save", 4096.0)
+    summary = trained(tmp_path / "run", (Dawdles(),), env_steps=300, evaluate_every=200).summary
+    parts = {part: summary[f"{part}_s"] for part in PARTS}
+    assert parts["evaluate"] == 2 * 1024.0 and parts["save"] == sum(saves) > 0.0
+    assert (parts["act"], parts["step"], parts["learn"], parts["other"]) == (48.0, 96.0, 192.0, 3.0)
+    assert sum(parts.values()) == summary["seconds"] == now[0]
 
 
 # -- what is refused, and what is told -----------------------------------------------------------------------------
@@ -293,7 +348,7 @@ def test_a_signal_during_the_last_evaluation_counts(tmp_path: Path, monkeypatch:
     def interrupted(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(trainer_module, "evaluate", interrupted)
+    monkeypatch.setattr(evaluation_module, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "run")
     assert not json.loads((tmp_path / "run" / "summary.json").read_text())["finished"]

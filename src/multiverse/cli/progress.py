@@ -5,22 +5,23 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from multiverse.training.config.train_config import PARTS, Clock
 from multiverse.training.hooks import Hook
 from multiverse.training.storage.metric_sinks import Sinks, TensorBoardSink
 from multiverse.training.storage.run_directory import TENSORBOARD
 
 if TYPE_CHECKING:
     from multiverse.algorithms.algorithm import UpdateReport
-    from multiverse.training.config.train_config import Budget, Clock
+    from multiverse.training.config.train_config import Budget
     from multiverse.training.evaluation import Evaluation
     from multiverse.training.run import Run
     from multiverse.training.trainer import Trainer
 
 LINE_EVERY_S = 3.0
-SHARES = ("act", "step", "learn")
 
 
 class LinePrinter:
@@ -45,9 +46,8 @@ class ProgressLines(Hook):
         self.voice, self._now = voice, now
         self.path: Path | None = None
         self.env_steps = 0
-        self._line_at, self._before_s = now(), 0.0
-        self._stretch = 0, 0.0  # env steps and seconds when the last line was printed
-        self._spent_s = dict.fromkeys(SHARES, 0.0)
+        self._line_at = now()
+        self._stretch = Clock()  # as it was when the last line was printed
 
     def on_start(self, trainer: Trainer) -> None:
         """The run has its directory; nothing has been learned in this part of it yet."""
@@ -64,9 +64,7 @@ class ProgressLines(Hook):
 
     def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
         clock = trainer.clock
-        took_s, self._before_s, self.env_steps = clock.seconds - self._before_s, clock.seconds, clock.env_steps
-        for name in SHARES:
-            self._spent_s[name] += float(trainer.metrics[f"{name}_share"]) * took_s
+        self.env_steps = clock.env_steps
         if self._now() - self._line_at >= LINE_EVERY_S:
             self.voice.say(self._line(trainer))
             self._begin_stretch(clock)
@@ -78,15 +76,12 @@ class ProgressLines(Hook):
         )
 
     def _begin_stretch(self, clock: Clock) -> None:
-        self._line_at, self._before_s = self._now(), clock.seconds
-        self._stretch = clock.env_steps, clock.seconds
-        self._spent_s = dict.fromkeys(SHARES, 0.0)
+        self._line_at, self._stretch = self._now(), replace(clock)
 
     def _line(self, trainer: Trainer) -> str:
         """Of the stretch since the last line; returns and lengths are those of the last hundred episodes."""
         clock, recent = trainer.clock, trainer.session.recent
-        steps, seconds = clock.env_steps - self._stretch[0], clock.seconds - self._stretch[1]
-        spent = ", ".join(f"{name} {_percent(self._spent_s[name], seconds)}" for name in SHARES)
+        steps, seconds = clock.env_steps - self._stretch.env_steps, clock.seconds - self._stretch.seconds
         failures = trainer.session.envs.failures
         parts = [
             f"{clock.env_steps:>11,} env steps ({_of_budget(trainer.config.budget, clock)})",
@@ -94,7 +89,7 @@ class ProgressLines(Hook):
             if len(recent)
             else "no episode has ended",
             f"{steps / seconds if seconds else 0:,.0f} env steps/s",
-            spent,
+            _in_percent(clock.shares_since(self._stretch)),
             f"restarts {failures.env_restarts + failures.worker_restarts}",
             f"{in_time(trainer.config.budget.seconds_left(clock))} left",
         ]
@@ -107,7 +102,8 @@ def summary_lines(summary: dict[str, Any], path: Path) -> list[str]:
     pace = f"{in_time(summary['seconds'])} ({summary['env_steps_per_s']:,.0f} env steps/s)"
     lines = [
         f"Done{stopped}: {summary['env_steps']:,} env steps, {summary['episodes']:,} episodes and "
-        f"{summary['updates']:,} updates in {pace}."
+        f"{summary['updates']:,} updates in {pace}.",
+        f"Time: {_in_percent({part: summary[f'{part}_s'] / (summary['seconds'] or 1.0) for part in PARTS})}.",
     ]
     best = "" if summary["best_return"] is None else f"; best {summary['best_return']:.1f}"
     if summary["evaluation"] is not None:
@@ -163,8 +159,9 @@ def _of_budget(budget: Budget, clock: Clock) -> str:
     return ", ".join(parts)
 
 
-def _percent(part: float, whole: float) -> str:
-    return f"{100 * part / whole if whole else 0:.0f} %"
+def _in_percent(shares: dict[str, float]) -> str:
+    """'act 20 %, step 42 %, learn 35 %, evaluate 0 %, save 0 %, other 3 %'."""
+    return ", ".join(f"{part} {100 * share:.0f} %" for part, share in shares.items())
 
 
 class TensorBoardHook(Hook):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -89,16 +90,18 @@ def evaluate_run(
     env_kwargs: Mapping[str, Any] | None = None,
     trust: bool = False,
 ) -> Evaluation:
-    """How good a run's policy is: deterministic, on one env, on seeds no training sees. `trust`: as for `resume`."""
+    """How good a run's policy is: deterministic, on seeds no training sees. `trust`: as for `resume`."""
     checked_run_seed("seed", seed)
     found = checkpoint_of(run, which)
     config = trusted_config(find_run(path_of(run)).path, env, algorithm, env_kwargs, trust)
-    kwargs = config.env_kwargs or None
-    with make_vec(source_of(config, env), 1, "serial", autoreset="disabled", infos=False, env_kwargs=kwargs) as one:
-        spaces = one.single_observation_space, one.single_action_space
+    count = dataclasses.replace(config, evaluation_episodes=episodes).num_evaluation_envs
+    how: dict[str, Any] = {"workers": config.workers, "start_method": config.start_method} if count > 1 else {}
+    how |= {"env_kwargs": config.env_kwargs or None, "autoreset": "disabled", "infos": False, "copy": False}
+    with make_vec(source_of(config, env), count, config.executor if count > 1 else "serial", **how) as envs:
+        spaces = envs.single_observation_space, envs.single_action_space
         held = None if algorithm is not None else _held(vars(config), spaces, found)
         policy = held or _policy(config, algorithm, spaces, found)
-        evaluation = evaluate(one, policy.acting, policy.features, episodes, seed)
+        evaluation = evaluate(envs, policy.acting, policy.features, episodes, seed)
     assert evaluation is not None
     return evaluation
 

@@ -31,7 +31,7 @@ from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.restoring import Lost, put_back, restore_by_replay, saved_states
 from multiverse.experience.rollout import RolloutShape, leaf_of
 from multiverse.training.config.train_config import TrainConfig
-from multiverse.training.evaluation import EvaluationEnv
+from multiverse.training.evaluation import EvaluationEnvs
 from multiverse.training.storage.state_codec import encode
 from multiverse.vector.make import make_vec
 from multiverse.vector.single import VectorEnv
@@ -65,7 +65,8 @@ class Session:
             self._collector = Collector(self.envs, [self._shape], None if mask is None else mask.path, reset_plan)
             (self.rollout,) = self._collector.rollouts
             self._can_be_saved = self.envs.can_be_saved()
-            self.evaluation_env = EvaluationEnv(functools.partial(_evaluation_env, config, env, self.envs.plan))
+            make = functools.partial(_evaluation_envs, config, env, self.envs.plan)
+            self.evaluation_envs = EvaluationEnvs(make, config.num_evaluation_envs, config.restarts_per_minute)
         except BaseException:
             self.envs.close()
             raise
@@ -92,7 +93,7 @@ class Session:
                 self._can_be_saved = False
                 log.warning("save_state() of the env is not used: %s; its episodes are played again instead", error)
         self._collector.keeps_actions = not self._can_be_saved
-        self.evaluation_env.saves = self._can_be_saved
+        self.evaluation_envs.saves = self._can_be_saved
 
     def collect(self, should_stop: Callable[[], bool]) -> Collected | None:
         """A rollout of the algorithm's policy; None if it was to stop before that. The state stays what it was.
@@ -114,7 +115,7 @@ class Session:
         try:
             self.envs.close()
         finally:
-            self.evaluation_env.close()
+            self.evaluation_envs.close()
 
     # -- its state -----------------------------------------------------------------------------------------------
     def _mark(self, rollout_s: float | None = None) -> None:
@@ -279,15 +280,17 @@ def _training_envs(
     )
 
 
-def _evaluation_env(config: TrainConfig, env: Any, plan: Plan) -> VectorEnv:
-    """One env, whatever the training looks like. In a worker, if the training's are: there a crash or a hang of it
-    costs one episode."""
+def _evaluation_envs(config: TrainConfig, env: Any, plan: Plan, count: int) -> VectorEnv:
+    """In workers, if the training's are: there a crash or a hang costs one episode. How many envs there are is never up
+    to the workers."""
     apart = not BACKENDS[plan.executor].own_share and BACKENDS[plan.executor].processes
     return make_vec(
         env[0] if isinstance(env, list | tuple) else env,
-        1,
+        count,
         plan.executor if apart else "serial",
+        workers=min(plan.workers, count) if apart else None,
         start_method=plan.start_method if apart else None,
+        copy=False,
         autoreset="disabled",
         infos=False,
         env_kwargs=config.env_kwargs or None,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from typing import Any
 
 from threadpoolctl import threadpool_limits
@@ -17,7 +18,7 @@ from multiverse.learning.threads import torch_threads
 from multiverse.memory.interrupts import StopRequests, StopWaiting
 from multiverse.training.config.build import build
 from multiverse.training.config.train_config import Clock, TrainConfig, plain_config
-from multiverse.training.evaluation import Evaluation, EvaluationEnv, evaluate, told_as_evaluations
+from multiverse.training.evaluation import Evaluation, told_as_evaluations
 from multiverse.training.hooks import Hook
 from multiverse.training.session import Session
 from multiverse.training.storage.checkpoint import Checkpoints
@@ -39,7 +40,8 @@ class Trainer:
         self.clock, self.evaluation, self.best_return = Clock(), None, float("-inf")
         self._checkpoints = Checkpoints(directory.checkpoints, config.keep_checkpoints)
         self._requests, self._stopped = StopRequests(), ""
-        self._saved_at = self._looked_at = time.monotonic()
+        self._saved_at, self._looked_at = time.monotonic(), time.perf_counter()
+        self._counted = Clock()  # as it was at the last line of metrics
         self._evaluated_at = 0  # env steps
         self._evaluation_steps = 0  # of all evaluations so far
         self._checkpointed_at: int | None = None  # env steps
@@ -65,7 +67,8 @@ class Trainer:
         """
         # One thread: what BLAS adds up in several depends, in the last bits, on how many there happen to be.
         with self._requests, torch_threads(self.config.torch_threads), threadpool_limits(1, "blas"):
-            self._sinks, self._looked_at = self.directory.sinks(), time.monotonic()
+            self._sinks, self._looked_at = self.directory.sinks(), time.perf_counter()
+            self._counted = replace(self.clock)
             try:
                 self._evaluate_now_and_then()  # a resumed run may have been cut off just before
                 while not self._over():
@@ -73,12 +76,14 @@ class Trainer:
                     collected = self.session.collect(self._interrupted)
                     if collected is None:
                         break
+                    self._lap(act=collected.act_s, step=collected.step_s)
                     self._tell("on_rollout", collected)
-                    began_at, self._whole = time.perf_counter(), False
-                    report = _report(self.algorithm.update([self.session.rollout], share))
-                    self.session.learned(collected)
+                    self._whole = False
+                    with self._spending("learn"):
+                        report = _report(self.algorithm.update([self.session.rollout], share))
+                        self.session.learned(collected)
                     self._whole = True
-                    self._count(collected, report, time.perf_counter() - began_at)
+                    self._count(collected, report)
                     self._evaluate_now_and_then()
                     self._save_now_and_then()
                 return self._end()
@@ -96,17 +101,30 @@ class Trainer:
     def _interrupted(self) -> bool:
         return self._requests.received is not None
 
-    def _count(self, collected: Collected, report: UpdateReport, learn_s: float) -> None:
-        clock, rollout, now = self.clock, self.session.rollout, time.monotonic()
-        took_s, self._looked_at = now - self._looked_at, now
+    @contextmanager
+    def _spending(self, part: str) -> Iterator[None]:
+        self._lap()
+        try:
+            yield
+        finally:
+            self._lap(part)
+
+    def _lap(self, rest: str = "other", **parts_s: float) -> None:
+        """Put the time since the last lap on the run's clock: what these parts took, and the rest on another."""
+        now, before = time.perf_counter(), self._looked_at
+        self._looked_at = now
+        self.clock.spend(**parts_s, **{rest: now - before - sum(parts_s.values())})
+
+    def _count(self, collected: Collected, report: UpdateReport) -> None:
+        clock, rollout, before = self.clock, self.session.rollout, self._counted
+        self._counted = replace(clock)
+        took_s, shares = clock.seconds - before.seconds, clock.shares_since(before)
         clock.env_steps += rollout.steps * rollout.slots
         clock.episodes += len(collected.episodes)
         clock.updates += 1
         clock.lost_steps += collected.lost_steps
-        clock.seconds += took_s
         self.skipped_updates += report.skipped
         self.directory.write_episodes(_episode_lines(collected, clock.env_steps))
-        shares = {"act": collected.act_s, "step": collected.step_s, "learn": learn_s}
         self.metrics = {
             "episodes": clock.episodes,
             "updates": clock.updates,
@@ -114,7 +132,7 @@ class Trainer:
             "env_steps_per_s": rollout.steps * rollout.slots / took_s if took_s else 0.0,
             "mean_return": self.session.recent.mean_return,
             "mean_length": self.session.recent.mean_length,
-            **{f"{name}_share": spent / took_s if took_s else 0.0 for name, spent in shares.items()},
+            **{f"{part}_share": share for part, share in shares.items()},
             **report.metrics,
         }
         self._sinks.write(self.metrics, clock.env_steps)
@@ -127,9 +145,9 @@ class Trainer:
             self.evaluate()
 
     def _can_afford_evaluation(self) -> bool:
-        """Where nobody says when to evaluate, evaluations get at most a tenth of the training's env steps, by counting;
-        the last one, at the end of a run, is outside that."""
-        if self.config.evaluate_every is not None:
+        """Where nobody asks for evaluations they get at most a tenth of the training's env steps, by counting; the last
+        one, at the end of a run, is outside that. A target asks for them: to train on beyond it costs more."""
+        if self.config.evaluate_every is not None or self.config.target_return is not None:
             return True
         recent, found = self.session.recent, self.evaluation
         if found is None and not len(recent):
@@ -140,10 +158,11 @@ class Trainer:
 
     def evaluate(self) -> None:
         """Try the policy out, now; from a hook in `on_update`. An env that fails there costs the evaluation only."""
-        played_on = self.session.evaluation_env
-        with told_as_evaluations():
+        config, algorithm, played_on = self.config, self.algorithm, self.session.evaluation_envs
+        how = algorithm.policy(), algorithm.features, config.evaluation_episodes, config.evaluation_seed
+        with told_as_evaluations(), self._spending("evaluate"):
             try:
-                found = self._evaluated(played_on)
+                found = played_on.evaluate(*how, self._interrupted, played_on.lost_before)
             except MultiverseError as error:
                 played_on.fail(error, self.clock.env_steps)
                 # guard: no-older-figure-after-a-failed-evaluation
@@ -153,18 +172,6 @@ class Trainer:
                 played_on.succeeded(found)
         if found is not None:
             self._take(found)
-
-    def _evaluated(self, played_on: EvaluationEnv) -> Evaluation | None:
-        config, algorithm = self.config, self.algorithm
-        return evaluate(
-            played_on.env,
-            algorithm.policy(),
-            algorithm.features,
-            config.evaluation_episodes,
-            config.evaluation_seed,
-            self._interrupted,
-            played_on.lost_before,
-        )
 
     def _take(self, found: Evaluation) -> None:
         self.evaluation, self._evaluated_at = found, self.clock.env_steps
@@ -184,7 +191,7 @@ class Trainer:
 
     def _is_evaluated(self) -> bool:
         """As it is now; also if that failed, but not if it failed before the run was resumed."""
-        tried = self.evaluation is not None or self.session.evaluation_env.failed_in_a_row > 0
+        tried = self.evaluation is not None or self.session.evaluation_envs.failed_in_a_row > 0
         return tried and self._evaluated_at == self.clock.env_steps
 
     def _save_now_and_then(self) -> None:
@@ -200,10 +207,12 @@ class Trainer:
             why = "a rollout is under way, and save_state() of these envs takes too long to be called before each one"
             self._say_that_nothing_is_saved(why)
             return
-        manifest, env_steps = {"config": plain_config(self.config), "clock": self.clock.state()}, self.clock.env_steps
-        if self._checkpoints.save(self.state(), manifest, env_steps, best=best, final=final) is not None:
-            self._checkpointed_at = env_steps
-            self.directory.note_checkpoint()
+        with self._spending("save"):
+            env_steps, manifest = self.clock.env_steps, {"config": plain_config(self.config)}
+            manifest["clock"] = self.clock.state()
+            if self._checkpoints.save(self.state(), manifest, env_steps, best=best, final=final) is not None:
+                self._checkpointed_at = env_steps
+                self.directory.note_checkpoint()
         self._saved_at = time.monotonic()
 
     def _say_that_nothing_is_saved(self, why: str) -> None:
@@ -243,6 +252,7 @@ class Trainer:
 
     def summary(self, finished: bool) -> dict[str, Any]:
         """What became of the run so far."""
+        self._lap()
         clock = self.clock
         return {
             "finished": finished,
@@ -258,7 +268,7 @@ class Trainer:
             "best_return": None if self.best_return == float("-inf") else self.best_return,
             "skipped_updates": self.skipped_updates,
             "failures": asdict(self.session.envs.failures),
-            "evaluation_failures": self.session.evaluation_env.account(),
+            "evaluation_failures": self.session.evaluation_envs.account(),
             "plan": asdict(self.session.envs.plan),
         }
 
@@ -277,7 +287,7 @@ class Trainer:
             "evaluated_at": self._evaluated_at,
             "evaluation_steps": self._evaluation_steps,
             "evaluation": None if self.evaluation is None else asdict(self.evaluation),
-            "evaluation_env": self.session.evaluation_env.state(),
+            "evaluation_env": self.session.evaluation_envs.state(),
             "skipped_updates": self.skipped_updates,
             "files": self.directory.position(),
         }
@@ -292,7 +302,7 @@ class Trainer:
         self.evaluation = None if found is None else build(Evaluation, found, "its evaluation")
         self._stop_at_target()  # guard: a-target-that-was-reached-stays-reached
         with told_as_evaluations():
-            self.session.evaluation_env.load(state.get("evaluation_env"))  # guard: evaluations-go-on-as-saved
+            self.session.evaluation_envs.load(state.get("evaluation_env"))  # guard: evaluations-go-on-as-saved
         self.skipped_updates = int(state["skipped_updates"])
         self._checkpointed_at = self.clock.env_steps
         self.directory.cut_back(state["files"])

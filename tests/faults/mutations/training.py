@@ -12,6 +12,7 @@ ROWS = "tests/faults/test_rows.py"
 REPLAYING = "tests/experience/test_restoring.py"
 MARKS = "tests/training/test_marks.py"
 EVALUATIONS = "tests/training/test_evaluations.py"
+EVALUATION_ENVS = "tests/training/test_evaluation_envs.py"
 SAME_EVALUATIONS = f"{EVALUATIONS}::test_envs_that_save_themselves_have_the_same_evaluations_after_a_resume"
 GIVEN_UP = f"{EVALUATIONS}::test_an_env_that_was_given_up_is_built_anew_for_the_next_evaluation"
 
@@ -165,6 +166,12 @@ GUARDS = (
         ("G9",),
         NEVER,
         (f"{EVALUATIONS}::test_seeds_that_fail_every_time_are_told_and_the_others_count",),
+    ),
+    Guard(
+        "nobody-pays-for-a-neighbour",
+        ("G9",),
+        NEVER,
+        (f"{EVALUATION_ENVS}::test_nobody_pays_for_a_neighbour_that_has_killed_their_worker[4-1]",),
     ),
     Guard(
         "no-older-figure-after-a-failed-evaluation",

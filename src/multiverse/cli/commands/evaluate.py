@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from multiverse.training.storage.checkpoint_format import Checkpoint
 
 DESCRIPTION = """\
-Plays episodes with a run's policy, deterministic, on one env by itself, on
-seeds that no training ever sees. Equal seeds give equal episodes, whatever
-the training looked like.
+Plays episodes with a run's policy, deterministic, on as many envs as the
+run's evaluations, on seeds that no training ever sees. Equal seeds give equal
+episodes, whatever the training looked like.
 
 examples:
   multiverse evaluate runs/CartPole-v1

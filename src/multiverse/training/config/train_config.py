@@ -44,8 +44,13 @@ SYNONYMS = {
     "start_method": ("parallel_start_method",),
     "evaluate_every": ("eval_every", "eval_freq"),
     "evaluation_episodes": ("n_eval_episodes",),
+    "evaluation_envs": ("n_eval_envs",),
 }
 """What other libraries call a setting: flags take these too."""
+
+
+PARTS = ("act", "step", "learn", "evaluate", "save", "other")
+"""What the time of a run is spent on."""
 
 
 @dataclass(slots=True)
@@ -57,6 +62,26 @@ class Clock:
     updates: int = 0
     seconds: float = 0.0
     lost_steps: int = 0
+    act_s: float = 0.0  # of these seconds: choosing actions, …
+    step_s: float = 0.0
+    learn_s: float = 0.0
+    evaluate_s: float = 0.0
+    save_s: float = 0.0
+    other_s: float = 0.0  # … and the rest: hooks, metrics
+
+    def __post_init__(self) -> None:
+        self.other_s += self.seconds - sum(getattr(self, f"{part}_s") for part in PARTS)  # 0.1 had no parts
+
+    def spend(self, **parts_s: float) -> None:
+        """So much more time, by what it was spent on."""
+        for part, part_s in parts_s.items():
+            setattr(self, f"{part}_s", getattr(self, f"{part}_s") + part_s)
+            self.seconds += part_s
+
+    def shares_since(self, before: Clock) -> dict[str, float]:
+        """Of each part, from 0 to 1."""
+        spent = {part: getattr(self, f"{part}_s") - getattr(before, f"{part}_s") for part in PARTS}
+        return {part: part_s / (self.seconds - before.seconds or 1.0) for part, part_s in spent.items()}
 
     def state(self) -> dict[str, Any]:
         return asdict(self)
@@ -134,10 +159,13 @@ class TrainConfig:
     torch_threads: int = 1
     """Of the networks, on the CPU. The envs need the other cores."""
     evaluate_every: int | None = None
-    """Env steps between evaluations; 0: only at the end. Default: a tenth of the budget, and while all of them together
-    take at most a tenth of the training's env steps."""
-    evaluation_episodes: int = 20
+    """Env steps between evaluations; 0: only at the end. Default: a tenth of the budget, and (without a target_return)
+    while all of them together take at most a tenth of the training's env steps."""
+    evaluation_episodes: int = 10
     """Episodes of each evaluation."""
+    evaluation_envs: int | None = None
+    """Envs that evaluations are played on side by side; their number changes no figure. Default: `num_envs`, at most
+    8."""
     evaluation_seed: int = 0
     """Equal seeds give equal episodes, whatever the training."""
     checkpoint_every_s: float = 30.0
@@ -150,9 +178,9 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.settings is None:
             object.__setattr__(self, "settings", algorithm_class(self.algorithm).Config())
-        for name in ("num_envs", "evaluation_episodes", "keep_checkpoints", "torch_threads"):
-            if getattr(self, name) < 1:
-                raise InvalidRequest(f"{name}={getattr(self, name)}: at least 1")
+        for name in ("num_envs", "evaluation_episodes", "evaluation_envs", "keep_checkpoints", "torch_threads"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise InvalidRequest(f"{name}={value}: at least 1")
         if not self.checkpoint_every_s >= 0.0:
             raise InvalidRequest(f"checkpoint_every_s={self.checkpoint_every_s}: 0 or more")
         for name in ("seed", "evaluation_seed"):
@@ -176,6 +204,11 @@ class TrainConfig:
         if self.evaluate_every is not None:
             return self.evaluate_every
         return max(1, (self.budget.env_steps or 10 * DEFAULT_ENV_STEPS) // 10)
+
+    @property
+    def num_evaluation_envs(self) -> int:
+        """Of each evaluation: more than it has episodes would be idle."""
+        return min(self.evaluation_envs or min(self.num_envs, 8), self.evaluation_episodes)
 
 
 # -- where it comes from -----------------------------------------------------------------------------------------

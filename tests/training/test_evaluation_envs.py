@@ -1,0 +1,229 @@
+"""Evaluations on several envs at once: on any number of envs and workers, the same figures as on one."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import multiverse as mv
+from multiverse.contracts.policy import Memory, Seen
+from multiverse.contracts.seeds import evaluation_seed
+from multiverse.experience.features import Features
+from multiverse.experience.restoring import saved_states
+from multiverse.training import evaluation as evaluation_module
+from multiverse.training.config.train_config import TrainConfig
+from multiverse.training.evaluation import Evaluation, EvaluationEnvs, evaluate, told_as_evaluations
+from multiverse.training.loading import checkpoint_of, evaluate_run
+from multiverse.vector.single import VectorEnv
+from tests.contract.conftest import nothing_left_behind  # noqa: F401
+from tests.training.envs import Wanderer
+from tests.training.runs import SMALL, digest, lines_of
+
+EPISODES = 13
+SEEDS = [evaluation_seed(0, k) for k in range(EPISODES)]
+CASES = [(2, "serial", None), (5, "serial", None), (20, "serial", None), (3, "thread", 2)] + [
+    (4, "process", workers) for workers in (1, 2, 3)
+]
+
+
+class Uneven(gym.Env[Any, Any]):
+    """Episodes of 3 to 30 steps; what they show and pay depends on their seed and on every action. `fault`: of the
+    episodes with these seeds, in their second step."""
+
+    def __init__(self, fault: str = "", seeds: tuple[int, ...] = ()) -> None:
+        self.observation_space, self.action_space = spaces.Box(-9, 9, (3,), np.float32), spaces.Box(-2, 2, (2,))
+        self._fault, self._seeds = fault, seeds
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._fails, self._length = seed in self._seeds, int(self.np_random.integers(3, 30))
+        self._steps, self._place = 0, self.np_random.normal(size=3).astype(np.float32)
+        return self._place, {}
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        self._place = np.clip(self._place * np.float32(0.9) + np.float32(action.sum()), -9, 9)
+        if self._fails and self._steps == 2:
+            if self._fault == "raise":
+                raise ValueError("not with me")
+            if self._fault == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self._fault == "nan":
+                self._place = np.full(3, np.nan, np.float32)
+        over = self._steps >= self._length and not (self._fails and self._fault == "endless")
+        return self._place, float(self._place.sum() + action[0]), over, False, {}
+
+
+class Remembers:
+    """A policy whose actions depend on all that it has seen, done and been paid in its episode."""
+
+    version = 0
+
+    def noise(self, rng: Any, steps: int, rows: int) -> Any: ...
+
+    def first_memory(self, rows: int) -> Memory:
+        return {"sum": np.full((rows, 2), 0.5, np.float32), "steps": np.zeros(rows, np.int64)}
+
+    def act(self, seen: Seen, noise: Any, memory: Memory) -> tuple[Any, Memory]:
+        assert noise is None and (seen.starts == (memory["steps"] == 0)).all()
+        for row in np.flatnonzero(seen.starts):
+            assert seen.previous_actions is None or not seen.previous_actions[row].any()
+            assert seen.previous_rewards is not None and not seen.previous_rewards[row]
+        before = np.zeros_like(memory["sum"]) if seen.previous_actions is None else seen.previous_actions
+        paid = np.zeros(len(before), np.float32) if seen.previous_rewards is None else seen.previous_rewards
+        kept = memory["sum"] * 0.5 + seen.observations[()][:, :2] + before * 0.25 + paid[:, None] * 0.125
+        return np.tanh(kept), {"sum": kept, "steps": memory["steps"] + 1}
+
+    def for_env(self, actions: Any) -> Any:
+        return np.clip(actions, -2, 2)
+
+    def portable(self) -> None: ...
+
+
+def make(count: int, executor: Any, workers: int | None, **kwargs: Any) -> VectorEnv:
+    how: dict[str, Any] = {"on_failure": "restart", "on_bad_value": "truncate", "autoreset": "disabled", "copy": False}
+    return mv.make_vec(Uneven, count, executor, workers=workers, infos=False, env_kwargs=kwargs, **how)
+
+
+def figures(envs: VectorEnv) -> Evaluation:
+    with envs:
+        features = Features(envs.single_observation_space, envs.single_action_space)
+        found = evaluate(envs, Remembers(), features, EPISODES, 0)
+    assert found is not None
+    return found
+
+
+@functools.cache
+def on_one_env(**kwargs: Any) -> Evaluation:
+    return figures(make(1, "serial", None, **kwargs))
+
+
+@pytest.mark.parametrize(("count", "executor", "workers"), CASES)
+def test_any_number_of_envs_and_workers_gives_the_same_figures(
+    count: int, executor: str, workers: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation_module, "MOST_STEPS", 35)
+    for kwargs in ({}, {"fault": "endless", "seeds": tuple(SEEDS[5:8])}):
+        found = figures(make(count, executor, workers, **kwargs))
+        assert found == on_one_env(**kwargs)
+        assert len(set(found.lengths)) > 5 and (max(found.lengths) == 35) == bool(kwargs)
+
+
+@pytest.mark.fault("G9")
+@pytest.mark.parametrize("fault", ["raise", "nan"])
+@pytest.mark.parametrize(("count", "executor", "workers"), CASES)
+def test_and_the_same_episodes_are_lost(fault: str, count: int, executor: str, workers: int | None) -> None:
+    kwargs = {"fault": fault, "seeds": (SEEDS[0], SEEDS[4], SEEDS[11])}
+    found = figures(make(count, executor, workers, **kwargs))
+    assert found == on_one_env(**kwargs) and found.lost == (0, 4, 11) and len(found.returns) == 10
+
+
+def of_a_run(count: int, workers: int, restarts: int = 3, **kwargs: Any) -> tuple[EvaluationEnvs, Callable[[], Any]]:
+    def made(count: int) -> VectorEnv:
+        return make(count, "process", min(workers, count), **kwargs)
+
+    envs = EvaluationEnvs(made, count, restarts)
+    features = Features(envs.envs.single_observation_space, envs.envs.single_action_space)
+    return envs, lambda: envs.evaluate(Remembers(), features, EPISODES, 0)
+
+
+@pytest.mark.fault("G9")
+@pytest.mark.parametrize(("count", "workers"), [(1, 1), (4, 1), (4, 3)])
+def test_nobody_pays_for_a_neighbour_that_has_killed_their_worker(
+    count: int, workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    seeds = (SEEDS[2], SEEDS[7])
+    envs, evaluated = of_a_run(count, workers, fault="die", seeds=seeds)
+    try:
+        with told_as_evaluations():
+            found = evaluated()
+            envs.succeeded(found)
+        assert found == on_one_env(fault="raise", seeds=seeds) and found.lost == (2, 7)
+        assert envs.account()["worker_restarts"] == (2 if count == 1 else 3) and envs.account()["lost_episodes"] == 2
+        assert ("evaluation: played again on one env by itself: a worker was lost" in caplog.text) == (count > 1)
+        assert envs.envs.num_envs == count  # for the next one
+    finally:
+        envs.close()
+
+
+@pytest.mark.fault("G9")
+def test_too_many_restarts_are_too_many_on_any_number_of_workers() -> None:
+    """Each of three workers may restart an env: together they may not restart more than one would."""
+    envs, evaluated = of_a_run(3, 3, restarts=1, fault="raise", seeds=tuple(SEEDS[:3]))
+    try:
+        assert evaluated().lost == (0, 1, 2) and envs.envs.num_envs == 1  # whose limit is 3
+    finally:
+        envs.close()
+
+
+@pytest.mark.fault("G9")
+def test_an_evaluation_env_is_told_by_its_number(caplog: pytest.LogCaptureFixture) -> None:
+    with told_as_evaluations():
+        figures(make(4, "serial", None, fault="raise", seeds=(SEEDS[3],)))
+    assert "evaluation env 3 raised ValueError: not with me" in caplog.text
+    assert "evaluation: episode 3 (seed " in caplog.text
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_it_stops_at_the_step_it_is_asked_to(count: int) -> None:
+    asked = iter([False] * 5 + [True])
+    with make(count, "serial", None) as envs:
+        features = Features(envs.single_observation_space, envs.single_action_space)
+        assert evaluate(envs, Remembers(), features, EPISODES, 0, lambda: next(asked)) is None
+        assert envs.failures.steps_sent == 5 * count
+
+
+def test_how_many_envs_is_up_to_the_config_alone() -> None:
+    def of(**settings: Any) -> int:
+        return TrainConfig(**settings).num_evaluation_envs
+
+    assert (of(num_envs=4), of(num_envs=64), of(num_envs=1)) == (4, 8, 1)
+    assert of(evaluation_envs=9) == 9 and of(evaluation_envs=16, evaluation_episodes=3) == 3
+    assert of(num_envs=3, workers=2, executor="process") == of(num_envs=3) == 3
+    with pytest.raises(mv.InvalidRequest, match="evaluation_envs=0: at least 1"):
+        TrainConfig(evaluation_envs=0)
+
+
+RUN = {**SMALL, "env_steps": 200, "evaluate_every": 100, "evaluation_episodes": 5}
+
+
+@pytest.mark.parametrize(("executor", "workers"), [("serial", None), ("process", 2)])
+def test_a_run_is_the_same_on_any_number_of_evaluation_envs(executor: str, workers: int | None, tmp_path: Path) -> None:
+    settings = {**RUN, "executor": executor, "workers": workers}
+    one, four = (mv.train("Pendulum-v1", run_dir=tmp_path / str(n), evaluation_envs=n, **settings).path for n in (1, 4))
+    assert lines_of(one, "metrics.jsonl") == lines_of(four, "metrics.jsonl") and digest(one) == digest(four)
+    found = [evaluate_run(run, episodes=7, seed=1) for run in (one, four)]
+    assert found[0] == found[1] and len(found[0].returns) == 7
+
+
+# -- envs that remember earlier episodes -----------------------------------------------------------------------------
+def test_their_states_are_those_of_as_many_envs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = mv.train(Wanderer, run_dir=tmp_path / "run", **RUN, evaluation_envs=3)
+    assert len(checkpoint_of(run).state["evaluation_env"]) == 3
+    config = (run.path / "config.yaml").read_text()
+    (run.path / "config.yaml").write_text(config.replace("evaluation_envs: 3", "evaluation_envs: 2"))
+    assert mv.resume(run, env=Wanderer, env_steps=300).summary["evaluated_at"] == 300
+    assert "evaluation: they could not be put back as they were, and are built anew: there were 3" in caplog.text
+
+
+def test_the_state_of_the_only_one_as_it_was_saved_before(tmp_path: Path) -> None:
+    envs = EvaluationEnvs(lambda n: mv.make_vec(Wanderer, n, "serial", autoreset="disabled"), 1, 3)
+    try:
+        envs.saves = True
+        envs.envs.reset(seed=[1])
+        envs.envs.step([1])
+        (state,) = saved_states(envs.envs)
+        envs.envs.step([1])
+        envs.load(state)
+        assert envs.state() == [state] and saved_states(envs.envs)[0]["value"]["steps"] == 1
+    finally:
+        envs.close()
