@@ -182,14 +182,15 @@ class ActionWriter:
         self._leaves = list(leaves(space))
         self._views, self._name = views, name
         self._rows = views.layout.num_envs
-        single = views[name] if _is_one_array(space) else None
-        # Integers in the space's own dtype are what learners send; everything else takes the careful way.
-        self._whole = single if single is not None and single.dtype.kind in "iu" else np.empty(0, np.void)
+        # One array in the space's own dtype is what learners send; everything else takes the careful way.
+        self._whole = views[name] if _is_one_array(space) else np.empty(0, np.void)
         self._whole_shape, self._whole_dtype = self._whole.shape, self._whole.dtype
+        self._may_be_nan = self._whole_dtype.kind == "f"
 
     def write_all(self, actions: Any) -> None:
         """One action for every env."""
-        if type(actions) is np.ndarray and actions.dtype is self._whole_dtype and actions.shape == self._whole_shape:
+        fits = type(actions) is np.ndarray and actions.dtype is self._whole_dtype and actions.shape == self._whole_shape
+        if fits and not (self._may_be_nan and _holds_nan(actions)):  # guard: nan-actions-go-the-careful-way
             self._whole[...] = actions
         else:
             self.write(actions, slice(None), self._rows)
@@ -249,10 +250,15 @@ class ActionWriter:
             raise InvalidActions(f"actions{where} are {array.dtype}, expected {dtype} (or what casts to it safely)")
         if array.dtype != dtype and dtype.kind in "iu" and not _fits(array, dtype):
             raise InvalidActions(f"actions{where} hold {array.max()} or {array.min()}, which {dtype} cannot hold")
-        if array.dtype.kind == "f" and np.isnan(np.vdot(array, array)):  # guard: nan-actions-are-refused
+        if array.dtype.kind == "f" and _holds_nan(array):  # guard: nan-actions-are-refused
             bad = sorted({int(i) for i in np.argwhere(np.isnan(array))[:, 0]})
             raise InvalidActions(f"actions{where} are NaN in rows {bad}")
         return array
+
+
+def _holds_nan(array: Array) -> bool:
+    total = np.vdot(array, array)
+    return bool(total != total)
 
 
 # -- the batch as the caller sees it ---------------------------------------------------------------------------

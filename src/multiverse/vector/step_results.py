@@ -49,16 +49,18 @@ class StepResults:
             self.learn_from(host, extras)
             left.update(extras.infos)
             final.update(extras.final_infos)
-        self._raise_for_failures(answers)
-        self._discard(sum(len(extras.restarts) + len(extras.truncated) for _, extras in answers))
+        if answers:
+            self._raise_for_failures(answers)
+            self._discard(sum(len(extras.restarts) + len(extras.truncated) for _, extras in answers))
         wrote = [h in hosts and bool(h.flags() & WROTE_INFOS) for h in self._executor.hosts]
         try:
             infos = self._columns.whole_batch(wrote, left) if ids is None else self._columns.some_rows(ids, wrote, left)
         except InEnv as error:
             raise EnvFailed("has an info that does not fit the others'", None, [RemoteError.of(error)]) from error
         rows = ids if ids is not None else self._all
-        self._add_lost(infos, rows, lost)
-        self.untold = [i for i in self.untold if ids is not None and i not in ids]
+        if lost:
+            self._add_lost(infos, rows, lost)
+            self.untold = [i for i in self.untold if ids is not None and i not in ids]
         if self._finals is not None and (flags & FINALS or lost):
             self._add_finals(infos, rows, final)
         return infos
