@@ -81,8 +81,8 @@ _WORD = 1 << 32
 
 @functools.lru_cache(maxsize=4096)
 def _next_words(run_seed: int, env_id: int, block: int) -> array[int]:
-    """`_first_word` of as many episodes in a row, which numpy's `SeedSequence` computes one by one: a pool of four words,
-    each stirred into the others, of which the first one is given out. Envs whose episodes are short draw many.
+    """`_first_word` of as many episodes in a row, which numpy's `SeedSequence` computes one by one: a pool of four
+    words, each stirred into the others, of which the first one is given out. Envs whose episodes are short draw many.
     """
     entropy = [run_seed % _WORD, *([run_seed // _WORD] if run_seed >= _WORD else []), env_id]
     pool = [np.full(_AT_ONCE, word, np.uint32) for word in entropy]

@@ -277,8 +277,11 @@ def _looker(watched: list[_Watched], rewards: Any) -> Callable[[], bool]:
         return one_leaf_odd
 
     def any_leaf_odd() -> bool:
+        for clean in leaves_clean:
+            if not clean():
+                return True
         total = sum(rewards)
-        return total - total != 0.0 or not all(clean() for clean in leaves_clean)  # guard: rewards-are-looked-at
+        return bool(total - total != 0.0)  # guard: rewards-are-looked-at
 
     return any_leaf_odd
 

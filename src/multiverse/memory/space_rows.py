@@ -41,19 +41,32 @@ def row_writer(space: spaces.Space[Any], views: Views, name: FieldName, row: int
 
         return write_object
     write = _array_writer(views[name][row : row + 1].reshape(space.shape or ()), name)
-    are_ints = views.arrays.get((name[0], PYTHON_INTS, *name[2:]))
-    return write if are_ints is None else _noting_ints(write, are_ints.data, row)
+    if not isinstance(space, spaces.Discrete):
+        return write
+    return _number_writer(write, views[name], views.arrays.get((name[0], PYTHON_INTS, *name[2:])), row)
 
 
-def _noting_ints(write: Write, are_ints: memoryview, row: int) -> Write:
-    """The same; whether the value is Python's int is noted where that changes: hardly ever, then."""
+def _number_writer(write: Write, numbers: Array, are_ints: Array | None, row: int) -> Write:
+    """The same for a whole number, which nearly always is Python's or numpy's own, and fits.
 
-    def write_whole_number(value: Any) -> None:
-        if (type(value) is int) is not are_ints[row]:
-            are_ints[row] = type(value) is int
+    Whether it is Python's is noted, if there is where, when that changes: hardly ever, then.
+    """
+    cells, kind = numbers.data, numbers.dtype.type
+    noted, cell = (memoryview(bytearray(1)).cast("?"), 0) if are_ints is None else (are_ints.data, row)
+
+    def write_number(value: Any) -> None:
+        is_int = type(value) is int
+        if is_int is not noted[cell]:
+            noted[cell] = is_int
+        if is_int or type(value) is kind:
+            try:
+                cells[row] = value
+                return
+            except ValueError:  # it is too large
+                pass
         write(value)
 
-    return write_whole_number
+    return write_number
 
 
 def _array_writer(target: Array, name: FieldName) -> Write:
@@ -292,21 +305,19 @@ class BatchReader:
 
 def row_reader(space: spaces.Space[Any], views: Views, name: FieldName) -> Callable[[int], Any]:
     """A function row → a copy of that row as one value of the space, with Python's ints where the env has them."""
-    found = list(leaves(space))
-    are_ints = {leaf.path: views.arrays.get((name[0], PYTHON_INTS, *leaf.path)) for leaf in found}
-
-    def read(row: int) -> Any:
-        values: dict[Path, Any] = {}
-        for leaf in found:
-            full = (*name, *leaf.path)
-            if leaf.numeric:
-                item = views[full][row]
-                if (ints := are_ints[leaf.path]) is not None and ints[row]:
-                    item = int(item)
-                scalar = isinstance(leaf.space, spaces.Discrete)
-                values[leaf.path] = item if scalar else np.array(item)  # a Box without dimensions stays an array
-            else:
-                values[leaf.path] = views.objects[full][row]
-        return from_leaves(space, values)
-
-    return read
+    if isinstance(space, spaces.Dict):
+        by_key = {key: row_reader(child, views, (*name, key)) for key, child in space.spaces.items()}
+        return lambda row: {key: read(row) for key, read in by_key.items()}
+    if isinstance(space, spaces.Tuple):
+        parts = [row_reader(child, views, (*name, i)) for i, child in enumerate(space.spaces)]
+        return lambda row: tuple([read(row) for read in parts])
+    if not Leaf((), space).numeric:
+        return views.objects[name].__getitem__
+    array = views[name]
+    if not isinstance(space, spaces.Discrete):
+        return lambda row: np.array(array[row])  # a Box without dimensions stays an array
+    are_ints = views.arrays.get((name[0], PYTHON_INTS, *name[2:]))
+    if are_ints is None:
+        return array.__getitem__
+    ints, numbers = are_ints.data, array.data
+    return lambda row: numbers[row] if ints[row] else array[row]

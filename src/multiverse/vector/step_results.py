@@ -139,9 +139,14 @@ class StepResults:
     def _add_finals(self, infos: Infos, ids: Array, final_infos: dict[int, Infos]) -> None:
         """same_step: the last observation and info of the episodes that ended in this step."""
         assert self._finals is not None
-        for row in np.flatnonzero(self._finals.there_in(ids)).tolist():
-            env_id = int(ids[row])
-            final: Infos = {"final_obs": self._finals.of(env_id)}
-            if self._with_infos:
-                final["final_info"] = final_infos.get(env_id, {})
-            add_info(infos, final, row, len(ids))
+        there = self._finals.there_in(ids)
+        rows = np.flatnonzero(there).tolist()
+        if not rows:
+            return
+        seen = infos.setdefault("final_obs", np.full(len(ids), None, dtype=object))
+        for row, env_id in zip(rows, ids[rows].tolist()):
+            seen[row] = self._finals.of(env_id)
+        infos["_final_obs"] = there | infos.get("_final_obs", False)
+        if self._with_infos:
+            for row, env_id in zip(rows, ids[rows].tolist()):
+                add_info(infos, {"final_info": final_infos.get(env_id, {})}, row, len(ids))

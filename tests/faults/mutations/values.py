@@ -87,7 +87,7 @@ GUARDS = (
     Guard(
         "rewards-are-looked-at",
         ("B2",),
-        swap("total - total != 0.0 or ", ""),
+        swap("total - total != 0.0", "False"),
         (f"{RAISES}[serial-nan_reward-next_step]", f"{TRUNCATES}[forkserver-inf_reward-same_step]"),
     ),
     Guard(
