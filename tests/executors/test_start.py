@@ -15,6 +15,7 @@ from multiverse.contracts.plan import ExecutorName
 from multiverse.executors import machine, startup
 from multiverse.executors.choose import decide
 from multiverse.executors.startup import ranges
+from multiverse.executors.worker_loop import Assignment
 from tests.envs import Walk, Window
 from tests.fault_envs import Gate, Gated
 
@@ -94,6 +95,32 @@ def test_workers_are_as_many_as_the_cores_of_which_from_four_on_one_is_the_calle
     assert said == [False, cores in (4, 5), False]
     told = decide("process", 6, None, "auto", recipes)
     assert told.workers == 6 and told.why == "as asked"
+
+
+@pytest.mark.parametrize(
+    ("executor", "workers", "awake"),
+    [
+        ("process", 2, [True, True]),
+        ("process", 4, [True, True, True, False]),
+        ("process", 5, [False] * 5),
+        ("hybrid", 3, [False] * 4),
+        ("thread", 2, [False] * 2),
+    ],
+)
+def test_workers_stay_awake_on_the_cores_beside_the_callers(
+    executor: Any, workers: int, awake: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Told(Exception):
+        pass
+
+    def tell(plan: mv.Plan, shares: list[Assignment], *_: Any) -> Any:
+        raise Told([share.spare_core for share in shares])
+
+    monkeypatch.setattr(machine, "usable_cores", lambda: 4)
+    monkeypatch.setattr(startup, "_Start", tell)
+    with pytest.raises(Told) as told:
+        mv.make_vec(Walk, 8, executor, workers=workers)
+    assert told.value.args == (awake,)
 
 
 def test_a_restartable_vector_env_leaves_the_caller_a_core_too(monkeypatch: pytest.MonkeyPatch) -> None:
