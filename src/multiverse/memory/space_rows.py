@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
@@ -279,9 +280,9 @@ class BatchReader:
     """The nested batch of a space, of all rows or some. Leaves that are no arrays come as a tuple, one per row."""
 
     def __init__(self, space: spaces.Space[Any], views: Views, name: FieldName) -> None:
-        self._space, self._views, self._name = space, views, name
-        self._leaves = list(leaves(space))
         self._single = views[name] if _is_one_array(space) else None
+        self.rows = _rows_reader(space, views, name)
+        """(rows, copy) → the batch of those rows."""
 
     def all_rows(self, copy: bool) -> Any:
         single = self._single
@@ -289,18 +290,28 @@ class BatchReader:
             return single.copy() if copy else single  # guard: results-are-the-callers
         return self.rows(slice(None), copy)
 
-    def rows(self, rows: slice | Array, copy: bool) -> Any:
-        values: dict[Path, Any] = {}
-        for leaf in self._leaves:
-            name = (*self._name, *leaf.path)
-            if leaf.numeric:
-                part = self._views[name][rows]  # an index array has copied already
-                values[leaf.path] = part.copy() if copy and isinstance(rows, slice) else part
-            else:
-                objects = self._views.objects[name]
-                chosen = objects[rows] if isinstance(rows, slice) else [objects[i] for i in rows]
-                values[leaf.path] = tuple(deepcopy(chosen) if copy else chosen)
-        return from_leaves(self._space, values)
+
+def _rows_reader(space: spaces.Space[Any], views: Views, name: FieldName) -> Callable[[slice | Array, bool], Any]:
+    if isinstance(space, spaces.Dict):
+        by_key = {key: _rows_reader(child, views, (*name, key)) for key, child in space.spaces.items()}
+        return lambda rows, copy: {key: read(rows, copy) for key, read in by_key.items()}
+    if isinstance(space, spaces.Tuple):
+        parts = [_rows_reader(child, views, (*name, i)) for i, child in enumerate(space.spaces)]
+        return lambda rows, copy: tuple([read(rows, copy) for read in parts])
+    if not Leaf((), space).numeric:
+        return functools.partial(_object_rows, views.objects[name])
+    array = views[name]
+
+    def read_array(rows: slice | Array, copy: bool) -> Array:
+        part: Array = array[rows]  # an index array has copied already
+        return part.copy() if copy and isinstance(rows, slice) else part
+
+    return read_array
+
+
+def _object_rows(objects: list[Any], rows: slice | Array, copy: bool) -> tuple[Any, ...]:
+    chosen = objects[rows] if isinstance(rows, slice) else [objects[i] for i in rows]
+    return tuple(deepcopy(chosen) if copy else chosen)
 
 
 def row_reader(space: spaces.Space[Any], views: Views, name: FieldName) -> Callable[[int], Any]:
