@@ -99,7 +99,7 @@ def _next_words(run_seed: int, env_id: int, block: int) -> array[int]:
 
 
 class _Hash:
-    """One that is another every time."""
+    """Mixes the bits of words, with a constant that is another one at every call."""
 
     def __init__(self, constant: int, factor: int) -> None:
         self._constant, self._factor = constant, factor

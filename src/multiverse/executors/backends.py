@@ -44,6 +44,7 @@ class Workers(Protocol):
 
 
 CORES_TO_FREE_ONE = 4
+"""With fewer, a core less for the envs costs more than the caller's waiting for one."""
 
 
 @dataclass(frozen=True, slots=True)

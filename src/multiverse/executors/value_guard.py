@@ -65,10 +65,11 @@ class _Watched:
             return None
         clip, values, scratch = _clip, self.rows.reshape(-1), self._scratch.reshape(-1)
         low, high = self.low.reshape(-1), self.high.reshape(-1)
-        if values.size == 1 and values.dtype.char in "fdbBhHiIlLqQ?":
+        plain = values.dtype.char in "fdbBhHiIlLqQ?"  # what memoryviews know
+        if values.size == 1 and plain:
             number, least, most = values.data, low.item(), high.item()
             return lambda: least <= number[0] <= most  # guard: a-single-number-is-looked-at
-        if values.size <= FEW_NUMBERS and values.dtype.char in "fdbBhHiIlLqQ?":
+        if values.size <= FEW_NUMBERS and plain:
             found, expected = memoryview(cast(Any, values)), memoryview(cast(Any, scratch))
 
             def few_are_clean() -> bool:
