@@ -14,9 +14,7 @@ trainings run serial: every executor gives the same weights, bit for bit.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -30,6 +28,7 @@ from gymnasium.wrappers import TimeLimit
 
 import multiverse as mv
 from benchmarks.envs import Burn
+from benchmarks.provenance import provenance, write_results
 from benchmarks.stepping import _progress
 from examples.ml_pipeline.models.rl.algorithms.ppo_trainer import DEFAULTS, todays
 from multiverse.executors.machine import usable_cores
@@ -152,19 +151,6 @@ def return_table(found: list[Return]) -> str:
 
 
 # -- all of it -----------------------------------------------------------------------------------------------------
-def save(path: Path, speed: list[Speed], learned: list[Return]) -> None:
-    about = {
-        "command": "python " + " ".join([os.path.relpath(sys.argv[0]), *sys.argv[1:]]),
-        "python": platform.python_version(),
-        "usable_cores": usable_cores(),
-        "load_average": os.getloadavg(),
-        "settings": DEFAULTS,
-    }
-    found = {"about": about, "speed": [asdict(one) for one in speed], "return": [asdict(one) for one in learned]}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found, indent=1) + "\n")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", default=["speed", "return"], choices=["speed", "return"])
@@ -175,6 +161,7 @@ def main() -> None:
     parser.add_argument("--env-steps", type=int, default=32_768, help="of each training of the return part")
     parser.add_argument("--json", type=Path, default=RESULTS, help="where every figure goes")
     arguments = parser.parse_args()
+    origin = provenance()
     print(f"{usable_cores()} usable cores, load average {os.getloadavg()[0]:.1f}\n", flush=True)
     speed, learned = [], []
     if "speed" in arguments.parts:
@@ -183,7 +170,8 @@ def main() -> None:
     if "return" in arguments.parts:
         learned = returns(arguments.seeds, arguments.env_steps)
         print(f"Return at equal env steps, CartPole-v1\n\n{return_table(learned)}", flush=True)
-    save(arguments.json, speed, learned)
+    figures = {"speed": [asdict(one) for one in speed], "return": [asdict(one) for one in learned]}
+    write_results(arguments.json, origin, {"settings": DEFAULTS, **figures})
 
 
 if __name__ == "__main__":

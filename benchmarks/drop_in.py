@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import os
 import statistics
 import sys
@@ -34,6 +33,7 @@ from stable_baselines3.common.vec_env import SubprocVecEnv as TheirSubproc
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.envs import Burn
+from benchmarks.provenance import provenance, write_results
 from benchmarks.stepping import Figure, Rates, _progress, _sb3_rate, _verdict, ratio
 from multiverse.executors.machine import usable_cores
 from multiverse.interop.stable_baselines3 import DummyVecEnv, SubprocVecEnv
@@ -227,6 +227,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="per measurement")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     asked = parser.parse_args()
+    origin = provenance()
     torch.set_num_threads(1)
     print(f"{usable_cores()} usable cores, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.2f}")
     results = {name: ROWS[name](asked.rounds, asked.seconds) for name in asked.rows}
@@ -241,7 +242,7 @@ def main() -> None:
             for name, figures in results.items()
             for what, value, bar, aim in figures
         ]
-        asked.json.write_text(json.dumps({"cores": usable_cores(), "figures": table}, indent=2) + "\n")
+        write_results(asked.json, origin, {"figures": table})
 
 
 if __name__ == "__main__":

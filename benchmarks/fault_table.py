@@ -11,7 +11,6 @@ taken away with everything it started. Nothing here is quoted from anywhere.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from benchmarks.faults.cell import BROKEN, Cell, run_cell
 from benchmarks.faults.contenders import CONTENDERS, TITLES
 from benchmarks.faults.scenarios import SCENARIOS
 from benchmarks.faults.table import as_json, as_markdown, cell_text, taken_well
+from benchmarks.provenance import provenance, write_results
 
 LIMIT_S = 8.0
 
@@ -62,10 +62,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write every cell here too")
     parser.add_argument("--markdown", action="store_true", help="print the page that docs/fault_comparison.md holds")
     asked = parser.parse_args()
+    origin = provenance()
     cells = measure(asked.only, asked.contenders, asked.limit_s)
     print(as_markdown(cells, asked.limit_s, command_line(asked)) if asked.markdown else "\n".join(summary(cells)))
     if asked.json:
-        asked.json.write_text(json.dumps(as_json(cells, asked.limit_s), indent=2) + "\n")
+        write_results(asked.json, origin, as_json(cells, asked.limit_s))
     if any(cell.verdict.outcome == BROKEN for cell in cells):
         sys.exit("some cells could not be measured")
 

@@ -13,10 +13,7 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import math
-import os
-import platform
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.provenance import provenance, write_results
 from benchmarks.stepping import _progress
 from examples.grid_world.custom_env_main import config as script_config
 from examples.grid_world.custom_env_main import make_vec_env
@@ -107,17 +105,6 @@ def verdict(row: str, found: list[Trained]) -> str:
     return f"{told}   {BAR:.0f}×, intervals apart: {'met' if times >= BAR and apart else 'MISSED'}"
 
 
-def save(path: Path, arguments: argparse.Namespace, found: list[Trained]) -> None:
-    about = {
-        "command": "python " + " ".join([os.path.relpath(sys.argv[0]), *sys.argv[1:]]),
-        "python": platform.python_version(),
-        "num_envs": arguments.num_envs,
-        "presets": {name: dict(preset) for name, preset in PRESETS.items()},
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"about": about, "trainings": [each.as_json() for each in found]}, indent=1) + "\n")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="+", default=ROWS, choices=ROWS)
@@ -127,6 +114,7 @@ def main() -> None:
     parser.add_argument("--num-envs", type=int, default=8)
     parser.add_argument("--json", type=Path, help="where to write every training, after each of them")
     arguments = parser.parse_args()
+    origin, presets = provenance(), {name: dict(preset) for name, preset in PRESETS.items()}
     found: list[Trained] = []
     for row in arguments.rows:
         for seed in arguments.seeds:
@@ -134,7 +122,9 @@ def main() -> None:
             _progress("")
             print(line(found[-1]), flush=True)
             if arguments.json:
-                save(arguments.json, arguments, found)
+                trainings = [each.as_json() for each in found]
+                figures = {"num_envs": arguments.num_envs, "presets": presets, "trainings": trainings}
+                write_results(arguments.json, origin, figures)
         print(verdict(row, [each for each in found if each.row == row]) + "\n", flush=True)
 
 

@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from stable_baselines3.common.vec_env import SubprocVecEnv as TheirSubproc
 
+from benchmarks.provenance import provenance, write_results
 from benchmarks.stepping import _progress
 from examples.grid_world.custom_env_main import config as script_config
 from examples.grid_world.learner import DummyVecEnv, Learner, SubprocVecEnv
@@ -136,12 +137,12 @@ def main() -> None:
     if arguments.only:
         print(json.dumps(measure(arguments.only, arguments.env_steps)))
         return
+    origin = provenance()
     found = in_turn(arguments.contenders, arguments.rounds, arguments.env_steps)
     cores = usable_cores()
     print(f"{cores} usable cores, {arguments.rounds} rounds, {arguments.env_steps:,} env steps each\n\n{table(found)}")
     if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps({"usable_cores": cores, "rounds": found}, indent=1) + "\n")
+        write_results(arguments.json, origin, {"rounds": found})
 
 
 if __name__ == "__main__":  # needed by the original's workers

@@ -1,12 +1,16 @@
 """How well the presets learn, at the published budgets: every seed, their interquartile mean, and the published figure.
 
     python benchmarks/learning.py                                   all tasks whose packages are installed, 5 seeds
-    python benchmarks/learning.py --tasks CartPole-v1 --seeds 10 --processes 2 --json benchmarks/results/learning.json
+    python benchmarks/learning.py --tasks CartPole-v1 --seeds 10 --jobs 2 --json benchmarks/results/learning.json
+    python benchmarks/learning.py --out learning --limit-s 580      for ten minutes; again with the same --out: the rest
 
 A run's figure is the mean return of its final weights, deterministic, over 100 episodes on seeds that no training
-sees; never its best moment. Each run has one process and steps its envs in it (`executor="serial"`: the executor
-changes no bit of a run). "inside" means that the published figure, itself one run, lies inside the bootstrap interval
-of ours or below it.
+sees; never its best moment. "inside" means that the published figure lies inside the bootstrap interval of ours (over
+seeds) or below it. How the published figure was found stands beside it.
+
+Every run is a process with one thread that steps its envs itself (`executor="serial"`: the executor changes no bit of a
+run); `--jobs` of them side by side, the longest first. Ctrl-C, SIGTERM and `--limit-s` end them with a checkpoint, and
+the next call with the same `--out` resumes them, which is exact, and skips what is finished.
 """
 
 from __future__ import annotations
@@ -15,9 +19,12 @@ import argparse
 import importlib.util
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,112 +33,240 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.provenance import TREE, provenance, write_results
 from multiverse.cli.seeds import bootstrap_interval, interquartile_mean
+from multiverse.executors.machine import usable_cores
 
 EPISODES = 100
+TO_SAVE_S = 20.0
+"""What a run gets to end with a checkpoint; one that takes longer is killed, and resumes from the one before."""
+RESULTS = TREE / "benchmarks" / "results" / "learning.json"
+ZOO = "one agent, deterministic, mean over 150 k evaluation steps"
+CLEANRL = "3 seeds, mean return of training episodes, sampled actions (ours in that way: training_return)"
 
 
 @dataclass(frozen=True)
 class Task:
-    """An env, what others reached there, and what ours must."""
+    """An env, what others reached there, and how they found it."""
 
     env: str
     published: float
     source: str
+    protocol: str
     needs: str | None = None
-    seeds: int = 5
 
 
 TASKS = (
-    Task("CartPole-v1", 500.0, "rl-baselines3-zoo, 100 k steps"),
-    Task("Acrobot-v1", -86.4, "CleanRL, 500 k steps"),
-    Task("Pendulum-v1", -172.0, "rl-baselines3-zoo, 100 k steps, one run"),
-    Task("LunarLander-v3", 242.0, "rl-baselines3-zoo, 1 M steps, one run", "Box2D"),
-    Task("HalfCheetah-v5", 1443.0, "CleanRL (v4), 1 M steps", "mujoco", seeds=3),
+    Task("CartPole-v1", 500.0, "rl-baselines3-zoo, 100 k steps", ZOO),
+    Task("Acrobot-v1", -86.4, "CleanRL, 500 k steps", CLEANRL),
+    Task("Pendulum-v1", -172.0, "rl-baselines3-zoo, 100 k steps", ZOO),
+    Task("LunarLander-v3", 242.0, "rl-baselines3-zoo (v2), 1 M steps", ZOO, "Box2D"),
+    Task("HalfCheetah-v5", 1443.0, "CleanRL (v4), 1 M steps", CLEANRL, "mujoco"),
 )
+"""From the shortest run to the longest."""
+
+Job = tuple[Task, int]
+"""A task and a seed: one run."""
 
 
-def one_run(env: str, seed: int) -> dict[str, Any]:
-    """Train once and look at the final weights. Runs in a process of its own."""
+# -- one run -----------------------------------------------------------------------------------------------------
+def one_run(env: str, seed: int, run: Path, env_steps: int | None) -> None:
+    """Train, or go on training. In a process of its own, which ends with the one that started it."""
     import multiverse as mv
+    from multiverse.executors.launch.orphan_guard import watch_process
 
-    with tempfile.TemporaryDirectory() as home:
-        run = mv.train(
-            env,
-            seed=seed,
-            executor="serial",
-            evaluate_every=0,
-            evaluation_episodes=EPISODES,
-            checkpoint_every_s=1e9,
-            run_dir=Path(home) / "run",
-        )
-    told = run.summary
+    watch_process(os.getppid())
+    if (run / "config.yaml").exists():
+        mv.resume(run)
+    else:
+        shutil.rmtree(run, ignore_errors=True)  # it was ended before it began
+        settings: dict[str, Any] = {"executor": "serial", "evaluate_every": 0, "evaluation_episodes": EPISODES}
+        mv.train(env, seed=seed, run_dir=run, **settings, **({} if env_steps is None else {"env_steps": env_steps}))
+
+
+def found_in(run: Path) -> dict[str, Any] | None:
+    """What a run in this directory has come to; None if it has not come to its end."""
+    try:
+        summary = json.loads((run / "summary.json").read_text())
+    except FileNotFoundError:
+        return None
+    if not summary["finished"] or summary["evaluation"] is None:
+        return None
     return {
-        "env": env,
-        "seed": seed,
-        "mean_return": told["evaluation"]["mean_return"],
-        "std_return": told["evaluation"]["std_return"],
-        "env_steps": told["env_steps"],
-        "seconds": told["seconds"],
+        "env": summary["env"],
+        "seed": summary["seed"],
+        "mean_return": summary["evaluation"]["mean_return"],
+        "std_return": summary["evaluation"]["std_return"],
+        "training_return": summary["mean_return"],
+        "env_steps": summary["env_steps"],
+        "seconds": summary["seconds"],
     }
 
 
-def started(env: str, seed: int) -> dict[str, Any]:
-    begun = time.monotonic()
-    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, __file__, "--one", env, str(seed)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **threads},
-    )
-    if done.returncode:
-        print(f"{env}, seed {seed}, failed:\n{done.stderr}", flush=True)
-        raise SystemExit(1)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    print(f"{env:16s} seed {seed}: {found['mean_return']:9.1f}   ({time.monotonic() - begun:.0f} s)", flush=True)
-    return found
+# -- many of them ------------------------------------------------------------------------------------------------
+class Runs:
+    """Processes side by side, one a run, that can all be ended early with a checkpoint."""
+
+    def __init__(self, out: Path, env_steps: int | None) -> None:
+        self._out, self._env_steps = out, env_steps
+        self._lock, self._stopping = threading.Lock(), False
+        self._live: set[subprocess.Popen[bytes]] = set()
+
+    def directory(self, job: Job) -> Path:
+        return self._out / f"{job[0].env}-{job[1]}"
+
+    def to_its_end(self, job: Job) -> None:
+        """Unless it is finished already, or everything is being stopped."""
+        directory, begun = self.directory(job), time.monotonic()
+        if found_in(directory) is not None:
+            return
+        log = directory.with_suffix(".log")
+        process = self._started(job, directory, log)
+        if process is None:
+            return
+        code = process.wait()
+        with self._lock:
+            self._live.discard(process)
+        told = f"{job[0].env:16s} seed {job[1]}"
+        found = found_in(directory)
+        if found is not None:
+            print(f"{told}: {found['mean_return']:9.1f}   ({time.monotonic() - begun:.0f} s)", flush=True)
+        elif not self._stopping:
+            print(f"{told} failed ({code}):\n{log.read_text()}", flush=True)
+
+    def _started(self, job: Job, directory: Path, log: Path) -> subprocess.Popen[bytes] | None:
+        threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        command = [sys.executable, __file__, "--one", job[0].env, str(job[1]), str(directory)]
+        command += [] if self._env_steps is None else ["--env-steps", str(self._env_steps)]
+        with self._lock, log.open("ab") as output:
+            if self._stopping:
+                return None
+            # A session of its own: a Ctrl-C at the terminal comes to it through `stop`, once.
+            process = subprocess.Popen(
+                command, stdout=output, stderr=output, env={**os.environ, **threads}, start_new_session=True
+            )
+            self._live.add(process)
+        return process
+
+    def stop(self) -> None:
+        """End all of them with a checkpoint, and start no more; returns at once."""
+        with self._lock:
+            if self._stopping:
+                return
+            self._stopping = True
+            for process in self._live:
+                process.terminate()
+        killer = threading.Timer(TO_SAVE_S, self._kill)
+        killer.daemon = True
+        killer.start()
+
+    def _kill(self) -> None:
+        with self._lock:
+            for process in self._live:
+                process.kill()
 
 
-def show(task: Task, runs: list[dict[str, Any]]) -> dict[str, Any]:
+def run_all(jobs: list[Job], runs: Runs, side_by_side: int, limit_s: float | None) -> None:
+    """Until all are finished, the time is over, or somebody stops it."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # In a thread: the handler runs wherever this one is, perhaps where it holds the lock.
+        signal.signal(number, lambda *_: threading.Thread(target=runs.stop).start())
+    if limit_s is not None:
+        timer = threading.Timer(max(0.0, limit_s - TO_SAVE_S), runs.stop)
+        timer.daemon = True
+        timer.start()
+    with ThreadPoolExecutor(side_by_side) as pool:
+        for done in [pool.submit(runs.to_its_end, job) for job in jobs]:
+            done.result()
+
+
+# -- the table ---------------------------------------------------------------------------------------------------
+def shown(task: Task, runs: list[dict[str, Any]], seeds: int, before: dict[str, Any] | None) -> dict[str, Any]:
     returns = [run["mean_return"] for run in runs]
-    low, high = bootstrap_interval(returns)
-    iqm = interquartile_mean(returns)
+    (low, high), iqm = bootstrap_interval(returns), interquartile_mean(returns)
     verdict = "reached" if iqm >= task.published else "inside" if high >= task.published else "MISSED"
-    print(
-        f"\n{task.env}: IQM {iqm:.1f} ({low:.1f} to {high:.1f}) of {len(runs)} seeds; published {task.published:g} "
-        f"({task.source}): {verdict}"
+    old = (
+        "none"
+        if before is None
+        else f"{before['iqm']:.1f} ({before['interval'][0]:.1f} to {before['interval'][1]:.1f})"
     )
-    print("  " + "  ".join(f"{value:.1f}" for value in returns), flush=True)
-    return {"env": task.env, "published": task.published, "source": task.source, "iqm": iqm, "interval": [low, high],
-            "verdict": verdict, "runs": runs}  # fmt: skip
+    of = f"{len(runs)} seeds" if len(runs) == seeds else f"{len(runs)} of {seeds} seeds SO FAR"
+    print(f"\n{task.env}: IQM {iqm:.1f} ({low:.1f} to {high:.1f}) of {of}; before: {old}")
+    print(f"  published {task.published:g} ({task.source}; {task.protocol}): {verdict}")
+    print("  seeds     " + "  ".join(f"{run['seed']}: {run['mean_return']:.1f}" for run in runs))
+    print("  training  " + "  ".join(f"{run['seed']}: {run['training_return']:.1f}" for run in runs), flush=True)
+    return {"env": task.env, "published": task.published, "source": task.source, "protocol": task.protocol, "iqm": iqm,
+            "interval": [low, high], "verdict": verdict, "runs": runs}  # fmt: skip
 
 
-def main() -> None:
+def began(out: Path) -> dict[str, Any]:
+    """The provenance of the runs in `out`: of the call that began them. Another commit's are no part of ours."""
+    now, path = provenance(), out / "provenance.json"
+    if not path.exists():
+        path.write_text(json.dumps(now, indent=1) + "\n")
+    first: dict[str, Any] = json.loads(path.read_text())
+    if first["commit"] != now["commit"]:
+        raise SystemExit(
+            f"{out} holds runs of commit {first['commit']}, and this is {now['commit']}: take another --out"
+        )
+    return first
+
+
+def installed(wanted: list[str] | None) -> list[Task]:
+    """Of the tasks that are wanted (None: all), those whose packages are there."""
+    there = []
+    for task in TASKS:
+        if wanted is not None and task.env not in wanted:
+            continue
+        if task.needs is not None and importlib.util.find_spec(task.needs) is None:
+            print(f"{task.env}: left out ({task.needs} is not installed)")
+        else:
+            there.append(task)
+    return there
+
+
+def measured(out: Path, options: argparse.Namespace) -> bool:
+    """Run what is not finished and show what is; whether that is everything."""
+    first, tasks = began(out), installed(options.tasks)
+    jobs = [(task, seed) for task in reversed(tasks) for seed in range(1, 1 + options.seeds)]
+    runs = Runs(out, options.env_steps)
+    run_all(jobs, runs, options.jobs, options.limit_s)
+    ended = {job: found for job in jobs if (found := found_in(runs.directory(job))) is not None}
+    before = {one["env"]: one for one in json.loads(RESULTS.read_text())["tasks"]} if RESULTS.exists() else {}
+    table = [
+        shown(task, found, options.seeds, before.get(task.env))
+        for task in tasks
+        if (found := [ended[job] for job in jobs if job[0] is task and job in ended])
+    ]
+    unfinished = [f"{task.env} seed {seed}" for task, seed in jobs if (task, seed) not in ended]
+    if unfinished:
+        again = f"the same command goes on with them (--out {out})" if options.out else "--out DIR would keep them"
+        print(f"\nunfinished: {', '.join(unfinished)}; {again}")
+    if options.json:
+        write_results(options.json, first, {"episodes": EPISODES, "unfinished": unfinished, "tasks": table})
+    return not unfinished
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", nargs="+", choices=[task.env for task in TASKS], default=None)
-    parser.add_argument("--seeds", type=int, default=None, help="of each task; default 5, HalfCheetah 3")
-    parser.add_argument("--processes", type=int, default=2, help="runs side by side")
+    parser.add_argument("--seeds", type=int, default=5, help="of each task")
+    parser.add_argument("--jobs", type=int, default=usable_cores(), help="runs side by side; default: the usable cores")
+    parser.add_argument("--out", type=Path, help="where the runs lie, to go on with them; default: nowhere afterwards")
+    parser.add_argument("--limit-s", type=float, help="end by then, with a checkpoint of every run")
+    parser.add_argument("--env-steps", type=int, help="of every run, for a short look; default: the preset's")
     parser.add_argument("--json", type=Path, help="write everything here too")
-    parser.add_argument("--one", nargs=2, metavar=("ENV", "SEED"), help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs=3, metavar=("ENV", "SEED", "RUN"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(one_run(options.one[0], int(options.one[1]))))
-        return
-    wanted = [task for task in TASKS if options.tasks is None or task.env in options.tasks]
-    there = [task for task in wanted if task.needs is None or importlib.util.find_spec(task.needs) is not None]
-    for task in wanted:
-        if task not in there:
-            print(f"{task.env}: left out ({task.needs} is not installed)")
-    # The longest first, so that the last process to end is a short one.
-    jobs = [(task, seed) for task in reversed(there) for seed in range(1, 1 + (options.seeds or task.seeds))]
-    with ThreadPoolExecutor(options.processes) as pool:
-        runs = list(pool.map(lambda job: started(job[0].env, job[1]), jobs))
-    found = [show(task, [run for run in runs if run["env"] == task.env]) for task in there]
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps({"episodes": EPISODES, "tasks": found}, indent=1) + "\n")
+        one_run(options.one[0], int(options.one[1]), Path(options.one[2]), options.env_steps)
+        return 0
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        return int(not measured(options.out, options))
+    with tempfile.TemporaryDirectory() as nowhere:
+        return int(not measured(Path(nowhere), options))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
-import json
 import logging
 import os
 import sys
@@ -25,6 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import multiverse as mv
+from benchmarks.provenance import provenance, write_results
 from benchmarks.soaking.audit import Auditor
 from benchmarks.soaking.fates import Schedule, Soaked
 from benchmarks.soaking.resources import Holdings, Memory
@@ -170,11 +170,12 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, help="write the summary here too")
     asked = parser.parse_args()
+    origin = provenance()
     logging.getLogger("multiverse").setLevel(logging.ERROR)  # a line per restart would be all there is to see
     summary = Soak(asked.seconds, asked.seed, asked.reply_timeout_s).run()
     print("\n".join(summary.lines()))
     if asked.json:
-        asked.json.write_text(json.dumps(summary.as_json(), indent=2) + "\n")
+        write_results(asked.json, origin, summary.as_json())
     sys.exit(0 if summary.held else 1)
 
 

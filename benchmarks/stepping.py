@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import os
 import statistics
 import subprocess
@@ -31,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import multiverse as mv
 from benchmarks.envs import Burn, Images
 from benchmarks.envs import burn as compute
+from benchmarks.provenance import provenance, write_results
 from multiverse.adapters.env_source import recipes
 from multiverse.executors.machine import usable_cores
 from multiverse.measure import BareLoops, sample_actions, step_rate
@@ -383,6 +383,7 @@ def main() -> None:
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="of the envs that burn time")
     parser.add_argument("--on-failure", choices=["raise", "restart"], default="raise", help="of our vector envs")
     asked = parser.parse_args()
+    origin = provenance()
     global CLOCK, ON_FAILURE
     CLOCK, ON_FAILURE = asked.clock, asked.on_failure
     print(f"{usable_cores()} usable cores, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.2f}")
@@ -398,7 +399,7 @@ def main() -> None:
             for name, figures in results.items()
             for what, value, bar, aim in figures
         ]
-        asked.json.write_text(json.dumps({"cores": usable_cores(), "figures": table}, indent=2) + "\n")
+        write_results(asked.json, origin, {"figures": table})
 
 
 if __name__ == "__main__":

@@ -3,25 +3,30 @@
     python benchmarks/training.py                         every row; pin it to 2 cores with taskset where there are more
     python benchmarks/training.py --rows cartpole halfcheetah --rounds 5 --json results.json
 
-Contenders take turns, round after round; ratios are taken within a round and the median over the rounds is shown.
-Stable-Baselines3 runs with each of its vector envs and the better one counts; torch computes in one thread in both.
-Rates are env steps per second of training alone, start-up and evaluation not counted, except in the row `to_475`: there
-the clock runs from the command to its end, in processes of their own. Returns of the final weights stand beside, for
-speed without learning would be none. A bar that is missed is shown as missed.
+Contenders take turns, round after round; ratios are taken within a round and the median over the rounds is shown. A bar
+that is missed is shown as missed.
+
+`cartpole`, `cartpole_zoo`, `halfcheetah`: env steps per second of training alone, start-up and evaluation not counted.
+Stable-Baselines3 runs with each of its vector envs, without monitors, on the CPU, and the better one counts; torch
+computes in one thread. Returns of the final weights stand beside, for speed without learning would be none.
+`to_475`: seconds from the command to its end, in processes of their own; evaluated every 10,000 env steps, 20 episodes.
+`blackjack`: training as a share of what bare loops give, one a core, that seed every episode: an env so cheap that all
+the rest counts. `one_env`: what the default executor costs a run with one env, of which nothing can run in parallel.
+`collect_cartpole`, `collect_halfcheetah`: rollouts alone, µs per env step, as the trainer collects them.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
-import json
 import logging
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,14 +34,23 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import multiverse as mv
+from benchmarks.provenance import provenance, write_results
+from multiverse.adapters.env_source import recipes
 from multiverse.executors.machine import usable_cores
+from multiverse.measure import BareLoops
+from multiverse.training.config.train_config import config_for
+from multiverse.training.session import Session, algorithm_maker
 
 EVALUATION_EPISODES = 20
 EXECUTORS = ("auto", "serial", "hybrid", "process")
+LOOPS = "bare loops"
+MEASURE_S = 1.0
+"""Of each contender, in each round."""
 
 
 @dataclass(frozen=True)
@@ -75,15 +89,18 @@ class Settings:
         }  # fmt: skip
 
 
-ROWS = {
+BESIDE_SB3 = {
     "cartpole": Settings("CartPole-v1", 60_000, 8, 128, 4, 256, 2.5e-4, bar=3.0),
     "cartpole_zoo": Settings("CartPole-v1", 30_000, 8, 32, 20, 256, 1e-3, 0.98, 0.8, linear=True, bar=1.8),
     "halfcheetah": Settings("HalfCheetah-v5", 40_000, 8, 256, 5, 256, 3e-4, bar=2.5),
 }
-TO_475 = "to_475"
+BLACKJACK = Settings("Blackjack-v1", 60_000, 8, 128, 4, 256, 3e-4)
+ONE_ENV = Settings("CartPole-v1", 20_000, 1, 128, 4, 256, 3e-4)
 
 Measured = tuple[float, float]
 """(env steps per second, mean return of the final weights)."""
+Train = Callable[[int], Measured]
+"""seed → what that training gave."""
 
 
 def train_ours(settings: Settings, executor: str, seed: int) -> Measured:
@@ -121,12 +138,8 @@ def train_theirs(settings: Settings, vec_env: str, seed: int) -> Measured:
     return rate, float(np.mean(returned))
 
 
-def compare(name: str, rounds: int) -> dict[str, Any]:
-    settings = ROWS[name]
-    contenders: dict[str, Callable[[int], Measured]] = {
-        **{f"ours, {e}": functools.partial(train_ours, settings, e) for e in EXECUTORS},
-        **{v: functools.partial(train_theirs, settings, v) for v in ("sb3, dummy", "sb3, subproc")},
-    }
+def in_turn(name: str, settings: Settings, contenders: dict[str, Train], rounds: int) -> dict[str, list[Measured]]:
+    """Every contender in every round, and what they gave, shown."""
     found: dict[str, list[Measured]] = {contender: [] for contender in contenders}
     for number in range(rounds):
         for contender, train in contenders.items():
@@ -134,16 +147,108 @@ def compare(name: str, rounds: int) -> dict[str, Any]:
     print(f"\n{name}: {settings}")
     for contender, values in found.items():
         rates, returns = zip(*values)
-        told = ", ".join(f"{one:.0f}" for one in returns)
-        print(f"  {contender:14s}{statistics.median(rates):10,.0f} env steps/s   return {told}", flush=True)
+        told = "" if contender == LOOPS else "   return " + ", ".join(f"{one:.0f}" for one in returns)
+        print(f"  {contender:14s}{statistics.median(rates):10,.0f} env steps/s{told}", flush=True)
+    return found
+
+
+def verdict(ratio: float, bar: float) -> str:
+    return f"bar {bar:g}: {'met' if ratio >= bar else 'MISSED'}" if bar else "no bar"
+
+
+def compare(name: str, rounds: int) -> dict[str, Any]:
+    settings = BESIDE_SB3[name]
+    contenders: dict[str, Train] = {
+        **{f"ours, {e}": functools.partial(train_ours, settings, e) for e in EXECUTORS},
+        **{v: functools.partial(train_theirs, settings, v) for v in ("sb3, dummy", "sb3, subproc")},
+    }
+    found = in_turn(name, settings, contenders, rounds)
     theirs = [max(a[0], b[0]) for a, b in zip(found["sb3, dummy"], found["sb3, subproc"])]
     ratios = {
         e: statistics.median(ours[0] / best for ours, best in zip(found[f"ours, {e}"], theirs)) for e in EXECUTORS
     }
-    met = "met" if ratios["auto"] >= settings.bar else "MISSED"
     beside = ", ".join(f"{executor} {value:.2f}" for executor, value in ratios.items())
-    print(f"  × SB3's better: {beside}   bar {settings.bar:g} for auto: {met}", flush=True)
+    print(f"  × SB3's better: {beside}   auto: {verdict(ratios['auto'], settings.bar)}", flush=True)
     return {"row": name, "ratios": ratios, "bar": settings.bar, "runs": found}
+
+
+# -- ours alone ----------------------------------------------------------------------------------------------------
+def blackjack(rounds: int) -> dict[str, Any]:
+    """Of the rate of bare loops with random actions, one a core, that seed every episode."""
+    (recipe,) = recipes(BLACKJACK.env, 1, None, None)
+    with BareLoops(recipe, seeded=True) as loops:
+        contenders: dict[str, Train] = {LOOPS: lambda seed: (loops.machine_limit(MEASURE_S), 0.0)}
+        contenders |= {f"ours, {e}": functools.partial(train_ours, BLACKJACK, e) for e in EXECUTORS}
+        found = in_turn("blackjack", BLACKJACK, contenders, rounds)
+    return _against("blackjack", found, LOOPS, [f"ours, {e}" for e in EXECUTORS], f"of {loops.cores} bare loops", 0.0)
+
+
+def one_env(rounds: int) -> dict[str, Any]:
+    contenders: dict[str, Train] = {
+        f"ours, {e}": functools.partial(train_ours, ONE_ENV, e) for e in ("auto", "serial", "process")
+    }
+    found = in_turn("one_env", ONE_ENV, contenders, rounds)
+    return _against("one_env", found, "ours, serial", ["ours, auto", "ours, process"], "of serial", ONE_ENV.bar)
+
+
+def _against(
+    name: str, found: dict[str, list[Measured]], base: str, others: list[str], what: str, bar: float
+) -> dict[str, Any]:
+    """The ratios of rates to `base`; the bar is for auto."""
+    ratios = {o: statistics.median(a[0] / b[0] for a, b in zip(found[o], found[base])) for o in others}
+    told = ", ".join(f"{other} {value:.2f}" for other, value in ratios.items())
+    print(f"  {what}: {told}   auto: {verdict(ratios['ours, auto'], bar)}", flush=True)
+    return {"row": name, "ratios": ratios, "bar": bar, "runs": found}
+
+
+def collect(name: str, rounds: int) -> dict[str, Any]:
+    """µs per env step of rollouts alone, with the first policy; the session's own work between rollouts not counted."""
+    settings = BESIDE_SB3[name.removeprefix("collect_")]
+    hows: dict[str, dict[str, Any]] = {
+        "process, 2 workers": {"executor": "process", "workers": 2},
+        "hybrid": {"executor": "hybrid"},
+        "serial": {"executor": "serial"},
+    }
+    found: dict[str, list[float]] = {how: [] for how in hows}
+    with contextlib.ExitStack() as opened:
+        sessions = {how: opened.enter_context(_session(settings, given)) for how, given in hows.items()}
+        for _ in range(rounds):
+            for how, session in sessions.items():
+                found[how].append(_collect_us(session))
+    ratio = statistics.median(b / a for a, b in zip(found["process, 2 workers"], found["hybrid"]))
+    print(f"\n{name}: rollouts alone, µs per env step, {settings.num_envs} envs × {settings.steps_per_env} steps")
+    for how, values in found.items():
+        print(f"  {how:20s}" + "  ".join(f"{value:6.1f}" for value in values))
+    print(f"  2 workers {ratio:.2f} × as fast as hybrid   {verdict(ratio, 0.0)}", flush=True)
+    return {"row": name, "ratio": ratio, "bar": 0.0, "us_per_env_step": found}
+
+
+@contextlib.contextmanager
+def _session(settings: Settings, how: dict[str, Any]) -> Iterator[Session]:
+    config = config_for(settings.env, "ppo", {**settings.ours(), **how, "seed": 1}, preset=False)
+    with threadpool_limits(1, "blas"), contextlib.closing(Session(config, config.env, algorithm_maker(config))) as made:
+        made.begin()
+        yield made
+
+
+def _collect_us(session: Session) -> float:
+    _collected_s(session)  # the envs come back from whatever they did meanwhile
+    taken: list[float] = []
+    while sum(taken) < MEASURE_S:
+        taken.append(_collected_s(session))
+    return statistics.mean(taken) / (session.rollout.steps * session.rollout.slots) * 1e6
+
+
+def _collected_s(session: Session) -> float:
+    begun = time.perf_counter()
+    collected = session.collect(lambda: False)
+    took_s = time.perf_counter() - begun
+    assert collected is not None
+    session.learned(collected)
+    return took_s
+
+
+# -- from the command ----------------------------------------------------------------------------------------------
 
 
 THEIR_COMMAND = """
@@ -155,8 +260,8 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
 fading = lambda most: lambda left: left * most
 stop = StopTrainingOnRewardThreshold(475)
-evaluation = EvalCallback(Monitor(gym.make("CartPole-v1")), callback_on_new_best=stop, n_eval_episodes=20,
-                          eval_freq=10_000 // 8, verbose=0)
+evaluated_on = DummyVecEnv([lambda: Monitor(gym.make("CartPole-v1"))] * 8)
+evaluation = EvalCallback(evaluated_on, callback_on_new_best=stop, n_eval_episodes=20, eval_freq=10_000 // 8, verbose=0)
 venv = DummyVecEnv([functools.partial(gym.make, "CartPole-v1")] * 8)
 PPO("MlpPolicy", venv, n_steps=32, batch_size=256, n_epochs=20, gae_lambda=0.8, gamma=0.98, learning_rate=fading(1e-3),
     clip_range=fading(0.2), seed={seed}, device="cpu").learn(100_000, callback=evaluation)
@@ -164,21 +269,21 @@ assert evaluation.best_mean_reward >= 475, evaluation.best_mean_reward
 """
 
 
-def compare_to_475(rounds: int) -> dict[str, Any]:
+def to_475(name: str, rounds: int) -> dict[str, Any]:
     """Seconds from the command to a policy that an evaluation of 20 episodes gives 475, every 10,000 env steps."""
     found: dict[str, list[float]] = {"ours": [], "sb3": []}
     for seed in range(1, rounds + 1):
         with tempfile.TemporaryDirectory() as home:
             ours = [sys.executable, "-m", "multiverse", "train", "CartPole-v1", "--seed", str(seed), "--target-return",
-                    "475", "--run-dir", f"{home}/run"]  # fmt: skip
+                    "475", "--evaluate-every", "10000", "--run-dir", f"{home}/run"]  # fmt: skip
             found["ours"].append(_seconds(ours))
         found["sb3"].append(_seconds([sys.executable, "-c", THEIR_COMMAND.replace("{seed}", str(seed))]))
     ratio = statistics.median(b / a for a, b in zip(found["ours"], found["sb3"]))
-    print(f"\n{TO_475}: seconds from the command, start-up included")
+    print(f"\n{name}: seconds from the command, start-up included")
     for contender, values in found.items():
         print(f"  {contender:6s}" + "  ".join(f"{value:6.1f}" for value in values))
-    print(f"  {ratio:.2f} × faster than SB3   bar 2: {'met' if ratio >= 2 else 'MISSED'}", flush=True)
-    return {"row": TO_475, "ratio": ratio, "bar": 2.0, "runs": found}
+    print(f"  {ratio:.2f} × faster than SB3   {verdict(ratio, 2.0)}", flush=True)
+    return {"row": name, "ratio": ratio, "bar": 2.0, "runs": found}
 
 
 def _seconds(command: list[str]) -> float:
@@ -189,17 +294,27 @@ def _seconds(command: list[str]) -> float:
     return time.perf_counter() - begun
 
 
+ROWS: dict[str, Callable[[int], dict[str, Any]]] = {
+    **{name: functools.partial(compare, name) for name in BESIDE_SB3},
+    "to_475": functools.partial(to_475, "to_475"),
+    "blackjack": blackjack,
+    "one_env": one_env,
+    **{name: functools.partial(collect, name) for name in ("collect_cartpole", "collect_halfcheetah")},
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", nargs="+", choices=[*ROWS, TO_475], default=[*ROWS, TO_475])
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, help="write the figures here too")
     options = parser.parse_args()
+    origin = provenance()
     logging.getLogger("multiverse").setLevel(logging.WARNING)
     print(f"{usable_cores()} usable cores, Python {sys.version.split()[0]}, torch {torch.__version__}, one thread")
-    found = [compare_to_475(options.rounds) if row == TO_475 else compare(row, options.rounds) for row in options.rows]
+    found = [ROWS[row](options.rounds) for row in options.rows]
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+        write_results(options.json, origin, {"rows": found})
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ ALLOWED = {
 """Which parts of the house each part may import. The command line may import anything."""
 
 VECTOR = (
-    {"requests", "step_results", "poison", "batches"},
+    {"requests", "poison", "batches"},
     {"host_calls", "group_rows"},
     {"base"},
     {"single", "parallel"},

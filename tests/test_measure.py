@@ -30,9 +30,11 @@ class Counting(gym.Env):
     def __init__(self) -> None:
         self.steps = self.resets = 0
         self.actions: set[int] = set()
+        self.seeds: list[int | None] = []
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.resets += 1
+        self.seeds.append(seed)
         return np.zeros(1, np.float32), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -136,7 +138,8 @@ def test_short_forms() -> None:
     assert measure.machine_limit(recipe_of("CartPole-v1"), SECONDS, cores=1) > 0
 
 
-def test_the_bare_loop_is_the_env_alone() -> None:
+@pytest.mark.parametrize("seeded", [False, True])
+def test_the_bare_loop_is_the_env_alone(seeded: bool) -> None:
     """Nothing of ours is between the loop and the env: not even an adapter's step."""
 
     class NoAdapter:
@@ -152,9 +155,10 @@ def test_the_bare_loop_is_the_env_alone() -> None:
             return getattr(self.env, name)(*args, **kwargs)
 
     adapter = NoAdapter()
-    rate, _ = measure.bare_loop(type("Range", (), {"envs": [adapter]}), SECONDS)  # type: ignore[arg-type]
+    rate, _ = measure.bare_loop(type("Range", (), {"envs": [adapter]}), SECONDS, seeded)  # type: ignore[arg-type]
     assert rate > 0
     assert adapter.env.resets == 1 + adapter.env.steps // 4
+    assert adapter.env.seeds[:3] == ([0, 1, 2] if seeded else [0, None, None])
 
 
 def test_an_env_that_raises_is_reported_as_itself() -> None:

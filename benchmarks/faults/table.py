@@ -74,7 +74,7 @@ def _duration(seconds: float) -> str:
 
 def as_json(cells: Sequence[Cell], limit_s: float) -> dict[str, Any]:
     """Everything that was measured."""
-    return {**machine(), "limit_s": limit_s, "timeout_s": TIMEOUT_S, "cells": [asdict(cell) for cell in cells]}
+    return {"limit_s": limit_s, "timeout_s": TIMEOUT_S, "cells": [asdict(cell) for cell in cells]}
 
 
 def as_markdown(cells: Sequence[Cell], limit_s: float, command: str) -> str:

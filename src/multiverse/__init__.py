@@ -31,13 +31,12 @@ if TYPE_CHECKING:
     )
     from multiverse.contracts.plan import Plan
     from multiverse.contracts.reset_plan import DerivedSeeds, DrawnTasks, ResetPlan, ResetRequest
-    from multiverse.contracts.step_batch import StepBatch
     from multiverse.env_checks.examine import check_env
     from multiverse.env_checks.report import CheckReport, EnvCheckFailed, Finding
     from multiverse.training.hooks import Hook
     from multiverse.training.loading import load
     from multiverse.training.run import Run, resume, train
-    from multiverse.vector.batches import AgentsBatch, GroupBatch
+    from multiverse.vector.batches import AgentsBatch, GroupBatch, StepBatch
     from multiverse.vector.make import make_vec
     from multiverse.vector.parallel import MultiAgentVectorEnv
     from multiverse.vector.single import VectorEnv
@@ -57,10 +56,9 @@ _HOMES = {
     "multiverse.training.run": ("Run", "resume", "train"),
     "multiverse.training.loading": ("load",),
     "multiverse.training.hooks": ("Hook",),
-    "multiverse.vector.batches": ("AgentsBatch", "GroupBatch"),
+    "multiverse.vector.batches": ("AgentsBatch", "GroupBatch", "StepBatch"),
     "multiverse.contracts.plan": ("Plan",),
     "multiverse.contracts.reset_plan": ("DerivedSeeds", "DrawnTasks", "ResetPlan", "ResetRequest"),
-    "multiverse.contracts.step_batch": ("StepBatch",),
     "multiverse.contracts.errors": (
         "ClosedError",
         "EnvFailed",

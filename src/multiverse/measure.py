@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from itertools import cycle, islice
+from itertools import count, cycle, islice
 from typing import Any, TypeVar
 
 import gymnasium
@@ -102,8 +102,9 @@ class BareLoops:
     usable core runs one: nothing that steps these envs can be faster.
     """
 
-    def __init__(self, recipe: Recipe, cores: int | None = None) -> None:
-        self.cores = machine.usable_cores() if cores is None else cores
+    def __init__(self, recipe: Recipe, cores: int | None = None, seeded: bool = False) -> None:
+        """`seeded`: every episode is given its seed, as every episode of a training is."""
+        self.cores, self._seeded = machine.usable_cores() if cores is None else cores, seeded
         self.waited_share: float | None = None
         """Of the last loops' time, what they spent ready to run but without a core; None where nobody counts it."""
         plan = Plan("process", self.cores, "forkserver", "park", "bare loops")
@@ -119,7 +120,7 @@ class BareLoops:
 
     def _run(self, seconds: float, loops: int) -> float:
         hosts = self._executor.hosts[:loops]
-        rates, waited_s = zip(*self._executor.run(bare_loop, dict.fromkeys(hosts, (seconds,))).values())
+        rates, waited_s = zip(*self._executor.run(bare_loop, dict.fromkeys(hosts, (seconds, self._seeded))).values())
         self.waited_share = None if None in waited_s else sum(waited_s) / (loops * seconds * (1 + WARM_UP_SHARE))
         return float(sum(rates))
 
@@ -145,7 +146,7 @@ def machine_limit(recipe: Recipe, seconds: float, cores: int | None = None) -> f
         return loops.machine_limit(seconds)
 
 
-def bare_loop(envs: EnvRange, seconds: float) -> tuple[float, float | None]:
+def bare_loop(envs: EnvRange, seconds: float, seeded: bool = False) -> tuple[float, float | None]:
     """Runs in a worker: the foreign env itself, without anything of ours around it.
 
     Returns steps per second, and the seconds it waited for a core.
@@ -153,13 +154,13 @@ def bare_loop(envs: EnvRange, seconds: float) -> tuple[float, float | None]:
     env = envs.envs[0]
     step = env.call("get_wrapper_attr", ("step",), {})
     reset = env.call("get_wrapper_attr", ("reset",), {})
-    endless = cycle(sample_actions(env.description.groups[0].action_space))
+    endless, seeds = cycle(sample_actions(env.description.groups[0].action_space)), count(1)
 
     def block(size: int) -> int:
         for action in islice(endless, size):
             _, _, terminated, truncated, _ = step(action)
             if terminated or truncated:
-                reset()
+                reset(seed=next(seeds) if seeded else None)
         return size
 
     reset(seed=0)

@@ -5,23 +5,29 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 
 import multiverse as mv
-from multiverse.algorithms import on_policy
+from multiverse.algorithms import on_policy, ppo
 from multiverse.algorithms.ppo import PPO, PPOConfig, ppo_loss
 from multiverse.contracts.policy import Seen
 from multiverse.experience.features import num_logits
 from multiverse.experience.rollout import Rollout, rollout_for
 from multiverse.learning import actor_critic
-from multiverse.learning.flat_parameters import FlatAdam
-from multiverse.learning.networks import torch_threads
+from multiverse.learning.loss import Batch, LossGradient, Shape
+from multiverse.learning.optimizers import Adam
+from multiverse.learning.threads import torch_threads
+from multiverse.training.loading import checkpoint_of
+from tests.training.runs import SMALL as SMALL_RUN
+from tests.training.runs import digest
 
 STEPS, SLOTS = 8, 4
 SMALL = PPOConfig(steps_per_env=STEPS, epochs=2, batch_size=8, hidden_sizes=(16,))
@@ -37,6 +43,7 @@ OBSERVATIONS: dict[str, spaces.Space[Any]] = {
     "dict": spaces.Dict({"where": VECTOR, "seen": spaces.Box(0, 255, (3, 36, 36), np.uint8), "n": spaces.Discrete(3)}),
     "tuple": spaces.Tuple((VECTOR, spaces.Discrete(2))),
 }
+IMAGE = OBSERVATIONS["image"]
 ACTIONS: dict[str, spaces.Space[Any]] = {
     "one of": spaces.Discrete(3),
     "one of, from 1": spaces.Discrete(3, start=1),
@@ -74,10 +81,12 @@ def made(observations: spaces.Space[Any], actions: spaces.Space[Any], config: PP
     return PPO(config, observations, actions, SLOTS, seed)
 
 
-def made_in_torch(observations: spaces.Space[Any], actions: spaces.Space[Any], config: PPOConfig = SMALL) -> PPO:
+def made_in_torch(
+    observations: spaces.Space[Any], actions: spaces.Space[Any], config: PPOConfig = SMALL, seed: int = 1
+) -> PPO:
     """Whatever its networks look like."""
     with mock.patch.object(on_policy, "LARGEST_IN_NUMPY", -1):
-        return made(observations, actions, config)
+        return made(observations, actions, config, seed)
 
 
 in_both = pytest.mark.parametrize("make", [made, made_in_torch], ids=["numpy", "torch"])
@@ -107,13 +116,15 @@ def test_at_first_nothing_is_likelier_than_it_was(what: str) -> None:
     assert report.metrics["kl"] == pytest.approx(0.0, abs=1e-6) and report.metrics["clip_fraction"] == 0.0
 
 
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
-@pytest.mark.parametrize("what", [*ACTIONS, "masked"])
-def test_the_gradient_by_hand_is_torchs(what: str, activation: Any) -> None:
+@pytest.mark.parametrize(
+    ("what", "sight"), [*((what, "vector") for what in [*ACTIONS, "masked"]), ("numbers", "image"), ("masked", "image")]
+)
+def test_the_gradient_of_the_loss_is_torchs(what: str, sight: str) -> None:
     """After some learning, so that ratios and values are on both sides of their limits."""
-    masked = spaces.Dict({"where": VECTOR, "action_mask": spaces.Box(0, 1, (3,), np.int8)})
-    observations, actions = (masked, ACTIONS["one of"]) if what == "masked" else (VECTOR, ACTIONS[what])
-    config = replace(SMALL, activation=activation, value_clip_range=0.05, entropy_coef=0.03, learning_rate=0.01)
+    seen = OBSERVATIONS[sight]
+    masked = spaces.Dict({"where": seen, "action_mask": spaces.Box(0, 1, (3,), np.int8)})
+    observations, actions = (masked, ACTIONS["one of"]) if what == "masked" else (seen, ACTIONS[what])
+    config = replace(SMALL, value_clip_range=0.05, entropy_coef=0.03, learning_rate=0.01)
     algorithm = made_in_torch(observations, actions, config)
     rollout = filled(algorithm, observations, masks=3 if what == "masked" else 0)
     if what == "masked":
@@ -123,57 +134,31 @@ def test_the_gradient_by_hand_is_torchs(what: str, activation: Any) -> None:
     networks, batch = algorithm._networks, algorithm._batch(rollout)
     batch.columns["log_probs"] = networks.log_probs(batch)
     algorithm.update([rollout], 0.0)
-    settings = {"clip": 0.02, "value_clip": 0.05, "value_coef": 0.5, "entropy_coef": 0.03, "normalize": True}
-    parts = networks.gradient(batch, partial(ppo_loss, looks=True, **settings))
-    by_hand = networks.optimizer.gradient.clone()
+    metrics = networks.gradient(batch, partial(ppo_loss, config=config, clip=0.02, with_metrics=True))
+    found = networks.optimizer.gradient.clone()
     networks.optimizer.gradient.zero_()
-    loss, clipped = reference_loss(networks, batch, **settings)
+    loss, clipped, value_gains_nothing = reference_loss(networks, batch, config, clip=0.02)
     loss.backward()
-    torch.testing.assert_close(by_hand, networks.optimizer.gradient, rtol=1e-4, atol=1e-6)
-    assert parts[0] + 0.5 * parts[1] - 0.03 * parts[2] == pytest.approx(float(loss.detach()), abs=1e-5)
-    assert parts[4] == clipped > 0.0 and by_hand.abs().max() > 0.01
+    torch.testing.assert_close(found, networks.optimizer.gradient, rtol=1e-4, atol=1e-6)
+    assert metrics[0] + 0.5 * metrics[1] - 0.03 * metrics[2] == pytest.approx(float(loss.detach()), abs=1e-5)
+    assert metrics[4] == clipped > 0.0 and found.abs().max() > 0.01
+    assert 0 < value_gains_nothing < STEPS * SLOTS
 
 
-def reference_loss(
-    networks: Any, batch: Any, clip: float, value_clip: float, value_coef: float, entropy_coef: float, normalize: bool
-) -> Any:
-    """PPO's loss as the paper writes it, recorded by torch."""
+def reference_loss(networks: Any, batch: Any, config: PPOConfig, clip: float) -> tuple[Any, float, int]:
+    """PPO's loss as the paper writes it, with CleanRL's clipping of the value, recorded by torch; the share of ratios
+    that are clipped, and of how many rows the value is no longer pulled."""
     output, values = networks.actor(batch.vector, batch.images), networks.critic(batch.vector, batch.images).squeeze(-1)
     log_probs, entropies = networks.distribution.log_prob_and_entropy(torch, output, batch.actions, batch.masks)
     advantages = (batch["advantages"] - batch["advantages"].mean()) / (batch["advantages"].std() + 1e-8)
     ratios = (log_probs - batch["log_probs"]).exp()
     policy_loss = -torch.min(ratios * advantages, ratios.clamp(1 - clip, 1 + clip) * advantages).mean()
-    near = batch["values"] + (values - batch["values"]).clamp(-value_clip, value_clip)
-    value_loss = torch.nn.functional.mse_loss(near, batch["returns"])
-    loss = policy_loss + value_coef * value_loss - entropy_coef * entropies.mean()
-    return loss, float(((ratios - 1).abs() > clip).float().mean())
-
-
-@pytest.mark.parametrize("sight", ["vector", "image"])
-def test_recorded_and_by_hand_are_one_gradient(sight: str) -> None:
-    """Networks with images go through autograd from the same loss."""
-    algorithm = made_in_torch(OBSERVATIONS[sight], ACTIONS["one of"], replace(SMALL, learning_rate=0.01))
-    rollout = filled(algorithm, OBSERVATIONS[sight])
-    networks, batch = algorithm._networks, algorithm._batch(rollout)
-    batch.columns["log_probs"] = networks.log_probs(batch)
-    algorithm.update([rollout], 0.0)
-    settings = {"clip": 0.2, "value_clip": 0.05, "value_coef": 0.5, "entropy_coef": 0.03, "normalize": True}
-    networks._recorded_gradient(batch, partial(ppo_loss, looks=False, **settings))
-    found = networks.optimizer.gradient.clone()
-    networks.optimizer.gradient.zero_()
-    reference_loss(networks, batch, **settings)[0].backward()
-    torch.testing.assert_close(found, networks.optimizer.gradient, rtol=1e-4, atol=1e-6)
-
-
-def test_adam_is_torchs() -> None:
-    ours, theirs = (torch.nn.Parameter(torch.arange(4.0)) for _ in range(2))
-    flat, reference = FlatAdam([ours], 0.1), torch.optim.Adam([theirs], lr=0.1, eps=1e-5)
-    for k in range(5):
-        flat.gradient.copy_(torch.tensor([1.0, -2.0, 0.0, 0.1 * k]))
-        theirs.grad = torch.tensor([1.0, -2.0, 0.0, 0.1 * k])
-        flat.step(max_norm=100.0)
-        reference.step()
-    torch.testing.assert_close(ours, theirs)
+    limit = config.value_clip_range
+    near = batch["values"] + (values - batch["values"]).clamp(-limit, limit)
+    plain, clipped = (values - batch["returns"]) ** 2, (near - batch["returns"]) ** 2
+    loss = policy_loss + config.value_coef * torch.max(plain, clipped).mean() - config.entropy_coef * entropies.mean()
+    beyond = ((values - batch["values"]).abs() > limit) & (clipped > plain)
+    return loss, float(((ratios - 1).abs() > clip).float().mean()), int(beyond.sum())
 
 
 def test_numpy_and_torch_choose_alike() -> None:
@@ -181,8 +166,9 @@ def test_numpy_and_torch_choose_alike() -> None:
     algorithm = made_in_torch(VECTOR, spaces.Discrete(3), config)
     algorithm.update([filled(algorithm, VECTOR)], 0.0)
     policy, rows = algorithm.policy(), np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    vector, _ = on_policy.inputs(algorithm.features, {(): rows}, algorithm._frozen_moments())
     with torch.no_grad():
-        logits = algorithm._networks.actor(torch.from_numpy(algorithm._inputs({(): rows})[0]))
+        logits = algorithm._networks.actor(torch.from_numpy(vector))
     chosen, _ = policy.act(Seen({(): rows}, np.zeros(50, bool)), None, {})
     assert chosen.tolist() == logits.argmax(dim=1).tolist()
 
@@ -214,19 +200,20 @@ def test_rows_that_were_lost_change_nothing() -> None:
         rollout = filled(algorithm, VECTOR)
         rollout.valid[3, 1] = False
         rollout.truncated[3, 1] = True
-        rollout.finals.add(3, 1, np.zeros(3, np.float32))
+        rollout.finals[()][3, 1] = 0.0
         rollout.rewards[3, 1] = spoiled
         algorithm.update([rollout], 0.0)
         found.append(algorithm.weights()["parameters"])
     assert (found[0] == found[1]).all()
 
 
-def test_it_comes_back_from_its_state_bit_for_bit() -> None:
+@in_both
+def test_it_comes_back_from_its_state_bit_for_bit(make: Any) -> None:
     config = replace(SMALL, normalize_observations=True, normalize_rewards=True, learning_rate_schedule="linear")
-    one = made(VECTOR, ACTIONS["numbers"], config)
+    one = make(VECTOR, ACTIONS["numbers"], config)
     one.update([filled(one, VECTOR, seed=1)], 0.0)
     one.change(entropy_coef=0.1)
-    other = made(VECTOR, ACTIONS["numbers"], config, seed=9)
+    other = make(VECTOR, ACTIONS["numbers"], config, seed=9)
     other.load_weights(one.weights())
     other.load(one.state())
     for algorithm in (one, other):
@@ -373,6 +360,92 @@ def test_a_rollout_of_images_goes_through_the_networks_in_pieces(monkeypatch: py
         found.append((batch["values"], algorithm._networks.log_probs(batch)))
     for few, all_at_once in zip(*found):
         torch.testing.assert_close(few, all_at_once)
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_a_minibatch_waits_for_no_gpu(share: bool) -> None:
+    """On a device whose numbers nobody can read, which is what reading them too early amounts to on a GPU."""
+    algorithm = made(OBSERVATIONS["image"], ACTIONS["one of"], replace(SMALL, share_features=share))
+    shape = Shape(0, [(36, 40, 3)], ACTIONS["one of"], (16,), share_features=share)
+    learner, here = actor_critic.ActorCritic(shape, Adam, 0, "meta"), algorithm._batch(filled(algorithm, IMAGE))
+    columns = {name: learner.put(column) for name, column in here.columns.items()}
+    batch = Batch(learner.put(here.vector), [learner.put(here.images[0])], learner.put(here.actions), None, **columns)
+    batch.columns["log_probs"] = learner.log_probs(batch)
+    shuffled = batch.take(learner.put(np.arange(len(batch))))
+    config = replace(SMALL, value_clip_range=0.2)
+    for first in range(0, len(batch), 8):
+        minibatch = shuffled.take(slice(first, first + 8))
+        metrics = learner.gradient(minibatch, partial(ppo_loss, config=config, clip=0.2, with_metrics=True))
+        assert metrics.is_meta and learner.optimizer.step(1e-3, 0.5).is_meta
+
+
+def test_shared_features_are_of_both_networks() -> None:
+    apart, shared = (made(IMAGE, ACTIONS["one of"], replace(SMALL, share_features=share)) for share in (False, True))
+    networks = shared._networks
+    convolutions = sum(one.numel() for one in networks.actor.convolutions.parameters())
+    assert len(apart.weights()["parameters"]) - len(shared.weights()["parameters"]) == convolutions > 0
+    batch = shared._batch(filled(shared, IMAGE))
+    batch.columns["log_probs"] = networks.log_probs(batch)
+    weight = networks.actor.convolutions[0].layers[0].weight
+    pulls = []
+    for by_policy, by_value in ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0)):
+
+        def loss(xp: Any, outputs: Any, rows: Any, by: tuple[float, float] = (by_policy, by_value)) -> LossGradient:
+            return LossGradient(0 * outputs.values + by[0], 0.0, 0 * outputs.values + by[1], None)
+
+        networks.gradient(batch, loss)
+        pulls.append(weight.grad.clone())
+    assert pulls[0].abs().max() > 0 and pulls[1].abs().max() > 0
+    torch.testing.assert_close(pulls[0] + pulls[1], pulls[2])
+    values = networks.values(batch.vector, batch.images)
+    with torch.no_grad():
+        weight += 1.0
+    assert (networks.values(batch.vector, batch.images) != values).all()
+
+
+def test_a_run_with_shared_features_resumes_exactly_and_is_loaded(tmp_path: Path) -> None:
+    how = {**SMALL_RUN, "steps_per_env": 10, "env_steps": 80, "share_features": True}
+    whole = mv.train(Pictures, run_dir=tmp_path / "whole", **how)
+    half = mv.train(Pictures, run_dir=tmp_path / "half", **{**how, "env_steps": 40})
+    mv.resume(half, env=Pictures, env_steps=80)
+    assert digest(half) == digest(whole)
+    policy, seen = mv.load(whole), np.full((36, 36, 3), 200, np.uint8)
+    parameters = checkpoint_of(whole).state["session"]["algorithm"]["weights"]["parameters"]
+    config = PPOConfig(steps_per_env=10, share_features=True)
+    again = PPO(config, Pictures.observation_space, Pictures.action_space, 4, seed=0)
+    again.load_weights({"parameters": parameters})
+    acted = again.policy().act(Seen({(): seen[None]}, np.zeros(1, bool)), None, {})[0]
+    assert policy.act(seen) == acted[0]
+    with pytest.raises(mv.InvalidRequest, match="networks have other sizes"):
+        mv.train(Pictures, run_dir=tmp_path / "other", **{**how, "share_features": False}, init_from=whole)
+
+
+class Pictures(gym.Env[Any, Any]):
+    """Shows a picture that is brighter with every step."""
+
+    observation_space, action_space = spaces.Box(0, 255, (36, 36, 3), np.uint8), spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.shown = int(self.np_random.integers(100))
+        return np.full((36, 36, 3), self.shown, np.uint8), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.shown += 10
+        return np.full((36, 36, 3), self.shown, np.uint8), float(action == 1), self.shown > 200, False, {}
+
+
+@in_both
+def test_minibatches_are_the_same_however_many_rows_are_gathered_at_once(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for rows in (1, 17, 10_000):
+        monkeypatch.setattr(ppo, "SHUFFLED_ROWS", rows)
+        algorithm = make(VECTOR, ACTIONS["one of"], replace(SMALL, batch_size=7))
+        assert algorithm.update([filled(algorithm, VECTOR)], 0.0).gradient_steps == 2 * 5  # 32 rows: four 7s and a 4
+        found.append(algorithm.weights()["parameters"])
+    assert (found[0] == found[1]).all() and (found[0] == found[2]).all()
 
 
 def test_the_policy_is_one_object_until_it_learns() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from multiverse.cli.main import main
-from multiverse.env_checks.performing import CHECKS
+from multiverse.env_checks.examine import CHECKS
 
 ENVS = "tests.env_checks.broken_envs"
 QUICK = ["--steps", "50"]

@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from multiverse.cli import doctor_checks, optional_packages
-from multiverse.cli.findings import Finding
+from multiverse.cli import doctor_checks
+from multiverse.cli.doctor_checks import Finding
 from multiverse.cli.main import main
 from multiverse.contracts.errors import PreflightError
 from multiverse.executors import machine, process, startup
@@ -92,7 +92,7 @@ def gpu(driver: bool, torch: dict[str, Any] | BaseException | None) -> Fake:
         patch.setattr(shutil, "which", answering("/usr/bin/nvidia-smi" if driver else None))
         patch.setattr(importlib.util, "find_spec", answering(object() if torch is not None else None))
         act = refusing(torch) if isinstance(torch, BaseException) else answering(torch)
-        patch.setattr(optional_packages, "ask_torch", act)
+        patch.setattr(doctor_checks, "ask_torch", act)
 
     return fake
 
@@ -208,7 +208,7 @@ def test_torch_is_asked_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch)
         return subprocess.CompletedProcess(command, 0, f"some banner\n{json.dumps(torch(['H200']))}\n", "")
 
     monkeypatch.setattr(subprocess, "run", fake_run)
-    assert optional_packages.ask_torch()["devices"] == ["H200"]
+    assert doctor_checks.ask_torch()["devices"] == ["H200"]
 
 
 def test_extras_advise_an_extra_only_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +221,7 @@ def test_extras_advise_an_extra_only_where_there_is_one(monkeypatch: pytest.Monk
     ]
     monkeypatch.setattr(importlib.metadata, "requires", answering(requirements))
     monkeypatch.setattr(importlib.util, "find_spec", answering(None))
-    finding = optional_packages.extras()
+    finding = doctor_checks.extras()
     assert finding.status == "ok" and finding.found.startswith("installed: none; not installed: torch, mujoco")
     assert "pip install 'multiverse[mujoco,peers]'" in finding.advice
     assert "pip install pettingzoo ale-py pyboy ray tensorboard" in finding.advice
@@ -230,11 +230,11 @@ def test_extras_advise_an_extra_only_where_there_is_one(monkeypatch: pytest.Monk
 def test_extras_name_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", answering(object()))
     monkeypatch.setattr(importlib.metadata, "version", answering("1.2"))
-    finding = optional_packages.extras()
+    finding = doctor_checks.extras()
     assert finding.advice == "" and "torch 1.2, mujoco 1.2" in finding.found
 
 
 def test_an_extra_without_metadata_is_named_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", refusing(importlib.metadata.PackageNotFoundError("torch")))
     monkeypatch.setattr(importlib.util, "find_spec", answering(object()))
-    assert "installed: torch, mujoco" in optional_packages.extras().found
+    assert "installed: torch, mujoco" in doctor_checks.extras().found

@@ -8,10 +8,9 @@ import pytest
 
 from multiverse.algorithms import ALGORITHMS
 from multiverse.cli.commands import list as listing
-from multiverse.cli.commands.train import config_from
+from multiverse.cli.commands.train import config_from, train_options
 from multiverse.cli.main import main
-from multiverse.cli.train_options import train_options
-from multiverse.training.config.resolve import PRESETS, config_for
+from multiverse.training.config.train_config import PRESETS, config_for
 from tests.cli.training_commands import train
 
 

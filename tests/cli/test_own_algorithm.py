@@ -11,9 +11,8 @@ import pytest
 
 import multiverse as mv
 from examples.own_algorithm import Reinforce, ReinforceConfig, main
-from multiverse.cli.commands.train import config_from
+from multiverse.cli.commands.train import config_from, train_options
 from multiverse.cli.main import main as command
-from multiverse.cli.train_options import train_options
 from tests.training.runs import digest
 
 SMALL: dict[str, Any] = {"num_envs": 2, "executor": "serial", "evaluate_every": 0, "evaluation_episodes": 1}

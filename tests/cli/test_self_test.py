@@ -15,7 +15,7 @@ import pytest
 
 import multiverse as mv
 from multiverse.cli import doctor_checks, self_test
-from multiverse.cli.findings import Finding
+from multiverse.cli.doctor_checks import Finding
 from multiverse.cli.main import main
 from multiverse.executors import process
 

@@ -16,10 +16,9 @@ import pytest
 import torch
 
 from multiverse.cli import progress
-from multiverse.cli.commands.train import config_from
+from multiverse.cli.commands.train import COMMAND, all_settings, config_from, parser, table, train_options
 from multiverse.cli.main import main
 from multiverse.cli.seeds import bootstrap_interval, interquartile_mean
-from multiverse.cli.train_options import COMMAND, all_settings, parser, table, train_options
 from multiverse.training.config.files import read_config
 from multiverse.training.config.train_config import SYNONYMS
 from multiverse.training.loading import checkpoint_of
@@ -41,6 +40,12 @@ def test_every_setting_has_a_flag_with_help() -> None:
         for other in setting.flags[1:]:
             assert other in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_what_a_config_inherits_has_its_help_too() -> None:
+    words = {one.name: one.help for one in all_settings("a2c")["settings of a2c"]}
+    assert words["steps_per_env"] == "Steps of every env in a rollout, from which one update learns."  # another default
+    assert words["learning_rate"] == "Step size of RMSprop." and words["gamma"] == "Discount factor."
 
 
 def test_other_names_are_of_settings_that_are_there() -> None:
@@ -73,6 +78,7 @@ def test_synonyms_and_spellings(typed: str, name: str, value: Any) -> None:
     [
         ("--lr 1e-2", "learning_rate", 0.01),
         ("--n-epochs 3", "epochs", 3),
+        ("--share-features-extractor", "share_features", True),
         ("--n-steps 9", "steps_per_env", 9),
         ("--ent-coef 0.1", "entropy_coef", 0.1),
         ("--vf-coef 1", "value_coef", 1.0),

@@ -13,8 +13,7 @@ import pytest
 import multiverse as mv
 from multiverse.env_checks import laboratory
 from multiverse.env_checks.checks.sharing import ProcessState, global_generators
-from multiverse.env_checks.examine import examine
-from multiverse.env_checks.performing import CHECKS
+from multiverse.env_checks.examine import CHECKS, examine
 from multiverse.executors import machine
 from multiverse.executors.launch.fork_server import fork_server
 from multiverse.measure import descendants

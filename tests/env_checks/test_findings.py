@@ -16,8 +16,8 @@ from gymnasium import spaces
 
 from multiverse.adapters.env_source import recipes
 from multiverse.env_checks.catalogue import CATALOGUE
+from multiverse.env_checks.examine import CHECKS, perform
 from multiverse.env_checks.laboratory import Laboratory
-from multiverse.env_checks.performing import CHECKS, perform
 from multiverse.env_checks.report import Finding
 from multiverse.env_checks.subject import Settings
 from tests.env_checks import broken_envs as broken

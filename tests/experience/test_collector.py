@@ -11,11 +11,12 @@ import pytest
 from gymnasium import spaces
 
 import multiverse as mv
+from multiverse.contracts.layout import SINGLE_AGENT
 from multiverse.contracts.policy import Seen
-from multiverse.experience.collector import Collected, Collector
+from multiverse.experience.collector import Collected, Collector, rollout_fields
 from multiverse.experience.features import Features
 from multiverse.experience.numpy_policies import DiscreteHead, NumpyPolicy
-from multiverse.experience.rollout import Rollout, rollout_for
+from multiverse.experience.rollout import Rollout, RolloutShape
 from tests.contract.configurations import ALL, Configuration, over
 from tests.envs import Walk
 
@@ -31,23 +32,41 @@ def policy_for(envs: Any, seed: int = 0) -> NumpyPolicy:
     return NumpyPolicy(features, layers, "tanh", DiscreteHead(actions), version=3)
 
 
+def shape_of(observed: Any, acted: Any, num_envs: int) -> RolloutShape:
+    noise = (int(acted.n),), np.float32
+    return RolloutShape(SINGLE_AGENT, observed, STEPS, num_envs, ((), np.int64), noise=noise)
+
+
+def fields_for(num_envs: int) -> Any:
+    """For `make_vec`: rollouts are filled where the envs run."""
+
+    def lay_out(described: Any) -> Any:
+        (group,) = described.groups
+        return rollout_fields([shape_of(group.observation_space, group.action_space, num_envs)], num_envs)
+
+    return lay_out
+
+
 def collecting(envs: Any, seed: int = 4) -> tuple[Collector, Rollout, Features]:
     features = Features(envs.single_observation_space, envs.single_action_space)
-    rollout = rollout_for(envs.single_observation_space, STEPS, envs.num_envs, ((), np.int64))
-    collector = Collector(envs, rollout, features, mv.DerivedSeeds(seed))
-    collector.begin(envs.reset()[0])
-    return collector, rollout, features
+    shape = shape_of(envs.single_observation_space, envs.single_action_space, envs.num_envs)
+    collector = Collector(envs, [shape], None, mv.DerivedSeeds(seed))
+    envs.reset()
+    collector.begin()
+    return collector, collector.rollouts[0], features
 
 
 def collected(collector: Collector, policy: NumpyPolicy, rng: np.random.Generator, envs: Any) -> Collected:
-    found = collector.collect(policy, policy.noise(rng, STEPS, envs.num_envs))
+    found = collector.collect([policy], rng)
     assert found is not None
     return found
 
 
-def test_a_rollout_is_what_stepping_by_hand_gives(config: Configuration) -> None:
+@pytest.mark.parametrize("where", ["in workers", "in the caller"])
+def test_a_rollout_is_what_stepping_by_hand_gives(config: Configuration, where: str) -> None:
+    fields = fields_for(config.num_envs) if where == "in workers" else None
     with config.make(Walk, env_kwargs={"length": 3}, autoreset="same_step", copy=False, infos=False,
-                     reset_plan=mv.DerivedSeeds(4)) as envs:  # fmt: skip
+                     reset_plan=mv.DerivedSeeds(4), fields=fields) as envs:  # fmt: skip
         collector, rollout, _ = collecting(envs)
         policy, rng = policy_for(envs), np.random.default_rng(1)
         for k in range(3):
@@ -58,9 +77,9 @@ def test_a_rollout_is_what_stepping_by_hand_gives(config: Configuration) -> None
                 assert (kept == expected[name].astype(kept.dtype)).all(), name
             assert (rollout.observations[()] == expected["observations"].astype(np.float32)).all()
             assert (rollout.last[()] == expected["last"].astype(np.float32)).all()
-            ends = list(zip(rollout.finals.steps, rollout.finals.slots))
-            assert ends == expected["ends"] and rollout.valid.all() and rollout.policy_version == 3
-            finals = rollout.final_leaves(Features(envs.single_observation_space, envs.single_action_space).leaves)
+            steps, slots, finals = rollout.ends()
+            assert list(zip(steps.tolist(), slots.tolist())) == expected["ends"]
+            assert rollout.valid.all() and rollout.policy_version == 3
             assert (finals[()] == expected["finals"].astype(np.float32)).all()
             assert [(e.env_id, e.index, e.seed, e.returned, e.length) for e in told.episodes] == expected["episodes"]
 
@@ -120,28 +139,30 @@ class Unlucky(gym.Env):  # type: ignore[type-arg]
 
 
 @pytest.mark.fault("B4")
-def test_a_lost_step_is_never_learned_from(tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["in workers", "in the caller"])
+@pytest.mark.parametrize("executor", ["serial", "process"])
+def test_a_lost_step_is_never_learned_from(tmp_path: Path, executor: Any, where: str) -> None:
     makers = [Unlucky, lambda: Unlucky(str(tmp_path / "note"))]
-    with mv.make_vec(makers, executor="serial", autoreset="same_step", on_failure="restart", infos=False,
-                     reset_plan=mv.DerivedSeeds(4)) as envs:  # fmt: skip
+    fields = fields_for(2) if where == "in workers" else None
+    with mv.make_vec(makers, executor=executor, autoreset="same_step", on_failure="restart", infos=False,
+                     reset_plan=mv.DerivedSeeds(4), fields=fields) as envs:  # fmt: skip
         collector, rollout, _ = collecting(envs)
         told = collected(collector, policy_for(envs), np.random.default_rng(1), envs)
         assert rollout.valid[:, 0].all() and rollout.valid[:, 1].tolist() == [True, True, False, True, True, True, True]
         assert rollout.truncated[2, 1] and rollout.rewards[2, 1] == 0.0 and told.lost_steps == 1
-        assert rollout.finals.observations[0].tolist() == [2.0, 2.0]  # what was delivered last
+        assert rollout.ends()[2][()].tolist() == [[2.0, 2.0]]  # what was delivered last
         assert rollout.observations[()][3, 1].tolist() == [0.0, 0.0] and rollout.starts[3, 1]
         assert [(e.env_id, e.lost) for e in told.episodes] == [(1, True)]
         failures = envs.failures
         assert failures.steps_sent == failures.steps_used + failures.steps_discarded == 2 * STEPS
 
 
-def test_asked_to_stop_it_leaves_the_rollout_unfinished() -> None:
-    with mv.make_vec(Walk, 2, "serial", autoreset="same_step", reset_plan=mv.DerivedSeeds(4)) as envs:
+@pytest.mark.parametrize("fields", [None, fields_for(2)], ids=["in the caller", "where the envs are"])
+def test_asked_to_stop_it_leaves_the_rollout_unfinished(fields: Any) -> None:
+    with mv.make_vec(Walk, 2, "serial", autoreset="same_step", reset_plan=mv.DerivedSeeds(4), fields=fields) as envs:
         collector, _, _ = collecting(envs)
         policy, answers = policy_for(envs), iter([False, False, True])
-        assert (
-            collector.collect(policy, policy.noise(np.random.default_rng(1), STEPS, 2), lambda: next(answers)) is None
-        )
+        assert collector.collect([policy], np.random.default_rng(1), lambda: next(answers)) is None
         assert envs.episode_lengths.tolist() == [2, 2]
 
 
@@ -155,3 +176,22 @@ def test_the_log_is_as_it_was_at_the_mark_whatever_came_after() -> None:
         expected = [rollout.actions[6:, i].tolist() for i in range(2)]
         collected(collector, policy, rng, envs)
         assert [known.tolist() for known in collector.actions.state() if known is not None] == expected
+
+
+@pytest.mark.fault("B4")
+def test_where_a_step_begins_the_next_episode_nobody_learns_from_it() -> None:
+    """autoreset next_step: the row after an end is no step, and the one after that is its episode's first."""
+    found = {}
+    for mode in ("next_step", "same_step"):
+        with mv.make_vec(Walk, 2, "serial", env_kwargs={"length": 3}, autoreset=mode,
+                         reset_plan=mv.DerivedSeeds(4)) as envs:  # fmt: skip
+            collector, rollout, _ = collecting(envs)
+            told = collected(collector, policy_for(envs), np.random.default_rng(1), envs)
+            found[mode] = rollout, told.episodes
+    rollout, episodes = found["next_step"]
+    assert rollout.valid[:, 0].tolist() == [True, True, True, False, True, True, True]
+    assert rollout.starts[:, 0].tolist() == [True, False, False, False, True, False, False]
+    assert (rollout.ends()[2][()][0] == found["same_step"][0].ends()[2][()][0]).all()
+    expected = [e for e in found["same_step"][1] if e.index < 2]
+    assert [(e.env_id, e.index, e.seed) for e in episodes] == [(e.env_id, e.index, e.seed) for e in expected]
+    assert rollout.rewards[3, 0] == 0.0

@@ -41,7 +41,8 @@ def bring(makers: list[Any], steps: list[int], expected: Any, **options: Any) ->
     how = {"executor": "process", "workers": 1, "on_failure": "restart", **options}
     with mv.make_vec(makers, autoreset="same_step", reset_plan=PLAN, **how) as envs:
         actions = [np.ones(count, np.int64) for count in steps]
-        shown, lost = restore_by_replay(envs, [0] * len(makers), actions, *expected)
+        lost = restore_by_replay(envs, [0] * len(makers), actions, *expected)
+        shown = envs.observations()
         envs.step(np.ones(len(makers), np.int64))  # and on it goes
         return shown, lost, envs
 
@@ -117,7 +118,7 @@ def test_an_env_that_ends_sooner_or_fails_or_is_too_long_is_named() -> None:
     how = {"executor": "serial", "on_failure": "restart", "autoreset": "same_step", "reset_plan": PLAN}
     with mv.make_vec(makers, **how) as envs:
         actions = [np.ones(4, np.int64)] * 3 + [None]
-        _, lost = restore_by_replay(envs, [0] * 4, actions, rows, returns, lengths)
+        lost = restore_by_replay(envs, [0] * 4, actions, rows, returns, lengths)
         assert list(lost) == [1, 2, 3]
         assert "sooner" in lost[1] and "failed" in lost[2] and "too long" in lost[3]
         envs.step(np.ones(4, np.int64))

@@ -23,8 +23,8 @@ KILLED = """
 import json, os, signal, sys
 import multiverse as mv
 from multiverse.algorithms.ppo import PPO
-from multiverse.experience.collector import Collector
-from multiverse.learning.numpy_learner import Adam
+from multiverse.experience.rows import Rows
+from multiverse.learning.optimizers import Adam
 from multiverse.training.storage import files as durable_files
 
 home, first, settings, where, at = json.loads(sys.argv[1])
@@ -39,7 +39,7 @@ def dies(owner, name):
     setattr(owner, name, dying)
 
 if where == "collect":
-    dies(Collector, "_step")
+    dies(Rows, "act")
 elif where == "learn":
     dies(Adam, "step")
 elif where == "save":
@@ -118,13 +118,13 @@ def test_a_signal_saves_and_ends_and_the_run_goes_on_later(
     home = tmp_path / "run"
     script = (
         "import os, sys, signal, multiverse as mv\n"
-        "from multiverse.experience.collector import Collector\n"
-        "before, calls = Collector._step, [0]\n"
+        "from multiverse.experience.rows import Rows\n"
+        "before, calls = Rows.act, [0]\n"
         "def step(*arguments):\n"
         "    calls[0] += 1\n"
         f"    if calls[0] == 210: os.kill(os.getpid(), {int(number)})\n"
         "    return before(*arguments)\n"
-        "Collector._step = step\n"
+        "Rows.act = step\n"
         "try:\n"
         f"    mv.train('CartPole-v1', run_dir={str(home)!r}, **{SMALL!r})\n"
         "except KeyboardInterrupt:\n"

@@ -15,8 +15,7 @@ import multiverse as mv
 from multiverse.contracts.errors import CheckpointBroken
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.loading import evaluate_run
-from multiverse.training.storage.files import LineFile, cut, read_lines
-from multiverse.training.storage.run_lock import RunLock
+from multiverse.training.storage.files import LineFile, RunLock, cut, read_lines
 from tests.training.runs import SMALL, digest, lines_of
 
 

@@ -14,7 +14,8 @@ import pytest
 
 import multiverse as mv
 from multiverse.algorithms.algorithm import UpdateReport
-from multiverse.experience.collector import Collected, Collector
+from multiverse.experience.collector import Collected
+from multiverse.experience.rows import Rows
 from multiverse.training import session as session_module
 from multiverse.training.trainer import Trainer
 from tests.training.envs import Wanderer
@@ -102,16 +103,16 @@ def test_a_hook_that_saves_inside_a_rollout_is_told_that_nothing_was(
 @contextmanager
 def interrupted_in_step(number: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Ctrl-C in the step of that number, counted over the run; yields the number of steps that were taken."""
-    before, steps = Collector._step, [0]
+    before, steps = Rows.act, [0]
 
-    def step(*arguments: Any) -> None:
+    def step(*arguments: Any) -> Any:
         steps[0] += 1
         if steps[0] == number:
             signal.raise_signal(signal.SIGINT)
-        before(*arguments)
+        return before(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Collector, "_step", step)
+        patch.setattr(Rows, "act", step)
         with pytest.raises(KeyboardInterrupt):
             yield steps
 

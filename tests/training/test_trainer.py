@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,18 @@ def test_a_run_is_on_disk_as_it_was(tmp_path: Path) -> None:
     assert len(episodes) == summary["episodes"] > 0
     assert all(row["seed"] == episode_seed(5, row["env_id"], row["episode"]) for row in episodes)
     assert checkpoint_of(run).manifest["env_steps"] == 500
+
+
+def test_small_networks_learn_the_same_without_torch(tmp_path: Path) -> None:
+    bare = """
+import json, sys
+sys.modules["torch"] = None  # as if it were not installed
+import multiverse as mv
+mv.train("CartPole-v1", run_dir=sys.argv[1], **json.loads(sys.argv[2]))
+"""
+    settings = json.dumps({**SMALL, "env_steps": 500})
+    subprocess.run([sys.executable, "-c", bare, str(tmp_path / "bare"), settings], timeout=60, check=True)
+    assert digest(tmp_path / "bare") == digest(trained(tmp_path / "with torch"))
 
 
 def test_any_episode_can_be_played_again_from_its_line(tmp_path: Path) -> None:

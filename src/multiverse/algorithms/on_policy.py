@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,9 +16,10 @@ from multiverse.contracts.views import Array
 from multiverse.experience.features import Features
 from multiverse.experience.numpy_policies import OBSERVATION_CLIP, NumpyPolicy, action_of, head_for
 from multiverse.experience.rollout import Rollout
-from multiverse.learning.loss import Batch, Shape
+from multiverse.learning.loss import Batch, Shape, as_numpy
 from multiverse.learning.normalizers import RewardNormalizer, RunningMeanStd
 from multiverse.learning.numpy_learner import NumpyLearner
+from multiverse.learning.optimizers import Adam, Optimizer
 from multiverse.learning.returns import generalized_advantages, next_values
 
 BAD_IN_A_ROW = 5
@@ -26,14 +27,69 @@ LARGEST_IN_NUMPY = 256
 """Units of a hidden layer: beyond that, matrix products are all that counts, and torch's are as fast."""
 
 
-class OnPolicy:
-    """Separate networks for policy and value, normalisers, and everything of a run but the update itself."""
+# -- config ------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class OnPolicyConfig:
+    """Settings that PPO and A2C have in common."""
 
-    fixed: frozenset[str] = frozenset(
-        {"steps_per_env", "hidden_sizes", "activation", "normalize_observations", "normalize_rewards", "squash"}
-    )
+    steps_per_env: int = 128
+    """Steps of every env in a rollout, from which one update learns."""
+    learning_rate: float = 3e-4
+    """Step size of Adam."""
+    gamma: float = 0.99
+    """Discount factor."""
+    gae_lambda: float = 0.95
+    """λ of generalized advantage estimation: 0 is the one-step TD error, 1 the whole return."""
+    value_coef: float = 0.5
+    """Weight of the value loss."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus, which keeps a policy exploring."""
+    max_grad_norm: float = 0.5
+    """Longer gradients are scaled down to this norm."""
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Units of each hidden layer."""
+    activation: Literal["tanh", "relu"] = "tanh"
+    """Between the layers."""
+    share_features: bool = False
+    """Of images: the same convolutions for policy and value, instead of some for each."""
+    ortho_init: bool = True
+    """Orthogonal first weights; else torch's own."""
+    log_std_init: float = 0.0
+    """Of Box actions: the logarithm of the standard deviation at first."""
+    squash: bool = False
+    """Of Box actions: into their bounds by a tanh, instead of clipping them."""
+    normalize_observations: bool = False
+    """Learn from observations with mean 0 and standard deviation 1, as seen so far."""
+    normalize_rewards: bool = False
+    """Learn from rewards on the scale of the returns seen so far."""
+
+    def __post_init__(self) -> None:
+        self._check("at least 1", lambda value: value >= 1, "steps_per_env")
+        self._check("between 0 and 1", lambda value: 0.0 <= value <= 1.0, "gamma", "gae_lambda")
+        self._check("above 0", lambda value: value > 0.0, "learning_rate", "max_grad_norm")
+        self._check("0 or more", lambda value: value >= 0.0, "value_coef", "entropy_coef")
+        self._check("a finite number", math.isfinite, *(k for k, v in vars(self).items() if isinstance(v, float)))
+        if any(size < 1 for size in self.hidden_sizes):
+            raise InvalidRequest(f"hidden_sizes={self.hidden_sizes}: each at least 1")
+
+    def _check(self, words: str, holds: Callable[[float], bool], *names: str) -> None:
+        """Refuse settings that make no sense, with their value; what is None is not used."""
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and not holds(value):
+                raise InvalidRequest(f"{name}={value}: {words}")
+
+
+# -- what learns -------------------------------------------------------------------------------------------------
+class OnPolicy:
+    """A policy and a value network, normalisers, and everything of a run but the update itself."""
+
+    fixed: frozenset[str] = frozenset({
+        "steps_per_env", "hidden_sizes", "activation", "share_features", "normalize_observations", "normalize_rewards",
+        "squash",
+    })  # fmt: skip
     """Settings that make up the networks and cannot change while they learn."""
-    optimizer: Literal["adam", "rmsprop"] = "adam"
+    optimizer: type[Optimizer] = Adam
 
     def __init__(
         self,
@@ -46,10 +102,7 @@ class OnPolicy:
     ) -> None:
         self.config, self.steps_per_env, self._action_space = config, config.steps_per_env, action_space
         self.features, self.action = Features(observation_space, action_space), action_of(action_space)
-        shape = Shape(config.hidden_sizes, config.activation, config.log_std_init, config.ortho_init, config.squash)
-        self._networks = networks_for(
-            self.features, action_space, shape, self.optimizer, config.learning_rate, seed, device
-        )
+        self._networks = self._new_networks(seed, device)
         self._rng = np.random.default_rng((seed, 1))
         self._moments = RunningMeanStd(self.features.size) if config.normalize_observations else None
         self._reward_scale = RewardNormalizer(slots, config.gamma) if config.normalize_rewards else None
@@ -57,6 +110,18 @@ class OnPolicy:
         self._changed: dict[str, Any] = {}  # settings, since the beginning
         self._policy: Policy | None = None
         _ = self.policy()  # what cannot act is refused before anything is collected
+
+    def _new_networks(self, seed: int, device: str) -> Any:
+        """In numpy where a few small dense layers on the CPU are all there is, which is faster; else in torch."""
+        named = ("hidden_sizes", "activation", "ortho_init", "log_std_init", "squash", "share_features")
+        images = [tuple(leaf.space.shape or ()) for leaf in self.features.images]
+        settings = {name: getattr(self.config, name) for name in named}
+        shape = Shape(self.features.size, images, self._action_space, **settings)
+        if not images and device == "cpu" and max(shape.hidden_sizes, default=0) <= LARGEST_IN_NUMPY:
+            return NumpyLearner(shape, self.optimizer, seed)
+        from multiverse.learning.actor_critic import ActorCritic
+
+        return ActorCritic(shape, self.optimizer, seed, device)
 
     # -- acting --------------------------------------------------------------------------------------------------
     def policy(self) -> Policy:
@@ -67,7 +132,9 @@ class OnPolicy:
 
     def _new_policy(self) -> Policy:
         networks, frozen = self._networks, self._frozen_moments()
-        head = head_for(self._action_space, networks.std(), self.config.squash)
+        log_std = networks.distribution.log_std
+        std = None if log_std is None else np.exp(as_numpy(log_std))
+        head = head_for(self._action_space, std, self.config.squash)
         if self.features.images:
             from multiverse.algorithms.torch_policy import TorchPolicy
 
@@ -86,53 +153,42 @@ class OnPolicy:
             )
 
     def _batch(self, rollout: Rollout) -> Batch:
-        """The whole rollout, one row per step, with values, advantages and returns."""
-        networks, config = self._networks, self.config
-        vector, images = self._inputs(_flat(rollout.observations))
-        values = networks.values(vector, images).reshape(rollout.rewards.shape)
-        finals = rollout.finals
-        following = next_values(
-            values,
-            networks.values(*self._inputs(rollout.last)),
-            rollout.terminated,
-            rollout.truncated,
-            (finals.steps, finals.slots, networks.values(*self._inputs(rollout.final_leaves(self.features.leaves)))),
+        """The whole rollout where the networks are, one row per step, with values, advantages and returns."""
+        networks, config, frozen = self._networks, self.config, self._frozen_moments()
+        vector, images = inputs(self.features, _flat(rollout.observations), frozen)
+        masks = rollout.action_masks
+        batch = Batch(
+            networks.put(vector),
+            [networks.put(image) for image in images],
+            networks.put(rollout.actions.reshape(-1, *rollout.actions.shape[2:])),
+            None if masks is None else networks.put(masks.reshape(-1, masks.shape[-1])),
         )
+        values = networks.values(batch.vector, batch.images).reshape(rollout.rewards.shape)
+        last_values = networks.values(*inputs(self.features, rollout.last, frozen))
+        steps, slots, finals = rollout.ends()
+        final_values = steps, slots, networks.values(*inputs(self.features, finals, frozen))
+        following = next_values(values, last_values, rollout.terminated, rollout.truncated, final_values)
         ended, rewards = rollout.terminated | rollout.truncated, rollout.rewards
         if self._reward_scale is not None:
             rewards = self._reward_scale.scaled(rewards, ended, rollout.valid)
         advantages, returns = generalized_advantages(
             rewards, values, following, ended, rollout.valid, config.gamma, config.gae_lambda
         )
-        masks = rollout.action_masks
-        return networks.batch(  # type: ignore[no-any-return]
-            vector,
-            images,
-            rollout.actions.reshape(-1, *rollout.actions.shape[2:]),
-            None if masks is None else masks.reshape(-1, masks.shape[-1]),
-            values=values.reshape(-1),
-            advantages=advantages.reshape(-1),
-            returns=returns.reshape(-1),
-        )
+        columns = {"values": values, "advantages": advantages, "returns": returns}
+        batch.columns = {name: networks.put(column.reshape(-1)) for name, column in columns.items()}
+        return batch
 
-    def _inputs(self, observations: Leaves) -> tuple[Array, list[Array]]:
-        """(features, normalised as they were when the policy acted; images)."""
-        vector = self.features.vector(observations)
-        if self._moments is not None:
-            shift, scale = self._moments.shift_and_scale()
-            vector = np.clip((vector - shift) * scale, -OBSERVATION_CLIP, OBSERVATION_CLIP)
-        return vector, [observations[leaf.path] for leaf in self.features.images]
-
-    def _take_step(self) -> bool:
-        """Down the gradient; False, and counted, if that is not finite."""
-        took = bool(np.isfinite(self._networks.optimizer.step(self.config.max_grad_norm)))
-        self._bad_in_a_row = 0 if took else self._bad_in_a_row + 1
-        if self._bad_in_a_row >= BAD_IN_A_ROW:  # guard: five-in-a-row-is-enough
-            raise TrainingDiverged(
-                f"{BAD_IN_A_ROW} gradients in a row were not finite; the weights are those of the last good step. A "
-                "smaller learning_rate, normalize_rewards or a look at the env's rewards may help"
-            )
-        return took
+    def _count(self, taken: Sequence[Any]) -> list[bool]:
+        """Which gradient steps were taken. Asked once an update: a GPU is not waited for in between."""
+        known = as_numpy(self._networks.xp.stack(taken)).tolist() if taken else []
+        for took in known:
+            self._bad_in_a_row = 0 if took else self._bad_in_a_row + 1
+            if self._bad_in_a_row >= BAD_IN_A_ROW:  # guard: five-in-a-row-is-enough
+                raise TrainingDiverged(
+                    f"{BAD_IN_A_ROW} gradients in a row were not finite; the weights are those of the last good step. "
+                    "A smaller learning_rate, normalize_rewards or a look at the env's rewards may help"
+                )
+        return known
 
     def _updated(self, rollout: Rollout) -> None:
         """One more update is done; what normalises observations changes between rollouts only."""
@@ -150,17 +206,17 @@ class OnPolicy:
     # -- saving --------------------------------------------------------------------------------------------------
     def weights(self) -> dict[str, Any]:
         moments = {} if self._moments is None else {"observations": self._moments.state()}
-        return {"parameters": self._networks.weights(), **moments}
+        return {"parameters": self._networks.optimizer.weights(), **moments}
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
-        self._networks.load_weights(weights["parameters"])
+        self._networks.optimizer.load_weights(weights["parameters"])
         if self._moments is not None and "observations" in weights:
             self._moments.load(weights["observations"])
         self._policy = None
 
     def state(self) -> dict[str, Any]:
         saved: dict[str, Any] = {
-            "optimizer": self._networks.state(),
+            "optimizer": self._networks.optimizer.state(),
             "rng": self._rng.bit_generator.state,
             "updates": self._updates,
             "changed": dict(self._changed),
@@ -170,7 +226,7 @@ class OnPolicy:
         return saved
 
     def load(self, state: Mapping[str, Any]) -> None:
-        self._networks.load(state["optimizer"])
+        self._networks.optimizer.load(state["optimizer"])
         self._rng.bit_generator.state = state["rng"]
         self._updates, self._policy = int(state["updates"]), None
         self.change(**state["changed"])
@@ -178,22 +234,15 @@ class OnPolicy:
             self._reward_scale.load(state["rewards"])
 
 
-def networks_for(
-    features: Features,
-    action_space: spaces.Space[Any],
-    shape: Shape,
-    optimizer: Literal["adam", "rmsprop"],
-    learning_rate: float,
-    seed: int,
-    device: str,
-) -> Any:
-    """In numpy where a few small dense layers on the CPU are all there is, which is faster; else in torch."""
-    images = [tuple(leaf.space.shape or ()) for leaf in features.images]
-    if not images and device == "cpu" and max(shape.hidden_sizes, default=0) <= LARGEST_IN_NUMPY:
-        return NumpyLearner(features.size, action_space, shape, optimizer, learning_rate, seed)
-    from multiverse.learning.actor_critic import ActorCritic
-
-    return ActorCritic(features.size, images, action_space, shape, optimizer, learning_rate, seed, device)
+def inputs(
+    features: Features, observations: Leaves, shift_and_scale: tuple[Array, Array] | None
+) -> tuple[Array, list[Array]]:
+    """What networks are given: (features, normalised as they were when the policy acted; images)."""
+    vector = features.vector(observations)
+    if shift_and_scale is not None:
+        shift, scale = shift_and_scale
+        vector = np.clip((vector - shift) * scale, -OBSERVATION_CLIP, OBSERVATION_CLIP)
+    return vector, [observations[leaf.path] for leaf in features.images]
 
 
 def _flat(leaves: Leaves) -> Leaves:
@@ -206,24 +255,3 @@ def explained_variance(values: Array, returns: Array) -> float:
     with np.errstate(invalid="ignore"):
         variance = float(returns.var())
     return 1.0 - float((returns - values).var()) / variance if variance > 0 else float("nan")
-
-
-def check_settings(config: Any, at_least_1: Sequence[str], shares: Sequence[str], above_0: Sequence[str],
-                   at_least_0: Sequence[str]) -> None:  # fmt: skip
-    """Refuse settings that make no sense, with their value."""
-    rules: tuple[tuple[Sequence[str], Callable[[float], bool], str], ...] = (
-        (at_least_1, lambda value: value >= 1, "at least 1"),
-        (shares, lambda value: 0.0 <= value <= 1.0, "between 0 and 1"),
-        (above_0, lambda value: value > 0.0, "above 0"),
-        (at_least_0, lambda value: value >= 0.0, "0 or more"),
-    )
-    for names, holds, words in rules:
-        for name in names:
-            value = getattr(config, name)
-            if value is not None and not holds(value):
-                raise InvalidRequest(f"{name}={value}: {words}")
-    for name, value in vars(config).items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise InvalidRequest(f"{name}={value}: a finite number")
-    if any(size < 1 for size in config.hidden_sizes):
-        raise InvalidRequest(f"hidden_sizes={config.hidden_sizes}: each at least 1")

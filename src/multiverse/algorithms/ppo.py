@@ -5,7 +5,7 @@ Sections, as in every algorithm: config, the loss, the update.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -13,113 +13,79 @@ from typing import Any, Literal
 import numpy as np
 
 from multiverse.algorithms.algorithm import UpdateReport
-from multiverse.algorithms.on_policy import OnPolicy, check_settings, explained_variance
+from multiverse.algorithms.on_policy import OnPolicy, OnPolicyConfig, explained_variance
+from multiverse.contracts.views import Array
 from multiverse.experience.rollout import Rollout
-from multiverse.learning.loss import Batch, LossGradient, Outputs, normalized
+from multiverse.learning.loss import Batch, LossGradient, Outputs, as_numpy, normalized
 
 Schedule = Literal["constant", "linear"]
 METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
+SHUFFLED_ROWS = 4096
+"""So many are gathered at once, of which minibatches are slices: few calls, and no second copy of a long rollout."""
 
 
 # -- config ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class PPOConfig:
+class PPOConfig(OnPolicyConfig):
     """Settings of PPO."""
 
-    steps_per_env: int = 128
-    """Steps of every env in a rollout, from which one update learns."""
     epochs: int = 4
     """Passes over a rollout in one update."""
     batch_size: int = 256
     """Rows of a minibatch: one gradient step."""
-    learning_rate: float = 3e-4
-    """Step size of Adam."""
     learning_rate_schedule: Schedule = "constant"
     """`linear`: down to 0 at the end of the budget."""
-    gamma: float = 0.99
-    """Discount factor."""
-    gae_lambda: float = 0.95
-    """λ of generalized advantage estimation: 0 is the one-step TD error, 1 the whole return."""
     clip_range: float = 0.2
     """Of the probability ratio: beyond 1 ± this, an update gains nothing."""
     clip_range_schedule: Schedule = "constant"
     """`linear`: down to 0 at the end of the budget."""
     value_clip_range: float | None = None
-    """Clip range of the value function, as Stable-Baselines3 clips it; None: not clipped."""
-    value_coef: float = 0.5
-    """Weight of the value loss."""
-    entropy_coef: float = 0.0
-    """Weight of the entropy bonus, which keeps a policy exploring."""
-    max_grad_norm: float = 0.5
-    """Longer gradients are scaled down to this norm."""
+    """Clip range of the value function, as in OpenAI's and CleanRL's PPO: the larger of the clipped and the unclipped
+    squared error counts (Stable-Baselines3 takes the clipped one alone). None: not clipped."""
     normalize_advantages: bool = True
     """Advantages of a minibatch with mean 0 and standard deviation 1."""
     target_kl: float | None = None
     """Stop the update once the approximate KL divergence exceeds 1.5 times this."""
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    """Units of each hidden layer."""
-    activation: Literal["tanh", "relu"] = "tanh"
-    """Between the layers."""
-    ortho_init: bool = True
-    """Orthogonal first weights; else torch's own."""
-    log_std_init: float = 0.0
-    """Of Box actions: the logarithm of the standard deviation at first."""
-    squash: bool = False
-    """Of Box actions: into their bounds by a tanh, instead of clipping them."""
-    normalize_observations: bool = False
-    """Learn from observations with mean 0 and standard deviation 1, as seen so far."""
-    normalize_rewards: bool = False
-    """Learn from rewards on the scale of the returns seen so far."""
 
     def __post_init__(self) -> None:
-        check_settings(
-            self,
-            at_least_1=("steps_per_env", "epochs", "batch_size"),
-            shares=("gamma", "gae_lambda"),
-            above_0=("learning_rate", "clip_range", "max_grad_norm", "target_kl", "value_clip_range"),
-            at_least_0=("value_coef", "entropy_coef"),
-        )
+        super().__post_init__()
+        self._check("at least 1", lambda value: value >= 1, "epochs", "batch_size")
+        self._check("above 0", lambda value: value > 0.0, "clip_range", "target_kl", "value_clip_range")
 
 
 # -- the loss ----------------------------------------------------------------------------------------------------
 def ppo_loss(
-    xp: Any,
-    said: Outputs,
-    rows: Batch,
-    *,
-    clip: float,
-    value_clip: float | None,
-    value_coef: float,
-    entropy_coef: float,
-    normalize: bool,
-    looks: bool,
+    xp: Any, outputs: Outputs, rows: Batch, *, config: PPOConfig, clip: float, with_metrics: bool
 ) -> LossGradient:
     """-min(r A, clip(r, 1 ± ε) A) + c_v (V - R)² - c_e H, in the mean over the rows; r = π / π_old.
 
-    `xp`: numpy or torch. `looks`: tell what it consists of.
+    `xp`: numpy or torch, which may be on a GPU: nothing here waits for it.
     """
-    count, advantages, returns = len(rows), rows["advantages"], rows["returns"]
-    if normalize:
+    count, advantages = len(rows), rows["advantages"]
+    if config.normalize_advantages:
         advantages = normalized(xp, advantages)
-    log_ratios = said.log_probs - rows["log_probs"]
+    log_ratios = outputs.log_probs - rows["log_probs"]
     ratios = xp.exp(log_ratios)
     # A row counts until its ratio has gone as far as it may in the direction its advantage pulls.
     counts = xp.where(advantages > 0, ratios <= 1 + clip, ratios >= 1 - clip)
     by_log_prob = ratios * advantages * counts / -count
-    values = said.values
-    if value_clip is not None:
-        values = rows["values"] + xp.clip(said.values - rows["values"], -value_clip, value_clip)
-    errors = values - returns
-    by_value = errors * (2 * value_coef / count)
-    if value_clip is not None:
-        by_value = by_value * (xp.abs(said.values - rows["values"]) <= value_clip)
-    if not looks:
-        return LossGradient(by_log_prob, -entropy_coef / count, by_value, None)
-    moved, clipped = xp.expm1(log_ratios), xp.clip(ratios, 1 - clip, 1 + clip)
-    policy_loss = -xp.minimum(ratios * advantages, clipped * advantages).mean()
-    kl, beyond = (moved - log_ratios).mean(), (1.0 * (xp.abs(moved) > clip)).mean()
-    parts = [policy_loss, (errors * errors).mean(), said.entropies.mean(), kl, beyond]
-    return LossGradient(by_log_prob, -entropy_coef / count, by_value, [float(part) for part in parts])
+
+    errors = outputs.values - rows["returns"]
+    by_value, value_losses = errors * (2 * config.value_coef / count), errors * errors
+    if config.value_clip_range is not None:
+        limit, moved = config.value_clip_range, outputs.values - rows["values"]
+        clipped = rows["values"] + xp.clip(moved, -limit, limit) - rows["returns"]
+        # As above: until its value has gone as far as it may, if that was towards its return.
+        by_value = by_value * ((xp.abs(moved) <= limit) | (value_losses > clipped * clipped))
+        value_losses = xp.maximum(value_losses, clipped * clipped)
+
+    metrics = None
+    if with_metrics:
+        policy_loss = -xp.minimum(ratios * advantages, xp.clip(ratios, 1 - clip, 1 + clip) * advantages).mean()
+        moved = xp.expm1(log_ratios)
+        kl, clip_fraction = (moved - log_ratios).mean(), (1.0 * (xp.abs(moved) > clip)).mean()
+        metrics = xp.stack([policy_loss, value_losses.mean(), outputs.entropies.mean(), kl, clip_fraction])
+    return LossGradient(by_log_prob, -config.entropy_coef / count, by_value, metrics)
 
 
 # -- the update --------------------------------------------------------------------------------------------------
@@ -132,48 +98,43 @@ class PPO(OnPolicy):
         (rollout,) = rollouts
         self._refuse_older(rollout)
         config, networks = self.config, self._networks
-        batch = self._batch(rollout)
+        batch, rows = self._batch(rollout), np.flatnonzero(rollout.valid.reshape(-1))
         batch.columns["log_probs"] = networks.log_probs(batch)
-        networks.optimizer.learning_rate = config.learning_rate * _left(config.learning_rate_schedule, progress)
-        loss = partial(
-            ppo_loss,
-            clip=config.clip_range * _left(config.clip_range_schedule, progress),
-            value_clip=config.value_clip_range,
-            value_coef=config.value_coef,
-            entropy_coef=config.entropy_coef,
-            normalize=config.normalize_advantages,
-        )
-        rows = np.flatnonzero(rollout.valid.reshape(-1))
-        losses: list[list[float]] = []
-        steps = skipped = 0
-        for epoch in range(config.epochs):
-            self._rng.shuffle(rows)
-            looks = epoch == config.epochs - 1 or config.target_kl is not None  # the last pass tells what became of it
-            shuffled = batch.take(networks.rows(rows))
-            for first in range(0, len(rows), config.batch_size):
-                minibatch = shuffled.take(slice(first, first + config.batch_size))
-                parts = networks.gradient(minibatch, partial(loss, looks=looks))
-                if config.target_kl is not None and parts[3] > 1.5 * config.target_kl:
-                    break
-                took = self._take_step()
-                steps, skipped = steps + took, skipped + (not took)
-                losses += [parts] if took and looks else []
-            else:
-                continue
-            break
+        learning_rate = config.learning_rate * _left(config.learning_rate_schedule, progress)
+        clip = config.clip_range * _left(config.clip_range_schedule, progress)
+        found: list[Any] = []  # metrics of every gradient step, and
+        taken: list[Any] = []  # whether it was taken
+        for epoch, minibatch in self._minibatches(batch, rows):
+            asked = epoch == config.epochs - 1 or config.target_kl is not None  # the last pass tells what became of it
+            loss = partial(ppo_loss, config=config, clip=clip, with_metrics=asked)
+            metrics = networks.gradient(minibatch, loss)
+            if config.target_kl is not None and float(metrics[METRICS.index("kl")]) > 1.5 * config.target_kl:
+                break
+            taken.append(networks.optimizer.step(learning_rate, config.max_grad_norm))
+            found.append(metrics)
+        steps = self._count(taken)
         self._updated(rollout)
-        metrics = dict(zip(METRICS, np.mean(losses, axis=0).tolist())) if losses else {}
-        if losses:
-            metrics["explained_variance"] = explained_variance(
-                *(_array(batch[name])[rows] for name in ("values", "returns"))
+        told = [metrics for metrics, took in zip(found, steps) if took and metrics is not None]
+        report = dict(zip(METRICS, as_numpy(networks.xp.stack(told)).mean(axis=0).tolist())) if told else {}
+        if told:
+            report["explained_variance"] = explained_variance(
+                *(as_numpy(batch[name])[rows] for name in ("values", "returns"))
             )
-        return UpdateReport(metrics, steps, skipped)
+        return UpdateReport(report, sum(steps), len(steps) - sum(steps))
+
+    def _minibatches(self, batch: Batch, rows: Array) -> Iterator[tuple[int, Batch]]:
+        """(epoch, minibatch), the rows in another order in every epoch."""
+        size = self.config.batch_size
+        gathered = max(1, SHUFFLED_ROWS // size) * size
+        for epoch in range(self.config.epochs):
+            self._rng.shuffle(rows)
+            order = self._networks.put(rows)
+            for start in range(0, len(rows), gathered):
+                some = batch.take(order[start : start + gathered])
+                for first in range(0, len(some), size):
+                    yield epoch, some.take(slice(first, first + size))
 
 
 def _left(schedule: Schedule, progress: float) -> float:
     """Of a scheduled value, how much of it is used now."""
     return 1.0 - progress if schedule == "linear" else 1.0
-
-
-def _array(column: Any) -> Any:
-    return np.asarray(column.cpu() if hasattr(column, "cpu") else column)

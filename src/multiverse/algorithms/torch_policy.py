@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from multiverse.algorithms.on_policy import inputs
 from multiverse.contracts.policy import Memory, Seen
 from multiverse.contracts.views import Array
 from multiverse.experience.features import Features
-from multiverse.experience.numpy_policies import OBSERVATION_CLIP, Head
+from multiverse.experience.numpy_policies import Head
 
 
 class TorchPolicy:
@@ -36,13 +37,9 @@ class TorchPolicy:
         return {}
 
     def act(self, seen: Seen, noise: Array | None, memory: Memory) -> tuple[Array, Memory]:
-        vector = self._features.vector(seen.observations)
-        if self._shift_and_scale is not None:
-            shift, scale = self._shift_and_scale
-            vector = np.clip((vector - shift) * scale, -OBSERVATION_CLIP, OBSERVATION_CLIP)
-        images = [self._tensor(seen.observations[leaf.path]) for leaf in self._features.images]
+        vector, images = inputs(self._features, seen.observations, self._shift_and_scale)
         with torch.inference_mode():
-            output = self._network(self._tensor(vector), images).cpu().numpy()
+            output = self._network(self._tensor(vector), [self._tensor(one) for one in images]).cpu().numpy()
         return self._head.choose(output, noise, seen.masks), memory
 
     def for_env(self, actions: Array) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -9,6 +10,8 @@ from dataclasses import dataclass, field
 
 import psutil
 
+from multiverse.adapters.env_source import Recipe
+from multiverse.cli.output import Progress
 from multiverse.contracts.errors import MultiverseError
 from multiverse.contracts.plan import Plan
 from multiverse.measure import AnyVectorEnv, BareLoops, descendants, private_memory_mb, step_rate
@@ -106,6 +109,18 @@ class Comparison:
             plans=tuple(r.plan for r in readings if r.plan is not None),
             steps_per_s_by_round=tuple(r.steps_per_s for r in readings),
         )
+
+
+def compared(recipe: Recipe, contenders: Mapping[str, Make], rounds: int, seconds: float) -> Comparison:
+    """Every contender beside the bare loops of `recipe`, in every round, with progress on standard error."""
+    others = f"{len(contenders)} contender{'' if len(contenders) == 1 else 's'}"
+    with Progress(rounds * (2 + len(contenders))) as progress, BareLoops(recipe) as loops:
+        comparison = Comparison(loops, contenders)
+        for number in range(1, rounds + 1):
+            name = f"round {number} of {rounds}"
+            progress.begin(f"{name}: the machine's limit, the plain loop and {others}, {seconds:g} s each")
+            comparison.run_round(seconds, functools.partial(progress.next, during=f"{name}: "))
+        return comparison
 
 
 def read_contender(make: Make, seconds: float) -> Reading:

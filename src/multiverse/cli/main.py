@@ -1,4 +1,5 @@
-"""`multiverse COMMAND …`: finds the command, and turns what goes wrong into one line and an exit code.
+"""`multiverse COMMAND …`: finds the command, reads its options (one frozen dataclass per command), and turns what goes
+wrong into one line and an exit code.
 
 Exit codes: 0 done; 1 the command found something wrong; 2 it could not do what was asked; 130 interrupted;
 141 nobody reads the output any more; 143 asked to end (SIGTERM).
@@ -8,18 +9,30 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 import io
+import json
 import os
 import re
 import signal
 import sys
+import textwrap
 import threading
 from collections.abc import Sequence
 from types import FrameType
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO, TypeVar
 
 import multiverse
-from multiverse.contracts.errors import EnvFailed, MultiverseError, ReplyTimeout
+from multiverse.contracts.errors import (
+    EnvFailed,
+    InvalidRequest,
+    MultiverseError,
+    PreflightError,
+    ReplyTimeout,
+    in_a_line,
+)
+
+Options = TypeVar("Options")
 
 COMMANDS = {
     "train": "train an algorithm: a preset or your own settings, in a run that can be resumed exactly",
@@ -143,5 +156,53 @@ def one_line(error: Exception) -> str:
     return text
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+# -- what commands ask for -------------------------------------------------------------------------------------
+def parse(options: type[Options], command: str, description: str, arguments: Sequence[str]) -> Options:
+    """The options given; shows help, or what was not understood, and exits where that is called for."""
+    import tyro  # which takes its time
+
+    return tyro.cli(
+        options,
+        prog=f"multiverse {command}",
+        description=_indented(description),
+        args=list(arguments),
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+
+
+def _indented(description: str) -> str:
+    """Tyro would join lines that begin with a letter; headings ("examples:") stay where they are."""
+    return textwrap.indent(description, "  ", lambda line: not line.endswith(":\n"))
+
+
+def parsed_kwargs(text: str) -> dict[str, Any]:
+    """Arguments for the env, as a JSON object."""
+    example = "'{\"g\": 9.8}'"
+    try:
+        kwargs = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidRequest(f"--env-kwargs {text!r} is not JSON ({error}); example: {example}") from error
+    if not isinstance(kwargs, dict):
+        raise InvalidRequest(f"--env-kwargs {text!r}: a JSON object is wanted; example: {example}")
+    return kwargs
+
+
+def require_positive(**amounts: float | None) -> None:
+    """Every amount given must be more than nothing; None leaves it open."""
+    for name, amount in amounts.items():
+        if amount is not None and not amount > 0:
+            raise InvalidRequest(f"--{name.replace('_', '-')} {amount:g}: must be more than 0")
+
+
+def require(extra: str, *modules: str, purpose: str) -> None:
+    """Refuse, in one sentence, what cannot be done without these."""
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    if missing:
+        raise PreflightError(
+            f"{purpose} needs {' and '.join(missing)}, not installed here: pip install 'multiverse[{extra}]'"
+        )
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # torch, say, where there is no /dev
+            raise PreflightError(f"{purpose} needs {module}, which does not load here: {in_a_line(error)}") from error

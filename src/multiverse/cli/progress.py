@@ -203,16 +203,11 @@ def run_with_progress(begin: Callable[..., Run], voice: LinePrinter, *, tensorbo
         run = begin(hooks=[lines, board], on_start=on_start)
     except (KeyboardInterrupt, SystemExit):
         if lines.path is not None:
-            voice.say(
-                f"Interrupted at {lines.env_steps:,} env steps. To go on: multiverse resume {_quoted(lines.path)}"
-            )
+            where = shlex.quote(str(lines.path))
+            voice.say(f"Interrupted at {lines.env_steps:,} env steps. To go on: multiverse resume {where}")
         raise
     finally:
         board.close()
     for line in summary_lines(run.summary, run.path):
         voice.say(line)
     return run
-
-
-def _quoted(path: Path | str) -> str:
-    return shlex.quote(str(path))

@@ -32,7 +32,7 @@ def add_info(infos: Infos, info: Infos, row: int, rows: int) -> Infos:
         elif isinstance(value, dict):
             array = add_info(infos.get(key, {}), value, row, rows)
         else:
-            array = _with_value(infos[key] if key in infos else _empty_like(value, rows), row, value)
+            array = _with_value(infos[key] if key in infos else empty_column(value, rows), row, value)
         mask = infos[mask_key] if mask_key in infos else np.zeros(rows, dtype=np.bool_)
         mask[row] = True
         infos[key], infos[mask_key] = array, mask
@@ -62,7 +62,7 @@ def _as_objects(array: Any) -> Any:
     return objects
 
 
-def _empty_like(value: Any, rows: int) -> Any:
+def empty_column(value: Any, rows: int) -> Any:
     """The column that the first value of a key calls for: its own type if numeric, else objects."""
     kind = type(value)
     if kind in (int, float, bool) or issubclass(kind, np.number):

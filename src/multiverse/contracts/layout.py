@@ -103,6 +103,7 @@ class Layout:
     num_envs: int
     groups: tuple[Group, ...]
     with_final_observations: bool
+    more: tuple[Field, ...] = ()  # whatever else hosts and caller share: the rollouts of a training
 
     def slots(self, group: Group) -> int:
         return self.num_envs * len(group.agents)
@@ -127,7 +128,7 @@ class Layout:
         ]
         for group in self.groups:
             fields += self._group_fields(group)
-        return fields
+        return [*fields, *self.more]
 
     def object_names(self) -> list[tuple[FieldName, int]]:
         """The leaves that travel by pipe, with their number of rows."""

@@ -19,7 +19,7 @@ def seeds_for(seed: int | Sequence[int | None] | None, env_ids: Sequence[int], n
     """One seed for each of `env_ids`: an int s gives env i the seed s + i, a list gives each its own."""
     if seed is None:
         return [None] * len(env_ids)
-    if not _is_list(seed):
+    if not is_list(seed):
         first = _checked("seed", seed)
         return [first + i for i in env_ids]
     given = [None if s is None else _checked(f"seed[{i}]", s) for i, s in enumerate(seed)]  # type: ignore[arg-type]
@@ -30,11 +30,11 @@ def seeds_for(seed: int | Sequence[int | None] | None, env_ids: Sequence[int], n
     raise InvalidRequest(f"{len(given)} seeds for {len(env_ids)} envs: pass one int, or a list with one seed per env")
 
 
-def _is_list(seed: Any) -> bool:
+def is_list(value: Any) -> bool:
     """Whatever can be gone through in an order that means something; an array without dimensions is one number."""
-    if isinstance(seed, str | bytes | Mapping | Set):
+    if isinstance(value, str | bytes | Mapping | Set):
         return False
-    return isinstance(seed, Iterable) and getattr(seed, "ndim", 1) > 0
+    return isinstance(value, Iterable) and getattr(value, "ndim", 1) > 0
 
 
 def _checked(name: str, seed: Any) -> int:

@@ -7,9 +7,10 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
@@ -18,10 +19,17 @@ from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
 from multiverse.contracts.errors import EnvFailed, InvalidRequest, ReplyTimeout
 from multiverse.contracts.plan import whole_number
 from multiverse.env_checks.catalogue import found
-from multiverse.env_checks.laboratory import Laboratory, WorkerLost
-from multiverse.env_checks.performing import CHECKS, Check, perform
+from multiverse.env_checks.checks.cost import check_cost
+from multiverse.env_checks.checks.handing_over import check_ownership, check_travelling
+from multiverse.env_checks.checks.lifetime import check_building, check_leaving, check_memory
+from multiverse.env_checks.checks.seeding import check_seeds
+from multiverse.env_checks.checks.sharing import check_sharing
+from multiverse.env_checks.checks.space_checks import check_spaces
+from multiverse.env_checks.checks.stepping import check_order, check_reset, check_steps
+from multiverse.env_checks.laboratory import Laboratory, Seat, Where, WorkerLost
 from multiverse.env_checks.report import SEVERITIES, CheckReport, CheckRun, Finding
-from multiverse.env_checks.subject import Settings
+from multiverse.env_checks.subject import EnvRaised, OutOfTime, Settings, Subject
+from multiverse.executors.env_range import EnvRange
 
 log = logging.getLogger("multiverse")
 
@@ -150,6 +158,51 @@ def _name(env: Any) -> str:
 
 
 # -- checking it -----------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check. What a basic one finds wrong may leave the others nothing to work with."""
+
+    function: Callable[[Subject], Iterator[Finding]]
+    basic: bool = False
+    needs_two: bool = False  # envs at the same time
+
+
+CHECKS: dict[str, Check] = {
+    "building and closing": Check(check_building, basic=True),
+    "spaces": Check(check_spaces, basic=True),
+    "reset": Check(check_reset, basic=True),
+    "steps": Check(check_steps, basic=True),
+    "calls out of turn": Check(check_order),
+    "arrays handed over": Check(check_ownership),
+    "seeds": Check(check_seeds),
+    "two envs in one process": Check(check_sharing, needs_two=True),
+    "what travels between processes": Check(check_travelling),
+    "what is left after closing": Check(check_leaving),
+    "memory over many resets": Check(check_memory),
+    "cost": Check(check_cost),
+}
+
+
+def perform(envs: EnvRange, name: str, settings: Settings) -> list[Finding]:
+    """In the worker: one check, and what it found. What the env raises is a finding too."""
+    seat = cast(Seat, envs.envs[0])
+    subject = Subject(seat, settings)
+    findings: list[Finding] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            for finding in CHECKS[name].function(subject):
+                findings.append(finding)  # noqa: PERF402  # one by one: what was found before it raises stays
+        except EnvRaised as raised:
+            findings.append(raised.finding())
+        except OutOfTime as slow:
+            findings.append(slow.finding(name))
+        finally:
+            subject.close()
+    seat.note(Where())
+    return findings
+
+
 class Examination:
     """One check after another, as far as the env lets them."""
 

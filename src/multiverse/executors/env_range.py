@@ -89,7 +89,7 @@ class EnvRange:
         self._over = [replacing] * len(ids)  # the env's last step ended its episode
         self._any_over = replacing
         self._with_infos = self.config.with_infos
-        self._views = views
+        self.views = views
         self._finals: list[tuple[EnvRows, EnvRows]] = []  # (final, current) of every leaf
         if views.layout.with_final_observations:
             current = observation_rows(views, OBSERVATIONS, ids)
@@ -103,6 +103,10 @@ class EnvRange:
         if replacing:
             self._own.take_over()
         self._own.hand_over_ends()
+
+    def seed_of(self, i: int) -> int | None:
+        """What the episode of env i of this range began from, if it was given a seed."""
+        return self._log.seed_of(i)
 
     def tell_beginnings_to(self, share: OwnShare) -> None:
         """Which episodes begin, from which seeds: for the case that one of them ends this process."""
@@ -376,7 +380,7 @@ class EnvRange:
             extras.warnings += self._guard.take_warnings()
             self._eventful = True
         extras.columns = self._info_writer.take_announcements() if self._info_writer.announced else []
-        extras.objects = object_rows(self._views, self._objects, self.config.env_ids)
+        extras.objects = object_rows(self.views, self._objects, self.config.env_ids)
         flags = FINALS if finals else 0
         if self._info_writer.wrote:
             flags |= WROTE_INFOS
@@ -388,7 +392,7 @@ class EnvRange:
 
     def take_action_objects(self, objects: dict[FieldName, list[Any]]) -> None:
         """Actions of this range that came by pipe."""
-        put_object_rows(self._views, objects, self.config.env_ids)
+        put_object_rows(self.views, objects, self.config.env_ids)
 
     def take_extras(self) -> Extras:
         extras, self._extras, self._eventful = self._extras, Extras(), False
@@ -427,13 +431,13 @@ class EnvRange:
         if self._guard is not None:
             said.warnings += self._guard.take_warnings()
         said.infos = infos if self.config.with_infos else {}
-        said.objects = object_rows(self._views, self._objects, self.config.env_ids)
+        said.objects = object_rows(self.views, self._objects, self.config.env_ids)
         return said
 
     def action_masks_of(self, group: Group) -> Array | None:
         """[slots of this range, actions] what is open to the agents of a group; None where nothing can be forbidden."""
-        masks = self._views.arrays.get((group.name, ACTION_MASKS))
-        return None if masks is None else masks[self._views.layout.rows(group, self.config.env_ids)]
+        masks = self.views.arrays.get((group.name, ACTION_MASKS))
+        return None if masks is None else masks[self.views.layout.rows(group, self.config.env_ids)]
 
     def call(self, env_ids: Sequence[int], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         return self._each(env_ids, lambda env, _: env.call(name, args, kwargs))

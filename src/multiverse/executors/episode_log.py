@@ -24,6 +24,11 @@ class EpisodeLog:
         if self.share is not None:
             self.share.begin(i, episode, *(self._seeds[i] or (None, None)))
 
+    def seed_of(self, i: int) -> int | None:
+        """Of the episode that is under way; None if it began without one."""
+        seeded = self._seeds[i]
+        return seeded[0] if seeded is not None and seeded[1] == self._episodes[i] else None
+
     def circumstances(self, i: int, step: int | None = None, action: Any = None) -> Circumstances:
         """Of a failure now: in the reset, or in step `step` (from 1) with its action."""
         episode, seeded = self._episodes[i], self._seeds[i]

@@ -49,10 +49,11 @@ def _close_live() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A worker that was replaced: why, and what the first reset of its new envs said."""
+    """A worker that was replaced: why, what the first reset of its new envs said, and the row it was in, if in one."""
 
     cause: MultiverseError
     extras: Extras
+    row: int
 
 
 Answers = tuple[dict[Host, Any], dict[Host, MultiverseError]]
@@ -89,7 +90,7 @@ class Executor:
         self.timeouts = DEFAULT_TIMEOUTS
         self.known_tasks: int | None = None  # how many tasks the hosts know by index
         self._team = team
-        self._local = next((h for h in hosts if isinstance(h, LocalHost)), None)
+        self.local = next((h for h in hosts if isinstance(h, LocalHost)), None)
         self.workers = [h for h in hosts if isinstance(h, WorkerHost)]
         self._waiting, self._wait_set = Waiting(waiting), WaitSet()
         self.number = 0  # of the last request
@@ -128,14 +129,14 @@ class Executor:
         self.number = number = self.number + 1
         for worker in self.workers:
             worker.post_step(number, False)
-        if self._local is not None:
-            self._local.post_step(number, False)
+        if self.local is not None:
+            self.local.post_step(number, False)
 
     def finish_step_all(self) -> int:
         """The second half; once more after an interrupt, if that is what it takes."""
         flags = 0
-        if self._local is not None and not self._local.answered():
-            self._local.step_now()
+        if self.local is not None and not self.local.answered():
+            self.local.step_now()
         for worker in self.workers:
             if not worker.answered() and not self._waiting.look(worker.answered):
                 self._sleep_for([worker], self.timeouts.reply_s)  # guard: a-step-has-a-deadline
@@ -195,7 +196,7 @@ class Executor:
 
         Empty if the caller's deadline passed first. Nothing is settled yet.
         """
-        local = self._local if self._local in sizes else None
+        local = self.local if self.local in sizes else None
         if local is not None and not local.answered():
             local.step_now()
         workers = [h for h in sizes if isinstance(h, WorkerHost)]
@@ -204,24 +205,24 @@ class Executor:
         def enough() -> bool:
             return sum(sizes[w] for w in workers if w.answered()) >= missing
 
-        if not self._waiting.look(enough) and not self._sleep_with_patience(enough, workers, deadline):
+        if not self._waiting.look(enough) and not self.sleep_with_patience(enough, workers, deadline):
             return []
         unanswered = [w for w in workers if not w.answered()]
         if unanswered:  # the others need not be waited for, but what has become of them must be said
             self._wait_set.look_around()
             while (worker := self._first_dead(unanswered)) is not None:
-                self._recover(worker, worker.died())
+                self.recover(worker, worker.died())
             self._recover_overdue(unanswered)
         return [h for h in sizes if h.answered()]
 
-    def _sleep_with_patience(
+    def sleep_with_patience(
         self, enough: Callable[[], bool], workers: Sequence[WorkerHost], deadline: float | None
     ) -> bool:
         """Sleep until enough; False if the caller's deadline passed first. Who takes too long, counted from when it was
         asked, is replaced or raised."""
         patience_s = self.timeouts.reply_s
         while not enough():
-            due = [w.asked_at + patience_s for w in workers if patience_s is not None and not w.answered()]
+            due = [w.heard_at + patience_s for w in workers if patience_s is not None and not w.answered()]
             first = min([*due, *([] if deadline is None else [deadline])], default=None)
             self._sleep_until(enough, workers, first)
             now = time.monotonic()
@@ -239,7 +240,7 @@ class Executor:
     def _recover_overdue(self, workers: Sequence[WorkerHost]) -> None:
         patience_s, now = self.timeouts.reply_s, time.monotonic()
         if patience_s is not None:
-            self._recover_hung([w for w in workers if now >= w.asked_at + patience_s], patience_s)
+            self._recover_hung([w for w in workers if now >= w.heard_at + patience_s], patience_s)
 
     def _sleep_until(self, enough: Callable[[], bool], workers: Sequence[WorkerHost], deadline: float | None) -> None:
         """Sleep over doorbells and signs of death, until enough or the deadline; the dead are replaced or raised."""
@@ -249,12 +250,14 @@ class Executor:
             in_time = self._wait_set.sleep_until(lambda: enough() or self._first_dead(workers) is not None, until)
             worker = None if enough() else self._first_dead(workers)
             if worker is not None:
-                self._recover(worker, worker.died())
+                self.recover(worker, worker.died())
             elif in_time or until == deadline:
                 return
-            else:
-                self._say_who([w for w in workers if not w.answered()])
+            elif silent := [w for w in workers if not w.answered() and w.heard_at + SILENCE_S <= until]:
+                self._say_who(silent)
                 quiet_until = self._said_at + SAY_EVERY_S
+            else:
+                quiet_until = until + SILENCE_S
 
     def _say_who(self, workers: Sequence[WorkerHost]) -> None:
         """Nobody need wonder for a minute what is being waited for."""
@@ -283,22 +286,23 @@ class Executor:
                 worker.asked_at = time.monotonic()  # told; it is given as much time again
                 if worker not in self._late:
                     self._late.append(worker)
-                self._recover(worker, worker.hung(timeout_s or 0.0))
+                self.recover(worker, worker.hung(timeout_s or 0.0))
 
-    def _recover(self, worker: WorkerHost, cause: MultiverseError) -> None:
+    def recover(self, worker: WorkerHost, cause: MultiverseError) -> None:
         """Replace a lost worker; without a supervisor, or past what it allows, the cause is raised."""
         if self.supervisor is None:
             raise cause
         if worker in self._recovering:
             raise _LostAgain(cause)
         self.broken = True  # until it is whole again
+        row = worker.mailbox.row
         # guard: a-hung-worker-is-replaced
         begin = worker.was_stepping and self.views.layout.with_final_observations  # same_step shows the next episode
         extras = self._replaced(worker, cause, begin)
         self._late = [late for late in self._late if late is not worker]  # its answer will never come
         self.failures.worker_restarts += 1
         self.keep_objects(worker, extras)
-        self.lost[worker] = Lost(cause, extras)
+        self.lost[worker] = Lost(cause, extras, row)
         self.broken = False
 
     def _replaced(self, worker: WorkerHost, cause: MultiverseError, begin: bool) -> Extras:
@@ -379,7 +383,7 @@ class Executor:
             except (EnvFailed, WorkerDied) as error:
                 errors[worker] = error
                 if isinstance(error, WorkerDied) and self.supervisor is not None:
-                    self._recover(worker, error)  # it died between its word and what was to follow by pipe
+                    self.recover(worker, error)  # it died between its word and what was to follow by pipe
         return results, errors
 
     def discard_pending(self) -> list[tuple[Host, Extras]]:
@@ -410,7 +414,7 @@ class Executor:
                     # guard: a-death-between-word-and-pipe
                     if self.supervisor is None or not isinstance(host, WorkerHost):
                         raise
-                    self._recover(host, error)
+                    self.recover(host, error)
         return found
 
     def close(self, timeout_s: float | None = None) -> None:
@@ -443,7 +447,7 @@ class Executor:
 
     def _released(self) -> None:
         _live.discard(self)
-        self.workers, self._local = [], None
+        self.workers, self.local = [], None
         if self._team is not None:
             self._team.close()
 

@@ -30,7 +30,7 @@ from multiverse.executors.launch import crash_report
 from multiverse.executors.launch.black_box import told_by
 from multiverse.executors.launch.crash_report import NOW, OwnShare
 from multiverse.executors.step_reply import EXTRAS, FAILED, Extras
-from multiverse.executors.worker_loop import CLOSE, RUN, STEP, STEP_SOME, WITH_OBJECTS, Described, describe
+from multiverse.executors.worker_loop import CLOSE, ROWS, RUN, STEP, STEP_SOME, WITH_OBJECTS, Described, describe
 from multiverse.memory.env_rows import object_rows, put_object_rows
 from multiverse.memory.interrupts import HeldInterrupts
 from multiverse.memory.link import Link, LinkBroken, Unreadable
@@ -40,6 +40,8 @@ log = logging.getLogger("multiverse")
 
 RunFunction = Callable[..., Any]
 """function(env_range, *arguments): run where the envs are."""
+GoOn = Callable[[int], bool]
+"""Called before every row: all rows before it are whole; False: to end there."""
 
 
 class _AnyHost(ABC):
@@ -101,15 +103,30 @@ class LocalHost(_AnyHost):
         return self._done == self.asked
 
     def step_now(self) -> None:
+        self._begin_step()
+        self._flags = self._step()
+        self._done = self.asked
+
+    def _begin_step(self) -> None:
         if self._begun != self._done:
             raise RequestPending("the caller's own envs were interrupted in the middle of a step: reset() or close()")
         self._begun = self.asked
+
+    def _step(self) -> int:
         number = self._now[NOW] = 1 + abs(self._now[NOW])
         if self._only_some:
             self._share.leave_out(i for i in self.env_ids if not self._stepping[i])
-        self._flags = self._envs.step(self._only_some)
+        flags = self._envs.step(self._only_some)
         self._now[NOW] = -number
-        self._done = self.asked
+        return flags
+
+    def run_rows(self, number: int, function: RunFunction, arguments: tuple[Any, ...], go_on: GoOn) -> Extras:
+        """What workers do with the command of that name."""
+        self.post_step(number, only_some=False)
+        self._begin_step()
+        said: Extras = function(self._envs, self._step, go_on, 0, *arguments)
+        self._done = self.collected = self.asked
+        return said
 
     def flags(self) -> int:
         return self._flags
@@ -191,6 +208,17 @@ class WorkerHost(_AnyHost):
     def post_run(self, number: int, function: RunFunction, prepared: Any) -> None:
         self._command, self._function = RUN, getattr(function, "__name__", "run")
         self._post_packed(RUN, number, prepared)
+
+    def post_rows(self, number: int, prepared: Any, row: int) -> None:
+        """A function that takes many steps by itself, from this row on."""
+        self._command, self._function, self.asked_at = ROWS, "step", time.monotonic()
+        self.mailbox.begin_rows(row)
+        self._post_packed(ROWS, number, prepared)
+
+    @property
+    def heard_at(self) -> float:
+        """When it was asked or, in the middle of many steps, when it began the one it is in."""
+        return max(self.asked_at, self.mailbox.row_at) if self._command == ROWS else self.asked_at
 
     def _post_packed(self, command: int, number: int, packed: Any) -> None:
         """The word first: a worker that waits for it reads the pipe, however much follows there."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from multiverse.adapters.env_source import Recipe
 from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import EnvFailed, MultiverseError, RemoteError, SpacesDiffer
 from multiverse.contracts.failures import DEFAULT_POLICY, FailurePolicy
-from multiverse.contracts.layout import EPISODES, Layout
+from multiverse.contracts.layout import EPISODES, Field, Layout
 from multiverse.contracts.plan import DEFAULT_TIMEOUTS, Autoreset, Plan, Timeouts, autoreset_for
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.contracts.views import Views
@@ -40,6 +40,8 @@ def ranges(num_envs: int, parts: int) -> list[range]:
 
 
 Started = tuple[Executor, EnvDescription]
+MoreFields = Callable[[EnvDescription], Sequence[Field]]
+"""What else the caller shares with the hosts, once it is known what the envs are."""
 
 
 def start(
@@ -54,6 +56,7 @@ def start(
     bounds_may_differ: bool = False,
     tasks: Sequence[Any] | None = None,
     patience_s: float | None = None,
+    fields: MoreFields | None = None,
 ) -> Started:
     """Everything running and bound, or an error and nothing left behind: `TooSlow` if building outlasts `patience_s`.
 
@@ -75,7 +78,7 @@ def start(
         )
         for worker, ids in enumerate(shares)
     ]
-    return _Start(plan, assignments, timeouts, patience_s).run()
+    return _Start(plan, assignments, timeouts, patience_s, fields or (lambda _: ())).run()
 
 
 class TooSlow(MultiverseError):
@@ -85,8 +88,10 @@ class TooSlow(MultiverseError):
 class _Start:
     """One start-up, step by step; `abandon` undoes whatever has been done."""
 
-    def __init__(self, plan: Plan, shares: list[Assignment], timeouts: Timeouts, patience_s: float | None) -> None:
-        self.plan, self.shares, self.timeouts = plan, shares, timeouts
+    def __init__(
+        self, plan: Plan, shares: list[Assignment], timeouts: Timeouts, patience_s: float | None, fields: MoreFields
+    ) -> None:
+        self.plan, self.shares, self.timeouts, self.fields = plan, shares, timeouts, fields
         self.began_at, self.patience_s = time.monotonic(), patience_s
         self.backend = backend_of(plan.executor)
         self.own = shares[0] if self.backend.own_share else None
@@ -108,7 +113,8 @@ class _Start:
             description = self._compared(self._descriptions())
             num_envs = sum(len(share.recipes) for share in self.shares)
             same_step = autoreset_for(self.config.autoreset, description.kind) == "same_step"
-            views = self._lay_out(Layout(num_envs, description.groups, same_step))
+            more = tuple(self.fields(description))
+            views = self._lay_out(Layout(num_envs, description.groups, same_step, more))
             hosts: list[Host] = [*([self.local] if self.local else []), *self.workers]
             executor = Executor(hosts, views, self.plan.waiting, self.team)
             policy, tasks = self.config.failure_policy, self.config.tasks

@@ -27,9 +27,12 @@ class Extras:
     restarts: dict[int, RemoteError] = field(default_factory=dict)  # envs that raised and were built anew
     truncated: list[int] = field(default_factory=list)  # envs whose episode was cut for a bad value
     warnings: list[str] = field(default_factory=list)  # for the caller's log
+    before: list[Extras] = field(default_factory=list)  # of earlier steps, where a host takes several by itself
 
     def put_in_words(self, why_not: Callable[[Any], str], warned: set[str]) -> None:
         """Replace by its repr whatever cannot travel; each info key is told once, `warned` remembers which."""
+        for earlier in self.before:
+            earlier.put_in_words(why_not, warned)
         self.failures = [failure.in_text() for failure in self.failures]
         self.restarts = {env_id: failure.in_text() for env_id, failure in self.restarts.items()}
         for infos in (self.infos, self.final_infos):

@@ -1,7 +1,8 @@
 """What a worker does: build its envs, describe them, then answer commands until it is told to stop.
 
-It knows three commands: step (all data in the block), run (any function over its envs), and close. The same loop
-serves threads and processes; they differ in how objects travel and in where the arrays lie.
+It knows four commands: step (all data in the block), run (any function over its envs), rows (a function that goes
+through many steps by itself), and close. The same loop serves threads and processes; they differ in how objects travel
+and in where the arrays lie.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from multiverse.memory.link import Link, LinkBroken, PipeLink
 from multiverse.memory.mailbox import CONTROL, WorkerMailbox, control_field
 from multiverse.memory.waiting import Waiting, WaitSet
 
-STEP, STEP_SOME, RUN, CLOSE = 1, 2, 3, 4
+STEP, STEP_SOME, RUN, CLOSE, ROWS = 1, 2, 3, 4, 5
 WITH_OBJECTS = 16
 """Added to a step command: actions that the block cannot hold follow by pipe."""
 
@@ -218,8 +219,8 @@ def serve(envs: EnvRange, link: Link, mailbox: WorkerMailbox, waiting: Waiting, 
         command = mailbox.take()
         if command == CLOSE:
             return
-        if command == RUN:
-            _run(envs, link, mailbox, warned)
+        if command in (RUN, ROWS):
+            _run(envs, link, mailbox, warned, (envs.step, mailbox.go_on) if command == ROWS else ())
             continue
         if command & WITH_OBJECTS:
             envs.take_action_objects(_message(link, mailbox.sequence))
@@ -240,12 +241,12 @@ def _message(link: Link, number: int) -> Any:
             return message
 
 
-def _run(envs: EnvRange, link: Link, mailbox: WorkerMailbox, warned: set[str]) -> None:
-    """The generic command: a function over this worker's envs."""
+def _run(envs: EnvRange, link: Link, mailbox: WorkerMailbox, warned: set[str], first: tuple[Any, ...]) -> None:
+    """The generic commands: a function over this worker's envs."""
     flags = 0
     try:
         function, arguments = _message(link, mailbox.sequence)
-        result = function(envs, *arguments)
+        result = function(envs, *first, *arguments)
         packed = _packed_extras(link, result, warned)[0] if isinstance(result, Extras) else link.pack(result)
     except LinkBroken:
         raise

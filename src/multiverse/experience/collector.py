@@ -1,23 +1,48 @@
-"""Central collection: one batched forward pass per step for all envs, into a rollout; and what became of episodes."""
+"""Collecting rollouts: filled where the envs run or, with one batched forward pass per step, in the caller."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from multiverse.contracts.failures import BAD_VALUE, RESTARTED
-from multiverse.contracts.infos import Infos
-from multiverse.contracts.policy import Memory, Policy, Seen
+from multiverse.contracts.layout import EPISODE_LENGTH, OBSERVATIONS, REWARD, VALUES, Field, FieldName, Group, Path
+from multiverse.contracts.policy import Policy
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.contracts.views import Array
-from multiverse.experience.features import Features
-from multiverse.experience.rollout import FinalObservations, Rollout, leaf_of
-from multiverse.vector.single import VectorEnv
+from multiverse.experience.episodes import ActionLog, Episode
+from multiverse.experience.rollout import (
+    BEGUN,
+    FRESH,
+    LOST,
+    ROLLOUT,
+    SECONDS,
+    SEEDS,
+    Rollout,
+    RolloutShape,
+    env_fields,
+    private_fields,
+)
+from multiverse.experience.rows import fill, fill_rows, rows_of
+from multiverse.vector.base import BaseVectorEnv
+
+SHORTEST_IN_WORKERS = 8
+"""Steps of a rollout: to send the weights out for fewer does not pay."""
+
+
+def collected_in_workers(policy: Policy, steps: int) -> bool:
+    """Whether workers fill its rollouts by themselves."""
+    return steps >= SHORTEST_IN_WORKERS and policy.portable() is not None
+
+
+def rollout_fields(shapes: Sequence[RolloutShape], num_envs: int) -> list[Field]:
+    """What workers share with the caller for that (`make_vec(fields=…)`)."""
+    return [*(one for shape in shapes for one in shape.fields()), *env_fields(shapes[0].steps, num_envs)]
 
 
 @dataclass(slots=True)
@@ -31,201 +56,193 @@ class Collected:
 
 
 class Collector:
-    """Steps a vector env (autoreset `same_step`) with a policy, rollout after rollout, episodes running on between."""
+    """Steps a vector env with a policy for each of its groups, rollout after rollout, episodes running on between.
 
-    def __init__(self, envs: VectorEnv, rollout: Rollout, features: Features, reset_plan: ResetPlan) -> None:
-        self._envs, self._rollout, self._features, self._plan = envs, rollout, features, reset_plan
+    In workers if `rollout_fields` were laid out there; else here, also for single agents with autoreset `next_step`.
+    """
+
+    def __init__(
+        self, envs: BaseVectorEnv, shapes: Sequence[RolloutShape], mask: Path | None, reset_plan: ResetPlan
+    ) -> None:
+        """`shapes`: of every group, in the order of the envs' groups. `mask`: the leaf of a single agent's observations
+        that says which actions are open."""
+        self._envs, self._mask, self._plan, self._layout = envs, mask, reset_plan, envs.views.layout
+        arrays: Mapping[FieldName, Array] = envs.views.arrays
+        self._in_workers = BEGUN in arrays
+        if not self._in_workers:
+            arrays = {**arrays, **private_fields(rollout_fields(shapes, envs.num_envs))}
+        self._arrays, self.rollouts = arrays, [shape.rollout(arrays) for shape in shapes]
+        self._masks = [rollout.action_masks for rollout in self.rollouts]
+        self._noise, self._values = (
+            [arrays[(shape.group, ROLLOUT, n)] for shape in shapes] for n in ("noise", "values")
+        )
         self.actions = ActionLog(envs.num_envs)
         self.keeps_actions = True  # for envs that are brought back by playing them again
-        self.observations: Any = None
-        self._starts = np.ones(envs.num_envs, np.bool_)
-        self.memory: Memory = {}  # what the policy remembers of every slot
-        self._previous_actions = np.zeros_like(rollout.actions[0])
-        self._previous_rewards = np.zeros_like(rollout.rewards[0])
+        self._current: list[tuple[int, int | None]] = []  # the episode that each env is in, and its seed
 
-    def begin(self, observations: Any) -> None:
-        """What the envs show now, after a reset or a replay."""
-        self.observations = observations
-        self._starts = self._envs.episode_lengths == 0
+    # -- between rollouts ----------------------------------------------------------------------------------------
+    def begin(self) -> None:
+        """The envs have been reset, or brought back."""
+        self._current = [self._begun(env_id) for env_id in range(self._envs.num_envs)]
+        lengths = [self._by_env(self._arrays[(r.group, VALUES)][EPISODE_LENGTH]) for r in self.rollouts]
+        self._arrays[FRESH][...] = np.logical_and.reduce([(length == 0).all(axis=1) for length in lengths])
         self.actions.mark()
 
-    def begin_again(self, env_ids: Sequence[int], observations: Any) -> None:
-        """These envs have begun another episode between two rollouts; what all of them show now."""
-        self.observations = observations
-        self._starts[env_ids] = True
+    def begin_again(self, env_ids: Sequence[int]) -> None:
+        """These envs have begun another episode between two rollouts."""
+        self._arrays[FRESH][env_ids] = True
         for env_id in env_ids:
+            self._current[env_id] = self._begun(env_id)
             self.actions.begin(env_id)
+
+    def _begun(self, env_id: int) -> tuple[int, int | None]:
+        episode = int(self._envs.episode_counts[env_id])
+        return episode, self._plan(env_id, episode).seed
+
+    def _by_env(self, column: Array) -> Array:
+        """[…, slots] → […, envs, agents]"""
+        return column.reshape(*column.shape[:-1], self._envs.num_envs, -1)
 
     @property
     def starts(self) -> Array:
         """[envs] bool: whose next step is the first of an episode."""
-        return self._starts
+        return np.array(self._arrays[FRESH])
 
+    def remembered(self) -> dict[str, Any]:
+        """What policies go on with in the next rollout, by group: their memory, and the last actions and rewards."""
+        return {
+            rollout.group: {
+                "memory": {name: kept.copy() for name, kept in rollout.last_memory.items()},
+                "actions": rollout.actions[-1].copy(),
+                "rewards": values[-1, REWARD].copy(),
+            }
+            for rollout, values in zip(self.rollouts, self._values)
+        }
+
+    def remember(self, known: Mapping[str, Any]) -> None:
+        """Go on with that."""
+        for rollout, values in zip(self.rollouts, self._values):
+            mine = known[rollout.group]
+            rollout.actions[-1], values[-1, REWARD] = mine["actions"], mine["rewards"]
+            for name, kept in rollout.last_memory.items():
+                kept[...] = mine["memory"][name]
+
+    # -- a rollout -----------------------------------------------------------------------------------------------
     def collect(
-        self, policy: Policy, noise: Array, should_stop: Callable[[], bool] = lambda: False
+        self, policies: Sequence[Policy], rng: np.random.Generator, should_stop: Callable[[], bool] = lambda: False
     ) -> Collected | None:
-        """Fill the rollout. None if it was asked to stop before the rollout was full: then nothing of it counts."""
-        rollout, collected = self._rollout, Collected()
-        rollout.finals, rollout.policy_version = FinalObservations(), policy.version
-        rollout.valid[...] = True
-        for t in range(rollout.steps):
-            if should_stop():
-                return None
-            began_at = perf_counter()
-            actions = self._act(policy, noise[t], t)
-            acted_at = perf_counter()
-            self._step(actions, t, collected)
-            collected.act_s += acted_at - began_at
-            collected.step_s += perf_counter() - acted_at
-        for path, rows in rollout.last.items():
-            rows[...] = leaf_of(self.observations, path)
-        rollout.last_memory = {name: kept.copy() for name, kept in self.memory.items()}
-        return collected
+        """Fill the rollouts with what each group's policy does. None if it was asked to stop before they were full:
+        then nothing of them counts."""
+        arrays = self._arrays
+        for rollout, noise, policy in zip(self.rollouts, self._noise, policies):
+            noise[...] = policy.noise(rng, rollout.steps, rollout.slots)
+            rollout.policy_version, rollout.valid[...] = policy.version, True
+        arrays[LOST][...], arrays[BEGUN][...], arrays[SECONDS][...] = False, -1, 0.0
+        self._show(0, range(self._envs.num_envs))
+        began_at = perf_counter()
+        if not (self._filled_in_workers if self._in_workers else self._filled)(policies, should_stop):
+            return None
+        for rollout, values, masks in zip(self.rollouts, self._values, self._masks):
+            rollout.rewards[...] = values[:, REWARD]
+            lost = self._of_slots(arrays[LOST], rollout)
+            rollout.valid &= ~lost  # guard: lost-rows-are-not-valid
+            rollout.action_masks = None if masks is None or masks.all() else masks
+        self._log_actions(policies)
+        act_s, step_s = arrays[SECONDS].sum(axis=0).tolist()
+        share = act_s / (act_s + step_s) if act_s else 0.0  # of several workers, side by side
+        took_s = perf_counter() - began_at
+        return Collected(self._episodes(), int(arrays[LOST].sum()), took_s * share, took_s * (1 - share))
 
-    def _act(self, policy: Policy, noise: Array, t: int) -> Any:
-        """Look, note what is seen and remembered, and choose."""
-        rollout, seen = self._rollout, {}
-        for path, rows in rollout.observations.items():
-            rows[t] = leaf_of(self.observations, path)
-            seen[path] = rows[t]
-        self._forget(policy)
-        for name, kept in self.memory.items():
-            rollout.memory[name][t] = kept
-        rollout.starts[t] = self._starts
-        masks = self._features.open_actions(seen)
-        if masks is not None and rollout.action_masks is not None:
-            rollout.action_masks[t] = masks
-        shown = Seen(seen, self._starts, masks, self._previous_actions, self._previous_rewards)
-        rollout.actions[t], self.memory = policy.act(shown, noise, self.memory)
-        self._previous_actions = rollout.actions[t].copy()
-        return policy.for_env(rollout.actions[t])
+    def _filled_in_workers(self, policies: Sequence[Policy], should_stop: Callable[[], bool]) -> bool:
+        self._before = [self._arrays[(r.group, VALUES)].copy() for r in self.rollouts], self.starts
+        arguments = [policy.portable() for policy in policies], self._mask
+        steps = self.rollouts[0].steps
+        return self._envs.run_rows(fill_rows, arguments, steps, should_stop, self._lost_with_worker)
 
-    def _forget(self, policy: Policy) -> None:
-        """Where an episode starts nothing is remembered."""
-        starts = self._starts
-        if not starts.any():
-            return
-        self._previous_actions[starts], self._previous_rewards[starts] = 0, 0.0
-        first = policy.first_memory(len(starts))
-        if not self.memory and first:
-            self.memory = {name: kept.copy() for name, kept in first.items()}
-            steps = self._rollout.steps
-            self._rollout.memory = {n: np.zeros((steps, *kept.shape), kept.dtype) for n, kept in first.items()}
-        for name, kept in self.memory.items():
-            kept[starts] = first[name][starts]
+    def _show(self, row: int, env_ids: range) -> None:
+        """What the envs show now is what is seen in this row."""
+        arrays = self._arrays
+        for rollout in self.rollouts:
+            slots = self._layout.rows(self._group(rollout), env_ids)
+            for path in rollout.observations:
+                shown = arrays[(rollout.group, OBSERVATIONS, *path)]
+                arrays[(rollout.group, ROLLOUT, "observations", *path)][row, slots] = shown[slots]
 
-    def _step(self, actions: Any, t: int, collected: Collected) -> None:
-        rollout = self._rollout
-        self.observations, rewards, terminated, truncated, infos = self._envs.step(actions)
+    def _of_slots(self, envs: Array, rollout: Rollout) -> Array:
+        """[…, envs] → […, slots]"""
+        return np.repeat(envs, len(self._group(rollout).agents), axis=-1)
+
+    def _group(self, rollout: Rollout) -> Group:
+        return next(group for group in self._layout.groups if group.name == rollout.group)
+
+    def _lost_with_worker(self, env_ids: range, row: int) -> None:
+        """A worker was lost in this row and replaced: as if its envs' episodes had ended there, without that step."""
+        arrays, mine = self._arrays, slice(env_ids.start, env_ids.stop)
+        values_before, fresh_before = self._before
+        fresh = arrays[BEGUN][row - 1, mine] >= 0 if row else fresh_before[mine]
+        for rollout, all_values, at_first in zip(self.rollouts, self._values, values_before):
+            group = self._group(rollout)
+            slots, over = self._layout.rows(group, env_ids), self._of_slots(fresh, rollout)
+            values = all_values[:, :, slots]
+            values[row] = values[row - 1] if row else at_first[:, slots]
+            values[row][:, over] = 0.0  # a new episode, without any step
+            values[row, REWARD] = 0.0
+            rollout.starts[row, slots] = over
+            rollout.terminated[row, slots], rollout.truncated[row, slots] = False, True
+            for path, rows in rollout.observations.items():
+                rollout.finals[path][row, slots] = rows[row, slots]
+        arrays[LOST][row, mine], arrays[FRESH][mine] = True, True
+        for env_id in env_ids:
+            episode, seed = self._begun(env_id)
+            arrays[BEGUN][row, env_id], arrays[SEEDS][row, env_id] = episode, -1 if seed is None else seed
+        self._show(row + 1, env_ids)
+
+    def _filled(self, policies: Sequence[Policy], should_stop: Callable[[], bool]) -> bool:
+        envs, everyone = self._envs, range(self._envs.num_envs)
+        rows = rows_of(self._arrays, self._layout, everyone, policies, self._mask)
+        return fill(rows, self._arrays, everyone, 0, lambda _: not should_stop(), _CallerSteps(envs, self._plan))
+
+    # -- what became of it ---------------------------------------------------------------------------------------
+    def _episodes(self) -> list[Episode]:
+        """Those that ended, in order."""
+        arrays, found = self._arrays, []
+        rows, envs = np.nonzero(arrays[BEGUN] >= 0)
+        lost, begun, seeds = (arrays[name][rows, envs].tolist() for name in (LOST, BEGUN, SEEDS))
+        sums = [self._by_env(values)[rows, 1:, envs] for values in self._values]  # [ends, 2, agents] of each group
+        lengths = np.concatenate([one[:, 0] for one in sums], axis=1).max(axis=1).tolist()
+        returns = np.concatenate([one[:, 1] for one in sums], axis=1)
+        several = returns.shape[1] > 1
+        means = returns.mean(axis=1).tolist() if several else returns[:, 0].tolist()
+        agents = [agent for group in self._layout.groups for agent in group.agents]
+        for k, env_id in enumerate(envs.tolist()):
+            index, seed = self._current[env_id]
+            by_agent = dict(zip(agents, returns[k].tolist())) if several else None
+            found.append(Episode(env_id, index, seed, means[k], int(lengths[k]), lost[k], by_agent))
+            self._current[env_id] = begun[k], None if seeds[k] < 0 else seeds[k]
+        return found
+
+    def _log_actions(self, policies: Sequence[Policy]) -> None:
         if self.keeps_actions:
-            self.actions.add(actions)
-        rollout.rewards[t], rollout.terminated[t], rollout.truncated[t] = rewards, terminated, truncated
-        self._previous_rewards = rollout.rewards[t].copy()
-        self._starts = ended = terminated | truncated
-        if ended.any():
-            self._end(np.flatnonzero(ended).tolist(), t, infos, collected)
-
-    def _end(self, envs: list[int], t: int, infos: Infos, collected: Collected) -> None:
-        """Episodes that ended in this step; a step that was lost is marked, so that nobody learns from it."""
-        returns, lengths, counts = self._envs.episode_returns, self._envs.episode_lengths, self._envs.episode_counts
-        lost = _where(infos, RESTARTED, len(returns)) | _where(infos, BAD_VALUE, len(returns))
-        for env in envs:
-            index = int(counts[env]) - 1  # the next one has begun already
-            seed = self._plan(env, index).seed
-            collected.episodes.append(
-                Episode(env, index, seed, float(returns[env]), int(lengths[env]), bool(lost[env]))
-            )
-            self._rollout.finals.add(t, env, infos["final_obs"][env])
-            self.actions.begin(env)
-        if lost.any():
-            self._rollout.valid[t] &= ~lost  # guard: lost-rows-are-not-valid
-            collected.lost_steps += int(lost.sum())
+            (rollout,), (policy,) = self.rollouts, policies
+            actions = rollout.actions
+            taken = np.asarray(policy.for_env(actions.reshape(-1, *actions.shape[2:])))
+            self.actions.add(taken.reshape(*actions.shape[:2], *taken.shape[1:]), self._arrays[BEGUN] >= 0)
 
 
-def _where(infos: Infos, key: str, count: int) -> Array:
-    found = infos.get(f"_{key}")
-    return np.zeros(count, np.bool_) if found is None else np.asarray(found)
+class _CallerSteps:
+    """The caller steps all envs at once."""
 
+    def __init__(self, envs: BaseVectorEnv, plan: ResetPlan) -> None:
+        self._envs, self._plan = envs, plan
+        self.next_step = envs.metadata.get("autoreset_mode") == AutoresetMode.NEXT_STEP
 
-RECENT = 100
-MOST_ACTIONS = 200_000
-"""Of one episode: what is longer is not brought back by playing it again."""
+    def step(self) -> Iterable[int]:
+        infos = self._envs.step_as_written()
+        lost = [infos[f"_{key}"] for key in (RESTARTED, BAD_VALUE) if f"_{key}" in infos]
+        return np.flatnonzero(np.logical_or.reduce(lost)).tolist() if lost else ()
 
+    def failed(self) -> bool:
+        return False  # it would have been raised
 
-@dataclass(frozen=True, slots=True)
-class Episode:
-    """One that has ended."""
-
-    env_id: int
-    index: int  # how many this env had before it
-    seed: int | None
-    returned: float
-    length: int
-    lost: bool = False  # the env or its worker was lost in it
-
-
-class RecentEpisodes:
-    """Returns and lengths of the last hundred."""
-
-    def __init__(self) -> None:
-        self._returns: deque[float] = deque(maxlen=RECENT)
-        self._lengths: deque[int] = deque(maxlen=RECENT)
-
-    def add(self, episodes: Iterable[Episode]) -> None:
-        for episode in episodes:
-            if not episode.lost:
-                self._returns.append(episode.returned)
-                self._lengths.append(episode.length)
-
-    def __len__(self) -> int:
-        return len(self._returns)
-
-    @property
-    def mean_return(self) -> float:
-        return float(np.mean(self._returns)) if self._returns else float("nan")
-
-    @property
-    def mean_length(self) -> float:
-        return float(np.mean(self._lengths)) if self._lengths else float("nan")
-
-    def state(self) -> dict[str, Any]:
-        return {"returns": list(self._returns), "lengths": list(self._lengths)}
-
-    def load(self, state: dict[str, Any]) -> None:
-        self._returns.extend(map(float, state["returns"]))
-        self._lengths.extend(map(int, state["lengths"]))
-
-
-class ActionLog:
-    """The actions of every env's current episode, as the env took them.
-
-    `mark` remembers this moment without copying anything; `state` gives the log as it was then, also when the
-    episodes have gone on or ended since.
-    """
-
-    def __init__(self, num_envs: int) -> None:
-        self._actions: list[list[Any]] = [[] for _ in range(num_envs)]
-        self._marked: list[tuple[list[Any], int]] = []
-        self.mark()
-
-    def load(self, env_id: int, actions: Array) -> None:
-        """The env is in the middle of an episode and has taken these."""
-        self._actions[env_id] = list(actions)
-
-    def add(self, actions: Sequence[Any] | Array) -> None:
-        """One step of every env; copied, for the caller's array may be filled again. A log that has grown too long to
-        be of use grows no further."""
-        for log, action in zip(self._actions, np.array(actions)):
-            if len(log) <= MOST_ACTIONS:
-                log.append(action)
-
-    def begin(self, env_id: int) -> None:
-        """A new episode. The old list may be marked, so it is left as it is."""
-        self._actions[env_id] = []
-
-    def mark(self) -> None:
-        self._marked = [(log, len(log)) for log in self._actions]
-
-    def state(self) -> list[Array | None]:
-        """Per env, its actions up to the mark; None where there are too many to play them again."""
-        return [np.array(log[:count]) if count <= MOST_ACTIONS else None for log, count in self._marked]
+    def seed_of(self, i: int) -> int | None:
+        return self._plan(i, int(self._envs.episode_counts[i]) + self.next_step).seed

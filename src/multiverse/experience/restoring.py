@@ -31,8 +31,8 @@ def restore_by_replay(
     expected: Leaves,
     returns: Array | None = None,
     lengths: Array | None = None,
-) -> tuple[Any, Lost]:
-    """(what the envs show now, those that could not be brought back).
+) -> Lost:
+    """Those that could not be brought back.
 
     Env i plays episode `episodes[i]` again: its actions, from the seed its reset plan gives. If it then does not show
     what it showed before, or has not the return and length it had (None: not known), it draws from a random generator
@@ -60,19 +60,19 @@ def restore_by_replay(
         elif not (_equal(envs.episode_returns, returns, i) and _equal(envs.episode_lengths, lengths, i)):
             lost[i] = PAID
     _begin_others(envs, sorted(lost), lost)
-    return envs.observations(), dict(sorted(lost.items()))
+    return dict(sorted(lost.items()))
 
 
 def put_back(
     envs: VectorEnv, episodes: Sequence[int], states: Sequence[Any], rows: Leaves, returns: Array, lengths: Array
-) -> tuple[Any, Lost]:
+) -> Lost:
     """The same for envs that can be saved, from what `saved_states` gave; lost is who was lost with its worker."""
     envs.begin_at(episodes)
     envs.put_back([as_saved(state) for state in states], rows, returns, lengths)
     lost = dict.fromkeys(envs.awaiting_reset, FAILED)
     lost.update(dict.fromkeys(np.flatnonzero(envs.episode_counts != np.asarray(episodes)).tolist(), FAILED))
     _begin_others(envs, sorted(lost), lost)
-    return envs.observations(), dict(sorted(lost.items()))
+    return dict(sorted(lost.items()))
 
 
 def saved_states(envs: VectorEnv) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,23 +10,9 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.layout import Leaf, Path, leaves
+from multiverse.contracts.layout import SINGLE_AGENT, TERMINATED, TRUNCATED, Field, FieldName, Leaf, Path, leaves
 from multiverse.contracts.policy import Leaves, Memory
 from multiverse.contracts.views import Array
-
-
-@dataclass(slots=True)
-class FinalObservations:
-    """What episodes that ended inside a rollout showed last: one row per end."""
-
-    steps: list[int] = field(default_factory=list)
-    slots: list[int] = field(default_factory=list)
-    observations: list[Any] = field(default_factory=list)  # as the env's space has them
-
-    def add(self, step: int, slot: int, observation: Any) -> None:
-        self.steps.append(step)
-        self.slots.append(slot)
-        self.observations.append(observation)
 
 
 @dataclass(slots=True)
@@ -33,23 +20,24 @@ class Rollout:
     """T steps of S slots.
 
     Row (t, s) is a step: what the slot saw, what it did, what it got, and whether its episode ended there. Rows that
-    are not `valid` were lost (an env was restarted in them) and are never learned from. After the last row every slot
-    saw `last`.
+    are not `valid` were lost (an env was restarted in them), began an episode instead of being a step of one, or wanted
+    no action of the slot, and are never learned from. After the last row every slot saw `last`.
     """
 
     observations: Leaves  # [T, S, …] per leaf
     last: Leaves  # [S, …]
+    finals: Leaves  # [T, S, …] what an episode that ended in this row showed last; elsewhere nothing
     actions: Array  # [T, S, …]
     rewards: Array  # [T, S] float32
     terminated: Array  # [T, S] bool
     truncated: Array  # [T, S] bool
     valid: Array  # [T, S] bool
     starts: Array  # [T, S] bool: the row is its episode's first
+    acting: Array | None = None  # [T, S] bool: an action was wanted; None: everywhere
     action_masks: Array | None = None  # [T, S, actions]
     memory: Memory = field(default_factory=dict)  # [T, S, …] each: what the policy remembered before the row
     last_memory: Memory = field(default_factory=dict)  # [S, …] each: and after the last one
-    group: str = ""  # the agents whose slots these are
-    finals: FinalObservations = field(default_factory=FinalObservations)
+    group: str = SINGLE_AGENT  # the agents whose slots these are
     policy_version: int = 0
 
     @property
@@ -60,28 +48,111 @@ class Rollout:
     def slots(self) -> int:
         return int(self.rewards.shape[1])
 
-    def final_leaves(self, kinds: list[Leaf]) -> Leaves:
-        """[ends, …] per leaf: the final observations, in the order of `finals.steps` and `finals.slots`."""
-        return {leaf.path: _stacked(self.finals.observations, leaf) for leaf in kinds}
+    def ends(self) -> tuple[Array, Array, Leaves]:
+        """(steps, slots, final observations [ends, …] per leaf) of the episodes that ended inside."""
+        steps, slots = np.nonzero(self.terminated | self.truncated)
+        return steps, slots, {path: rows[steps, slots] for path, rows in self.finals.items()}
+
+
+# -- where its arrays lie -----------------------------------------------------------------------------------------
+ROLLOUT = "rollout"
+"""Second in the names of its fields, after the group's."""
+BEGUN, SEEDS, LOST, FRESH, SECONDS = ((ROLLOUT, name) for name in ("begun", "seeds", "lost", "fresh", "seconds"))
+"""Of envs, not slots: [T, envs] the episode that followed on one that ended in this row (-1: none did), and its seed
+(-1: none); whether the row was lost; [envs] whether the next row is an episode's first; and [envs, 2] how long a host
+acted and stepped, in the place of its first env."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutShape:
+    """What a group's rollout has room for."""
+
+    group: str
+    observation_space: spaces.Space[Any]
+    steps: int
+    slots: int
+    action: tuple[tuple[int, ...], Any]  # (shape, dtype) of one action as the policy has it
+    masks: int = 0  # actions that a mask can forbid
+    comes_and_goes: bool = False  # there are rows in which no action of a slot is wanted
+    memory: Memory = field(default_factory=dict)  # [1, …] of one slot
+    noise: tuple[tuple[int, ...], Any] = ((), np.float32)  # (shape, dtype) of one slot's at one step
+
+    def fields(self) -> list[Field]:
+        """What was before the first row, or is after the last, has a row more."""
+        kinds, whole, more = numeric_leaves(self.observation_space), (self.steps, self.slots), self.steps + 1
+        (shape, dtype), (of_noise, noise_dtype) = self.action, self.noise
+        fields = [
+            *(
+                self._field(("observations", *leaf.path), (more, self.slots, *shape_of(leaf)), dtype_of(leaf))
+                for leaf in kinds
+            ),
+            *(self._field(("finals", *leaf.path), (*whole, *shape_of(leaf)), dtype_of(leaf)) for leaf in kinds),
+            *(self._field(("memory", n), (more, self.slots, *of.shape[1:]), of.dtype) for n, of in self.memory.items()),
+            self._field(("actions",), (*whole, *shape), dtype),
+            self._field(("noise",), (*whole, *of_noise), noise_dtype),
+            self._field(("values",), (self.steps, 3, self.slots), np.float64),
+            self._field(("ended",), (self.steps, 2, self.slots), np.bool_),
+            self._field(("valid",), whole, np.bool_),
+            self._field(("starts",), whole, np.bool_),
+        ]
+        if self.masks:
+            fields.append(self._field(("masks",), (*whole, self.masks), np.bool_))
+        if self.comes_and_goes:
+            fields.append(self._field(("acting",), whole, np.bool_))
+        return fields
+
+    def _field(self, name: FieldName, shape: tuple[int, ...], dtype: Any) -> Field:
+        return Field((self.group, ROLLOUT, *name), shape, np.dtype(dtype))
+
+    def rollout(self, arrays: Mapping[FieldName, Array]) -> Rollout:
+        """Over such arrays."""
+
+        def at(*name: str | int) -> Array:
+            return arrays[(self.group, ROLLOUT, *name)]
+
+        paths = [leaf.path for leaf in numeric_leaves(self.observation_space)]
+        ended = at("ended")
+        at("valid")[...] = True
+        return Rollout(
+            observations={path: at("observations", *path)[:-1] for path in paths},
+            last={path: at("observations", *path)[-1] for path in paths},
+            finals={path: at("finals", *path) for path in paths},
+            actions=at("actions"),
+            rewards=np.zeros((self.steps, self.slots), np.float32),
+            terminated=ended[:, TERMINATED],
+            truncated=ended[:, TRUNCATED],
+            valid=at("valid"),
+            starts=at("starts"),
+            acting=at("acting") if self.comes_and_goes else None,
+            action_masks=at("masks") if self.masks else None,
+            memory={name: at("memory", name)[:-1] for name in self.memory},
+            last_memory={name: at("memory", name)[-1] for name in self.memory},
+            group=self.group,
+        )
+
+
+def env_fields(steps: int, num_envs: int) -> list[Field]:
+    """What every rollout has beside its groups'."""
+    return [
+        Field(BEGUN, (steps, num_envs), np.dtype(np.int64)),
+        Field(SEEDS, (steps, num_envs), np.dtype(np.int64)),
+        Field(LOST, (steps, num_envs), np.dtype(np.bool_)),
+        Field(FRESH, (num_envs,), np.dtype(np.bool_)),
+        Field(SECONDS, (num_envs, 2), np.dtype(np.float64)),
+    ]
+
+
+def private_fields(fields: Iterable[Field]) -> dict[FieldName, Array]:
+    """In memory of this process alone, taken only where it is written to."""
+    return {one.name: np.zeros(one.shape, one.dtype) for one in fields}
 
 
 def rollout_for(
     observation_space: spaces.Space[Any], steps: int, slots: int, action: tuple[tuple[int, ...], Any], masks: int = 0
 ) -> Rollout:
     """Room for so many steps; `action` is (shape, dtype) of one action as the policy has it."""
-    kinds, whole = numeric_leaves(observation_space), (steps, slots)
-    shape, dtype = action
-    return Rollout(
-        observations={leaf.path: np.zeros((*whole, *shape_of(leaf)), dtype_of(leaf)) for leaf in kinds},
-        last={leaf.path: np.zeros((slots, *shape_of(leaf)), dtype_of(leaf)) for leaf in kinds},
-        actions=np.zeros((*whole, *shape), dtype),
-        rewards=np.zeros(whole, np.float32),
-        terminated=np.zeros(whole, np.bool_),
-        truncated=np.zeros(whole, np.bool_),
-        valid=np.ones(whole, np.bool_),
-        starts=np.zeros(whole, np.bool_),
-        action_masks=np.ones((*whole, masks), np.bool_) if masks else None,
-    )
+    shape = RolloutShape(SINGLE_AGENT, observation_space, steps, slots, action, masks)
+    return shape.rollout(private_fields(shape.fields()))
 
 
 def numeric_leaves(space: spaces.Space[Any]) -> list[Leaf]:
@@ -110,8 +181,3 @@ def leaf_of(observation: Any, path: Path) -> Any:
     for key in path:
         observation = observation[key]
     return observation
-
-
-def _stacked(observations: list[Any], leaf: Leaf) -> Array:
-    parts = [np.asarray(leaf_of(one, leaf.path), dtype_of(leaf)) for one in observations]
-    return np.stack(parts) if parts else np.zeros((0, *shape_of(leaf)), dtype_of(leaf))

@@ -13,10 +13,9 @@ from gymnasium.vector.async_vector_env import AsyncState
 from multiverse.contracts.errors import EnvFailed, MultiverseError, ReceiveTimeout, RequestPending
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.plan import DEFAULT_TIMEOUTS
-from multiverse.interop.drop_in import DropIn
+from multiverse.interop.drop_in import CLOSE_S, DropIn
 from multiverse.interop.engine import AsyncCalls
 from multiverse.interop.env_side import call_each_but_some, set_each
-from multiverse.interop.profile import CLOSE_S
 
 
 class AsyncDropIn(DropIn):

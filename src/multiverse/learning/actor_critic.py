@@ -1,25 +1,26 @@
 """A policy and a value network with one optimizer, in torch: what PPO and A2C learn with.
 
-It knows no algorithm: a loss is a function of what the networks say, which also gives its gradient by them; this
-backpropagates it, by hand through dense networks (half of what recording costs), by autograd through convolutions.
+It knows no algorithm: a loss is a function of what the networks say, which also gives its gradient by them; autograd
+takes it from there. Nothing here waits for a GPU, or copies to one, while an update goes over its minibatches.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
 
 from multiverse.contracts.views import Array
 from multiverse.learning.distributions import distribution_for
-from multiverse.learning.flat_parameters import FlatAdam, FlatRMSprop
-from multiverse.learning.loss import Batch, Loss, Outputs, Shape
-from multiverse.learning.networks import DensePass, Network, torch_threads
+from multiverse.learning.loss import Batch, Loss, Outputs, Shape, as_numpy
+from multiverse.learning.networks import Network
+from multiverse.learning.optimizers import Optimizer
+from multiverse.learning.threads import torch_threads
 
 PIECE_ROWS = 2048
 """Of a whole rollout, so many rows go through the networks at once: memory stays bounded for images too."""
@@ -27,56 +28,46 @@ _ONE_AT_A_TIME = threading.Lock()  # torch's generator is the process's: network
 
 
 class ActorCritic:
-    """Separate networks for the policy and the value, all parameters in one tensor."""
+    """A network for the policy and one for the value, all parameters in one tensor."""
 
-    def __init__(
-        self,
-        size: int,
-        images: Sequence[tuple[int, ...]],
-        action_space: spaces.Space[Any],
-        shape: Shape,
-        optimizer: Literal["adam", "rmsprop"],
-        learning_rate: float,
-        seed: int,
-        device: str,
-    ) -> None:
-        self.device = torch.device(device)
-        self.distribution = distribution_for(action_space, shape)
-        sizes = (size, images, shape.hidden_sizes)
+    xp = torch
+
+    def __init__(self, shape: Shape, optimizer: type[Optimizer], seed: int, device: str) -> None:
+        self.device, self.distribution = torch.device(device), distribution_for(shape)
         # One thread: with several the last bits of the first weights would depend on how many.
         with _ONE_AT_A_TIME, torch_threads(1), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.actor = Network(*sizes, self.distribution.outputs, shape.activation, 0.01, shape.ortho_init)
-            self.critic = Network(*sizes, 1, shape.activation, 1.0, shape.ortho_init)
-        self.actor.to(self.device)
-        self.critic.to(self.device)
-        std: list[torch.nn.Parameter] = []
-        if isinstance(action_space, spaces.Box):
+            self.actor = Network(shape, self.distribution.outputs, 0.01).to(self.device)
+            shared = self.actor.convolutions if shape.share_features else None
+            self.critic = Network(shape, 1, 1.0, shared).to(self.device)
+        std: list[nn.Parameter] = []
+        if isinstance(shape.action_space, spaces.Box):
             first = torch.full((self.distribution.outputs,), shape.log_std_init, device=self.device)
-            self.distribution.log_std = torch.nn.Parameter(first)
+            self.distribution.log_std = nn.Parameter(first)
             std = [self.distribution.log_std]
-        kind = FlatAdam if optimizer == "adam" else FlatRMSprop
-        self.optimizer = kind([*self.actor.parameters(), *std, *self.critic.parameters()], learning_rate)
-        self._dense = None if images else (DensePass(self.actor), DensePass(self.critic))
+        critic = self.critic.dense if shape.share_features else self.critic
+        parameters = [*self.actor.parameters(), *std, *critic.parameters()]
+        self.optimizer = optimizer(torch, torch.cat([one.detach().reshape(-1) for one in parameters]))
+        start = 0
+        for one in parameters:  # the modules go on using them, where the optimizer has them
+            place = slice(start, start + one.numel())
+            one.data = self.optimizer.parameters[place].view_as(one)
+            one.grad = self.optimizer.gradient[place].view_as(one)
+            start = place.stop
 
     # -- looking -------------------------------------------------------------------------------------------------
-    def batch(
-        self, vector: Array, images: Sequence[Array], actions: Array, masks: Array | None, **columns: Array
-    ) -> Batch:
-        """These rows, where the networks are."""
-        on_device = {name: self._tensor(column) for name, column in columns.items()}
-        pictures = [self._tensor(image) for image in images]
-        allowed = None if masks is None else self._tensor(masks)
-        return Batch(self._tensor(vector), pictures, self._tensor(actions), allowed, **on_device)
+    def put(self, array: Any) -> Tensor:
+        """Where the networks are."""
+        return torch.as_tensor(array, device=self.device)
 
-    def values(self, vector: Array, images: Sequence[Array]) -> Array:
-        """[rows]"""
-        pieces = []
+    def values(self, vector: Any, images: Sequence[Any]) -> Array:
+        """[rows] of arrays, or of tensors that were `put` there."""
+        pieces = [np.zeros(0, np.float32)]
         with torch.no_grad():
             for rows in _pieces(len(vector)):
-                pictures = [self._tensor(image[rows]) for image in images]
-                pieces.append(array_of(self.critic(self._tensor(vector[rows]), pictures).squeeze(-1)))
-        return np.concatenate(pieces) if pieces else np.zeros(0, np.float32)
+                values = self.critic(self.put(vector[rows]), [self.put(image[rows]) for image in images])
+                pieces.append(as_numpy(values.squeeze(-1)))
+        return np.concatenate(pieces)
 
     def log_probs(self, batch: Batch) -> Tensor:
         """[rows] of the actions in the batch."""
@@ -90,67 +81,25 @@ class ActorCritic:
 
     # -- learning ------------------------------------------------------------------------------------------------
     def gradient(self, batch: Batch, loss: Loss) -> Any:
-        """Put the gradient of this loss where the optimizer takes it; returns the loss's parts."""
-        if self._dense is None:
-            return self._recorded_gradient(batch, loss)
-        actor, critic = self._dense
-        with torch.no_grad():
-            output, values = actor.forward(batch.vector), critic.forward(batch.vector).squeeze(-1)
-            log_probs, entropies = self.distribution.log_prob_and_entropy(torch, output, batch.actions, batch.masks)
-            found = loss(torch, Outputs(log_probs, entropies, values), batch)
-            by_output, by_log_std = self.distribution.gradient(
-                torch, output, batch.actions, batch.masks, found.by_log_prob, found.by_entropy
-            )
-            if by_log_std is not None:
-                self.distribution.log_std.grad.copy_(by_log_std)
-            actor.backward(by_output)
-            critic.backward(found.by_value.unsqueeze(-1))
-        return found.parts
-
-    def _recorded_gradient(self, batch: Batch, loss: Loss) -> Any:
-        output, values = self.actor(batch.vector, batch.images), self.critic(batch.vector, batch.images).squeeze(-1)
+        """Put the gradient of this loss where the optimizer takes it; returns the loss's metrics."""
+        seen = self.actor.features(batch.vector, batch.images)
+        output = self.actor.dense(seen)
+        if self.critic.convolutions is not self.actor.convolutions:
+            seen = self.critic.features(batch.vector, batch.images)
+        values = self.critic.dense(seen).squeeze(-1)
         log_probs, entropies = self.distribution.log_prob_and_entropy(torch, output, batch.actions, batch.masks)
         with torch.no_grad():
             found = loss(torch, Outputs(log_probs, entropies, values), batch)
         self.optimizer.gradient.zero_()
         by_entropy = torch.full_like(entropies, found.by_entropy)
         torch.autograd.backward((log_probs, values, entropies), (found.by_log_prob, found.by_value, by_entropy))
-        return found.parts
+        return found.metrics
 
-    def rows(self, indices: Array) -> Tensor:
-        """Indices, where the networks are."""
-        return self._tensor(indices)
-
-    # -- its weights ---------------------------------------------------------------------------------------------
+    # -- acting --------------------------------------------------------------------------------------------------
     def layers(self) -> list[tuple[Array, Array]]:
         """(weights [in, out], bias) of the policy's dense layers, copies."""
-        return [(array_of(layer.weight).T.copy(), array_of(layer.bias).copy()) for layer in self.actor.linear_layers()]
-
-    def std(self) -> Array | None:
-        """[actions] of a Gaussian policy."""
-        log_std = self.distribution.log_std
-        return None if log_std is None else np.asarray(np.exp(array_of(log_std)))
-
-    def weights(self) -> Array:
-        """All parameters, a copy."""
-        return np.asarray(self.optimizer.parameters())
-
-    def load_weights(self, parameters: Any) -> None:
-        self.optimizer.load_parameters(parameters)
-
-    def state(self) -> dict[str, Any]:
-        """The optimizer's, weights left out."""
-        return self.optimizer.state()
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        self.optimizer.load(state)
-
-    def _tensor(self, array: Array) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
-
-
-def array_of(tensor: Tensor) -> Array:
-    return np.asarray(tensor.detach().cpu().numpy())
+        linear = [layer for layer in self.actor.dense if isinstance(layer, nn.Linear)]
+        return [(as_numpy(layer.weight).T.copy(), as_numpy(layer.bias)) for layer in linear]
 
 
 def _pieces(rows: int) -> list[slice]:

@@ -7,22 +7,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from multiverse.contracts.errors import InvalidRequest
+import numpy as np
+from gymnasium import spaces
 
-Activation = Literal["tanh", "relu"]
+from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.views import Array
+
 MOST_PARAMETERS = 2**28
 """Of the dense layers of one network: with what Adam keeps of each, 4 GiB."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What the networks look like."""
+    """What the networks see, say, and look like; settings as in `OnPolicyConfig`."""
 
+    size: int  # of the vector of features
+    images: Sequence[tuple[int, ...]]
+    action_space: spaces.Space[Any]
     hidden_sizes: tuple[int, ...]
-    activation: Activation
-    log_std_init: float = 0.0
+    activation: Literal["tanh", "relu"] = "tanh"
     ortho_init: bool = True
+    log_std_init: float = 0.0
     squash: bool = False
+    share_features: bool = False
 
 
 class Outputs(NamedTuple):
@@ -39,7 +46,7 @@ class LossGradient(NamedTuple):
     by_log_prob: Any  # [rows]
     by_entropy: float  # the same for every row
     by_value: Any  # [rows]
-    parts: Any  # what is worth telling of the loss; None if nobody looks
+    metrics: Any  # what is worth telling of the loss; None if nobody asks
 
 
 class Batch:
@@ -66,14 +73,15 @@ Loss = Callable[[Any, Outputs, Batch], LossGradient]
 """(numpy or torch, what the networks say, the rows) → its gradient."""
 
 
-def check_size(widths: Sequence[int]) -> None:
-    """Refuse layers of these widths if no memory is meant to hold them."""
+def parameters_of(widths: Sequence[int]) -> int:
+    """How many parameters dense layers of these widths have; refused if no memory is meant to hold them."""
     count = sum((inward + 1) * outward for inward, outward in itertools.pairwise(widths))
     if count > MOST_PARAMETERS:  # guard: networks-are-bounded
         raise InvalidRequest(
             f"a network of {' × '.join(map(str, widths))} units has {count:,} parameters, more than "
             f"{MOST_PARAMETERS:,}: smaller hidden_sizes, or smaller spaces"
         )
+    return count
 
 
 def normalized(xp: Any, values: Any) -> Any:
@@ -82,3 +90,8 @@ def normalized(xp: Any, values: Any) -> Any:
         return values
     apart = values - values.mean()
     return apart / (xp.sqrt((apart * apart).sum() / (len(values) - 1)) + 1e-8)
+
+
+def as_numpy(values: Any) -> Array:
+    """A copy of an array, or of a tensor wherever it is."""
+    return np.array(values.detach().cpu().numpy() if hasattr(values, "detach") else values)

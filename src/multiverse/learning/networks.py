@@ -1,16 +1,15 @@
-"""Networks: dense layers over a vector of features, convolutions over images, or both; and dense gradients by hand."""
+"""Networks in torch: dense layers over a vector of features, convolutions over images, or both."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from multiverse.learning.loss import Activation, check_size
+from multiverse.learning.loss import Shape, parameters_of
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 _CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
@@ -22,38 +21,30 @@ class Network(nn.Module):
     torch's own.
 
     The last layer's gain is small for a policy, so that at first all actions are about as likely, and 1 for a value.
+    `convolutions` of another network, one for each image, may be shared.
     """
 
-    def __init__(
-        self,
-        size: int,
-        images: Sequence[tuple[int, ...]],
-        hidden: Sequence[int],
-        outputs: int,
-        activation: Activation,
-        last_gain: float,
-        ortho_init: bool = True,
-    ) -> None:
+    def __init__(self, shape: Shape, outputs: int, last_gain: float, convolutions: nn.ModuleList | None = None) -> None:
         super().__init__()
-        first = _orthogonal if ortho_init else _as_it_is
-        self.looks = nn.ModuleList([Convolutions(shape) for shape in images])
-        widths = [size + _IMAGE_FEATURES * len(images), *hidden]
-        check_size([*widths, outputs])
+        widths = [shape.size + _IMAGE_FEATURES * len(shape.images), *shape.hidden_sizes, outputs]
+        _ = parameters_of(widths)  # refused if they are too many
+        self.convolutions = convolutions or nn.ModuleList([Convolutions(image) for image in shape.images])
         layers: list[nn.Module] = []
         for inward, outward in itertools.pairwise(widths):
-            layers += [first(nn.Linear(inward, outward), math.sqrt(2)), _ACTIVATIONS[activation]()]
-        layers.append(first(nn.Linear(widths[-1], outputs), last_gain))
-        self.dense = nn.Sequential(*layers)
+            layer = nn.Linear(inward, outward)
+            gain = math.sqrt(2) if len(layers) < 2 * len(shape.hidden_sizes) else last_gain
+            layers += [_orthogonal(layer, gain) if shape.ortho_init else layer, _ACTIVATIONS[shape.activation]()]
+        self.dense = nn.Sequential(*layers[:-1])
+
+    def features(self, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
+        """What the dense layers are given: the vector, and what the convolutions make of the images."""
+        if not self.convolutions:
+            return vector
+        return torch.cat([vector, *(look(image) for look, image in zip(self.convolutions, images))], dim=-1)
 
     def forward(self, vector: Tensor, images: Sequence[Tensor] = ()) -> Tensor:
-        if self.looks:
-            vector = torch.cat([vector, *(look(image) for look, image in zip(self.looks, images))], dim=-1)
-        found: Tensor = self.dense(vector)
+        found: Tensor = self.dense(self.features(vector, images))
         return found
-
-    def linear_layers(self) -> list[nn.Linear]:
-        """Of a network without images, in order."""
-        return [layer for layer in self.dense if isinstance(layer, nn.Linear)]
 
 
 class Convolutions(nn.Module):
@@ -73,63 +64,12 @@ class Convolutions(nn.Module):
         )
 
     def forward(self, image: Tensor) -> Tensor:
-        image = image.float() / 255.0
+        image = image / 255.0
         found: Tensor = self.layers(image.permute(0, 3, 1, 2) if self._channels_last else image)
         return found
-
-
-def _as_it_is(layer: nn.Module, gain: float) -> nn.Module:
-    return layer
 
 
 def _orthogonal(layer: nn.Module, gain: float) -> nn.Module:
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer
-
-
-_tanh_backward = torch.ops.aten.tanh_backward
-_relu_backward = torch.ops.aten.threshold_backward
-
-
-class DensePass:
-    """Forward and backward through a network without images. Gradients go where the parameters keep them."""
-
-    def __init__(self, network: Network) -> None:
-        self._layers = network.linear_layers()
-        self._tanh = any(isinstance(module, nn.Tanh) for module in network.dense)
-        self._inputs: list[Tensor] = []
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[rows, outputs]; what each layer was given is kept for `backward`."""
-        self._inputs, last = [], len(self._layers) - 1
-        for i, layer in enumerate(self._layers):
-            self._inputs.append(x)
-            x = torch.addmm(layer.bias, x, layer.weight.t())
-            if i != last:
-                x = x.tanh_() if self._tanh else x.relu_()
-        return x
-
-    def backward(self, gradient: Tensor) -> None:
-        """From the gradient with respect to the outputs to that of every weight and bias."""
-        for i in range(len(self._layers) - 1, -1, -1):
-            layer, given = self._layers[i], self._inputs[i]
-            torch.mm(gradient.t(), given, out=layer.weight.grad)
-            torch.sum(gradient, 0, out=layer.bias.grad)
-            if i:
-                gradient = gradient.mm(layer.weight)
-                if self._tanh:
-                    gradient = _tanh_backward(gradient, given)
-                else:
-                    gradient = _relu_backward(gradient, given, 0)
-
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """The program's own setting comes back afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

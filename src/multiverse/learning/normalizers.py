@@ -21,7 +21,9 @@ class RunningMeanStd:
         """[rows, size] more."""
         if not len(rows):
             return
-        mean, variance, count = rows.mean(axis=0, dtype=np.float64), rows.var(axis=0, dtype=np.float64), len(rows)
+        mean, count = rows.mean(axis=0, dtype=np.float64), len(rows)
+        errors = rows - mean
+        variance = np.square(errors, out=errors).mean(axis=0)
         total = self.count + count
         apart = mean - self.mean
         squares = self.variance * self.count + variance * count + apart**2 * (self.count * count / total)
@@ -49,11 +51,11 @@ class RewardNormalizer:
 
     def scaled(self, rewards: Array, ended: Array, valid: Array) -> Array:
         """[T, S] the rollout's rewards, scaled by what is known with it."""
-        seen = np.empty(rewards.shape)
-        for t in range(len(rewards)):
-            self._returns = self._returns * self._gamma + rewards[t]
-            seen[t] = self._returns
-            self._returns[ended[t]] = 0.0
+        seen = rewards.astype(np.float64)
+        for returns, end, any_end in zip(seen, ended, np.asarray(ended.any(axis=1))):
+            returns += self._returns * self._gamma
+            self._returns = np.where(end, 0.0, returns) if any_end else returns
+        self._returns = self._returns.copy()  # of one row, not the whole rollout
         self._moments.update(seen[valid].reshape(-1, 1))
         _, scale = self._moments.shift_and_scale()
         return np.asarray(np.clip(rewards * scale, -self._clip, self._clip), np.float32)

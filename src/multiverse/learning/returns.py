@@ -27,16 +27,17 @@ def generalized_advantages(
     deltas[~valid] = 0.0
     carry_on = np.float32(gamma * gae_lambda) * ~(ended | ~valid)
     advantages = np.empty_like(deltas)
-    carried = np.zeros_like(deltas[0])
+    later = np.zeros_like(deltas[0])
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is noticed where its gradient is
-        for t in range(len(deltas) - 1, -1, -1):
-            carried = deltas[t] + carry_on[t] * carried
-            advantages[t] = carried
+        for row, delta, carry in zip(advantages[::-1], deltas[::-1], carry_on[::-1]):
+            np.multiply(carry, later, out=row)
+            row += delta
+            later = row
     return advantages, advantages + values
 
 
 def next_values(
-    values: Array, last_values: Array, terminated: Array, truncated: Array, finals: tuple[list[int], list[int], Array]
+    values: Array, last_values: Array, terminated: Array, truncated: Array, finals: tuple[Array, Array, Array]
 ) -> Array:
     """[T, S] the value of what each step led to; `finals`: steps, slots and values of the final observations."""
     following = np.empty_like(values)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import platform as _platform
 import threading
+from time import monotonic_ns
 
 import numpy as np
 
@@ -23,8 +24,8 @@ from multiverse.memory.waiting import WaitSet
 
 CONTROL = ("control",)
 _WORDS = 32  # 16 words = 128 bytes a side: each side's words have one writer and their own cache lines
-_REQUEST, _COMMAND, _CALLER_ASLEEP = 0, 1, 2  # written by the caller
-_REPLY, _WORKER_ASLEEP = 16, 17  # written by the worker
+_REQUEST, _COMMAND, _CALLER_ASLEEP, _STOP = 0, 1, 2, 3  # written by the caller
+_REPLY, _WORKER_ASLEEP, _ROW, _ROW_AT = 16, 17, 18, 19  # written by the worker
 
 FLAG_BITS = 4
 """A reply's word is its sequence number and, in the lowest bits, its flags: one read tells both."""
@@ -84,6 +85,25 @@ class CallerMailbox(_Mailbox):
         """What the worker said with its last reply."""
         return self._words[_REPLY] & _FLAGS
 
+    # -- of a request that goes through rows -----------------------------------------------------------------
+    def begin_rows(self, row: int) -> None:
+        """Before it is posted, while nobody works on one: it begins here, and is not to stop."""
+        self._words[_STOP], self._words[_ROW] = 0, row
+
+    def stop_rows(self) -> None:
+        """It is to end with the row it is in."""
+        self._words[_STOP] = 1
+
+    @property
+    def row(self) -> int:
+        """Where it is: all rows before this one are whole."""
+        return self._words[_ROW]
+
+    @property
+    def row_at(self) -> float:
+        """When it came there, of `time.monotonic`, which all processes of a machine have in common."""
+        return self._words[_ROW_AT] / 1e9
+
     def say_asleep(self, asleep: bool) -> None:
         self._words[_CALLER_ASLEEP] = asleep
 
@@ -119,6 +139,14 @@ class WorkerMailbox(_Mailbox):
         words[_REPLY] = self.sequence << FLAG_BITS | flags
         if words[_CALLER_ASLEEP]:
             self.reply_bell.ring()
+
+    def go_on(self, row: int) -> bool:
+        """All rows before this one are whole; False if the request is to end here."""
+        words = self._words
+        if not _ORDERED:
+            _order()
+        words[_ROW_AT], words[_ROW] = monotonic_ns(), row  # guard: a-row-restarts-the-deadline
+        return not words[_STOP]
 
     def say_asleep(self, asleep: bool) -> None:
         self._words[_WORKER_ASLEEP] = asleep

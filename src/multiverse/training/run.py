@@ -14,16 +14,15 @@ from multiverse.algorithms.algorithm import Algorithm
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest
 from multiverse.contracts.plan import Plan
 from multiverse.training.config.build import as_plain, build, takes_old_names
-from multiverse.training.config.resolve import BUDGETS, config_for, plain_config
-from multiverse.training.config.train_config import TrainConfig
+from multiverse.training.config.train_config import BUDGETS, TrainConfig, config_for, plain_config
 from multiverse.training.hooks import Hook
 from multiverse.training.loading import RunPath, checkpoint_of, path_of, source_of, steps_of, trusted_config
 from multiverse.training.session import MakeAlgorithm, Session, algorithm_maker
 from multiverse.training.space_description import described
-from multiverse.training.storage.checkpoint import Checkpoint, Checkpoints, differences, taken_over
+from multiverse.training.storage.checkpoint import Checkpoints, taken_over
 from multiverse.training.storage.checkpoint import load as load_checkpoint
-from multiverse.training.storage.provenance import provenance
-from multiverse.training.storage.redaction import redacted
+from multiverse.training.storage.checkpoint_format import Checkpoint, differences
+from multiverse.training.storage.origin import provenance, redacted
 from multiverse.training.storage.run_directory import RunDirectory, find_run, had_checkpoint
 from multiverse.training.trainer import Trainer
 

@@ -17,15 +17,19 @@ import numpy as np
 
 from multiverse.algorithms import algorithm_class
 from multiverse.algorithms.algorithm import Algorithm
+from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import InvalidRequest, ReplyTimeout, WorkerDied
+from multiverse.contracts.layout import Field, Group
 from multiverse.contracts.plan import Plan
 from multiverse.contracts.reset_plan import DerivedSeeds
 from multiverse.executors.backends import BACKENDS
-from multiverse.experience.collector import Collected, Collector, RecentEpisodes
+from multiverse.executors.startup import MoreFields
+from multiverse.experience.collector import Collected, Collector, collected_in_workers, rollout_fields
+from multiverse.experience.episodes import RecentEpisodes
 from multiverse.experience.features import Features, num_logits
 from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.restoring import Lost, put_back, restore_by_replay, saved_states
-from multiverse.experience.rollout import Rollout, leaf_of, rollout_for
+from multiverse.experience.rollout import RolloutShape, leaf_of
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.evaluation import EvaluationEnv
 from multiverse.training.storage.state_codec import encode
@@ -45,13 +49,21 @@ class Session:
     """Envs under way, an algorithm, and the rollout between them. `close` it."""
 
     def __init__(self, config: TrainConfig, env: Any, make_algorithm: MakeAlgorithm, plan: Plan | None = None) -> None:
-        self._reset_plan = DerivedSeeds(config.seed)
-        self.envs = _training_envs(config, env, self._reset_plan, plan)
+        reset_plan = DerivedSeeds(config.seed)
+
+        def lay_out(description: EnvDescription) -> list[Field]:
+            """With the envs' spaces known the algorithm is made, and with it what its rollouts take."""
+            group = _only_group(description, config)
+            self.algorithm = make_algorithm(group.observation_space, group.action_space, config.num_envs, config.seed)
+            self._shape = rollout_shape(self.algorithm, group, config.num_envs)
+            in_workers = collected_in_workers(self.algorithm.policy(), self._shape.steps)
+            return rollout_fields([self._shape], config.num_envs) if in_workers else []
+
+        self.envs = _training_envs(config, env, reset_plan, plan, lay_out)
         try:
-            spaces = self.envs.single_observation_space, self.envs.single_action_space
-            self.algorithm = make_algorithm(*spaces, config.num_envs, config.seed)
-            self.rollout = self._new_rollout()
-            self._collector = Collector(self.envs, self.rollout, self.algorithm.features, self._reset_plan)
+            mask = self.algorithm.features.mask
+            self._collector = Collector(self.envs, [self._shape], None if mask is None else mask.path, reset_plan)
+            (self.rollout,) = self._collector.rollouts
             self._can_be_saved = self.envs.can_be_saved()
             self.evaluation_env = EvaluationEnv(functools.partial(_evaluation_env, config, env, self.envs.plan))
         except BaseException:
@@ -64,17 +76,10 @@ class Session:
         self._marked_envs: dict[str, Any] = {}
         self._under_way = False  # the envs are further than the mark
 
-    def _new_rollout(self) -> Rollout:
-        algorithm, features = self.algorithm, self.algorithm.features
-        masks = num_logits(self.envs.single_action_space) if features.mask is not None else 0  # type: ignore[arg-type]
-        return rollout_for(
-            self.envs.single_observation_space, algorithm.steps_per_env, self.envs.num_envs, algorithm.action, masks
-        )
-
     def begin(self) -> None:
         """The first episode of every env."""
-        observations, _ = self.envs.reset()
-        self._collector.begin(observations)
+        self.envs.reset()
+        self._collector.begin()
         self._try_saving()
         self._mark()
 
@@ -97,10 +102,8 @@ class Session:
         """
         if self._can_be_saved and "states" not in self._marked_envs:  # guard: a-rollout-that-cannot-be-left-is-filled
             should_stop = _never
-        policy = self.algorithm.policy()
-        noise = policy.noise(self._noise, self.algorithm.steps_per_env, self.envs.num_envs)
         self._under_way = True
-        return self._collector.collect(policy, noise, should_stop)
+        return self._collector.collect([self.algorithm.policy()], self._noise, should_stop)
 
     def learned(self, collected: Collected) -> None:
         """The rollout has been learned from: this is the state to come back to."""
@@ -133,12 +136,14 @@ class Session:
         # The states come first: an env that is lost while it is asked begins another episode.
         states = {"states": deepcopy(self._saved_states())} if with_states else {}  # guard: marked-states-are-copies
         going_on = ~self._collector.starts  # an env whose episode has just ended still shows what that one had
-        rows = [np.array(leaf_of(self._collector.observations, path)) for path in self.rollout.last]
+        shown = self.envs.observations()
+        rows = [np.array(leaf_of(shown, path)) for path in self.rollout.last]
         self._marked_envs = {
             "episodes": self.envs.episode_counts,
             "observations": {str(k): row for k, row in enumerate(rows)},
             "returns": np.where(going_on, self.envs.episode_returns, 0.0),
             "lengths": np.where(going_on, self.envs.episode_lengths, 0),
+            "remembered": self._collector.remembered(),
             **states,
         }
 
@@ -153,7 +158,7 @@ class Session:
                     raise
                 log.warning("envs %s begin another episode: %s", lost, str(error).partition("\n")[0])
                 self.envs.reset(env_ids=lost)
-                self._collector.begin_again(lost, self.envs.observations())
+                self._collector.begin_again(lost)
 
     @property
     def at_hand(self) -> bool:
@@ -193,10 +198,10 @@ class Session:
         episodes = np.asarray(saved["episodes"]).tolist()
         sums = saved.get("returns"), saved.get("lengths")  # replayed envs had none of these in 0.1
         if "states" in saved:
-            observations, lost = put_back(self.envs, episodes, saved["states"], rows, *sums)
+            lost = put_back(self.envs, episodes, saved["states"], rows, *sums)
         else:
             actions = [saved["actions"].get(str(i)) for i in range(self.envs.num_envs)]
-            observations, lost = restore_by_replay(self.envs, episodes, actions, rows, *sums)
+            lost = restore_by_replay(self.envs, episodes, actions, rows, *sums)
             for env_id, known in enumerate(actions):
                 if known is not None and env_id not in lost:
                     self._collector.actions.load(env_id, known)  # guard: a-replayed-episode-goes-on-in-the-log
@@ -207,7 +212,9 @@ class Session:
                 list(lost),
                 _in_words(lost),
             )
-        self._collector.begin(observations)
+        if "remembered" in saved:  # not in 0.1
+            self._collector.remember(saved["remembered"])
+        self._collector.begin()
         self._try_saving()
         self._mark()
 
@@ -222,11 +229,40 @@ def _never() -> bool:
     return False
 
 
-def _training_envs(config: TrainConfig, env: Any, reset_plan: DerivedSeeds, plan: Plan | None) -> VectorEnv:
+def rollout_shape(algorithm: Algorithm, group: Group, num_envs: int) -> RolloutShape:
+    """What a rollout of this algorithm must have room for."""
+    policy, features = algorithm.policy(), algorithm.features
+    masks = num_logits(group.action_space) if features.mask is not None else 0  # type: ignore[arg-type]
+    noise = policy.noise(np.random.default_rng(0), 1, 1)
+    return RolloutShape(
+        group.name,
+        group.observation_space,
+        algorithm.steps_per_env,
+        num_envs,
+        algorithm.action,
+        masks,
+        group.may_be_absent,
+        policy.first_memory(1),
+        (noise.shape[2:], noise.dtype),
+    )
+
+
+def _only_group(description: EnvDescription, config: TrainConfig) -> Group:
+    if description.kind != "single":
+        raise InvalidRequest(
+            f"{config.env} has several agents, and {config.algorithm} learns from one: `mv.flatten_agents(env)` makes "
+            "one of them"
+        )
+    return description.groups[0]
+
+
+def _training_envs(
+    config: TrainConfig, env: Any, reset_plan: DerivedSeeds, plan: Plan | None, lay_out: MoreFields
+) -> VectorEnv:
     how: dict[str, Any] = {"plan": plan}
     if plan is None:
         how = {"executor": config.executor, "workers": config.workers, "start_method": config.start_method}
-    envs = make_vec(
+    return make_vec(
         env,
         config.num_envs,
         autoreset="same_step",
@@ -238,15 +274,9 @@ def _training_envs(config: TrainConfig, env: Any, reset_plan: DerivedSeeds, plan
         restarts_per_minute=config.restarts_per_minute,
         on_bad_value=config.on_bad_value,
         reply_timeout_s=config.reply_timeout_s,
+        fields=lay_out,
         **how,
     )
-    if not isinstance(envs, VectorEnv):
-        envs.close()
-        raise InvalidRequest(
-            f"{config.env} has several agents, and {config.algorithm} learns from one: `mv.flatten_agents(env)` makes "
-            "one of them"
-        )
-    return envs
 
 
 def _evaluation_env(config: TrainConfig, env: Any, plan: Plan) -> VectorEnv:

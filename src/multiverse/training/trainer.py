@@ -13,11 +13,10 @@ from threadpoolctl import threadpool_limits
 from multiverse.algorithms.algorithm import Algorithm, UpdateReport
 from multiverse.contracts.errors import InvalidRequest, MultiverseError, RunNotSaved
 from multiverse.experience.collector import Collected
-from multiverse.learning.networks import torch_threads
+from multiverse.learning.threads import torch_threads
 from multiverse.memory.interrupts import StopRequests, StopWaiting
 from multiverse.training.config.build import build
-from multiverse.training.config.resolve import plain_config
-from multiverse.training.config.train_config import Clock, TrainConfig
+from multiverse.training.config.train_config import Clock, TrainConfig, plain_config
 from multiverse.training.evaluation import Evaluation, EvaluationEnv, evaluate, told_as_evaluations
 from multiverse.training.hooks import Hook
 from multiverse.training.session import Session

@@ -11,7 +11,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NoReturn, Self, SupportsIndex
+from typing import Any, Literal, NoReturn, Self, SupportsIndex, TypeVar
 
 import numpy as np
 
@@ -28,16 +28,16 @@ from multiverse.contracts.failures import FailurePolicy, Failures
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.layout import COUNTS, EPISODES, STEPPING
 from multiverse.contracts.plan import Autoreset, Plan, whole_number
-from multiverse.contracts.views import Array
+from multiverse.contracts.views import Array, Views
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host
-from multiverse.vector.host_calls import HostCalls
+from multiverse.vector.host_calls import HostCalls, StepResults
 from multiverse.vector.poison import Poison
 from multiverse.vector.requests import RequestState, checked_ids, envs_to_reset, reset_requests
-from multiverse.vector.step_results import StepResults
 
 Copy = bool | Literal["poison"]
+Told = TypeVar("Told")
 
 _alive: weakref.WeakSet[BaseVectorEnv] = weakref.WeakSet()
 
@@ -136,12 +136,22 @@ class BaseVectorEnv(NotCopied, ABC):
         self._write_actions(actions, None)
         if self._poison is not None:
             self._poison.spoil(self._everyone)
+        return self._step_all(self._step_result)
+
+    def step_as_written(self) -> Infos:
+        """One step of every env with the actions that are in `views`; what came of it is there too, but for the
+        infos."""
+        if self._state.refusal is not None:
+            self._state.refuse_step()
+        return self._step_all(_as_it_is)
+
+    def _step_all(self, as_told: Callable[[Infos], Told]) -> Told:
         executor = self._executor
         number = executor.number
         try:
             flags = executor.step_all()
             infos = self._results.collect(executor.hosts, flags, None) if flags or executor.lost else {}
-            result = self._step_result(infos)
+            result = as_told(infos)
             executor.settle(executor.hosts)
         except BaseException as error:
             self._after_cut_step(error, number)
@@ -174,6 +184,25 @@ class BaseVectorEnv(NotCopied, ABC):
             self._poison.spoil(ids)
         infos = self._calls.reset(ids, requests, rows=ids if env_ids is not None else self._everyone)
         return self._first_observations(None if env_ids is None else ids), infos
+
+    def run_rows(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        rows: int,
+        should_stop: Callable[[], bool],
+        on_lost: Callable[[range, int], None],
+    ) -> bool:
+        """`rows` steps of every env by function(env_range, step, go_on, first row, *arguments), which runs where the
+        envs are and fills whatever `make_vec(fields=…)` has laid out; False if it was stopped before."""
+        if self._state.refusal is not None:
+            self._state.refuse_step()
+        return self._calls.run_rows(function, arguments, rows, should_stop, on_lost)
+
+    @property
+    def views(self) -> Views:
+        """The arrays that it shares with its workers. To be read, and between two calls."""
+        return self._executor.views
 
     def begin_at(self, episodes: Sequence[int]) -> Any:
         """Reset every env so that env i begins its episode number `episodes[i]`: what the reset plan has for it."""
@@ -375,3 +404,7 @@ class BaseVectorEnv(NotCopied, ABC):
         over = ids[self._ended(ids)].tolist()
         if over:
             raise InvalidRequest(f"the episodes of envs {over} are over: reset(env_ids={over}) first")
+
+
+def _as_it_is(infos: Infos) -> Infos:
+    return infos

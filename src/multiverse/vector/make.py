@@ -69,6 +69,7 @@ def make_vec(
     groups: Mapping[str, Sequence[str]] | None = None,
     possible_agents: Sequence[str] | None = None,
     parallel: bool = False,
+    fields: startup.MoreFields | None = None,
 ) -> VectorEnv:
     """Many copies of `env` as one `VectorEnv`, which is a `gymnasium.vector.VectorEnv`.
 
@@ -119,6 +120,8 @@ def make_vec(
         reply_timeout_s, reset_timeout_s: how long a worker may take to answer (None: for ever); then `ReplyTimeout`,
             with the Python stack of what it is doing.
         close_timeout_s: how long `close` waits for workers to end by themselves.
+        fields: for whoever collects rollouts in workers: called with the env's description, it returns what else is to
+            be shared with them (`envs.views`).
         plan: run exactly as another vector env did (`envs.plan`), without probing; instead of
             `executor`, `workers`, `start_method` and `waiting`.
     """
@@ -127,10 +130,12 @@ def make_vec(
     if autoreset is not None:
         _check_choices(autoreset=(autoreset, Autoreset))
     _check_choices(on_failure=(on_failure, OnFailure), on_bad_value=(on_bad_value, OnBadValue))
-    failure_policy = FailurePolicy(on_failure, on_bad_value, _checked_rate(restarts_per_minute))
+    rate = _at_least_one("restarts_per_minute", restarts_per_minute, "on_failure='raise' restarts nothing")
+    failure_policy = FailurePolicy(on_failure, on_bad_value, rate)
     if start_method is not None:
         _check_choices(start_method=(start_method, StartMethod))
-    workers = _checked_workers(workers)
+    if workers is not None:
+        workers = _at_least_one("workers", workers, "executor='serial' has none")
     _check_kinds(copy, render_mode, reset_plan)
     tasks = _checked_tasks(tasks)
     timeouts = Timeouts(reply_timeout_s, reset_timeout_s, close_timeout_s)
@@ -148,7 +153,7 @@ def make_vec(
         if executor != plan.executor:
             plan = decide(executor, None, None, waiting, each)
     plan = replace(plan, why=why) if why else plan
-    limits: dict[str, Any] = {"failure_policy": failure_policy, "timeouts": timeouts, "tasks": tasks}
+    limits: dict[str, Any] = {"failure_policy": failure_policy, "timeouts": timeouts, "tasks": tasks, "fields": fields}
     started, description = startup.start(plan, each, autoreset, infos, reset_plan, **limits)
     if description.metadata.get("in_process") and plan.executor != "serial":
         log.warning("the env says metadata['in_process'] (it holds a GPU or a window): running serial instead")
@@ -176,20 +181,11 @@ def _check_choices(**choices: tuple[str, Any]) -> None:
             raise InvalidRequest(f"{name}={value!r}: one of {', '.join(get_args(literal))}")
 
 
-def _checked_workers(workers: Any) -> int | None:
-    if workers is None:
-        return None
-    count = whole_number("workers", workers)
+def _at_least_one(name: str, value: Any, instead: str) -> int:
+    count = whole_number(name, value)
     if count < 1:
-        raise InvalidRequest(f"workers={count}: at least 1 (executor='serial' has none)")
+        raise InvalidRequest(f"{name}={count}: at least 1 ({instead})")
     return count
-
-
-def _checked_rate(restarts_per_minute: Any) -> int:
-    rate = whole_number("restarts_per_minute", restarts_per_minute)
-    if rate < 1:
-        raise InvalidRequest(f"restarts_per_minute={rate}: at least 1 (on_failure='raise' restarts nothing)")
-    return rate
 
 
 def _check_kinds(copy: Any, render_mode: Any, reset_plan: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from multiverse.contracts.errors import (
     WorkerDied,
 )
 from multiverse.contracts.reset_plan import ResetRequest, checked_task
-from multiverse.contracts.seeds import seeds_for
+from multiverse.contracts.seeds import is_list, seeds_for
 from multiverse.contracts.views import Array
 from multiverse.executors.hosts import Host
 
@@ -100,11 +100,7 @@ def _options_per_env(options: Any, ids: Array) -> list[Any]:
 
 
 def _one_per_env(value: Any, ids: Array, name: str) -> list[Any]:
-    if (
-        not isinstance(value, Iterable)
-        or isinstance(value, str | bytes | Mapping | Set)
-        or not getattr(value, "ndim", 1)
-    ):
+    if not is_list(value):
         raise InvalidRequest(
             f"{name}={value!r}: expected a list with one for each of the {len(ids)} envs that are reset"
         )

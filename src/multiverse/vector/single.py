@@ -14,11 +14,11 @@ from multiverse.contracts.errors import ReplyTimeout, WorkerDied
 from multiverse.contracts.infos import Infos, reordered_infos
 from multiverse.contracts.layout import ACTIONS, ENDED, OBSERVATIONS, PRESENT, SINGLE_AGENT, VALUES
 from multiverse.contracts.policy import Leaves
-from multiverse.contracts.step_batch import StepBatch
 from multiverse.contracts.views import Array
 from multiverse.executors.env_range import EnvRange
 from multiverse.memory.space_rows import ActionWriter, BatchReader
 from multiverse.vector.base import BaseVectorEnv, Running
+from multiverse.vector.batches import StepBatch
 
 Step = tuple[Any, Array, Array, Array, Infos]
 

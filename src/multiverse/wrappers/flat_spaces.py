@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,17 +12,17 @@ from gymnasium import spaces
 from numpy.typing import DTypeLike, NDArray
 
 from multiverse.contracts.errors import InvalidActions, InvalidRequest
+from multiverse.contracts.layout import Path, leaves
 
 Row = NDArray[Any]
 ByAgent = dict[Any, Any]
-Keys = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Leaf:
+class _Part:
     """Where in a row one array of one agent's observation is."""
 
-    keys: Keys
+    keys: Path
     space: spaces.Space[Any]
     part: slice
     plain: bool  # its numbers stand in the row as they are
@@ -32,15 +32,19 @@ class FlatObservations:
     """From a dict of observations to one row."""
 
     def __init__(self, by_agent: Mapping[Any, spaces.Space[Any]], dtype: DTypeLike | None) -> None:
-        self._leaves: dict[Any, list[_Leaf]] = {}
+        self._leaves: dict[Any, list[_Part]] = {}
         width = 0
         for agent, space in by_agent.items():
             self._leaves[agent] = []
-            for keys, leaf in _leaves_of(space, agent):
-                part = slice(width, width + spaces.flatdim(leaf))
-                self._leaves[agent].append(_Leaf(keys, leaf, part, isinstance(leaf, spaces.Box | spaces.MultiBinary)))
+            for leaf in leaves(space):
+                if not leaf.numeric:
+                    words = f"agent {agent!r} observes {leaf.space}, which does not fit into a row of fixed length"
+                    raise InvalidRequest(words)
+                part = slice(width, width + spaces.flatdim(leaf.space))
+                plain = isinstance(leaf.space, spaces.Box | spaces.MultiBinary)
+                self._leaves[agent].append(_Part(leaf.path, leaf.space, part, plain))
                 width = part.stop
-        everything = [leaf for leaves in self._leaves.values() for leaf in leaves]
+        everything = [part for parts in self._leaves.values() for part in parts]
         boxes = [leaf.space for leaf in everything if isinstance(leaf.space, spaces.Box)]
         self._width, self._dtype = width, _row_dtype(boxes, dtype)
         self.space = _row_space(everything, width, self._dtype)
@@ -59,20 +63,6 @@ class FlatObservations:
         return row
 
 
-def _leaves_of(space: spaces.Space[Any], agent: Any, keys: Keys = ()) -> Iterator[tuple[Keys, spaces.Space[Any]]]:
-    """The arrays an observation is made of, in the order in which they stand in a row."""
-    if isinstance(space, spaces.Dict):
-        for key, inner in space.spaces.items():
-            yield from _leaves_of(inner, agent, (*keys, key))
-    elif isinstance(space, spaces.Tuple):
-        for index, inner in enumerate(space.spaces):
-            yield from _leaves_of(inner, agent, (*keys, index))
-    elif isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-        yield keys, space
-    else:
-        raise InvalidRequest(f"agent {agent!r} observes {space}, which does not fit into a row of fixed length")
-
-
 def _mark(part: Row, space: spaces.Space[Any], value: Any) -> None:
     """One-hot."""
     if isinstance(space, spaces.Discrete):
@@ -81,7 +71,7 @@ def _mark(part: Row, space: spaces.Space[Any], value: Any) -> None:
         part[:] = spaces.flatten(space, value)
 
 
-def _row_space(leaves: Sequence[_Leaf], width: int, dtype: np.dtype[Any]) -> spaces.Box:
+def _row_space(leaves: Sequence[_Part], width: int, dtype: np.dtype[Any]) -> spaces.Box:
     """Bounds are the agents' own, widened to hold an absent agent's zeros."""
     low, high = np.zeros(width, dtype), np.ones(width, dtype)
     for leaf in leaves:

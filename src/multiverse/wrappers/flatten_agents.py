@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -116,12 +116,6 @@ class _Result:
     ended: dict[Any, bool] = field(default_factory=dict)  # whose episode ended now: whether terminated
 
 
-class _Driver(Protocol):
-    def reset(self, seed: int | None, options: dict[str, Any] | None) -> _Result: ...
-
-    def step(self, actions: ByAgent) -> _Result: ...
-
-
 class _Together:
     """A parallel env."""
 
@@ -182,7 +176,7 @@ class _InTurns:
         )
 
 
-def _driver_of(env: Any) -> _Driver:
+def _driver_of(env: Any) -> _Together | _InTurns:
     try:
         from pettingzoo import AECEnv, ParallelEnv  # type: ignore[import-untyped, unused-ignore]
     except ImportError as error:

@@ -21,7 +21,7 @@ GUARDS = (
     Guard(
         "a-save-is-written-aside",
         ("D1",),
-        instead("remove_tree(folder / name)\nwrite_files(folder / name, packed)", statements=2),
+        instead("shutil.rmtree(folder / name, ignore_errors=True)\nwrite_files(folder / name, packed)", statements=2),
         (f"{STRUCK}[the_same_again-kill]",),
     ),
     Guard(
@@ -33,7 +33,7 @@ GUARDS = (
     Guard(
         "removed-under-another-name",
         ("D1",),
-        instead("remove_tree(path)", statements=2),
+        instead("shutil.rmtree(path, ignore_errors=True)", statements=2),
         (f"{STRUCK}[one_more-kill]",),
     ),
     Guard(
@@ -205,7 +205,7 @@ GUARDS = (
     Guard(
         "only-what-we-wrote-is-removed",
         ("E7",),
-        instead("strangers = remove_tree(path)"),
+        instead("strangers = shutil.rmtree(path, ignore_errors=True)"),
         (f"{FOREIGN}::test_what_others_keep_inside_a_checkpoint_outlives_it",),
     ),
     Guard(

@@ -1,4 +1,4 @@
-"""Guards of training: rows A14, B4, B5, D5, D6, E3, F3, G2, G8 and G9."""
+"""Guards of training: rows A14, B4, B5, D5, D6, E3, F3, G2, G7, G8 and G9."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ RESUME = "tests/training/test_exact_resume.py"
 TRAINER = "tests/training/test_trainer.py"
 PPO = "tests/algorithms/test_ppo.py"
 COLLECTOR = "tests/experience/test_collector.py"
+ROWS = "tests/faults/test_rows.py"
 REPLAYING = "tests/experience/test_restoring.py"
 MARKS = "tests/training/test_marks.py"
 EVALUATIONS = "tests/training/test_evaluations.py"
@@ -26,6 +27,36 @@ GUARDS = (
         ("B4",),
         GONE,
         (f"{COLLECTOR}::test_a_lost_step_is_never_learned_from",),
+    ),
+    Guard(
+        "lost-rows-are-marked",
+        ("G7",),
+        GONE,
+        (f"{ROWS}::test_a_hang_or_an_exception_costs_a_row_too[raises]",),
+    ),
+    Guard(
+        "a-row-that-begins-an-episode-is-no-step",
+        ("B4",),
+        GONE,
+        (f"{COLLECTOR}::test_where_a_step_begins_the_next_episode_nobody_learns_from_it",),
+    ),
+    Guard(
+        "a-lost-worker-costs-one-row",
+        ("G7",),
+        GONE,
+        (f"{ROWS}::test_a_worker_that_dies_in_a_row_costs_that_row[3]",),
+    ),
+    Guard(
+        "a-row-restarts-the-deadline",
+        ("G7",),
+        swap("monotonic_ns()", "words[_ROW_AT]"),
+        (f"{ROWS}::test_a_slow_rollout_is_no_hang",),
+    ),
+    Guard(
+        "workers-are-told-to-stop",
+        ("G7",),
+        instead("pass"),
+        (f"{ROWS}::test_a_stop_is_answered_within_a_row",),
     ),
     Guard(
         "gradients-are-finite",
@@ -163,13 +194,10 @@ GUARDS = (
         "sizes-are-compared",
         ("D6",),
         NEVER,
-        (f"{PPO}::test_weights_of_another_size_are_refused[torch]",),
-    ),
-    Guard(
-        "sizes-are-compared-in-numpy",
-        ("D6",),
-        NEVER,
-        (f"{TRAINER}::test_networks_of_another_size_are_refused_in_words",),
+        (
+            f"{PPO}::test_weights_of_another_size_are_refused[torch]",
+            f"{TRAINER}::test_networks_of_another_size_are_refused_in_words",
+        ),
     ),
     Guard(
         "the-config-is-the-runs-own",

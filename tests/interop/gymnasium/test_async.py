@@ -28,6 +28,7 @@ from tests.contract.test_interrupts import interrupted_at, sleeps
 from tests.envs import AnySpace, Directions, Walk
 from tests.equality import assert_same
 from tests.fault_envs import Fault, Gate, Gated
+from tests.interop.conftest import remembered
 from tests.processes import lives, still_alive
 from tests.space_catalogue import catalogue
 
@@ -37,22 +38,7 @@ Make = Callable[..., AsyncVectorEnv[Any, Any]]
 
 @pytest.fixture
 def make() -> Iterator[Make]:
-    opened: list[AsyncVectorEnv[Any, Any]] = []
-
-    def make_and_remember(*env_fns: Any, **options: Any) -> AsyncVectorEnv[Any, Any]:
-        opened.append(AsyncVectorEnv(list(env_fns), **options))
-        return opened[-1]
-
-    yield make_and_remember
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of closing while something is pending
-        for envs in opened:
-            envs.close(terminate=True)
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Gate:
-    return Gate(tmp_path / "gate")
+    yield from remembered(AsyncVectorEnv, terminate=True)
 
 
 def some_actions(envs: Any) -> Any:

@@ -19,21 +19,14 @@ from multiverse.interop.gymnasium import SyncVectorEnv
 from tests.envs import AnySpace, Directions, Walk
 from tests.equality import assert_same
 from tests.fault_envs import Fault
+from tests.interop.conftest import remembered
 
 Make = Callable[..., SyncVectorEnv[Any, Any]]
 
 
 @pytest.fixture
 def make() -> Iterator[Make]:
-    opened: list[SyncVectorEnv[Any, Any]] = []
-
-    def make_and_remember(*env_fns: Any, **options: Any) -> SyncVectorEnv[Any, Any]:
-        opened.append(SyncVectorEnv(list(env_fns), **options))
-        return opened[-1]
-
-    yield make_and_remember
-    for envs in opened:
-        envs.close()
+    yield from remembered(SyncVectorEnv)
 
 
 def failing(phase: str, at: int = 1, what: str = "raise") -> Any:

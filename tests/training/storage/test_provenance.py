@@ -13,8 +13,8 @@ import pytest
 
 import multiverse
 from multiverse.contracts.plan import Plan
-from multiverse.training.storage import provenance as provenance_module
-from multiverse.training.storage.provenance import git_commit, provenance
+from multiverse.training.storage import origin
+from multiverse.training.storage.origin import git_commit, provenance
 
 
 def test_it_says_what_ran_where() -> None:
@@ -70,7 +70,7 @@ def test_a_machine_that_tells_nothing_is_no_error(monkeypatch: pytest.MonkeyPatc
         raise PermissionError
 
     monkeypatch.setattr(Path, "read_text", refuses)
-    monkeypatch.setattr(provenance_module, "usable_cores", refuses)
+    monkeypatch.setattr(origin, "usable_cores", refuses)
     told = provenance(1)["machine"]
     assert told["usable_cores"] is None and told["cpu"]
 

@@ -10,8 +10,14 @@ from typing import Any
 import pytest
 
 from multiverse.training.storage.checkpoint import Checkpoints
-from multiverse.training.storage.provenance import provenance
-from multiverse.training.storage.redaction import REDACTED, is_secret, redacted, redacted_command, redacted_fields
+from multiverse.training.storage.origin import (
+    REDACTED,
+    is_secret,
+    provenance,
+    redacted,
+    redacted_command,
+    redacted_fields,
+)
 from multiverse.training.storage.run_directory import RunDirectory
 
 SECRET = "hunter2-swordfish"

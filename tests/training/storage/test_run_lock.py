@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from multiverse.contracts.errors import RunLocked
-from multiverse.training.storage import run_lock
-from multiverse.training.storage.run_lock import Holder, RunLock
+from multiverse.training.storage import files
+from multiverse.training.storage.files import Holder, RunLock
 
 
 class Child:
@@ -87,7 +87,7 @@ def test_the_lock_of_a_killed_process_is_taken_over_and_that_is_said(
     tmp_path: Path, child: Start, kernel: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     if not kernel:
-        monkeypatch.setattr(run_lock, "fcntl", None)
+        monkeypatch.setattr(files, "fcntl", None)
     first = child(lambda: locked(tmp_path))
     with pytest.raises(RunLocked, match=str(first.pid)):
         RunLock(tmp_path)
@@ -102,7 +102,7 @@ def test_the_lock_of_a_killed_process_is_taken_over_and_that_is_said(
 @pytest.mark.parametrize("kernel", [True, False], ids=["kernel's locks", "no locks"])
 def test_one_process_cannot_hold_it_twice(tmp_path: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not kernel:
-        monkeypatch.setattr(run_lock, "fcntl", None)
+        monkeypatch.setattr(files, "fcntl", None)
     lock = RunLock(tmp_path)
     for path in (tmp_path, tmp_path / ".." / tmp_path.name):
         with pytest.raises(RunLocked, match=f"this very process .{os.getpid()}."):
@@ -144,7 +144,7 @@ def signed(path: Path, holder: Holder) -> None:
 
 
 def child_as_holder(first: Child) -> Holder:
-    return replace(Holder.me(), pid=first.pid, started=run_lock.started(first.pid) or 0.0)
+    return replace(Holder.me(), pid=first.pid, started=files.started(first.pid) or 0.0)
 
 
 @pytest.mark.fault("D7")
@@ -199,6 +199,6 @@ def test_of_many_that_find_a_stale_lock_one_takes_it(tmp_path: Path) -> None:
 
 
 def test_a_process_is_known_by_when_it_began() -> None:
-    assert run_lock.started(os.getpid()) == Holder.me().started
+    assert files.started(os.getpid()) == Holder.me().started
     assert Holder.me().lives()
-    assert run_lock.started(2**22 + 5) is None
+    assert files.started(2**22 + 5) is None

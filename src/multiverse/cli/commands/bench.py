@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from multiverse.cli.main import one_line
-from multiverse.cli.parsing import parse, require_positive
+from multiverse.cli.main import one_line, parse, parsed_kwargs, require_positive
+from multiverse.cli.output import BUSY_MACHINE, ResultConsole, percent, print_json, table_of
 from multiverse.contracts.errors import InvalidRequest, MultiverseError
 from multiverse.contracts.plan import ExecutorName
 
@@ -68,18 +67,6 @@ def run(arguments: Sequence[str]) -> int:
     return int(bool(comparison.failures))
 
 
-def parsed_kwargs(text: str) -> dict[str, Any]:
-    """Arguments for the env, as a JSON object."""
-    example = "'{\"g\": 9.8}'"
-    try:
-        kwargs = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InvalidRequest(f"--env-kwargs {text!r} is not JSON ({error}); example: {example}") from error
-    if not isinstance(kwargs, dict):
-        raise InvalidRequest(f"--env-kwargs {text!r}: a JSON object is wanted; example: {example}")
-    return kwargs
-
-
 def _contenders(options: Bench) -> dict[Contender, str]:
     """What is to be measured, with the name it goes by; refuses what cannot be."""
     if not options.num_envs or not options.executors:
@@ -97,7 +84,7 @@ def _name(executor: str, num_envs: int) -> str:
 def _measure(options: Bench, contenders: dict[Contender, str]) -> Comparison:
     import multiverse as mv
     from multiverse.adapters.env_source import recipes
-    from multiverse.cli.rounds import compared
+    from multiverse.cli.comparison import compared
     from multiverse.executors.backends import backend_of
 
     kwargs = parsed_kwargs(options.env_kwargs)
@@ -112,8 +99,6 @@ def _measure(options: Bench, contenders: dict[Contender, str]) -> Comparison:
 
 
 def _print_json(options: Bench, comparison: Comparison, found: Found) -> None:
-    from multiverse.cli.output import print_json
-
     print_json(
         {
             "env": options.env,
@@ -136,8 +121,6 @@ def _print_json(options: Bench, comparison: Comparison, found: Found) -> None:
 
 
 def _print_table(options: Bench, comparison: Comparison, found: Found) -> None:
-    from multiverse.cli.output import BUSY_MACHINE, ResultConsole, percent, table_of
-
     table = table_of(
         f"{options.env}: median of {options.rounds} × {options.seconds:g} s",
         ("executor",),
@@ -167,8 +150,6 @@ def _print_table(options: Bench, comparison: Comparison, found: Found) -> None:
 
 
 def _cells(executor: str, num_envs: int, result: Result | MultiverseError) -> tuple[str, ...]:
-    from multiverse.cli.output import percent
-
     if isinstance(result, MultiverseError):
         return executor, str(num_envs), "failed"
     chosen = sorted({plan.executor for plan in result.plans})

@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
+from rich.padding import Padding
+from rich.text import Text
 
-from multiverse.cli.commands.bench import parsed_kwargs
-from multiverse.cli.parsing import parse, require_positive
+from multiverse.cli.main import parse, parsed_kwargs, require_positive
+from multiverse.cli.output import STYLES, Progress, ResultConsole, print_json
 
 if TYPE_CHECKING:
     from multiverse.env_checks.report import CheckReport
@@ -57,9 +59,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _examined(options: CheckEnv) -> CheckReport:
-    from multiverse.cli.output import Progress
-    from multiverse.env_checks.examine import examine
-    from multiverse.env_checks.performing import CHECKS
+    from multiverse.env_checks.examine import CHECKS, examine
 
     kwargs = parsed_kwargs(options.env_kwargs)
     with Progress(len(CHECKS)) as progress:
@@ -75,10 +75,6 @@ def _examined(options: CheckEnv) -> CheckReport:
 
 def _print_findings(report: CheckReport) -> None:
     """Each finding in lines of its own: what, why, and what to do."""
-    from rich.padding import Padding
-    from rich.text import Text
-
-    from multiverse.cli.output import STYLES, ResultConsole
 
     console = ResultConsole()
     for finding in report.findings:
@@ -92,8 +88,6 @@ def _print_findings(report: CheckReport) -> None:
 
 
 def _print_json(options: CheckEnv, report: CheckReport) -> None:
-    from multiverse.cli.output import print_json
-
     print_json(
         {
             "env": report.env,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from multiverse.cli.parsing import parse, require_positive
+from multiverse.cli.main import parse, require_positive
+from multiverse.cli.output import BUSY_MACHINE, ResultConsole, percent, table_of
 
 if TYPE_CHECKING:
     from multiverse.cli.comparison import Comparison, Round
@@ -69,7 +70,7 @@ def _train(seed: int) -> bool:
         print("Training needs torch, which is not installed here: pip install 'multiverse[train]'. Speed only:")
         return True
     from multiverse.cli.progress import LinePrinter, run_with_progress
-    from multiverse.training.config.resolve import config_for
+    from multiverse.training.config.train_config import config_for
     from multiverse.training.run import start_run
 
     settings = {"num_envs": NUM_ENVS, "seed": seed, "target_return": TARGET}
@@ -91,7 +92,7 @@ def _compare(options: Demo) -> None:
 def _measure(options: Demo) -> Comparison:
     import multiverse as mv
     from multiverse.adapters.env_source import recipes
-    from multiverse.cli.rounds import compared
+    from multiverse.cli.comparison import compared
 
     contenders = {SYNC: _sync, ASYNC: _async, OURS: lambda: mv.make_vec(ENV, NUM_ENVS)}
     (recipe,) = recipes(ENV, 1, None, None)
@@ -121,8 +122,6 @@ def _async() -> AnyVectorEnv:
 
 
 def _print_results(comparison: Comparison) -> None:
-    from multiverse.cli.output import BUSY_MACHINE, ResultConsole, percent, table_of
-
     table = table_of(f"{NUM_ENVS} × {ENV}", ("",), ("steps/s", "×\nAsyncVectorEnv", "of the\nlimit"))
 
     def add_row(name: str, steps_per_s: Callable[[Round], float], style: str | None = None) -> None:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from multiverse.cli.parsing import parse
+from multiverse.cli.main import parse
+from multiverse.cli.output import Progress, ResultConsole, print_json
 
 if TYPE_CHECKING:
-    from multiverse.cli.findings import Finding
+    from multiverse.cli.doctor_checks import Finding
     from multiverse.cli.self_test import Outcome
 
 DESCRIPTION = """\
@@ -49,7 +50,6 @@ def run(arguments: Sequence[str]) -> int:
 
 def _examine() -> list[Finding]:
     from multiverse.cli.doctor_checks import all_checks, examine
-    from multiverse.cli.output import Progress
 
     checks = all_checks()
     findings = []
@@ -62,7 +62,6 @@ def _examine() -> list[Finding]:
 
 def _run_self_test(quiet: bool) -> list[Outcome]:
     """Each outcome is printed as soon as it is there."""
-    from multiverse.cli.output import ResultConsole
     from multiverse.cli.self_test import run_self_test
 
     console, outcomes = ResultConsole(), []
@@ -80,8 +79,6 @@ def _timed(outcome: Outcome) -> str:
 
 
 def _print_findings(findings: Sequence[Finding]) -> None:
-    from multiverse.cli.output import ResultConsole
-
     console = ResultConsole()
     width = max(len(f.name) for f in findings)
     for finding in findings:
@@ -91,7 +88,5 @@ def _print_findings(findings: Sequence[Finding]) -> None:
 
 
 def _print_json(healthy: bool, findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> None:
-    from multiverse.cli.output import print_json
-
     said = {"healthy": healthy, "checks": [asdict(f) for f in findings]}
     print_json({**said, "self_test": [asdict(o) for o in outcomes]} if outcomes else said)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from multiverse.cli.parsing import parse, require, require_positive
+from multiverse.cli.main import parse, require, require_positive
+from multiverse.cli.output import print_json
 
 if TYPE_CHECKING:
     from multiverse.training.evaluation import Evaluation
@@ -56,8 +57,6 @@ def run(arguments: Sequence[str]) -> int:
     found = evaluate_run(checkpoint.path, env=options.env, trust=options.trust, **how)
     report = _report(options, checkpoint, found)
     if options.json:
-        from multiverse.cli.output import print_json
-
         print_json(report)
     else:
         _print(report)

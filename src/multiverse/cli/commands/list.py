@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from multiverse.algorithms import ALGORITHMS
-from multiverse.cli.parsing import parse
+from multiverse.cli.main import parse
 
 DESCRIPTION = """\
 Lists envs (of Gymnasium's registry), presets (settings known to suit an env),
@@ -67,7 +67,7 @@ def env_names() -> list[str]:
 
 def preset_lines() -> list[str]:
     """Each with its settings as flags, ready to be typed."""
-    from multiverse.training.config.resolve import PRESETS
+    from multiverse.training.config.train_config import PRESETS
 
     return [f"  {env} ({algorithm}): {_as_flags(settings)}" for (env, algorithm), settings in PRESETS.items()]
 

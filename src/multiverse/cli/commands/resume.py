@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from multiverse.cli.parsing import parse, require, require_positive
+from multiverse.cli.main import parse, require, require_positive
 
 DESCRIPTION = """\
 Goes on with a run exactly where its last checkpoint was taken: an interrupted

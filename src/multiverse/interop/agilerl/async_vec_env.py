@@ -20,12 +20,11 @@ from multiverse.adapters.agents import AgentOptions
 from multiverse.contracts.errors import EnvFailed, NothingPending, RequestPending
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.plan import StartMethod
-from multiverse.interop.agilerl.engine import AgentsEngine, AgentsStep, Observations
+from multiverse.interop.agilerl.engine import AgentsEngine, AgentsStep, Observations, add_info
 from multiverse.interop.agilerl.env_side import AgileRecipe, OfItsOwn
-from multiverse.interop.agilerl.infos import add_info
 from multiverse.interop.agilerl.peer import AsyncState, VecEnvBase
 from multiverse.interop.async_drop_in import AsyncDropIn, late, never_asked
-from multiverse.interop.profile import start, start_method_of
+from multiverse.interop.drop_in import start, start_method_of
 
 EnvFunctions = Sequence[Callable[[], Any]]
 Spaces = dict[str, spaces.Space[Any]]

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.infos import Infos
+from multiverse.contracts.infos import Infos, empty_column
 from multiverse.contracts.layout import ENDED, OBSERVATIONS, VALUES, Group, Leaf
 from multiverse.contracts.views import Array, Views
 from multiverse.interop.agilerl.actions import AgentActions, Spaces
-from multiverse.interop.agilerl.infos import by_agent
+from multiverse.interop.agilerl.env_side import Said
 from multiverse.interop.agilerl.peer import ObservationsBase
 from multiverse.interop.agilerl.rows import EVERYBODY, MISSING, ODD, ODDITIES, as_it_was, dtype_of, nested
 from multiverse.interop.engine import AsyncCalls, ByPipe
@@ -152,3 +152,48 @@ def _columns_of(views: Views, agent: str, group: Group) -> tuple[Array, Array, A
     rows = slice(group.agents.index(agent), None, len(group.agents))
     terminated, truncated = views[(group.name, ENDED)][:, rows]
     return views[(group.name, VALUES)][0, rows], terminated, truncated
+
+
+# -- infos -----------------------------------------------------------------------------------------------------
+def by_agent(said: Infos, agents: Sequence[str], rows: int) -> Infos:
+    """One batch of what the envs said: agent → its infos, `_agent` → all True, for AgileRL leaves nobody out; beside
+    every key its mask."""
+    infos: Infos = {}
+    for agent in agents:
+        if agent not in said:
+            infos[agent], infos[f"_{agent}"] = {}, np.ones(rows, np.bool_)
+            continue
+        for row, what in enumerate(said[agent].tolist()):
+            add_info(infos, {agent: {} if what is None else what.info if isinstance(what, Said) else what}, row, rows)
+    return infos
+
+
+def add_info(infos: Infos, info: Infos, row: int, rows: int) -> Infos:
+    """Put one env's info into row `row` of a batch of `rows`. None is a NaN; values that do not fit each other become
+    objects, where AgileRL raises what numpy raises."""
+    for key, value in info.items():
+        found = infos.get(key)
+        if isinstance(value, dict) and (found is None or isinstance(found, dict)):
+            infos[key] = add_info(found or {}, value, row, rows)
+        elif isinstance(found, dict):
+            found[row] = value
+        else:
+            if found is None:
+                found = np.full(rows, np.nan, np.float32) if value is None else empty_column(value, rows)
+            infos[key] = _with_value(found, row, value)
+        infos.setdefault(f"_{key}", np.zeros(rows, np.bool_))[row] = True
+    return infos
+
+
+def _with_value(column: Any, row: int, value: Any) -> Any:
+    try:
+        if column.dtype == object or np.shape(value) == column.shape[1:]:
+            column[row] = value
+            return column
+    except (TypeError, ValueError, OverflowError):
+        pass
+    objects = np.full(len(column), None, object)
+    for i, one in enumerate(column):
+        objects[i] = one
+    objects[row] = value
+    return objects

@@ -13,15 +13,16 @@ from gymnasium.vector.utils import clear_mpi_env_vars
 
 from multiverse.contracts.errors import SpacesDiffer
 from multiverse.interop.async_drop_in import AsyncDropIn
-from multiverse.interop.gymnasium.arguments import (
+from multiverse.interop.drop_in import start_method_of
+from multiverse.interop.gymnasium.base import (
+    EnvFunction,
+    GymnasiumDropIn,
     check_observation_mode,
     checked_autoreset,
     checked_concurrency,
     refuse_unshareable,
     refuse_worker,
 )
-from multiverse.interop.gymnasium.base import EnvFunction, GymnasiumDropIn
-from multiverse.interop.profile import start_method_of
 from multiverse.vector.single import Step
 
 

@@ -14,8 +14,7 @@ from gymnasium.vector import AutoresetMode
 from multiverse.contracts.errors import EnvFailed, MultiverseError, SpacesDiffer
 from multiverse.executors.worker_loop import alike
 from multiverse.interop.env_side import call_each, set_each
-from multiverse.interop.gymnasium.arguments import check_observation_mode, checked_autoreset
-from multiverse.interop.gymnasium.base import EnvFunction, GymnasiumDropIn
+from multiverse.interop.gymnasium.base import EnvFunction, GymnasiumDropIn, check_observation_mode, checked_autoreset
 from multiverse.vector.single import Step
 
 

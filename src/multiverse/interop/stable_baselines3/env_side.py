@@ -65,7 +65,14 @@ class VecEnvMember(AsGivenEnv):
         return info
 
     def attribute(self, name: str) -> Any:
+        """Also if it can be called."""
         return self._env.get_wrapper_attr(name)
+
+    def method(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.attribute(name)(*args, **kwargs)
+
+    def is_wrapped(self, wrapper_class: type) -> bool:
+        return any(issubclass(cls, wrapper_class) for cls in self.classes()[:-1])
 
     def has(self, name: str) -> bool:
         try:
@@ -81,53 +88,19 @@ class VecEnvMember(AsGivenEnv):
             self.bind((self._row,))
 
 
-# -- run by the worker loop's generic command ------------------------------------------------------------------
-def attributes(envs: EnvRange, env_ids: Sequence[int], name: str) -> list[Any]:
-    """An attribute of each env, also if it can be called."""
-    return _of_each(envs, env_ids, lambda env: env.attribute(name))
-
-
-def have_attribute(envs: EnvRange, env_ids: Sequence[int], name: str) -> list[Any]:
-    return _of_each(envs, env_ids, lambda env: env.has(name))
-
-
-def set_attributes(envs: EnvRange, env_ids: Sequence[int], name: str, value: Any, shared: bool) -> list[Any]:
-    """The same value for each env; unless `shared`, one of its own, as if each had a pipe to itself."""
-    shared = shared or len(env_ids) == 1
-    nothing = _of_each(envs, env_ids, lambda env: env.set_attr(name, value if shared else own(value)))
-    envs.set_attr((), name, ())  # of no env: looks their steps up anew
-    return nothing
-
-
-def methods(
-    envs: EnvRange, env_ids: Sequence[int], name: str, args: tuple[Any, ...], kwargs: dict[str, Any], shared: bool
+def of_each(
+    envs: EnvRange, env_ids: Sequence[int], ask: Callable[..., Any], shared: bool, *arguments: Any
 ) -> list[Any]:
-    """What a method of each env returns."""
+    """Run by the worker loop's generic command: ask(env, *arguments) for each env. Unless they are `shared`, each gets
+    arguments of its own, as if it had a pipe to itself."""
     shared = shared or len(env_ids) == 1
-
-    def call(env: VecEnvMember) -> Any:
-        own_args, own_kwargs = (args, kwargs) if shared else own((args, kwargs))
-        return env.attribute(name)(*own_args, **own_kwargs)
-
-    return _of_each(envs, env_ids, call)
-
-
-def are_wrapped(envs: EnvRange, env_ids: Sequence[int], wrapper_class: type) -> list[Any]:
-    return _of_each(envs, env_ids, lambda env: any(issubclass(cls, wrapper_class) for cls in env.classes()[:-1]))
-
-
-def exceptions(envs: EnvRange, env_ids: Sequence[int]) -> list[Any]:
-    """What each env's last failed step or reset raised: for envs that run in the caller."""
-    return _of_each(envs, env_ids, lambda env: env.raised)
-
-
-def _of_each(envs: EnvRange, env_ids: Sequence[int], ask: Callable[[VecEnvMember], Any]) -> list[Any]:
     answers = []
     for env_id in env_ids:
         env = envs.envs[env_id - envs.config.env_ids.start]
-        assert isinstance(env, VecEnvMember)
         try:
-            answers.append(ask(env))
+            answers.append(ask(env, *(arguments if shared else own(arguments))))
         except Exception as error:
             raise InEnv(env_id, error) from error
+    if ask is VecEnvMember.set_attr:
+        envs.set_attr((), arguments[0], ())  # of no env: looks their steps up anew
     return answers

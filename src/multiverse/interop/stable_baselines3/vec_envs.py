@@ -8,25 +8,25 @@ Only base classes and pure functions come from Stable-Baselines3; docs/drop_in_s
 from __future__ import annotations
 
 import logging
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from operator import attrgetter
 from typing import Any, cast
 
 import numpy as np
 import psutil
-from gymnasium import Env, spaces
-from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
+from gymnasium import Env, Wrapper, spaces
+from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvObs, VecEnvStepReturn
 from stable_baselines3.common.vec_env.util import obs_space_info
 
 from multiverse.contracts.errors import EnvFailed, InEnv, InvalidActions
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.layout import leaves
-from multiverse.interop import profile
-from multiverse.interop.stable_baselines3 import env_side
-from multiverse.interop.stable_baselines3.engine import VecEnvEngine
-from multiverse.interop.stable_baselines3.env_side import VecEnvRecipe, patched
-from multiverse.interop.stable_baselines3.over_engine import OverEngine
+from multiverse.interop.drop_in import InTheirWords, start, start_method_of
+from multiverse.interop.stable_baselines3.engine import Stepped, VecEnvEngine
+from multiverse.interop.stable_baselines3.env_side import VecEnvMember, VecEnvRecipe, of_each, patched
 
 log = logging.getLogger("multiverse")
 
@@ -36,7 +36,110 @@ CLOSE_S = 15.0
 _PLAIN = frozenset({bool, int, float, str, type(None), np.float32, np.float64, np.int64})
 """Of values that nobody can change."""
 
+TRUNCATED, LAST = "TimeLimit.truncated", "terminal_observation"
+
 EnvFunctions = Sequence[Callable[[], Env[Any, Any]]]
+
+
+class OverEngine(InTheirWords, VecEnv):
+    """What both drop-ins do alike. `engine` is the `multiverse.VectorEnv` that does the work."""
+
+    engine: VecEnvEngine
+    """Ours underneath: `engine.plan` says how it runs, `engine.failures` what went wrong so far."""
+
+    _shared = False  # whether the envs see the caller's own objects, or copies
+
+    def _take_over(self, engine: VecEnvEngine) -> None:
+        """Show what the original shows of the envs that the engine runs."""
+        self.engine, self.closed = engine, False
+        try:
+            super().__init__(engine.num_envs, engine.single_observation_space, engine.single_action_space)
+        except BaseException:
+            engine.close()
+            raise
+
+    # -- steps and resets --------------------------------------------------------------------------------------
+    def _infos(self, stepped: Stepped) -> list[Infos]:
+        """Each env's info of a step, with what Stable-Baselines3 adds to it."""
+        _, _, terminated, truncated, step_infos = stepped
+        if step_infos is None:
+            return [{TRUNCATED: False} for _ in range(self.num_envs)]
+        infos = [self._detached(info) for info in step_infos.infos]
+        for info in infos:
+            info[TRUNCATED] = False
+        for env_id, (end, cut) in enumerate(zip(terminated.tolist(), truncated.tolist())):
+            if end or cut:
+                # What the env said last is the reset's; what is asked for is the last word of the episode that ended.
+                self._begun(env_id, step_infos.infos[env_id])
+                infos[env_id] = last = self._detached(step_infos.final_infos.get(env_id, {}))
+                last[TRUNCATED], last[LAST] = not end, self.engine.final_observation(env_id)
+        return infos
+
+    def _detached(self, info: Infos) -> Infos:
+        """A dict that the caller may keep and change."""
+        raise NotImplementedError
+
+    def _begun(self, env_id: int, info: Infos) -> None:
+        """An env has begun a new episode within a step."""
+        raise NotImplementedError
+
+    def _begin_episodes(self) -> None:
+        """Reset every env with the seeds and options that were set, which are used only once."""
+        options = [deepcopy(given) or None for given in self._options]
+        try:
+            reset_infos = self.engine.reset_each(self._seeds, options)
+        except EnvFailed as error:
+            self._raise(error)
+        self.reset_infos = reset_infos
+        self._reset_seeds()
+        self._reset_options()
+
+    # -- whatever else can be asked of envs --------------------------------------------------------------------
+    def get_images(self) -> Sequence[np.ndarray[Any, Any] | None]:
+        """A frame of each env."""
+        if self.render_mode != "rgb_array":
+            warnings.warn(
+                f"The render mode is {self.render_mode}, but this method assumes it is `rgb_array` to obtain images.",
+                stacklevel=2,
+            )
+            return [None] * self.num_envs
+        return self._ask(None, VecEnvMember.render)
+
+    def has_attr(self, attr_name: str) -> bool:
+        """Whether every env has the attribute."""
+        return all(self._ask(None, VecEnvMember.has, attr_name))
+
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+        """An attribute of each env."""
+        return self._ask(indices, VecEnvMember.attribute, attr_name)
+
+    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+        """Set an attribute of each env, on its outermost wrapper."""
+        self._ask(indices, VecEnvMember.set_attr, attr_name, value)
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Call a method of each env."""
+        return self._ask(indices, VecEnvMember.method, method_name, method_args, method_kwargs)
+
+    def env_is_wrapped(
+        self, wrapper_class: type[Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
+    ) -> list[bool]:
+        """Whether each env is inside such a wrapper."""
+        return self._ask(indices, VecEnvMember.is_wrapped, wrapper_class)
+
+    def _ask(self, indices: VecEnvIndices, ask: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """ask(env, *arguments) for each env, where it runs."""
+        everyone = range(self.engine.num_envs)
+        env_ids = [everyone[i] for i in self._get_indices(indices)]
+        try:
+            return self.engine.ask_each(env_ids, of_each, ask, self._shared, *arguments)
+        except EnvFailed as error:
+            self._raise(error)
+
+    def _get_indices(self, indices: VecEnvIndices) -> Any:
+        return range(self.engine.num_envs) if indices is None else super()._get_indices(indices)
 
 
 class SubprocVecEnv(OverEngine):
@@ -50,19 +153,19 @@ class SubprocVecEnv(OverEngine):
     def __init__(self, env_fns: EnvFunctions, start_method: str | None = None, *, workers: int | None = None) -> None:
         self.waiting = False
         try:
-            engine = profile.start(
+            engine = start(
                 env_fns,
                 "process",
                 "same_step",
                 kind=VecEnvEngine,
                 workers=workers,
-                start_method=profile.start_method_of("forkserver" if start_method is None else start_method),
+                start_method=start_method_of("forkserver" if start_method is None else start_method),
                 waiting="auto",  # parked workers wake up later than a cheap env steps; where learners think, they park
                 recipe=VecEnvRecipe,
                 bounds_may_differ=True,
             )
         except EnvFailed as error:
-            self._fail(error)
+            self._raise(error)
         self._stack = any(not leaf.numeric for leaf in leaves(engine.single_observation_space))
         self._take_over(engine)
 
@@ -77,7 +180,7 @@ class SubprocVecEnv(OverEngine):
             stepped = self.engine.finish_step()
         except EnvFailed as error:
             self.waiting = False
-            self._fail(error)
+            self._raise(error)
         self.waiting = False
         observations, rewards, terminated, truncated, _ = stepped
         infos = tuple(self._infos(stepped))
@@ -141,7 +244,7 @@ class DummyVecEnv(OverEngine):
                 "instead of creating different objects: each call must build a new env, e.g. with gymnasium.make()."
             )
         keys, _, _ = obs_space_info(self.envs[0].observation_space)
-        engine = profile.start(
+        engine = start(
             [_handing_out(env) for env in self.envs],
             "serial",
             "same_step",
@@ -163,7 +266,7 @@ class DummyVecEnv(OverEngine):
             stepped = self.engine.finish_step()
         except EnvFailed as error:
             self.engine.go_on_after_failures()
-            self._fail(error)
+            self._raise(error)
         except BaseException:
             self.engine.forget_step()  # Ctrl-C: the next step is a new one
             raise
@@ -198,18 +301,20 @@ class DummyVecEnv(OverEngine):
         try:
             self.engine.close()
         except EnvFailed as error:
-            self._fail(error)
+            self._raise(error)
 
     def _as_is(self, observations: Any) -> VecEnvObs:
         return OrderedDict(observations) if isinstance(observations, dict) else observations
 
-    def _in_their_words(self, error: EnvFailed) -> Exception:
+    def _in_their_words(self, error: EnvFailed) -> Exception:  # type: ignore[override]  # nothing else comes here
         """Here the exception itself can be had, whatever its type."""
         called: Any = error.__cause__
         if isinstance(called, InEnv):
             return called.cause
         env_id = error.failures[0].env_id
-        raised = None if env_id is None or self.closed else self.engine.ask_each([env_id], env_side.exceptions)[0]
+        if env_id is None or self.closed:
+            return super()._in_their_words(error)
+        (raised,) = self.engine.ask_each([env_id], of_each, attrgetter("raised"), True)
         return raised or super()._in_their_words(error)
 
 

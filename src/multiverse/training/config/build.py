@@ -54,7 +54,7 @@ def _build(kind: type[Config], mapping: Mapping[str, Any], where: str, before: s
             known = nearest(str(key), list(fields))
             raise InvalidConfig(place_of(mapping, key, before), "there is no such setting", known)
         given[key] = _value(hints[key], value, place_of(mapping, key, before))
-    if missing := [name for name, field in fields.items() if name not in given and _is_required(field)]:
+    if missing := [name for name, field in fields.items() if name not in given and is_required(field)]:
         raise InvalidConfig(where, f"{', '.join(missing)} must be given")
     try:
         return kind(**given)
@@ -84,7 +84,8 @@ def _form(name: str) -> str:
     return name.lower().replace("-", "_")
 
 
-def _is_required(field: dataclasses.Field[Any]) -> bool:
+def is_required(field: dataclasses.Field[Any]) -> bool:
+    """It has no default."""
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 

@@ -22,6 +22,7 @@ import logging
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,21 +46,8 @@ from multiverse.training.storage.checkpoint_format import (
     read_manifest,
     write_files,
 )
-from multiverse.training.storage.files import remove_tree, sync_directory
-from multiverse.training.storage.manifest_differences import differences
+from multiverse.training.storage.files import sync_directory
 from multiverse.training.storage.state_codec import State
-
-__all__ = [
-    "Checkpoint",
-    "Checkpoints",
-    "State",
-    "differences",
-    "load",
-    "load_latest",
-    "read_manifest",
-    "save",
-    "taken_over",
-]
 
 log = logging.getLogger("multiverse")
 
@@ -218,7 +206,7 @@ def _write(folder: Path, name: str, packed: Packed) -> Path:
         write_files(aside, packed)  # guard: a-save-is-written-aside
         _put_in_place(aside, folder / name)
     except BaseException:
-        remove_tree(aside)  # guard: a-failed-save-leaves-nothing
+        shutil.rmtree(aside, ignore_errors=True)  # what stays is swept later  # guard: a-failed-save-leaves-nothing
         raise
     return folder / name
 

@@ -5,7 +5,7 @@
     manifest.json        format number, version, size and sha256 of the other two, shapes, and what the caller says
 
 The manifest is written in one way only (sorted, indented), so a manifest that reads well but is not byte for byte what
-writing it again gives was changed by somebody or something.
+writing it again gives was changed by somebody or something. In what two manifests differ is said in sentences.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 import multiverse
-from multiverse.contracts.errors import CheckpointBroken, PreflightError, in_a_line, in_bytes
+from multiverse.contracts.errors import CheckpointBroken, PreflightError, in_a_line, in_bytes, in_words
 from multiverse.executors.machine import memory_available
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.storage.files import open_plain, sync_directory, write_new
-from multiverse.training.storage.redaction import redacted
+from multiverse.training.storage.origin import redacted
 from multiverse.training.storage.state_codec import Arrays, State, decode, encode
 
 try:
@@ -42,6 +42,9 @@ RESERVED = frozenset({"format", "multiverse", "files", "arrays", "sha256"})
 LARGEST = {MANIFEST: 2**24, STATE: 2**26, ARRAYS: 2**40}
 """Bytes that a file may have. JSON takes up to thirty times its size in memory: what is large belongs into arrays."""
 
+MOST_SENTENCES = 20
+Packed = dict[str, bytes]
+"""A checkpoint's files by name, ready to be written more than once."""
 NO_STATE = (SafetensorError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError, struct.error)
 
 
@@ -54,37 +57,27 @@ class Checkpoint:
     manifest: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """A checkpoint's files as bytes, ready to be written more than once."""
-
-    arrays: bytes
-    state: bytes
-    manifest: bytes
-
-
 def pack(state: State, manifest: Mapping[str, Any]) -> Packed:
     """The bytes of a checkpoint. TypeError or ValueError if the state or the manifest cannot be stored."""
     if taken := RESERVED & manifest.keys():
         raise ValueError(f"the manifest's {', '.join(sorted(taken))} are written by save itself")
     text, arrays = encode(state)
-    files = {ARRAYS: safetensors.numpy.save(arrays), STATE: text}
+    files: Packed = {ARRAYS: safetensors.numpy.save(arrays), STATE: text}
     described: dict[str, Any] = {**redacted(manifest), "format": FORMAT, "multiverse": multiverse.__version__}
     described["files"] = {name: {"bytes": len(data), "sha256": _sha256(data)} for name, data in files.items()}
     described["arrays"] = {name: {"shape": list(a.shape), "dtype": a.dtype.name} for name, a in arrays.items()}
-    packed = Packed(files[ARRAYS], text, _manifest_text(_as_read(described)))
-    for name, data in ((STATE, packed.state), (MANIFEST, packed.manifest)):
-        if len(data) > LARGEST[name]:
-            raise ValueError(f"{name} would have {in_bytes(len(data))}: lists of numbers belong into arrays")
-    return packed
+    files[MANIFEST] = _manifest_text(_as_read(described))
+    for name in (STATE, MANIFEST):
+        if len(files[name]) > LARGEST[name]:
+            raise ValueError(f"{name} would have {in_bytes(len(files[name]))}: lists of numbers belong into arrays")
+    return files
 
 
 def write_files(folder: Path, packed: Packed) -> None:
     """The three files in a new folder, on the disk when this returns."""
     os.mkdir(folder)
-    write_new(folder / ARRAYS, packed.arrays)
-    write_new(folder / STATE, packed.state)
-    write_new(folder / MANIFEST, packed.manifest)
+    for name in FILES:
+        write_new(folder / name, packed[name])
     sync_directory(folder)
 
 
@@ -184,3 +177,58 @@ def _number(value: Any) -> Any:
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+# -- what differs -----------------------------------------------------------------------------------------------
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Sentences: another version, config fields changed from one value to another, arrays of other shapes.
+
+    `config` and `arrays` are compared where both have them; `arrays` maps names to shape and dtype.
+    """
+    found = list(_version(old, new))
+    if "config" in old and "config" in new:
+        found += _bounded(_fields(old["config"], new["config"], ""))
+    if "arrays" in old and "arrays" in new:
+        found += _bounded(_arrays(old["arrays"], new["arrays"]))
+    return found
+
+
+def _version(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    before, now = old.get("multiverse"), new.get("multiverse")
+    if before is not None and now is not None and before != now:
+        yield f"It was written by multiverse {before}; this is {now}."
+
+
+def _fields(old: Any, new: Any, place: str) -> Iterator[str]:
+    if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
+        if old != new and not (old != old and new != new):  # two NaNs are the same
+            yield f"{place} changed from {in_words(old)} to {in_words(new)}."
+        return
+    for key in [*old, *(key for key in new if key not in old)]:
+        inner = f"{place}.{key}" if place else str(key)
+        if key not in new:
+            yield f"{inner} was {in_words(old[key])} and is no longer there."
+        elif key not in old:
+            yield f"{inner} is new, with {in_words(new[key])}."
+        else:
+            yield from _fields(old[key], new[key], inner)
+
+
+def _arrays(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    for name in [*old, *(name for name in new if name not in old)]:
+        if name not in new:
+            yield f"The array {name} {_looks(old[name])} is not used now."
+        elif name not in old:
+            yield f"The array {name} {_looks(new[name])} is missing in it."
+        elif _looks(old[name]) != _looks(new[name]):
+            yield f"The array {name} was {_looks(old[name])} and is {_looks(new[name])} now."
+
+
+def _looks(array: Mapping[str, Any]) -> str:
+    return f"{list(array['shape'])} {array['dtype']}"
+
+
+def _bounded(sentences: Iterator[str]) -> list[str]:
+    found = list(sentences)
+    more = [f"And {len(found) - MOST_SENTENCES} more of this kind."] if len(found) > MOST_SENTENCES else []
+    return found[:MOST_SENTENCES] + more

@@ -1,7 +1,13 @@
-"""Files that are whole or not there: written aside, forced to the disk, then renamed into place; and files that grow.
+"""Files that are whole or not there: written aside, forced to the disk, then renamed into place; files that grow; and
+the lock, by which one process at a time writes to a run directory.
 
 A rename is atomic, but not what it names: without an fsync before it, a power loss can leave the new name on an empty
 file; without an fsync of the directory after it, the old name can come back.
+
+The kernel's lock on `run.lock` is the truth: it ends with its process however that ends, and a forked child does not
+inherit it. The file says whose it is: pid, boot and start of the process. Where file systems have no locks, that alone
+decides: a holder of another boot, one that has ended, or one whose pid now belongs to a process that started at another
+time, holds nothing any more.
 """
 
 from __future__ import annotations
@@ -13,13 +19,23 @@ import math
 import os
 import re
 import secrets
-import shutil
+import socket
 import stat
+import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
+
+from multiverse.contracts.errors import RunLocked
+
+try:
+    import fcntl
+except ImportError:  # Windows: who holds it is all we know there
+    fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger("multiverse")
 
@@ -83,7 +99,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """The names in this directory are on the disk. Rollouts has no such call, and renames there need none."""
+    """The names in this directory are on the disk. Windows has no such call, and renames there need none."""
     if os.name == "nt":
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -91,11 +107,6 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def remove_tree(path: Path) -> None:
-    """Away with it, as far as that goes; what cannot be removed stays for the next sweep."""
-    shutil.rmtree(path, ignore_errors=True)
 
 
 def sweep_unfinished(folder: Path, names: Iterable[str]) -> None:
@@ -119,7 +130,7 @@ class LineFile:
 
     def append(self, objects: Iterable[Mapping[str, Any]]) -> None:
         """These objects as JSON, one a line, in one go."""
-        self.append_text("".join(f"{json.dumps(for_json(one), allow_nan=False)}\n" for one in objects))
+        self.append_text("".join(f"{_as_json(one)}\n" for one in objects))
 
     def append_text(self, lines: str) -> None:
         """Whole lines, each with its line break."""
@@ -145,6 +156,17 @@ class LineFile:
     @property
     def closed(self) -> bool:
         return self._descriptor < 0
+
+
+_encode = json.JSONEncoder(allow_nan=False).encode
+
+
+def _as_json(row: Mapping[str, Any]) -> str:
+    """Plain numbers and text, of which there may be thousands, as they are."""
+    try:
+        return _encode(row)
+    except (TypeError, ValueError):  # numpy's numbers, or what is not finite
+        return _encode(for_json(row))
 
 
 def for_json(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,3 +235,133 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     if bad:
         more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
         log.warning("%s: line %d%s makes no sense, and is passed over", path, bad[0], more)
+
+
+# -- the lock ---------------------------------------------------------------------------------------------------
+LOCK = "run.lock"
+_BUSY = (errno.EACCES, errno.EAGAIN)
+_held: dict[Path, tuple[int, object]] = {}  # by this process: the kernel would let it lock the same file twice
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process, told apart from any other that had or will have its pid."""
+
+    pid: int
+    boot_id: str
+    started: float
+    host: str
+    since: str
+
+    @classmethod
+    def me(cls) -> Holder:
+        since = time.strftime("%Y-%m-%d %H:%M:%S")
+        return cls(os.getpid(), boot_id(), started(os.getpid()) or 0.0, socket.gethostname(), since)
+
+    def lives(self) -> bool:
+        return self.boot_id == boot_id() and started(self.pid) == self.started  # guard: a-pid-alone-is-nobody
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host} since {self.since}"
+
+
+class RunLock:
+    """Held from when it is made until `release()` or the end of the process. `RunLocked` if it is another's."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory.resolve() / LOCK
+        self._pid = os.getpid()
+        self._claim()
+        try:
+            self._descriptor = self._acquire()
+        except BaseException:
+            del _held[self.path]
+            raise
+
+    def release(self) -> None:
+        """The directory is free. Does nothing the second time, nor in a forked child: the lock is its parent's."""
+        if _held.get(self.path, (0, None))[1] is not self or self._pid != os.getpid():
+            return
+        self.path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+        del _held[self.path]
+
+    def _claim(self) -> None:
+        pid, _ = _held.setdefault(self.path, (self._pid, self))
+        if pid != self._pid:  # inherited from the process that forked us
+            _held[self.path] = (self._pid, self)
+        elif _held[self.path][1] is not self:
+            raise RunLocked(self.path.parent, f"this very process ({pid})", pid)
+
+    def _acquire(self) -> int:
+        while True:
+            descriptor = open_plain(self.path, os.O_RDWR | os.O_CREAT)
+            try:
+                self._lock(descriptor)
+                if _is_still(self.path, descriptor):  # its former holder may have removed it meanwhile
+                    self._sign(descriptor)
+                    return descriptor
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+
+    def _lock(self, descriptor: int) -> None:
+        if fcntl is None:
+            return
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _BUSY:  # guard: the-kernel-holds-the-lock
+                holder = read_holder(descriptor)
+                name, pid = (str(holder), holder.pid) if holder else ("another process", None)
+                raise RunLocked(self.path.parent, name, pid) from None
+
+    def _sign(self, descriptor: int) -> None:
+        """Our name instead of that of a holder that is gone."""
+        me, former = Holder.me(), read_holder(descriptor)
+        if former is not None and former.pid != me.pid and former.lives():
+            raise RunLocked(self.path.parent, str(former), former.pid)
+        if former is not None:
+            log.warning("%s was in use by %s, which has ended without saying so; going on", self.path.parent, former)
+        os.ftruncate(descriptor, 0)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        write_all(descriptor, json.dumps(asdict(me)).encode())
+        os.fsync(descriptor)
+
+
+def read_holder(descriptor: int) -> Holder | None:
+    """Who has signed; None if nobody, or if it cannot be read: whoever wrote it was killed over it."""
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    try:
+        return Holder(**json.loads(os.read(descriptor, 4096)))
+    except (ValueError, TypeError):
+        return None
+
+
+def boot_id() -> str:
+    """Another after every start of the machine; "" where nobody tells."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def started(pid: int) -> float | None:
+    """When a process began, by a clock that nobody sets where there is one; None if there is no such process."""
+    try:
+        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return float(after_name[19])  # in ticks since the boot
+    except (OSError, IndexError, ValueError):
+        pass
+    try:
+        return float(psutil.Process(pid).create_time())
+    except (OSError, psutil.Error):
+        return None
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

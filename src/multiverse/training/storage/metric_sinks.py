@@ -7,6 +7,7 @@ import io
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -65,15 +66,9 @@ class Sinks:
             if guarded.failure is None:
                 guarded(sink.close)
             else:
-                _close_quietly(sink)
+                with suppress(Exception):  # it was reported when it failed
+                    sink.close()
         self._sinks.clear()
-
-
-def _close_quietly(sink: Sink) -> None:
-    try:
-        sink.close()
-    except Exception:  # it was reported when it failed
-        pass
 
 
 class JsonLinesSink:
@@ -94,7 +89,7 @@ class CsvSink:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._columns = _header(path)
+        self._columns = next(iter(_rows(path)), [])
         self._file: LineFile | None = None
 
     def write(self, metrics: Metrics, env_steps: int) -> None:
@@ -131,10 +126,6 @@ def csv_from_json_lines(lines: Path, path: Path) -> None:
         write_csv(path, columns, ([row.get(name) for name in columns] for row in rows))
     else:
         path.unlink(missing_ok=True)
-
-
-def _header(path: Path) -> list[str]:
-    return next(iter(_rows(path)), [])
 
 
 def _rows(path: Path) -> list[list[str]]:

@@ -1,27 +1,45 @@
-"""Whose a run is. A config may name code, and going on with its run calls that: a stranger's is told from one's own.
+"""Where a run came from: whose it is, on what it ran, and what of that is secret.
 
-A run of one's own has a mark that only this user can have made here: an HMAC of everything that would be called, by a
-key that is kept in the user's own state directory and in no run. A mark says nothing about the rest of a run, which is
-data, and is verified as such.
+A config may name code, and going on with its run calls that: a stranger's is told from one's own. A run of one's own
+has a mark that only this user can have made here: an HMAC of everything that would be called, by a key that is kept in
+the user's own state directory and in no run. A mark says nothing about the rest of a run, which is data, and is
+verified as such.
+
+What it ran on is told without environment variables, network or errors. Secrets stay out of whatever is written:
+configs, manifests, logged command lines. A field is secret when its name ends in one of `_SECRET`, whatever its case:
+`api_key`, `WANDB_API_KEY`, `authToken`, `Authorization`. Names that only begin so are not (`keys_pressed`,
+`token_count`), and a `monkey` is: hiding one value too many is the smaller harm. Everything under a secret name goes,
+whatever it is; None and booleans stay, for they say only whether there is one. In a text with an address (`://`) its
+password goes, and what follows a secret name.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import hmac
+import importlib.metadata
 import json
 import logging
 import os
+import platform
 import re
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+import multiverse
 from multiverse.contracts.errors import UntrustedRun, in_words
+from multiverse.contracts.plan import Plan
+from multiverse.executors.machine import usable_cores
 from multiverse.training.storage.files import read_plain, write_new
-from multiverse.training.storage.redaction import redacted
 
 log = logging.getLogger("multiverse")
 
@@ -31,8 +49,23 @@ MOST_ARGUMENTS = 8
 _PURPOSE = b"multiverse: what a run calls\0"
 _CODE = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w./-]*")
 """`module:name`, or the id of an env after the module that registers it. An address, with its slashes, is none."""
+PACKAGES = ("numpy", "gymnasium", "torch", "safetensors", "pettingzoo", "mpe2", "mujoco", "ale_py", "Box2D", "pyboy")
+"""Told when they are loaded: what was not imported had no part in the run."""
+GIT_S = 2.0
+REDACTED = "<redacted>"
+
+_SECRET = (
+    "key", "token", "password", "passwd", "passphrase", "pass", "pwd", "secret", "credential", "credentials",
+    "authorization", "auth", "bearer", "cookie",
+)  # fmt: skip
+_NAME = rf"[\w.-]*(?:{'|'.join(_SECRET)})"
+_VALUE = r"""(?:(?:bearer|basic|token)\s+)?(?:"[^"]*"|'[^']*'|[^\s,;}&"']+)"""
+_ASSIGNED = re.compile(rf"""(?i)(?P<before>{_NAME}["']?\s*(?::(?!//)|=)\s*){_VALUE}""")
+_LOGIN = re.compile(r"(?P<before>\w://(?:[^\s:/@]*:)?)[^\s/]+(?=@)")
+_HEADER = re.compile(r"(?i)\b(?:authorization|bearer|basic)\b")
 
 
+# -- whose it is -------------------------------------------------------------------------------------------------
 def names_code(config: Mapping[str, Any]) -> bool:
     """Whether making the env or the algorithm of this config would import what it names; ids in Gymnasium's registry
     and our own algorithms name nothing."""
@@ -139,3 +172,140 @@ def _no_key(error: OSError) -> str:
     except OSError:
         where = "the user's state directory"
     return f"there is no key to know your own runs by in {where} ({error.strerror or error})"
+
+
+# -- what it ran on ----------------------------------------------------------------------------------------------
+def provenance(seed: int | None, plan: Plan | None = None) -> dict[str, Any]:
+    """What is needed to run this again, as JSON can hold it."""
+    return {
+        "seed": seed,
+        "plan": None if plan is None else dataclasses.asdict(plan),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command": redacted_command(sys.argv),
+        "versions": versions(),
+        "machine": machine(),
+        "git": _or_none(git_commit),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of Python, of ourselves, and of the packages in use; modules that gave Gymnasium its envs included."""
+    found = {"python": platform.python_version(), "multiverse": multiverse.__version__}
+    for name in dict.fromkeys((*PACKAGES, *_env_packages())):
+        if name in sys.modules and (version := _version(name)) is not None:
+            found[name] = version
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """What it ran on."""
+    return {
+        "os": platform.platform(),
+        "cpu": _or_none(_cpu_model) or platform.processor() or platform.machine(),
+        "usable_cores": _or_none(usable_cores),
+        "memory_bytes": _or_none(lambda: psutil.virtual_memory().total),
+    }
+
+
+def git_commit(directory: Path | None = None) -> dict[str, Any] | None:
+    """The commit of the working directory, and whether files differ from it; None outside of any."""
+    commit = _git(directory, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    changed = _git(directory, "status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit, "changed": None if changed is None else bool(changed)}
+
+
+def _git(directory: Path | None, *arguments: str) -> str | None:
+    done = subprocess.run(
+        ["git", "-c", "core.fsmonitor=false", *arguments],
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=GIT_S,
+        check=False,
+        env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},
+    )
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _env_packages() -> list[str]:
+    """Top-level packages whose envs are registered with Gymnasium."""
+    registered = getattr(sys.modules.get("gymnasium"), "registry", {})
+    points = [getattr(spec, "entry_point", None) for spec in list(registered.values())]
+    return sorted({point.partition(":")[0].partition(".")[0] for point in points if isinstance(point, str)})
+
+
+def _version(module: str) -> str | None:
+    version = getattr(sys.modules[module], "__version__", None)
+    if isinstance(version, str):
+        return version
+    try:
+        return importlib.metadata.version(module)
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return None
+
+
+def _cpu_model() -> str | None:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
+
+
+def _or_none(ask: Callable[[], Any]) -> Any:
+    """A run does not fail for want of what it ran on."""
+    try:
+        return ask()
+    except (OSError, ValueError, subprocess.SubprocessError, psutil.Error):
+        return None
+
+
+# -- secrets -----------------------------------------------------------------------------------------------------
+def is_secret(name: str) -> bool:
+    """Whether a field of this name is not for others' eyes."""
+    return name.lower().endswith(_SECRET)  # guard: secrets-are-redacted
+
+
+def redacted(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with every secret as `<redacted>`, at any depth. The argument stays as it is."""
+    return {key: REDACTED if _hidden(key, value) else _redacted_value(value) for key, value in mapping.items()}
+
+
+def redacted_fields(value: Any, where: str = "") -> list[str]:
+    """The fields, `env_kwargs.api_key`, that were redacted: a resumed run must be given them again."""
+    inside: list[tuple[str, Any]] = []
+    if isinstance(value, Mapping):
+        inside = [(f"{where}.{key}" if where else str(key), inner) for key, inner in value.items()]
+    elif isinstance(value, (list, tuple)):
+        inside = [(f"{where}[{index}]", inner) for index, inner in enumerate(value)]
+    elif isinstance(value, str) and REDACTED in value:  # the whole of it, or the password in an address
+        return [where]
+    return [field for place, inner in inside for field in redacted_fields(inner, place)]
+
+
+def redacted_command(arguments: Sequence[str]) -> list[str]:
+    """A command line without its secrets: `--api-key VALUE`, `--api-key=VALUE`, `{"api_key": "VALUE"}`, logins."""
+    words, secret_next = [], False
+    for argument in arguments:
+        words.append(REDACTED if secret_next and not argument.startswith("--") else redacted_text(argument))
+        secret_next = argument.startswith("-") and is_secret(argument)
+    return words
+
+
+def redacted_text(text: str) -> str:
+    """One line of text without values that follow a secret name, and without passwords in addresses."""
+    return _LOGIN.sub(rf"\g<before>{REDACTED}", _ASSIGNED.sub(rf"\g<before>{REDACTED}", text))
+
+
+def _hidden(key: Any, value: Any) -> bool:
+    return isinstance(key, str) and is_secret(key) and value is not None and not isinstance(value, bool)
+
+
+def _redacted_value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return redacted(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_redacted_value(one) for one in value) if type(value) in (list, tuple) else value
+    if isinstance(value, str) and ("://" in value or _HEADER.search(value)):
+        return redacted_text(value)  # guard: addresses-are-redacted
+    return value

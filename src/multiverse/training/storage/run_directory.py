@@ -16,7 +16,6 @@ import stat
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from multiverse.contracts.errors import InvalidRequest, RunNotWritable, in_bytes
@@ -24,27 +23,29 @@ from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import dump_yaml, read_config
 from multiverse.training.storage.checkpoint import own_names
 from multiverse.training.storage.checkpoint_format import FILES, MANIFEST
-from multiverse.training.storage.files import LineFile, cut, for_json, read_plain, replace_file, sweep_unfinished
-from multiverse.training.storage.metric_sinks import CsvSink, Guarded, JsonLinesSink, Sink, Sinks, csv_from_json_lines
-from multiverse.training.storage.origin import mark_of, names_code
-from multiverse.training.storage.redaction import redacted
-from multiverse.training.storage.run_lock import LOCK, RunLock
+from multiverse.training.storage.files import (
+    LOCK,
+    LineFile,
+    RunLock,
+    cut,
+    for_json,
+    read_plain,
+    replace_file,
+    sweep_unfinished,
+)
+from multiverse.training.storage.metric_sinks import CsvSink, Guarded, JsonLinesSink, Sinks, csv_from_json_lines
+from multiverse.training.storage.origin import mark_of, names_code, redacted
 
 log = logging.getLogger("multiverse")
 
-CONFIG, PROVENANCE, SUMMARY, SPACES, ORIGIN = (
-    "config.yaml",
-    "provenance.json",
-    "summary.json",
-    "spaces.json",
-    "origin.json",
-)
+CONFIG, PROVENANCE, SUMMARY = "config.yaml", "provenance.json", "summary.json"
+SPACES, ORIGIN = "spaces.json", "origin.json"
 METRICS, TABLE, EPISODES = "metrics.jsonl", "metrics.csv", "episodes.jsonl"
 CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
 OWN_FILES = (CONFIG, PROVENANCE, SUMMARY, SPACES, ORIGIN, METRICS, TABLE, EPISODES, LOCK)
 FIRST = "first_checkpoint"
 """Of a part of a run, in its provenance: when its first checkpoint was saved."""
-LARGEST_SPACES = LARGEST_JSON = 2**24  # bytes
+LARGEST_JSON = 2**24  # bytes
 _BELOW = ("*", "*/*", "runs/*/*")
 
 
@@ -62,16 +63,14 @@ class RunDirectory:
         self.path, self.checkpoints = path, path / CHECKPOINTS
         try:
             self._lock = RunLock(path)
+            try:
+                sweep_unfinished(path, OWN_FILES)
+                self.checkpoints.mkdir(exist_ok=True)
+            except BaseException:
+                self._lock.release()
+                raise
         except OSError as error:
             raise RunNotWritable(path, error.strerror or str(error)) from error
-        try:
-            sweep_unfinished(path, OWN_FILES)
-            self.checkpoints.mkdir(exist_ok=True)
-        except BaseException as error:
-            self._lock.release()
-            if isinstance(error, OSError):
-                raise RunNotWritable(path, error.strerror or str(error)) from error
-            raise
         self._has_checkpoint = False
         self._files: dict[str, LineFile] = {}
         self._sinks: list[Sinks] = []
@@ -117,7 +116,7 @@ class RunDirectory:
         self._replace(CONFIG, dump_yaml(redacted(config)).encode())
 
     def read_config(self) -> dict[str, Any]:
-        """What `write_config` wrote; `redaction.redacted_fields` tells what must be given again."""
+        """What `write_config` wrote; `origin.redacted_fields` tells what must be given again."""
         return read_config(self.path / CONFIG)
 
     def write_origin(self) -> None:
@@ -129,20 +128,20 @@ class RunDirectory:
     def write_spaces(self, spaces: Mapping[str, Any]) -> None:
         """What the policy sees and does, described as JSON: acting needs no env then."""
         text = f"{json.dumps(spaces, allow_nan=False)}\n".encode()
-        if len(text) > LARGEST_SPACES:
+        if len(text) > LARGEST_JSON:
             raise InvalidRequest(
-                f"{SPACES} would have {in_bytes(len(text))}, more than the {in_bytes(LARGEST_SPACES)} that are read"
+                f"{SPACES} would have {in_bytes(len(text))}, more than the {in_bytes(LARGEST_JSON)} that are read"
             )
         self._replace(SPACES, text)
 
     def write_provenance(self, provenance: Mapping[str, Any]) -> None:
         """Where the run came from; of a resumed run, one entry more."""
-        self._write_json(PROVENANCE, {"parts": [*self._parts(), provenance]})
+        self._write_json(PROVENANCE, {"parts": [*_parts(self.path), provenance]})
 
     def note_checkpoint(self) -> None:
         """The first checkpoint of this part of the run is in place: whoever finds none later has lost it."""
         if not self._has_checkpoint:
-            *before, part = self._parts() or [{}]
+            *before, part = _parts(self.path) or [{}]
             try:
                 self._write_json(
                     PROVENANCE, {"parts": [*before, {**part, FIRST: time.strftime("%Y-%m-%dT%H:%M:%S%z")}]}
@@ -156,9 +155,9 @@ class RunDirectory:
         self._write_json(SUMMARY, summary)
 
     # -- what grows --------------------------------------------------------------------------------------------
-    def sinks(self, *more: Sink) -> Sinks:
-        """Metrics go to `metrics.jsonl` and `metrics.csv`, and to these; closed with the run at the latest."""
-        self._sinks.append(Sinks([JsonLinesSink(self._file(METRICS)), CsvSink(self.path / TABLE), *more]))
+    def sinks(self) -> Sinks:
+        """Metrics go to `metrics.jsonl` and `metrics.csv`; closed with the run at the latest."""
+        self._sinks.append(Sinks([JsonLinesSink(self._file(METRICS)), CsvSink(self.path / TABLE)]))
         return self._sinks[-1]
 
     def write_episodes(self, episodes: Iterable[Mapping[str, Any]]) -> None:
@@ -190,9 +189,7 @@ class RunDirectory:
     def __enter__(self) -> RunDirectory:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _file(self, name: str) -> LineFile:
@@ -207,9 +204,6 @@ class RunDirectory:
             file.close()
         self._sinks.clear()
         self._files.clear()
-
-    def _parts(self) -> list[Any]:
-        return _parts(self.path)
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
         text = json.dumps(for_json(redacted(content)), indent=2, allow_nan=False)
@@ -226,34 +220,34 @@ def had_checkpoint(run: Path) -> bool:
     """Whether a checkpoint of this run was ever in place. Runs of 0.1 tell it only by how they ended."""
     if any(FIRST in part for part in _parts(run)):
         return True
-    summary = _read_json(run / SUMMARY, LARGEST_JSON)
+    summary = _read_json(run / SUMMARY)
     return isinstance(summary, dict) and "error" not in summary  # whatever ends a run without one saves it first
 
 
 def _parts(run: Path) -> list[dict[str, Any]]:
-    said = _read_json(run / PROVENANCE, LARGEST_JSON)
+    said = _read_json(run / PROVENANCE)
     parts = said.get("parts") if isinstance(said, dict) else None
     return [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
 
 
-def _read_json(path: Path, largest: int) -> Any:
+def _read_json(path: Path) -> Any:
     """None if it is not there, or none."""
     try:
-        return json.loads(read_plain(path, largest)[0])
+        return json.loads(read_plain(path, LARGEST_JSON)[0])
     except (OSError, ValueError, RecursionError):
         return None
 
 
 def read_mark(run: Path) -> Any:
     """What is in the place of a mark; `origin.check_trusted` tells whether it is ours."""
-    said = _read_json(run / ORIGIN, LARGEST_JSON)
+    said = _read_json(run / ORIGIN)
     return said.get("mark") if isinstance(said, dict) else None
 
 
 def read_spaces(run: Path) -> Any:
     """What `write_spaces` wrote; None in a run of a version that did not."""
     try:
-        return json.loads(read_plain(run / SPACES, LARGEST_SPACES)[0])
+        return json.loads(read_plain(run / SPACES, LARGEST_JSON)[0])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:

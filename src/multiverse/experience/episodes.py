@@ -1,0 +1,109 @@
+"""Episodes that have ended, and what the envs did in those that are under way."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from multiverse.contracts.views import Array
+
+RECENT = 100
+MOST_ACTIONS = 200_000
+"""Of one episode: what is longer is not brought back by playing it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One that has ended."""
+
+    env_id: int
+    index: int  # how many this env had before it
+    seed: int | None
+    returned: float
+    length: int
+    lost: bool = False  # the env or its worker was lost in it
+    by_agent: dict[str, float] | None = None  # the returns of several agents; `returned` is their mean then
+
+
+class RecentEpisodes:
+    """Returns and lengths of the last hundred."""
+
+    def __init__(self) -> None:
+        self._returns: deque[float] = deque(maxlen=RECENT)
+        self._lengths: deque[int] = deque(maxlen=RECENT)
+
+    def add(self, episodes: Iterable[Episode]) -> None:
+        for episode in episodes:
+            if not episode.lost:
+                self._returns.append(episode.returned)
+                self._lengths.append(episode.length)
+
+    def __len__(self) -> int:
+        return len(self._returns)
+
+    @property
+    def mean_return(self) -> float:
+        return float(np.mean(self._returns)) if self._returns else float("nan")
+
+    @property
+    def mean_length(self) -> float:
+        return float(np.mean(self._lengths)) if self._lengths else float("nan")
+
+    def state(self) -> dict[str, Any]:
+        return {"returns": list(self._returns), "lengths": list(self._lengths)}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self._returns.extend(map(float, state["returns"]))
+        self._lengths.extend(map(int, state["lengths"]))
+
+
+class ActionLog:
+    """The actions of every env's current episode, as the env took them, rollout by rollout.
+
+    `mark` remembers this moment without copying anything; `state` gives the log as it was then, also when the
+    episodes have gone on or ended since.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self._parts: list[list[Array]] = [[] for _ in range(num_envs)]
+        self._marked: list[tuple[list[Array], int]] = []
+        self.mark()
+
+    def load(self, env_id: int, actions: Array) -> None:
+        """The env is in the middle of an episode and has taken these."""
+        self._parts[env_id] = [actions]
+
+    def add(self, actions: Array, ended: Array) -> None:
+        """[T, envs, …] a rollout, and [T, envs] where episodes ended in it. Copied, for the rollout is filled again. A
+        log that has grown too long to be of use grows no further."""
+        for env_id, parts in enumerate(self._parts):
+            ends = np.flatnonzero(ended[:, env_id])
+            if len(ends):
+                self.begin(env_id)
+                parts = self._parts[env_id]
+            if _length(parts) <= MOST_ACTIONS:
+                parts.append(actions[ends[-1] + 1 if len(ends) else 0 :, env_id].copy())
+
+    def begin(self, env_id: int) -> None:
+        """A new episode. The old list may be marked, so it is left as it is."""
+        self._parts[env_id] = []
+
+    def mark(self) -> None:
+        self._marked = [(parts, len(parts)) for parts in self._parts]
+
+    def state(self) -> list[Array | None]:
+        """Per env, its actions up to the mark; None where there are too many to play them again."""
+        marked = [parts[:count] for parts, count in self._marked]
+        return [_joined(parts) if _length(parts) <= MOST_ACTIONS else None for parts in marked]
+
+
+def _length(parts: list[Array]) -> int:
+    return sum(map(len, parts))
+
+
+def _joined(parts: list[Array]) -> Array:
+    return np.concatenate(parts) if parts else np.zeros(0)

@@ -1,0 +1,234 @@
+"""Filling a rollout, row after row: act, step, note what came of it. The same where the envs run and in the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Protocol
+
+import numpy as np
+
+from multiverse.contracts.layout import (
+    ACTING,
+    ACTION_MASKS,
+    ACTIONS,
+    ENDED,
+    EPISODE_LENGTH,
+    EPISODES,
+    FINAL_OBSERVATIONS,
+    OBSERVATIONS,
+    PRESENT,
+    REWARD,
+    VALUES,
+    FieldName,
+    Group,
+    Layout,
+    Path,
+)
+from multiverse.contracts.policy import Memory, Policy, Seen
+from multiverse.contracts.views import Array, Views
+from multiverse.executors.env_range import EnvRange
+from multiverse.executors.hosts import GoOn
+from multiverse.executors.step_reply import EXTRAS, Extras
+from multiverse.experience.rollout import BEGUN, FRESH, LOST, ROLLOUT, SECONDS, SEEDS
+from multiverse.memory.space_rows import ActionWriter
+
+Arrays = Mapping[FieldName, Array]
+
+
+class Rows:
+    """The slots of one group in one host's envs, in the block and in the rollout, and the policy that acts for them."""
+
+    def __init__(
+        self, arrays: Arrays, layout: Layout, group: Group, env_ids: range, policy: Policy, mask: Path | None
+    ) -> None:
+        """`mask`: the leaf of the observations that says which actions are open, where the group has no masks."""
+        slots, self._policy, self._mask = layout.rows(group, env_ids), policy, mask
+        mine = {name[2:]: rows for name, rows in arrays.items() if name[:2] == (group.name, ROLLOUT)}
+        now = {name[1:]: rows[..., slots] if name[1] in (VALUES, ENDED, PRESENT) else rows[slots]
+               for name, rows in arrays.items() if name[0] == group.name and name[1] != ROLLOUT}  # fmt: skip
+        self._observations = {name[1:]: rows[:, slots] for name, rows in mine.items() if name[0] == "observations"}
+        self._shown = [(rows, now[(OBSERVATIONS, *path)]) for path, rows in self._observations.items()]
+        self._finals = [
+            (mine[("finals", *path)][:, slots], now.get((FINAL_OBSERVATIONS, *path), now[(OBSERVATIONS, *path)]))
+            for path in self._observations
+        ]
+        self._kept = {str(name[1]): rows[:, slots] for name, rows in mine.items() if name[0] == "memory"}
+        self._actions, self._noise = mine[("actions",)][:, slots], mine[("noise",)][:, slots]
+        self._values, self._ended = mine[("values",)][:, :, slots], mine[("ended",)][:, :, slots]
+        self._starts, self._valid = mine[("starts",)][:, slots], mine[("valid",)][:, slots]
+        self._masks = mine[("masks",)][:, slots] if ("masks",) in mine else None
+        self._acting = mine[("acting",)][:, slots] if ("acting",) in mine else None
+        own = Views(replace(layout, num_envs=slots.stop - slots.start), {(group.name, ACTIONS): now[(ACTIONS,)]})
+        self._write_actions = ActionWriter(group.action_space, own, (group.name, ACTIONS)).write_all
+        self._values_now, self._ended_now, self._present_now = now[(VALUES,)], now[(ENDED,)], now[(PRESENT,)]
+        self._masks_now, self._agents = now.get((ACTION_MASKS,)), len(group.agents)
+
+    def ended_now(self) -> Array:
+        """[slots] bool: who has ended in the last step of all."""
+        return np.asarray(self._ended_now[0] | self._ended_now[1])
+
+    def begin(self, row: int) -> None:
+        """What the envs show now is in this row already; from the first one on, what was remembered goes on."""
+        before = -1 if row == 0 else row - 1  # the last row of the rollout before, or one that was lost
+        self._memory = {name: rows[-1 if row == 0 else row].copy() for name, rows in self._kept.items()}
+        self._previous = self._actions[before], self._values[before, REWARD]
+
+    def act(self, row: int, fresh: Array, resetting: Array | None) -> None:
+        """Look, note what is seen and remembered, choose, and tell the envs."""
+        starts = fresh
+        if self._acting is not None:
+            acting = self._acting[row] = self._valid[row] = self._present_now[ACTING]
+            starts = np.repeat(fresh, self._agents) | (self._values_now[EPISODE_LENGTH] == 0)
+            starts &= acting
+        elif resetting is not None:
+            self._valid[row] = ~resetting  # guard: a-row-that-begins-an-episode-is-no-step
+        self._starts[row] = starts
+        memory = self._forget(starts) if starts.any() else self._memory
+        for name, rows in self._kept.items():
+            rows[row] = memory[name]
+        seen = {path: rows[row] for path, rows in self._observations.items()}
+        masks = None
+        if self._masks is not None:
+            open_now = self._masks_now if self._mask is None else seen[self._mask]
+            masks = self._masks[row] = np.asarray(open_now, np.bool_)
+        shown = Seen(seen, starts, masks, *self._previous)
+        actions, after = self._policy.act(shown, self._noise[row], memory)
+        self._actions[row] = actions
+        self._memory = after if self._acting is None else self._where_acting(row, after, memory)
+        self._write_actions(self._policy.for_env(self._actions[row]))
+
+    def _forget(self, starts: Array) -> Memory:
+        """Where an episode starts nothing is remembered."""
+        actions, rewards = (before.copy() for before in self._previous)
+        actions[starts], rewards[starts] = 0, 0.0
+        self._previous = actions, rewards
+        if self._kept:
+            for name, first in self._policy.first_memory(len(starts)).items():
+                self._memory[name][starts] = first[starts]
+        return self._memory
+
+    def _where_acting(self, row: int, after: Memory, before: Memory) -> Memory:
+        """Who does not act has seen nothing to remember."""
+        assert self._acting is not None
+        acting = self._acting[row]
+        return {name: np.where(_like(acting, kept), kept, before[name]) for name, kept in after.items()}
+
+    def note(self, row: int) -> Array:
+        """What the step came to; returns [slots] bool: who has ended."""
+        for rows, now in self._shown:
+            rows[row + 1] = now
+        self._values[row], self._ended[row] = self._values_now, self._ended_now
+        ended: Array = self._ended[row, 0] | self._ended[row, 1]
+        if ended.any():
+            for rows, now in self._finals:
+                rows[row, ended] = now[ended]
+        if self._acting is None:
+            self._previous = self._actions[row], self._values[row, REWARD]
+        else:  # what a slot earns until it acts again is for its last action
+            acted, (actions, rewards) = self._acting[row], self._previous
+            actions = np.where(_like(acted, actions), self._actions[row], actions)
+            self._previous = actions, np.where(acted, 0.0, rewards) + self._values[row, REWARD]
+        return ended
+
+    def finish(self) -> None:
+        for name, rows in self._kept.items():
+            rows[-1] = self._memory[name]
+
+
+def _like(mask: Array, rows: Array) -> Array:
+    """[slots] with as many axes as these rows have."""
+    return mask.reshape(-1, *(1,) * (rows.ndim - 1))
+
+
+class Steps(Protocol):
+    """Whoever steps the envs of some rows."""
+
+    next_step: bool
+    """The row after an episode's end begins the next one, and is no step."""
+
+    def step(self) -> Iterable[int]:
+        """One step of each, with the actions that are in the block; returns those whose step was lost."""
+
+    def failed(self) -> bool:
+        """Whether one of them failed for good in that step."""
+
+    def seed_of(self, i: int) -> int | None:
+        """What the episode began from that follows on one that has just ended."""
+
+
+def fill(groups: Sequence[Rows], arrays: Arrays, env_ids: range, first: int, go_on: GoOn, steps: Steps) -> bool:
+    """Fill the rows from `first` on. False if it was to stop before, or an env has failed."""
+    mine = slice(env_ids.start, env_ids.stop)
+    begun, seeds, lost = (arrays[name][:, mine] for name in (BEGUN, SEEDS, LOST))
+    episodes, fresh, act_s, step_s = arrays[EPISODES][mine], arrays[FRESH][mine], 0.0, 0.0
+    resetting = groups[0].ended_now() if steps.next_step else None
+    for rows in groups:
+        rows.begin(first)
+    for t in range(first, len(begun)):
+        if not go_on(t):
+            return False
+        began_at = perf_counter()
+        for rows in groups:
+            rows.act(t, fresh, resetting)
+        acted_at = perf_counter()
+        before = episodes.copy()
+        for i in steps.step():
+            lost[t, i] = True  # guard: lost-rows-are-marked
+        if steps.failed():
+            return False
+        for rows in groups:
+            ended = rows.note(t)
+        fresh[...] = over = episodes != before
+        if resetting is not None:
+            resetting = over = ended
+        if over.any():
+            begun[t, over] = episodes[over] + steps.next_step
+            for i in np.flatnonzero(over).tolist():
+                seed = steps.seed_of(i)
+                seeds[t, i] = -1 if seed is None else seed
+        act_s, step_s = act_s + acted_at - began_at, step_s + perf_counter() - acted_at
+    for rows in groups:
+        rows.finish()
+    arrays[SECONDS][env_ids.start] = act_s, step_s
+    return go_on(len(begun))
+
+
+# -- where the envs are ------------------------------------------------------------------------------------------
+class _HostSteps:
+    """A host steps its own envs."""
+
+    next_step = False
+
+    def __init__(self, envs: EnvRange, step: Callable[[], int]) -> None:
+        self._envs, self._step, self.seed_of = envs, step, envs.seed_of
+        self.said: list[Extras] = []
+
+    def step(self) -> Iterable[int]:
+        if not self._step() & EXTRAS:
+            return ()
+        self.said.append(self._envs.take_extras())
+        lost = (*self.said[-1].restarts, *self.said[-1].truncated)
+        return [env_id - self._envs.config.env_ids.start for env_id in lost]
+
+    def failed(self) -> bool:
+        return bool(self.said and self.said[-1].failures)
+
+
+def fill_rows(
+    envs: EnvRange, step: Callable[[], int], go_on: GoOn, first: int, policies: Sequence[Policy], mask: Path | None
+) -> Extras:
+    """One host's share of a rollout, from a row on; returns what its envs had to say."""
+    views, ids, steps = envs.views, envs.config.env_ids, _HostSteps(envs, step)
+    fill(rows_of(views.arrays, views.layout, ids, policies, mask), views.arrays, ids, first, go_on, steps)
+    *before, last = steps.said or [Extras()]
+    last.before = before
+    return last
+
+
+def rows_of(
+    arrays: Arrays, layout: Layout, env_ids: range, policies: Sequence[Policy], mask: Path | None
+) -> list[Rows]:
+    """Of every group, with the policy that acts for it."""
+    return [Rows(arrays, layout, group, env_ids, policy, mask) for group, policy in zip(layout.groups, policies)]
