@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import multiverse as mv
 from multiverse.contracts.seeds import episode_seed, seeds_for
@@ -39,6 +41,16 @@ def test_a_list_of_another_length_is_refused(seed: list[int]) -> None:
 def test_an_episodes_seed_never_changes() -> None:
     assert episode_seed(1, 0, 0) == int(np.random.SeedSequence((1, 0, 0)).generate_state(1, np.uint32)[0]) >> 1
     assert [episode_seed(7, 3, e) for e in range(3)] == [episode_seed(7, 3, e) for e in range(3)]
+
+
+@given(
+    st.integers(0, 2**64 - 1) | st.sampled_from([0, 2**32 - 1, 2**32, 2**64 - 1]),
+    st.integers(0, 2**20) | st.sampled_from([2**32 - 1, 2**32]),
+    st.integers(0, 2**33) | st.sampled_from([127, 128, 2**32 - 129, 2**32 - 128, 2**32 - 1, 2**32]),
+)
+def test_an_episodes_seed_is_what_numpy_makes_of_it(run_seed: int, env_id: int, episode: int) -> None:
+    alone = np.random.SeedSequence((run_seed, env_id, episode)).generate_state(1, np.uint32)[0]
+    assert episode_seed(run_seed, env_id, episode) == int(alone) >> 1
 
 
 def test_a_derived_seed_is_one_that_gymnasium_takes() -> None:

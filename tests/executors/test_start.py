@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 
 import multiverse as mv
-from multiverse.executors import startup
+from multiverse.adapters.env_source import Recipe
+from multiverse.contracts.plan import ExecutorName
+from multiverse.executors import machine, startup
+from multiverse.executors.choose import decide
 from multiverse.executors.startup import ranges
+from multiverse.executors.worker_loop import Assignment
 from tests.envs import Walk, Window
 from tests.fault_envs import Gate, Gated
 
@@ -74,13 +78,56 @@ def test_frames_can_be_asked_of_every_env_in_any_executor() -> None:
         assert envs.get_attr("render_mode") == ("rgb_array",) * 2
 
 
-def test_workers_are_as_many_as_the_cores_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from multiverse.executors import machine
+@pytest.mark.parametrize(
+    ("cores", "workers"),
+    [(1, (1, 1, 1)), (3, (3, 3, 2)), (4, (4, 3, 3)), (5, (5, 4, 4)), (6, (6, 6, 5)), (16, (6, 6, 5))],
+)
+def test_workers_are_as_many_as_the_cores_of_which_from_four_on_one_is_the_callers(
+    cores: int, workers: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of six envs: where there are as many cores, each has one to itself."""
+    monkeypatch.setattr(machine, "usable_cores", lambda: cores)
+    recipes = [Recipe(Walk)] * 6
+    executors: list[ExecutorName] = ["thread", "process", "hybrid"]
+    plans = [decide(executor, None, None, "auto", recipes) for executor in executors]
+    assert tuple(plan.workers for plan in plans) == workers
+    said = [f"one of the {cores} cores is the caller's" in str(plan) for plan in plans]
+    assert said == [False, cores in (4, 5), False]
+    told = decide("process", 6, None, "auto", recipes)
+    assert told.workers == 6 and told.why == "as asked"
 
-    monkeypatch.setattr(machine, "usable_cores", lambda: 3)
-    for executor, workers in (("thread", 3), ("process", 3), ("hybrid", 2)):
-        with mv.make_vec(Walk, 6, executor) as envs:  # type: ignore[arg-type]
-            assert envs.plan.workers == workers
+
+@pytest.mark.parametrize(
+    ("executor", "workers", "awake"),
+    [
+        ("process", 2, [True, True]),
+        ("process", 4, [True, True, True, False]),
+        ("process", 5, [False] * 5),
+        ("hybrid", 3, [False] * 4),
+        ("thread", 2, [False] * 2),
+    ],
+)
+def test_workers_stay_awake_on_the_cores_beside_the_callers(
+    executor: Any, workers: int, awake: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Told(Exception):
+        pass
+
+    def tell(plan: mv.Plan, shares: list[Assignment], *_: Any) -> Any:
+        raise Told([share.spare_core for share in shares])
+
+    monkeypatch.setattr(machine, "usable_cores", lambda: 4)
+    monkeypatch.setattr(startup, "_Start", tell)
+    with pytest.raises(Told) as told:
+        mv.make_vec(Walk, 8, executor, workers=workers)
+    assert told.value.args == (awake,)
+
+
+def test_a_restartable_vector_env_leaves_the_caller_a_core_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "usable_cores", lambda: 4)
+    with mv.make_vec(Walk, 5, on_failure="restart") as envs:
+        assert len(envs.worker_pids) == envs.plan.workers == 3
+        assert "one of the 4 cores is the caller's" in str(envs.plan)
 
 
 @pytest.mark.fault("E4")

@@ -117,6 +117,22 @@ def test_whole_numbers_outside_their_space_are_seen_too(space: Any, value: Any, 
     envs.rows()[1] = value
     assert envs.guard.look()
     assert envs.guard.rows_outside() == [1]
+    for row, outside in enumerate([0, 1, 0]):  # and at an episode's end, each by itself
+        envs.guard.check_end(row)
+        assert envs.counts[1][1 + row] == outside
+
+
+@pytest.mark.fault("B1")
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("high", [1.0, np.inf])
+def test_a_single_number_that_is_none_is_seen_at_an_episodes_end(value: float, high: float) -> None:
+    envs = Range(spaces.Box(-high, high, (1,), np.float32))
+    envs.rows()[0] = np.finfo(np.float32).max if high == np.inf else high
+    envs.guard.check_end(0)
+    assert envs.counts == [[0] * 5, [0] * 5]
+    envs.rows()[0] = value
+    with pytest.raises(BadValue, match="the observation is"):
+        envs.guard.check_end(0)
 
 
 def test_bytes_that_use_their_whole_range_cost_nothing() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from array import array
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
@@ -59,9 +61,51 @@ def episode_seed(run_seed: int, env_id: int, episode: int) -> int:
 
     Below 2³¹, so that it is never an evaluation's.
     """
-    return int(np.random.SeedSequence((run_seed, env_id, episode)).generate_state(1, np.uint32)[0]) >> 1
+    if not (0 <= episode < _WORD - _AT_ONCE and 0 <= env_id < _WORD):  # as only numpy knows it, or refuses it
+        return _first_word((run_seed, env_id, episode)) >> 1
+    return _next_words(run_seed, env_id, episode // _AT_ONCE)[episode % _AT_ONCE] >> 1
 
 
 def evaluation_seed(seed: int, episode: int) -> int:
     """The seed of one episode of an evaluation: 2³¹ or more, which no training episode has."""
-    return (1 << 31) | int(np.random.SeedSequence((seed, episode)).generate_state(1, np.uint32)[0]) >> 1
+    return (1 << 31) | _first_word((seed, episode)) >> 1
+
+
+def _first_word(entropy: tuple[int, ...]) -> int:
+    return int(np.random.SeedSequence(entropy).generate_state(1, np.uint32)[0])
+
+
+_AT_ONCE = 128
+_WORD = 1 << 32
+
+
+@functools.lru_cache(maxsize=4096)
+def _next_words(run_seed: int, env_id: int, block: int) -> array[int]:
+    """`_first_word` of as many episodes in a row, which numpy's `SeedSequence` computes one by one: a pool of four
+    words, each stirred into the others, of which the first one is given out. Envs whose episodes are short draw many.
+    """
+    entropy = [run_seed % _WORD, *([run_seed // _WORD] if run_seed >= _WORD else []), env_id]
+    pool = [np.full(_AT_ONCE, word, np.uint32) for word in entropy]
+    pool.append(np.arange(block * _AT_ONCE, (block + 1) * _AT_ONCE, dtype=np.uint32))
+    pool += [np.zeros(_AT_ONCE, np.uint32)] * (4 - len(pool))
+    hashed = _Hash(0x43B0D7E5, 0x931E8875)
+    pool = [hashed(word) for word in pool]
+    for source in range(4):
+        for to in range(4):
+            if to != source:
+                word = pool[to] * np.uint32(0xCA01F9DD) - hashed(pool[source]) * np.uint32(0x4973F715)
+                pool[to] = word ^ (word >> np.uint32(16))
+    return array("I", _Hash(0x8B51F9DD, 0x58F38DED)(pool[0]).tolist())
+
+
+class _Hash:
+    """Mixes the bits of words, with a constant that is another one at every call."""
+
+    def __init__(self, constant: int, factor: int) -> None:
+        self._constant, self._factor = constant, factor
+
+    def __call__(self, words: Any) -> Any:
+        words = words ^ np.uint32(self._constant)
+        self._constant = self._constant * self._factor % _WORD
+        words = words * np.uint32(self._constant)
+        return words ^ (words >> np.uint32(16))

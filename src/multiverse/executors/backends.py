@@ -43,6 +43,10 @@ class Workers(Protocol):
         """Every host is closed: give back what they shared."""
 
 
+CORES_TO_FREE_ONE = 4
+"""With fewer, a core less for the envs costs more than the caller's waiting for one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Backend:
     """What the name of an executor stands for."""
@@ -51,21 +55,27 @@ class Backend:
     own_share: bool = False  # the caller steps envs too
     processes: bool = False  # its workers have start methods, and may look for a while before they sleep
     replaceable: bool = False  # a worker that dies or hangs can be ended and started again
-    cores_of_caller: int = 0  # that its workers leave free by default
 
     def most_workers(self, num_envs: int) -> int:
         """Everybody who steps needs an env."""
         return num_envs - self.own_share if self.workers is not None else 0
 
-    def default_workers(self, cores: int) -> int:
-        return max(1, cores - self.cores_of_caller) if self.workers is not None else 0
+    def default_workers(self, cores: int, num_envs: int) -> int:
+        if self.workers is None:
+            return 0
+        return max(1, cores - (self.own_share or self.frees_a_core(cores, num_envs)))
+
+    def frees_a_core(self, cores: int, num_envs: int) -> bool:
+        """Whether its workers leave a core to the caller, who would else take it from one of them at every step:
+        where there are enough others, and unless every env can have a core to itself."""
+        return self.processes and not self.own_share and CORES_TO_FREE_ONE <= cores < num_envs
 
 
 BACKENDS: dict[PlannedExecutor, Backend] = {
     "serial": Backend(own_share=True),
     "thread": Backend(Threads),
     "process": Backend(Processes, processes=True, replaceable=True),
-    "hybrid": Backend(Processes, processes=True, replaceable=True, own_share=True, cores_of_caller=1),
+    "hybrid": Backend(Processes, processes=True, replaceable=True, own_share=True),
 }
 
 

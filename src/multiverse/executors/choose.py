@@ -260,8 +260,10 @@ def _plan(
     backend = backend_of(name)
     if backend.own_share and backend.workers is not None and num_envs == 1:
         backend, name, why = BACKENDS["serial"], "serial", f"{why}: one env has nothing to share out"
-    most = backend.most_workers(num_envs)
-    count = min(workers or backend.default_workers(machine.usable_cores()), most)
+    most, cores = backend.most_workers(num_envs), machine.usable_cores()
+    count = min(workers or backend.default_workers(cores, num_envs), most)
+    if workers is None and backend.frees_a_core(cores, num_envs):
+        why = f"{why}; one of the {cores} cores is the caller's"
     if workers is not None and workers > most > 0:
         log.warning("workers=%d for %d envs: using %d, since a worker needs at least one env", workers, num_envs, count)
     if waiting == "auto" and not backend.processes:

@@ -83,7 +83,7 @@ class EnvRange:
         self._look_up_steps()
         self._everyone = list(range(len(ids)))
         self._read_actions = env_actions_reader(views, ids)
-        self._stepping, self._episodes = views[STEPPING][rows], views[EPISODES]
+        self._stepping, self._episodes = views[STEPPING][rows], views[EPISODES].data
         self._info_writer = InfoWriter(views, rows)
         self._was_reset = [replacing] * len(ids)
         self._over = [replacing] * len(ids)  # the env's last step ended its episode
@@ -354,8 +354,7 @@ class EnvRange:
     def _begin_episode(self, i: int, request: ResetRequest | None = None) -> Infos:
         """Every reset goes through here: the plan's word first, then what the caller said explicitly."""
         env_id = self.config.env_ids[i]
-        episode = int(self._episodes[env_id]) + 1
-        self._episodes[env_id] = episode
+        self._episodes[env_id] = episode = self._episodes[env_id] + 1
         seed = options = task = None
         if self.config.reset_plan is not None:
             planned = self.config.reset_plan(env_id, episode)

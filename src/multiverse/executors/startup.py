@@ -65,6 +65,8 @@ def start(
     """
     backend = backend_of(plan.executor)
     shares = ranges(len(recipes), plan.workers + backend.own_share)
+    cores = machine.usable_cores()
+    awake = cores - 1 if backend.processes and not backend.own_share and plan.workers <= cores else 0
     assignments = [
         Assignment(
             worker - backend.own_share,
@@ -72,7 +74,7 @@ def start(
             [recipes[i] for i in ids],
             plan.waiting,
             bounds_may_differ,
-            spare_core=backend.processes and not backend.own_share and plan.workers < machine.usable_cores(),
+            spare_core=worker < awake,
         )
         for worker, ids in enumerate(shares)
     ]

@@ -65,7 +65,11 @@ class _Watched:
             return None
         clip, values, scratch = _clip, self.rows.reshape(-1), self._scratch.reshape(-1)
         low, high = self.low.reshape(-1), self.high.reshape(-1)
-        if values.size <= FEW_NUMBERS and values.dtype.char in "fdbBhHiIlLqQ?":
+        plain = values.dtype.char in "fdbBhHiIlLqQ?"  # what memoryviews know
+        if values.size == 1 and plain:
+            number, least, most = values.data, low.item(), high.item()
+            return lambda: least <= number[0] <= most  # guard: a-single-number-is-looked-at
+        if values.size <= FEW_NUMBERS and plain:
             found, expected = memoryview(cast(Any, values)), memoryview(cast(Any, scratch))
 
             def few_are_clean() -> bool:
@@ -277,8 +281,11 @@ def _looker(watched: list[_Watched], rewards: Any) -> Callable[[], bool]:
         return one_leaf_odd
 
     def any_leaf_odd() -> bool:
+        for clean in leaves_clean:
+            if not clean():
+                return True
         total = sum(rewards)
-        return total - total != 0.0 or not all(clean() for clean in leaves_clean)  # guard: rewards-are-looked-at
+        return bool(total - total != 0.0)  # guard: rewards-are-looked-at
 
     return any_leaf_odd
 

@@ -74,7 +74,7 @@ class Assignment:
     recipes: list[Recipe]
     waiting: Literal["auto", "spin", "park"]
     bounds_may_differ: bool = False  # of the envs' observation spaces: shapes and dtypes decide what a batch can hold
-    spare_core: bool = False  # there are fewer workers than cores
+    spare_core: bool = False  # there is one for it, beside the caller's
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,7 @@ class EnvRows:
 
     def __init__(self, rows: Any, first: int, agents: int) -> None:
         self.rows, self._first, self._agents = rows, first, agents
-
-    @property
-    def is_array(self) -> bool:
-        return not isinstance(self.rows, list)
+        self.is_array = not isinstance(rows, list)
 
     def copy(self) -> EnvRows:
         """The same values in memory of its own."""

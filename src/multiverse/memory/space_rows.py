@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
@@ -41,19 +42,32 @@ def row_writer(space: spaces.Space[Any], views: Views, name: FieldName, row: int
 
         return write_object
     write = _array_writer(views[name][row : row + 1].reshape(space.shape or ()), name)
-    are_ints = views.arrays.get((name[0], PYTHON_INTS, *name[2:]))
-    return write if are_ints is None else _noting_ints(write, are_ints.data, row)
+    if not isinstance(space, spaces.Discrete):
+        return write
+    return _number_writer(write, views[name], views.arrays.get((name[0], PYTHON_INTS, *name[2:])), row)
 
 
-def _noting_ints(write: Write, are_ints: memoryview, row: int) -> Write:
-    """The same; whether the value is Python's int is noted where that changes: hardly ever, then."""
+def _number_writer(write: Write, numbers: Array, are_ints: Array | None, row: int) -> Write:
+    """The same for a whole number, which nearly always is Python's or numpy's own, and fits.
 
-    def write_whole_number(value: Any) -> None:
-        if (type(value) is int) is not are_ints[row]:
-            are_ints[row] = type(value) is int
+    Whether it is Python's is noted, if there is where, when that changes: hardly ever, then.
+    """
+    cells, kind = numbers.data, numbers.dtype.type
+    noted, cell = (memoryview(bytearray(1)).cast("?"), 0) if are_ints is None else (are_ints.data, row)
+
+    def write_number(value: Any) -> None:
+        is_int = type(value) is int
+        if is_int is not noted[cell]:
+            noted[cell] = is_int
+        if is_int or type(value) is kind:
+            try:
+                cells[row] = value
+                return
+            except ValueError:  # it is too large
+                pass
         write(value)
 
-    return write_whole_number
+    return write_number
 
 
 def _array_writer(target: Array, name: FieldName) -> Write:
@@ -182,14 +196,15 @@ class ActionWriter:
         self._leaves = list(leaves(space))
         self._views, self._name = views, name
         self._rows = views.layout.num_envs
-        single = views[name] if _is_one_array(space) else None
-        # Integers in the space's own dtype are what learners send; everything else takes the careful way.
-        self._whole = single if single is not None and single.dtype.kind in "iu" else np.empty(0, np.void)
+        # One array in the space's own dtype is what learners send; everything else takes the careful way.
+        self._whole = views[name] if _is_one_array(space) else np.empty(0, np.void)
         self._whole_shape, self._whole_dtype = self._whole.shape, self._whole.dtype
+        self._may_be_nan = self._whole_dtype.kind == "f"
 
     def write_all(self, actions: Any) -> None:
         """One action for every env."""
-        if type(actions) is np.ndarray and actions.dtype is self._whole_dtype and actions.shape == self._whole_shape:
+        fits = type(actions) is np.ndarray and actions.dtype is self._whole_dtype and actions.shape == self._whole_shape
+        if fits and not (self._may_be_nan and _holds_nan(actions)):  # guard: nan-actions-go-the-careful-way
             self._whole[...] = actions
         else:
             self.write(actions, slice(None), self._rows)
@@ -249,10 +264,15 @@ class ActionWriter:
             raise InvalidActions(f"actions{where} are {array.dtype}, expected {dtype} (or what casts to it safely)")
         if array.dtype != dtype and dtype.kind in "iu" and not _fits(array, dtype):
             raise InvalidActions(f"actions{where} hold {array.max()} or {array.min()}, which {dtype} cannot hold")
-        if array.dtype.kind == "f" and np.isnan(np.vdot(array, array)):  # guard: nan-actions-are-refused
+        if array.dtype.kind == "f" and _holds_nan(array):  # guard: nan-actions-are-refused
             bad = sorted({int(i) for i in np.argwhere(np.isnan(array))[:, 0]})
             raise InvalidActions(f"actions{where} are NaN in rows {bad}")
         return array
+
+
+def _holds_nan(array: Array) -> bool:
+    total = np.vdot(array, array)
+    return bool(total != total)
 
 
 # -- the batch as the caller sees it ---------------------------------------------------------------------------
@@ -260,9 +280,9 @@ class BatchReader:
     """The nested batch of a space, of all rows or some. Leaves that are no arrays come as a tuple, one per row."""
 
     def __init__(self, space: spaces.Space[Any], views: Views, name: FieldName) -> None:
-        self._space, self._views, self._name = space, views, name
-        self._leaves = list(leaves(space))
         self._single = views[name] if _is_one_array(space) else None
+        self.rows = _rows_reader(space, views, name)
+        """(rows, copy) → the batch of those rows."""
 
     def all_rows(self, copy: bool) -> Any:
         single = self._single
@@ -270,37 +290,45 @@ class BatchReader:
             return single.copy() if copy else single  # guard: results-are-the-callers
         return self.rows(slice(None), copy)
 
-    def rows(self, rows: slice | Array, copy: bool) -> Any:
-        values: dict[Path, Any] = {}
-        for leaf in self._leaves:
-            name = (*self._name, *leaf.path)
-            if leaf.numeric:
-                part = self._views[name][rows]  # an index array has copied already
-                values[leaf.path] = part.copy() if copy and isinstance(rows, slice) else part
-            else:
-                objects = self._views.objects[name]
-                chosen = objects[rows] if isinstance(rows, slice) else [objects[i] for i in rows]
-                values[leaf.path] = tuple(deepcopy(chosen) if copy else chosen)
-        return from_leaves(self._space, values)
+
+def _rows_reader(space: spaces.Space[Any], views: Views, name: FieldName) -> Callable[[slice | Array, bool], Any]:
+    if isinstance(space, spaces.Dict):
+        by_key = {key: _rows_reader(child, views, (*name, key)) for key, child in space.spaces.items()}
+        return lambda rows, copy: {key: read(rows, copy) for key, read in by_key.items()}
+    if isinstance(space, spaces.Tuple):
+        parts = [_rows_reader(child, views, (*name, i)) for i, child in enumerate(space.spaces)]
+        return lambda rows, copy: tuple([read(rows, copy) for read in parts])
+    if not Leaf((), space).numeric:
+        return functools.partial(_object_rows, views.objects[name])
+    array = views[name]
+
+    def read_array(rows: slice | Array, copy: bool) -> Array:
+        part: Array = array[rows]  # an index array has copied already
+        return part.copy() if copy and isinstance(rows, slice) else part
+
+    return read_array
+
+
+def _object_rows(objects: list[Any], rows: slice | Array, copy: bool) -> tuple[Any, ...]:
+    chosen = objects[rows] if isinstance(rows, slice) else [objects[i] for i in rows]
+    return tuple(deepcopy(chosen) if copy else chosen)
 
 
 def row_reader(space: spaces.Space[Any], views: Views, name: FieldName) -> Callable[[int], Any]:
     """A function row → a copy of that row as one value of the space, with Python's ints where the env has them."""
-    found = list(leaves(space))
-    are_ints = {leaf.path: views.arrays.get((name[0], PYTHON_INTS, *leaf.path)) for leaf in found}
-
-    def read(row: int) -> Any:
-        values: dict[Path, Any] = {}
-        for leaf in found:
-            full = (*name, *leaf.path)
-            if leaf.numeric:
-                item = views[full][row]
-                if (ints := are_ints[leaf.path]) is not None and ints[row]:
-                    item = int(item)
-                scalar = isinstance(leaf.space, spaces.Discrete)
-                values[leaf.path] = item if scalar else np.array(item)  # a Box without dimensions stays an array
-            else:
-                values[leaf.path] = views.objects[full][row]
-        return from_leaves(space, values)
-
-    return read
+    if isinstance(space, spaces.Dict):
+        by_key = {key: row_reader(child, views, (*name, key)) for key, child in space.spaces.items()}
+        return lambda row: {key: read(row) for key, read in by_key.items()}
+    if isinstance(space, spaces.Tuple):
+        parts = [row_reader(child, views, (*name, i)) for i, child in enumerate(space.spaces)]
+        return lambda row: tuple([read(row) for read in parts])
+    if not Leaf((), space).numeric:
+        return views.objects[name].__getitem__
+    array = views[name]
+    if not isinstance(space, spaces.Discrete):
+        return lambda row: np.array(array[row])  # a Box without dimensions stays an array
+    are_ints = views.arrays.get((name[0], PYTHON_INTS, *name[2:]))
+    if are_ints is None:
+        return array.__getitem__
+    ints, numbers = are_ints.data, array.data
+    return lambda row: numbers[row] if ints[row] else array[row]

@@ -2,8 +2,8 @@
 
 Looking costs a core, sleeping costs a wake-up of tens of microseconds. So: look for up to 200 µs, giving the
 core away after every 8 looks; after two waits in a row that had to sleep anyway, the next 64 sleep at once.
-Where there are fewer workers than cores, a worker looks for up to 1 ms: a learner that takes half of that to choose its
-next actions finds it awake, and the core it looks on is nobody else's.
+As many workers as there are cores beside the caller's look for up to 1 ms: a learner that takes half of that to choose
+its next actions finds them awake, and the cores they look on are nobody else's.
 """
 
 from __future__ import annotations

@@ -264,15 +264,17 @@ class StepResults:
             self._columns.forget(self._executor.hosts.index(host))
             self.learn_from(host, what.extras)
         left, final = self._heard(answers)
-        self._discard(sum(len(extras.restarts) + len(extras.truncated) for _, extras in answers))
+        if answers:
+            self._discard(sum(len(extras.restarts) + len(extras.truncated) for _, extras in answers))
         wrote = [h in hosts and bool(h.flags() & WROTE_INFOS) for h in self._executor.hosts]
         try:
             infos = self._columns.whole_batch(wrote, left) if ids is None else self._columns.some_rows(ids, wrote, left)
         except InEnv as error:
             raise EnvFailed("has an info that does not fit the others'", None, [RemoteError.of(error)]) from error
         rows = ids if ids is not None else self._all
-        self._add_lost(infos, rows, lost)
-        self.untold = [i for i in self.untold if ids is not None and i not in ids]
+        if lost:
+            self._add_lost(infos, rows, lost)
+            self.untold = [i for i in self.untold if ids is not None and i not in ids]
         if self._finals is not None and (flags & FINALS or lost):
             self._add_finals(infos, rows, final)
         return infos
@@ -353,9 +355,14 @@ class StepResults:
     def _add_finals(self, infos: Infos, ids: Array, final_infos: dict[int, Infos]) -> None:
         """same_step: the last observation and info of the episodes that ended in this step."""
         assert self._finals is not None
-        for row in np.flatnonzero(self._finals.there_in(ids)).tolist():
-            env_id = int(ids[row])
-            final: Infos = {"final_obs": self._finals.of(env_id)}
-            if self._with_infos:
-                final["final_info"] = final_infos.get(env_id, {})
-            add_info(infos, final, row, len(ids))
+        there = self._finals.there_in(ids)
+        rows = np.flatnonzero(there).tolist()
+        if not rows:
+            return
+        seen = infos.setdefault("final_obs", np.full(len(ids), None, dtype=object))
+        for row, env_id in zip(rows, ids[rows].tolist()):
+            seen[row] = self._finals.of(env_id)
+        infos["_final_obs"] = there | infos.get("_final_obs", False)
+        if self._with_infos:
+            for row, env_id in zip(rows, ids[rows].tolist()):
+                add_info(infos, {"final_info": final_infos.get(env_id, {})}, row, len(ids))

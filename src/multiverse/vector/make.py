@@ -87,7 +87,8 @@ def make_vec(
         num_envs: how many; not needed with a list.
         executor: where they run: `"serial"` in the caller, `"thread"`, `"process"`, `"hybrid"` (processes, and the
             caller steps its own share), or `"auto"`, which steps one throwaway env for a moment and decides.
-        workers: threads or processes; each hosts many envs. Default: the usable cores.
+        workers: threads or processes; each hosts many envs. Default: the usable cores; from four on `"process"` leaves
+            one of them to the caller, unless every env can have its own.
         start_method: of processes: `"forkserver"` (default, a fork server of our own), `"fork"` or `"spawn"`. None
             of them imports your script again, so no `if __name__ == "__main__":` is needed.
         autoreset: `"next_step"` (Gymnasium's default, and ours), `"same_step"` (the default for envs whose agents act

@@ -54,6 +54,12 @@ GUARDS = (
         (f"{BAD_REQUESTS}::test_bad_actions_are_refused_and_leave_no_trace[forkserver-box]",),
     ),
     Guard(
+        "nan-actions-go-the-careful-way",
+        ("B7",),
+        swap("_holds_nan(actions)", "False"),
+        (f"{BAD_REQUESTS}::test_bad_actions_are_refused_and_leave_no_trace[serial-box]",),
+    ),
+    Guard(
         "spaces-are-compared",
         ("B8",),
         NEVER,

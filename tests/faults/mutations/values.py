@@ -27,6 +27,12 @@ GUARDS = (
         (f"{RAISES}[serial-huge_observation-next_step]", f"{RAISES}[forkserver-nan_observation-disabled]"),
     ),
     Guard(
+        "a-single-number-is-looked-at",
+        ("B1",),
+        instead("return lambda: True"),
+        ("tests/executors/test_value_guard.py::test_a_single_number_that_is_none_is_seen_at_an_episodes_end",),
+    ),
+    Guard(
         "large-observations-are-looked-at",
         ("B1",),
         swap("scratch.tobytes() == values.tobytes() and dot(zeros) == 0", "True"),
@@ -87,7 +93,7 @@ GUARDS = (
     Guard(
         "rewards-are-looked-at",
         ("B2",),
-        swap("total - total != 0.0 or ", ""),
+        swap("total - total != 0.0", "False"),
         (f"{RAISES}[serial-nan_reward-next_step]", f"{TRUNCATES}[forkserver-inf_reward-same_step]"),
     ),
     Guard(

@@ -20,6 +20,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
+from multiverse.executors import machine
 from multiverse.interop.agilerl import AsyncPettingZooVecEnv, AsyncState, Observations
 from tests.equality import assert_same
 from tests.interop.agilerl import peer
@@ -218,6 +219,11 @@ def test_how_many_workers(make: Make) -> None:
     assert len({process.pid for process in envs.processes}) == 5
     assert len({process.pid for process in make(*[Troupe] * 5, workers=2).processes}) == 2
     assert envs.engine.plan.waiting == "park"
+
+
+def test_by_default_the_caller_has_a_core_to_itself(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "usable_cores", lambda: 4)
+    assert len({process.pid for process in make(*[Troupe] * 5).processes}) == 3
 
 
 # -- what it takes from AgileRL ----------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
 
 import multiverse as mv
+from multiverse.executors import machine
 from multiverse.interop.gymnasium import AsyncState, AsyncVectorEnv
 from tests.contract.test_interrupts import interrupted_at, sleeps
 from tests.envs import AnySpace, Directions, Walk
@@ -512,6 +513,13 @@ def test_max_concurrency_is_the_number_of_workers(make: Make) -> None:
     for limit, told in ((2.5, "integer or None, got"), ("2", "integer or None, got"), (0, "positive or None, got 0")):
         with pytest.raises(ValueError, match=f"`max_concurrency` must be an? {told}|must be a {told}"):
             make(Walk, max_concurrency=limit)
+
+
+def test_by_default_the_caller_has_a_core_to_itself(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "usable_cores", lambda: 4)
+    envs = make(*[Walk] * 5)
+    assert len(set(envs.call("process_id"))) == envs.engine.plan.workers == 3
+    assert "one of the 4 cores is the caller's" in str(envs.engine.plan)
 
 
 def test_a_worker_function_is_refused_after_the_originals_own_check(make: Make) -> None:

@@ -17,6 +17,7 @@ from stable_baselines3.common import vec_env as their_module
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.monitor import Monitor
 
+from multiverse.executors import machine
 from multiverse.interop.stable_baselines3 import DummyVecEnv, SubprocVecEnv
 from tests.envs import NumericInfos, OptionTask, RichInfos, Walk
 from tests.equality import assert_same
@@ -249,6 +250,14 @@ def test_envs_run_in_processes_of_their_own() -> None:
     pids = venv.env_method("process_id")
     assert len({*pids}) == 3
     assert [process.pid for process in venv.processes] == pids
+    venv.close()
+
+
+def test_by_default_the_caller_has_a_core_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "usable_cores", lambda: 4)
+    venv = SubprocVecEnv([Walk] * 5)
+    assert len({*venv.env_method("process_id")}) == venv.engine.plan.workers == 3
+    assert "one of the 4 cores is the caller's" in str(venv.engine.plan)
     venv.close()
 
 

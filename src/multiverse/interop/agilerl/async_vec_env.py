@@ -20,7 +20,6 @@ from multiverse.adapters.agents import AgentOptions
 from multiverse.contracts.errors import EnvFailed, NothingPending, RequestPending
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.plan import StartMethod
-from multiverse.executors.machine import usable_cores
 from multiverse.interop.agilerl.engine import AgentsEngine, AgentsStep, Observations, add_info
 from multiverse.interop.agilerl.env_side import AgileRecipe, OfItsOwn
 from multiverse.interop.agilerl.peer import AsyncState, VecEnvBase
@@ -46,7 +45,7 @@ class AsyncPettingZooVecEnv(AsyncDropIn, VecEnvBase):  # type: ignore[misc]
         env_fns: one function per env; closures and lambdas are fine, also `[lambda: env] * n`.
         copy: False returns one and the same view of the observations, which always shows the present.
         context: the start method, as in `multiprocessing`; None is the program's own default.
-        workers: processes; each hosts many envs. Default: the usable cores; `len(env_fns)` gives every env its own.
+        workers: processes; each hosts many envs. Default: as in `make_vec`; `len(env_fns)` gives every env its own.
     """
 
     _states = AsyncState
@@ -70,13 +69,13 @@ class AsyncPettingZooVecEnv(AsyncDropIn, VecEnvBase):  # type: ignore[misc]
         self._engine: AgentsEngine | None = None
         self._unbuilt: EnvFailed | None = None  # why there are no envs
         try:
-            self._engine = self._started(sources or env_fns, method, workers or usable_cores())
+            self._engine = self._started(sources or env_fns, method, workers)
         except EnvFailed as error:
             self._unbuilt = error  # the first that asks for anything is told
         self.processes = [] if self._engine is None else [EnvProcess(pid) for pid in self._engine.pid_of_each]
         self.parent_pipes = [None] * self.num_envs  # no env has one: they are reached through the engine
 
-    def _started(self, env_fns: EnvFunctions, method: StartMethod, workers: int) -> AgentsEngine:
+    def _started(self, env_fns: EnvFunctions, method: StartMethod, workers: int | None) -> AgentsEngine:
         with clear_mpi_env_vars():
             return start(
                 env_fns,
@@ -84,7 +83,7 @@ class AsyncPettingZooVecEnv(AsyncDropIn, VecEnvBase):  # type: ignore[misc]
                 "same_step",
                 kind=functools.partial(AgentsEngine, self._single_action_spaces),
                 copy=self.copy,
-                workers=min(workers, self.num_envs),
+                workers=workers and min(workers, self.num_envs),
                 start_method=method,
                 recipe=AgileRecipe,
                 agents=AgentOptions(possible_agents=self.possible_agents),

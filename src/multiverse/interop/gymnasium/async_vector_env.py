@@ -12,7 +12,6 @@ from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.utils import clear_mpi_env_vars
 
 from multiverse.contracts.errors import SpacesDiffer
-from multiverse.executors.machine import usable_cores
 from multiverse.interop.async_drop_in import AsyncDropIn
 from multiverse.interop.drop_in import start_method_of
 from multiverse.interop.gymnasium.base import (
@@ -48,7 +47,7 @@ class AsyncVectorEnv(AsyncDropIn, GymnasiumDropIn, Generic[ObsType, ActType]):
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         max_concurrency: int | None = None,
     ) -> None:
-        """Build the envs in worker processes: as many as there are usable cores, or `max_concurrency`.
+        """Build the envs in worker processes: as many as `make_vec` would take, or `max_concurrency`.
 
         Args:
             env_fns: one function per env.
@@ -72,7 +71,7 @@ class AsyncVectorEnv(AsyncDropIn, GymnasiumDropIn, Generic[ObsType, ActType]):
                 env_fns,
                 "process",
                 autoreset,
-                workers=min(self.max_concurrency or usable_cores(), max(1, len(env_fns))),
+                workers=self.max_concurrency and min(self.max_concurrency, max(1, len(env_fns))),
                 start_method=start_method_of(context),
             )
         engine.refuses_ended = False

@@ -147,7 +147,7 @@ class SubprocVecEnv(OverEngine):
 
     :param env_fns: functions that build one env each; closures and lambdas are fine
     :param start_method: "forkserver" (the default), "fork" or "spawn"; no `if __name__ == "__main__":` is needed
-    :param workers: processes; each hosts many envs. Default: the usable cores; `len(env_fns)` gives every env its own
+    :param workers: processes; each hosts many envs. Default: as in `make_vec`; `len(env_fns)` gives every env its own
     """
 
     def __init__(self, env_fns: EnvFunctions, start_method: str | None = None, *, workers: int | None = None) -> None:
