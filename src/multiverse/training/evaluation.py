@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, astuple, dataclass
@@ -75,12 +75,12 @@ def evaluate(
     env failed in does not count, and is told, all the more if it was lost in the last evaluation too.
     """
     batch, numbers = _Batch(envs, policy, features), iter(range(episodes))
-    free: Iterable[int] = range(envs.num_envs)
+    free: Collection[int] = range(envs.num_envs)
     playing: dict[int, int] = {}  # env id → the number of its episode
     found: dict[int, tuple[float, int]] = {}  # number → return and length
     lost: list[int] = []
     while True:
-        if begun := dict(zip(free, numbers)):
+        if free and (begun := dict(zip(free, numbers))):
             batch.begin(list(begun), [evaluation_seed(seed, k) for k in begun.values()])
             playing |= begun
         if not playing:
@@ -109,12 +109,13 @@ class _Batch:
         self._envs, self._policy, self._features, count = envs, policy, features, envs.num_envs
         self._starts, self._rewards = np.zeros(count, np.bool_), np.zeros(count, np.float32)
         self._actions: Array | None = None  # the last ones
+        self._leaves, self._steps = [(leaf.path, dtype_of(leaf)) for leaf in features.all_leaves], 0
         self._first = policy.first_memory(count)
         self._memory = {name: kept.copy() for name, kept in self._first.items()}
 
     def begin(self, ids: list[int], seeds: list[int]) -> None:
         """Other episodes of these envs: nothing is remembered of those before."""
-        self._envs.reset(env_ids=ids, seed=seeds)
+        self._envs.reset(env_ids=None if len(ids) == self._envs.num_envs else ids, seed=seeds)
         self._refuse_lost_workers()
         self._starts[ids], self._rewards[ids] = True, 0.0
         if self._actions is not None:
@@ -127,10 +128,7 @@ class _Batch:
         envs, policy, everyone = self._envs, self._policy, len(ids) == self._envs.num_envs
         rows: Any = slice(None) if everyone else ids
         shown = envs.observations()
-        seen = {
-            leaf.path: np.asarray(leaf_of(shown, leaf.path))[rows].astype(dtype_of(leaf), copy=False)
-            for leaf in self._features.all_leaves
-        }
+        seen = {path: np.asarray(leaf_of(shown, path), dtype)[rows] for path, dtype in self._leaves}
         before = None if self._actions is None else self._actions[rows]
         looked = Seen(seen, self._starts[rows], self._features.open_actions(seen), before, self._rewards[rows])
         actions, memory = policy.act(looked, None, {name: kept[rows] for name, kept in self._memory.items()})
@@ -140,12 +138,13 @@ class _Batch:
             self._actions = np.zeros((envs.num_envs, *actions.shape[1:]), actions.dtype)
         self._actions[rows], self._starts[rows] = actions, False
         _, rewards, terminated, truncated, infos = envs.step(policy.for_env(actions), env_ids=None if everyone else ids)
-        self._rewards[rows], cut = rewards, envs.episode_lengths[rows] >= MOST_STEPS
-        if not (over := terminated | truncated | cut).any():
+        self._rewards[rows], self._steps, over = rewards, self._steps + 1, terminated | truncated
+        if self._steps >= MOST_STEPS and (cut := envs.episode_lengths[rows] >= MOST_STEPS).any():
+            log.warning("an episode was cut after %d steps of an evaluation: does this env never end one?", MOST_STEPS)
+            over |= cut
+        if True not in over.tolist():
             return {}
         self._refuse_lost_workers()
-        if cut.any():
-            log.warning("an episode was cut after %d steps of an evaluation: does this env never end one?", MOST_STEPS)
         nobody = np.zeros_like(over)
         failed = infos.get(f"_{RESTARTED}", nobody) | infos.get(f"_{BAD_VALUE}", nobody)
         return {env_id: bool(failed[row]) for row, env_id in enumerate(ids) if over[row]}
