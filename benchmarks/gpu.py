@@ -12,8 +12,6 @@ the order of its rows, if nothing is waited for between minibatches.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
 import sys
 import time
@@ -29,6 +27,7 @@ from gymnasium import spaces
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import multiverse as mv
+from benchmarks.provenance import provenance, write_results
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.contracts.policy import Seen
 from multiverse.experience.rollout import Rollout, rollout_for
@@ -146,7 +145,7 @@ def main() -> None:
     options.add_argument("--devices", nargs="+", default=["cuda", "cpu"], choices=["cuda", "cpu"])
     options.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of torch on the CPU")
     options.add_argument("--out", type=Path)
-    given = options.parse_args()
+    given, origin = options.parse_args(), provenance()
     torch.set_num_threads(given.threads)
     if "cuda" in given.devices and not torch.cuda.is_available():
         print("no GPU here: the CPU alone")
@@ -162,8 +161,8 @@ def main() -> None:
         print(line(row, cpu_s.get(row["share_features"])))
     if given.out is not None:
         settings = {name: value for name, value in vars(given).items() if name != "out"}
-        machine = {"gpu": gpu, "torch": torch.__version__, "machine": platform.machine()}
-        given.out.write_text(json.dumps({"settings": settings, **machine, "rows": rows}, indent=1) + "\n")
+        figures = {"settings": settings, "gpu": gpu, "torch": torch.__version__, "rows": rows}
+        write_results(given.out, origin, figures)
 
 
 if __name__ == "__main__":

@@ -186,9 +186,9 @@ def test_how_many_envs_is_up_to_the_config_alone() -> None:
     def of(**settings: Any) -> int:
         return TrainConfig(**settings).num_evaluation_envs
 
-    assert (of(num_envs=4), of(num_envs=64), of(num_envs=1)) == (4, 8, 1)
+    assert (of(num_envs=4), of(num_envs=64, evaluation_episodes=99), of(num_envs=1)) == (10, 10, 1)
     assert of(evaluation_envs=9) == 9 and of(evaluation_envs=16, evaluation_episodes=3) == 3
-    assert of(num_envs=3, workers=2, executor="process") == of(num_envs=3) == 3
+    assert of(num_envs=3, workers=2, executor="process") == of(num_envs=3) == 10
     with pytest.raises(mv.InvalidRequest, match="evaluation_envs=0: at least 1"):
         TrainConfig(evaluation_envs=0)
 

@@ -84,7 +84,7 @@ def interrupted_in_evaluation(step: int, monkeypatch: pytest.MonkeyPatch) -> Ite
 def test_envs_that_save_themselves_have_the_same_evaluations_after_a_resume(
     when: str, executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {**RUN, "evaluation_episodes": 5, "executor": executor, "checkpoint_every_s": 0.0}
+    settings = {**RUN, "evaluation_episodes": 5, "evaluation_envs": 2, "executor": executor, "checkpoint_every_s": 0.0}
     whole = mv.train(Wanderer, run_dir=tmp_path / "whole", **settings)
     assert len({line["evaluation_mean_return"] for line in evaluations_of(whole.path)}) > 1
     in_it = when == "in an evaluation"

@@ -164,8 +164,8 @@ class TrainConfig:
     evaluation_episodes: int = 10
     """Episodes of each evaluation."""
     evaluation_envs: int | None = None
-    """Envs that evaluations are played on side by side; their number changes no figure. Default: `num_envs`, at most
-    8."""
+    """Envs that evaluations are played on side by side; their number changes no figure. Default: 10, but 1 where
+    `num_envs` is 1."""
     evaluation_seed: int = 0
     """Equal seeds give equal episodes, whatever the training."""
     checkpoint_every_s: float = 30.0
@@ -208,7 +208,7 @@ class TrainConfig:
     @property
     def num_evaluation_envs(self) -> int:
         """Of each evaluation: more than it has episodes would be idle."""
-        return min(self.evaluation_envs or min(self.num_envs, 8), self.evaluation_episodes)
+        return min(self.evaluation_envs or (10 if self.num_envs > 1 else 1), self.evaluation_episodes)
 
 
 # -- where it comes from -----------------------------------------------------------------------------------------
