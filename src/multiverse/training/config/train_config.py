@@ -155,7 +155,7 @@ class TrainConfig:
     reply_timeout_s: float | None = 60.0
     """How long a step of a worker may take."""
     device: Device = "auto"
-    """Where the networks learn. auto: a GPU for images, if there is one; else the CPU, which is faster for small networks."""
+    """Where the networks learn. auto: a GPU for images, else the CPU, which is faster for small networks."""
     torch_threads: int = 1
     """Of the networks, on the CPU. The envs need the other cores."""
     evaluate_every: int | None = None
