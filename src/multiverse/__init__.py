@@ -119,13 +119,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOME_OF:
-        try:
-            return getattr(importlib.import_module(_HOME_OF[name]), name)
-        except ModuleNotFoundError as error:
-            if error.name in ("torch", "safetensors"):
-                wanted = f"multiverse.{name} learns with {error.name}, which is not installed"
-                raise ImportError(f"{wanted}: pip install 'multiverse[train]'") from error
-            raise
+        return getattr(importlib.import_module(_HOME_OF[name]), name)
     raise AttributeError(f"module 'multiverse' has no attribute {name!r}")
 
 

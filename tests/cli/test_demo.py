@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import signal
 from pathlib import Path
@@ -40,16 +39,6 @@ def test_less_than_promised_is_code_1(monkeypatch: pytest.MonkeyPatch, capsys: p
     monkeypatch.setattr(demo, "_train", lambda seed: False)
     monkeypatch.setattr(demo, "_compare", lambda options: None)
     assert main(["demo"]) == 1
-
-
-def test_without_torch_there_is_the_speed_and_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    there = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "torch" else there(name))
-    monkeypatch.setattr(demo, "_compare", lambda options: None)
-    assert main(["demo"]) == 0
-    assert "pip install 'multiverse[train]'" in capsys.readouterr().out
 
 
 def test_demo_compares_and_says_what_is_next(no_training: None, capsys: pytest.CaptureFixture[str]) -> None:

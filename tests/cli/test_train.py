@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -215,15 +214,17 @@ def test_a_device_that_is_not_there(elsewhere: Path, capsys: pytest.CaptureFixtu
     assert f"device='{absent}'" in capsys.readouterr().err
 
 
-def test_without_torch_it_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_where_torch_is_needed_and_not_there_it_says_what_to_install(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    there = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "torch" else there(name))
-    for command in (["train", "CartPole-v1"], ["resume", "x"], ["evaluate", "x"]):
-        assert main(command) == 2
+    monkeypatch.setitem(sys.modules, "torch", None)  # as if it were not installed
+    for large in (["--hidden-sizes", "512"], ["--device", "cuda"]):
+        assert main(["train", "CartPole-v1", "--env-steps", "256", *large]) == 2
         error = capsys.readouterr().err
-        assert error.count("\n") == 1 and "pip install 'multiverse[train]'" in error
+        assert error.count("\n") == 1 and "needs torch, not installed here: pip install 'multiverse[train]'" in error
+    assert main(["train", "CartPole-v1", "--env-steps", "256", "--run-dir", "small"]) == 0
+    assert main(["resume", "small", "--env-steps", "512"]) == 0
+    assert main(["evaluate", "small", "--episodes", "1"]) == 0
 
 
 # -- runs --------------------------------------------------------------------------------------------------------

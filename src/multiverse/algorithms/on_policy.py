@@ -21,6 +21,7 @@ from multiverse.learning.normalizers import RewardNormalizer, RunningMeanStd
 from multiverse.learning.numpy_learner import NumpyLearner
 from multiverse.learning.optimizers import Adam, Optimizer
 from multiverse.learning.returns import generalized_advantages, next_values
+from multiverse.learning.threads import torch_for
 
 BAD_IN_A_ROW = 5
 LARGEST_IN_NUMPY = 256
@@ -119,6 +120,7 @@ class OnPolicy:
         shape = Shape(self.features.size, images, self._action_space, **settings)
         if not images and device == "cpu" and max(shape.hidden_sizes, default=0) <= LARGEST_IN_NUMPY:
             return NumpyLearner(shape, self.optimizer, seed)
+        torch_for("learning from images" if images else "learning on a GPU, or with layers of more than 256 units,")
         from multiverse.learning.actor_critic import ActorCritic
 
         return ActorCritic(shape, self.optimizer, seed, device)

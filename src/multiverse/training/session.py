@@ -30,6 +30,7 @@ from multiverse.experience.features import Features, num_logits
 from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.restoring import Lost, put_back, restore_by_replay, saved_states
 from multiverse.experience.rollout import RolloutShape, leaf_of
+from multiverse.learning.threads import torch_for
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.evaluation import EvaluationEnvs
 from multiverse.training.storage.state_codec import encode
@@ -327,7 +328,7 @@ def algorithm_maker(config: TrainConfig, own: MakeAlgorithm | None = None) -> Ma
         else:
             _refuse_other_signature(kind, "config, observation_space, action_space, slots, seed, device")
             looks = config.device == "auto" and Features(observation_space, action_space).images
-            where = "cuda" if looks and _torch().cuda.is_available() else device
+            where = "cuda" if looks and torch_for("learning from images").cuda.is_available() else device
             made = kind(config.settings, observation_space, action_space, slots, seed, where)
         if missing := [name for name in ASKED if not hasattr(made, name)]:
             raise InvalidRequest(
@@ -348,25 +349,19 @@ def _refuse_other_signature(kind: Any, arguments: str) -> None:
         pass
 
 
-def _torch() -> Any:
-    """Imported when it is needed: runs are loaded, and small networks learn, without it."""
-    import torch
-
-    return torch
-
-
 def checked_device(device: str) -> str:
     """`auto` is the CPU: for networks as small as the presets' it is faster than moving every batch elsewhere."""
     if device == "auto":
         return "cpu"
-    if device == "cuda" and not _torch().cuda.is_available():
+    if device == "cuda" and not torch_for("device='cuda'").cuda.is_available():
         raise InvalidRequest(f"device='cuda': {_why_no_cuda()}; device='cpu' works everywhere")
-    if device == "mps" and not _torch().backends.mps.is_available():
+    if device == "mps" and not torch_for("device='mps'").backends.mps.is_available():
         raise InvalidRequest("device='mps': this machine has no Apple GPU that torch can use; device='cpu' works")
     return device
 
 
 def _why_no_cuda() -> str:
-    if _torch().version.cuda is None:
-        return f"the installed torch {_torch().__version__} was built without CUDA"
+    torch = torch_for("device='cuda'")
+    if torch.version.cuda is None:
+        return f"the installed torch {torch.__version__} was built without CUDA"
     return "torch finds no CUDA device"

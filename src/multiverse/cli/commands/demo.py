@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -65,10 +64,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _train(seed: int) -> bool:
-    """Whether it learned enough; without torch there is nothing to learn with, and that is said."""
-    if importlib.util.find_spec("torch") is None:
-        print("Training needs torch, which is not installed here: pip install 'multiverse[train]'. Speed only:")
-        return True
+    """Whether it learned enough."""
     from multiverse.cli.progress import LinePrinter, run_with_progress
     from multiverse.training.config.train_config import config_for
     from multiverse.training.run import start_run

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from multiverse.cli.main import parse, require, require_positive
+from multiverse.cli.main import parse, require_positive
 from multiverse.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ class Evaluate:
 def run(arguments: Sequence[str]) -> int:
     options = parse(Evaluate, "evaluate", DESCRIPTION, arguments)
     require_positive(episodes=options.episodes)
-    require("train", "torch", "safetensors", purpose="a trained policy")
     from multiverse.training.loading import checkpoint_of, evaluate_run
 
     which = "best" if options.best else "latest"

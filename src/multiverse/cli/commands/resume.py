@@ -45,7 +45,6 @@ class Resume:
 def run(arguments: Sequence[str]) -> int:
     options = parse(Resume, "resume", DESCRIPTION, arguments)
     require_positive(env_steps=options.env_steps, episodes=options.episodes, minutes=options.minutes)
-    require("train", "torch", "safetensors", purpose="training")
     if options.tensorboard:
         require("tensorboard", "tensorboard", purpose="--tensorboard")
     from multiverse.cli.progress import LinePrinter, run_with_progress

@@ -49,7 +49,6 @@ examples:
 
 
 def run(arguments: Sequence[str]) -> int:
-    require("train", "torch", "safetensors", purpose="training")
     from multiverse.cli.progress import LinePrinter
 
     options = train_options(arguments)

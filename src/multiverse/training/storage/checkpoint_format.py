@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
+from safetensors import SafetensorError
 
 import multiverse
 from multiverse.contracts.errors import CheckpointBroken, PreflightError, in_a_line, in_bytes, in_words
@@ -28,12 +30,6 @@ from multiverse.training.config.build import in_todays_names
 from multiverse.training.storage.files import open_plain, sync_directory, write_new
 from multiverse.training.storage.origin import redacted
 from multiverse.training.storage.state_codec import Arrays, State, decode, encode
-
-try:
-    import safetensors.numpy
-    from safetensors import SafetensorError
-except ImportError:
-    raise ImportError("checkpoints need safetensors: pip install 'multiverse[train]'") from None
 
 FORMAT = 1
 FILES = ARRAYS, STATE, MANIFEST = "arrays.safetensors", "state.json", "manifest.json"
