@@ -179,8 +179,7 @@ class Soak:
 
     def _look_at(self, sniper: Sniper, calls: int) -> None:
         now_s = self._elapsed_s()
-        if now_s < self.seconds:
-            sniper.look(calls)
+        sniper.look(calls)
         if now_s > self._looked_s + LOOK_EVERY_S:
             self._looked_s = now_s
             for memory in self.memory.values():

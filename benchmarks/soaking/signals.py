@@ -62,14 +62,14 @@ class Sniper:
         self._draw, self._spared, self._worker_pids = np.random.default_rng((seed, 2)), spared_workers, worker_pids
         self._hits, self._most_delay_s = hits, most_delay_s
         self.kills = self.stops = self.missed = 0
-        self._next = dict(FIRST)
+        self._next, self._resting = dict(FIRST), False
         self._shots: queue.SimpleQueue[_Shot | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._fire, name="sniper", daemon=True)
         self._thread.start()
 
     def look(self, call: int) -> None:
         """At the beginning of every call, by its number: is it time for a signal?"""
-        for kind, every in ((signal.SIGKILL, KILL_EVERY), (signal.SIGSTOP, STOP_EVERY)):
+        for kind, every in () if self._resting else ((signal.SIGKILL, KILL_EVERY), (signal.SIGSTOP, STOP_EVERY)):
             if call >= self._next[kind]:
                 self._next[kind] = call + every // 2 + int(self._draw.geometric(2 / every))
                 most_s = LATE_DELAY_S if self._draw.random() < LATE else self._most_delay_s
@@ -79,6 +79,7 @@ class Sniper:
 
     def rest(self) -> None:
         """Fire what is loaded, and then no more."""
+        self._resting = True
         self._shots.put(None)
         self._thread.join()
 

@@ -391,6 +391,7 @@ class Executor:
         discarded = []
         for host in self.pending:
             if isinstance(host, WorkerHost):
+                host.mailbox.stop_rows()  # in case nobody came to it
                 self._sleep_for([host], self.timeouts.reset_s)
             if host in self.lost:
                 host.collected = host.asked

@@ -211,7 +211,7 @@ class WorkerHost(_AnyHost):
 
     def post_rows(self, number: int, prepared: Any, row: int) -> None:
         """A function that takes many steps by itself, from this row on."""
-        self._command, self._function, self.asked_at = ROWS, "step", time.monotonic()
+        self._command, self._function, self.asked_at = ROWS, "a rollout", time.monotonic()
         self.mailbox.begin_rows(row)
         self._post_packed(ROWS, number, prepared)
 
@@ -331,6 +331,7 @@ class WorkerHost(_AnyHost):
         """Close the envs, say how that went, and end; one that is busy does so when it is done."""
         if hasattr(self, "mailbox"):
             self._closing = number
+            self.mailbox.stop_rows()
             self.mailbox.post(CLOSE, number)
 
     def close(self, deadline: float) -> list[RemoteError]:

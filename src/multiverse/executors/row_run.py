@@ -86,7 +86,7 @@ class RowRun:
 
     def _take(self, host: Host, said: Extras) -> None:
         self._said[host] = said
-        if said.failures:
+        if any(step.failures for step in said.before):
             self._stop()
 
     def _anything_new(self) -> bool:

@@ -145,7 +145,8 @@ class Collector:
         mask, views = self._features.mask, self._envs.views
         self._before, self._first = views[(self.rollout.group, VALUES)].copy(), self.starts
         arguments = policy.portable(), None if mask is None else mask.path
-        return self._envs.run_rows(fill_rows, arguments, self.rollout.steps, should_stop, self._lost_with_worker)
+        lost = self._arrays[LOST]
+        return self._envs.run_rows(fill_rows, arguments, lost, should_stop, self._lost_with_worker)
 
     def _show(self, row: int, slots: slice) -> None:
         """What the envs show now is what is seen in this row."""
@@ -163,7 +164,7 @@ class Collector:
         rollout.starts[row, mine] = over
         values[row][:, over] = 0.0  # a new episode, without any step
         values[row, REWARD] = 0.0
-        rollout.terminated[row, mine], rollout.truncated[row, mine], arrays[LOST][row, mine] = False, True, True
+        rollout.terminated[row, mine], rollout.truncated[row, mine] = False, True
         for path, rows in rollout.observations.items():
             rollout.finals[path][row, mine] = rows[row, mine]
         for env_id in env_ids:

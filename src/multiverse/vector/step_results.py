@@ -90,11 +90,12 @@ class StepResults:
             raise EnvFailed("raised in step", failed[0][0].worker, failures)
 
     def learn_from(self, host: Host, extras: Extras) -> None:
-        """What holds beyond the step it came with: new info columns, the count of restarts, what is to be told."""
+        """What holds beyond the step it came with: new info columns, and what is to be told."""
+        for earlier in extras.before:
+            self.learn_from(host, earlier)
         self._columns.announce(self._executor.hosts.index(host), extras.columns)
         for env_id, cause in extras.restarts.items():
             log.warning("env %d raised %s: restarted", env_id, cause)
-        self._failures.env_restarts += len(extras.restarts)
         for warning in extras.warnings:
             log.warning("%s", warning)
 

@@ -59,6 +59,30 @@ GUARDS = (
         (f"{ROWS}::test_a_stop_is_answered_within_a_row",),
     ),
     Guard(
+        "rows-of-the-replaced-begin-anew",
+        ("G7",),
+        instead("lost[row, mine] = True"),
+        (f"{ROWS}::test_what_a_worker_does_after_its_deadline_leaves_no_mark",),
+    ),
+    Guard(
+        "a-rollout-cut-short-needs-a-reset",
+        ("G7",),
+        instead("pass"),
+        (f"{ROWS}::test_an_interrupt_after_a_worker_was_replaced_needs_a_reset",),
+    ),
+    Guard(
+        "a-policys-actions-are-as-it-said",
+        ("G7",),
+        GONE,
+        (f"{ROWS}::test_a_policy_that_misbehaves_in_a_worker_is_named_and_a_reset_helps[one for all]",),
+    ),
+    Guard(
+        "restarts-outlive-their-worker",
+        ("G7",),
+        GONE,
+        (f"{ROWS}::test_what_befell_a_worker_s_envs_before_it_died_is_accounted_for",),
+    ),
+    Guard(
         "gradients-are-finite",
         ("B5",),
         GONE,
