@@ -21,6 +21,7 @@ from multiverse.executors.supervisor import Supervisor
 from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.rollout import LOST
 from multiverse.memory.interrupts import StopRequests
+from multiverse.memory.link import PipeLink
 from tests.experience.test_collector import STEPS, collecting, fields_for, policy_for
 
 
@@ -243,6 +244,42 @@ def test_a_policy_that_misbehaves_in_a_worker_is_named_and_a_reset_helps(how: st
         collector.begin()
         assert collector.collect(policy_for(envs), np.random.default_rng(1)) is not None and rollout.valid.all()
         assert envs.failures.worker_restarts == 0
+
+
+class Gagged(Mortal):
+    """Its worker is stopped, once ever, between the word that it is done and what follows that by pipe."""
+
+    def step(self, action: Any) -> Any:
+        if self.note and self.taken == 3 and not Path(self.note).exists():
+            Path(self.note).touch()
+            send = PipeLink.send_packed
+
+            def stopped(*arguments: Any) -> None:
+                PipeLink.send_packed = send  # type: ignore[method-assign]
+                os.kill(os.getpid(), signal.SIGSTOP)
+                send(*arguments)
+
+            PipeLink.send_packed = stopped  # type: ignore[method-assign]
+        observation, *rest, info = super().step(action)
+        return observation, *rest, {**info, "said": "by pipe"}
+
+
+@pytest.mark.fault("G7", "A3")
+@pytest.mark.parametrize("where", ["in workers", "in the caller", "raise"])
+def test_a_worker_stopped_between_its_word_and_its_message_is_no_hang(where: str, tmp_path: Path) -> None:
+    fields = None if where == "in the caller" else fields_for(2)
+    makers, on_failure = [lambda: Gagged(str(tmp_path / "note")), Mortal], "raise" if where == "raise" else "restart"
+    with mv.make_vec(makers, executor="process", workers=2, reset_plan=mv.DerivedSeeds(4), autoreset="same_step",
+                     on_failure=on_failure, fields=fields, reply_timeout_s=1.0) as envs:  # fmt: skip
+        collector, rollout, _ = collecting(envs)
+        if where == "raise":
+            with pytest.raises(ReplyTimeout, match="SIGSTOP"):
+                collector.collect(policy_for(envs), np.random.default_rng(1))
+            return
+        told = collector.collect(policy_for(envs), np.random.default_rng(1))
+        assert told is not None and told.lost_steps == 1
+        assert np.argwhere(~rollout.valid).tolist() == [[6 if fields else 3, 0]]
+        assert (envs.failures.timeouts, envs.failures.worker_restarts) == (1, 1)
 
 
 @pytest.mark.fault("G7")

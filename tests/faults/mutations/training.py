@@ -77,6 +77,12 @@ GUARDS = (
         (f"{ROWS}::test_a_policy_that_misbehaves_in_a_worker_is_named_and_a_reset_helps[one for all]",),
     ),
     Guard(
+        "a-message-has-a-deadline",
+        ("G7",),
+        instead("pass"),
+        (f"{ROWS}::test_a_worker_stopped_between_its_word_and_its_message_is_no_hang[in workers]",),
+    ),
+    Guard(
         "restarts-outlive-their-worker",
         ("G7",),
         GONE,
