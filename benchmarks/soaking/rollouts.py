@@ -51,6 +51,7 @@ class Rollouts:
         ]
         self._policy = NumpyPolicy(features, layers, "tanh", DiscreteHead(NUM_ACTIONS), version=0)
         self._noise, self._same_noise = (np.random.default_rng((schedule.run_seed, 4)) for _ in range(2))
+        self.rollout = self._collector.rollout
         self.auditor = RolloutAuditor(schedule, envs.num_envs, envs_per_worker, hits)
 
     def begin(self) -> None:
@@ -64,9 +65,9 @@ class Rollouts:
         return collected
 
     def check(self, collected: Collected) -> None:
-        rollout = self._collector.rollout
-        self.auditor.check_actions(rollout, self._policy, self._policy.noise(self._same_noise, STEPS, rollout.slots))
-        self.auditor.take(rollout, collected, self._envs.episode_counts, self._envs.worker_pids)
+        noise = self._policy.noise(self._same_noise, STEPS, self.rollout.slots)
+        self.auditor.check_actions(self.rollout, self._policy, noise)
+        self.auditor.take(self.rollout, collected, self._envs.episode_counts, self._envs.worker_pids)
 
 
 class _Book:
