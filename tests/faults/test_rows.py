@@ -17,11 +17,14 @@ from gymnasium import spaces
 import multiverse as mv
 from multiverse.contracts.errors import EnvFailed, ReplyTimeout, RequestPending, WorkerDied
 from multiverse.executors.executor import Executor
+from multiverse.executors.process import Processes
 from multiverse.executors.supervisor import Supervisor
 from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.rollout import LOST
 from multiverse.memory.interrupts import StopRequests
 from multiverse.memory.link import PipeLink
+from multiverse.memory.mailbox import _WORKER_ASLEEP
+from tests.contract.conftest import worker_processes
 from tests.experience.test_collector import STEPS, collecting, fields_for, policy_for
 
 
@@ -179,6 +182,30 @@ def test_an_interrupt_after_a_worker_was_replaced_needs_a_reset(
         assert collector.collect(policy_for(envs), np.random.default_rng(1)) is not None and rollout.valid.all()
         failures = envs.failures
         assert failures.steps_sent == failures.steps_used + failures.steps_discarded
+
+
+@pytest.mark.fault("G7", "A1")
+@pytest.mark.parametrize("where", ["in workers", "in the caller"])
+def test_an_interrupt_in_the_middle_of_a_replacement_leaves_what_can_be_closed(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lost worker died asleep: whoever closes has nobody to wake."""
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Processes, "start_again", interrupted)
+    with made(tmp_path, 0, "", where) as envs:
+        collector, _, _ = collecting(envs)
+        while not envs._executor.workers[0].mailbox._words[_WORKER_ASLEEP]:
+            time.sleep(0.01)
+        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        with pytest.raises(KeyboardInterrupt):
+            collector.collect(policy_for(envs), np.random.default_rng(1))
+        with pytest.raises(RequestPending, match="being replaced: close"):
+            envs.reset()
+        envs.close()
+    assert worker_processes() == []
 
 
 @pytest.mark.fault("G7")

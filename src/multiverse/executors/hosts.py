@@ -177,7 +177,7 @@ class WorkerHost(_AnyHost):
         self.worker, self.link, self.life = worker, link, life
         self._command = 0
         self._function = "start"
-        self._closing = 0
+        self._closing, self._ended = 0, False
         self.patience_s: float | None = None  # for what follows its word by pipe
         self.unreachable = False
         self.mailbox: CallerMailbox
@@ -342,7 +342,7 @@ class WorkerHost(_AnyHost):
 
     def ask_to_close(self, number: int) -> None:
         """Close the envs, say how that went, and end; one that is busy does so when it is done."""
-        if hasattr(self, "mailbox"):
+        if hasattr(self, "mailbox") and not self._ended:  # guard: one-that-was-ended-is-not-asked
             self._closing = number
             self.mailbox.stop_rows()
             self.mailbox.post(CLOSE, number)
@@ -375,6 +375,7 @@ class WorkerHost(_AnyHost):
         return []
 
     def _end(self, deadline: float) -> None:
+        self._ended = True
         try:
             self.link.close()
         finally:
