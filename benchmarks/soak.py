@@ -4,9 +4,10 @@
     python benchmarks/soak.py --seconds 3600 --json soak.json
 
 Faults of the envs' own are a function of (seed, env, episode, step); SIGKILL and SIGSTOP come from outside, some calls
-apart. Stepping goes in turns by `step` and by `send` and `receive`. The run must go on, and at its end every line of
-the summary must hold: nothing hung, every row that was delivered is bit for bit what a clean serial run gives, every
-lost row is marked and due to a fault that was injected, the counters agree, nothing has leaked and memory is flat.
+apart. Stepping goes in turns by `step`, by `send` and `receive` and, in as many envs and workers more, by rollouts that
+workers fill by themselves. The run must go on, and at its end every line of the summary must hold: nothing hung, every
+row that was delivered is bit for bit what a clean serial run gives, every lost row is marked and due to a fault that
+was injected, the counters agree, nothing has leaked and memory is flat.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -28,15 +30,19 @@ from benchmarks.provenance import provenance, write_results
 from benchmarks.soaking.audit import Auditor
 from benchmarks.soaking.fates import Schedule, Soaked
 from benchmarks.soaking.resources import Holdings, Memory
+from benchmarks.soaking.rollouts import RolloutAuditor, Rollouts, fields_for
 from benchmarks.soaking.signals import Hits, Sniper
 from benchmarks.soaking.summary import Summary
 
 NUM_ENVS, WORKERS, SPARED_WORKERS = 16, 8, 1
 PER_WORKER = NUM_ENVS // WORKERS
 CALL_DEADLINE_S = 60.0
-CALLS_IN_A_TURN = 200
+CALLS_IN_A_TURN, ROLLOUTS_IN_A_TURN = 200, 40
+CALLS_OF_A_ROLLOUT, ROLLOUT_S = 10, 0.05
+"""As the sniper counts them, and within how long of one its signals come."""
 LOOK_EVERY_S, REPORT_EVERY_S = 0.5, 5.0
 EVERYBODY = list(range(NUM_ENVS))
+SPARED = ("worker 0", "worker 0 of the rollouts")
 
 
 class Soak:
@@ -48,14 +54,16 @@ class Soak:
         self._make().close()  # the fork server stays: it is no leak
         self.before = Holdings.now()
         self.envs = self._make()
-        self.hits = Hits()
+        self.rollout_envs = self._make(autoreset="same_step", infos=False, copy=False, fields=fields_for(NUM_ENVS))
+        self.hits, self.rollout_hits = Hits(), Hits()
         self.auditor = Auditor(self.schedule, NUM_ENVS, PER_WORKER, self.hits)
-        self.memory = {"caller": Memory(os.getpid()), "worker 0": Memory(self.envs.worker_pids[0])}
-        self.calls, self.longest_call_s = 0, 0.0
+        self.rollouts = Rollouts(self.rollout_envs, self.schedule, PER_WORKER, self.rollout_hits)
+        self.memory = {"caller": Memory(os.getpid()), **dict(zip(SPARED, map(Memory, self._spared_pids())))}
+        self.calls, self.rollouts_collected, self.longest_call_s = 0, 0, 0.0
         self._begun = time.monotonic()
         self._told_s = self._looked_s = -REPORT_EVERY_S
 
-    def _make(self) -> mv.VectorEnv:
+    def _make(self, **settings: Any) -> mv.VectorEnv:
         return mv.make_vec(
             Soaked,
             NUM_ENVS,
@@ -66,29 +74,45 @@ class Soak:
             on_bad_value="truncate",
             restarts_per_minute=100_000,
             reply_timeout_s=self._reply_timeout_s,
+            **settings,
         )
+
+    def _spared_pids(self) -> list[int]:
+        return [envs.worker_pids[0] for envs in (self.envs, self.rollout_envs)]
 
     def run(self) -> Summary:
         """Soak, let the last ones that were hit be replaced, close, and say what came of it."""
         with self._watched():
             observations, _ = self.envs.reset()
         self.auditor.begin(observations, self.envs.episode_counts)
+        with self._watched():
+            self.rollouts.begin()
         running = Holdings.now()
         self.sniper = Sniper(self._seed, SPARED_WORKERS, lambda: self.envs.worker_pids, self.hits)
+        self.rollout_sniper = Sniper(
+            self._seed, SPARED_WORKERS, lambda: self.rollout_envs.worker_pids, self.rollout_hits, ROLLOUT_S
+        )
         while self._elapsed_s() < self.seconds:
             self._turn_in_lock_step(CALLS_IN_A_TURN)
             self._turn_of_whoever_is_ready(CALLS_IN_A_TURN)
+            self._turn_of_rollouts(ROLLOUTS_IN_A_TURN)
         self.sniper.rest()
+        self.rollout_sniper.rest()
         self._turn_in_lock_step(3)
+        self._turn_of_rollouts(3)
         self.auditor.end()
-        at_end, failures, pids = Holdings.now(), self.envs.failures, self.envs.worker_pids
+        at_end, spared = Holdings.now(), self._spared_pids() == [self.memory[name].pid for name in SPARED]
+        summary = Summary(self.auditor, self.sniper, self.hits, self.envs.failures)
+        of_rollouts = Summary(self.rollouts.auditor, self.rollout_sniper, self.rollout_hits, self.rollout_envs.failures)
         with self._watched():
             self.envs.close()
-        del self.envs
-        summary = Summary(self.auditor, self.sniper, self.hits, failures)
+            self.rollout_envs.close()
+        del self.envs, self.rollout_envs, self.rollouts
+        summary.add(of_rollouts, "in rollouts")
         summary.check_holdings(running, at_end, self.before, Holdings.now())
-        summary.check_memory(self.memory, same_worker=pids[0] == self.memory["worker 0"].pid)
-        summary.figures.update(calls=self.calls, seconds=self._elapsed_s(), longest_call_s=self.longest_call_s)
+        summary.check_memory(self.memory, same_worker=spared)
+        summary.figures.update(calls=self.calls, rollouts=self.rollouts_collected, seconds=self._elapsed_s())
+        summary.figures.update(longest_call_s=self.longest_call_s)
         return summary
 
     # -- stepping ------------------------------------------------------------------------------------------------
@@ -110,6 +134,14 @@ class Soak:
                 under_way += self._send(ready)
         while under_way:
             under_way -= len(self._receive(under_way))
+
+    def _turn_of_rollouts(self, rollouts: int) -> None:
+        for _ in range(rollouts):
+            self.rollouts_collected += 1
+            self._look_at(self.rollout_sniper, self.rollouts_collected * CALLS_OF_A_ROLLOUT)
+            with self._watched():
+                collected = self.rollouts.collect()
+            self.rollouts.check(collected)
 
     def _send(self, env_ids: list[int]) -> int:
         actions = self.auditor.actions(env_ids, self.envs.worker_pids)
@@ -143,19 +175,24 @@ class Soak:
     def _look_around(self) -> None:
         """Before a call: time for a signal, for a look at the memory, for a word?"""
         self.calls += 1
+        self._look_at(self.sniper, self.calls)
+
+    def _look_at(self, sniper: Sniper, calls: int) -> None:
         now_s = self._elapsed_s()
-        if now_s < self.seconds:
-            self.sniper.look(self.calls)
+        sniper.look(calls)
         if now_s > self._looked_s + LOOK_EVERY_S:
             self._looked_s = now_s
             for memory in self.memory.values():
                 memory.look(now_s)
         if now_s > self._told_s + REPORT_EVERY_S:
             self._told_s = now_s
-            print(f"{now_s:6.0f} s  {self.calls} calls, {self._state()}", file=sys.stderr, flush=True)
+            stepping = self._state(self.envs, self.auditor)
+            in_rollouts = self._state(self.rollout_envs, self.rollouts.auditor)
+            told = f"{self.calls} calls, {stepping}; {self.rollouts_collected} rollouts, {in_rollouts}"
+            print(f"{now_s:6.0f} s  {told}", file=sys.stderr, flush=True)
 
-    def _state(self) -> str:
-        failures, auditor = self.envs.failures, self.auditor
+    def _state(self, envs: mv.VectorEnv, auditor: Auditor | RolloutAuditor) -> str:
+        failures = envs.failures
         restarted = f"{failures.worker_restarts} workers and {failures.env_restarts} envs restarted"
         told = f"{failures.steps_sent} steps, {auditor.whole_episodes} whole episodes, {restarted}"
         return f"{told}, {failures.bad_values} bad values, {len(auditor.complaints)} complaints"

@@ -108,7 +108,7 @@ def meet(what: str, observation: np.ndarray, reward: float) -> tuple[np.ndarray,
         raise RuntimeError("as scheduled")
     if what == HANG:
         threading.Event().wait()
-    if what == HOLD_THE_GIL:
+    while what == HOLD_THE_GIL:  # the signal that asks a worker for its stack ends a pause
         ctypes.PyDLL(None).pause()
     if what == NAN_OBSERVATION:
         observation[2] = np.nan

@@ -7,6 +7,7 @@ import queue
 import signal
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -18,7 +19,8 @@ FIRST = {signal.SIGKILL: 40, signal.SIGSTOP: 90}
 """The first ones come soon, for a short soak's sake, and to the last worker: the others are to meet first what the
 schedule has for each of them."""
 MOST_DELAY_S, LATE_DELAY_S, LATE = 0.002, 0.4, 0.15
-"""A signal comes within the first after its call began; some within the second, when somebody may just be replaced."""
+"""A signal comes within the first (or what a longer call takes) after its call began; some within the second, when
+somebody may just be replaced."""
 
 
 @dataclass(slots=True)
@@ -30,6 +32,7 @@ class Hits:
 
     killed: set[int] = field(default_factory=set)
     silenced: set[int] = field(default_factory=set)  # stopped, or an env of theirs hangs
+    workers: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))  # hit from outside, by worker
 
     def __contains__(self, pid: int) -> bool:
         return pid in self.killed or pid in self.silenced
@@ -48,27 +51,35 @@ class _Shot:
 class Sniper:
     """Fires from a thread of its own, so that a signal can come at any point of a call."""
 
-    def __init__(self, seed: int, spared_workers: int, worker_pids: Callable[[], Sequence[int]], hits: Hits) -> None:
+    def __init__(
+        self,
+        seed: int,
+        spared_workers: int,
+        worker_pids: Callable[[], Sequence[int]],
+        hits: Hits,
+        most_delay_s: float = MOST_DELAY_S,
+    ) -> None:
         self._draw, self._spared, self._worker_pids = np.random.default_rng((seed, 2)), spared_workers, worker_pids
-        self._hits = hits
+        self._hits, self._most_delay_s = hits, most_delay_s
         self.kills = self.stops = self.missed = 0
-        self._next = dict(FIRST)
+        self._next, self._resting = dict(FIRST), False
         self._shots: queue.SimpleQueue[_Shot | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._fire, name="sniper", daemon=True)
         self._thread.start()
 
     def look(self, call: int) -> None:
         """At the beginning of every call, by its number: is it time for a signal?"""
-        for kind, every in ((signal.SIGKILL, KILL_EVERY), (signal.SIGSTOP, STOP_EVERY)):
+        for kind, every in () if self._resting else ((signal.SIGKILL, KILL_EVERY), (signal.SIGSTOP, STOP_EVERY)):
             if call >= self._next[kind]:
                 self._next[kind] = call + every // 2 + int(self._draw.geometric(2 / every))
-                most_s = LATE_DELAY_S if self._draw.random() < LATE else MOST_DELAY_S
+                most_s = LATE_DELAY_S if self._draw.random() < LATE else self._most_delay_s
                 last = len(self._worker_pids()) - 1
                 worker = last if call == FIRST[kind] else int(self._draw.integers(self._spared, last + 1))
                 self._shots.put(_Shot(worker, kind, float(self._draw.uniform(0, most_s))))
 
     def rest(self) -> None:
         """Fire what is loaded, and then no more."""
+        self._resting = True
         self._shots.put(None)
         self._thread.join()
 
@@ -87,6 +98,7 @@ class Sniper:
             if self._worker_pids()[shot.worker] != pid:  # replaced meanwhile: the number may be another's by now
                 self.missed += 1
                 return
+            self._hits.workers[shot.worker].add(pid)
             (self._hits.killed if shot.signal == signal.SIGKILL else self._hits.silenced).add(pid)
             signal.pidfd_send_signal(descriptor, shot.signal)
             self.kills += shot.signal == signal.SIGKILL

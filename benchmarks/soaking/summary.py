@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks.soaking.audit import Auditor
 from benchmarks.soaking.fates import BAD_VALUES, CHANCES, RAISE
 from benchmarks.soaking.resources import WARM_UP, Holdings, Memory
+from benchmarks.soaking.rollouts import RolloutAuditor
 from benchmarks.soaking.signals import Hits, Sniper
 from multiverse.contracts.failures import Failures
 
@@ -18,7 +19,7 @@ MOST_GROWTH_MIB = 2.0
 class Summary:
     """Checks by name: (held, what was found)."""
 
-    def __init__(self, auditor: Auditor, sniper: Sniper, hits: Hits, failures: Failures) -> None:
+    def __init__(self, auditor: Auditor | RolloutAuditor, sniper: Sniper, hits: Hits, failures: Failures) -> None:
         self.checks: dict[str, tuple[bool, str]] = {}
         self.figures: dict[str, Any] = {
             **asdict(failures),
@@ -52,8 +53,13 @@ class Summary:
         checks = {name: {"held": fine, "found": told} for name, (fine, told) in self.checks.items()}
         return {"held": self.held, "checks": checks, "figures": self.figures}
 
+    def add(self, other: Summary, where: str) -> None:
+        """What another part of the same soak has to show."""
+        self.figures.update({f"{name} {where}": figure for name, figure in other.figures.items()})
+        self.checks.update({f"{where}: {name}": check for name, check in other.checks.items()})
+
     # -- what came ---------------------------------------------------------------------------------------------
-    def _check_rows(self, auditor: Auditor) -> None:
+    def _check_rows(self, auditor: Auditor | RolloutAuditor) -> None:
         told = f"{auditor.rows_equal} rows of {auditor.whole_episodes} whole and {auditor.cut_episodes} cut episodes"
         wrong = auditor.complaints
         self.checks["every delivered row as in a clean serial run, every lost one marked and due"] = (
@@ -61,7 +67,7 @@ class Summary:
             "; ".join([told, *wrong]),
         )
 
-    def _check_steps(self, failures: Failures, auditor: Auditor) -> None:
+    def _check_steps(self, failures: Failures, auditor: Auditor | RolloutAuditor) -> None:
         counted = (failures.steps_sent, failures.steps_used, failures.steps_discarded)
         ours = (auditor.rows_sent, auditor.rows_sent - auditor.rows_lost, auditor.rows_lost)
         self.checks["steps sent = used + discarded, as counted by the soak itself"] = (
@@ -69,7 +75,7 @@ class Summary:
             f"{counted[0]} = {counted[1]} + {counted[2]}; the soak counts {ours}",
         )
 
-    def _check_restarts(self, failures: Failures, auditor: Auditor, hits: Hits) -> None:
+    def _check_restarts(self, failures: Failures, auditor: Auditor | RolloutAuditor, hits: Hits) -> None:
         """One restart per worker that was hit; timeouts for those that fell silent, unless a KILL came first."""
         silent_only = len(hits.silenced - hits.killed)
         self._between("worker restarts", failures.worker_restarts, len(hits), len(hits))
@@ -79,7 +85,7 @@ class Summary:
         sure, perhaps = (sum(kinds[kind] for kind in BAD_VALUES) for kinds in (met, unsure))
         self._between("bad values", failures.bad_values, sure, sure + perhaps)
 
-    def _check_every_kind(self, auditor: Auditor, sniper: Sniper) -> None:
+    def _check_every_kind(self, auditor: Auditor | RolloutAuditor, sniper: Sniper) -> None:
         counts = {kind: auditor.met[kind] + auditor.unsure[kind] for kind in CHANCES}
         counts.update(kills=sniper.kills, stops=sniper.stops)
         told = ", ".join(f"{count} {kind}" for kind, count in counts.items())
@@ -99,7 +105,7 @@ class Summary:
                 growth <= MOST_GROWTH_MIB,
                 f"{growth:+.2f} MiB (at most {MOST_GROWTH_MIB:g}) after the first {WARM_UP:.0%} of {looks} looks",
             )
-        self.checks["worker 0, which was spared, is still the same"] = (same_worker, f"pid {memory['worker 0'].pid}")
+        self.checks["worker 0, which was spared, is still the same"] = (same_worker, "as the memory looked at")
 
     def _between(self, name: str, count: int, least: int, most: int) -> None:
         expected = f"{least}" if least == most else f"{least} to {most}"

@@ -6,16 +6,21 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import multiverse as mv
 from benchmarks.soaking.audit import Auditor
 from benchmarks.soaking.fates import NAN_REWARD, RAISE, Fate, Schedule, Soaked, action_of
 from benchmarks.soaking.resources import Memory
+from benchmarks.soaking.rollouts import Rollouts, fields_for
 from benchmarks.soaking.signals import Hits
+from multiverse.experience.collector import Collected
+from multiverse.experience.rollout import Rollout
 
 ROOT = Path(__file__).parents[2]
 WORKER_PID = 10
@@ -31,6 +36,8 @@ def test_a_short_soak_holds(tmp_path: Path) -> None:
     assert summary["held"] and all(check["held"] for check in summary["checks"].values())
     assert summary["figures"]["worker_restarts"] >= 4
     assert summary["figures"]["whole_episodes_compared"] > 20
+    assert summary["figures"]["worker_restarts in rollouts"] >= 4
+    assert summary["figures"]["whole_episodes_compared in rollouts"] > 20
 
 
 # -- the auditor -----------------------------------------------------------------------------------------------------
@@ -117,6 +124,51 @@ def test_faults_are_counted_and_those_nobody_can_know_of_apart(monkeypatch: pyte
         one.lose("restarted" if hit else "bad_value")
         assert one.auditor.complaints == []
         assert (one.auditor.met[NAN_REWARD], one.auditor.unsure[NAN_REWARD]) == (not hit, hit)
+
+
+# -- the auditor of rollouts -----------------------------------------------------------------------------------------
+SPOILT: dict[str, tuple[Callable[[Rollout, Collected], Any], str]] = {
+    "nothing": (lambda rollout, collected: None, ""),
+    "a bit": (lambda rollout, collected: _next(rollout.observations[()], (7, 1, 0)), "differs from a clean run"),
+    "what is seen last": (lambda rollout, collected: _next(rollout.last[()], (1, 0)), "seen last is another"),
+    "a reward": (lambda rollout, collected: _next(rollout.rewards, (3, 0)), "instead of"),
+    "an action": (
+        lambda rollout, collected: rollout.actions.__setitem__((3, 0), 6 - rollout.actions[3, 0]),
+        "policy's",
+    ),
+    "an end": (lambda rollout, collected: rollout.truncated.__setitem__((0, 1), True), "instead of"),
+    "a final observation": (lambda rollout, collected: _next(rollout.finals[()], (8, 0, 0)), "final observation"),
+    "a lost row": (lambda rollout, collected: rollout.valid.__setitem__((2, 1), False), "lost for no reason"),
+    "a count": (lambda rollout, collected: setattr(collected, "lost_steps", 1), "1 lost steps, 0 rows"),
+    "an episode": (lambda rollout, collected: collected.episodes.pop(), "instead of"),
+    "a return": (
+        lambda rollout, collected: collected.episodes.append(replace(collected.episodes.pop(), returned=0.5)),
+        "instead of",
+    ),
+}
+
+
+def _next(array: np.ndarray, where: Any) -> None:
+    array[where] = np.nextafter(array[where], np.float32(999))
+
+
+@pytest.mark.parametrize("what", SPOILT)
+def test_whatever_is_spoilt_in_a_rollout_is_noticed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rollout of two honest envs, whose episodes are of nine steps, changed on its way to the auditor."""
+    monkeypatch.setattr(Schedule, "fate", lambda schedule, env_id, episode: Fate(length=9))
+    schedule, (spoil, complaint) = Schedule(1, spared=0), SPOILT[what]
+    with mv.make_vec(Soaked, 2, "serial", reset_plan=schedule, autoreset="same_step", infos=False, copy=False,
+                     fields=fields_for(2)) as envs:  # fmt: skip
+        rollouts = Rollouts(envs, schedule, 2, Hits())
+        rollouts.begin()
+        collected = rollouts.collect()
+        spoil(rollouts.rollout, collected)
+        rollouts.check(collected)
+        auditor = rollouts.auditor
+        if not complaint:
+            assert (auditor.complaints, auditor.rows_equal, auditor.whole_episodes) == ([], 80, 8)
+        else:
+            assert complaint in " ".join(auditor.complaints)
 
 
 def test_memory_that_grows_is_seen_after_the_warm_up() -> None:

@@ -20,6 +20,8 @@ from gymnasium import spaces
 
 import multiverse as mv
 from multiverse.memory.interrupts import HeldInterrupts
+from tests.envs import Walk
+from tests.experience.test_collector import collecting, fields_for, policy_for
 
 SOURCE = str(Path(mv.__file__).parent)
 NUM_ENVS = 3
@@ -100,6 +102,24 @@ def test_an_interrupt_at_any_line_leaves_nothing_wrong(executor: Any, actions: s
             check_and_go_on(envs, batch, before)
             line, before = line + 1, totals(envs)
         assert line > 20  # the trace really was inside
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_an_interrupt_at_any_line_of_a_rollout_leaves_nothing_wrong(executor: Any) -> None:
+    """Its rows are gone and counted so; a reset helps if it is needed, and the next rollout is whole."""
+    with mv.make_vec(Walk, NUM_ENVS, executor, autoreset="same_step", infos=False, reset_plan=mv.DerivedSeeds(4),
+                     on_failure="restart", fields=fields_for(NUM_ENVS), **EXECUTORS[executor]) as envs:  # fmt: skip
+        collector, rollout, _ = collecting(envs)
+        policy, rng, line = policy_for(envs), np.random.default_rng(1), 1
+        while interrupted_at_line(line, lambda: collector.collect([policy], rng)):
+            failures = envs.failures
+            assert failures.steps_sent == failures.steps_used + failures.steps_discarded
+            envs.reset()
+            collector.begin()
+            assert collector.collect([policy], rng) is not None and rollout.valid.all()
+            assert envs.failures.steps_used == failures.steps_used + rollout.valid.size
+            line += 7
+        assert line > 100 and envs.failures.worker_restarts == 0
 
 
 def check_and_go_on(envs: mv.VectorEnv, batch: Any, before: tuple[int, ...]) -> None:

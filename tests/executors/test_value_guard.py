@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from multiverse.contracts.errors import BadValue
 from multiverse.contracts.failures import OnBadValue
-from multiverse.contracts.layout import COUNTS, OBSERVATIONS, SINGLE_AGENT, Group, Layout
+from multiverse.contracts.layout import COUNTS, ENV_RESTARTS, OBSERVATIONS, SINGLE_AGENT, Group, Layout
 from multiverse.contracts.views import Views
 from multiverse.executors.value_guard import FEW_NUMBERS, ValueGuard
 from multiverse.memory.block import private_arrays
@@ -36,7 +36,7 @@ class Range:
 
     @property
     def counts(self) -> list[list[int]]:
-        return self.views[COUNTS].tolist()
+        return self.views[COUNTS][:ENV_RESTARTS].tolist()  # bad values, and what was out of bounds
 
 
 @pytest.mark.parametrize("space", [BOX, MANY], ids=["few", "many"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import time
@@ -14,8 +15,16 @@ import pytest
 from gymnasium import spaces
 
 import multiverse as mv
-from multiverse.contracts.errors import EnvFailed, ReplyTimeout, WorkerDied
+from multiverse.contracts.errors import EnvFailed, ReplyTimeout, RequestPending, WorkerDied
+from multiverse.executors.executor import Executor
+from multiverse.executors.process import Processes
+from multiverse.executors.supervisor import Supervisor
+from multiverse.experience.numpy_policies import NumpyPolicy
+from multiverse.experience.rollout import LOST
 from multiverse.memory.interrupts import StopRequests
+from multiverse.memory.link import PipeLink
+from multiverse.memory.mailbox import _WORKER_ASLEEP
+from tests.contract.conftest import worker_processes
 from tests.experience.test_collector import STEPS, collecting, fields_for, policy_for
 
 
@@ -44,9 +53,9 @@ class Mortal(gym.Env):  # type: ignore[type-arg]
         return np.array([self.drawn, self.steps], np.float32), 1.0, self.steps == 5, False, {}
 
 
-def made(tmp_path: Path, at: int, deed: str, where: str, **limits: Any) -> Any:
+def made(tmp_path: Path, at: int, deed: str, where: str, first: Any = Mortal, **limits: Any) -> Any:
     """Envs 0 and 1 in the first worker, 2 and 3 in the second: env 1 misbehaves."""
-    makers = [Mortal, lambda: Mortal(str(tmp_path / f"note-{where}"), at, deed), Mortal, Mortal]
+    makers = [first, lambda: Mortal(str(tmp_path / f"note-{where}"), at, deed), Mortal, Mortal]
     settings = {"autoreset": "same_step", "infos": False, "copy": False, "on_failure": "restart", **limits}
     return mv.make_vec(
         makers, executor="process", workers=2, reset_plan=mv.DerivedSeeds(4),
@@ -100,6 +109,204 @@ def test_a_hang_or_an_exception_costs_a_row_too(deed: str, tmp_path: Path) -> No
     assert failures.timeouts == (deed == "hangs") and failures.worker_restarts == (deed == "hangs")
     assert failures.env_restarts == (deed == "raises") and failures.steps_discarded == lost
     assert [e.env_id for e in episodes if e.lost] == ([0, 1] if deed == "hangs" else [1])
+
+
+@pytest.mark.fault("G7")
+def test_what_befell_a_worker_s_envs_before_it_died_is_accounted_for(tmp_path: Path) -> None:
+    """Env 0 raises in the second row and is restarted; in the fifth its worker dies, and can tell nobody."""
+    accounts = []
+    for where in ("in workers", "in the caller"):
+        first = lambda where=where: Mortal(str(tmp_path / f"first-{where}"), 2, "raises")  # noqa: E731
+        with made(tmp_path, 5, "dies", where, first) as envs:
+            (rollout, _), failures, _ = rollouts(envs)
+            accounts.append((failures, (~rollout["valid"]).sum()))
+    assert accounts[0] == accounts[1]
+    assert (accounts[0][0].env_restarts, accounts[0][0].steps_discarded) == (1, 3)
+
+
+@pytest.mark.fault("G7")
+def test_what_a_worker_does_after_its_deadline_leaves_no_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It wakes when it is about to be replaced, and loses a row that its replacement fills again."""
+    given_up, note = Supervisor.allow, tmp_path / "raised"
+
+    def allow(*arguments: Any) -> None:
+        (tmp_path / "go").touch()
+        deadline = time.monotonic() + 20
+        while not envs.views[LOST][3].any() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert envs.views[LOST][3].any()  # what the one that is lost has said of its next row
+        given_up(*arguments)
+
+    monkeypatch.setattr(Supervisor, "allow", allow)
+    makers = [lambda: Woken(str(note), 4, "raises"), Mortal]
+    with mv.make_vec(makers, executor="process", workers=1, reset_plan=mv.DerivedSeeds(4), autoreset="same_step",
+                     infos=False, on_failure="restart", fields=fields_for(2), reply_timeout_s=1.0) as envs:  # fmt: skip
+        collector, rollout, _ = collecting(envs)
+        told = collector.collect([policy_for(envs)], np.random.default_rng(1))
+        assert told is not None and told.lost_steps == 2
+        assert np.flatnonzero(~rollout.valid.all(axis=1)).tolist() == [2]
+        assert (rollout.rewards[3:] == 1.0).all()
+
+
+class Woken(Mortal):
+    """Hangs in its third step until it is asked for its stack, and then until the caller has given it up."""
+
+    def step(self, action: Any) -> Any:
+        if self.taken == 2 and not (Path(self.note).parent / "go").exists():
+            ctypes.CDLL(None).pause()
+            while not (Path(self.note).parent / "go").exists():
+                time.sleep(0.01)
+        return super().step(action)
+
+
+@pytest.mark.fault("G7")
+def test_an_interrupt_after_a_worker_was_replaced_needs_a_reset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C between the replacement and the row it goes on with: nobody takes that row for one of the next rollout."""
+    recover = Executor.recover
+
+    def interrupted(*arguments: Any) -> None:
+        recover(*arguments)
+        raise KeyboardInterrupt
+
+    with made(tmp_path, 3, "dies", "in workers") as envs:
+        collector, rollout, _ = collecting(envs)
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(Executor, "recover", interrupted)
+            collector.collect([policy_for(envs)], np.random.default_rng(1))
+        with pytest.raises(RequestPending, match="reset"):
+            collector.collect([policy_for(envs)], np.random.default_rng(1))
+        envs.reset()
+        collector.begin()
+        assert collector.collect([policy_for(envs)], np.random.default_rng(1)) is not None and rollout.valid.all()
+        failures = envs.failures
+        assert failures.steps_sent == failures.steps_used + failures.steps_discarded
+
+
+@pytest.mark.fault("G7", "A1")
+@pytest.mark.parametrize("where", ["in workers", "in the caller"])
+def test_an_interrupt_in_the_middle_of_a_replacement_leaves_what_can_be_closed(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lost worker died asleep: whoever closes has nobody to wake."""
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Processes, "start_again", interrupted)
+    with made(tmp_path, 0, "", where) as envs:
+        collector, _, _ = collecting(envs)
+        while not envs._executor.workers[0].mailbox._words[_WORKER_ASLEEP]:
+            time.sleep(0.01)
+        os.kill(envs.worker_pids[0], signal.SIGKILL)
+        with pytest.raises(KeyboardInterrupt):
+            collector.collect([policy_for(envs)], np.random.default_rng(1))
+        with pytest.raises(RequestPending, match="being replaced: close"):
+            envs.reset()
+        envs.close()
+    assert worker_processes() == []
+
+
+@pytest.mark.fault("G7")
+@pytest.mark.parametrize("executor", ["process", "hybrid", "thread", "serial"])
+def test_restarts_of_a_rollout_that_was_cut_are_counted_and_later_ones_told(executor: Any, tmp_path: Path) -> None:
+    """Env 0 raises in the rollout that its policy ends, and again in a step of the caller's."""
+    makers = [lambda: Raises(str(tmp_path / "note")), Mortal]
+    with mv.make_vec(makers, executor=executor, workers=None if executor == "serial" else 1, infos=False,
+                     reset_plan=mv.DerivedSeeds(4), fields=fields_for(2), autoreset="same_step",
+                     on_failure="restart") as envs:  # fmt: skip
+        collector, _, _ = collecting(envs)
+        with pytest.raises((EnvFailed, ZeroDivisionError), match="as told"):
+            collector.collect([misbehaving(envs, "raises")], np.random.default_rng(1))
+        assert envs.failures.env_restarts == 1
+        envs.reset()
+        (tmp_path / "note").unlink()
+        told = [envs.step(np.zeros(2, np.int64))[4] for _ in range(2)]
+        assert told[1]["_restarted"].tolist() == [True, False]
+        assert envs.failures.env_restarts == 2
+
+
+class Raises(Mortal):
+    """In the second step of an episode, once until its note is taken away."""
+
+    def step(self, action: Any) -> Any:
+        if self.steps == 1 and not Path(self.note).exists():
+            Path(self.note).touch()
+            raise RuntimeError("as told")
+        return super().step(action)
+
+
+class Misbehaving(NumpyPolicy):
+    """From its fourth row on."""
+
+    how, rows = "", 0
+
+    def act(self, seen: Any, noise: Any, memory: Any) -> Any:
+        actions, memory = super().act(seen, noise, memory)
+        self.rows += 1
+        if self.rows == 4 and self.how == "raises":
+            raise ZeroDivisionError("as told")
+        ways = {"one for all": actions[:1], "two for each": np.stack([actions, actions], 1), "NaN": actions * np.nan}
+        return ways.get(self.how, actions) if self.rows >= 4 else actions, memory
+
+
+def misbehaving(envs: Any, how: str) -> Misbehaving:
+    good = policy_for(envs)
+    policy = Misbehaving(good._features, good._layers, "tanh", good._head, version=3)
+    policy.how = how
+    return policy
+
+
+@pytest.mark.fault("G7")
+@pytest.mark.parametrize("how", ["raises", "one for all", "two for each", "NaN"])
+def test_a_policy_that_misbehaves_in_a_worker_is_named_and_a_reset_helps(how: str, tmp_path: Path) -> None:
+    with made(tmp_path, 0, "", "in workers") as envs:
+        collector, rollout, _ = collecting(envs)
+        with pytest.raises(EnvFailed, match=r"raised in a rollout: .*(as told|the policy's act)"):
+            collector.collect([misbehaving(envs, how)], np.random.default_rng(1))
+        with pytest.raises(RequestPending):
+            envs.step(np.zeros(4, np.int64))
+        envs.reset()
+        collector.begin()
+        assert collector.collect([policy_for(envs)], np.random.default_rng(1)) is not None and rollout.valid.all()
+        assert envs.failures.worker_restarts == 0
+
+
+class Gagged(Mortal):
+    """Its worker is stopped, once ever, between the word that it is done and what follows that by pipe."""
+
+    def step(self, action: Any) -> Any:
+        if self.note and self.taken == 3 and not Path(self.note).exists():
+            Path(self.note).touch()
+            send = PipeLink.send_packed
+
+            def stopped(*arguments: Any) -> None:
+                PipeLink.send_packed = send  # type: ignore[method-assign]
+                os.kill(os.getpid(), signal.SIGSTOP)
+                send(*arguments)
+
+            PipeLink.send_packed = stopped  # type: ignore[method-assign]
+        observation, *rest, info = super().step(action)
+        return observation, *rest, {**info, "said": "by pipe"}
+
+
+@pytest.mark.fault("G7", "A3")
+@pytest.mark.parametrize("where", ["in workers", "in the caller", "raise"])
+def test_a_worker_stopped_between_its_word_and_its_message_is_no_hang(where: str, tmp_path: Path) -> None:
+    fields = None if where == "in the caller" else fields_for(2)
+    makers, on_failure = [lambda: Gagged(str(tmp_path / "note")), Mortal], "raise" if where == "raise" else "restart"
+    with mv.make_vec(makers, executor="process", workers=2, reset_plan=mv.DerivedSeeds(4), autoreset="same_step",
+                     on_failure=on_failure, fields=fields, reply_timeout_s=1.0) as envs:  # fmt: skip
+        collector, rollout, _ = collecting(envs)
+        if where == "raise":
+            with pytest.raises(ReplyTimeout, match="SIGSTOP"):
+                collector.collect([policy_for(envs)], np.random.default_rng(1))
+            return
+        told = collector.collect([policy_for(envs)], np.random.default_rng(1))
+        assert told is not None and told.lost_steps == 1
+        assert np.argwhere(~rollout.valid).tolist() == [[6 if fields else 3, 0]]
+        assert (envs.failures.timeouts, envs.failures.worker_restarts) == (1, 1)
 
 
 @pytest.mark.fault("G7")

@@ -31,7 +31,7 @@ ALIVE, ACTING = 0, 1  # of PRESENT, bool
 EPISODES: FieldName = ("episodes",)
 STEPPING: FieldName = ("stepping",)
 COUNTS: FieldName = ("counts",)
-BAD_VALUES, OUT_OF_BOUNDS = 0, 1  # of COUNTS: per env, over the life of the vector env; they outlive a worker
+BAD_VALUES, OUT_OF_BOUNDS, ENV_RESTARTS = 0, 1, 2  # of COUNTS: per env, over the vector env's life, not a worker's
 INFO_VALUES: FieldName = ("info_values",)
 INFO_MASKS: FieldName = ("info_masks",)
 
@@ -122,7 +122,7 @@ class Layout:
         fields = [
             Field(EPISODES, (self.num_envs,), np.dtype(np.int64)),
             Field(STEPPING, (self.num_envs,), np.dtype(np.bool_)),
-            Field(COUNTS, (2, self.num_envs), np.dtype(np.int64)),
+            Field(COUNTS, (3, self.num_envs), np.dtype(np.int64)),
             Field(INFO_VALUES, (MAX_INFO_COLUMNS, self.num_envs), np.dtype(np.float64)),
             Field(INFO_MASKS, (MAX_INFO_COLUMNS, self.num_envs), np.dtype(np.bool_)),
         ]

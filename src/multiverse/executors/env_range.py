@@ -15,6 +15,8 @@ from multiverse.contracts.infos import Infos, refuse_no_dict
 from multiverse.contracts.layout import (
     ACTION_MASKS,
     ACTIONS,
+    COUNTS,
+    ENV_RESTARTS,
     EPISODES,
     FINAL_OBSERVATIONS,
     OBSERVATIONS,
@@ -84,6 +86,7 @@ class EnvRange:
         self._everyone = list(range(len(ids)))
         self._read_actions = env_actions_reader(views, ids)
         self._stepping, self._episodes = views[STEPPING][rows], views[EPISODES].data
+        self._restarts = views[COUNTS][ENV_RESTARTS, rows]
         self._info_writer = InfoWriter(views, rows)
         self._was_reset = [replacing] * len(ids)
         self._over = [replacing] * len(ids)  # the env's last step ended its episode
@@ -269,6 +272,7 @@ class EnvRange:
                 continue  # guard: an-env-that-cannot-be-built-is-tried-again
             self._look_up_steps()
             self._last_rows.restore(env_id)
+            self._restarts[i] += env_id not in self._extras.restarts  # guard: restarts-outlive-their-worker
             self._extras.restarts.setdefault(env_id, first)
             return True
         self._give_up(failure)
@@ -398,11 +402,18 @@ class EnvRange:
         extras, self._extras, self._eventful = self._extras, Extras(), False
         return extras
 
+    def step_extras(self) -> Extras:
+        """What the last of several steps had to say; it stays here, too, until all of it is taken."""
+        extras = self.take_extras()
+        self._extras.before, extras.before = extras.before, []
+        self._extras.before.append(extras)
+        return extras
+
     # -- everything else: run by the worker loop's one generic command -----------------------------------------
     def reset(self, requests: dict[int, ResetRequest]) -> Extras:
         """Begin an episode in each env named; returns what the block cannot hold."""
         infos: dict[int, Infos] = {}
-        self._extras = Extras()  # forget what an interrupted step had to say
+        self._extras = Extras(before=self._extras.before)  # forget what an interrupted step had to say
         for env_id, request in requests.items():
             i = env_id - self.config.env_ids.start
             info = self._begin_somehow(i, request)

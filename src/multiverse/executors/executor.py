@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from multiverse.contracts.errors import EnvFailed, MultiverseError, RemoteError, WorkerDied, describe_ids
+from multiverse.contracts.errors import EnvFailed, MultiverseError, RemoteError, ReplyTimeout, WorkerDied, describe_ids
 from multiverse.contracts.failures import Failures
 from multiverse.contracts.plan import DEFAULT_TIMEOUTS
 from multiverse.contracts.views import Views
@@ -305,6 +305,11 @@ class Executor:
         self.lost[worker] = Lost(cause, extras, row)
         self.broken = False
 
+    def recover_cut_off(self, worker: WorkerHost, cause: WorkerDied | ReplyTimeout) -> None:
+        """The same of one that died, or was stopped, between its word and what was to follow by pipe."""
+        self.failures.timeouts += isinstance(cause, ReplyTimeout)
+        self.recover(worker, cause)
+
     def _replaced(self, worker: WorkerHost, cause: MultiverseError, begin: bool) -> Extras:
         """Try until a new worker has taken over, or the supervisor has had enough of it."""
         assert self.supervisor is not None
@@ -380,10 +385,10 @@ class Executor:
                 continue
             try:
                 results[worker] = worker.finish_run()
-            except (EnvFailed, WorkerDied) as error:
+            except (EnvFailed, WorkerDied, ReplyTimeout) as error:
                 errors[worker] = error
-                if isinstance(error, WorkerDied) and self.supervisor is not None:
-                    self.recover(worker, error)  # it died between its word and what was to follow by pipe
+                if not isinstance(error, EnvFailed) and self.supervisor is not None:
+                    self.recover_cut_off(worker, error)
         return results, errors
 
     def discard_pending(self) -> list[tuple[Host, Extras]]:
@@ -391,11 +396,17 @@ class Executor:
         discarded = []
         for host in self.pending:
             if isinstance(host, WorkerHost):
+                host.mailbox.stop_rows()  # in case nobody came to it
                 self._sleep_for([host], self.timeouts.reset_s)
             if host in self.lost:
                 host.collected = host.asked
             else:
-                discarded.append((host, host.discard()))
+                try:
+                    discarded.append((host, host.discard()))
+                except (WorkerDied, ReplyTimeout) as error:
+                    if self.supervisor is None or not isinstance(host, WorkerHost):
+                        raise
+                    self.recover_cut_off(host, error)
                 self._count_late([host])
         return discarded
 
@@ -410,11 +421,11 @@ class Executor:
             if host.flags() & EXTRAS:
                 try:
                     found.append((host, host.extras()))
-                except WorkerDied as error:  # between its word and what was to follow by pipe
+                except (WorkerDied, ReplyTimeout) as error:
                     # guard: a-death-between-word-and-pipe
                     if self.supervisor is None or not isinstance(host, WorkerHost):
                         raise
-                    self.recover(host, error)
+                    self.recover_cut_off(host, error)
         return found
 
     def close(self, timeout_s: float | None = None) -> None:

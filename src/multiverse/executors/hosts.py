@@ -8,6 +8,7 @@ is remembered about a request, so that an interrupt anywhere leaves a state that
 from __future__ import annotations
 
 import logging
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -32,11 +33,13 @@ from multiverse.executors.launch.crash_report import NOW, OwnShare
 from multiverse.executors.step_reply import EXTRAS, FAILED, Extras
 from multiverse.executors.worker_loop import CLOSE, ROWS, RUN, STEP, STEP_SOME, WITH_OBJECTS, Described, describe
 from multiverse.memory.env_rows import object_rows, put_object_rows
-from multiverse.memory.interrupts import HeldInterrupts
+from multiverse.memory.interrupts import HeldInterrupts, stop_waiting
 from multiverse.memory.link import Link, LinkBroken, Unreadable
 from multiverse.memory.mailbox import CallerMailbox
 
 log = logging.getLogger("multiverse")
+
+LOOK_EVERY_S = 0.1
 
 RunFunction = Callable[..., Any]
 """function(env_range, *arguments): run where the envs are."""
@@ -174,7 +177,8 @@ class WorkerHost(_AnyHost):
         self.worker, self.link, self.life = worker, link, life
         self._command = 0
         self._function = "start"
-        self._closing = 0
+        self._closing, self._ended = 0, False
+        self.patience_s: float | None = None  # for what follows its word by pipe
         self.unreachable = False
         self.mailbox: CallerMailbox
 
@@ -211,7 +215,7 @@ class WorkerHost(_AnyHost):
 
     def post_rows(self, number: int, prepared: Any, row: int) -> None:
         """A function that takes many steps by itself, from this row on."""
-        self._command, self._function, self.asked_at = ROWS, "step", time.monotonic()
+        self._command, self._function, self.asked_at = ROWS, "a rollout", time.monotonic()
         self.mailbox.begin_rows(row)
         self._post_packed(ROWS, number, prepared)
 
@@ -266,6 +270,7 @@ class WorkerHost(_AnyHost):
     def _receive(self, number: int) -> Any:
         """The message of request `number`; older ones, whose callers were interrupted, are passed over."""
         while True:
+            self._wait_for_message()
             try:
                 found, message = self.link.receive()
             except LinkBroken as error:
@@ -276,6 +281,14 @@ class WorkerHost(_AnyHost):
                 continue
             if found == number:  # guard: messages-have-numbers
                 return message
+
+    def _wait_for_message(self) -> None:
+        """One that was announced comes at once, unless its sender was stopped just then."""
+        began_at, patience_s = time.monotonic(), math.inf if self.patience_s is None else self.patience_s
+        while not self.link.poll(min(LOOK_EVERY_S, patience_s)):
+            stop_waiting()
+            if time.monotonic() > began_at + patience_s:
+                raise self.hung(patience_s)  # guard: a-message-has-a-deadline
 
     def described(self, without: str, hint_at: Callable[[RemoteError], str] = lambda _: "") -> Described:
         """Before any request: what the worker says of its envs. `without`, with a hint: what an error there means."""
@@ -289,9 +302,9 @@ class WorkerHost(_AnyHost):
     # -- its life --------------------------------------------------------------------------------------------
     def be_replaced_by(self, new: WorkerHost) -> None:
         """From now on this host *is* the new worker: whoever holds it need not know. What it was asked is lost."""
-        asked = self.asked
+        asked, patience_s = self.asked, self.patience_s
         self.__dict__.update(new.__dict__)
-        self.asked = self.collected = asked
+        self.asked, self.collected, self.patience_s = asked, asked, patience_s
 
     @property
     def was_stepping(self) -> bool:
@@ -329,8 +342,9 @@ class WorkerHost(_AnyHost):
 
     def ask_to_close(self, number: int) -> None:
         """Close the envs, say how that went, and end; one that is busy does so when it is done."""
-        if hasattr(self, "mailbox"):
+        if hasattr(self, "mailbox") and not self._ended:  # guard: one-that-was-ended-is-not-asked
             self._closing = number
+            self.mailbox.stop_rows()
             self.mailbox.post(CLOSE, number)
 
     def close(self, deadline: float) -> list[RemoteError]:
@@ -361,6 +375,7 @@ class WorkerHost(_AnyHost):
         return []
 
     def _end(self, deadline: float) -> None:
+        self._ended = True
         try:
             self.link.close()
         finally:

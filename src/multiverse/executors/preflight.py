@@ -95,5 +95,5 @@ def check_memory(size: int) -> None:
     if size > available:  # guard: memory-is-asked-for-first
         raise PreflightError(
             f"the shared block needs {size:,} bytes and {available:,} are available; use fewer envs, smaller "
-            "observations, or raise the container's memory limit"
+            "observations, shorter rollouts, or raise the container's memory limit"
         )

@@ -167,7 +167,6 @@ class Processes:
         return ProcessHost(assignment, PipeLink(ours), ProcessLife(process, self._black_box), bells)
 
     def arrays(self, fields: Sequence[Field]) -> dict[FieldName, Array]:
-        preflight.check_memory(size_of(fields))
         self._block.resize(size_of(fields))
         return self._block.views(fields)
 

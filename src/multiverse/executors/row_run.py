@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from multiverse.contracts.errors import WorkerDied
+from multiverse.contracts.errors import ReplyTimeout, WorkerDied
 from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host, RunFunction, WorkerHost
 from multiverse.executors.step_reply import Extras
@@ -78,15 +78,15 @@ class RowRun:
             try:
                 self._take(worker, worker.finish_run())
                 return
-            except WorkerDied as error:  # between its word and what was to follow by pipe
-                executor.recover(worker, error)
+            except (WorkerDied, ReplyTimeout) as error:
+                executor.recover_cut_off(worker, error)
         row = self._on_lost(worker, executor.lost[worker].row)
         if not self.stopped:
             self._ask([worker], row)  # guard: a-lost-worker-costs-one-row
 
     def _take(self, host: Host, said: Extras) -> None:
         self._said[host] = said
-        if said.failures:
+        if any(step.failures for step in said.before):
             self._stop()
 
     def _anything_new(self) -> bool:

@@ -16,7 +16,7 @@ from multiverse.contracts.layout import EPISODES, Field, Layout
 from multiverse.contracts.plan import DEFAULT_TIMEOUTS, Autoreset, Plan, Timeouts, autoreset_for
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.contracts.views import Views
-from multiverse.executors import machine
+from multiverse.executors import machine, preflight
 from multiverse.executors.backends import backend_of
 from multiverse.executors.env_range import EnvRange, RangeConfig
 from multiverse.executors.executor import Executor
@@ -24,7 +24,7 @@ from multiverse.executors.hosts import Host, LocalHost, WorkerHost
 from multiverse.executors.launch import crash_report
 from multiverse.executors.supervisor import Supervisor
 from multiverse.executors.worker_loop import Assignment, Described, difference_between
-from multiverse.memory.block import private_arrays
+from multiverse.memory.block import private_arrays, size_of
 from multiverse.memory.interrupts import stop_waiting
 from multiverse.memory.mailbox import control_field
 
@@ -119,6 +119,8 @@ class _Start:
             executor = Executor(hosts, views, self.plan.waiting, self.team)
             policy, tasks = self.config.failure_policy, self.config.tasks
             executor.timeouts, executor.known_tasks = self.timeouts, None if tasks is None else len(tasks)
+            for worker in executor.workers:
+                worker.patience_s = self.timeouts.reply_s
             if self.team is not None and self.backend.replaceable and policy.restarts:
                 executor.supervisor = Supervisor(self.team, policy.restarts_per_minute, description)
             return executor, description
@@ -171,6 +173,7 @@ class _Start:
 
     def _lay_out(self, layout: Layout) -> Views:
         fields = [control_field(len(self.workers)), *layout.fields()]
+        preflight.check_memory(size_of(fields))
         views = Views.over(layout, private_arrays(fields) if self.team is None else self.team.arrays(fields))
         views[EPISODES][...] = -1  # no episode has begun
         if self.local is not None:

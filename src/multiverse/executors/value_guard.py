@@ -18,7 +18,7 @@ from gymnasium import spaces
 
 from multiverse.contracts.errors import BadValue
 from multiverse.contracts.failures import OnBadValue
-from multiverse.contracts.layout import COUNTS, OBSERVATIONS, Group, Leaf, leaves
+from multiverse.contracts.layout import BAD_VALUES, COUNTS, OBSERVATIONS, OUT_OF_BOUNDS, Group, Leaf, leaves
 from multiverse.contracts.views import Array, Views
 from multiverse.memory.env_rows import env_rows
 from multiverse.memory.own_columns import OwnColumns, RangeColumns
@@ -185,7 +185,8 @@ class ValueGuard:
 
     def __init__(self, mode: OnBadValue, views: Views, env_ids: range, own: RangeColumns) -> None:
         self.mode, self._first, self._count = mode, env_ids.start, len(env_ids)
-        self._bad_values, self._out_of_bounds = views[COUNTS][:, env_ids.start : env_ids.stop]
+        counts = views[COUNTS][:, env_ids.start : env_ids.stop]
+        self._bad_values, self._out_of_bounds = counts[BAD_VALUES], counts[OUT_OF_BOUNDS]
         groups = zip(views.layout.groups, own.groups)
         self._groups = [_GroupRows(views, group, env_ids, columns) for group, columns in groups]
         looks = [group.look for group in self._groups]

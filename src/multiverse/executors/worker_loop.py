@@ -243,7 +243,7 @@ def _message(link: Link, number: int) -> Any:
 
 def _run(envs: EnvRange, link: Link, mailbox: WorkerMailbox, warned: set[str], first: tuple[Any, ...]) -> None:
     """The generic commands: a function over this worker's envs."""
-    flags = 0
+    flags = EXTRAS if first else 0
     try:
         function, arguments = _message(link, mailbox.sequence)
         result = function(envs, *first, *arguments)

@@ -156,8 +156,7 @@ class Collector:
     def _filled_in_workers(self, policies: Sequence[Policy], should_stop: Callable[[], bool]) -> bool:
         self._before = [self._arrays[(r.group, VALUES)].copy() for r in self.rollouts], self.starts
         arguments = [policy.portable() for policy in policies], self._mask
-        steps = self.rollouts[0].steps
-        return self._envs.run_rows(fill_rows, arguments, steps, should_stop, self._lost_with_worker)
+        return self._envs.run_rows(fill_rows, arguments, self._arrays[LOST], should_stop, self._lost_with_worker)
 
     def _show(self, row: int, env_ids: range) -> None:
         """What the envs show now is what is seen in this row."""
@@ -191,7 +190,7 @@ class Collector:
             rollout.terminated[row, slots], rollout.truncated[row, slots] = False, True
             for path, rows in rollout.observations.items():
                 rollout.finals[path][row, slots] = rows[row, slots]
-        arrays[LOST][row, mine], arrays[FRESH][mine] = True, True
+        arrays[FRESH][mine] = True
         for env_id in env_ids:
             episode, seed = self._begun(env_id)
             arrays[BEGUN][row, env_id], arrays[SEEDS][row, env_id] = episode, -1 if seed is None else seed

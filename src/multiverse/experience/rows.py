@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from multiverse.contracts.errors import InvalidActions
 from multiverse.contracts.layout import (
     ACTING,
     ACTION_MASKS,
@@ -95,9 +96,19 @@ class Rows:
             masks = self._masks[row] = np.asarray(open_now, np.bool_)
         shown = Seen(seen, starts, masks, *self._previous)
         actions, after = self._policy.act(shown, self._noise[row], memory)
-        self._actions[row] = actions
+        self._take(actions, row)
         self._memory = after if self._acting is None else self._where_acting(row, after, memory)
         self._write_actions(self._policy.for_env(self._actions[row]))
+
+    def _take(self, actions: Array, row: int) -> None:
+        """As the policy has them; what the rollout cannot hold as it is would be learned from as something else."""
+        kept = self._actions[row]
+        if actions.shape != kept.shape or not np.can_cast(actions.dtype, kept.dtype, "same_kind"):
+            raise InvalidActions(  # guard: a-policys-actions-are-as-it-said
+                f"the policy's act() returned {actions.dtype} of shape {actions.shape} for {len(kept)} rows, and not "
+                f"{kept.dtype} of shape {kept.shape}, as its algorithm's `action` says"
+            )
+        kept[...] = actions
 
     def _forget(self, starts: Array) -> Memory:
         """Where an episode starts nothing is remembered."""
@@ -203,28 +214,27 @@ class _HostSteps:
 
     def __init__(self, envs: EnvRange, step: Callable[[], int]) -> None:
         self._envs, self._step, self.seed_of = envs, step, envs.seed_of
-        self.said: list[Extras] = []
+        self._failed = False
 
     def step(self) -> Iterable[int]:
         if not self._step() & EXTRAS:
             return ()
-        self.said.append(self._envs.take_extras())
-        lost = (*self.said[-1].restarts, *self.said[-1].truncated)
-        return [env_id - self._envs.config.env_ids.start for env_id in lost]
+        said = self._envs.step_extras()
+        self._failed = bool(said.failures)
+        return [env_id - self._envs.config.env_ids.start for env_id in (*said.restarts, *said.truncated)]
 
     def failed(self) -> bool:
-        return bool(self.said and self.said[-1].failures)
+        return self._failed
 
 
 def fill_rows(
     envs: EnvRange, step: Callable[[], int], go_on: GoOn, first: int, policies: Sequence[Policy], mask: Path | None
 ) -> Extras:
     """One host's share of a rollout, from a row on; returns what its envs had to say."""
-    views, ids, steps = envs.views, envs.config.env_ids, _HostSteps(envs, step)
-    fill(rows_of(views.arrays, views.layout, ids, policies, mask), views.arrays, ids, first, go_on, steps)
-    *before, last = steps.said or [Extras()]
-    last.before = before
-    return last
+    views, ids = envs.views, envs.config.env_ids
+    groups = rows_of(views.arrays, views.layout, ids, policies, mask)
+    fill(groups, views.arrays, ids, first, go_on, _HostSteps(envs, step))
+    return envs.take_extras()
 
 
 def rows_of(

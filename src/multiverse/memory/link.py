@@ -16,6 +16,7 @@ from typing import Any
 import cloudpickle
 
 from multiverse.memory.interrupts import HeldInterrupts
+from multiverse.memory.waiting import readable
 
 _NUMBER = struct.Struct("<Q")
 
@@ -103,7 +104,7 @@ class PipeLink(Link):
 
     def poll(self, timeout_s: float) -> bool:
         try:
-            return self._connection.poll(timeout_s)
+            return readable(self._connection.fileno(), timeout_s)
         except OSError:
             return True
 

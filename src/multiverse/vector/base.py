@@ -189,15 +189,16 @@ class BaseVectorEnv(NotCopied, ABC):
         self,
         function: Callable[..., Any],
         arguments: tuple[Any, ...],
-        rows: int,
+        lost: Array,
         should_stop: Callable[[], bool],
         on_lost: Callable[[range, int], None],
     ) -> bool:
-        """`rows` steps of every env by function(env_range, step, go_on, first row, *arguments), which runs where the
-        envs are and fills whatever `make_vec(fields=…)` has laid out; False if it was stopped before."""
+        """Many steps of every env by function(env_range, step, go_on, first row, *arguments), which runs where the
+        envs are and fills whatever `make_vec(fields=…)` has laid out, `lost` ([rows, envs], nowhere yet) among it;
+        False if it was stopped before."""
         if self._state.refusal is not None:
             self._state.refuse_step()
-        return self._calls.run_rows(function, arguments, rows, should_stop, on_lost)
+        return self._calls.run_rows(function, arguments, lost, should_stop, on_lost)
 
     @property
     def views(self) -> Views:
@@ -354,8 +355,8 @@ class BaseVectorEnv(NotCopied, ABC):
     @property
     def failures(self) -> Failures:
         """What went wrong so far, counted; steps sent = used + discarded + under way."""
-        bad_values, out_of_bounds = self._executor.views[COUNTS].sum(axis=1).tolist()
-        return replace(self._failures, bad_values=bad_values, out_of_bounds=out_of_bounds)
+        bad_values, out_of_bounds, env_restarts = self._executor.views[COUNTS].sum(axis=1).tolist()
+        return replace(self._failures, bad_values=bad_values, out_of_bounds=out_of_bounds, env_restarts=env_restarts)
 
     @property
     def worker_pids(self) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from multiverse.executors.row_run import RowRun
 from multiverse.executors.step_reply import EXTRAS, FINALS, WROTE_INFOS, Extras
 from multiverse.memory.final_rows import final_rows
 from multiverse.memory.info_columns import InfoReader
+from multiverse.memory.interrupts import HeldInterrupts
 from multiverse.memory.last_rows import DeliveredRows
 from multiverse.vector.requests import RequestState
 
@@ -95,40 +96,43 @@ class HostCalls:
         self,
         function: Callable[..., Any],
         arguments: tuple[Any, ...],
-        rows: int,
+        lost: Array,
         should_stop: Callable[[], bool],
         on_lost: Callable[[range, int], None],
     ) -> bool:
-        """`rows` steps of every env, taken where it runs (see `RowRun`); False if they were stopped before.
+        """A step of every env for each row of `lost`, taken where it runs (see `RowRun`); False if stopped before.
 
-        A worker that is lost, and replaced, costs its envs one row: `on_lost(env ids, row)` is told when their next
-        episodes have begun.
+        `lost` ([rows, envs] bool, nowhere yet) says where a step was lost, as `function` marks it for its own envs. A
+        worker that is lost, and replaced, costs its envs one row: it is marked, and `on_lost(env ids, row)` is told
+        when their next episodes have begun.
         """
-        executor, discarded = self._executor, 0
+        executor = self._executor
+        number = executor.number
 
-        def lost(worker: WorkerHost, row: int) -> int:
-            nonlocal discarded
+        def replaced(worker: WorkerHost, row: int) -> int:
             self._results.take_lost([worker])
-            row = min(row, rows - 1)  # lost after its last row: that one, then
-            discarded += len(worker.env_ids)
+            row = min(row, len(lost) - 1)  # lost after its last row: that one, then
+            mine = slice(worker.env_ids.start, worker.env_ids.stop)
+            # What it did between its deadline and its end is done again.
+            lost[row, mine], lost[row + 1 :, mine] = True, False  # guard: rows-of-the-replaced-begin-anew
             on_lost(worker.env_ids, row)
             return row + 1
 
-        run = RowRun(executor, function, arguments, should_stop, lost)
+        run = RowRun(executor, function, arguments, should_stop, replaced)
         try:
             answers = self.guarded(run.run)
+            for host, said in answers.items():
+                self._results.learn_from(host, said)
+            executor.settle(executor.hosts)
+            self._results.remember(None)
         except BaseException:
-            self._count_steps(run.env_steps(), run.env_steps())
+            if executor.number != number:
+                self._state.cut_call()  # guard: a-rollout-cut-short-needs-a-reset
+            steps = run.env_steps()
+            self._count_steps(steps, steps)
             raise
-        failed: list[tuple[Host, RemoteError]] = []
-        for host, last in answers.items():
-            for extras in (*last.before, last):
-                self._results.learn_from(host, extras)
-                discarded += len(extras.restarts) + len(extras.truncated)
-                failed += [(host, failure) for failure in extras.failures]
-        executor.settle(executor.hosts)
-        self._results.remember(None)
-        self._count_steps(run.env_steps(), discarded)
+        self._count_steps(run.env_steps(), int(lost.sum()))
+        failed = [(host, one) for host, said in answers.items() for each in said.before for one in each.failures]
         if failed:
             self._count_steps(len(failed), len(failed))
             self._state.require_reset(failure.env_id for _, failure in failed if failure.env_id is not None)
@@ -136,9 +140,10 @@ class HostCalls:
         return not run.stopped
 
     def _count_steps(self, sent: int, discarded: int) -> None:
-        self._failures.steps_sent += sent
-        self._failures.steps_used += sent - discarded
-        self._failures.steps_discarded += discarded
+        with HeldInterrupts():
+            self._failures.steps_sent += sent
+            self._failures.steps_used += sent - discarded
+            self._failures.steps_discarded += discarded
 
     # -- resets ------------------------------------------------------------------------------------------------
     def make_way_for_reset(self, ids: Array) -> None:
@@ -308,11 +313,12 @@ class StepResults:
         return left, final
 
     def learn_from(self, host: Host, extras: Extras) -> None:
-        """What holds beyond the step it came with: new info columns, the count of restarts, what is to be told."""
+        """What holds beyond the step it came with: new info columns, and what is to be told."""
+        for earlier in extras.before:
+            self.learn_from(host, earlier)
         self._columns.announce(self._executor.hosts.index(host), extras.columns)
         for env_id, cause in extras.restarts.items():
             log.warning("env %d raised %s: restarted", env_id, cause)
-        self._failures.env_restarts += len(extras.restarts)
         for warning in extras.warnings:
             log.warning("%s", warning)
 

@@ -60,6 +60,42 @@ GUARDS = (
         (f"{ROWS}::test_a_stop_is_answered_within_a_row",),
     ),
     Guard(
+        "rows-of-the-replaced-begin-anew",
+        ("G7",),
+        instead("lost[row, mine] = True"),
+        (f"{ROWS}::test_what_a_worker_does_after_its_deadline_leaves_no_mark",),
+    ),
+    Guard(
+        "a-rollout-cut-short-needs-a-reset",
+        ("G7",),
+        instead("pass"),
+        (f"{ROWS}::test_an_interrupt_after_a_worker_was_replaced_needs_a_reset",),
+    ),
+    Guard(
+        "a-policys-actions-are-as-it-said",
+        ("G7",),
+        GONE,
+        (f"{ROWS}::test_a_policy_that_misbehaves_in_a_worker_is_named_and_a_reset_helps[one for all]",),
+    ),
+    Guard(
+        "one-that-was-ended-is-not-asked",
+        ("G7",),
+        ALWAYS,
+        (f"{ROWS}::test_an_interrupt_in_the_middle_of_a_replacement_leaves_what_can_be_closed[in workers]",),
+    ),
+    Guard(
+        "a-message-has-a-deadline",
+        ("G7",),
+        instead("pass"),
+        (f"{ROWS}::test_a_worker_stopped_between_its_word_and_its_message_is_no_hang[in workers]",),
+    ),
+    Guard(
+        "restarts-outlive-their-worker",
+        ("G7",),
+        GONE,
+        (f"{ROWS}::test_what_befell_a_worker_s_envs_before_it_died_is_accounted_for",),
+    ),
+    Guard(
         "gradients-are-finite",
         ("B5",),
         GONE,

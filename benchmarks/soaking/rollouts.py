@@ -1,0 +1,200 @@
+"""Rollouts that workers fill by themselves, under the same faults: collected, and audited row by row.
+
+What befalls a worker in the middle of a rollout is known when that is over: which rows are lost says where it was.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import multiverse as mv
+from benchmarks.soaking.audit import MOST_COMPLAINTS
+from benchmarks.soaking.fates import COSTS_THE_WORKER, NUM_ACTIONS, Schedule, Soaked
+from benchmarks.soaking.signals import Hits
+from multiverse.contracts.layout import SINGLE_AGENT, Field
+from multiverse.contracts.policy import Policy, Seen
+from multiverse.experience.collector import Collected, Collector, rollout_fields
+from multiverse.experience.episodes import Episode
+from multiverse.experience.features import Features
+from multiverse.experience.numpy_policies import DiscreteHead, NumpyPolicy
+from multiverse.experience.rollout import Rollout, RolloutShape
+
+STEPS = 40
+"""Of a rollout."""
+
+
+def shape_for(observation_space: Any, num_envs: int) -> RolloutShape:
+    return RolloutShape(
+        SINGLE_AGENT, observation_space, STEPS, num_envs, ((), np.int64), noise=((NUM_ACTIONS,), np.float32)
+    )
+
+
+def fields_for(num_envs: int) -> Callable[[Any], list[Field]]:
+    """For `make_vec`: rollouts are filled where the envs run."""
+    return lambda described: rollout_fields([shape_for(described.groups[0].observation_space, num_envs)], num_envs)
+
+
+class Rollouts:
+    """Collects them, with a policy that minds what it sees, and has each audited."""
+
+    def __init__(self, envs: mv.VectorEnv, schedule: Schedule, envs_per_worker: int, hits: Hits) -> None:
+        features = Features(envs.single_observation_space, envs.single_action_space)
+        shape = shape_for(envs.single_observation_space, envs.num_envs)
+        self._envs, self._collector = envs, Collector(envs, [shape], None, schedule)
+        draw = np.random.default_rng((schedule.run_seed, 3))
+        layers = [
+            (draw.normal(size=(features.size, NUM_ACTIONS)).astype(np.float32), np.zeros(NUM_ACTIONS, np.float32))
+        ]
+        self._policy = NumpyPolicy(features, layers, "tanh", DiscreteHead(NUM_ACTIONS), version=0)
+        self._noise, self._same_noise = (np.random.default_rng((schedule.run_seed, 4)) for _ in range(2))
+        (self.rollout,) = self._collector.rollouts
+        self.auditor = RolloutAuditor(schedule, envs.num_envs, envs_per_worker, hits)
+
+    def begin(self) -> None:
+        self._envs.reset()
+        self._collector.begin()
+        self.auditor.begin(self._envs.episode_counts)
+
+    def collect(self) -> Collected:
+        collected = self._collector.collect([self._policy], self._noise)
+        assert collected is not None
+        return collected
+
+    def check(self, collected: Collected) -> None:
+        noise = self._policy.noise(self._same_noise, STEPS, self.rollout.slots)
+        self.auditor.check_actions(self.rollout, self._policy, noise)
+        self.auditor.take(self.rollout, collected, self._envs.episode_counts, self._envs.worker_pids)
+
+
+class _Book:
+    """One env's episode, played beside it by a clean env that is given the same actions."""
+
+    def __init__(self, env_id: int) -> None:
+        self.env_id, self.episode = env_id, -1
+        self._env = Soaked(harmless=True)
+
+    def begin(self, schedule: Schedule, episode: int) -> None:
+        self.episode, self.steps, self.returned = episode, 0, 0.0
+        request = schedule(self.env_id, episode)
+        self.fate, self.seed = schedule.fate(self.env_id, episode), request.seed
+        self.shown, _ = self._env.reset(seed=request.seed, options=request.options)
+
+    @property
+    def due(self) -> str:
+        """What is to befall its next step."""
+        return self.fate.what if self.steps + 1 == self.fate.step else ""
+
+    def step(self, action: int) -> tuple[float, bool, bool]:
+        self.shown, reward, terminated, truncated, _ = self._env.step(action)
+        self.steps, self.returned = self.steps + 1, self.returned + reward
+        return reward, terminated, truncated
+
+    def summed_up(self, lost: bool) -> Episode:
+        return Episode(self.env_id, self.episode, self.seed, self.returned, self.steps, lost)
+
+
+class RolloutAuditor:
+    """Says of every row of a rollout whether it is what a clean run gives, or lost for a reason we know."""
+
+    def __init__(self, schedule: Schedule, num_envs: int, envs_per_worker: int, hits: Hits) -> None:
+        self._schedule, self._per_worker, self._hits = schedule, envs_per_worker, hits
+        self._books = [_Book(env_id) for env_id in range(num_envs)]
+        self._replaced: set[int] = set()  # hit from outside, and replaced since
+        self.met: Counter[str] = Counter()
+        self.unsure: Counter[str] = Counter()
+        self.complaints: list[str] = []
+        self.rows_sent = self.rows_lost = self.rows_equal = self.whole_episodes = self.cut_episodes = 0
+
+    def begin(self, episodes: np.ndarray) -> None:
+        for book, episode in zip(self._books, episodes.tolist()):
+            book.begin(self._schedule, episode)
+
+    def check_actions(self, rollout: Rollout, policy: Policy, noise: np.ndarray) -> None:
+        """Every valid row's action is what the policy does about what is seen there."""
+        for t in range(rollout.steps):
+            seen = Seen({path: rows[t] for path, rows in rollout.observations.items()}, rollout.starts[t])
+            wrong = (policy.act(seen, noise[t], {})[0] != rollout.actions[t]) & rollout.valid[t]
+            for env_id in np.flatnonzero(wrong).tolist():
+                self._expect(False, self._books[env_id], f"row {t}: an action that is not the policy's")
+
+    def take(self, rollout: Rollout, collected: Collected, episodes: np.ndarray, pids: Sequence[int]) -> None:
+        """Check a whole rollout, the episodes that ended in it, and who is to blame for what was lost."""
+        self._rollout, self._ended = rollout, iter(collected.episodes)
+        self._following = [
+            [*(e.index for e in collected.episodes if e.env_id == i), episode][1:] for i, episode in enumerate(episodes)
+        ]
+        losses: Counter[int] = Counter()  # of workers
+        hangs: Counter[int] = Counter()  # those of them in which an env was to hang
+        for t in range(rollout.steps):
+            self._blame(t, losses, hangs)
+            for book in self._books:
+                self._row(t, book)
+        for book in self._books:
+            self._expect(_same(rollout.last[()][book.env_id], book.shown), book, "what is seen last is another")
+            self._expect(not self._following[book.env_id], book, "more episodes ended than rows say")
+        self.rows_sent += rollout.valid.size
+        lost = int((~rollout.valid).sum())
+        self.rows_lost += lost
+        self._expect(collected.lost_steps == lost, self._books[0], f"{collected.lost_steps} lost steps, {lost} rows")
+        self._account(losses, hangs, pids)
+
+    def _blame(self, t: int, losses: Counter[int], hangs: Counter[int]) -> None:
+        """An env that is lost by itself was to fail in this row; else its whole worker is lost, and all its envs."""
+        for worker in range(len(self._books) // self._per_worker):
+            mine = self._books[worker * self._per_worker : (worker + 1) * self._per_worker]
+            lost = [book for book in mine if not self._rollout.valid[t, book.env_id]]
+            for book in mine:
+                self._expect(not book.due or book in lost, book, f"{book.due} was due, and a good row came")
+            alone = {book.due for book in lost}.isdisjoint({"", *COSTS_THE_WORKER})
+            for book in lost:
+                if book.due:
+                    (self.met if alone or book.due in COSTS_THE_WORKER else self.unsure)[book.due] += 1
+            if lost and not alone:
+                self._expect(len(lost) == len(mine), lost[0], "lost for no reason, and the others of its worker not")
+                losses[worker] += 1
+                hangs[worker] += any(book.due in COSTS_THE_WORKER for book in lost)
+
+    def _row(self, t: int, book: _Book) -> None:
+        rollout, i = self._rollout, book.env_id
+        seen, valid = rollout.observations[()][t, i], bool(rollout.valid[t, i])
+        self._expect(_same(seen, book.shown), book, "differs from a clean run")
+        self._expect(bool(rollout.starts[t, i]) == (book.steps == 0), book, "starts where none does")
+        expected = book.step(int(rollout.actions[t, i])) if valid else (0.0, False, True)
+        told = float(rollout.rewards[t, i]), bool(rollout.terminated[t, i]), bool(rollout.truncated[t, i])
+        self._expect(told == (np.float32(expected[0]), *expected[1:]), book, f"{told} instead of {expected}")
+        self.rows_equal += valid
+        if told[1] or told[2]:
+            self._expect(_same(rollout.finals[()][t, i], book.shown), book, "its final observation is another")
+            ended = next(self._ended, None)
+            summed = book.summed_up(lost=not valid)
+            self._expect(ended == summed, book, f"{ended} instead of {summed}")
+            self.whole_episodes, self.cut_episodes = self.whole_episodes + valid, self.cut_episodes + (not valid)
+            following = self._following[i].pop(0) if self._following[i] else -1
+            self._expect(following > book.episode, book, f"episode {following} after {book.episode}")
+            book.begin(self._schedule, max(following, 0))
+
+    def _account(self, losses: Counter[int], hangs: Counter[int], pids: Sequence[int]) -> None:
+        """Every worker that is lost was hit from outside, or hung; what hung by itself is noted as hit, too."""
+        for worker in range(len(pids)):
+            gone = {pid for pid in self._hits.workers[worker] if pid != pids[worker]} - self._replaced
+            self._replaced |= gone
+            least, most = losses[worker] - hangs[worker], losses[worker]
+            told = f"worker {worker} lost {most} times, {hangs[worker]} of them hung, {len(gone)} hit"
+            self._expect(least <= len(gone) <= most, self._books[worker * self._per_worker], told)
+            if hangs[worker]:
+                self._hits.silenced |= gone  # one of them may have hung before it was hit
+            for _ in range(most - len(gone)):
+                self._hits.silenced.add(-len(self._hits) - 1)  # it has a pid, but who knows which
+
+    def _expect(self, fine: bool, book: _Book, complaint: str) -> None:
+        if not fine and len(self.complaints) < MOST_COMPLAINTS:
+            self.complaints.append(f"env {book.env_id}, episode {book.episode}, step {book.steps}: {complaint}")
+
+
+def _same(one: np.ndarray, other: np.ndarray) -> bool:
+    """Bit for bit."""
+    return one.tobytes() == other.tobytes()
