@@ -196,17 +196,19 @@ class NumpyPolicy:
         """[rows, outputs] of features [rows, size]."""
         if self._shift_and_scale is not None:
             shift, scale = self._shift_and_scale
-            x = np.clip((x - shift) * scale, -OBSERVATION_CLIP, OBSERVATION_CLIP)
+            x = np.minimum(np.maximum((x - shift) * scale, -OBSERVATION_CLIP), OBSERVATION_CLIP)
         rows, last = len(x), len(self._layers) - 1
         if missing := -rows % BLOCK_ROWS:
             x = np.concatenate([x, np.zeros((missing, x.shape[1]), x.dtype)])
-        x = x.reshape(-1, BLOCK_ROWS, x.shape[1])
+        multiply: Callable[..., Array] = np.dot  # of one block, which a worker's rows often are: half the time
+        if several := len(x) > BLOCK_ROWS:
+            x, multiply = x.reshape(-1, BLOCK_ROWS, x.shape[1]), np.matmul
         for i, (weights, bias) in enumerate(self._layers):
-            x = x @ weights
+            x = multiply(x, weights)
             x += bias
             if i != last:
                 self._activate(x, out=x)
-        return x.reshape(-1, x.shape[2])[:rows]
+        return (x.reshape(-1, x.shape[2]) if several else x)[:rows]
 
     # -- in a run ------------------------------------------------------------------------------------------------
     def saved(self) -> dict[str, Any]:

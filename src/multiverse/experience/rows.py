@@ -103,7 +103,8 @@ class Rows:
     def _take(self, actions: Array, row: int) -> None:
         """As the policy has them; what the rollout cannot hold as it is would be learned from as something else."""
         kept = self._actions[row]
-        if actions.shape != kept.shape or not np.can_cast(actions.dtype, kept.dtype, "same_kind"):
+        alike = actions.dtype is kept.dtype or np.can_cast(actions.dtype, kept.dtype, "same_kind")
+        if actions.shape != kept.shape or not alike:
             raise InvalidActions(  # guard: a-policys-actions-are-as-it-said
                 f"the policy's act() returned {actions.dtype} of shape {actions.shape} for {len(kept)} rows, and not "
                 f"{kept.dtype} of shape {kept.shape}, as its algorithm's `action` says"

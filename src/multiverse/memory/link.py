@@ -68,13 +68,14 @@ class PipeLink(Link):
         return self._connection.fileno()
 
     def pack(self, message: Any) -> bytes:
-        """By value what only we have. A worker's way back is by name first: cloudpickle would write its copy of a
-        class of the caller's over the original."""
-        if self._by_name_first:
-            try:
-                return pickle.dumps(message)
-            except Exception:
-                pass
+        """By value what only we have: what cannot be had by name, or by one in our `__main__`. A worker's way back is
+        by name, whatever it is: cloudpickle would write its copy of a class of the caller's over the original."""
+        try:
+            by_name = pickle.dumps(message)
+            if self._by_name_first or not (b"__main__" in by_name or cloudpickle.list_registry_pickle_by_value()):
+                return by_name
+        except Exception:
+            pass
         return cloudpickle.dumps(message)  # type: ignore[no-any-return]
 
     def send_packed(self, packed: Any, number: int) -> None:
