@@ -145,7 +145,9 @@ class Dense:
                 room = rooms[i - 1]
                 np.matmul(by_output, weights, out=room)
                 if self._tanh:
-                    room *= 1 - given * given
+                    given *= given  # in place: nobody asks for it again, and each new array would cost as much as this
+                    np.subtract(np.float32(1), given, out=given)
+                    room *= given
                 else:
                     room *= given > 0
                 by_output = room
