@@ -32,7 +32,8 @@ class Features:
         self.images = [leaf for leaf in self.leaves if _is_image(leaf)]
         self._flat = [leaf for leaf in self.leaves if leaf not in self.images]
         self._plain = len(self._flat) == 1 and isinstance(self._flat[0].space, spaces.Box)
-        self.size = sum(_size(leaf.space) for leaf in self._flat)
+        self._parts = [(leaf, _size(leaf.space), _first_columns(leaf.space)) for leaf in self._flat]
+        self.size = sum(size for _, size, _ in self._parts)
 
     def vector(self, observations: Leaves) -> Array:
         """[rows, size] float32."""
@@ -40,9 +41,16 @@ class Features:
             part = observations[self._flat[0].path]
             part = part.reshape(len(part), self.size)
             return part if part.dtype == np.float32 else part.astype(np.float32)
-        rows = len(next(iter(observations.values())))
-        parts = [_as_floats(observations[leaf.path], leaf.space) for leaf in self._flat]
-        return np.concatenate(parts, axis=1) if parts else np.zeros((rows, 0), np.float32)
+        rows, at = len(next(iter(observations.values()))), 0
+        found = np.zeros((rows, self.size), np.float32)
+        for leaf, size, first in self._parts:
+            values = observations[leaf.path].reshape(rows, size if first is None else len(first))
+            if first is None:
+                found[:, at : at + size] = values
+            else:
+                found[np.arange(rows)[:, None], values + (first + at)] = 1.0
+            at += size
+        return found
 
     def open_actions(self, observations: Leaves) -> Array | None:
         """[rows, actions] bool; None where everything is always open."""
@@ -73,17 +81,11 @@ def _size(space: spaces.Space[Any]) -> int:
     return int(np.prod(space.shape or ()))
 
 
-def _as_floats(values: Array, space: spaces.Space[Any]) -> Array:
-    rows = len(values)
+def _first_columns(space: spaces.Space[Any]) -> Array | None:
+    """Of one-hot vectors, what is added to a value to have its column; None where numbers are as they are."""
     if isinstance(space, spaces.Discrete):
-        return _one_hot(values.reshape(rows, 1) - space.start, np.array([space.n]))
+        return np.array([-space.start])
     if isinstance(space, spaces.MultiDiscrete):
-        return _one_hot((values - space.start).reshape(rows, space.nvec.size), space.nvec.reshape(-1))
-    return values.reshape(rows, _size(space)).astype(np.float32, copy=False)
-
-
-def _one_hot(values: Array, counts: Array) -> Array:
-    found = np.zeros((len(values), int(counts.sum())), np.float32)
-    offsets = np.concatenate(([0], np.cumsum(counts)[:-1]))
-    np.put_along_axis(found, (values + offsets).astype(np.intp), 1.0, axis=1)
-    return found
+        counts = space.nvec.reshape(-1)
+        return np.asarray(np.cumsum(counts) - counts - np.reshape(space.start, -1))
+    return None
