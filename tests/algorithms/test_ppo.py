@@ -322,8 +322,8 @@ def test_what_makes_up_the_networks_cannot_change_on_the_way() -> None:
 def test_algorithms_built_in_threads_begin_as_alone() -> None:
     """torch's generator belongs to the whole process."""
     alone = made_in_torch(VECTOR, spaces.Discrete(3)).weights()["parameters"]
-    with ThreadPoolExecutor(4) as pool:
-        algorithms = list(pool.map(lambda _: made_in_torch(VECTOR, spaces.Discrete(3)), range(8)))
+    with mock.patch.object(on_policy, "LARGEST_IN_NUMPY", -1), ThreadPoolExecutor(4) as pool:  # once, for all threads
+        algorithms = list(pool.map(lambda _: made(VECTOR, spaces.Discrete(3)), range(8)))
     assert all((algorithm.weights()["parameters"] == alone).all() for algorithm in algorithms)
 
 
