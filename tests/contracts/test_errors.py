@@ -57,12 +57,3 @@ def test_a_death_says_which_worker_and_envs() -> None:
 @pytest.mark.parametrize(("ids", "text"), [(range(7, 8), "7"), (range(2), "0-1")])
 def test_ids_are_described_shortly(ids: range, text: str) -> None:
     assert describe_ids(ids) == text
-
-
-def test_without_torch_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise ModuleNotFoundError("No module named 'torch'", name="torch")
-
-    monkeypatch.setattr(mv.importlib, "import_module", missing)
-    with pytest.raises(ImportError, match=r"multiverse\.train learns with torch.*multiverse\[train\]"):
-        mv.__getattr__("train")
