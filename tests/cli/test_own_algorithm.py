@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 
 import multiverse as mv
@@ -196,3 +198,75 @@ def test_two_algorithms_with_one_setting_name_do_not_collide() -> None:
     one, other = (config_from(train_options(["CartPole-v1", "--algorithm", name])) for name in ("ppo", "a2c"))
     assert (one.settings.learning_rate, other.settings.learning_rate) == (1e-3, 7e-4)  # ppo's is the preset's
     assert {type(one.settings).__name__, type(other.settings).__name__} == {"PPOConfig", "A2CConfig"}
+
+
+class Policy:
+    """A policy to make mistakes with: it answers 0."""
+
+    version = 0
+
+    def noise(self, rng: Any, steps: int, rows: int) -> Any:
+        return np.zeros((steps, rows))
+
+    def first_memory(self, rows: int) -> Any:
+        return {"seen": np.zeros(rows)}
+
+    def act(self, seen: Any, noise: Any, memory: Any) -> Any:
+        return np.zeros(len(seen.starts), np.int64), memory
+
+    def for_env(self, actions: Any) -> Any:
+        return actions
+
+    def portable(self) -> Any:
+        return self
+
+
+def mistaken(**wrong: Any) -> type:
+    """An algorithm whose policy, or which itself, is wrong in this."""
+    names = [name for name in wrong if hasattr(Policy, name)]
+    policy = type("Wrong", (Policy,), {name: wrong.pop(name) for name in names})()
+    return type("Mistaken", (Short,), {"policy": lambda self: policy, **wrong})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"act": lambda *_: None}, r"act\(\) returned NoneType: expected \(actions, memory\)"),
+        ({"act": lambda *_: np.zeros(2)}, r"act\(\) returned ndarray: expected \(actions, memory\)"),
+        ({"act": lambda *_: ([0, 0, 0], {})}, r"act\(\) remembers {}: expected {'seen': \(2,\)}"),
+        ({"act": lambda *_: ([0.5, 0.5], {"seen": np.zeros(2)})}, r"act\(\) returned float64 of shape \(2,\)"),
+        ({"first_memory": lambda *_: None}, r"first_memory\(rows\) is None: expected a dict of arrays"),
+        ({"noise": lambda *_: None}, r"noise\(rng, steps, rows\) has shape \(\): expected \(steps, rows, …\)"),
+        ({"policy": lambda self: None}, r"policy\(\) is NoneType: it has no noise, first_memory, act"),
+        ({"update": lambda self, rollouts: {}}, r"update cannot be called with \(rollouts, progress\): too many"),
+        ({"update": None}, "update is None: expected a method"),
+        (
+            {"state": lambda self: {"x": object()}},
+            "must be something that a checkpoint holds: state.x is a object",
+        ),
+    ],
+    ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
+)
+def test_mistakes_in_ones_own_are_told_before_anything_is_learned(
+    wrong: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(mv.MultiverseError, match=said):
+        mv.train("CartPole-v1", mistaken(**wrong), run_dir=tmp_path / "run", env_steps=128, **SMALL)
+
+
+def test_a_policy_is_shown_its_previous_actions_everywhere(tmp_path: Path) -> None:
+    """In a rollout, in an evaluation, and when it is loaded: an array, zeros where an episode starts."""
+
+    def act(self: Any, seen: Any, noise: Any, memory: Any) -> Any:
+        assert not seen.previous_actions[seen.starts].any() and len(seen.previous_rewards) == len(seen.starts)
+        return (1 - seen.previous_actions).astype(np.int64), memory
+
+    run = mv.train("CartPole-v1", mistaken(act=act), run_dir=tmp_path / "run", env_steps=128, **SMALL)
+    assert run.summary["evaluation"] is not None and run.summary["evaluation_failures"]["failed"] == 0
+
+
+def test_its_metrics_stand_beside_the_runs_own(tmp_path: Path) -> None:
+    tells = {"update": lambda self, rollouts, progress: {"updates": 77, "mine": 5.0}}
+    run = mv.train("CartPole-v1", mistaken(**tells), run_dir=tmp_path / "run", env_steps=128, **SMALL)
+    rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["updates"] for row in rows if "mine" in row] == [1, 2]

@@ -77,3 +77,14 @@ def test_binary_actions_are_as_likely_as_their_logits_say() -> None:
     output = np.tile(np.array([[0.0, 1.5]], np.float32), (20_000, 1))
     drawn = head.choose(output, head.noise(np.random.default_rng(0), 1, 20_000)[0], None)
     assert drawn.mean(axis=0) == pytest.approx([0.5, 1 / (1 + np.exp(-1.5))], abs=0.015)
+
+
+def test_a_number_outside_its_space_is_no_neighbours() -> None:
+    """It is counted and told where the env runs; here it is none of the columns."""
+    features = Features(spaces.Tuple((spaces.Discrete(4), spaces.MultiDiscrete([2, 3]))), spaces.Discrete(2))
+    seen = {(0,): np.array([1, 5, -1]), (1,): np.array([[1, 2], [2, 0], [-1, 3]])}
+    assert features.vector(seen).tolist() == [
+        [0, 1, 0, 0, 0, 1, 0, 0, 1],
+        [0, 0, 0, 0, 0, 0, 1, 0, 0],
+        [0, 0, 0, 0, 0, 0, 0, 0, 0],
+    ]

@@ -141,11 +141,15 @@ def _failures(summary: dict[str, Any]) -> str:
     counts = {
         "env restarts": failures["env_restarts"],
         "worker restarts": failures["worker_restarts"],
+        "of them timeouts": failures["timeouts"],
+        "bad values": failures["bad_values"],
+        "observations outside their space": failures["out_of_bounds"],
         "env steps lost": summary["lost_steps"],
         "gradient steps skipped": summary["skipped_updates"],
         "evaluations failed": evaluation["failed"],
         "evaluation episodes lost": evaluation["lost_episodes"],
-        "evaluation env restarts": evaluation["env_restarts"] + evaluation["worker_restarts"],
+        "evaluation env restarts": evaluation["env_restarts"],
+        "evaluation worker restarts": evaluation["worker_restarts"],
     }
     found = [f"{name} {count:,}" for name, count in counts.items() if count]
     return f"Failures: {', '.join(found) or 'none'}."

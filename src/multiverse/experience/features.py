@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -32,7 +32,7 @@ class Features:
         self.images = [leaf for leaf in self.leaves if _is_image(leaf)]
         self._flat = [leaf for leaf in self.leaves if leaf not in self.images]
         self._plain = len(self._flat) == 1 and isinstance(self._flat[0].space, spaces.Box)
-        self._parts = [(leaf, _size(leaf.space), _first_columns(leaf.space)) for leaf in self._flat]
+        self._parts = [(leaf, _size(leaf.space), _counts(leaf.space)) for leaf in self._flat]
         self.size = sum(size for _, size, _ in self._parts)
 
     def vector(self, observations: Leaves) -> Array:
@@ -43,12 +43,14 @@ class Features:
             return part if part.dtype == np.float32 else part.astype(np.float32)
         rows, at = len(next(iter(observations.values()))), 0
         found = np.zeros((rows, self.size), np.float32)
-        for leaf, size, first in self._parts:
-            values = observations[leaf.path].reshape(rows, size if first is None else len(first))
-            if first is None:
+        for leaf, size, counts in self._parts:
+            values = observations[leaf.path].reshape(rows, size if counts is None else len(counts.number))
+            if counts is None:
                 found[:, at : at + size] = values
             else:
-                found[np.arange(rows)[:, None], values + (first + at)] = 1.0
+                which, column = np.nonzero((values >= counts.start) & (values < counts.start + counts.number))
+                columns = values + (counts.first + at)
+                found[which, columns[which, column]] = 1.0  # what is outside its space is none of them
             at += size
         return found
 
@@ -81,11 +83,18 @@ def _size(space: spaces.Space[Any]) -> int:
     return int(np.prod(space.shape or ()))
 
 
-def _first_columns(space: spaces.Space[Any]) -> Array | None:
-    """Of one-hot vectors, what is added to a value to have its column; None where numbers are as they are."""
-    if isinstance(space, spaces.Discrete):
-        return np.array([-space.start])
-    if isinstance(space, spaces.MultiDiscrete):
-        counts = space.nvec.reshape(-1)
-        return np.asarray(np.cumsum(counts) - counts - np.reshape(space.start, -1))
-    return None
+class _Counts(NamedTuple):
+    """Of numbers that become one-hot vectors, [numbers] each."""
+
+    number: Array  # of values that each can have
+    start: Array  # the smallest of them
+    first: Array  # what is added to a value to have its column
+
+
+def _counts(space: spaces.Space[Any]) -> _Counts | None:
+    """None where numbers are as they are."""
+    if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return None
+    number = np.reshape(space.n if isinstance(space, spaces.Discrete) else space.nvec, -1)
+    start = np.reshape(space.start, -1)
+    return _Counts(number, start, np.cumsum(number) - number - start)

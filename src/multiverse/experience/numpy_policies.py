@@ -131,7 +131,8 @@ def head_for(space: spaces.Space[Any], std: Array | None = None, squash: bool = 
         if squash and not space.is_bounded():
             raise InvalidRequest(f"squashed actions need bounds on every side, and {space} has not")
         return GaussianHead(np.asarray(std), space.low.reshape(-1), space.high.reshape(-1), space.shape, squash)
-    raise InvalidRequest(f"no policy in numpy acts in {space}")
+    wanted = ": head_for wants its std too" if isinstance(space, spaces.Box) else ""
+    raise InvalidRequest(f"no policy in numpy acts in {space}{wanted}")
 
 
 def action_of(space: spaces.Space[Any]) -> tuple[tuple[int, ...], Any]:
@@ -139,6 +140,12 @@ def action_of(space: spaces.Space[Any]) -> tuple[tuple[int, ...], Any]:
     if isinstance(space, spaces.Discrete):
         return (), np.int64
     return (int(np.prod(space.shape or ())),), np.float32 if isinstance(space, spaces.Box) else np.int64
+
+
+def no_actions(space: spaces.Space[Any], rows: int) -> Array:
+    """[rows, …] what a policy is shown as its previous actions where there are none."""
+    shape, dtype = action_of(space)
+    return np.zeros((rows, *shape), dtype)
 
 
 def outputs_of(space: spaces.Space[Any]) -> int:

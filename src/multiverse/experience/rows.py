@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -95,10 +95,20 @@ class Rows:
             open_now = self._masks_now if self._mask is None else seen[self._mask]
             masks = self._masks[row] = np.asarray(open_now, np.bool_)
         shown = Seen(seen, starts, masks, *self._previous)
-        actions, after = self._policy.act(shown, self._noise[row], memory)
+        actions, after = self._acted(self._policy.act(shown, self._noise[row], memory), memory)
         self._take(actions, row)
         self._memory = after if self._acting is None else self._where_acting(row, after, memory)
         self._write_actions(self._policy.for_env(self._actions[row]))
+
+    def _acted(self, answer: Any, before: Memory) -> tuple[Array, Memory]:
+        """What act() has returned, if it is that."""
+        if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], dict):
+            raise InvalidActions(f"the policy's act() returned {_kind(answer)}: expected (actions, memory)")
+        actions, after = answer
+        if before and {n: np.shape(kept) for n, kept in after.items()} != {n: k.shape for n, k in before.items()}:
+            told, expected = ({n: np.shape(k) for n, k in memory.items()} for memory in (after, before))
+            raise InvalidActions(f"the policy's act() remembers {told}: expected {expected}, as first_memory() says")
+        return np.asarray(actions), after
 
     def _take(self, actions: Array, row: int) -> None:
         """As the policy has them; what the rollout cannot hold as it is would be learned from as something else."""
@@ -116,7 +126,8 @@ class Rows:
         actions, rewards = (before.copy() for before in self._previous)
         actions[starts], rewards[starts] = 0, 0.0
         self._previous = actions, rewards
-        if self._kept:
+        if self._kept:  # copies: what act() returned may be the policy's own
+            self._memory = {name: np.array(kept) for name, kept in self._memory.items()}
             for name, first in self._policy.first_memory(len(starts)).items():
                 self._memory[name][starts] = first[starts]
         return self._memory
@@ -147,6 +158,12 @@ class Rows:
     def finish(self) -> None:
         for name, rows in self._kept.items():
             rows[-1] = self._memory[name]
+
+
+def _kind(answer: Any) -> str:
+    if isinstance(answer, tuple):
+        return f"({', '.join(type(part).__name__ for part in answer)})"
+    return type(answer).__name__
 
 
 def _like(mask: Array, rows: Array) -> Array:

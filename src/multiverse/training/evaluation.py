@@ -16,8 +16,8 @@ from multiverse.contracts.errors import EvaluationFailed, MultiverseError
 from multiverse.contracts.failures import BAD_VALUE, RESTARTED, Failures
 from multiverse.contracts.policy import Policy, Seen
 from multiverse.contracts.seeds import evaluation_seed
-from multiverse.contracts.views import Array
 from multiverse.experience.features import Features
+from multiverse.experience.numpy_policies import no_actions
 from multiverse.experience.restoring import as_saved, saved_states
 from multiverse.experience.rollout import dtype_of, leaf_of
 from multiverse.vector.single import VectorEnv
@@ -108,7 +108,7 @@ class _Batch:
     def __init__(self, envs: VectorEnv, policy: Policy, features: Features) -> None:
         self._envs, self._policy, self._features, count = envs, policy, features, envs.num_envs
         self._starts, self._rewards = np.zeros(count, np.bool_), np.zeros(count, np.float32)
-        self._actions: Array | None = None  # the last ones
+        self._actions = no_actions(envs.single_action_space, count)  # the last ones
         self._leaves, self._steps = [(leaf.path, dtype_of(leaf)) for leaf in features.all_leaves], 0
         self._first = policy.first_memory(count)
         self._memory = {name: kept.copy() for name, kept in self._first.items()}
@@ -118,8 +118,7 @@ class _Batch:
         self._envs.reset(env_ids=None if len(ids) == self._envs.num_envs else ids, seed=seeds)
         self._refuse_lost_workers()
         self._starts[ids], self._rewards[ids] = True, 0.0
-        if self._actions is not None:
-            self._actions[ids] = 0
+        self._actions[ids] = 0
         for name, kept in self._memory.items():
             kept[ids] = self._first[name][ids]
 
@@ -129,12 +128,12 @@ class _Batch:
         rows: Any = slice(None) if everyone else ids
         shown = envs.observations()
         seen = {path: np.asarray(leaf_of(shown, path), dtype)[rows] for path, dtype in self._leaves}
-        before = None if self._actions is None else self._actions[rows]
-        looked = Seen(seen, self._starts[rows], self._features.open_actions(seen), before, self._rewards[rows])
+        open_now, before = self._features.open_actions(seen), (self._actions[rows], self._rewards[rows])
+        looked = Seen(seen, self._starts[rows], open_now, *before)
         actions, memory = policy.act(looked, None, {name: kept[rows] for name, kept in self._memory.items()})
         for name, kept in memory.items():
             self._memory[name][rows] = kept
-        if self._actions is None:
+        if self._actions.shape[1:] != actions.shape[1:]:  # of an algorithm of one's own, with actions of another kind
             self._actions = np.zeros((envs.num_envs, *actions.shape[1:]), actions.dtype)
         self._actions[rows], self._starts[rows] = actions, False
         _, rewards, terminated, truncated, infos = envs.step(policy.for_env(actions), env_ids=None if everyone else ids)

@@ -11,6 +11,7 @@ from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.layout import Leaf
 from multiverse.contracts.policy import Memory, Policy, Seen
 from multiverse.experience.features import Features
+from multiverse.experience.numpy_policies import no_actions
 from multiverse.experience.rollout import dtype_of, leaf_of, shape_of
 
 
@@ -50,7 +51,8 @@ class LoadedPolicy:
         noise = None if deterministic else self.acting.noise(self._rng, 1, rows)[0]
         starts = np.full(rows, rows != self._rows)
         if rows != self._rows:
-            self._memory, self._previous_actions, self._rows = self.acting.first_memory(rows), None, rows
+            self._memory, self._rows = self.acting.first_memory(rows), rows
+            self._previous_actions = no_actions(self.action_space, rows)
         rewards = np.broadcast_to(np.asarray(previous_reward, np.float32), (rows,))
         shown = Seen(seen, starts, self.features.open_actions(seen), self._previous_actions, rewards)
         actions, self._memory = self.acting.act(shown, noise, self._memory)

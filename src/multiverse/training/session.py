@@ -335,16 +335,50 @@ def algorithm_maker(config: TrainConfig, own: MakeAlgorithm | None = None) -> Ma
                 f"{type(made).__name__} is no algorithm yet: it has no {', '.join(missing)} (docs/training.md says "
                 "what each is for)"
             )
+        _refuse_odd(made)
         return made
 
     return make
 
 
-def _refuse_other_signature(kind: Any, arguments: str) -> None:
+def _refuse_odd(made: Any) -> None:
+    """Mistakes that would show later, and as something else."""
+    name = type(made).__name__
+    for method, takes in (("update", "rollouts, progress"), ("load_weights", "weights"), ("load", "state")):
+        if not callable(getattr(made, method)):
+            raise InvalidRequest(f"{name}.{method} is {getattr(made, method)!r}: expected a method")
+        _refuse_other_signature(getattr(made, method), takes, f"{name}.{method} cannot be called with")
+    if not isinstance(made.steps_per_env, int) or made.steps_per_env < 1:
+        raise InvalidRequest(f"{name}.steps_per_env is {made.steps_per_env!r}: expected a whole number from 1")
+    try:
+        shape, dtype = made.action
+        np.zeros(shape, dtype)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"{name}.action is {made.action!r}: expected (shape, dtype) of one action") from error
+    policy = made.policy()
+    if missing := [
+        part for part in ("noise", "first_memory", "act", "for_env", "portable") if not hasattr(policy, part)
+    ]:
+        raise InvalidRequest(f"{name}.policy() is {type(policy).__name__}: it has no {', '.join(missing)}")
+    memory, noise = policy.first_memory(3), policy.noise(np.random.default_rng(0), 2, 3)
+    if not isinstance(memory, dict) or any(np.shape(kept)[:1] != (3,) for kept in memory.values()):
+        raise InvalidRequest(f"{name}: first_memory(rows) is {memory!r}: expected a dict of arrays [rows, …], or {{}}")
+    if np.shape(noise)[:2] != (2, 3):
+        raise InvalidRequest(f"{name}: noise(rng, steps, rows) has shape {np.shape(noise)}: expected (steps, rows, …)")
+    try:
+        encode({"weights": made.weights(), "state": made.state()})
+    except TypeError as error:
+        raise InvalidRequest(
+            f"{name}: weights() and state() must be something that a checkpoint holds: {error}"
+        ) from error
+
+
+def _refuse_other_signature(kind: Any, arguments: str, cannot: str = "") -> None:
+    cannot = cannot or f"{getattr(kind, '__name__', kind)} cannot be made by"
     try:
         inspect.signature(kind).bind(*arguments.split(", "))
     except TypeError as error:
-        raise InvalidRequest(f"{getattr(kind, '__name__', kind)} cannot be made by ({arguments}): {error}") from None
+        raise InvalidRequest(f"{cannot} ({arguments}): {error}") from None
     except ValueError:  # one in C says nothing of its arguments
         pass
 

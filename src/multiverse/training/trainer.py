@@ -133,8 +133,8 @@ class Trainer:
             "mean_return": self.session.recent.mean_return,
             "mean_length": self.session.recent.mean_length,
             **{f"{part}_share": share for part, share in shares.items()},
-            **report.metrics,
         }
+        self.metrics |= {name: value for name, value in report.metrics.items() if name not in self.metrics}
         self._sinks.write(self.metrics, clock.env_steps)
         self._tell("on_update", report)
 

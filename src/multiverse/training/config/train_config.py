@@ -160,7 +160,7 @@ class TrainConfig:
     """Of the networks, on the CPU. The envs need the other cores."""
     evaluate_every: int | None = None
     """Env steps between evaluations; 0: only at the end. Default: a tenth of the budget, and (without a target_return)
-    while all of them together take at most a tenth of the training's env steps."""
+    while all of them, the next guessed as long as the last, take at most a tenth of the training's env steps."""
     evaluation_episodes: int = 10
     """Episodes of each evaluation."""
     evaluation_envs: int | None = None
