@@ -43,8 +43,9 @@ from benchmarks.provenance import provenance, write_results
 from multiverse.adapters.env_source import recipes
 from multiverse.executors.machine import usable_cores
 from multiverse.measure import BareLoops
+from multiverse.training.algorithm_maker import algorithm_maker
 from multiverse.training.config.train_config import config_for
-from multiverse.training.session import Session, algorithm_maker
+from multiverse.training.session import Session
 
 EVALUATION_EPISODES = 20
 EXECUTORS = ("auto", "serial", "hybrid", "process")

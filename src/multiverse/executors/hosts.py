@@ -12,8 +12,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from multiverse.contracts.errors import (
     EnvFailed,
@@ -30,6 +29,7 @@ from multiverse.executors.env_range import EnvRange
 from multiverse.executors.launch import crash_report
 from multiverse.executors.launch.black_box import told_by
 from multiverse.executors.launch.crash_report import NOW, OwnShare
+from multiverse.executors.life import Life
 from multiverse.executors.step_reply import EXTRAS, FAILED, Extras
 from multiverse.executors.worker_loop import CLOSE, ROWS, RUN, STEP, STEP_SOME, WITH_OBJECTS, Described, describe
 from multiverse.memory.env_rows import object_rows, put_object_rows
@@ -385,43 +385,6 @@ class WorkerHost(_AnyHost):
     def close_bells(self) -> None:
         if hasattr(self, "mailbox"):
             self.mailbox.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Death:
-    """How a worker ended."""
-
-    cause: str
-    hint: str = ""
-    peak_rss_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """Of a worker that does not answer: what can be said of it, and its Python stack if it can be had."""
-
-    text: str
-    stack: str = ""
-    rss_bytes: int | None = None
-
-
-class Life(Protocol):
-    """What keeps a worker going: a thread or a process."""
-
-    @property
-    def sentinel(self) -> int:
-        """A descriptor that becomes readable at its end."""
-
-    @property
-    def pid(self) -> int | None:
-        """Of its process, if it has one of its own."""
-
-    def death(self) -> Death: ...
-
-    def state(self) -> State: ...
-
-    def end(self, deadline: float) -> bool:
-        """Wait for its end until the deadline, then force it; False where that is not possible and it lives on."""
 
 
 Host = LocalHost | WorkerHost

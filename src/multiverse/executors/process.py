@@ -19,9 +19,10 @@ from multiverse.contracts.layout import Field, FieldName
 from multiverse.contracts.plan import StartMethod
 from multiverse.contracts.views import Array, Views
 from multiverse.executors import machine, preflight, worker_loop
-from multiverse.executors.hosts import Death, State, WorkerHost
+from multiverse.executors.hosts import WorkerHost
 from multiverse.executors.launch import start_methods
 from multiverse.executors.launch.black_box import StackDump
+from multiverse.executors.life import Death, State
 from multiverse.executors.worker_loop import Assignment, LayoutMessage, Surroundings
 from multiverse.memory.block import Block, size_of
 from multiverse.memory.doorbell import Doorbell, new_doorbell

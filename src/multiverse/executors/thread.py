@@ -14,8 +14,9 @@ from multiverse.contracts.layout import Field, FieldName
 from multiverse.contracts.plan import StartMethod
 from multiverse.contracts.views import Array, Views
 from multiverse.executors import preflight, worker_loop
-from multiverse.executors.hosts import Death, State, WorkerHost
+from multiverse.executors.hosts import WorkerHost
 from multiverse.executors.launch import crash_report
+from multiverse.executors.life import Death, State
 from multiverse.executors.worker_loop import Assignment
 from multiverse.memory.block import private_arrays
 from multiverse.memory.doorbell import new_doorbell

@@ -12,12 +12,12 @@ import gymnasium
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest, in_a_line, in_words
 from multiverse.contracts.seeds import checked_run_seed
 from multiverse.experience.numpy_policies import loaded_policy
+from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
 from multiverse.training.config.build import in_todays_names, takes_old_names
 from multiverse.training.config.files import read_config
 from multiverse.training.config.train_config import TrainConfig, saved_config
 from multiverse.training.evaluation import Evaluation, evaluate
 from multiverse.training.policy import LoadedPolicy
-from multiverse.training.session import MakeAlgorithm, algorithm_maker
 from multiverse.training.space_description import space_from
 from multiverse.training.storage.checkpoint import load as load_checkpoint
 from multiverse.training.storage.checkpoint import load_latest, taken_over

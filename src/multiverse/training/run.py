@@ -13,11 +13,12 @@ import multiverse
 from multiverse.algorithms.algorithm import Algorithm
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest
 from multiverse.contracts.plan import Plan
+from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
 from multiverse.training.config.build import as_plain, build, takes_old_names
 from multiverse.training.config.train_config import BUDGETS, TrainConfig, config_for, plain_config
 from multiverse.training.hooks import Hook
 from multiverse.training.loading import RunPath, checkpoint_of, path_of, source_of, steps_of, trusted_config
-from multiverse.training.session import MakeAlgorithm, Session, algorithm_maker
+from multiverse.training.session import Session
 from multiverse.training.space_description import described
 from multiverse.training.storage.checkpoint import Checkpoints, taken_over
 from multiverse.training.storage.checkpoint import load as load_checkpoint

@@ -1,12 +1,8 @@
-"""What is being trained: envs, algorithm and collector, and the exact state of all three between two rollouts.
-
-Algorithms by name are made here too, once the spaces of the envs are known.
-"""
+"""What is being trained: envs, algorithm and collector, and the exact state of all three between two rollouts."""
 
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -15,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.algorithms import algorithm_class
 from multiverse.algorithms.algorithm import Algorithm
 from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import InvalidRequest, ReplyTimeout, WorkerDied
@@ -26,11 +21,11 @@ from multiverse.executors.backends import BACKENDS
 from multiverse.executors.startup import MoreFields
 from multiverse.experience.collector import Collected, Collector, collected_in_workers, rollout_fields
 from multiverse.experience.episodes import RecentEpisodes
-from multiverse.experience.features import Features, num_logits
+from multiverse.experience.features import num_logits
 from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.restoring import Lost, put_back, restore_by_replay, saved_states
 from multiverse.experience.rollout import RolloutShape, leaf_of
-from multiverse.learning.threads import torch_for
+from multiverse.training.algorithm_maker import MakeAlgorithm
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.evaluation import EvaluationEnvs
 from multiverse.training.storage.state_codec import encode
@@ -41,9 +36,6 @@ log = logging.getLogger("multiverse")
 
 MOST_OF_A_ROLLOUT = 0.01
 """Envs that save themselves are saved at every mark where that takes a smaller share of the time of a rollout."""
-
-MakeAlgorithm = Callable[..., Algorithm]
-"""(observation space, action space, slots, seed) → an algorithm; with a `Config`, (config, …, device) → one."""
 
 
 class Session:
@@ -300,102 +292,3 @@ def _evaluation_envs(config: TrainConfig, env: Any, plan: Plan, count: int) -> V
         on_bad_value=config.on_bad_value,
         reply_timeout_s=config.reply_timeout_s,
     )
-
-
-ASKED = (
-    "features",
-    "steps_per_env",
-    "action",
-    "policy",
-    "update",
-    "change",
-    "weights",
-    "load_weights",
-    "state",
-    "load",
-)
-"""Of every algorithm, by the trainer."""
-
-
-def algorithm_maker(config: TrainConfig, own: MakeAlgorithm | None = None) -> MakeAlgorithm:
-    """What makes the algorithm of this config, once the spaces of its env are known; `own` if the caller brings one."""
-    device, kind = checked_device(config.device), algorithm_class(config.algorithm) if own is None else own
-
-    def make(observation_space: Any, action_space: Any, slots: int, seed: int) -> Algorithm:
-        if getattr(kind, "Config", None) is None:
-            _refuse_other_signature(kind, "observation_space, action_space, slots, seed")
-            made = kind(observation_space, action_space, slots, seed)
-        else:
-            _refuse_other_signature(kind, "config, observation_space, action_space, slots, seed, device")
-            looks = config.device == "auto" and Features(observation_space, action_space).images
-            where = "cuda" if looks and torch_for("learning from images").cuda.is_available() else device
-            made = kind(config.settings, observation_space, action_space, slots, seed, where)
-        if missing := [name for name in ASKED if not hasattr(made, name)]:
-            raise InvalidRequest(
-                f"{type(made).__name__} is no algorithm yet: it has no {', '.join(missing)} (docs/training.md says "
-                "what each is for)"
-            )
-        _refuse_odd(made)
-        return made
-
-    return make
-
-
-def _refuse_odd(made: Any) -> None:
-    """Mistakes that would show later, and as something else."""
-    name = type(made).__name__
-    for method, takes in (("update", "rollouts, progress"), ("load_weights", "weights"), ("load", "state")):
-        if not callable(getattr(made, method)):
-            raise InvalidRequest(f"{name}.{method} is {getattr(made, method)!r}: expected a method")
-        _refuse_other_signature(getattr(made, method), takes, f"{name}.{method} cannot be called with")
-    if not isinstance(made.steps_per_env, int) or made.steps_per_env < 1:
-        raise InvalidRequest(f"{name}.steps_per_env is {made.steps_per_env!r}: expected a whole number from 1")
-    try:
-        shape, dtype = made.action
-        np.zeros(shape, dtype)
-    except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"{name}.action is {made.action!r}: expected (shape, dtype) of one action") from error
-    policy = made.policy()
-    if missing := [
-        part for part in ("noise", "first_memory", "act", "for_env", "portable") if not hasattr(policy, part)
-    ]:
-        raise InvalidRequest(f"{name}.policy() is {type(policy).__name__}: it has no {', '.join(missing)}")
-    memory, noise = policy.first_memory(3), policy.noise(np.random.default_rng(0), 2, 3)
-    if not isinstance(memory, dict) or any(np.shape(kept)[:1] != (3,) for kept in memory.values()):
-        raise InvalidRequest(f"{name}: first_memory(rows) is {memory!r}: expected a dict of arrays [rows, …], or {{}}")
-    if np.shape(noise)[:2] != (2, 3):
-        raise InvalidRequest(f"{name}: noise(rng, steps, rows) has shape {np.shape(noise)}: expected (steps, rows, …)")
-    try:
-        encode({"weights": made.weights(), "state": made.state()})
-    except TypeError as error:
-        raise InvalidRequest(
-            f"{name}: weights() and state() must be something that a checkpoint holds: {error}"
-        ) from error
-
-
-def _refuse_other_signature(kind: Any, arguments: str, cannot: str = "") -> None:
-    cannot = cannot or f"{getattr(kind, '__name__', kind)} cannot be made by"
-    try:
-        inspect.signature(kind).bind(*arguments.split(", "))
-    except TypeError as error:
-        raise InvalidRequest(f"{cannot} ({arguments}): {error}") from None
-    except ValueError:  # one in C says nothing of its arguments
-        pass
-
-
-def checked_device(device: str) -> str:
-    """`auto` is the CPU: for networks as small as the presets' it is faster than moving every batch elsewhere."""
-    if device == "auto":
-        return "cpu"
-    if device == "cuda" and not torch_for("device='cuda'").cuda.is_available():
-        raise InvalidRequest(f"device='cuda': {_why_no_cuda()}; device='cpu' works everywhere")
-    if device == "mps" and not torch_for("device='mps'").backends.mps.is_available():
-        raise InvalidRequest("device='mps': this machine has no Apple GPU that torch can use; device='cpu' works")
-    return device
-
-
-def _why_no_cuda() -> str:
-    torch = torch_for("device='cuda'")
-    if torch.version.cuda is None:
-        return f"the installed torch {torch.__version__} was built without CUDA"
-    return "torch finds no CUDA device"

@@ -95,6 +95,7 @@ class BaseVectorEnv(NotCopied, ABC):
         self._failures = executor.failures
         self._state = RequestState()
         self._calls = HostCalls(executor, self._state, self._results)
+        self.run_rows = self._calls.run_rows  # for whoever collects rollouts where the envs run
         self._everyone = np.arange(self.num_envs)
         self._poison = Poison() if running.copy == "poison" else None
         _alive.add(self)
@@ -184,21 +185,6 @@ class BaseVectorEnv(NotCopied, ABC):
             self._poison.spoil(ids)
         infos = self._calls.reset(ids, requests, rows=ids if env_ids is not None else self._everyone)
         return self._first_observations(None if env_ids is None else ids), infos
-
-    def run_rows(
-        self,
-        function: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        lost: Array,
-        should_stop: Callable[[], bool],
-        on_lost: Callable[[range, int], None],
-    ) -> bool:
-        """Many steps of every env by function(env_range, step, go_on, first row, *arguments), which runs where the
-        envs are and fills whatever `make_vec(fields=…)` has laid out, `lost` ([rows, envs], nowhere yet) among it;
-        False if it was stopped before."""
-        if self._state.refusal is not None:
-            self._state.refuse_step()
-        return self._calls.run_rows(function, arguments, lost, should_stop, on_lost)
 
     @property
     def views(self) -> Views:

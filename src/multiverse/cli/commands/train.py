@@ -97,8 +97,8 @@ def _named(key: str, *given: Mapping[str, Any]) -> str:
 
 def _refuse_early(options: TrainOptions, config: TrainConfig) -> None:
     """What cannot be is said before anything is started."""
+    from multiverse.training.algorithm_maker import checked_device
     from multiverse.training.loading import checkpoint_of
-    from multiverse.training.session import checked_device
 
     command = options.command
     require_positive(seeds=command["seeds"])

@@ -20,7 +20,7 @@ from multiverse.training.config.files import read_config
 from multiverse.training.storage.origin import redacted_fields
 
 if TYPE_CHECKING:
-    from multiverse.training.session import MakeAlgorithm
+    from multiverse.training.algorithm_maker import MakeAlgorithm
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 DEFAULT_ENV_STEPS = 100_000

@@ -1,0 +1,118 @@
+"""From an algorithm's name, or what makes one, to the algorithm, once the spaces of the envs are known."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from multiverse.algorithms import algorithm_class
+from multiverse.algorithms.algorithm import Algorithm
+from multiverse.contracts.errors import InvalidRequest
+from multiverse.experience.features import Features
+from multiverse.learning.threads import torch_for
+from multiverse.training.config.train_config import TrainConfig
+from multiverse.training.storage.state_codec import encode
+
+MakeAlgorithm = Callable[..., Algorithm]
+"""(observation space, action space, slots, seed) → an algorithm; with a `Config`, (config, …, device) → one."""
+
+ASKED = (
+    "features",
+    "steps_per_env",
+    "action",
+    "policy",
+    "update",
+    "change",
+    "weights",
+    "load_weights",
+    "state",
+    "load",
+)
+"""Of every algorithm, by the trainer."""
+
+
+def algorithm_maker(config: TrainConfig, own: MakeAlgorithm | None = None) -> MakeAlgorithm:
+    """What makes the algorithm of this config, once the spaces of its env are known; `own` if the caller brings one."""
+    device, kind = checked_device(config.device), algorithm_class(config.algorithm) if own is None else own
+
+    def make(observation_space: Any, action_space: Any, slots: int, seed: int) -> Algorithm:
+        if getattr(kind, "Config", None) is None:
+            _refuse_other_signature(kind, "observation_space, action_space, slots, seed")
+            made = kind(observation_space, action_space, slots, seed)
+        else:
+            _refuse_other_signature(kind, "config, observation_space, action_space, slots, seed, device")
+            looks = config.device == "auto" and Features(observation_space, action_space).images
+            where = "cuda" if looks and torch_for("learning from images").cuda.is_available() else device
+            made = kind(config.settings, observation_space, action_space, slots, seed, where)
+        if missing := [name for name in ASKED if not hasattr(made, name)]:
+            raise InvalidRequest(
+                f"{type(made).__name__} is no algorithm yet: it has no {', '.join(missing)} (docs/training.md says "
+                "what each is for)"
+            )
+        _refuse_odd(made)
+        return made
+
+    return make
+
+
+def _refuse_odd(made: Any) -> None:
+    """Mistakes that would show later, and as something else."""
+    name = type(made).__name__
+    for method, takes in (("update", "rollouts, progress"), ("load_weights", "weights"), ("load", "state")):
+        if not callable(getattr(made, method)):
+            raise InvalidRequest(f"{name}.{method} is {getattr(made, method)!r}: expected a method")
+        _refuse_other_signature(getattr(made, method), takes, f"{name}.{method} cannot be called with")
+    if not isinstance(made.steps_per_env, int) or made.steps_per_env < 1:
+        raise InvalidRequest(f"{name}.steps_per_env is {made.steps_per_env!r}: expected a whole number from 1")
+    try:
+        shape, dtype = made.action
+        np.zeros(shape, dtype)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"{name}.action is {made.action!r}: expected (shape, dtype) of one action") from error
+    policy = made.policy()
+    if missing := [
+        part for part in ("noise", "first_memory", "act", "for_env", "portable") if not hasattr(policy, part)
+    ]:
+        raise InvalidRequest(f"{name}.policy() is {type(policy).__name__}: it has no {', '.join(missing)}")
+    memory, noise = policy.first_memory(3), policy.noise(np.random.default_rng(0), 2, 3)
+    if not isinstance(memory, dict) or any(np.shape(kept)[:1] != (3,) for kept in memory.values()):
+        raise InvalidRequest(f"{name}: first_memory(rows) is {memory!r}: expected a dict of arrays [rows, …], or {{}}")
+    if np.shape(noise)[:2] != (2, 3):
+        raise InvalidRequest(f"{name}: noise(rng, steps, rows) has shape {np.shape(noise)}: expected (steps, rows, …)")
+    try:
+        encode({"weights": made.weights(), "state": made.state()})
+    except TypeError as error:
+        raise InvalidRequest(
+            f"{name}: weights() and state() must be something that a checkpoint holds: {error}"
+        ) from error
+
+
+def _refuse_other_signature(kind: Any, arguments: str, cannot: str = "") -> None:
+    cannot = cannot or f"{getattr(kind, '__name__', kind)} cannot be made by"
+    try:
+        inspect.signature(kind).bind(*arguments.split(", "))
+    except TypeError as error:
+        raise InvalidRequest(f"{cannot} ({arguments}): {error}") from None
+    except ValueError:  # one in C says nothing of its arguments
+        pass
+
+
+def checked_device(device: str) -> str:
+    """`auto` is the CPU: for networks as small as the presets' it is faster than moving every batch elsewhere."""
+    if device == "auto":
+        return "cpu"
+    if device == "cuda" and not torch_for("device='cuda'").cuda.is_available():
+        raise InvalidRequest(f"device='cuda': {_why_no_cuda()}; device='cpu' works everywhere")
+    if device == "mps" and not torch_for("device='mps'").backends.mps.is_available():
+        raise InvalidRequest("device='mps': this machine has no Apple GPU that torch can use; device='cpu' works")
+    return device
+
+
+def _why_no_cuda() -> str:
+    torch = torch_for("device='cuda'")
+    if torch.version.cuda is None:
+        return f"the installed torch {torch.__version__} was built without CUDA"
+    return "torch finds no CUDA device"
