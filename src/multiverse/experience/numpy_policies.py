@@ -19,7 +19,7 @@ from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import MASKED_LOGIT, Memory, Policy, Seen
 from multiverse.contracts.views import Array
 from multiverse.experience.cells import GATES, Cells, in_blocks
-from multiverse.experience.features import Features
+from multiverse.experience.features import Features, previous_of
 
 OBSERVATION_CLIP = np.float32(10.0)
 """Normalised observations are cut off there."""
@@ -192,7 +192,7 @@ class NumpyPolicy:
         return {} if self._cells is None else self._cells.first_memory(rows)
 
     def act(self, seen: Seen, noise: Array | None, memory: Memory) -> tuple[Array, Memory]:
-        output, memory = self.output(self._features.seen_by(seen), memory)
+        output, memory = self.output(self._features.vector(seen.observations, previous_of(seen)), memory)
         return self._head.choose(output, noise, seen.masks), memory
 
     def for_env(self, actions: Array) -> Any:
