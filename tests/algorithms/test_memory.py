@@ -30,7 +30,7 @@ SMALL = PPOConfig(
 
 
 class Odd(gym.Env[Any, Any]):
-    """Numbers, rewards, and episodes of 3 to 9 steps that are cut short or come to their end; raises in step `lose`."""
+    """Numbers, rewards, and episodes of 3 to 9 steps cut short or at their end; it raises in step `lose`."""
 
     def __init__(self, actions: spaces.Space[Any] | None = None, lose: int = 0) -> None:
         self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)

@@ -68,7 +68,7 @@ class OnPolicyConfig:
     share_features: bool = False
     """Of images: the same convolutions for policy and value, instead of some for each."""
     ortho_init: bool = True
-    """Orthogonal first weights; else torch's own."""
+    """Orthogonal first weights, and cells that at first remember for 1 to `chunk_length` rows; else torch's own."""
     log_std_init: float = 0.0
     """Of Box actions: the logarithm of the standard deviation at first."""
     squash: bool = False
@@ -137,7 +137,7 @@ class OnPolicy:
     def _new_networks(self, seed: int, device: str) -> Any:
         """In numpy where a few small dense layers on the CPU are all there is, which is faster; else in torch."""
         named = ("hidden_sizes", "activation", "ortho_init", "log_std_init", "squash", "share_features", "memory",
-                 "memory_size")  # fmt: skip
+                 "memory_size", "chunk_length")  # fmt: skip
         images = [tuple(leaf.space.shape or ()) for leaf in self.features.images]
         settings = {name: getattr(self.config, name) for name in named}
         judged = self.features.size * (self._agents if self._central else 1)

@@ -37,6 +37,7 @@ class Shape:
     share_features: bool = False
     memory: Literal["lstm", "gru"] | None = None
     memory_size: int = 64
+    chunk_length: int = 32
     critic_size: int | None = None  # of what the value sees instead of the vector; None: the same
 
     @property
@@ -138,6 +139,16 @@ def parameters_of(widths: Sequence[int]) -> int:
 def of_cell(shape: Shape, gates: int) -> int:
     """Parameters of a recurrent cell that sees the vector, likewise."""
     return parameters_of([shape.size + shape.memory_size + 1, gates * shape.memory_size])
+
+
+def time_scales(shape: Shape, drawn: Array) -> list[tuple[slice, Array]]:
+    """Biases of a recurrent cell's gates, and where they are among its biases, with which its units at first remember
+    for between 1 and `chunk_length` rows (Tallec and Ollivier 2018); `drawn`: [size] between 0 and 1. Without them half
+    of what is remembered is gone after a row, and nobody learns what a memory of twenty is good for."""
+    size = shape.memory_size
+    bias = np.log1p(drawn * max(0, shape.chunk_length - 2)).astype(np.float32)
+    forget = [(slice(size, 2 * size), bias)]  # the update gate of a GRU
+    return [(slice(0, size), -bias), *forget] if shape.memory == "lstm" else forget
 
 
 def normalized(xp: Any, values: Any) -> Any:

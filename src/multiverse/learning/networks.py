@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from multiverse.learning.loss import Shape, parameters_of
+from multiverse.learning.loss import Shape, parameters_of, time_scales
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 _CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
@@ -85,11 +85,11 @@ def _cell(shape: Shape, seen: int) -> nn.LSTM | nn.GRU:
     kind, gates = (nn.LSTM, 4) if shape.memory == "lstm" else (nn.GRU, 3)
     _ = parameters_of([seen + shape.memory_size + 1, gates * shape.memory_size])
     cell = kind(seen, shape.memory_size)
-    for value in cell.parameters() if shape.ortho_init else ():
-        if value.ndim == 2:
-            nn.init.orthogonal_(value)
-        else:
-            nn.init.zeros_(value)
+    if shape.ortho_init:
+        for name, value in cell.named_parameters():
+            (nn.init.orthogonal_ if name.startswith("weight") else nn.init.zeros_)(value)
+        for gate, bias in time_scales(shape, torch.rand(shape.memory_size).numpy()):
+            cell.bias_ih_l0.data[gate] = torch.from_numpy(bias)
     return cell
 
 

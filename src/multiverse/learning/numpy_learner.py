@@ -18,7 +18,7 @@ from multiverse.contracts.views import Array
 from multiverse.learning.cells import CELLS, Weights
 from multiverse.learning.chunks import Along
 from multiverse.learning.distributions import distribution_for
-from multiverse.learning.loss import TEAM, Batch, Loss, Outputs, Shape, of_cell, parameters_of
+from multiverse.learning.loss import TEAM, Batch, Loss, Outputs, Shape, of_cell, parameters_of, time_scales
 from multiverse.learning.optimizers import Optimizer
 
 Layer = tuple[Array, Array, Array, Array]
@@ -50,7 +50,7 @@ class NumpyLearner:
         self._cells = None if kind is None else kind(cells)
         rng = np.random.default_rng((seed, 3))
         for weights in cells:
-            _begin_cell(weights, rng, shape.ortho_init)
+            _begin_cell(weights, rng, shape)
         self._actor.begin(rng, 0.01, shape.ortho_init)
         self._critic.begin(rng, 1.0, shape.ortho_init)
 
@@ -206,14 +206,17 @@ class Dense:
         return self._buffers[rows]
 
 
-def _begin_cell(cell: Weights, rng: np.random.Generator, orthogonal: bool) -> None:
-    """The first weights of a recurrent cell: orthogonal, with biases of zero, or as torch begins."""
-    limit = 1 / np.sqrt(cell.values[1].shape[1])
+def _begin_cell(cell: Weights, rng: np.random.Generator, shape: Shape) -> None:
+    """The first weights of a recurrent cell: orthogonal, with biases for its time scales, or as torch begins."""
+    limit = 1 / np.sqrt(shape.memory_size)
     for value in cell.values:
-        if not orthogonal:
+        if not shape.ortho_init:
             value[...] = rng.uniform(-limit, limit, value.shape)
         elif value.ndim == 2:
             value[...] = _orthogonal(rng, value.shape)
+    if shape.ortho_init:
+        for gate, bias in time_scales(shape, rng.random(shape.memory_size)):
+            cell.values[2][gate] = bias
 
 
 def _orthogonal(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
