@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import pickle
 from typing import Any, NamedTuple
 
+import cloudpickle
 import numpy as np
 from gymnasium import spaces
 
@@ -25,7 +28,7 @@ class Features:
     """
 
     def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
-        found = numeric_leaves(observation_space)
+        self._spaces, found = (observation_space, action_space), numeric_leaves(observation_space)
         self.all_leaves = found
         self.mask = next((leaf for leaf in found if _is_mask(leaf, action_space)), None)
         self.leaves = [leaf for leaf in found if leaf is not self.mask]
@@ -34,6 +37,14 @@ class Features:
         self._plain = len(self._flat) == 1 and isinstance(self._flat[0].space, spaces.Box)
         self._parts = [(leaf, _size(leaf.space), _counts(leaf.space)) for leaf in self._flat]
         self.size = sum(size for _, size, _ in self._parts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _features_of, (self._packed,)
+
+    @functools.cached_property
+    def _packed(self) -> bytes:
+        """Policies go to workers at every rollout, each with the same features: packed once, and unpacked once there."""
+        return bytes(cloudpickle.dumps(self._spaces))
 
     def vector(self, observations: Leaves) -> Array:
         """[rows, size] float32."""
@@ -57,6 +68,11 @@ class Features:
     def open_actions(self, observations: Leaves) -> Array | None:
         """[rows, actions] bool; None where everything is always open."""
         return None if self.mask is None else observations[self.mask.path].astype(np.bool_)
+
+
+@functools.lru_cache(maxsize=16)
+def _features_of(packed: bytes) -> Features:
+    return Features(*pickle.loads(packed))
 
 
 def _is_mask(leaf: Leaf, action_space: spaces.Space[Any]) -> bool:
