@@ -198,8 +198,8 @@ class Collector:
 
     def _filled(self, policies: Sequence[Policy], should_stop: Callable[[], bool]) -> bool:
         envs, everyone = self._envs, range(self._envs.num_envs)
-        rows = rows_of(self._arrays, self._layout, everyone, policies, self._mask)
-        return fill(rows, self._arrays, everyone, 0, lambda _: not should_stop(), _CallerSteps(envs, self._plan))
+        rows, steps = rows_of(self._arrays, self._layout, everyone, self._mask), _CallerSteps(envs, self._plan)
+        return fill(rows, policies, self._arrays, everyone, 0, lambda _: not should_stop(), steps)
 
     # -- what became of it ---------------------------------------------------------------------------------------
     def _episodes(self) -> list[Episode]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import pickle
 from typing import Any, NamedTuple
 
-import cloudpickle
 import numpy as np
 from gymnasium import spaces
 
@@ -15,12 +12,13 @@ from multiverse.contracts.layout import Leaf
 from multiverse.contracts.policy import Leaves
 from multiverse.contracts.views import Array
 from multiverse.experience.rollout import numeric_leaves
+from multiverse.memory.link import PackedOnce
 
 SMALLEST_IMAGE = 36
 """The smallest height and width that three convolutions of the usual kind can look at."""
 
 
-class Features:
+class Features(PackedOnce):
     """Everything but images as one vector [rows, size]: numbers as they are, Discrete ones as one-hot vectors.
 
     A leaf of bytes with three axes is an image. A Dict's `action_mask` is no observation: it tells which of the
@@ -28,7 +26,7 @@ class Features:
     """
 
     def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
-        self._spaces, found = (observation_space, action_space), numeric_leaves(observation_space)
+        found = numeric_leaves(observation_space)
         self.all_leaves = found
         self.mask = next((leaf for leaf in found if _is_mask(leaf, action_space)), None)
         self.leaves = [leaf for leaf in found if leaf is not self.mask]
@@ -37,14 +35,6 @@ class Features:
         self._plain = len(self._flat) == 1 and isinstance(self._flat[0].space, spaces.Box)
         self._parts = [(leaf, _size(leaf.space), _counts(leaf.space)) for leaf in self._flat]
         self.size = sum(size for _, size, _ in self._parts)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _features_of, (self._packed,)
-
-    @functools.cached_property
-    def _packed(self) -> bytes:
-        """Policies go to workers at every rollout, each with the same features: packed once, and unpacked once there."""
-        return bytes(cloudpickle.dumps(self._spaces))
 
     def vector(self, observations: Leaves) -> Array:
         """[rows, size] float32."""
@@ -68,11 +58,6 @@ class Features:
     def open_actions(self, observations: Leaves) -> Array | None:
         """[rows, actions] bool; None where everything is always open."""
         return None if self.mask is None else observations[self.mask.path].astype(np.bool_)
-
-
-@functools.lru_cache(maxsize=16)
-def _features_of(packed: bytes) -> Features:
-    return Features(*pickle.loads(packed))
 
 
 def _is_mask(leaf: Leaf, action_space: spaces.Space[Any]) -> bool:
