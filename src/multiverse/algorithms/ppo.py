@@ -78,10 +78,10 @@ def ppo_loss(
 
     metrics = None
     if with_metrics:
-        policy_loss = -xp.minimum(ratios * advantages, xp.clip(ratios, 1 - clip, 1 + clip) * advantages).mean()
+        policy_losses = -xp.minimum(ratios * advantages, xp.clip(ratios, 1 - clip, 1 + clip) * advantages)
         moved = xp.expm1(log_ratios)
-        kl, clip_fraction = (moved - log_ratios).mean(), (1.0 * (xp.abs(moved) > clip)).mean()
-        metrics = xp.stack([policy_loss, value_losses.mean(), outputs.entropies.mean(), kl, clip_fraction])
+        kl, clipped_away = moved - log_ratios, 1.0 * (xp.abs(moved) > clip)
+        metrics = xp.stack([policy_losses, value_losses, outputs.entropies, kl, clipped_away]).mean(-1)
     return LossGradient(by_log_prob, -config.entropy_coef / count, by_value, metrics)
 
 

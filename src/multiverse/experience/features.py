@@ -12,6 +12,7 @@ from multiverse.contracts.layout import Leaf
 from multiverse.contracts.policy import Leaves, Seen
 from multiverse.contracts.views import Array
 from multiverse.experience.rollout import numeric_leaves
+from multiverse.memory.link import PackedOnce
 
 SMALLEST_IMAGE = 36
 """The smallest height and width that three convolutions of the usual kind can look at."""
@@ -28,7 +29,7 @@ def previous_of(seen: Seen) -> Previous | None:
     return seen.starts, seen.previous_actions, seen.previous_rewards
 
 
-class Features:
+class Features(PackedOnce):
     """Everything but images as one vector [rows, size]: numbers as they are, Discrete ones as one-hot vectors.
 
     A leaf of bytes with three axes is an image. A Dict's `action_mask` is no observation: it tells which of the

@@ -229,6 +229,21 @@ class NumpyPolicy:
                 self._activate(x, out=x)
         return x.reshape(-1, x.shape[2]) if several else x
 
+    # -- to a worker, with every rollout -------------------------------------------------------------------------
+    def __getstate__(self) -> dict[str, Any]:
+        """All layers in one piece: half the time of one by one."""
+        parts = [part for layer in self._layers for part in layer]
+        kinds, data = [(part.shape, part.dtype.str) for part in parts], b"".join([part.tobytes() for part in parts])
+        return {**vars(self), "_layers": (kinds, data), "_activate": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        (kinds, data), parts, at = state["_layers"], [], 0
+        for shape, dtype in kinds:
+            parts.append(np.ndarray(shape, dtype, data, at))
+            at += parts[-1].nbytes
+        self._layers, self._activate = list(zip(parts[::2], parts[1::2])), ACTIVATIONS[self._activation]
+
     # -- in a run ------------------------------------------------------------------------------------------------
     def saved(self, whole: bool = False) -> dict[str, Any]:
         """As a run holds it: `loaded_policy` makes an equal one of this and the run's spaces. `whole`: with all that it

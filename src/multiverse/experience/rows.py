@@ -44,21 +44,10 @@ Played = tuple[Array, Array]
 class Rows:
     """The slots of one group in one host's envs, in the block and in the rollout, and the policy that acts for them."""
 
-    def __init__(
-        self,
-        arrays: Arrays,
-        layout: Layout,
-        group: Group,
-        env_ids: range,
-        policy: Policy,
-        mask: Path | None,
-        opponents: Opponents | None = None,
-    ) -> None:
+    def __init__(self, arrays: Arrays, layout: Layout, group: Group, env_ids: range, mask: Path | None) -> None:
         """`mask`: the leaf of the observations that says which actions are open, where the group has no masks."""
-        slots, self._policy, self._mask = layout.rows(group, env_ids), policy, mask
-        number = layout.groups.index(group)
-        self._past = {} if opponents is None else {v: each[number] for v, each in opponents.policies.items()}
-        self._number, self._of = number, len(layout.groups)
+        slots, self._mask = layout.rows(group, env_ids), mask
+        self._number, self._of = layout.groups.index(group), len(layout.groups)
         mine = {name[2:]: rows for name, rows in arrays.items() if name[:2] == (group.name, ROLLOUT)}
         now = {name[1:]: rows[..., slots] if name[1] in (VALUES, ENDED, PRESENT) else rows[slots]
                for name, rows in arrays.items() if name[0] == group.name and name[1] != ROLLOUT}  # fmt: skip
@@ -84,8 +73,10 @@ class Rows:
         """[slots] bool: who has ended in the last step of all."""
         return np.asarray(self._ended_now[0] | self._ended_now[1])
 
-    def begin(self, row: int) -> None:
+    def begin(self, policy: Policy, row: int, opponents: Opponents | None) -> None:
         """What the envs show now is in this row already; from the first one on, what was remembered goes on."""
+        self._policy = policy
+        self._past = {} if opponents is None else {v: each[self._number] for v, each in opponents.policies.items()}
         before = -1 if row == 0 else row - 1  # the last row of the rollout before, or one that was lost
         self._memory = {name: rows[-1 if row == 0 else row].copy() for name, rows in self._kept.items()}
         self._previous = self._actions[before], self._values[before, REWARD]
@@ -253,6 +244,7 @@ class _Drawn:
 
 def fill(
     groups: Sequence[Rows],
+    policies: Sequence[Policy],
     arrays: Arrays,
     env_ids: range,
     first: int,
@@ -266,8 +258,8 @@ def fill(
     begun, seeds, lost = (arrays[name][:, mine] for name in (BEGUN, SEEDS, LOST))
     episodes, fresh, act_s, step_s = arrays[EPISODES][mine], arrays[FRESH][mine], 0.0, 0.0
     resetting = groups[0].ended_now() if steps.next_step else None
-    for rows in groups:
-        rows.begin(first)
+    for rows, policy in zip(groups, policies):
+        rows.begin(policy, first, opponents)
     for t in range(first, len(begun)):
         if not go_on(t):
             return False
@@ -331,20 +323,12 @@ def fill_rows(
 ) -> Extras:
     """One host's share of a rollout, from a row on; returns what its envs had to say."""
     views, ids = envs.views, envs.config.env_ids
-    groups = rows_of(views.arrays, views.layout, ids, policies, mask, opponents)
-    fill(groups, views.arrays, ids, first, go_on, _HostSteps(envs, step), opponents)
+    if mask not in envs.kept:
+        envs.kept[mask] = rows_of(views.arrays, views.layout, ids, mask)
+    fill(envs.kept[mask], policies, views.arrays, ids, first, go_on, _HostSteps(envs, step), opponents)
     return envs.take_extras()
 
 
-def rows_of(
-    arrays: Arrays,
-    layout: Layout,
-    env_ids: range,
-    policies: Sequence[Policy],
-    mask: Path | None,
-    opponents: Opponents | None = None,
-) -> list[Rows]:
-    """Of every group, with the policy that acts for it."""
-    return [
-        Rows(arrays, layout, group, env_ids, policy, mask, opponents) for group, policy in zip(layout.groups, policies)
-    ]
+def rows_of(arrays: Arrays, layout: Layout, env_ids: range, mask: Path | None) -> list[Rows]:
+    """Of every group."""
+    return [Rows(arrays, layout, group, env_ids, mask) for group in layout.groups]

@@ -155,8 +155,8 @@ def normalized(xp: Any, values: Any) -> Any:
     """[rows] with mean 0 and standard deviation 1."""
     if len(values) < 2:
         return values
-    apart = values - values.mean()
-    return apart / (xp.sqrt((apart * apart).sum() / (len(values) - 1)) + 1e-8)
+    apart = values - values.sum() / len(values)
+    return apart / (xp.sqrt(apart @ apart / (len(values) - 1)) + 1e-8)
 
 
 def as_numpy(values: Any) -> Array:

@@ -149,7 +149,7 @@ class Dense:
         """[rows, outputs], nothing kept."""
         last = len(self.layers) - 1
         for i, (weights, bias, _, _) in enumerate(self.layers):
-            x = x @ weights.T
+            x = np.dot(x, weights.T)
             x += bias
             if i != last:
                 self._activate(x)
@@ -160,26 +160,27 @@ class Dense:
         hidden, _, _ = self._room_for(len(x))
         self._inputs, last = [x], len(self.layers) - 1
         for (weights, bias, _, _), room in zip(self.layers, hidden):
-            np.matmul(x, weights.T, out=room)
+            np.dot(x, weights.T, out=room)
             room += bias
             self._activate(room)
             self._inputs.append(room)
             x = room
         weights, bias, _, _ = self.layers[last]
-        return np.asarray(x @ weights.T + bias)
+        return np.asarray(np.dot(x, weights.T) + bias)
 
     def backward(self, by_output: Array, by_input: Array | None = None) -> None:
         """From the gradient by the outputs to that of every weight and bias, and to that by the inputs if it is asked
         for."""
+        by_output = np.asarray(by_output, np.float32)  # of whole numbers, as of yes or no, it is double
         _, rooms, ones = self._room_for(len(by_output))
         for i in range(len(self.layers) - 1, -1, -1):
             weights, _, by_weights, by_bias = self.layers[i]
             given = self._inputs[i]
-            np.matmul(by_output.T, given, out=by_weights)
-            np.matmul(ones, by_output, out=by_bias)
+            np.dot(by_output.T, given, out=by_weights)
+            np.dot(ones, by_output, out=by_bias)
             if i:
                 room = rooms[i - 1]
-                np.matmul(by_output, weights, out=room)
+                np.dot(by_output, weights, out=room)  # of one output: matmul would take six times as long
                 if self._tanh:
                     given *= given  # in place: nobody asks for it again, and each new array would cost as much as this
                     np.subtract(np.float32(1), given, out=given)
