@@ -20,10 +20,11 @@ IMAGE = HERE / "quest.gb"
 SHADES = ".-+#"
 KINDS = ("open", "solid", "water", "bush", "talk", "locked", "exit")
 ENEMIES = ("", "slime", "bat", "skeleton", "shade", "spark")
+ITEMS = ("", "gem", "heart")
 EDGES = ((72, 112), (72, 0), (0, 56), (144, 56))
 """Where a hero leaves a room to the south, north, west and east (the order of `facing`), in pixels."""
 
-STEPS = ((1, 88, 48), (3, 72, 56), (2, 72, 24), (2, 72, 20), (7, 32, 48), (8, 120, 56), (6, 72, 8), (9, 64, 48), (10, 72, 40))
+STEPS = ((1, 96, 40), (3, 72, 56), (2, 72, 24), (2, 72, 16), (7, 30, 44), (8, 120, 56), (6, 72, 8), (10, 72, 56), (11, 72, 40))
 """The steps of the quest in order: the room of each, and where in it."""
 OTHER_FLOOR = {2: (6, 72, 16), 6: (2, 72, 112)}
 """The rooms with stairs: where these lead, and where they are."""
@@ -66,9 +67,10 @@ def two_bits(tile: Picture) -> bytes:
 
 def font() -> dict[str, Picture]:
     glyphs = {}
-    for line in (HERE / "art/font.txt").read_text().splitlines()[1:]:
-        letter, *rows = line.split()
-        glyphs[letter] = ["." + row + ".." for row in (rows + ["....."] * 8)[:8]]
+    for letter, *rows in map(str.split, (HERE / "art/font.txt").read_text().splitlines()[2:]):
+        if len(rows[0]) == 5:
+            rows = ["." + "".join("#" if "#" in pair else "." for pair in zip("." + row, row + ".")) for row in rows]
+        glyphs[letter] = [f"{row:.<8}"[:8] for row in (rows + [""] * 8)[:8]]
     return glyphs
 
 
@@ -175,7 +177,7 @@ def write_logo(header: Header, ground: list[Picture], glyphs: dict[str, Picture]
 def write_rooms(header: Header) -> None:
     letters = [heading[0] for heading, _ in blocks("tiles.txt", "tile")]
     kinds = {heading[0]: heading[2] for heading, _ in blocks("tiles.txt", "tile")}
-    cells, exits, foes, gems, names, maps = [], [], [], [], [], []
+    cells, exits, foes, finds, names, maps = [], [], [], [], [], []
     for (_, name, _, *ways), lines in blocks("rooms.txt", "room"):
         rows = lines[:8]
         assert len(rows) == 8 and all(len(row) == 10 for row in rows), f"{name} is not ten by eight"
@@ -185,8 +187,8 @@ def write_rooms(header: Header) -> None:
         exits += [south, north, west, east]
         names.append(name.strip('"'))
         things = [(kind, int(x) * 16, int(y) * 16) for kind, x, y in map(str.split, lines[8:])]
-        gems += next(([x, y] for kind, x, y in things if kind == "gem"), [255, 255])
-        enemies = [thing for thing in things if thing[0] != "gem"] + [("", 0, 0)] * 4
+        finds += next(([ITEMS.index(kind), x, y] for kind, x, y in things if kind in ITEMS), [0, 0, 0])
+        enemies = [thing for thing in things if thing[0] in ENEMIES] + [("", 0, 0)] * 4
         foes += [part for kind, x, y in enemies[:4] for part in (ENEMIES.index(kind), x, y)]
     for number, rows in enumerate(maps):  # what is open on one side of an edge is open on the other
         for side, line in ((3, [row[9] for row in rows]), (0, rows[7])):
@@ -198,7 +200,7 @@ def write_rooms(header: Header) -> None:
     header.array("room_cells", cells)
     header.array("room_exits", exits)
     header.array("room_enemies", foes)
-    header.array("room_gems", gems)
+    header.array("room_finds", finds)
     header.array("room_names", "".join(f"{name:<18}" for name in names).encode())
     header.array("guide", [part for goal in STEPS for room in range(len(maps)) for part in way_to(goal, room, exits)])
 

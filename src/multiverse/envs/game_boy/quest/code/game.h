@@ -82,8 +82,8 @@ void count_progress(void);
 void start_hero(void);
 void update_hero(void);
 void draw_hero(void);
-void hurt_hero(u8 from_x, u8 from_y);
-extern u8 sword_x, sword_y; /* the blade's middle, 32 added so that it is never below 0 */
+u8 hurt_hero(u8 from_x, u8 from_y);
+u8 blade_meets(u8 x, u8 y, u8 reach);
 
 /* enemies.c */
 void start_enemies(void);

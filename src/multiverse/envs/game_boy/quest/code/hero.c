@@ -2,11 +2,11 @@
 #include "game.h"
 
 #define SWING 14
-#define BLADE_OUT 4 /* the swing's last frames: the blade goes back and hurts nobody */
+#define BLADE_BACK 3 /* in the swing's last frames it hurts nobody */
 #define INVULNERABLE 60
 #define PUSH 8
 
-u8 sword_x, sword_y;
+static u8 sword_x, sword_y; /* the blade's middle, 32 added so that it is never below 0 */
 static u8 walked; /* frames of walking, for the feet */
 static u8 push, push_x, push_y; /* frames left of being thrown back, and the direction in each axis */
 
@@ -15,8 +15,8 @@ const i8 step_y[4] = {1, -1, 0, 0};
 
 void start_hero(void)
 {
-	ram_max_health = 6;
-	ram_health = 6;
+	ram_max_health = 8;
+	ram_health = 8;
 	ram_facing = SOUTH;
 	ram_attack = 0;
 	ram_invulnerable = 0;
@@ -134,10 +134,10 @@ static void swing(void)
 	sword_x = ram_x + 40;
 	sword_y = ram_y + 40;
 	switch (ram_facing) {
-	case SOUTH: sword_y += 14; break;
-	case NORTH: sword_y -= 14; break;
-	case WEST: sword_x -= 14; break;
-	default: sword_x += 14;
+	case SOUTH: sword_y += 11; break;
+	case NORTH: sword_y -= 11; break;
+	case WEST: sword_x -= 11; break;
+	default: sword_x += 11;
 	}
 	play(SOUND_SWING);
 	cut_bush();
@@ -192,9 +192,16 @@ void update_hero(void)
 	}
 }
 
-void hurt_hero(u8 from_x, u8 from_y)
+/* Whether the blade is out and within so many pixels of an enemy's middle, in both axes. */
+u8 blade_meets(u8 x, u8 y, u8 reach)
 {
-	if (ram_invulnerable) return;
+	return ram_attack > BLADE_BACK && gap(x + 40, sword_x) < reach && gap(y + 40, sword_y) < reach;
+}
+
+/* Whether it did. */
+u8 hurt_hero(u8 from_x, u8 from_y)
+{
+	if (ram_invulnerable) return 0;
 	--ram_health;
 	ram_invulnerable = INVULNERABLE;
 	ram_attack = 0;
@@ -202,11 +209,12 @@ void hurt_hero(u8 from_x, u8 from_y)
 	push_x = gap(ram_x, from_x) < 4 ? 0 : ram_x < from_x ? -1 : 1;
 	push_y = gap(ram_y, from_y) < 4 ? 0 : ram_y < from_y ? -1 : 1;
 	play(SOUND_HURT);
+	return 1;
 }
 
 static void draw_sword(void)
 {
-	u8 reach = ram_attack > SWING - 2 || ram_attack < BLADE_OUT ? 8 : 13;
+	u8 reach = ram_attack > SWING - 2 || ram_attack < BLADE_BACK + 1 ? 8 : 13;
 	switch (ram_facing) {
 	case SOUTH: draw_sprite(ram_x + 3, ram_y + reach, SPRITE_SWORD_NORTH, UPSIDE_DOWN); break;
 	case NORTH: draw_sprite(ram_x + 5, ram_y - reach, SPRITE_SWORD_NORTH, 0); break;

@@ -3,7 +3,7 @@
 
 #define LIES 240 /* frames, for what an enemy or a bush leaves */
 static u8 left_for[ITEMS]; /* 0: it stays */
-static u8 taken[ROOMS]; /* the gem that is in this room from the start */
+static u8 taken[ROOMS]; /* what is in each room from the start */
 
 void place_item(u8 slot, u8 kind, u8 x, u8 y)
 {
@@ -16,11 +16,11 @@ void place_item(u8 slot, u8 kind, u8 x, u8 y)
 void start_items(void)
 {
 	u8 i;
-	const u8 *gem = room_gems + (ram_room << 1);
+	const u8 *find = room_finds + ram_room * 3;
 	for (i = 0; i != ITEMS; ++i) item_kind[i] = NO_ITEM;
 	if (ram_rooms_seen == 1)
 		for (i = 0; i != ROOMS; ++i) taken[i] = 0;
-	if (gem[0] != 255 && !taken[ram_room]) place_item(0, GEM, gem[0], gem[1]);
+	if (find[0] && !taken[ram_room]) place_item(0, find[0], find[1], find[2]);
 }
 
 void drop_item(u8 kind, u8 x, u8 y)
@@ -30,22 +30,23 @@ void drop_item(u8 kind, u8 x, u8 y)
 	left_for[slot] = LIES;
 }
 
-/* Half the time nothing; a heart where one is needed, else a gem. */
+/* Often a heart where one is needed, else a gem or nothing. */
 void maybe_drop(u8 x, u8 y)
 {
 	u8 luck = random() & 7;
-	if (luck < 3) drop_item(ram_health < ram_max_health && luck < 2 ? HEART : GEM, x, y);
+	if (ram_health < ram_max_health && luck < 4) drop_item(HEART, x, y);
+	else if (luck & 1) drop_item(GEM, x, y);
 }
 
 static void take(u8 slot)
 {
 	u8 kind = item_kind[slot];
 	item_kind[slot] = NO_ITEM;
+	if (!slot) taken[ram_room] = 1;
 	play(kind == KEY ? SOUND_KEY : SOUND_GEM);
 	switch (kind) {
 	case GEM:
 		if (ram_gems < 99) ++ram_gems;
-		if (!slot) taken[ram_room] = 1;
 		break;
 	case HEART:
 		ram_health += 2;

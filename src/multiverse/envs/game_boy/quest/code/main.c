@@ -51,22 +51,109 @@ static void start_random(u16 frames)
 	random();
 }
 
-static void show_title(void)
+static void put_letters(u8 column, u8 row, const u8 *letters, u8 count)
 {
-	u8 *state;
-	u16 frames = 0;
+	while (count--) {
+		put(column, row, *letters);
+		put(column + 1, row, *letters + 1);
+		put(column, row + 1, *letters + 2);
+		put(column + 1, row + 1, *letters + 3);
+		column += 2;
+		++letters;
+	}
+}
+
+/* A line of ten cells at the bottom of a picture. */
+static void put_cells(u8 row, const u8 *tiles)
+{
+	u8 column;
+	for (column = 0; column != 20; column += 2) put_cell(column, row, *tiles++);
+}
+
+static const u8 horizon[10] = {
+	TILE_TREE, TILE_TREE, TILE_ROOF_LEFT, TILE_ROOF, TILE_ROOF_RIGHT, TILE_GRASS, TILE_TREE, TILE_TREE, TILE_TREE, TILE_TREE};
+static const u8 village[10] = {
+	TILE_TREE, TILE_FLOWERS, TILE_WALL_LEFT, TILE_HOUSE_DOOR, TILE_WALL_RIGHT, TILE_ELDER, TILE_GRASS, TILE_FLOWERS,
+	TILE_BUSH, TILE_TREE};
+static const u8 road[10] = {
+	TILE_PATH, TILE_PATH, TILE_PATH, TILE_PATH, TILE_PATH, TILE_PATH, TILE_PATH, TILE_PATH, TILE_PATH, TILE_PATH};
+
+static void draw_vale(void)
+{
+	put_cells(12, horizon);
+	put_cells(14, village);
+	put_cells(16, road);
+}
+
+static void begin_screen(u8 mode)
+{
+	fade_out();
+	ram_mode = mode;
 	close_window();
 	clear_screen();
-	fade_in();
-	put_text(4, 14, "PRESS START");
+	load_ground(0);
+}
+
+/* Until Start is pressed; the number of frames that took. */
+static u16 wait_start(u8 row)
+{
+	u16 frames = 0;
 	do {
+		put_text(4, row, frames & 32 ? "           " : "PRESS START");
 		wait_frame();
 		read_pad();
 		++frames;
 	} while (!(pressed & START));
+	return frames;
+}
+
+static void show_title(void)
+{
+	u8 *state;
+	u16 frames;
+	begin_screen(TITLE);
+	put_letters(3, 1, logo_top, sizeof logo_top);
+	put_letters(6, 4, logo_bottom, sizeof logo_bottom);
+	draw_vale();
+	begin_sprites();
+	draw_figure(72, 34, SPRITE_LANTERN, 0);
+	draw_figure(104, 96, SPRITE_HERO_EAST, MIRRORED);
+	end_sprites();
+	fade_in();
+	frames = wait_start(10);
 	for (state = &ram_health; state <= &ram_bonus_found; ++state) *state = 0;
 	ram_frame = ram_frame_high = ram_rooms_seen_bits = ram_rooms_seen_bits_high = 0;
 	start_random(frames);
+}
+
+static void show_game_over(void)
+{
+	ram_game_over = 1;
+	play(SOUND_FALL);
+	begin_screen(GAME_OVER);
+	put_text(5, 5, "GAME  OVER");
+	put_text(1, 8, "The vale stays dark");
+	put_text(2, 9, "... for this time.");
+	fade_in();
+	wait_start(13);
+}
+
+static void show_ending(void)
+{
+	begin_screen(ENDING);
+	put_text(1, 1, "The Lantern shines");
+	put_text(1, 2, "over the vale once");
+	put_text(1, 3, "more. Thank you!");
+	put_text(7, 8, "THE END");
+	put(13, 6, HUD_GEM);
+	put_number(15, 6, ram_gems);
+	draw_vale();
+	begin_sprites();
+	draw_figure(72, 26, SPRITE_LANTERN, 0);
+	draw_figure(104, 96, SPRITE_HERO_EAST, MIRRORED);
+	end_sprites();
+	fade_in();
+	wait_start(10);
 }
 
 static void start_game(void)
@@ -86,6 +173,14 @@ static void draw_all(void)
 	end_sprites();
 }
 
+static void play_frame(void)
+{
+	update_hero();
+	if (ram_mode == PLAYING) update_enemies();
+	if (ram_mode == PLAYING) update_items();
+	draw_status();
+}
+
 void main(void)
 {
 	start_video();
@@ -97,12 +192,11 @@ void main(void)
 		wait_frame();
 		read_pad();
 		if (ram_mode == DIALOGUE) update_talk();
-		else {
-			update_hero();
-			if (ram_mode == PLAYING) update_enemies();
-			if (ram_mode == PLAYING) update_items();
-			draw_status();
-		}
+		else play_frame();
 		draw_all();
+		if (ram_won) show_ending();
+		else if (!ram_health) show_game_over();
+		else continue;
+		start_game();
 	}
 }

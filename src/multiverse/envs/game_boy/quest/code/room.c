@@ -53,7 +53,7 @@ static void apply_flags(void)
 		replace(14, TILE_STAIRS);
 		replace(15, TILE_STAIRS_RIGHT);
 	}
-	if ((ram_room == 6 && ram_door_open) || (ram_room == 9 && ram_shade_defeated)) {
+	if ((ram_room == 6 && ram_door_open) || (ram_room == 10 && ram_shade_defeated)) {
 		replace(4, TILE_DOORWAY);
 		replace(5, TILE_DOORWAY_RIGHT);
 	}
@@ -74,7 +74,7 @@ static void place_reward(void)
 {
 	if (ram_room == 3 && !ram_gate_key) place_item(1, KEY, 72, 56);
 	if (ram_room == 8 && !ram_east_key) place_item(1, KEY, 120, 56);
-	if (ram_room == 10) place_item(1, LANTERN, 72, 40);
+	if (ram_room == 11) place_item(1, LANTERN, 72, 40);
 }
 
 void enter_room(u8 number, u8 x, u8 y)
@@ -104,13 +104,13 @@ void enter_room(u8 number, u8 x, u8 y)
 	draw_room();
 	draw_status();
 	fade_in();
-	if (number == 9 && !ram_shade_defeated) talk(SHADE_SPEAKS, SHADE_SPEAKS);
+	if (number == 10 && !ram_shade_defeated) talk(SHADE_SPEAKS, SHADE_SPEAKS);
 }
 
 void room_cleared(void)
 {
 	cleared[ram_room] = 1;
-	if (ram_room == 9) {
+	if (ram_room == 10) {
 		ram_shade_defeated = 1;
 		apply_flags();
 		draw_cell(4);
@@ -127,7 +127,7 @@ void open_door(void)
 {
 	u8 needed = ram_room == 2 ? 1 : 2;
 	u8 first = ram_room == 2 ? 14 : 4;
-	if (ram_room == 9 || ram_keys < needed) return;
+	if (ram_room == 10 || ram_keys < needed) return;
 	ram_keys -= needed;
 	if (ram_room == 2) ram_gate_open = 1;
 	else ram_door_open = 1;
