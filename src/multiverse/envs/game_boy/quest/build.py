@@ -174,6 +174,29 @@ def write_logo(header: Header, ground: list[Picture], glyphs: dict[str, Picture]
     header.array("logo_bottom", [letters[letter] for letter in "VALE"])
 
 
+def write_music(header: Header) -> None:
+    """Pitches as the console counts them, and each tune as numbers of these and lengths. The bass sounds an octave lower."""
+    scale = dict(zip("C D EF G A B", range(12)))
+    pitches, numbers = [0, 0], {"-": 0}
+    header.define("silence", 254)
+    for tune, ((name, speed), lines) in enumerate(blocks("music.txt", "tune")):
+        header.define(f"tune_{name}", tune)
+        header.define(f"{name}_speed", speed)
+        half = lines.index("bass")
+        for voice, octave, part in (("melody", 0, lines[:half]), ("bass", 1, lines[half + 1 :])):
+            words = " ".join(part).split()
+            encoded = []
+            for note, length in zip(words[::2], words[1::2]):
+                key = note if note == "-" else f"{note[0]}{int(note[1]) + octave}"
+                if key not in numbers:
+                    numbers[key] = len(pitches) // 2
+                    hertz = 440 * 2 ** (int(key[1]) - 4 + (scale[key[0]] - 9) / 12)
+                    pitches += divmod(round(2048 - 131072 / hertz), 256)[::-1]
+                encoded += [numbers[key], int(length)]
+            header.array(f"{name}_{voice}", [*encoded, 255])
+    header.array("pitches", pitches)
+
+
 def write_rooms(header: Header) -> None:
     letters = [heading[0] for heading, _ in blocks("tiles.txt", "tile")]
     kinds = {heading[0]: heading[2] for heading, _ in blocks("tiles.txt", "tile")}
@@ -230,6 +253,7 @@ def build(image: Path) -> None:
     header = Header()
     write_ram(header)
     write_pictures(header)
+    write_music(header)
     write_rooms(header)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "assets.h").write_text("\n".join(header.lines) + "\n")

@@ -49,7 +49,6 @@ void load_ground(u8 floor);
 void put(u8 column, u8 row, u8 tile);
 void put_text(u8 column, u8 row, const char *text);
 void put_cell(u8 column, u8 row, u8 tile); /* a whole cell, its place in tiles of the screen */
-void put_number(u8 column, u8 row, u8 number);
 void clear_screen(void);
 void draw_cell(u8 cell); /* one of the room's 80 */
 void draw_room(void);
@@ -112,5 +111,7 @@ enum page {
 /* sound.c */
 void start_sound(void);
 void play(u8 sound);
+void start_tune(u8 tune); /* one of those in music.txt, or SILENCE */
+void update_tune(void);
 
 #endif

@@ -9,6 +9,7 @@ void wait_frame(void)
 	while (!frame_done) __asm__("halt");
 	frame_done = 0;
 	if (ram_mode != TITLE && !++ram_frame) ++ram_frame_high;
+	update_tune();
 }
 
 static void read_pad(void)
@@ -112,6 +113,7 @@ static void show_title(void)
 	u8 *state;
 	u16 frames;
 	begin_screen(TITLE);
+	start_tune(TUNE_TITLE);
 	put_letters(3, 1, logo_top, sizeof logo_top);
 	put_letters(6, 4, logo_bottom, sizeof logo_bottom);
 	draw_vale();
@@ -129,6 +131,7 @@ static void show_title(void)
 static void show_game_over(void)
 {
 	ram_game_over = 1;
+	start_tune(SILENCE);
 	play(SOUND_FALL);
 	begin_screen(GAME_OVER);
 	put_text(5, 5, "GAME  OVER");
@@ -141,12 +144,14 @@ static void show_game_over(void)
 static void show_ending(void)
 {
 	begin_screen(ENDING);
+	start_tune(TUNE_TITLE);
 	put_text(1, 1, "The Lantern shines");
 	put_text(1, 2, "over the vale once");
 	put_text(1, 3, "more. Thank you!");
 	put_text(7, 8, "THE END");
 	put(13, 6, HUD_GEM);
-	put_number(15, 6, ram_gems);
+	put(15, 6, '0' + ram_gems / 10);
+	put(16, 6, '0' + ram_gems % 10);
 	draw_vale();
 	begin_sprites();
 	draw_figure(72, 26, SPRITE_LANTERN, 0);

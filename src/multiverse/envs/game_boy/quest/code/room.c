@@ -103,6 +103,7 @@ void enter_room(u8 number, u8 x, u8 y)
 	if (!ram_enemies) place_reward();
 	draw_room();
 	draw_status();
+	start_tune(number == 10 && !ram_shade_defeated ? TUNE_SHADE : ram_floor ? TUNE_CRYPT : TUNE_VALE);
 	fade_in();
 	if (number == 10 && !ram_shade_defeated) talk(SHADE_SPEAKS, SHADE_SPEAKS);
 }
@@ -115,6 +116,7 @@ void room_cleared(void)
 		apply_flags();
 		draw_cell(4);
 		draw_cell(5);
+		start_tune(TUNE_CRYPT);
 		play(SOUND_DOOR);
 		talk(SHADE_FALLS, SHADE_FALLS);
 	}

@@ -10,6 +10,7 @@ struct sprite { u8 y, x, tile, flags; };
 #define SPRITES ((struct sprite *)0xC000)
 static u8 sprites;
 static const u8 *quads; /* of this floor */
+static u8 status[20], gems_shown; /* what the top line shows */
 
 /* Video memory can be written except while a line is drawn: after this check there is time for one byte. */
 static void write(u16 address, u8 value)
@@ -48,17 +49,6 @@ void put_text(u8 column, u8 row, const char *text)
 	while (*text) put(column++, row, (u8)*text++);
 }
 
-void put_number(u8 column, u8 row, u8 number)
-{
-	u8 tens = 0;
-	while (number >= 10) {
-		number -= 10;
-		++tens;
-	}
-	put(column, row, '0' + tens);
-	put(column + 1, row, '0' + number);
-}
-
 void put_cell(u8 column, u8 row, u8 tile)
 {
 	const u8 *quad = quads + ((u16)tile << 2);
@@ -73,6 +63,8 @@ void clear_screen(void)
 	u8 row, column;
 	for (row = 0; row != 18; ++row)
 		for (column = 0; column != 20; ++column) put(column, row, ' ');
+	for (column = 0; column != 20; ++column) status[column] = ' ';
+	gems_shown = 255;
 }
 
 static void draw_frame(void)
@@ -151,18 +143,15 @@ void fade_in(void)
 
 void draw_cell(u8 cell)
 {
-	u8 row = 2, column = cell;
-	while (column >= 10) {
-		column -= 10;
-		row += 2;
-	}
-	put_cell(column << 1, row, cells[cell]);
+	put_cell(cell % 10 << 1, (cell / 10 << 1) + 2, cells[cell]);
 }
 
 void draw_room(void)
 {
-	u8 i;
-	for (i = 0; i != 80; ++i) draw_cell(i);
+	u8 i, row, column;
+	const u8 *cell = cells;
+	for (row = 2; row != 18; row += 2)
+		for (column = 0; column != 20; column += 2) put_cell(column, row, *cell++);
 	for (i = 0; i != 18; ++i) put(i + 1, 1, room_names[ram_room * 18 + i]);
 }
 
@@ -176,20 +165,30 @@ static u8 arrow(void)
 	return HUD_SLANTED_ARROW + (east ? south : 3 - south);
 }
 
-/* Half a line each frame would flicker, so all of it is written: 20 bytes. */
+static void put_status(u8 column, u8 tile)
+{
+	if (status[column] == tile) return;
+	status[column] = tile;
+	put(column, 0, tile);
+}
+
 void draw_status(void)
 {
 	u8 i, full = 2;
-	for (i = 0; i != ram_max_health >> 1; ++i) {
-		put(i + 1, 0, ram_health >= full ? HUD_HEART_FULL : ram_health + 1 == full ? HUD_HEART_HALF : HUD_HEART_EMPTY);
+	for (i = 1; i <= ram_max_health >> 1; ++i) {
+		put_status(i, ram_health >= full ? HUD_HEART_FULL : ram_health + 1 == full ? HUD_HEART_HALF : HUD_HEART_EMPTY);
 		full += 2;
 	}
-	put(7, 0, HUD_GEM);
-	put_number(8, 0, ram_gems);
-	put(12, 0, HUD_KEY);
-	put(13, 0, '0' + ram_keys);
-	put(16, 0, ram_has_sword ? HUD_SWORD : ' ');
-	put(18, 0, arrow());
+	put_status(7, HUD_GEM);
+	if (gems_shown != ram_gems) {
+		gems_shown = ram_gems;
+		put_status(8, '0' + ram_gems / 10);
+		put_status(9, '0' + ram_gems % 10);
+	}
+	put_status(12, HUD_KEY);
+	put_status(13, '0' + ram_keys);
+	put_status(16, ram_has_sword ? HUD_SWORD : ' ');
+	put_status(18, arrow());
 }
 
 void begin_sprites(void)
