@@ -174,6 +174,7 @@ static void show_ending(void)
 static void start_game(void)
 {
 	show_title();
+	restock_rooms();
 	start_hero();
 	enter_room(4, 72, 56);
 	ram_mode = PLAYING;
