@@ -184,7 +184,7 @@ static void shade(u8 i)
 	switch (heading[i]) {
 	case DRIFTS:
 		if (tick & 1) move(i, towards_hero(x, y, 1));
-		if (timer[i] == 50) throw_spark(x, y);
+		if ((timer[i] & 31) == 8) throw_spark(x, y);
 		break;
 	case RUSHES: move(i, rush_to);
 	}
