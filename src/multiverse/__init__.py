@@ -42,11 +42,13 @@ if TYPE_CHECKING:
     from multiverse.vector.single import VectorEnv
     from multiverse.vector.turns import Turn, TurnVectorEnv
     from multiverse.wrappers.flatten_agents import flatten_agents
+    from multiverse.wrappers.meta_episode import MetaEpisode, draw_tasks
 
 __version__ = "0.2.0"
 
 _HOMES = {
     "multiverse.wrappers.flatten_agents": ("flatten_agents",),
+    "multiverse.wrappers.meta_episode": ("MetaEpisode", "draw_tasks"),
     "multiverse.env_checks.examine": ("check_env",),
     "multiverse.env_checks.report": ("CheckReport", "EnvCheckFailed", "Finding"),
     "multiverse.vector.make": ("make_vec",),
@@ -90,6 +92,7 @@ __all__ = [
     "Hook",
     "InvalidActions",
     "InvalidRequest",
+    "MetaEpisode",
     "MultiAgentVectorEnv",
     "MultiverseError",
     "NothingPending",
@@ -109,6 +112,7 @@ __all__ = [
     "VectorEnv",
     "WorkerDied",
     "check_env",
+    "draw_tasks",
     "flatten_agents",
     "load",
     "make_vec",

@@ -100,6 +100,15 @@ def test_a_task_and_a_seed_make_an_episode(env: Any) -> None:
     assert same(once, played(env, 30, seed=4))
 
 
+def test_where_an_episode_starts_does_not_depend_on_whether_a_task_was_given(env: Any) -> None:
+    starts = []
+    for give in (False, True):
+        env.reset(seed=1)
+        env.reset_task(env.sample_tasks(1)[0] if give else None)
+        starts.append([env.reset(seed=4)[0], env.reset()[0], env.sample_tasks(2)])
+    assert same(*starts)
+
+
 def test_a_saved_env_goes_on_exactly(env: Any) -> None:
     actions = np.random.default_rng(0).uniform(-1, 1, (40, *env.action_space.shape)) * env.action_space.high
     env.reset(seed=3)

@@ -68,8 +68,9 @@ class TaskEnv(gymnasium.Env[Array, Array]):
 
     # -- episodes ------------------------------------------------------------------------------------------------
     def _begin_episode(self) -> None:
-        """At the end of every reset."""
-        self._steps, self._task = 0, self._drawn(1)[0] if self._given is None else self._given
+        """At the end of every reset. One is drawn in any case: what the generator gives next must not depend on it."""
+        drawn = self._drawn(1)[0]
+        self._steps, self._task = 0, drawn if self._given is None else self._given
 
     @property
     def _now(self) -> Array:
