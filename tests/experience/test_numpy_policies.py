@@ -40,10 +40,10 @@ def policy_of(sizes: tuple[int, ...], actions: spaces.Space[Any], squash: bool =
 def test_a_row_has_the_same_bits_among_any_number_of_rows(sizes: tuple[int, ...]) -> None:
     policy = policy_of(sizes, spaces.Discrete(sizes[-1]))
     rows = np.random.default_rng(1).normal(size=(64, sizes[0])).astype(np.float32)
-    whole = policy.output(rows)
+    whole, _ = policy.output(rows, {})
     for count in range(1, 65):
         for first in {0, (64 - count) // 2, 64 - count}:
-            part = policy.output(rows[first : first + count])
+            part, _ = policy.output(rows[first : first + count], {})
             assert part.tobytes() == whole[first : first + count].tobytes(), (count, first)
 
 

@@ -13,7 +13,6 @@ import pytest
 from gymnasium import spaces
 
 import multiverse as mv
-from multiverse.envs import env_id
 from multiverse.envs.meta.points import PointRobot, PointRobotSparse
 
 TASK = np.array([0.5, -0.25])
@@ -200,7 +199,7 @@ def test_check_env_has_nothing_against_it(name: str) -> None:
     pytest.importorskip("mujoco")
 
     def make() -> Any:
-        return mv.MetaEpisode(gymnasium.make(env_id(name)), 2, oracle=True)
+        return mv.MetaEpisode(gymnasium.make(f"multiverse/{name}"), 2, oracle=True)
 
     report = mv.check_env(make)
     assert [str(finding) for finding in report.findings if finding.severity != "info"] == []

@@ -18,7 +18,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, WrapperSpec, load_env_creator
 
-import multiverse.envs  # noqa: F401  their ids can be named wherever an env can
+import multiverse.envs  # noqa: F401  their ids are known from here on
 from multiverse.adapters.agents import NOTHING_SAID, AgentOptions
 from multiverse.adapters.gymnasium import GymnasiumEnv
 from multiverse.adapters.pettingzoo_aec import PettingZooTurnEnv

@@ -1,14 +1,14 @@
-"""Built-in environments, one file or folder each. They know the contracts, and nothing of the engine.
+"""Built-in envs. Those with a Gymnasium id are registered when this is imported; they are built when asked for."""
 
-Importing this registers those of Gymnasium's kind, and no more: `gymnasium.make("multiverse/AntDir-v0")`. `make_vec`,
-`check_env` and the command line do it by themselves.
-"""
+from __future__ import annotations
 
-from gymnasium.envs.registration import EnvSpec, registry
+from typing import Any
 
-NAMESPACE = "multiverse"
+import gymnasium
 
-ENTRY_POINTS = {
+_PARTLY = "multiverse.envs.partly_observed:make"
+
+WITH_TASKS = {
     "PointRobot-v0": "multiverse.envs.meta.points:PointRobot",
     "PointRobotSparse-v0": "multiverse.envs.meta.points:PointRobotSparse",
     "Wind-v0": "multiverse.envs.meta.points:Wind",
@@ -16,14 +16,21 @@ ENTRY_POINTS = {
     "HalfCheetahDir-v0": "multiverse.envs.meta.locomotion:HalfCheetahDir",
     "AntDir-v0": "multiverse.envs.meta.locomotion:AntDir",
 }
-"""Name → what builds it, imported when it is built."""
+"""For meta-RL: their names in the field, which are their ids here after `multiverse/`."""
 
 
-def env_id(name: str) -> str:
-    """The id of a built-in env, from its name with or without the namespace ("AntDir-v0")."""
-    return name if name.startswith(f"{NAMESPACE}/") else f"{NAMESPACE}/{name}"
+def _add(env_id: str, entry_point: str, as_it_is: bool = False, **kwargs: Any) -> None:
+    """`as_it_is`: it counts its own steps, and saves itself, which no wrapper of Gymnasium's may hide."""
+    if env_id not in gymnasium.registry:  # rl_zoo3 has some of these names too
+        hidden = {"order_enforce": False, "disable_env_checker": True} if as_it_is else {}
+        gymnasium.register(env_id, entry_point, kwargs=kwargs, **hidden)  # type: ignore[arg-type]
 
 
-for _name, _entry_point in ENTRY_POINTS.items():
-    # As they are: they count their own steps, and save themselves, which no wrapper around them may hide.
-    registry[env_id(_name)] = EnvSpec(env_id(_name), _entry_point, order_enforce=False, disable_env_checker=True)
+for _name, _version in (("CartPole", 1), ("Pendulum", 1), ("LunarLander", 3)):
+    for _shown in ("P", "V"):
+        _add(f"multiverse/{_name}-{_shown}-v{_version}", _PARTLY, env=f"{_name}-v{_version}", shown=_shown)
+    _add(f"{_name}NoVel-v{_version}", _PARTLY, env=f"{_name}-v{_version}", shown="P", zeros=True)
+_add("multiverse/TMaze-v0", "multiverse.envs.remembering:TMaze")
+_add("multiverse/RepeatPrevious-v0", "multiverse.envs.remembering:RepeatPrevious")
+for _name, _entry_point in WITH_TASKS.items():
+    _add(f"multiverse/{_name}", _entry_point, as_it_is=True)

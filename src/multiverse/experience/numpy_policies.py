@@ -18,9 +18,9 @@ from gymnasium import spaces
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import MASKED_LOGIT, Memory, Policy, Seen
 from multiverse.contracts.views import Array
+from multiverse.experience.cells import GATES, Cells, in_blocks
 from multiverse.experience.features import Features
 
-BLOCK_ROWS = 4
 OBSERVATION_CLIP = np.float32(10.0)
 """Normalised observations are cut off there."""
 
@@ -168,7 +168,7 @@ def gumbel(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 # -- the policy ---------------------------------------------------------------------------------------------------
 class NumpyPolicy:
-    """Features of observations, normalised, through a few dense layers. Remembers nothing."""
+    """Features of observations, normalised, through recurrent cells if it has any, and a few dense layers."""
 
     def __init__(
         self,
@@ -178,20 +178,22 @@ class NumpyPolicy:
         head: Head,
         version: int,
         shift_and_scale: tuple[Array, Array] | None = None,
+        cells: Cells | None = None,
     ) -> None:
         """`layers`: (weights [in, out], bias) of each; the last one has no activation."""
         self._features, self._activation, self._head, self.version = features, activation, head, version
         self._layers = [(np.ascontiguousarray(w), np.ascontiguousarray(b)) for w, b in layers]
-        self._activate, self._shift_and_scale = ACTIVATIONS[activation], shift_and_scale
+        self._activate, self._shift_and_scale, self._cells = ACTIVATIONS[activation], shift_and_scale, cells
 
     def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
         return self._head.noise(rng, steps, rows)
 
     def first_memory(self, rows: int) -> Memory:
-        return {}
+        return {} if self._cells is None else self._cells.first_memory(rows)
 
     def act(self, seen: Seen, noise: Array | None, memory: Memory) -> tuple[Array, Memory]:
-        return self._head.choose(self.output(self._features.vector(seen.observations)), noise, seen.masks), memory
+        output, memory = self.output(self._features.seen_by(seen), memory)
+        return self._head.choose(output, noise, seen.masks), memory
 
     def for_env(self, actions: Array) -> Any:
         return self._head.for_env(actions)
@@ -199,34 +201,46 @@ class NumpyPolicy:
     def portable(self) -> Policy:
         return self
 
-    def output(self, x: Array) -> Array:
-        """[rows, outputs] of features [rows, size]."""
-        if self._shift_and_scale is not None:
-            shift, scale = self._shift_and_scale
-            x = np.minimum(np.maximum((x - shift) * scale, -OBSERVATION_CLIP), OBSERVATION_CLIP)
-        rows, last = len(x), len(self._layers) - 1
-        if missing := -rows % BLOCK_ROWS:
-            x = np.concatenate([x, np.zeros((missing, x.shape[1]), x.dtype)])
+    def output(self, x: Array, memory: Memory) -> tuple[Array, Memory]:
+        """([rows, outputs] of features [rows, size], what is remembered then)."""
+        rows, x = len(x), in_blocks(self._normalized(x))
+        if self._cells is not None:
+            x, memory = self._cells.step(x, memory)
+        return self._through_layers(x)[:rows], memory
+
+    def _normalized(self, x: Array) -> Array:
+        if self._shift_and_scale is None:
+            return x
+        shift, scale = self._shift_and_scale
+        return np.asarray(np.minimum(np.maximum((x - shift) * scale, -OBSERVATION_CLIP), OBSERVATION_CLIP))
+
+    def _through_layers(self, x: Array) -> Array:
+        """[rows, outputs], padded as the blocks are."""
         multiply: Callable[..., Array] = np.dot  # of one block, which a worker's rows often are: half the time
-        if several := len(x) > BLOCK_ROWS:
-            x, multiply = x.reshape(-1, BLOCK_ROWS, x.shape[1]), np.matmul
+        if several := len(x) > 1:
+            multiply = np.matmul
+        else:
+            x = x[0]
+        last = len(self._layers) - 1
         for i, (weights, bias) in enumerate(self._layers):
             x = multiply(x, weights)
             x += bias
             if i != last:
                 self._activate(x, out=x)
-        return (x.reshape(-1, x.shape[2]) if several else x)[:rows]
+        return x.reshape(-1, x.shape[2]) if several else x
 
     # -- in a run ------------------------------------------------------------------------------------------------
     def saved(self) -> dict[str, Any]:
         """As a run holds it: `loaded_policy` makes an equal one of this and the run's spaces."""
         saved: dict[str, Any] = {
-            "kind": "dense",
+            "kind": "dense" if self._cells is None else self._cells.kind,
             "activation": self._activation,
             "version": self.version,
             "weights": [weights for weights, _ in self._layers],
             "biases": [bias for _, bias in self._layers],
         }
+        if self._cells is not None:  # the actor's alone: nobody who acts asks for values
+            saved["cell"], saved["see_previous"] = list(self._cells.weights[0]), self._features.see_previous
         if self._shift_and_scale is not None:
             saved["shift"], saved["scale"] = self._shift_and_scale
         if isinstance(self._head, GaussianHead):
@@ -238,17 +252,20 @@ def loaded_policy(
     saved: Mapping[str, Any], observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
 ) -> NumpyPolicy:
     """The policy that a run holds, without the algorithm that learned it."""
-    if saved["kind"] != "dense" or saved["activation"] not in ACTIVATIONS:
+    if saved["kind"] not in ("dense", *GATES) or saved["activation"] not in ACTIVATIONS:
         raise ValueError(f"a policy of kind {saved['kind']!r} with {saved['activation']!r} is none that we know")
     head = head_for(action_space, saved.get("std"), bool(saved.get("squash", False)))
     frozen = (np.asarray(saved["shift"]), np.asarray(saved["scale"])) if "shift" in saved else None
     layers = [(np.asarray(w), np.asarray(b)) for w, b in zip(saved["weights"], saved["biases"])]
-    features = Features(observation_space, action_space)
-    widths = [features.size, *(len(bias) for _, bias in layers)]
+    features = Features(observation_space, action_space, bool(saved.get("see_previous", False)))
+    cells = None if saved["kind"] == "dense" else Cells(saved["kind"], [saved["cell"]])
+    if cells is not None and cells.inputs != features.size:
+        raise ValueError("its memory does not fit the observations")
+    widths = [features.size if cells is None else cells.size, *(len(bias) for _, bias in layers)]
     if [weights.shape for weights, _ in layers] != list(itertools.pairwise(widths)) or len(layers) != len(
         saved["biases"]
     ):
         raise ValueError("its layers do not fit together, or not the observations")
     if widths[-1] != outputs_of(action_space) or (frozen and any(one.shape != (features.size,) for one in frozen)):
         raise ValueError("it does not fit the actions, or what normalises does not fit the observations")
-    return NumpyPolicy(features, layers, saved["activation"], head, int(saved["version"]), frozen)
+    return NumpyPolicy(features, layers, saved["activation"], head, int(saved["version"]), frozen, cells)

@@ -56,6 +56,7 @@ class Rows:
             for path in self._observations
         ]
         self._kept = {str(name[1]): rows[:, slots] for name, rows in mine.items() if name[0] == "memory"}
+        self._shown_before = [mine[(f"previous_{n}",)][:, slots] for n in ("actions", "rewards") if self._kept]
         self._actions, self._noise = mine[("actions",)][:, slots], mine[("noise",)][:, slots]
         self._values, self._ended = mine[("values",)][:, :, slots], mine[("ended",)][:, :, slots]
         self._starts, self._valid = mine[("starts",)][:, slots], mine[("valid",)][:, slots]
@@ -89,6 +90,8 @@ class Rows:
         memory = self._forget(starts) if starts.any() else self._memory
         for name, rows in self._kept.items():
             rows[row] = memory[name]
+        for rows, before in zip(self._shown_before, self._previous):
+            rows[row] = before
         seen = {path: rows[row] for path, rows in self._observations.items()}
         masks = None
         if self._masks is not None:
@@ -158,6 +161,8 @@ class Rows:
     def finish(self) -> None:
         for name, rows in self._kept.items():
             rows[-1] = self._memory[name]
+        for rows, before in zip(self._shown_before, self._previous):
+            rows[-1] = before
 
 
 def _kind(answer: Any) -> str:

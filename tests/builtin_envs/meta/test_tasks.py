@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from multiverse.envs import ENTRY_POINTS, env_id
+from multiverse.envs import WITH_TASKS
 
-NAMES = list(ENTRY_POINTS)
+NAMES = list(WITH_TASKS)
 HORIZONS = {"PointRobot-v0": 20, "PointRobotSparse-v0": 60, "Wind-v0": 75}
 TWO = "HalfCheetahDir-v0"
 
@@ -20,7 +20,7 @@ TWO = "HalfCheetahDir-v0"
 @pytest.fixture(params=NAMES)
 def env(request: pytest.FixtureRequest) -> Any:
     pytest.importorskip("mujoco")
-    made = gymnasium.make(env_id(request.param))
+    made = gymnasium.make(f"multiverse/{request.param}")
     yield made
     made.close()
 
@@ -152,7 +152,7 @@ def test_building_and_stepping_says_nothing(name: str, tmp_path: Any) -> None:
     program = f"""
 import warnings; warnings.simplefilter("error")
 import gymnasium, multiverse.envs
-env = gymnasium.make({env_id(name)!r})
+env = gymnasium.make({f"multiverse/{name}"!r})
 env.reset(seed=0)
 for _ in range(250):
     _, _, terminated, truncated, _ = env.step(env.action_space.sample())

@@ -62,6 +62,8 @@ def env_names() -> list[str]:
     """Every id that Gymnasium knows here."""
     import gymnasium
 
+    import multiverse.envs  # noqa: F401  ours too
+
     return sorted(gymnasium.registry)
 
 
