@@ -98,31 +98,10 @@ class Rows:
             open_now = self._masks_now if self._mask is None else seen[self._mask]
             masks = self._masks[row] = np.asarray(open_now, np.bool_)
         shown = Seen(seen, starts, masks, *self._previous)
-        actions, after = self._acted(self._policy.act(shown, self._noise[row], memory), memory)
-        self._take(actions, row)
+        actions, after = answer_of(self._policy.act(shown, self._noise[row], memory), memory)
+        take(actions, self._actions[row])
         self._memory = after if self._acting is None else self._where_acting(row, after, memory)
         self._write_actions(self._policy.for_env(self._actions[row]))
-
-    def _acted(self, answer: Any, before: Memory) -> tuple[Array, Memory]:
-        """What act() has returned, if it is that."""
-        if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], dict):
-            raise InvalidActions(f"the policy's act() returned {_kind(answer)}: expected (actions, memory)")
-        actions, after = answer
-        if before and {n: np.shape(kept) for n, kept in after.items()} != {n: k.shape for n, k in before.items()}:
-            told, expected = ({n: np.shape(k) for n, k in memory.items()} for memory in (after, before))
-            raise InvalidActions(f"the policy's act() remembers {told}: expected {expected}, as first_memory() says")
-        return np.asarray(actions), after
-
-    def _take(self, actions: Array, row: int) -> None:
-        """As the policy has them; what the rollout cannot hold as it is would be learned from as something else."""
-        kept = self._actions[row]
-        alike = actions.dtype is kept.dtype or np.can_cast(actions.dtype, kept.dtype, "same_kind")
-        if actions.shape != kept.shape or not alike:
-            raise InvalidActions(  # guard: a-policys-actions-are-as-it-said
-                f"the policy's act() returned {actions.dtype} of shape {actions.shape} for {len(kept)} rows, and not "
-                f"{kept.dtype} of shape {kept.shape}, as its algorithm's `action` says"
-            )
-        kept[...] = actions
 
     def _forget(self, starts: Array) -> Memory:
         """Where an episode starts nothing is remembered."""
@@ -163,6 +142,28 @@ class Rows:
             rows[-1] = self._memory[name]
         for rows, before in zip(self._shown_before, self._previous):
             rows[-1] = before
+
+
+def answer_of(answer: Any, before: Memory) -> tuple[Array, Memory]:
+    """What a policy's act() has returned, if it is that."""
+    if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], dict):
+        raise InvalidActions(f"the policy's act() returned {_kind(answer)}: expected (actions, memory)")
+    actions, after = answer
+    if before and {n: np.shape(kept) for n, kept in after.items()} != {n: k.shape for n, k in before.items()}:
+        told, expected = ({n: np.shape(k) for n, k in memory.items()} for memory in (after, before))
+        raise InvalidActions(f"the policy's act() remembers {told}: expected {expected}, as first_memory() says")
+    return np.asarray(actions), after
+
+
+def take(actions: Array, kept: Array) -> None:
+    """As the policy has them; what the rollout cannot hold as it is would be learned from as something else."""
+    alike = actions.dtype is kept.dtype or np.can_cast(actions.dtype, kept.dtype, "same_kind")
+    if actions.shape != kept.shape or not alike:
+        raise InvalidActions(  # guard: a-policys-actions-are-as-it-said
+            f"the policy's act() returned {actions.dtype} of shape {actions.shape} for {len(kept)} rows, and not "
+            f"{kept.dtype} of shape {kept.shape}, as its algorithm's `action` says"
+        )
+    kept[...] = actions
 
 
 def _kind(answer: Any) -> str:
