@@ -85,6 +85,17 @@ class WholeEpisodes:
         """[episodes]"""
         return np.asarray(self.rollout.rewards.sum(axis=0, dtype=np.float64))
 
+    @property
+    def returns_per_episode(self) -> Array:
+        """[episodes, k] of meta-episodes: what each of their k episodes returned. Adapting shows from left to right."""
+        return np.stack([info["returns_per_episode"] for info in self.infos])
+
+    @property
+    def success_rates(self) -> Array | None:
+        """[k] of meta-episodes: in how many of them each of the k episodes had a success; None: the env names none."""
+        found = [info["success_per_episode"] for info in self.infos if "success_per_episode" in info]
+        return np.asarray(np.mean(found, axis=0)) if len(found) == len(self.infos) else None
+
     def each(self) -> Iterator[Rollout]:
         """Every episode by itself: [its length, 1]."""
         for k, length in enumerate(self.lengths.tolist()):
