@@ -23,7 +23,7 @@ from multiverse.experience.features import Features
 from multiverse.experience.numpy_policies import NumpyPolicy, head_for
 from multiverse.experience.random_policy import RandomPolicy
 from multiverse.experience.rollout import Rollout
-from multiverse.experience.whole_episodes import FIRST_STEPS, EpisodeCollector, WholeEpisodes
+from multiverse.experience.whole_episodes import NOISE_STEPS, EpisodeCollector, WholeEpisodes
 
 TASKS = [[0.3, 0.1], [-1.0, 0.2], [0.0, 1.0], [0.7, 0.7], [-0.5, 0.5]]
 EPISODES = 7
@@ -211,10 +211,10 @@ def test_nobody_waits_for_the_slowest(tmp_path: Path) -> None:
     assert found.lengths.tolist() == [4] * 6
 
 
-def test_episodes_longer_than_there_was_room_for() -> None:
-    with made(2, env=partial(meta, 3, horizon=FIRST_STEPS, odds=0.001)) as envs:
+def test_episodes_longer_than_noise_is_drawn_for_at_once() -> None:
+    with made(2, env=partial(meta, 3, horizon=NOISE_STEPS, odds=0.001)) as envs:
         found = collected(envs, network(envs), 3)
-    assert found.lengths.max() > 2 * FIRST_STEPS and found.rollout.steps == found.lengths.max()
+    assert found.lengths.max() > 2 * NOISE_STEPS and found.rollout.steps == found.lengths.max()
     for episode in found.each():
         assert episode.valid.all() and (episode.starts[:, 0] == (np.arange(episode.steps) == 0)).all()
 

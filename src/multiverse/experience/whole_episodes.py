@@ -6,10 +6,10 @@ are, nor on where they run, nor on who is ready first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -17,20 +17,18 @@ from gymnasium.vector import AutoresetMode
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.failures import BAD_VALUE, RESTARTED
 from multiverse.contracts.infos import Infos
-from multiverse.contracts.layout import REWARD, SINGLE_AGENT, TERMINATED, TRUNCATED, FieldName
+from multiverse.contracts.layout import SINGLE_AGENT, FieldName
 from multiverse.contracts.plan import whole_number
 from multiverse.contracts.policy import Policy, Seen
 from multiverse.contracts.reset_plan import ResetPlan, ResetRequest
 from multiverse.contracts.views import Array
 from multiverse.experience.features import Features
 from multiverse.experience.numpy_policies import action_of
-from multiverse.experience.rollout import Rollout, RolloutShape, leaf_of, private_fields
+from multiverse.experience.rollout import Rollout, RolloutShape, dtype_of, leaf_of, private_fields, shape_of
 from multiverse.experience.rows import answer_of, take
 from multiverse.vector.batches import StepBatch
 from multiverse.vector.single import VectorEnv
 
-FIRST_STEPS = 64
-"""Room for so many; twice as many when they are used up."""
 NOISE_STEPS = 32
 """Drawn at once, for one episode."""
 _NOISE = 2  # beside an episode's seed: a stream of its own, apart from the env's and the task's
@@ -141,42 +139,38 @@ class EpisodeCollector:
         return play.found()
 
 
+class _Note(NamedTuple):
+    """Rows of some episodes, by the names that they have in a rollout."""
+
+    columns: Array  # whose; -1: of one that was dropped
+    steps: Array  # of which step
+    rows: Mapping[FieldName, Any]
+
+
 class _Play:
-    """Episodes under way, and what has come of them so far: episode k is column k."""
+    """Episodes under way: episode k is column k. What has come of them is noted batch by batch, and put in its place at
+    the end: to write some rows into large arrays at every step would cost more."""
 
     def __init__(
         self, envs: VectorEnv, policy: Policy, plan: ResetPlan, numbers: range, action: Any, explore: bool
     ) -> None:
         self._envs, self._policy, self._plan, self._numbers, count = envs, policy, plan, numbers, len(numbers)
         self._features = Features(envs.single_observation_space, envs.single_action_space)
-        mask = self._features.mask
-        masks = 0 if mask is None else int(np.prod(mask.space.shape or ()))
-        self._first_memory = policy.first_memory(1)
-        space, memory = envs.single_observation_space, self._first_memory
-        self._shape = RolloutShape(SINGLE_AGENT, space, FIRST_STEPS, count, action, masks, memory=memory)
-        self._lay_out()
         self._columns = np.full(envs.num_envs, -1)  # what each env plays; -1: nothing any more
-        self._steps = np.zeros(count, np.int64)
-        self._memory = policy.first_memory(count)
+        self._action, self._first_memory = action, policy.first_memory(1)
+        # what each episode shows, did and got last, and what is remembered of it
+        self._seen = {
+            leaf.path: np.zeros((count, *shape_of(leaf)), dtype_of(leaf)) for leaf in self._features.all_leaves
+        }
+        self._did, self._got = np.zeros((count, *action[0]), action[1]), np.zeros(count)
+        self._memory, self._steps = policy.first_memory(count), np.zeros(count, np.int64)
+        self._noise: Array | None = policy.noise(np.random.default_rng(0), NOISE_STEPS, count) if explore else None
         self._attempts, self._began_from = [-1] * count, [ResetRequest()] * count
         self._rngs: list[Any] = [None] * count
-        self._noise: Array | None = policy.noise(np.random.default_rng(0), NOISE_STEPS, count) if explore else None
         self._infos: list[dict[str, Any]] = [{}] * count
+        self._notes: dict[str, list[_Note]] = {"acted": [], "became": [], "finals": [], "observations": []}
         self.under_way = 0  # envs
         self.seconds, self._dropped, self._dropped_steps, self._now = Seconds(), 0, 0, perf_counter()
-
-    def _lay_out(self) -> None:
-        before = getattr(self, "_arrays", {})
-        self._arrays: dict[FieldName, Array] = private_fields(self._shape.fields())
-        for name, rows in before.items():
-            self._arrays[name][: len(rows)] = rows
-        at = {name[2:]: rows for name, rows in self._arrays.items()}
-        self._seen = {name[1:]: rows for name, rows in at.items() if name[0] == "observations"}
-        self._finals = {name[1:]: rows for name, rows in at.items() if name[0] == "finals"}
-        self._kept = {str(name[1]): rows for name, rows in at.items() if name[0] == "memory"}
-        self._actions, self._rewards, self._ended = at[("actions",)], at[("values",)][:, REWARD], at[("ended",)]
-        self._starts, self._masks = at[("starts",)], at.get(("masks",))
-        self._previous = [at[(f"previous_{n}",)] for n in ("actions", "rewards") if self._kept]
 
     def _took(self, phase: str) -> None:
         now = perf_counter()
@@ -192,7 +186,7 @@ class _Play:
         while asked:
             for i in lost:
                 if (column := int(self._columns[i])) >= 0:
-                    self._dropped, self._dropped_steps = self._dropped + 1, self._dropped_steps + self._steps[column]
+                    self._drop(column)
                     self._assign(i, column)
             self._reset([i for i in asked if self._columns[i] >= 0 or i in lost])
             begun.update(asked)
@@ -207,6 +201,11 @@ class _Play:
             self._attempts[column] += 1
             self._draw(column)
 
+    def _drop(self, column: int) -> None:
+        self._dropped, self._dropped_steps = self._dropped + 1, self._dropped_steps + int(self._steps[column])
+        for note in (one for notes in self._notes.values() for one in notes):
+            note.columns[note.columns == column] = -1
+
     def _draw(self, column: int) -> None:
         request = self._plan(self._attempts[column], self._numbers[column])
         if request.seed is None:
@@ -214,7 +213,7 @@ class _Play:
                 "the reset plan gave an episode no seed: noise comes from there, as DerivedSeeds has it"
             )
         self._began_from[column], self._rngs[column] = request, np.random.default_rng((request.seed, _NOISE))
-        self._steps[column] = 0
+        self._steps[column], self._did[column], self._got[column] = 0, 0, 0.0
         for name, first in self._first_memory.items():
             self._memory[name][column] = first[0]
 
@@ -228,33 +227,26 @@ class _Play:
         observations, _ = self._envs.reset(env_ids=ids, seed=seeds, options=options, tasks=tasks)
         playing = columns >= 0
         for path, rows in self._seen.items():
-            rows[0, columns[playing]] = leaf_of(observations, path)[playing]
+            rows[columns[playing]] = leaf_of(observations, path)[playing]
 
     # -- steps ---------------------------------------------------------------------------------------------------
     def act(self, ids: list[int]) -> None:
         """One action for each of these envs, which are on their way then."""
         columns = self._columns[ids]
-        t = self._steps[columns]
-        starts = self._starts[t, columns] = t == 0
-        seen = {path: rows[t, columns] for path, rows in self._seen.items()}
-        masks = self._features.open_actions(seen)
-        if self._masks is not None:
-            self._masks[t, columns] = masks
-        actions, rewards = self._actions[t - 1, columns], self._rewards[t - 1, columns]
-        if starts.any():
-            actions[starts], rewards[starts] = 0, 0.0
+        t, seen = self._steps[columns], {path: rows[columns] for path, rows in self._seen.items()}
         memory = {name: kept[columns] for name, kept in self._memory.items()}
-        for name, kept in memory.items():
-            self._kept[name][t, columns] = kept
-        for rows, before in zip(self._previous, (actions, rewards)):
-            rows[t, columns] = before
-        answer = self._policy.act(Seen(seen, starts, masks, actions, rewards), self._noise_of(columns, t), memory)
-        chosen, after = answer_of(answer, memory)
-        taken = np.empty((len(ids), *self._actions.shape[2:]), self._actions.dtype)
+        shown = Seen(seen, t == 0, self._features.open_actions(seen), self._did[columns], self._got[columns])
+        rows: dict[FieldName, Any] = {("observations", *path): one for path, one in seen.items()}
+        rows |= {("memory", name): kept.copy() for name, kept in memory.items()}  # act() may change them
+        chosen, after = answer_of(self._policy.act(shown, self._noise_of(columns, t), memory), memory)
+        taken = np.empty((len(ids), *self._did.shape[1:]), self._did.dtype)
         take(chosen, taken)
-        self._actions[t, columns] = taken
+        self._did[columns] = taken
         for name, kept in after.items():
             self._memory[name][columns] = kept
+        rows |= {("starts",): shown.starts, ("masks",): shown.masks, ("actions",): taken}
+        rows |= {("previous_actions",): shown.previous_actions, ("previous_rewards",): shown.previous_rewards}
+        self._notes["acted"].append(_Note(columns, t, rows))
         given = self._policy.for_env(taken)
         self._took("act")
         self._envs.send(given, ids)
@@ -287,38 +279,52 @@ class _Play:
     def _store(self, batch: StepBatch) -> None:
         columns = self._columns[batch.env_ids]
         t = self._steps[columns]
-        self._rewards[t, columns] = batch.rewards
-        self._ended[t, TERMINATED, columns], self._ended[t, TRUNCATED, columns] = batch.terminated, batch.truncated
-        for path, rows in self._seen.items():
-            rows[t + 1, columns] = leaf_of(batch.observations, path)
-        t += 1
-        self._steps[columns] = t
-        if t.max() >= self._shape.steps:
-            self._shape = replace(self._shape, steps=2 * self._shape.steps)
-            self._lay_out()
+        self._got[columns], self._steps[columns] = batch.rewards, t + 1
+        for path, seen in self._seen.items():
+            seen[columns] = leaf_of(batch.observations, path)
+        came: dict[FieldName, Any] = {("rewards",): batch.rewards}
+        came |= {("terminated",): batch.terminated, ("truncated",): batch.truncated}
+        self._notes["became"].append(_Note(columns, t, came))
 
     def _end(self, batch: StepBatch, ended: list[int]) -> None:
+        """What such an episode showed last is noted as if it had been seen once more."""
         for i in ended:
-            column = int(self._columns[i])
-            row, last = int(np.searchsorted(batch.env_ids, i)), int(self._steps[column]) - 1
-            self._infos[column] = _of_row(batch.infos, row)
-            for path, rows in self._finals.items():
-                rows[last, column] = self._seen[path][last + 1, column]
+            row = int(np.searchsorted(batch.env_ids, i))
+            self._infos[int(self._columns[i])] = _of_row(batch.infos, row)
+        if ended:
+            columns = self._columns[ended]
+            t = self._steps[columns]
+            for name, when in (("finals", t - 1), ("observations", t)):
+                rows: dict[FieldName, Any] = {(name, *path): seen[columns] for path, seen in self._seen.items()}
+                self._notes[name].append(_Note(columns.copy(), when, rows))
 
     # -- what has come of it -------------------------------------------------------------------------------------
     def found(self) -> WholeEpisodes:
-        longest, count = int(self._steps.max()), len(self._numbers)
-        shape = replace(self._shape, steps=longest)
-        arrays = {one.name: self._arrays[one.name][: one.shape[0]] for one in shape.fields()}
-        rollout = shape.rollout(arrays)
+        rollout = self._laid_out(int(self._steps.max()))
         rollout.policy_version = self._policy.version
-        rollout.valid[...] = np.arange(longest)[:, None] < self._steps
-        rollout.rewards[...] = np.where(rollout.valid, self._rewards[:longest], 0.0)
-        for rows in (rollout.terminated, rollout.truncated, rollout.starts):
-            rows &= rollout.valid  # behind the end lies what an episode that was dropped has left
-        found = WholeEpisodes(rollout, self._steps[:count].copy(), self._began_from, self._infos, self.seconds)
-        found.dropped, found.dropped_steps = self._dropped, int(self._dropped_steps)
+        found = WholeEpisodes(rollout, self._steps.copy(), self._began_from, self._infos, self.seconds)
+        found.dropped, found.dropped_steps = self._dropped, self._dropped_steps
+        self._took("store")
         return found
+
+    def _laid_out(self, longest: int) -> Rollout:
+        """Every row in its place."""
+        masked, space = self._features.mask, self._envs.single_observation_space
+        masks = 0 if masked is None else int(np.prod(masked.space.shape or ()))
+        memory, count = self._first_memory, len(self._numbers)
+        shape = RolloutShape(SINGLE_AGENT, space, longest, count, self._action, masks, memory=memory)
+        arrays = private_fields(shape.fields())
+        rollout = shape.rollout(arrays)
+        places = {name[2:]: rows for name, rows in arrays.items()}
+        places |= {(name,): getattr(rollout, name) for name in ("rewards", "terminated", "truncated")}
+        for notes in self._notes.values():
+            columns = np.concatenate([note.columns for note in notes])
+            steps, kept = np.concatenate([note.steps for note in notes]), columns >= 0
+            for name in notes[0].rows.keys() & places.keys():  # without memory or masks there are no places for those
+                rows = np.concatenate([note.rows[name] for note in notes])
+                places[name][steps[kept], columns[kept]] = rows[kept]
+        rollout.valid[...] = np.arange(longest)[:, None] < self._steps
+        return rollout
 
 
 def _lost_rows(infos: Infos) -> list[int]:
