@@ -27,6 +27,12 @@ IMPORTS = [
     ("examples.grid_world", "SubprocVecEnv"),
     ("examples.grid_world", "DummyVecEnv"),
     ("examples.grid_world", "AsyncPettingZooVecEnv"),
+    ("examples.meta_rl.envs.parallel_env_manager", "ParallelEnvManager"),
+    ("examples.meta_rl.envs.meta.make_env", "make_env"),
+    ("examples.meta_rl.envs.meta.make_env", "make_parallel_env"),
+    ("examples.meta_rl.envs.meta.wrappers", "VariBadWrapper"),
+    ("examples.meta_rl.policies.learner", "Learner"),
+    ("examples.meta_rl.policies.models", "AGENT_ARCHS"),
     ("multiverse.interop.stable_baselines3", "SubprocVecEnv"),
     ("multiverse.interop.stable_baselines3", "DummyVecEnv"),
     ("multiverse.interop.agilerl", "AsyncPettingZooVecEnv"),
@@ -210,3 +216,35 @@ def test_simple_push_is_really_simple_push(capsys: pytest.CaptureFixture[str]) -
 def test_simple_push_from_the_command_line() -> None:
     done = run(PUSH, "--num-envs", "2", "--total-timesteps", "20")
     assert (done.returncode, done.stderr) == (0, "") and "Collected: 20 env steps" in done.stdout
+
+
+# -- document 002: rollouts in parallel --------------------------------------------------------------------------------
+def test_the_documents_learner_makes_its_envs_and_collects_in_parallel(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("mujoco")
+    from examples.meta_rl.policies.learner import Learner
+
+    few = {"env": {"num_parallel_workers": 2}, "train": {"num_init_rollouts_pool": 1}}
+    with Learner.from_config(ROOT / "examples/meta_rl/configs/ant_dir.yaml", **few) as learner:
+        learner.collect_initial_pool()
+        assert capsys.readouterr().out == "Collecting initial pool of data..\n"
+        before = learner._n_env_steps_total
+        env_steps = learner.collect_rollouts_parallel(num_rollouts=3, parallel_env=learner.train_env_parallel)
+        assert learner._n_env_steps_total == before + env_steps > before
+        assert (len(learner.train_tasks), len(learner.eval_tasks)) == (50, 20)
+
+
+def test_the_documents_task_assignment() -> None:
+    import numpy as np
+
+    from examples.meta_rl.envs.meta.make_env import make_parallel_env
+
+    num_workers = 2
+    parallel_env = make_parallel_env("Wind-v0", 2, num_workers, seed=0, num_train_tasks=5, num_eval_tasks=2)
+    try:
+        for worker_id in range(num_workers):
+            task = parallel_env.train_tasks[np.random.randint(len(parallel_env.train_tasks))]
+            parallel_env.remotes[worker_id].send(("reset", {"task": task}))
+            parallel_env.remotes[worker_id].recv()
+            assert (parallel_env.engine.call("get_task", env_ids=[worker_id])[0] == task).all()
+    finally:
+        parallel_env.close()

@@ -104,12 +104,12 @@ class Rows:
             masks = self._masks[row] = np.asarray(open_now, np.bool_)
         shown = Seen(seen, starts, masks, *self._previous)
         if played is None:
-            actions, after = self._acted(self._policy.act(shown, self._noise[row], memory), memory)
+            actions, after = answer_of(self._policy.act(shown, self._noise[row], memory), memory)
         else:
             who = who_plays(*played, self._agents, self._number, self._of)
             self._valid[row] &= who == NOBODY  # guard: opponents-rows-are-not-learned-from
             actions, after = self._acted_by_several(who, shown, self._noise[row], memory)
-        self._take(actions, row)
+        take(actions, self._actions[row])
         self._memory = after if self._acting is None else self._where_acting(row, after, memory)
         self._write_actions(self._policy.for_env(self._actions[row]))
 
@@ -120,7 +120,7 @@ class Rows:
             mine = np.flatnonzero(who == version)
             policy = self._policy if version == NOBODY else self._past[version]
             before = {name: kept[mine] for name, kept in memory.items()}
-            chosen, then = self._acted(policy.act(_some(seen, mine), noise[mine], before), before)
+            chosen, then = answer_of(policy.act(_some(seen, mine), noise[mine], before), before)
             if actions is None:
                 actions = np.zeros((len(who), *chosen.shape[1:]), chosen.dtype)
             actions[mine] = chosen
@@ -128,27 +128,6 @@ class Rows:
                 after[name][mine] = kept
         assert actions is not None
         return actions, after
-
-    def _acted(self, answer: Any, before: Memory) -> tuple[Array, Memory]:
-        """What act() has returned, if it is that."""
-        if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], dict):
-            raise InvalidActions(f"the policy's act() returned {_kind(answer)}: expected (actions, memory)")
-        actions, after = answer
-        if before and {n: np.shape(kept) for n, kept in after.items()} != {n: k.shape for n, k in before.items()}:
-            told, expected = ({n: np.shape(k) for n, k in memory.items()} for memory in (after, before))
-            raise InvalidActions(f"the policy's act() remembers {told}: expected {expected}, as first_memory() says")
-        return np.asarray(actions), after
-
-    def _take(self, actions: Array, row: int) -> None:
-        """As the policy has them; what the rollout cannot hold as it is would be learned from as something else."""
-        kept = self._actions[row]
-        alike = actions.dtype is kept.dtype or np.can_cast(actions.dtype, kept.dtype, "same_kind")
-        if actions.shape != kept.shape or not alike:
-            raise InvalidActions(  # guard: a-policys-actions-are-as-it-said
-                f"the policy's act() returned {actions.dtype} of shape {actions.shape} for {len(kept)} rows, and not "
-                f"{kept.dtype} of shape {kept.shape}, as its algorithm's `action` says"
-            )
-        kept[...] = actions
 
     def _forget(self, starts: Array) -> Memory:
         """Where an episode starts nothing is remembered."""
@@ -197,6 +176,28 @@ def _some(seen: Seen, rows: Array) -> Seen:
     """What these rows are shown."""
     columns = (None if column is None else column[rows] for column in seen[1:])
     return Seen({path: leaf[rows] for path, leaf in seen.observations.items()}, *columns)  # type: ignore[arg-type]
+
+
+def answer_of(answer: Any, before: Memory) -> tuple[Array, Memory]:
+    """What a policy's act() has returned, if it is that."""
+    if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], dict):
+        raise InvalidActions(f"the policy's act() returned {_kind(answer)}: expected (actions, memory)")
+    actions, after = answer
+    if before and {n: np.shape(kept) for n, kept in after.items()} != {n: k.shape for n, k in before.items()}:
+        told, expected = ({n: np.shape(k) for n, k in memory.items()} for memory in (after, before))
+        raise InvalidActions(f"the policy's act() remembers {told}: expected {expected}, as first_memory() says")
+    return np.asarray(actions), after
+
+
+def take(actions: Array, kept: Array) -> None:
+    """As the policy has them; what the rollout cannot hold as it is would be learned from as something else."""
+    alike = actions.dtype is kept.dtype or np.can_cast(actions.dtype, kept.dtype, "same_kind")
+    if actions.shape != kept.shape or not alike:
+        raise InvalidActions(  # guard: a-policys-actions-are-as-it-said
+            f"the policy's act() returned {actions.dtype} of shape {actions.shape} for {len(kept)} rows, and not "
+            f"{kept.dtype} of shape {kept.shape}, as its algorithm's `action` says"
+        )
+    kept[...] = actions
 
 
 def _kind(answer: Any) -> str:
