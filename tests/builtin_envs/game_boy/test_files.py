@@ -83,7 +83,7 @@ def test_mistakes_in_a_game_file_are_named(text: str, told: str, tmp_path: Path)
 
 
 def test_a_missing_game_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(mv.InvalidRequest, match=r"game='.*absent.yaml': No such file"):
+    with pytest.raises(mv.InvalidRequest, match=r"absent.yaml: No such file"):
         GameBoyEnv(written(tmp_path)["rom"], tmp_path / "absent.yaml")
 
 
@@ -96,6 +96,24 @@ def test_what_a_game_file_can_say(tmp_path: Path) -> None:
     assert game.starts == {"cave": tmp_path / "cave.state"}
     assert [step[1:] for step in game.start] == [(80, 80), (2, 2), (4, 12)]
     assert [one.size for one in game.ram] == [1, 1, 1, 1, 16, 1, 0]
+
+
+def test_addresses_may_stand_in_another_file(tmp_path: Path) -> None:
+    """Of a game whose own build makes such a file."""
+    (tmp_path / "map.yaml").write_text("ram: {x: 0xC002, y: 0xC003, gems: 0xC004}")
+    (tmp_path / "game.yaml").write_text("addresses: map.yaml\nram: {x: , gems: {max: 99}, y: 0xC0FF}")
+    game = read_game(tmp_path / "game.yaml")
+    assert [(one.name, one.address, one.max) for one in game.ram] == [
+        ("x", 0xC002, 255),
+        ("gems", 0xC004, 99),
+        ("y", 0xC0FF, 255),
+    ]
+    (tmp_path / "map.yaml").write_text("ram: {x: here}")
+    with pytest.raises(mv.InvalidRequest, match=r"map.yaml: ram.x: expected a whole number.*found 'here'"):
+        read_game(tmp_path / "game.yaml")
+    (tmp_path / "game.yaml").write_text("addresses: nowhere.yaml")
+    with pytest.raises(mv.InvalidRequest, match=r"nowhere.yaml: No such file"):
+        read_game(tmp_path / "game.yaml")
 
 
 def test_an_empty_game_file_says_nothing(tmp_path: Path) -> None:

@@ -116,15 +116,10 @@ class Game:
 
 def read_game(path: Path | str) -> Game:
     """Refused, with the key that is wrong, where the file does not say what a game file can say."""
-    where = Path(path)
-    try:
-        found = yaml.safe_load(where.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidConfig(f"game={str(path)!r}", error.strerror or str(error), "Expected a YAML file") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidConfig(str(path), "it is no YAML: " + " ".join(str(error).split())) from error
-    top = _Section(str(path), {} if found is None else found)
-    ram = tuple(_ram_field(name, one) for name, one in top.sections("ram"))
+    where, top = Path(path), _read(Path(path))
+    addresses = top.take("addresses", None)
+    known = {} if addresses is None else _addresses(where.parent / _text(top.place("addresses"), addresses))
+    ram = tuple(_ram_field(name, one, known) for name, one in top.sections("ram"))
     names = {one.name: one for one in ram}
     game = Game(
         ram,
@@ -140,9 +135,28 @@ def read_game(path: Path | str) -> Game:
     return game
 
 
+def _read(path: Path) -> _Section:
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidConfig(str(path), error.strerror or str(error), "Expected a YAML file") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InvalidConfig(str(path), "it is no YAML: " + " ".join(str(error).split())) from error
+    return _Section(str(path), {} if found is None else found)
+
+
+def _addresses(path: Path) -> dict[str, int]:
+    """Another file's names of addresses: `ram: {name: address}`."""
+    top = _read(path)
+    found = {name: _number(place, one, 0, 0xFFFF) for name, (place, one) in top.named("ram").items()}
+    top.end()
+    return found
+
+
 # -- its parts ---------------------------------------------------------------------------------------------------
-def _ram_field(name: str, section: _Section) -> RamField:
-    address, size = section.number("address", most=0xFFFF), section.number("bytes", 1, least=1, most=4)
+def _ram_field(name: str, section: _Section, addresses: Mapping[str, int]) -> RamField:
+    address = section.number("address", addresses.get(name, _MISSING), most=0xFFFF)
+    size = section.number("bytes", 1, least=1, most=4)
     count, bit = section.number("count", 1, least=1, most=0x2000), section.take("bit", None)
     if bit is not None:
         bit = _number(section.place("bit"), bit, 0, 7)
@@ -304,9 +318,12 @@ class _Section:
         return {str(name): (f"{self.place(key)}.{name}", one) for name, one in found.items()}
 
     def sections(self, key: str) -> list[tuple[str, _Section]]:
-        """A number alone is an address."""
-        named = self.named(key).items()
-        return [(name, _Section(at, {"address": one} if isinstance(one, int) else one)) for name, (at, one) in named]
+        """A number alone is an address, and nothing alone is one that is known elsewhere."""
+
+        def whole(one: Any) -> Any:
+            return {"address": one} if isinstance(one, int) else one or {}
+
+        return [(name, _Section(at, whole(one))) for name, (at, one) in self.named(key).items()]
 
     def end(self) -> None:
         if self._left:
