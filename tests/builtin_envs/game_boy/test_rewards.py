@@ -31,6 +31,8 @@ def at(x: int = 0, y: int = 0, health: int = 3) -> Values:
         ("of: x, when: increased, reward: 2", [at(5), at(6), at(2)], [2, 2, 0]),
         ("of: x, when: increased, each: 2", [at(5), at(6), at(2)], [10, 2, 0]),
         ("of: health, when: decreased, each: -1", [at(health=1), at(health=5)], [-2, 0]),
+        ("of: x, when: nearer, to: y, each: 2", [at(0, 9), at(3, 9), at(2, 9), at(12, 9), at(8, 8)], [0, 6, -2, 8, 0]),
+        ("of: x, when: nearer, to: y, within: health, each: 1", [at(0, 9), at(3, 9), at(5, 9, 2)], [0, 3, 0]),
         ("of: x, equals: 2, reward: 5", [at(2), at(2), at(1)], [5, 5, 0]),
         ("of: x, not_equals: 0, reward: 25, once: true", [at(0), at(2), at(0), at(3)], [0, 25, 0, 0]),
         ("of: x, at_least: 2, reward: 1", [at(1), at(2), at(3)], [0, 1, 1]),

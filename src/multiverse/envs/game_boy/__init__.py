@@ -1,5 +1,22 @@
-"""Game Boy games as envs: any cartridge that you own, with a YAML file that says what its RAM means."""
+"""Game Boy games as envs: any cartridge that you own, with a YAML file that says what its RAM means; and our own.
+
+`GameBoyEnv` takes a cartridge, `make_quest` makes Lantern Vale, the built-in game (`multiverse/Quest-v0`).
+"""
+
+from pathlib import Path
+from typing import Any
 
 from multiverse.envs.game_boy.env import GameBoyEnv
 
-__all__ = ["GameBoyEnv"]
+__all__ = ["GameBoyEnv", "make_quest"]
+
+QUEST = Path(__file__).parent / "quest"
+
+
+def make_quest(**arguments: Any) -> GameBoyEnv:
+    """Lantern Vale, by its own game file; `arguments` are those of `GameBoyEnv`.
+
+    A step is eight frames, the last without a button, so that A is pressed anew at every step.
+    """
+    frames = {"hold_frames": 7, "release_frames": 1}
+    return GameBoyEnv(QUEST / "quest.gb", QUEST / "game.yaml", **{**frames, **arguments})

@@ -19,7 +19,7 @@ from multiverse.envs.game_boy.emulator import BUTTONS
 Values = dict[str, int | tuple[int, ...]]
 """What lies in RAM now, by name."""
 
-EVENTS = ("new", "changed", "increased", "decreased")
+EVENTS = ("new", "changed", "increased", "decreased", "nearer")
 TESTS = ("equals", "not_equals", "at_least", "at_most")
 ALL_ACTIONS = ((), *((button,) for button in BUTTONS))
 WAIT = "wait"
@@ -90,6 +90,8 @@ class RewardRule:
     reward: float = 0.0
     each: float | None = None
     once: bool = False  # in an episode
+    to: tuple[str, ...] = ()  # of what is `nearer`: the numbers that `of` comes nearer to, in the same order, …
+    within: tuple[str, ...] = ()  # … in steps in which those, and these, stay as they are
 
 
 class StartStep(NamedTuple):
@@ -192,8 +194,9 @@ def _start_step(section: _Section) -> StartStep:
 
 
 def _reward_rule(section: _Section, names: Mapping[str, RamField]) -> RewardRule:
-    of = section.take("of", [])
-    of = tuple(_name(section.place("of"), one, names) for one in (of if isinstance(of, list) else [of]))
+    of, to, within = (
+        tuple(_name(section.place(key), one, names) for one in section.take_list(key)) for key in ("of", "to", "within")
+    )
     event, once = section.take("when", None), section.take("once", False)
     test = _test(section)
     reward, each = section.take("reward", None), section.take("each", None)
@@ -210,13 +213,19 @@ def _reward_rule(section: _Section, names: Mapping[str, RamField]) -> RewardRule
         what = "says what of it earns a reward" if of else "needs `of`, the name of something in ram"
         lacks = f"`when: {'|'.join(EVENTS)}` or {', '.join(TESTS)}"
         raise InvalidConfig(section.where, f"{lacks} {what}")
-    if len(of) > 1 and event not in ("new", "changed"):
-        raise InvalidConfig(section.place("of"), "several names together can only be new or changed")
-    if each is not None and event not in ("increased", "decreased"):
-        raise InvalidConfig(section.place("each"), "only what has increased or decreased has units of change")
+    if len(of) > 1 and event not in ("new", "changed", "nearer"):
+        raise InvalidConfig(section.place("of"), "several names together can only be new, changed or nearer")
+    if each is not None and event not in ("increased", "decreased", "nearer"):
+        raise InvalidConfig(
+            section.place("each"), "only what has increased, decreased or come nearer has units of that"
+        )
+    if event == "nearer" and (each is None or len(to) != len(of)):
+        raise InvalidConfig(section.where, "`when: nearer` takes `to`, as many names as `of`, and `each`")
+    if event != "nearer" and to + within:
+        raise InvalidConfig(section.where, "`to` and `within` are for `when: nearer`")
     amount = _amount(section.place("reward" if each is None else "each"), reward if each is None else each)
     condition = None if test is None else Condition(of[0], *test)
-    return RewardRule(of, event, condition, amount, None if each is None else amount, once)
+    return RewardRule(of, event, condition, amount, None if each is None else amount, once, to, within)
 
 
 def _condition(section: _Section, names: Mapping[str, RamField]) -> Condition:

@@ -38,6 +38,8 @@ class Rewards:
             return rule.reward if rule.condition.holds(now) else 0.0
         if rule.event is None:
             return rule.reward
+        if rule.event == "nearer":
+            return self._nearer(rule, before, now)
         if rule.event in ("new", "changed"):
             found = _of(rule, now)
             if rule.event == "changed":
@@ -52,6 +54,14 @@ class Rewards:
         if change <= 0:
             return 0.0
         return rule.reward if rule.each is None else rule.each * change
+
+    def _nearer(self, rule: RewardRule, before: Values, now: Values) -> float:
+        """By how much the distance, along the axes, has shrunk; going away costs as much."""
+        if any(before[name] != now[name] for name in (*rule.to, *rule.within)):
+            return 0.0
+        pairs: Any = list(zip(rule.of, rule.to))
+        gained = sum(abs(before[of] - now[to]) - abs(now[of] - now[to]) for of, to in pairs)  # type: ignore[operator]
+        return rule.reward * gained
 
     def state(self) -> dict[str, Any]:
         """Beside what lies in RAM."""
