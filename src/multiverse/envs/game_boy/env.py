@@ -14,6 +14,7 @@ from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.views import Array
 from multiverse.envs.game_boy.emulator import FRAMES_PER_S, HEIGHT, WIDTH, Emulator, read_cartridge
 from multiverse.envs.game_boy.game_file import Game, StartStep, Values, read_game
+from multiverse.envs.game_boy.ram import Ram
 from multiverse.envs.game_boy.rewards import Rewards
 
 Observed = Literal["screen", "ram", "both"]
@@ -73,8 +74,8 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
             if chosen not in choices:
                 raise InvalidRequest(f"{name}={chosen!r}: one of {', '.join(map(str, choices))}")
         self._game = Game() if game is None else read_game(game)
-        self._features = [one for one in self._game.ram if one.feature]
-        if observation != "screen" and not self._features:
+        self._ram = Ram(self._game.ram)
+        if observation != "screen" and not self._ram.num_features:
             raise InvalidRequest(f"observation={observation!r}: the game file {game} has nothing to observe in `ram`")
         self.episode_length, self.render_mode = episode_length, render_mode
         self._hold_frames, self._release_frames = hold_frames, release_frames
@@ -84,13 +85,12 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
         self.metadata = {**self.metadata, "render_fps": FRAMES_PER_S / (hold_frames + release_frames)}
         self.action_space = spaces.Discrete(len(self._game.actions))
         screens = spaces.Box(0, 255, (stack, HEIGHT // downscale, WIDTH // downscale), np.uint8)
-        ram = spaces.Box(0.0, 1.0, (max(1, sum(one.size for one in self._features)),), np.float32)
+        ram = spaces.Box(0.0, 1.0, (self._ram.num_features,), np.float32)
         self.observation_space = cast(
             "spaces.Space[Any]",
             {"screen": screens, "ram": ram, "both": spaces.Dict({"ram": ram, "screen": screens})}[observation],
         )
         self._screens = np.zeros(screens.shape, np.uint8)
-        self._row = [0.0] * ram.shape[0]
         self._held: tuple[str, ...] = ()
         self._steps = -1  # of the episode; -1: there is none under way
         self._emulator = Emulator(read_cartridge(rom), str(rom))
@@ -172,17 +172,12 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
 
     # -- what is seen --------------------------------------------------------------------------------------------
     def _read(self) -> Values:
-        memory = self._emulator.memory
-        return {field.name: field.read(memory) for field in self._game.ram}
+        return self._ram.read(self._emulator.memory)
 
     def _observed(self, values: Values) -> Any:
         if self._observation == "screen":
             return self._screens.copy()
-        row, at = self._row.copy(), 0
-        for field in self._features:
-            field.write_features(values[field.name], row, at)
-            at += field.size
-        ram = np.array(row, np.float32)
+        ram = self._ram.features(values)
         return ram if self._observation == "ram" else {"ram": ram, "screen": self._screens.copy()}
 
     def _small_screen(self) -> Array:

@@ -39,28 +39,16 @@ class RamField:
     values: int = 0  # above 0: its feature is a one-hot vector of so many
     feature: bool = True  # whether it is observed
 
-    def read(self, memory: Any) -> int | tuple[int, ...]:
-        if self.bytes == self.count == 1:
-            value: int = memory[self.address]
-            return value if self.bit is None else value >> self.bit & 1
-        raw = bytes(memory[self.address : self.address + self.bytes * self.count])
-        found = tuple(int.from_bytes(raw[at : at + self.bytes], "little") for at in range(0, len(raw), self.bytes))
-        return found if self.count > 1 else found[0]
-
     @property
     def size(self) -> int:
         """How many features it has."""
         return self.count * max(1, self.values) if self.feature else 0
 
-    def write_features(self, value: int | tuple[int, ...], row: list[float], at: int) -> None:
-        for one in value if isinstance(value, tuple) else (value,):
-            if self.values == 0:
-                row[at] = min(1.0, one / self.max)
-                at += 1
-            else:
-                if one < self.values:  # else it is none of them
-                    row[at + one] = 1.0
-                at += self.values
+    def features_of(self, number: int) -> tuple[float, ...]:
+        """Of one of its numbers."""
+        if self.values == 0:
+            return (min(1.0, number / self.max),)
+        return tuple(float(number == k) for k in range(self.values))
 
 
 @dataclass(frozen=True, slots=True)
