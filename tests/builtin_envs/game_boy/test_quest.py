@@ -63,3 +63,13 @@ def test_one_who_knows_the_way_is_paid_for_it_and_wins() -> None:
     env.close()
     assert terminated and info["success"] and info["progress"] == 9
     assert total > 60
+
+
+def test_a_curriculum_begins_at_every_stage() -> None:
+    env = make_quest(observation="ram", curriculum=True)
+    assert env.starts == ["power_on", *(f"stage_{k}" for k in range(1, 9))]
+    begun = [env.reset(seed=0, options={"start": start})[1] for start in env.starts]
+    assert [info["progress"] for info in begun] == list(range(9)) and not any(info["success"] for info in begun)
+    drawn = {env.reset(seed=seed)[1]["progress"] for seed in range(60)}
+    assert drawn == set(range(9))
+    env.close()

@@ -13,10 +13,17 @@ __all__ = ["GameBoyEnv", "make_quest"]
 QUEST = Path(__file__).parent / "quest"
 
 
-def make_quest(**arguments: Any) -> GameBoyEnv:
+def make_quest(*, curriculum: bool = False, **arguments: Any) -> GameBoyEnv:
     """Lantern Vale, by its own game file; `arguments` are those of `GameBoyEnv`.
 
-    A step is eight frames, the last without a button, so that A is pressed anew at every step.
+    A step is eight frames, the last without a button, so that A is pressed anew at every step. With `curriculum`
+    episodes begin at power-on or at one of the quest's stages, drawn: to train with, for a quest is long; not to be
+    evaluated with.
     """
-    frames = {"hold_frames": 7, "release_frames": 1}
-    return GameBoyEnv(QUEST / "quest.gb", QUEST / "game.yaml", **{**frames, **arguments})
+    env = GameBoyEnv(QUEST / "quest.gb", QUEST / "game.yaml", **{"hold_frames": 7, "release_frames": 1, **arguments})
+    if curriculum:
+        from multiverse.envs.game_boy.quest.stages import stages
+
+        for name, state in stages().items():
+            env.add_start(name, state)
+    return env

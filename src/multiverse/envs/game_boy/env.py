@@ -96,8 +96,8 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
         self._emulator = Emulator(read_cartridge(rom), str(rom))
         self._points = {POWER_ON: self._emulator.save()}
         self._prefix = _without_draws(self._game.start)
-        self._starts = [self._known_start(name) for name in starts]
-        if not self._starts:
+        self.starts = [self._known_start(name) for name in starts]
+        if not self.starts:
             raise InvalidRequest(f"starts={starts!r}: at least one")
 
     @property
@@ -112,7 +112,7 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
             raise InvalidRequest(f"options: {', '.join(map(str, sorted(unknown)))} is not known; there is 'start'")
         chosen = (options or {}).get("start")
         if chosen is None:
-            chosen = self._starts[int(self.np_random.integers(len(self._starts)))]
+            chosen = self.starts[int(self.np_random.integers(len(self.starts)))]
         self._begin_at(self._known_start(chosen))
         if (seeded := self._game.seed) is not None:
             drawn = int(self.np_random.integers(1, 256**seeded.bytes))
@@ -227,6 +227,11 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
     def save_start(self, path: Path | str) -> None:
         """The game as it is now, as a file that `starts` takes."""
         Path(path).write_bytes(self._emulator.save())
+
+    def add_start(self, name: str, state: bytes) -> None:
+        """One more point to begin at, of what `save_start` would have written; from here on it is drawn too."""
+        self._points[name] = state
+        self.starts.append(name)
 
     def _known_start(self, name: str) -> str:
         """Read it, if it has not been yet."""
