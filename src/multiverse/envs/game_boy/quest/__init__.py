@@ -1,1 +1,1 @@
-"""Lantern Vale: a small adventure for the Game Boy, built for this project; README.md tells how to play and to read it."""
+"""Lantern Vale, a small adventure for the Game Boy that is ours: README.md says how to play it and to read its RAM."""

@@ -1,6 +1,6 @@
-"""A player for Lantern Vale that knows its rooms: it shows that the game can be won, and where its saved points can be had.
+"""A player for Lantern Vale: it shows that the game can be won, and brings an emulator to any point of it.
 
-It looks at the RAM every four frames, finds its way round what is solid, and fights what is near.
+It knows the rooms, looks at the RAM every four frames, finds its way round what is solid, and fights what is near.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from collections import deque
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from multiverse.envs.game_boy.quest.build import blocks
+from multiverse.envs.game_boy.quest.drawings import blocks
 
 FRAMES = 4
 """Frames between two looks; the hero walks as many pixels."""
@@ -135,3 +136,22 @@ class Player:
             return ["a"] if self["facing"] == 2 else ["left"]
         edges = {"left": goal[0] == 0, "right": goal[0] == 144, "down": goal[1] == 112}
         return [next((button for button, there in edges.items() if there), "up")]
+
+
+def play(emulator: Any, *, until: Callable[[Player], bool], frames: int) -> int:
+    """Plays in a PyBoy until something is so, or for so many frames; the frames that were played."""
+    player = Player(emulator.memory.__getitem__)
+    held: list[str] = []
+    played = 0
+    while played < frames and not until(player):
+        wanted = player.buttons()
+        for button in set(held) - set(wanted):
+            emulator.button_release(button)
+        for button in set(wanted) - set(held):
+            emulator.button_press(button)
+        held = wanted
+        emulator.tick(FRAMES, False)
+        played += FRAMES
+    for button in held:
+        emulator.button_release(button)
+    return played

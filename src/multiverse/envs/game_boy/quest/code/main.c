@@ -114,8 +114,8 @@ static void show_title(void)
 	u16 frames;
 	begin_screen(TITLE);
 	start_tune(TUNE_TITLE);
-	put_letters(3, 1, logo_top, sizeof logo_top);
-	put_letters(6, 4, logo_bottom, sizeof logo_bottom);
+	put_letters(3, 1, title_0, sizeof title_0);
+	put_letters(6, 4, title_1, sizeof title_1);
 	draw_vale();
 	begin_sprites();
 	draw_figure(72, 34, SPRITE_LANTERN, 0);
@@ -130,9 +130,19 @@ static void show_title(void)
 
 static void show_game_over(void)
 {
+	static const u8 turning[4] = {SOUTH, WEST, NORTH, EAST};
+	u8 i;
 	ram_game_over = 1;
 	start_tune(SILENCE);
 	play(SOUND_FALL);
+	ram_invulnerable = 0; /* the hero is seen */
+	for (i = 0; i != 40; ++i) {
+		ram_facing = turning[i >> 2 & 3];
+		begin_sprites();
+		draw_hero();
+		end_sprites();
+		wait_frame();
+	}
 	begin_screen(GAME_OVER);
 	put_text(5, 5, "GAME  OVER");
 	put_text(1, 8, "The vale stays dark");
@@ -164,9 +174,9 @@ static void show_ending(void)
 static void start_game(void)
 {
 	show_title();
-	ram_mode = PLAYING;
 	start_hero();
-	enter_room(4, 72, 72);
+	enter_room(4, 72, 56);
+	ram_mode = PLAYING;
 }
 
 static void draw_all(void)

@@ -7,7 +7,7 @@ static const char *const pages[] = {
 	"A Shade took it\ndown into the\ncrypt, northeast.",
 	"Take my sword!\nSwing it with A.",
 	"The gate's key is\nlost in the wood,\nin the southwest.",
-	"Elder: The wood\nlies south, then\nwest. Mind slimes!",
+	"Elder: The wood\nlies southwest.\nMind the slimes!",
 	"Elder: The key! Go\neast from here to\nthe old gate.",
 	"Elder: The crypt's\ndoor wants two\nkeys. Be brave.",
 	"Fisher: Bring me\n15 gems, and I\nsell you a heart.",
