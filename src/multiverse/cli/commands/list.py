@@ -59,10 +59,10 @@ def algorithm_lines() -> list[str]:
 
 
 def env_names() -> list[str]:
-    """Every id that Gymnasium knows here."""
+    """Every id that Gymnasium knows here, ours too."""
     import gymnasium
 
-    import multiverse.envs  # noqa: F401  ours too
+    import multiverse.envs  # noqa: F401
 
     return sorted(gymnasium.registry)
 
