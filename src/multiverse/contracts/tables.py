@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from multiverse.contracts.views import Array
+if TYPE_CHECKING:  # which would load Gymnasium
+    from multiverse.contracts.views import Array
 
 
 @dataclass(frozen=True, slots=True)

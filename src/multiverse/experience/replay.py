@@ -13,16 +13,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.errors import InvalidRequest, in_bytes
 from multiverse.contracts.policy import Leaves
 from multiverse.contracts.tables import SavedTable, Table
 from multiverse.contracts.views import Array
+from multiverse.executors.machine import memory_available
 from multiverse.experience.rollout import Rollout, dtype_of, numeric_leaves, shape_of
 
 VALID, TERMINATED, TRUNCATED, STARTS = (np.uint8(1 << bit) for bit in range(4))
 ENDED = TERMINATED | TRUNCATED
 TRIES = 8
 """To draw rows anew in place of those that were lost, before all others are looked up."""
+
+
+class NothingToDraw(InvalidRequest):
+    """Replay holds no step that could be learned from."""
 
 
 class Rows(NamedTuple):
@@ -62,9 +67,13 @@ class Replay:
         seen = [(f"seen{k}", dtype_of(leaf), shape_of(leaf)) for k, leaf in enumerate(kinds)]
         did = [("action", np.dtype(dtype), shape), ("reward", np.dtype(np.float32), ()), ("flags", np.dtype("u1"), ())]
         self._dtype = np.dtype([(name, kind, (slots, *of)) for name, kind, of in (*seen, *did)])
-        self._columns = {
-            name: np.zeros((self._ring * slots, *of), kind) for name, kind, of in (*seen, *did)
-        }  # [ring × slots, …]
+        if (needed := self._ring * self._dtype.itemsize) > memory_available():
+            available = in_bytes(memory_available())
+            raise InvalidRequest(
+                f"buffer_size={capacity}: {in_bytes(needed)}, and {available} of memory are available: a smaller one"
+            )
+        columns = [*seen, *did]
+        self._columns = {name: np.zeros((self._ring * slots, *of), kind) for name, kind, of in columns}  # row by row
         self._seen = {path: self._columns[f"seen{k}"] for k, path in enumerate(self._paths)}
         self._flags = self._columns["flags"]
         self._finals = _Finals(np.dtype([("at", np.int64), *seen]))
@@ -142,7 +151,7 @@ class Replay:
         """[count] numbers of steps."""
         low, high = self._first * self._slots, self.added * self._slots
         if low == high:
-            raise InvalidRequest("replay is empty: nothing can be drawn from it yet")
+            raise NothingToDraw("replay is empty: nothing can be drawn from it yet")
         numbers = rng.integers(low, high, count)
         usable = self._usable(numbers)
         for _ in range(TRIES):
@@ -154,7 +163,7 @@ class Replay:
         every = np.arange(low, high)
         every = every[self._usable(every)]
         if not len(every):
-            raise InvalidRequest("replay holds no step that was not lost: nothing can be drawn from it")
+            raise NothingToDraw("replay holds no step that was not lost: nothing can be drawn from it")
         lost = np.flatnonzero(~usable)
         numbers[lost] = every[rng.integers(0, len(every), len(lost))]
         return numbers

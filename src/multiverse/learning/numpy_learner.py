@@ -104,6 +104,7 @@ class Dense:
             bias, by_bias = owner.part((outward,))
             self.layers.append((weights, bias, by_weights, by_bias))
         self._tanh, self._hidden, self._lead = activation == "tanh", sizes[1:-1], (copies,) if copies else ()
+        self._zeros = np.zeros(max(self._hidden, default=0), np.float32)
         self._buffers: dict[int, tuple[list[Array], list[Array], Array]] = {}  # by rows
         self._inputs: list[Array] = []
 
@@ -174,7 +175,7 @@ class Dense:
         if self._tanh:
             np.tanh(x, out=x)
         else:
-            np.maximum(x, np.float32(0), out=x)
+            np.maximum(x, self._zeros[: x.shape[-1]], out=x)  # of an array: half of what it takes of a number
 
     def _room_for(self, rows: int) -> tuple[list[Array], list[Array], Array]:
         if rows not in self._buffers:

@@ -17,71 +17,71 @@ from multiverse.learning.numpy_learner import Dense
 from multiverse.learning.optimizers import Adam, Optimizer
 
 
-class NumpyNetwork:
-    """(vector [rows, size]) → [rows, outputs], or [copies, rows, outputs]."""
+class NumpyLayers:
+    """(vector [rows, size]) → [rows, outputs], or, of several copies, [copies, rows, outputs]."""
 
     xp = np
 
-    def __init__(self, shape: Shape, outputs: int, copies: int, seed: Sequence[int], epsilon: float = 1e-8) -> None:
-        self._widths, self._activation, self._copies = (
-            (shape.size, *shape.hidden_sizes, outputs),
-            shape.activation,
-            copies,
-        )
-        count = parameters_of(self._widths) * max(1, copies)
-        self.optimizer: Optimizer = Adam(np, np.zeros(count, np.float32), epsilon)
-        self._layers = self._over(self.optimizer.parameters, self.optimizer.gradient)
-        self._layers.begin(np.random.default_rng(seed), 1.0, orthogonal=False)
-
-    def _over(self, parameters: Array, gradient: Array) -> Dense:
-        return Dense(_Parts(parameters, gradient, self._copies), self._widths, self._activation, self._copies)
+    def __init__(self, dense: Dense, copies: int) -> None:
+        self._dense, self._copies = dense, copies
 
     def put(self, array: Array) -> Array:
         """Where the network is: it is there."""
         return array
 
     def output(self, vector: Array, images: Sequence[Array] = ()) -> Array:
-        """Nothing is kept."""
-        return self._layers.output(vector)
+        """To look at; what an earlier `forward` has kept is gone then."""
+        return self._dense.forward(vector)  # in buffers: new ones would take longer than what is done in them
 
     def forward(self, vector: Array, images: Sequence[Array] = ()) -> Array:
-        """As `output`; what it takes to go back is kept, for one of the two that follow."""
-        return self._layers.forward(vector)
+        """As `output`, and what it takes to go back is kept, for one of the two that follow."""
+        return self._dense.forward(vector)
 
     def backward(self, by_output: Array) -> None:
         """From the gradient by the outputs to that by the parameters, where the optimizer takes it."""
-        with np.errstate(over="ignore", invalid="ignore"):  # noticed where the gradient is
-            self._layers.backward(by_output)
+        self._dense.backward(by_output)
 
     def by_vector(self, by_output: Array, columns: slice) -> Array:
         """[rows, columns] from the gradient by the outputs to that by some columns of the vector, of all copies
         together."""
-        found = self._layers.by_input(by_output, columns)
+        found = self._dense.by_input(by_output, columns)
         return np.asarray(found.sum(axis=0) if self._copies else found)
+
+
+class NumpyNetwork(NumpyLayers):
+    """Layers that learn."""
+
+    def __init__(self, shape: Shape, outputs: int, copies: int, seed: Sequence[int], epsilon: float = 1e-8) -> None:
+        self._widths = (shape.size, *shape.hidden_sizes, outputs)
+        self._activation, count = shape.activation, parameters_of(self._widths) * max(1, copies)
+        self.optimizer: Optimizer = Adam(np, np.zeros(count, np.float32), epsilon)
+        super().__init__(self._over(self.optimizer.parameters, self.optimizer.gradient, copies), copies)
+        self._dense.begin(np.random.default_rng(seed), 1.0, orthogonal=False)
+
+    def _over(self, parameters: Array, gradient: Array, copies: int) -> Dense:
+        return Dense(_Parts(parameters, gradient, copies), self._widths, self._activation, copies)
+
+    def first(self) -> NumpyLayers:
+        """The first of the copies alone, with the same parameters."""
+        mine = slice(0, len(self.optimizer.parameters) // self._copies)
+        return NumpyLayers(self._over(self.optimizer.parameters[mine], self.optimizer.gradient[mine], 0), 0)
 
     def target(self) -> NumpyTarget:
         """A network that begins as this one and follows it slowly."""
         parameters = self.optimizer.parameters.copy()
-        return NumpyTarget(self, parameters, self._over(parameters, parameters))
+        return NumpyTarget(self, parameters, self._over(parameters, parameters, self._copies), self._copies)
 
     def layers(self) -> list[tuple[Array, Array]]:
         """(weights [in, out], bias) of each, copies, to act with."""
-        return [(weights.T.copy(), bias.copy()) for weights, bias, _, _ in self._layers.layers]
+        return [(weights.T.copy(), bias.copy()) for weights, bias, _, _ in self._dense.layers]
 
 
-class NumpyTarget:
-    """Parameters that follow another network's."""
+class NumpyTarget(NumpyLayers):
+    """Layers whose parameters follow another network's."""
 
-    def __init__(self, network: NumpyNetwork, parameters: Array, layers: Dense) -> None:
-        self._network, self.parameters, self._layers, self._room = (
-            network,
-            parameters,
-            layers,
-            np.empty_like(parameters),
-        )
-
-    def output(self, vector: Array, images: Sequence[Array] = ()) -> Array:
-        return self._layers.output(vector)
+    def __init__(self, network: NumpyNetwork, parameters: Array, dense: Dense, copies: int) -> None:
+        super().__init__(dense, copies)
+        self._network, self.parameters, self._room = network, parameters, np.empty_like(parameters)
 
     def follow(self, tau: float) -> None:
         """θ' ← θ' + τ (θ - θ')"""

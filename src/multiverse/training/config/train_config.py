@@ -31,7 +31,7 @@ SYNONYMS = {
     "episodes": ("num_episodes",),
     "learning_rate": ("lr",),
     "epochs": ("n_epochs", "update_epochs"),
-    "steps_per_env": ("n_steps", "num_steps"),
+    "steps_per_env": ("n_steps", "num_steps", "train_freq"),
     "batch_size": ("minibatch_size",),
     "entropy_coef": ("ent_coef",),
     "value_coef": ("vf_coef",),
@@ -42,6 +42,8 @@ SYNONYMS = {
     "share_features": ("share_features_extractor",),
     "workers": ("num_workers",),
     "start_method": ("parallel_start_method",),
+    "updates_per_step": ("utd_ratio",),
+    "action_noise": ("noise_std",),
     "evaluate_every": ("eval_every", "eval_freq"),
     "evaluation_episodes": ("n_eval_episodes",),
     "evaluation_envs": ("n_eval_envs",),
@@ -125,7 +127,7 @@ class TrainConfig:
     env: str = "CartPole-v1"
     """A Gymnasium id, or module:name of something that builds an env."""
     algorithm: str = "ppo"
-    """Which algorithm learns: ppo, a2c, or module:Class of your own."""
+    """Which algorithm learns: ppo, a2c, sac, td3, discrete_sac, dqn, or module:Class of your own."""
     seed: int = 0
     """Of the whole run: weights, noise, and every episode of every env."""
     num_envs: int = 8
@@ -158,6 +160,9 @@ class TrainConfig:
     """Where the networks learn. auto: a GPU for images, else the CPU, which is faster for small networks."""
     torch_threads: int = 1
     """Of the networks, on the CPU. The envs need the other cores."""
+    log_every: int | None = None
+    """Env steps between lines of metrics, which are means over the updates since the last one. Default: a line for
+    every update of at least 100 env steps; of shorter ones, every 1,000."""
     evaluate_every: int | None = None
     """Env steps between evaluations; 0: only at the end. Default: a tenth of the budget, and (without a target_return)
     while all of them, the next guessed as long as the last, take at most a tenth of the training's env steps."""
@@ -185,6 +190,8 @@ class TrainConfig:
             raise InvalidRequest(f"checkpoint_every_s={self.checkpoint_every_s}: 0 or more")
         for name in ("seed", "evaluation_seed"):
             checked_run_seed(name, getattr(self, name))
+        if self.log_every is not None and self.log_every < 1:
+            raise InvalidRequest(f"log_every={self.log_every}: at least 1")
         if self.evaluate_every is not None and self.evaluate_every < 0:
             raise InvalidRequest(f"evaluate_every={self.evaluate_every}: 0 (only at the end) or more")
         if self.target_return is not None and math.isnan(self.target_return):
