@@ -140,7 +140,8 @@ class TableStore:
         at, file = max(table.first, pieces[-1].last if pieces else 0), self._growing.get(name)
         if at == table.last:
             return pieces
-        self.folder.mkdir(exist_ok=True)
+        if not self.folder.is_dir():
+            self.folder.mkdir()
         if file is not None and not (pieces and pieces[-1].file == file.name):
             file = None
         before, begun = (file, file.bytes if file else 0), list[_Growing]()
