@@ -178,6 +178,13 @@ class TensorBoardHook(Hook):
         self._sinks.add(TensorBoardSink(trainer.directory.path / TENSORBOARD, trainer.clock.env_steps))
 
     def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
+        self._write(trainer)
+
+    def on_end(self, trainer: Trainer, summary: dict[str, Any]) -> None:
+        self._write(trainer)
+
+    def _write(self, trainer: Trainer) -> None:
+        """A line that is new: several updates may share one."""
         if trainer.metrics is not self._last:
             self._last = trainer.metrics
             self._sinks.write(trainer.metrics, trainer.clock.env_steps)

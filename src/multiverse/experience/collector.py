@@ -28,7 +28,7 @@ from multiverse.experience.rollout import (
     env_fields,
     private_fields,
 )
-from multiverse.experience.rows import fill, fill_rows, rows_of
+from multiverse.experience.rows import Rows, fill, fill_rows, rows_of
 from multiverse.vector.base import BaseVectorEnv
 
 SHORTEST_IN_WORKERS = 8
@@ -77,6 +77,7 @@ class Collector:
             [arrays[(shape.group, ROLLOUT, n)] for shape in shapes] for n in ("noise", "values")
         )
         self.actions = ActionLog(envs.num_envs)
+        self._rows: list[Rows] = []  # of all slots, where they are filled here
         self.keeps_actions = True  # for envs that are brought back by playing them again
         self._current: list[tuple[int, int | None]] = []  # the episode that each env is in, and its seed
 
@@ -198,8 +199,11 @@ class Collector:
 
     def _filled(self, policies: Sequence[Policy], should_stop: Callable[[], bool]) -> bool:
         envs, everyone = self._envs, range(self._envs.num_envs)
-        rows = rows_of(self._arrays, self._layout, everyone, policies, self._mask)
-        return fill(rows, self._arrays, everyone, 0, lambda _: not should_stop(), _CallerSteps(envs, self._plan))
+        if not self._rows:
+            self._rows = rows_of(self._arrays, self._layout, everyone, policies, self._mask)
+        for rows, policy in zip(self._rows, policies):
+            rows.policy = policy
+        return fill(self._rows, self._arrays, everyone, 0, lambda _: not should_stop(), _CallerSteps(envs, self._plan))
 
     # -- what became of it ---------------------------------------------------------------------------------------
     def _episodes(self) -> list[Episode]:

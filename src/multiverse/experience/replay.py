@@ -103,20 +103,20 @@ class Replay:
         self._count_runs(rollout)
         steps, slots, finals = rollout.ends()
         self._finals.add((self.added + steps) * self._slots + slots, list(finals.values()))
-        rows = np.arange(self.added + skipped, self.added + rollout.steps)
-        at = self._at(rows[:, None] * self._slots + np.arange(self._slots))
-        for path, seen in self._seen.items():
-            seen[at] = rollout.observations[path][skipped:]
-        self._columns["action"][at] = rollout.actions[skipped:]
-        self._columns["reward"][at] = rollout.rewards[skipped:]
-        self._flags[at] = flags[skipped:]
+        for place, part in self._parts(self.added + skipped, self.added + rollout.steps):
+            part = slice(part.start + skipped, part.stop + skipped)
+            for path, seen in self._seen.items():
+                seen[place] = _joined(rollout.observations[path][part])
+            self._columns["action"][place] = _joined(rollout.actions[part])
+            self._columns["reward"][place] = _joined(rollout.rewards[part])
+            self._flags[place] = _joined(flags[part])
         self.added += rollout.steps
         self._show(rollout.last)
         self._finals.forget(self._first * self._slots)
 
     def _show(self, last: Leaves) -> None:
         """What the newest rows led to stands where the next ones will."""
-        after = self._at(self.added * self._slots + np.arange(self._slots))
+        ((after, _),) = self._parts(self.added, self.added + 1)
         for path, seen in self._seen.items():
             seen[after] = last[path]
         self._flags[after] = 0
@@ -126,6 +126,16 @@ class Replay:
             self._run[starts] = 0
             self._run += 1
             self._longest = max(self._longest, int(self._run.max()))
+
+    def _parts(self, first: int, last: int) -> list[tuple[slice, slice]]:
+        """Where the steps of these rows are in the ring, and which of the rows they are: two parts around its end."""
+        start, count = first % self._ring, last - first
+        fits = min(count, self._ring - start)
+        parts = [(start, 0, fits), (0, fits, count)] if fits < count else [(start, 0, count)]
+        return [
+            (slice(place * self._slots, (place + stop - begin) * self._slots), slice(begin, stop))
+            for place, begin, stop in parts
+        ]
 
     def _at(self, numbers: Array) -> Array:
         """Where in the ring steps are: step s of row r has the number r × slots + s."""
@@ -225,11 +235,11 @@ class Replay:
     # -- saving --------------------------------------------------------------------------------------------------
     def state(self) -> dict[str, Any]:
         """Tables of which only what is new has to be written, and a little more."""
-        after = self._at(self.added * self._slots + np.arange(self._slots))
+        ((after, _),) = self._parts(self.added, self.added + 1)
         return {
             "rows": Table(self._dtype, self._first, self.added, self._records),
             "finals": self._finals.table(),
-            "last": {str(k): seen[after] for k, seen in enumerate(self._seen.values())},
+            "last": {str(k): seen[after].copy() for k, seen in enumerate(self._seen.values())},
             "added": self.added,
             "run": self._run.copy(),
             "longest": self._longest,
@@ -237,9 +247,9 @@ class Replay:
 
     def _records(self, first: int, last: int) -> Array:
         found = np.empty(last - first, self._dtype)
-        at = self._at(np.arange(first * self._slots, last * self._slots)).reshape(-1, self._slots)
-        for name, column in self._columns.items():
-            found[name] = column[at]
+        for place, part in self._parts(first, last):
+            for name, column in self._columns.items():
+                found[name][part] = column[place].reshape(-1, self._slots, *column.shape[1:])
         return found
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -250,13 +260,18 @@ class Replay:
             raise ValueError(f"rows {rows.first} to {rows.last} instead of {self._first} to {self.added}")
         number = rows.first
         for piece in rows.pieces(self._dtype):
-            at = self._at(np.arange(number * self._slots, (number + len(piece)) * self._slots))
-            for name, column in self._columns.items():
-                column[at] = piece[name].reshape(-1, *column.shape[1:])
+            for place, part in self._parts(number, number + len(piece)):
+                for name, column in self._columns.items():
+                    column[place] = _joined(piece[name][part])
             number += len(piece)
         self._finals.load(state["finals"])
         self._show({path: np.asarray(state["last"][str(k)]) for k, path in enumerate(self._paths)})
         self._run, self._longest = np.array(state["run"], np.int64), int(state["longest"])
+
+
+def _joined(rows: Array) -> Array:
+    """[T, S, …] → [T × S, …]"""
+    return rows.reshape(-1, *rows.shape[2:])
 
 
 class _Finals:

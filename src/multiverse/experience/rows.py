@@ -45,7 +45,7 @@ class Rows:
         self, arrays: Arrays, layout: Layout, group: Group, env_ids: range, policy: Policy, mask: Path | None
     ) -> None:
         """`mask`: the leaf of the observations that says which actions are open, where the group has no masks."""
-        slots, self._policy, self._mask = layout.rows(group, env_ids), policy, mask
+        slots, self.policy, self._mask = layout.rows(group, env_ids), policy, mask
         mine = {name[2:]: rows for name, rows in arrays.items() if name[:2] == (group.name, ROLLOUT)}
         now = {name[1:]: rows[..., slots] if name[1] in (VALUES, ENDED, PRESENT) else rows[slots]
                for name, rows in arrays.items() if name[0] == group.name and name[1] != ROLLOUT}  # fmt: skip
@@ -95,10 +95,10 @@ class Rows:
             open_now = self._masks_now if self._mask is None else seen[self._mask]
             masks = self._masks[row] = np.asarray(open_now, np.bool_)
         shown = Seen(seen, starts, masks, *self._previous)
-        actions, after = self._acted(self._policy.act(shown, self._noise[row], memory), memory)
+        actions, after = self._acted(self.policy.act(shown, self._noise[row], memory), memory)
         self._take(actions, row)
         self._memory = after if self._acting is None else self._where_acting(row, after, memory)
-        self._write_actions(self._policy.for_env(self._actions[row]))
+        self._write_actions(self.policy.for_env(self._actions[row]))
 
     def _acted(self, answer: Any, before: Memory) -> tuple[Array, Memory]:
         """What act() has returned, if it is that."""
@@ -128,7 +128,7 @@ class Rows:
         self._previous = actions, rewards
         if self._kept:  # copies: what act() returned may be the policy's own
             self._memory = {name: np.array(kept) for name, kept in self._memory.items()}
-            for name, first in self._policy.first_memory(len(starts)).items():
+            for name, first in self.policy.first_memory(len(starts)).items():
                 self._memory[name][starts] = first[starts]
         return self._memory
 

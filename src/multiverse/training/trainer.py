@@ -27,9 +27,9 @@ from multiverse.training.storage.run_directory import RunDirectory
 
 log = logging.getLogger("multiverse")
 
-ROWS_OF_A_LINE, STEPS_OF_A_LINE = 100, 1_000
-"""Where nobody asks: updates of so many env steps have a line of metrics each; of shorter ones the mean over about so
-many has one."""
+STEPS_OF_A_LINE, ENV_STEPS_OF_A_LINE = 8, 1_000
+"""Where nobody asks: a rollout of so many steps has a line of metrics of its own; shorter ones share one for so many
+env steps."""
 EVALUATION_COST = 10
 """Env steps of training for every one of an evaluation that nobody has asked for."""
 
@@ -136,7 +136,7 @@ class Trainer:
             self._told[name] = [before + value, count + 1] if summed else [value, 1]
         every = self.config.log_every
         if every is None:
-            every = 1 if rollout.steps * rollout.slots >= ROWS_OF_A_LINE else STEPS_OF_A_LINE
+            every = 1 if rollout.steps >= STEPS_OF_A_LINE else ENV_STEPS_OF_A_LINE
         if clock.env_steps // every > self._counted.env_steps // every:
             self._write_metrics()
         self._tell("on_update", report)

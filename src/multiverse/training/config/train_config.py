@@ -4,6 +4,7 @@ saved, becomes that."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -162,7 +163,7 @@ class TrainConfig:
     """Of the networks, on the CPU. The envs need the other cores."""
     log_every: int | None = None
     """Env steps between lines of metrics, which are means over the updates since the last one. Default: a line for
-    every update of at least 100 env steps; of shorter ones, every 1,000."""
+    every update; where rollouts have fewer than 8 steps, every 1,000 env steps."""
     evaluate_every: int | None = None
     """Env steps between evaluations; 0: only at the end. Default: a tenth of the budget, and (without a target_return)
     while all of them, the next guessed as long as the last, take at most a tenth of the training's env steps."""
@@ -198,7 +199,7 @@ class TrainConfig:
             raise InvalidRequest("target_return=nan: no return ever reaches that")
         _ = self.budget
 
-    @property
+    @functools.cached_property
     def budget(self) -> Budget:
         steps = self.env_steps
         if steps is None and self.episodes is None and self.minutes is None:
