@@ -113,6 +113,7 @@ BESIDE_SB3 = {
         "CartPoleNoVel-v1", 10_000, 8, 32, 20, 256, 1e-3, 0.98, 0.8, linear=True, bar=7.0, recurrent=True
     ),
 }
+SPREAD = Settings("mpe2.simple_spread_v3:parallel_env", 24_000, 8, 128, 4, 512, 3e-4, bar=2.0)
 BLACKJACK = Settings("Blackjack-v1", 60_000, 8, 128, 4, 256, 3e-4)
 ONE_ENV = Settings("CartPole-v1", 20_000, 1, 128, 4, 256, 3e-4, bar=0.95)
 
@@ -165,6 +166,36 @@ def train_theirs(settings: Settings, vec_env: str, seed: int) -> Measured:
     finally:
         venv.close()
     return rate, float(np.mean(returned))
+
+
+def train_theirs_on_supersuit(processes: int, seed: int) -> Measured:
+    """Its PPO, each agent an env of a vector env: as SuperSuit and PettingZoo document it."""
+    import supersuit
+    from mpe2 import simple_spread_v3
+    from stable_baselines3 import PPO
+
+    torch.set_num_threads(1)
+    agents = supersuit.pettingzoo_env_to_vec_env_v1(simple_spread_v3.parallel_env())
+    venv = supersuit.concat_vec_envs_v1(agents, SPREAD.num_envs, num_cpus=processes, base_class="stable_baselines3")
+    venv.seed = lambda seed=None: None  # theirs cannot be seeded by SB3
+    try:
+        model = PPO("MlpPolicy", venv, seed=seed, **SPREAD.theirs())
+        begun = time.perf_counter()
+        model.learn(SPREAD.env_steps * len(simple_spread_v3.parallel_env().possible_agents))
+        took_s = time.perf_counter() - begun
+    finally:
+        venv.close()
+    return model.num_timesteps / venv.num_envs * SPREAD.num_envs / took_s, float("nan")
+
+
+def simple_spread(rounds: int) -> dict[str, Any]:
+    """Three agents that share a learner, as many rows an update, in env steps (not agents' steps) per second."""
+    contenders: dict[str, Train] = {f"ours, {e}": functools.partial(train_ours, SPREAD, e) for e in EXECUTORS}
+    contenders |= {f"sb3, {n} cpus": functools.partial(train_theirs_on_supersuit, n) for n in (0, 2)}
+    found = in_turn("simple_spread", SPREAD, contenders, rounds)
+    better = [max(a, b) for a, b in zip(found["sb3, 0 cpus"], found["sb3, 2 cpus"])]
+    ours = [f"ours, {e}" for e in EXECUTORS]
+    return _against("simple_spread", {**found, "sb3": better}, "sb3", ours, "× SB3's better", SPREAD.bar)
 
 
 def in_turn(name: str, settings: Settings, contenders: dict[str, Train], rounds: int) -> dict[str, list[Measured]]:
@@ -326,6 +357,7 @@ def _seconds(command: list[str]) -> float:
 
 ROWS: dict[str, Callable[[int], dict[str, Any]]] = {
     **{name: functools.partial(compare, name) for name in BESIDE_SB3},
+    "simple_spread": simple_spread,
     "to_475": functools.partial(to_475, "to_475"),
     "blackjack": blackjack,
     "one_env": one_env,
