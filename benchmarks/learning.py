@@ -51,7 +51,7 @@ FORGETFUL = {"memory": None, "see_previous": False}
 ALONE = "nobody", "to stand beside the row above"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Task:
     """An env, what others reached there, and how they found it; `settings` beside those of the preset."""
 
