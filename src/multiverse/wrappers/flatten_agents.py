@@ -40,6 +40,13 @@ def flatten_agents(
     return FlattenedAgents(env, reward, dtype)
 
 
+def cancelled_share(rewards: Any) -> float:
+    """Of what the agents' rewards [steps, agents] vary by, the share that is lost in their sum: 1 of a zero-sum game, 0
+    where they have nothing to do with each other, less where they go together."""
+    apart = float(rewards.var(axis=0).sum())
+    return 1.0 - float(rewards.sum(axis=1).var()) / apart if apart else 0.0
+
+
 class FlattenedAgents(gymnasium.Env[Row, Row]):
     """What `flatten_agents` returns."""
 

@@ -38,7 +38,7 @@ class Bench:
     """Options of `multiverse bench`."""
 
     env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
-    """A Gymnasium id, or module:name of something that builds an env."""
+    """A Gymnasium id, or module:name of something that builds an env, Gymnasium's or PettingZoo's."""
     num_envs: tuple[int, ...] = (8, 64)
     """How many envs; several numbers are measured one after another."""
     executors: tuple[ExecutorName, ...] = ("serial", "process", "hybrid", "thread", "auto")
