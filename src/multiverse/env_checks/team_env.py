@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.env import ACTION_MASK, EnvKind
+from multiverse.adapters.agents import mask_of
+from multiverse.contracts.env import EnvKind
 
 ByAgent = dict[Any, Any]
 
@@ -103,12 +104,10 @@ class TeamEnv:
 
 
 def masks_in(observations: Any, infos: Any) -> Iterable[tuple[Any, Any]]:
-    """(agent, its action mask), by PettingZoo's two conventions: in the observation, or in the info."""
+    """(agent, its action mask or None)."""
     if isinstance(observations, dict):
         for agent, seen in observations.items():
-            info = infos.get(agent) if isinstance(infos, dict) else None
-            where = seen if isinstance(seen, dict) and ACTION_MASK in seen else info
-            yield agent, where.get(ACTION_MASK) if isinstance(where, dict) else None
+            yield agent, mask_of(seen, infos.get(agent) if isinstance(infos, dict) else None)
 
 
 def ended_in(result: Any) -> tuple[ByAgent, ByAgent, ByAgent]:
