@@ -26,6 +26,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,10 @@ class Task:
     protocol: str
     needs: str | None = None
 
+    @property
+    def name(self) -> str:
+        return self.env
+
 
 TASKS = (
     Task("CartPole-v1", 500.0, "rl-baselines3-zoo, 100 k steps", ZOO),
@@ -65,7 +70,8 @@ TASKS = (
 )
 """From the shortest run to the longest."""
 
-Job = tuple[Task, int]
+Found = Callable[[Path], dict[str, Any] | None]
+Job = tuple[Any, int]
 """A task and a seed: one run."""
 
 
@@ -107,18 +113,21 @@ def found_in(run: Path) -> dict[str, Any] | None:
 class Runs:
     """Processes side by side, one a run, that can all be ended early with a checkpoint."""
 
-    def __init__(self, out: Path, env_steps: int | None) -> None:
-        self._out, self._env_steps = out, env_steps
+    def __init__(
+        self, out: Path, env_steps: int | None, script: Path = Path(__file__), found: Found | None = None
+    ) -> None:
+        """`script`: what makes one run, `--one TASK SEED RUN`; `found`: what a run has come to, None before its end."""
+        self._out, self._env_steps, self._script, self._found = out, env_steps, script, found or found_in
         self._lock, self._stopping = threading.Lock(), False
         self._live: set[subprocess.Popen[bytes]] = set()
 
     def directory(self, job: Job) -> Path:
-        return self._out / f"{job[0].env}-{job[1]}"
+        return self._out / f"{job[0].name}-{job[1]}"
 
     def to_its_end(self, job: Job) -> None:
         """Unless it is finished already, or everything is being stopped."""
         directory, begun = self.directory(job), time.monotonic()
-        if found_in(directory) is not None:
+        if self._found(directory) is not None:
             return
         log = directory.with_suffix(".log")
         process = self._started(job, directory, log)
@@ -127,16 +136,17 @@ class Runs:
         code = process.wait()
         with self._lock:
             self._live.discard(process)
-        told = f"{job[0].env:16s} seed {job[1]}"
-        found = found_in(directory)
+        told = f"{job[0].name:16s} seed {job[1]}"
+        found = self._found(directory)
         if found is not None:
-            print(f"{told}: {found['mean_return']:9.1f}   ({time.monotonic() - begun:.0f} s)", flush=True)
+            figure = next(value for name, value in found.items() if name not in ("env", "seed"))
+            print(f"{told}: {figure:9.2f}   ({time.monotonic() - begun:.0f} s)", flush=True)
         elif not self._stopping:
             print(f"{told} failed ({code}):\n{log.read_text()}", flush=True)
 
     def _started(self, job: Job, directory: Path, log: Path) -> subprocess.Popen[bytes] | None:
         threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        command = [sys.executable, __file__, "--one", job[0].env, str(job[1]), str(directory)]
+        command = [sys.executable, str(self._script), "--one", job[0].name, str(job[1]), str(directory)]
         command += [] if self._env_steps is None else ["--env-steps", str(self._env_steps)]
         with self._lock, log.open("ab") as output:
             if self._stopping:
