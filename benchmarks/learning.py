@@ -27,7 +27,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,7 +87,8 @@ TASKS = (
 """From the shortest run to the longest."""
 WITH_MEMORY = {task.env for task in TASKS if "memory" in task.settings}
 
-Job = tuple[Task, int]
+Found = Callable[[Path], dict[str, Any] | None]
+Job = tuple[Any, int]
 """A task and a seed: one run."""
 
 
@@ -130,8 +131,11 @@ def found_in(run: Path) -> dict[str, Any] | None:
 class Runs:
     """Processes side by side, one a run, that can all be ended early with a checkpoint."""
 
-    def __init__(self, out: Path, env_steps: int | None) -> None:
-        self._out, self._env_steps = out, env_steps
+    def __init__(
+        self, out: Path, env_steps: int | None, script: Path = Path(__file__), found: Found | None = None
+    ) -> None:
+        """`script`: what makes one run, `--one TASK SEED RUN`; `found`: what a run has come to, None before its end."""
+        self._out, self._env_steps, self._script, self._found = out, env_steps, script, found or found_in
         self._lock, self._stopping = threading.Lock(), False
         self._live: set[subprocess.Popen[bytes]] = set()
 
@@ -141,7 +145,7 @@ class Runs:
     def to_its_end(self, job: Job) -> None:
         """Unless it is finished already, or everything is being stopped."""
         directory, begun = self.directory(job), time.monotonic()
-        if found_in(directory) is not None:
+        if self._found(directory) is not None:
             return
         log = directory.with_suffix(".log")
         process = self._started(job, directory, log)
@@ -151,15 +155,16 @@ class Runs:
         with self._lock:
             self._live.discard(process)
         told = f"{job[0].name:16s} seed {job[1]}"
-        found = found_in(directory)
+        found = self._found(directory)
         if found is not None:
-            print(f"{told}: {found['mean_return']:9.1f}   ({time.monotonic() - begun:.0f} s)", flush=True)
+            figure = next(value for name, value in found.items() if name not in ("env", "seed"))
+            print(f"{told}: {figure:9.2f}   ({time.monotonic() - begun:.0f} s)", flush=True)
         elif not self._stopping:
             print(f"{told} failed ({code}):\n{log.read_text()}", flush=True)
 
     def _started(self, job: Job, directory: Path, log: Path) -> subprocess.Popen[bytes] | None:
         threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        command = [sys.executable, __file__, "--one", job[0].name, str(job[1]), str(directory)]
+        command = [sys.executable, str(self._script), "--one", job[0].name, str(job[1]), str(directory)]
         command += [] if self._env_steps is None else ["--env-steps", str(self._env_steps)]
         with self._lock, log.open("ab") as output:
             if self._stopping:

@@ -25,7 +25,7 @@ ALLOWED = {
     "executors": ENGINE,
     "vector": ENGINE | {"vector"},
     "measure": ENGINE | {"vector"},
-    "env_checks": ENGINE | {"env_checks"},
+    "env_checks": ENGINE | {"wrappers", "env_checks"},
     "envs": {"contracts", "envs"},
     "interop": ENGINE | {"vector", "interop"},
     "experience": ENGINE | {"vector", "experience"},

@@ -16,7 +16,9 @@ from multiverse import measure
 from multiverse.adapters.env_source import recipes
 from multiverse.executors import machine
 from multiverse.executors.launch import fork_server
+from tests.env_checks.broken_teams import Game, Team
 from tests.envs import Walk
+from tests.multi_agent.envs import Circle, Village
 
 SECONDS = 0.02
 
@@ -48,7 +50,27 @@ class Raises(Counting):
         raise ZeroDivisionError("this env cannot step")
 
 
-def counted_by_rate(monkeypatch: pytest.MonkeyPatch, autoreset: Any) -> tuple[int, int]:
+class CountingTeam(Team):
+    """Counts as well, and refuses actions that its mask forbids."""
+
+    steps = 0
+
+    def step(self, actions: Any) -> Any:
+        self.steps += 1
+        return super().step(actions)
+
+
+class CountingGame(Game):
+    """Counts its decisions."""
+
+    steps = 0
+
+    def step(self, action: Any) -> Any:
+        self.steps += action is not None
+        return super().step(action)
+
+
+def counted_by_rate(monkeypatch: pytest.MonkeyPatch, autoreset: Any, env: Any = Counting) -> tuple[int, int]:
     """(what step_rate counted, what the envs counted), warm-up included in both."""
     counted = 0
     run_blocks = measure._run_blocks
@@ -60,7 +82,7 @@ def counted_by_rate(monkeypatch: pytest.MonkeyPatch, autoreset: Any) -> tuple[in
         return found
 
     monkeypatch.setattr(measure, "_run_blocks", spy)
-    envs = mv.make_vec(Counting, 3, "serial", autoreset=autoreset)
+    envs = mv.make_vec(env, 3, "serial", autoreset=autoreset)
     measure.step_rate(envs, SECONDS)
     stepped = sum(envs.get_attr("steps"))
     envs.close()
@@ -71,6 +93,30 @@ def counted_by_rate(monkeypatch: pytest.MonkeyPatch, autoreset: Any) -> tuple[in
 def test_a_reset_is_not_counted_as_a_step(monkeypatch: pytest.MonkeyPatch, autoreset: str) -> None:
     counted, stepped = counted_by_rate(monkeypatch, autoreset)
     assert 0 <= stepped - counted <= 3  # an episode that ends in the very last step: its reset was still to come
+
+
+@pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
+def test_a_step_of_several_agents_is_one_of_their_env(monkeypatch: pytest.MonkeyPatch, autoreset: str) -> None:
+    counted, stepped = counted_by_rate(monkeypatch, autoreset, CountingTeam)
+    assert 0 <= stepped - counted <= 3
+    if autoreset == "same_step":
+        counted, stepped = counted_by_rate(monkeypatch, autoreset, CountingGame)
+        assert counted == stepped > 0
+
+
+@pytest.mark.parametrize("env", [CountingTeam, CountingGame])
+def test_bare_loops_of_several_agents(env: Any) -> None:
+    assert measure.bare_rate(recipe_of(env), SECONDS) > 0
+
+
+def test_several_groups_take_turns() -> None:
+    agents = {"agents": ("farmer_0", "guard_0", "guard_1", "farmer_1")}
+    for env in (Village, Circle):
+        envs = mv.make_vec(env, 3, "serial", env_kwargs=agents)
+        assert measure.step_rate(envs, SECONDS) > 0
+        envs.close()
+    with mv.make_vec(Village, 2, "serial") as envs, pytest.raises(mv.InvalidRequest, match="the actions of bard"):
+        measure.step_rate(envs, SECONDS)
 
 
 def test_rate_takes_any_vector_env() -> None:
@@ -149,7 +195,7 @@ def test_the_bare_loop_is_the_env_alone(seeded: bool) -> None:
         @property
         def description(self) -> Any:
             group = type("Group", (), {"action_space": self.env.action_space})
-            return type("Description", (), {"groups": (group,)})
+            return type("Description", (), {"groups": (group,), "kind": "single"})
 
         def call(self, name: str, args: Any, kwargs: Any) -> Any:
             return getattr(self.env, name)(*args, **kwargs)

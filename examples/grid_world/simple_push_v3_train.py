@@ -1,18 +1,16 @@
-"""Many copies of MPE's simple_push_v3 (package mpe2) in parallel, over the drop-in for AgileRL's vector env.
+"""Trains MPE's simple_push_v3 (package mpe2): an agent that runs to its landmark, and an adversary that pushes it away.
 
     python examples/grid_world/simple_push_v3_train.py
-    python examples/grid_world/simple_push_v3_train.py --num-envs 4 --total-timesteps 2000
+    python examples/grid_world/simple_push_v3_train.py --num-envs 4 --total-timesteps 20000
 
-It collects with random actions and says so: the learner comes later. In multiverse itself the vector env is
-`mv.make_vec(simple_push_v3.parallel_env, 8)`.
+Each of the two has a learner of its own (`mv.train`: PPO, many copies in parallel, a run that can be resumed). What
+they have learned then plays on the drop-in for AgileRL's vector env, beside an agent that acts at random.
 """
 
 from __future__ import annotations
 
 import sys
-import time
-import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,85 +18,106 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from examples.grid_world.evaluation import UNSEEN_SEEDS
 from examples.grid_world.settings import Config, configured
 
 config: Config = {
     "num_envs": 8,  # Number of parallel environments
-    "total_timesteps": 20_000,
+    "total_timesteps": 200_000,
     "seed": 0,
+    "run_dir": "runs/simple_push_v3",
+    "eval_episodes": 100,
 }
+ENV = "mpe2.simple_push_v3:parallel_env"
+STEPS = 25
+"""Of an episode."""
 LINES = 10
 """Lines of progress."""
 
+Act = Callable[[dict[str, Any]], dict[str, Any]]
+"""Observations by agent, a row for every env → actions."""
+
 
 def make_env() -> Any:
-    """One simple_push_v3: an adversary pushes an agent away from its landmark; 25 steps an episode."""
+    """One simple_push_v3; 25 steps an episode."""
     from mpe2 import simple_push_v3
 
     return simple_push_v3.parallel_env()
 
 
-class Returns:
-    """The returns of all episodes that have ended, by agent."""
+def train(config: Config) -> Any:
+    """A run of `mv.train` in a folder of its own, with a few lines about how it goes."""
+    import multiverse as mv
 
-    def __init__(self, agents: Sequence[str], num_envs: int) -> None:
-        self.ended: dict[str, list[float]] = {agent: [] for agent in agents}
-        self._running = {agent: np.zeros(num_envs) for agent in agents}
+    total = config["total_timesteps"]
 
-    def add(self, rewards: dict[str, Any], terminated: dict[str, Any], truncated: dict[str, Any]) -> None:
-        for agent, running in self._running.items():
-            running += np.nan_to_num(rewards[agent])  # where an agent is not there the original says NaN
-            over = np.asarray(terminated[agent], bool) | np.asarray(truncated[agent], bool)
-            self.ended[agent] += running[over].tolist()
-            running[over] = 0.0
+    class Lines(mv.Hook):
+        next_line = total / LINES
 
-    def told(self) -> str:
-        """Mean and count for each agent."""
-        ended = {agent: returns for agent, returns in self.ended.items() if returns}
-        means = [f"{agent} {np.mean(returns):.2f}" for agent, returns in ended.items()]
-        return ", ".join(means) + f" ({max(map(len, ended.values()))} episodes)" if means else "no episode has ended"
+        def on_update(self, trainer: Any, report: Any) -> None:
+            clock, recent = trainer.clock, trainer.session.recent
+            if clock.updates == 1:
+                learners = " and ".join(trainer.session.learners.by_group)
+                print(f"Learner: PPO, one for {learners} each; run {trainer.directory.path}", flush=True)
+            if clock.env_steps >= self.next_line:
+                self.next_line += total / LINES
+                returns = ", ".join(f"{agent} {returned:.2f}" for agent, returned in recent.by_agent.items())
+                speed = f"{clock.env_steps / clock.seconds:,.0f}"
+                words = f"env steps {clock.env_steps:,} of {total:,} | env steps/s {speed}"
+                print(f"{words} | returns {returns} (last {len(recent)} episodes)", flush=True)
+
+    how = {"num_envs": config["num_envs"], "env_steps": total, "seed": config["seed"], "evaluate_every": 0}
+    return mv.train(ENV, root=config["run_dir"], hooks=[Lines()], **how)
 
 
-def collect(env: Any, config: Config) -> int:
-    """Steps all envs with random actions until the steps are done; how many that were."""
-    num_envs, total = config["num_envs"], config["total_timesteps"]
-    returns, generator = Returns(env.agents, num_envs), np.random.default_rng(config["seed"])
-    counts = {agent: env.single_action_space(agent).n for agent in env.agents}
-    env.reset(seed=config["seed"])
-    steps, next_line, begun = 0, total / LINES, time.perf_counter()
-    while steps < total:
-        actions = {agent: generator.integers(0, count, num_envs) for agent, count in counts.items()}
-        _, rewards, terminated, truncated, _ = env.step(actions)
-        returns.add(rewards, terminated, truncated)
-        steps += num_envs
-        if steps >= next_line:
-            next_line += total / LINES
-            speed = steps / (time.perf_counter() - begun)
-            print(f"env steps {steps:,} of {total:,} | env steps/s {speed:,.0f} | returns {returns.told()}", flush=True)
-    return steps
+def distance(env: Any, act: Act, episodes: int) -> float:
+    """How far the agent ends from its landmark, in the mean over episodes on seeds that no training sees."""
+    found: list[float] = []
+    while len(found) < episodes:
+        observations, _ = env.reset(seed=UNSEEN_SEEDS + len(found))
+        for _ in range(STEPS - 1):  # the last one would show the next episode
+            observations, _, _, _, _ = env.step(act(observations))
+        found += np.linalg.norm(observations["agent_0"][:, 2:4], axis=1).tolist()
+    return float(np.mean(found[:episodes]))
+
+
+def compare(run: Any, config: Config) -> None:
+    """The trained agent and one that acts at random, each with the trained adversary."""
+    import multiverse as mv
+    from examples.grid_world import AsyncPettingZooVecEnv
+
+    num_envs, policies, rng = config["num_envs"], mv.load(run), np.random.default_rng(config["seed"])
+    env = AsyncPettingZooVecEnv([make_env for _ in range(num_envs)])
+
+    def by_chance(observations: dict[str, Any]) -> dict[str, Any]:
+        return {**policies.act(observations), "agent_0": rng.integers(0, 5, num_envs)}
+
+    try:
+        print(f"Envs: {num_envs} × simple_push_v3 in {type(env).__name__}, agents {', '.join(env.agents)}")
+        trained, random = (distance(env, act, config["eval_episodes"]) for act in (policies.act, by_chance))
+        told = f"trained agent {trained:.2f}, random agent {random:.2f}"
+        print(f"Distance from its landmark, over {config['eval_episodes']} episodes: {told}", flush=True)
+    finally:
+        env.close()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0, 1 if something is not installed, 2 for a bad argument, 130 after Ctrl-C."""
-    chosen = configured(config, "Steps many copies of simple_push_v3 with random actions.", arguments)
+    chosen = configured(config, "Trains simple_push_v3, each agent with a learner of its own.", arguments)
     try:
-        from examples.grid_world import AsyncPettingZooVecEnv
-
         make_env().close()
     except ImportError as missing:
         print(f"simple_push_v3_train.py: {missing}: pip install 'multiverse[pettingzoo,mpe]'", file=sys.stderr)
         return 1
-    env = AsyncPettingZooVecEnv([make_env for _ in range(chosen["num_envs"])])
     try:
-        print(f"Envs: {chosen['num_envs']} × simple_push_v3 in {type(env).__name__}, agents {', '.join(env.agents)}")
-        print("Learner: none yet, actions are random", flush=True)
-        print(f"Collected: {collect(env, chosen):,} env steps", flush=True)
+        run = train(chosen)
+        print(f"Trained: {run.summary['env_steps']:,} env steps in {run.summary['seconds']:.1f} s", flush=True)
+        if chosen["eval_episodes"]:
+            compare(run, chosen)
+        print(f"Run finished: {run.path}", flush=True)
     except KeyboardInterrupt:
-        warnings.simplefilter("ignore")  # `close` would warn of the step that was cut short
-        print("Interrupted", flush=True)
+        print(f"Interrupted; to go on: multiverse resume {chosen['run_dir']}", flush=True)
         return 130
-    finally:
-        env.close()
     return 0
 
 

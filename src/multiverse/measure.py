@@ -1,8 +1,11 @@
-"""Measuring: steps per second of one bare env in a loop, of the whole machine, and of any Gymnasium vector env.
+"""Measuring: steps per second of one bare env in a loop, of the whole machine, and of any vector env.
 
 A step here is a step of an env. Resets take their time but are never counted, also where a vector env's step is
 an env's reset (`next_step` autoreset): only so do a bare loop and a vector env compare. Machines are noisy, so
 what is to be compared should be measured in turn, round after round, and ratios be taken within a round.
+
+Of envs with several agents a step is one of the env: all agents at once, or one agent's decision. Their random actions
+are such as their masks leave open; choosing those is on the clock, of the bare loops and of the vector envs alike.
 
 Nothing is printed here, and nothing is known of tables or command lines.
 """
@@ -12,21 +15,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from itertools import count, cycle, islice
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import gymnasium
 import numpy as np
 import psutil
 from gymnasium.vector import AutoresetMode
 
+from multiverse.adapters.agents import mask_of
 from multiverse.adapters.env_source import Recipe
+from multiverse.adapters.pettingzoo_env import PettingZooEnv
 from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.layout import ACTION_MASKS, Group, leaves
 from multiverse.contracts.plan import Plan
 from multiverse.contracts.views import Array
 from multiverse.executors import machine, startup
 from multiverse.executors.env_range import EnvRange
+from multiverse.vector.parallel import BaseMultiAgentVectorEnv
+from multiverse.vector.turns import TurnVectorEnv
 
-AnyVectorEnv = gymnasium.vector.VectorEnv[Any, Any, Any]
+AnyVectorEnv = gymnasium.vector.VectorEnv[Any, Any, Any] | BaseMultiAgentVectorEnv
 Done = TypeVar("Done")
 
 SAMPLED_ACTIONS = 64
@@ -44,6 +52,8 @@ def step_rate(envs: AnyVectorEnv, seconds: float, actions: Sequence[Any] | None 
     autoreset = envs.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
     if autoreset == AutoresetMode.DISABLED:
         raise InvalidRequest("the rate of envs without autoreset cannot be measured: use next_step or same_step")
+    if isinstance(envs, BaseMultiAgentVectorEnv):
+        return _rate(*_team_blocks(envs, autoreset == AutoresetMode.SAME_STEP), seconds)
     endless = cycle(actions if actions is not None else sample_actions(envs.action_space))
     step, num_envs = envs.step, envs.num_envs
 
@@ -92,6 +102,107 @@ def _run_blocks(
         if took_s < block_s:
             size = min(2 * size, LARGEST_BLOCK)
     return size, steps, spent_s
+
+
+# -- several agents --------------------------------------------------------------------------------------------
+class OpenActions:
+    """Random actions of a group, drawn beforehand; where a mask forbids some, of the open ones."""
+
+    def __init__(self, group: Group, slots: int) -> None:
+        space, rng = group.action_space, np.random.default_rng(0)
+        self._start, self._drawn = getattr(space, "start", 0), None
+        if group.masks:
+            self._scores = rng.random((SAMPLED_ACTIONS, slots, group.masks), np.float32)
+            return
+        if len(list(leaves(space))) != 1 or not next(leaves(space)).numeric:
+            raise InvalidRequest(
+                f"the actions of {group.name} are {space}: only such as fit into one array can be drawn"
+            )
+        space.seed(0)
+        self._drawn = np.array([[space.sample() for _ in range(slots)] for _ in range(SAMPLED_ACTIONS)])
+
+    def chosen(self, k: int, masks: Array | None, rows: int | None = None) -> Array:
+        """[rows, …] for the k-th step."""
+        k %= SAMPLED_ACTIONS
+        if self._drawn is not None:
+            return np.asarray(self._drawn[k, :rows])
+        scores = self._scores[k, :rows]
+        return np.asarray((scores if masks is None else scores * masks).argmax(axis=1) + self._start)
+
+
+def _team_blocks(envs: BaseMultiAgentVectorEnv, same_step: bool) -> tuple[Callable[[int], Any], Callable[[Any], int]]:
+    """(what steps a vector env so often, what counts the steps in that); resets it."""
+    groups, num_envs, everyone = envs.views.layout.groups, envs.num_envs, np.arange(envs.num_envs)
+    draws = {group.name: OpenActions(group, num_envs * len(group.agents)) for group in groups}
+    masks = {group.name: envs.views[(group.name, ACTION_MASKS)] for group in groups if group.masks}
+    turn, numbers = envs.reset(seed=0), count()
+
+    def at_once(size: int) -> list[Any]:
+        over = []
+        for k in islice(numbers, size):
+            chosen = {name: draw.chosen(k, masks.get(name)) for name, draw in draws.items()}
+            envs.step({name: rows.reshape(num_envs, -1, *rows.shape[1:]) for name, rows in chosen.items()})
+            over.append(0 if same_step else np.count_nonzero(envs.episodes_over(everyone)))
+        return over
+
+    def in_turns(size: int) -> list[Any]:
+        nonlocal turn
+        for k in islice(numbers, size):
+            rows = turn.groups.items()  # type: ignore[attr-defined, unused-ignore]
+            turn = envs.step({name: draws[name].chosen(k, one.action_masks, len(one.env_ids)) for name, one in rows})
+        return [0] * size
+
+    return in_turns if isinstance(envs, TurnVectorEnv) else at_once, lambda over: len(over) * num_envs - sum(over)
+
+
+def _bare_team(env: Any, groups: Sequence[Group], first: Any, begin: Callable[[], Any]) -> Callable[[int], int]:
+    """What steps a bare PettingZoo env so often; `first`: what its first reset returned, which is nothing of AEC."""
+    draws, numbers = {agent: OpenActions(group, 1) for group in groups for agent in group.agents}, count()
+    seen, infos = first or ({}, {})
+    there = list(env.agents)
+
+    def choose(agent: Any, seen: Any, info: Any) -> Any:
+        return draws[agent].chosen(next(numbers), mask_of(seen, info))[0]
+
+    def at_once(size: int) -> int:
+        nonlocal seen, infos, there
+        for _ in range(size):
+            chosen = {agent: choose(agent, seen[agent], infos.get(agent)) for agent in there}
+            seen, _, terminated, truncated, infos = env.step(chosen)
+            there = [agent for agent in env.agents if not (terminated[agent] or truncated[agent])]
+            if not there:
+                seen, infos = begin()
+                there = list(env.agents)
+        return size
+
+    def in_turns(size: int) -> int:
+        done = 0
+        while done < size:
+            if not env.agents:
+                begin()
+            seen, _, terminated, truncated, info = env.last()
+            if terminated or truncated:
+                env.step(None)
+                continue
+            env.step(choose(env.agent_selection, seen, info))
+            done += 1
+        return size
+
+    return at_once if first else in_turns
+
+
+def _bare_single(step: Callable[[Any], Any], actions: Sequence[Any], begin: Callable[[], Any]) -> Callable[[int], int]:
+    """What steps a bare Gymnasium env so often."""
+    endless = cycle(actions)
+
+    def block(size: int) -> int:
+        for action in islice(endless, size):
+            _, _, terminated, truncated, _ = step(action)
+            if terminated or truncated:
+                begin()
+        return size
+
+    return block
 
 
 # -- bare loops ------------------------------------------------------------------------------------------------
@@ -151,19 +262,19 @@ def bare_loop(envs: EnvRange, seconds: float, seeded: bool = False) -> tuple[flo
 
     Returns steps per second, and the seconds it waited for a core.
     """
-    env = envs.envs[0]
-    step = env.call("get_wrapper_attr", ("step",), {})
-    reset = env.call("get_wrapper_attr", ("reset",), {})
-    endless, seeds = cycle(sample_actions(env.description.groups[0].action_space)), count(1)
+    env, seeds = envs.envs[0], count(1)
+    single, groups = env.description.kind == "single", env.description.groups
+    reset = env.call("get_wrapper_attr", ("reset",), {}) if single else cast(PettingZooEnv, env).foreign.reset
 
-    def block(size: int) -> int:
-        for action in islice(endless, size):
-            _, _, terminated, truncated, _ = step(action)
-            if terminated or truncated:
-                reset(seed=next(seeds) if seeded else None)
-        return size
+    def begin() -> Any:
+        return reset(seed=next(seeds) if seeded else None)
 
-    reset(seed=0)
+    first = reset(seed=0)
+    if single:
+        step = env.call("get_wrapper_attr", ("step",), {})
+        block = _bare_single(step, sample_actions(groups[0].action_space), begin)
+    else:
+        block = _bare_team(cast(PettingZooEnv, env).foreign, groups, first, begin)
     waited_before = machine.waited_for_core_s()
     rate, waited_s = _rate(block, int, seconds), machine.waited_for_core_s()
     return rate, None if waited_s is None or waited_before is None else waited_s - waited_before

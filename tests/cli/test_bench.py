@@ -105,3 +105,11 @@ def test_an_env_of_ones_own_is_found_where_one_stands(
     arguments = ["--num-envs", "2", "--executors", "process", "--env-kwargs", '{"pole": 1}', "--json", *QUICK]
     assert main(["bench", "env_of_ones_own:make", *arguments]) == 0
     assert json.loads(capsys.readouterr().out)["results"][0]["steps_per_s"] > 0
+
+
+@pytest.mark.parametrize("env", ["mpe2.simple_spread_v3:parallel_env", "pettingzoo.classic.connect_four_v3:env"])
+def test_envs_with_several_agents(env: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", env, "--num-envs", "2", "--executors", "serial", "process", "--json", *QUICK]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["plain_loop_steps_per_s"] > 0 and found["machine_limit_steps_per_s"] > 0
+    assert all(one["steps_per_s"] > 0 for one in found["results"])

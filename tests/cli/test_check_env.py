@@ -104,3 +104,11 @@ def test_ctrl_c_in_the_middle_of_a_hang_ends_everything_quietly() -> None:
     os.killpg(process.pid, signal.SIGINT)
     out, rest = process.communicate(timeout=30)
     assert (process.returncode, out, rest) == (130, "", "")
+
+
+@pytest.mark.parametrize("env", ["mpe2.simple_spread_v3:parallel_env", "pettingzoo.classic.connect_four_v3:env"])
+def test_envs_of_pettingzoo_are_checked_agent_by_agent(env: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-env", env, *QUICK, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert {finding["severity"] for finding in report["findings"]} == {"info"}
+    assert not any(check["skipped_because"] for check in report["checks"])

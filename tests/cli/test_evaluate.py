@@ -62,3 +62,30 @@ def test_another_env_than_it_was_trained_on_is_refused(elsewhere: Path, capsys: 
     capsys.readouterr()
     assert main(["evaluate", "one", "--env", "Acrobot-v1", "--episodes", "1"]) == 2
     assert capsys.readouterr().err.startswith("multiverse evaluate: ")
+
+
+def test_against_an_opponent_it_tells_who_won(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    four = "pettingzoo.classic.connect_four_v3:env"
+    for home in ("one", "two"):
+        assert train(Path(home), "--seed", home.replace("one", "1").replace("two", "2"), env=four, env_steps=128) == 0
+    assert ", won " not in capsys.readouterr().out
+    for opponent in ("random", "two", "tests.training.test_teams:leftmost"):
+        assert main(["evaluate", "one", "--episodes", "4", "--opponent", opponent]) == 0
+        told = capsys.readouterr().out.splitlines()[-1]
+        assert ", won " in told and f", against {opponent}; from " in told and "player_0" not in told
+    assert main(["evaluate", "one", "--episodes", "4"]) == 0
+    assert "return 0.0 ± 0.0 (player_0 " in capsys.readouterr().out
+    for opponent in ("nobody", "tests.nowhere:player", "tests.training.test_teams:nobody"):
+        assert main(["evaluate", "one", "--episodes", "4", "--opponent", opponent]) == 2
+        assert opponent in capsys.readouterr().err
+
+
+def test_an_opponent_of_the_runs_own_is_told_too(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    four = "pettingzoo.classic.connect_four_v3:env"
+    assert train(Path("runs/one"), "--evaluation-opponent", "random", env=four, env_steps=64) == 0
+    assert ", won " in capsys.readouterr().out
+    assert main(["evaluate", "runs", "--episodes", "4", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["opponent"] == "random" and 0 <= told["wins"] <= 1
+    assert main(["list"]) == 0
+    assert ", won " in capsys.readouterr().out

@@ -21,6 +21,7 @@ from multiverse.env_checks.laboratory import Laboratory
 from multiverse.env_checks.report import Finding
 from multiverse.env_checks.subject import Settings
 from tests.env_checks import broken_envs as broken
+from tests.env_checks import broken_teams as teams
 
 SETTINGS = Settings(seed=3, steps=300, compared_steps=120)
 BUILDING, SPACES, RESET, STEPS, ORDER, OWNERSHIP, SEEDS, SHARING, TRAVELLING, LEAVING, MEMORY, COST = CHECKS
@@ -119,6 +120,26 @@ CASES: list[tuple[str, str, Any, str]] = [
         r"is 7, its space is Discrete\(3\)",
     ),
     ("observation-not-in-space", RESET, with_space(spaces.Text(3), 7), "is 7, which"),
+    # -- several agents
+    ("possible-agents", BUILDING, teams.Nameless, "Nameless has no possible_agents"),
+    ("agent-unknown", RESET, teams.Guest, r"there is 'fly', .*\['ant', 'bee'\], after reset\(\)"),
+    ("agent-missing", RESET, teams.Blind, "no observation of bee, which is in agents"),
+    ("agent-missing", STEPS, teams.Unpaid, "bee has an observation and is not in rewards, in step 1 after"),
+    ("agent-space-new", RESET, teams.NewSpaces, r"action_space\('ant'\) is another object"),
+    ("ended-agent-stays", STEPS, teams.Undead, r"ant has ended and is still in agents, in step \d+ after reset"),
+    ("action-mask", RESET, Env(teams.Masked, [1, 1]), r"mask\['ant'\] has shape \(2,\), and there are 3 actions"),
+    ("action-mask", STEPS, Env(teams.Masked, [0, 0, 0]), r"leaves no action open.*in reset\(seed=3\)"),
+    ("action-mask", STEPS, Env(teams.Masked, [0, 2, 0]), r"other values than 0 and 1: \[0, 2, 0\]"),
+    ("agents-change", STEPS, teams.Fleeting, r"bee leaves before .*; bee joins an episode under way \(\d+ times"),
+    ("rewards-cancel", STEPS, teams.ZeroSum, "add up to the same in all 300 steps"),
+    ("rewards-cancel", STEPS, teams.Game, "add up to the same"),
+    ("not-checked", ORDER, teams.Team, "not open"),
+    ("reward-not-finite", STEPS, teams.NaNForTheBee, r"the reward\['bee'\] is nan, in step 1"),
+    ("step-return", STEPS, teams.OneRewardForAll, "step returned float as rewards, not a dict by agent"),
+    ("step-raises", STEPS, teams.Unburied, "has ended and stays in agents"),
+    ("observation-out-of-bounds", STEPS, teams.LateObservation, r"the observation\['bee'\]\[0\] is 3.0"),
+    ("seed-ignored", SEEDS, teams.UnseededTeam, r"both with reset\(seed=3\) .* part after reset: observation\['ant'\]"),
+    ("instances-share-state", SHARING, teams.SharedTeam, "two envs stepped in turn part"),
     # -- whose is it
     ("observation-reused", OWNERSHIP, broken.ReusesObservation, r"returned in reset\(seed=3\) and changed in step 1"),
     ("observation-is-state", OWNERSHIP, broken.ShowsState, "at step 1: observation"),
@@ -180,6 +201,15 @@ def healthy() -> Iterator[Laboratory]:
 @pytest.mark.parametrize("check", [name for name in CHECKS if name != COST])
 def test_a_healthy_env_has_no_findings(healthy: Laboratory, check: str) -> None:
     assert healthy.run(perform, check, SETTINGS, timeout_s=60) == []
+
+
+@pytest.mark.parametrize("team", [teams.Team, teams.Game])
+def test_a_healthy_team_has_no_findings_but_what_is_good_to_know(team: Any) -> None:
+    (recipe,) = recipes(team, 1, None, None)
+    with Laboratory(recipe) as laboratory:
+        found = {check: laboratory.run(perform, check, SETTINGS, timeout_s=60) for check in CHECKS}
+    assert [one.code for findings in found.values() for one in findings if one.severity != "info"] == []
+    assert {one.code for findings in found.values() for one in findings} - {"rewards-cancel"} == {"not-checked", "cost"}
 
 
 @pytest.mark.parametrize("check", list(CHECKS))

@@ -218,20 +218,32 @@ def test_one_env_starts_no_process(num_envs: int, starts: str, tmp_path: Path) -
     assert re.search(f"^process starts: {starts}", done.stdout, re.MULTILINE), (done.stdout, done.stderr)
 
 
-def test_simple_push_is_really_simple_push(capsys: pytest.CaptureFixture[str]) -> None:
-    assert simple_push_v3_train.main(["--num-envs", "2", "--total-timesteps", "120"]) == 0
+def test_simple_push_is_really_simple_push(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--num-envs", "4", "--total-timesteps", "2000", "--eval-episodes", "8", "--run-dir", str(tmp_path)]
+    assert simple_push_v3_train.main(flags) == 0
     printed = capsys.readouterr().out
-    assert "Envs: 2 × simple_push_v3 in AsyncPettingZooVecEnv, agents adversary_0, agent_0" in printed
-    assert "Learner: none yet, actions are random" in printed
-    assert re.search(
-        r"env steps 120 of 120 \| env steps/s \S+ \| returns adversary_0 \S+, agent_0 \S+ \(4 episodes\)", printed
-    )
-    assert "Collected: 120 env steps" in printed
+    assert re.search(r"^Learner: PPO, one for adversary and agent each; run \S+$", printed, re.MULTILINE)
+    told = r"^env steps 2,000 of 2,000 \| env steps/s \S+ \| returns adversary_0 \S+, agent_0 \S+ \(last 80 episodes\)$"
+    assert re.search(told, printed, re.MULTILINE), printed
+    assert "Trained: 2,000 env steps in " in printed
+    assert "Envs: 4 × simple_push_v3 in AsyncPettingZooVecEnv, agents adversary_0, agent_0" in printed
+    assert re.search(r"^Distance from its landmark .* trained agent \d+\.\d\d, random agent \d\.\d\d$", printed, re.M)
+    (run,) = {path.parent for path in tmp_path.rglob("config.yaml")}
+    assert f"Run finished: {run}" in printed
 
 
-def test_simple_push_from_the_command_line() -> None:
-    done = run(PUSH, "--num-envs", "2", "--total-timesteps", "20")
-    assert (done.returncode, done.stderr) == (0, "") and "Collected: 20 env steps" in done.stdout
+def test_simple_push_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Random agents end 1.1 or more from their landmark."""
+    flags = ["--num-envs", "16", "--total-timesteps", "20000", "--run-dir", str(tmp_path)]
+    assert simple_push_v3_train.main(flags) == 0
+    (told,) = re.findall(r"trained agent (\S+), random agent (\S+)", capsys.readouterr().out)
+    trained, by_chance = map(float, told)
+    assert trained < 0.6 * by_chance
+
+
+def test_simple_push_from_the_command_line(tmp_path: Path) -> None:
+    done = run(PUSH, "--num-envs", "2", "--total-timesteps", "20", "--eval-episodes", "0", "--run-dir", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "") and "Trained: 250 env steps" in done.stdout
 
 
 # -- document 002: rollouts in parallel --------------------------------------------------------------------------------

@@ -21,7 +21,9 @@ from pettingzoo.classic import tictactoe_v3
 from pettingzoo.utils import parallel_to_aec
 
 import multiverse as mv
+import multiverse.wrappers.flatten_agents as flatten_agents
 from multiverse.envs.grid_world import make
+from tests.env_checks.broken_teams import Game
 from tests.wrappers.flatten_envs import SPACES, Fading, Spaces, joined_actions, unflattened
 
 ENVS: dict[str, Callable[[], Any]] = {
@@ -282,6 +284,35 @@ def test_choices_that_do_not_begin_at_zero_keep_their_numbers() -> None:
     flat = mv.flatten_agents(Spaces({"a": SPACES["box"], "b": SPACES["box"]}, [spaces.Discrete(2, start=5)] * 2))
     assert flat.action_space == spaces.MultiDiscrete([2, 2], start=[5, 5])
     assert flat.split_actions(np.array([5, 6])) == {"a": 5, "b": 6}
+
+
+# -- agents that play against each other -------------------------------------------------------------------------
+OPPOSED = [simple_push_v3.parallel_env, Game]
+TOGETHER = [simple_spread_v3.parallel_env, lambda: make("small", max_steps=20)]
+
+
+@pytest.mark.parametrize("make_it", OPPOSED)
+def test_opponents_are_no_team_and_that_is_told_once(make_it: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flatten_agents, "_told", set())
+    with pytest.warns(UserWarning, match="play against each other: .* learner for each group") as told:
+        for _ in range(2):
+            stepped(mv.flatten_agents(make_it()), flatten_agents.WATCHED_STEPS + 300)
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("make_it", TOGETHER)
+def test_agents_that_do_not_are_not_warned_of(make_it: Any, recwarn: pytest.WarningsRecorder) -> None:
+    stepped(mv.flatten_agents(make_it()), flatten_agents.WATCHED_STEPS + 300)
+    assert [one for one in recwarn if "play against" in str(one.message)] == []
+
+
+def stepped(env: Any, steps: int) -> None:
+    env.action_space.seed(0)
+    env.reset(seed=0)
+    for _ in range(steps):
+        *_, terminated, truncated, _ = env.step(env.action_space.sample())
+        if terminated or truncated:
+            env.reset()
 
 
 # -- many of them ----------------------------------------------------------------------------------------------

@@ -118,6 +118,13 @@ def absent_observation(space: spaces.Space[Any]) -> Any:
     return None  # travels by pipe, and nobody looks
 
 
+def mask_of(seen: Any, info: Any) -> Any:
+    """An agent's action mask, by PettingZoo's two conventions: in what it sees, or in its info; None without one."""
+    if isinstance(seen, Mapping) and ACTION_MASK in seen:
+        return seen[ACTION_MASK]
+    return info.get(ACTION_MASK) if isinstance(info, Mapping) else None
+
+
 def masks_are_observed(space: spaces.Space[Any]) -> bool:
     """Whether an agent's action mask is part of what it sees; if not, it may be in its info."""
     return isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces

@@ -23,7 +23,7 @@ from multiverse.adapters.agents import NOTHING_SAID, AgentOptions
 from multiverse.adapters.gymnasium import GymnasiumEnv
 from multiverse.adapters.pettingzoo_aec import PettingZooTurnEnv
 from multiverse.adapters.pettingzoo_parallel import PettingZooParallelEnv, all_at_once
-from multiverse.contracts.env import Env
+from multiverse.contracts.env import Env, EnvKind
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.plan import whole_number
 
@@ -59,10 +59,10 @@ def adapt(env: Any, agents: AgentOptions = NOTHING_SAID) -> Env:
     """The adapter for a foreign env, by what it is."""
     if isinstance(env, gymnasium.Env):
         return GymnasiumEnv(env)
-    pettingzoo = sys.modules.get("pettingzoo")  # whoever built such an env has loaded it
-    if pettingzoo is not None and isinstance(env, pettingzoo.ParallelEnv):
+    kind = pettingzoo_kind(env)
+    if kind == "parallel":
         return PettingZooParallelEnv(env, agents)
-    if pettingzoo is not None and isinstance(env, pettingzoo.AECEnv):
+    if kind == "turns":
         if agents.parallel:
             return PettingZooParallelEnv(all_at_once(env), agents)
         return PettingZooTurnEnv(env, agents)
@@ -74,6 +74,16 @@ def adapt(env: Any, agents: AgentOptions = NOTHING_SAID) -> Env:
         f"the env factory returned {type(env).__module__}.{type(env).__qualname__}, which is neither "
         "a gymnasium.Env nor a PettingZoo env (pettingzoo.ParallelEnv or AECEnv)"
     )
+
+
+def pettingzoo_kind(env: Any) -> EnvKind | None:
+    """Which of PettingZoo's two kinds an env is, if any."""
+    pettingzoo = sys.modules.get("pettingzoo")  # whoever built such an env has loaded it
+    if pettingzoo is None:
+        return None
+    if isinstance(env, pettingzoo.ParallelEnv):
+        return "parallel"
+    return "turns" if isinstance(env, pettingzoo.AECEnv) else None
 
 
 def recipes(

@@ -41,6 +41,11 @@ class PettingZooEnv:
                 "make_vec(..., possible_agents=[...]) with all of them"
             )
 
+    @property
+    def foreign(self) -> Any:
+        """The env itself."""
+        return self._env
+
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         found = getattr(owner_of(self._env, name), name)
         return found(*args, **kwargs) if callable(found) else found

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from multiverse.training.trainer import Trainer
 
 LINE_EVERY_S = 3.0
+SHOWN_AGENTS = 4
 
 
 class LinePrinter:
@@ -85,7 +86,7 @@ class ProgressLines(Hook):
         failures = trainer.session.envs.failures
         parts = [
             f"{clock.env_steps:>11,} env steps ({_of_budget(trainer.config.budget, clock)})",
-            f"return {recent.mean_return:.1f}, length {recent.mean_length:.0f}"
+            f"return {recent.mean_return:.1f}{_of_each(recent.by_agent)}, length {recent.mean_length:.0f}"
             if len(recent)
             else "no episode has ended",
             f"{steps / seconds if seconds else 0:,.0f} env steps/s",
@@ -119,10 +120,24 @@ def summary_lines(summary: dict[str, Any], path: Path) -> list[str]:
 
 
 def evaluated(summary: dict[str, Any]) -> str:
-    """'return 493.1 ± 12.0, length 493, over 20 unseen episodes'."""
+    """'return 493.1 ± 12.0, length 493, over 20 unseen episodes'; of several agents also each one's return or, against
+    an opponent, who won: each agent is then played by the policy in some of the episodes only."""
+    prefix = "mean_return/"
     returned = f"{summary['mean_return']:.1f} ± {summary['std_return']:.1f}"
+    if "wins" in summary:
+        returned += f", won {100 * summary['wins']:.0f} %"
+    else:
+        returned += _of_each({key.removeprefix(prefix): one for key, one in summary.items() if key.startswith(prefix)})
     lost = f" ({summary['lost_episodes']} more failed)" if summary.get("lost_episodes") else ""
     return f"return {returned}, length {summary['mean_length']:.0f}, over {summary['episodes']} unseen episodes{lost}"
+
+
+def _of_each(returns: dict[str, float]) -> str:
+    """' (adversary_0 -3.1, agent_0 -12.2)'; of many agents the worst and the best. Nothing of a single one."""
+    if len(returns) > SHOWN_AGENTS:
+        low, high = min(returns, key=lambda agent: returns[agent]), max(returns, key=lambda agent: returns[agent])
+        return f" ({len(returns)} agents, from {low} {returns[low]:.1f} to {high} {returns[high]:.1f})"
+    return f" ({', '.join(f'{agent} {one:.1f}' for agent, one in returns.items())})" if returns else ""
 
 
 def in_time(seconds: float) -> str:

@@ -54,8 +54,8 @@ CATALOGUE: dict[str, Entry] = {
         "build the env inside the function: lambda: MyEnv(), not env = MyEnv(); lambda: env.",
     ),
     "not-an-env": error(
-        "make_vec takes gymnasium.Env only.",
-        "inherit from gymnasium.Env; an old `gym` env needs a wrapper such as shimmy.GymV21CompatibilityV0.",
+        "make_vec takes gymnasium.Env and PettingZoo's AECEnv and ParallelEnv only.",
+        "inherit from one of them; an old `gym` env needs a wrapper such as shimmy.GymV21CompatibilityV0.",
     ),
     "close-raises": error(
         "vector envs close every env at the end, in error handlers and at interpreter exit: an exception there hides "
@@ -203,6 +203,40 @@ CATALOGUE: dict[str, Entry] = {
         "one-hot encodings and embeddings index with it: out of range is an error there, or another state's row.",
         "make space and observation agree.",
     ),
+    # -- several agents ----------------------------------------------------------------------------------------
+    "possible-agents": error(
+        "every agent has a row of its own in the batch, fixed for the life of a vector env.",
+        "set possible_agents to all agents that there can ever be, or pass make_vec(..., possible_agents=[...]).",
+    ),
+    "agent-unknown": error(
+        "there is no row in the batch for it, and no space that says what it sees.",
+        "list it in possible_agents, or leave it out of what reset() and step() return.",
+    ),
+    "agent-missing": error(
+        "make_vec refuses it: what an agent that is there sees and earns would be missing from its row.",
+        "return observation, reward and both ends of everybody in agents; whoever leaves is left out of agents.",
+    ),
+    "agent-space-new": warning(
+        "seeding an agent's space does nothing if the next call returns another one: sampled actions do not repeat.",
+        "make the spaces once in __init__, and let observation_space(agent) and action_space(agent) look them up.",
+    ),
+    "ended-agent-stays": warning(
+        "make_vec takes it as gone; loops that ask agents go on giving it actions.",
+        "take whoever has terminated or was truncated out of agents in the same step.",
+    ),
+    "action-mask": error(
+        "a policy that follows the mask cannot act, or takes an action that is not open.",
+        "give a mask of 0 and 1, one for every action, with at least one action open to whoever acts.",
+    ),
+    "agents-change": info(
+        "rows of agents that are not there are masked: alive says who is, and learners leave the others out.",
+        "nothing, if it is meant.",
+    ),
+    "rewards-cancel": info(
+        "what one wins another loses: a policy that plays all of them has nothing to learn from the sum.",
+        "train it by self-play (--opponents 5), or each agent by itself (--separate); not with flatten_agents.",
+    ),
+    "not-checked": info("it differs from env to env.", "nothing; the vector envs of make_vec do none of it."),
     # -- whose is it -------------------------------------------------------------------------------------------
     "observation-reused": warning(
         "whoever keeps the observation (replay buffer, frame stack, final observation) ends up with the last one many "

@@ -15,7 +15,7 @@ from typing import Any, cast
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
+from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, pettingzoo_kind, recipes
 from multiverse.contracts.errors import EnvFailed, InvalidRequest, ReplyTimeout
 from multiverse.contracts.plan import whole_number
 from multiverse.env_checks.catalogue import found
@@ -26,6 +26,7 @@ from multiverse.env_checks.checks.seeding import check_seeds
 from multiverse.env_checks.checks.sharing import check_sharing
 from multiverse.env_checks.checks.space_checks import check_spaces
 from multiverse.env_checks.checks.stepping import check_order, check_reset, check_steps
+from multiverse.env_checks.checks.teams import check_team_order, check_team_reset, check_team_steps
 from multiverse.env_checks.laboratory import Laboratory, Seat, Where, WorkerLost
 from multiverse.env_checks.report import SEVERITIES, CheckReport, CheckRun, Finding
 from multiverse.env_checks.subject import EnvRaised, OutOfTime, Settings, Subject
@@ -37,6 +38,7 @@ OUTRANKED = {"global-rng-touched": "global-rng", "episodes-repeat": "seed-defaul
 """Findings that only repeat, in milder words, what another one says."""
 
 HOPELESS = {"not-an-env", "same-env-again", "build-failed", "space-missing", "action-space-sample", "crashes", "hangs"}
+HOPELESS |= {"possible-agents", "agent-unknown"}
 HOPELESS |= {"reset-raises", "reset-signature", "reset-return", "step-raises", "step-return", "info-not-dict"}
 """Errors of the basic checks that leave the others nothing to work with."""
 
@@ -62,8 +64,8 @@ def check_env(
     included, reaches the calling process.
 
     Args:
-        env: as for `make_vec`: a Gymnasium id, `"module:name"`, a class or another callable that builds the env. An
-            instance is taken too: it is built anew from its spec, or copied.
+        env: as for `make_vec`: a Gymnasium id, `"module:name"`, a class or another callable that builds the env,
+            Gymnasium's or PettingZoo's. An instance is taken too: it is built anew from its spec, or copied.
         env_kwargs, wrappers: as for `make_vec`.
         seed: of the checked episodes; actions are those of `action_space.seed(seed)`.
         steps: of the longest rollout; slow envs are stepped for 3 s at most.
@@ -123,7 +125,7 @@ class Source:
 
 def _source_of(env: Any, env_kwargs: Mapping[str, Any] | None, wrappers: Sequence[Wrapper] | None) -> Source:
     """The one env a user means; unlike `make_vec` this takes an instance as well."""
-    if isinstance(env, gymnasium.Env):
+    if isinstance(env, gymnasium.Env) or pettingzoo_kind(env) is not None:
         if env_kwargs:
             raise InvalidRequest("env_kwargs= is for what builds an env, and this env is built already")
         return _of_instance(env, wrappers)
@@ -133,10 +135,10 @@ def _source_of(env: Any, env_kwargs: Mapping[str, Any] | None, wrappers: Sequenc
     return Source(recipe, _name(env))
 
 
-def _of_instance(env: gymnasium.Env[Any, Any], wrappers: Sequence[Wrapper] | None) -> Source:
+def _of_instance(env: Any, wrappers: Sequence[Wrapper] | None) -> Source:
     """By its spec where that says everything, else by copying it."""
     name = type(env.unwrapped).__qualname__
-    spec = env.spec
+    spec = getattr(env, "spec", None)
     if spec is not None and all(wrapper.kwargs is not None for wrapper in spec.additional_wrappers):
         (recipe,) = recipes(spec, 1, None, wrappers)
         return Source(recipe, spec.id, f"built anew from its spec {spec.id!r}")
@@ -165,14 +167,15 @@ class Check:
     function: Callable[[Subject], Iterator[Finding]]
     basic: bool = False
     needs_two: bool = False  # envs at the same time
+    of_teams: Callable[[Subject], Iterator[Finding]] | None = None  # where several agents need another one
 
 
 CHECKS: dict[str, Check] = {
     "building and closing": Check(check_building, basic=True),
     "spaces": Check(check_spaces, basic=True),
-    "reset": Check(check_reset, basic=True),
-    "steps": Check(check_steps, basic=True),
-    "calls out of turn": Check(check_order),
+    "reset": Check(check_reset, basic=True, of_teams=check_team_reset),
+    "steps": Check(check_steps, basic=True, of_teams=check_team_steps),
+    "calls out of turn": Check(check_order, of_teams=check_team_order),
     "arrays handed over": Check(check_ownership),
     "seeds": Check(check_seeds),
     "two envs in one process": Check(check_sharing, needs_two=True),
@@ -191,7 +194,9 @@ def perform(envs: EnvRange, name: str, settings: Settings) -> list[Finding]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            for finding in CHECKS[name].function(subject):
+            check = CHECKS[name]
+            of_teams = check.of_teams if check.of_teams is not None and subject.is_team() else None
+            for finding in (of_teams or check.function)(subject):
                 findings.append(finding)  # noqa: PERF402  # one by one: what was found before it raises stays
         except EnvRaised as raised:
             findings.append(raised.finding())

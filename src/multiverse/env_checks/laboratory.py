@@ -63,6 +63,7 @@ class Seat:
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
+        self.is_team: bool | None = None  # not known yet
 
     def bind(self, rows: Sequence[SlotRow]) -> None:
         (row,) = rows

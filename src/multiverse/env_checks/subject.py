@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 
 from gymnasium.envs.registration import EnvSpec
 
-from multiverse.adapters.env_source import Recipe
+from multiverse.adapters.env_source import Recipe, pettingzoo_kind
 from multiverse.contracts.errors import RemoteError
 from multiverse.env_checks.catalogue import found
 from multiverse.env_checks.laboratory import BUILD, CLOSE, RESET, STEP, Seat, Where
 from multiverse.env_checks.report import Finding
+from multiverse.env_checks.team_env import TeamEnv
 
 Result = TypeVar("Result")
 
@@ -116,9 +117,19 @@ class Subject:
 
     def _built(self) -> Any:
         env = self._recipe.build_foreign()
+        kind = pettingzoo_kind(env)
+        if kind is not None:
+            return TeamEnv(env, kind)
         for name in ("observation_space", "action_space"):
             getattr(env, name, None)  # a property may raise as well
         return env
+
+    def is_team(self) -> bool:
+        """Whether the env has several agents; asked once in the life of a worker."""
+        if self._seat.is_team is None:
+            self._seat.is_team = isinstance(self.build().env, TeamEnv)
+            self.close()
+        return self._seat.is_team
 
     def ask(self, where: Where, call: Callable[[], Result]) -> Result:
         """One call of the env's code, noted first; `EnvRaised` with what it raises, `OutOfTime` instead of it."""

@@ -26,13 +26,15 @@ class Frame:
     truncated: Any = None
     info: Any = None
     action: Any = None  # as the step left it
+    over: bool | None = None  # of several agents: nobody is left
 
     @property
     def ended(self) -> bool:
-        return bool(self.terminated or self.truncated)
+        return bool(self.terminated or self.truncated) if self.over is None else self.over
 
     def frozen(self) -> Frame:
-        return Frame(*map(frozen, (self.observation, self.reward, self.terminated, self.truncated, self.info)))
+        seen, reward, info = frozen(self.observation), frozen(self.reward), frozen(self.info)
+        return Frame(seen, reward, frozen(self.terminated), frozen(self.truncated), info, over=self.over)
 
 
 Trajectory = list[Frame]
@@ -80,7 +82,7 @@ def advance(env: WatchedEnv, action: Any) -> Frame:
     """One step with a copy of the action: an env may do with it what it likes."""
     given = copy.deepcopy(action)
     observation, reward, terminated, truncated, info = env.step(given)
-    return Frame(observation, reward, terminated, truncated, info, given)
+    return Frame(observation, reward, terminated, truncated, info, given, getattr(env.env, "over", None))
 
 
 def steps_in(trajectory: Trajectory) -> int:

@@ -1,7 +1,8 @@
-"""One observation against its space: what does not fit, with the key, the index and the value."""
+"""What a step returned, against its space and what it should be: with the key, the index and the value."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -123,9 +124,9 @@ def _contains(space: spaces.Space[Any], value: Any) -> bool:
         return False
 
 
-def called(path: Path) -> str:
+def called(path: Path, what: str = "the observation") -> str:
     """'the observation['camera'][0]' for the leaf at that path."""
-    return "the observation" + "".join(f"[{key!r}]" for key in path)
+    return what + "".join(f"[{key!r}]" for key in path)
 
 
 def _names(keys: Any) -> str:
@@ -135,6 +136,32 @@ def _names(keys: Any) -> str:
 def _short(value: Any) -> str:
     text = f"{value!r}".replace("\n", " ")
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def reward_misfits(reward: Any, of: Path = ()) -> Iterator[Misfit]:
+    """What keeps a reward from being learned from; `of`: whose it is."""
+    name = called(of, "the reward")
+    try:
+        number = float(np.asarray(reward).item() if isinstance(reward, np.ndarray) else reward)
+    except (TypeError, ValueError):
+        yield Misfit("reward-not-number", of, f"{name} is {type(reward).__name__}: {reward!r:.60}")
+        return
+    if isinstance(reward, str):
+        yield Misfit("reward-not-number", of, f"{name} is the text {reward!r}")
+    elif getattr(reward, "shape", ()) != ():
+        yield Misfit("reward-array", of, f"{name} is an array of shape {reward.shape}: {reward!r:.60}")
+    if not math.isfinite(number):
+        yield Misfit("reward-not-finite", of, f"{name} is {number}")
+
+
+def end_misfits(terminated: Any, truncated: Any, of: Path = ()) -> Iterator[Misfit]:
+    """What is wrong with the ends of a step; `of`: whose they are."""
+    for name, end in (("terminated", terminated), ("truncated", truncated)):
+        if isinstance(end, bool | np.bool_):
+            continue
+        number = isinstance(end, int | float | np.generic) or (isinstance(end, np.ndarray) and end.size == 1)
+        code = "end-not-bool-like" if number else "end-not-bool"
+        yield Misfit(code, (name, *of), f"{called(of, name)} is {type(end).__name__}: {end!r:.60}")
 
 
 class Tally:

@@ -231,9 +231,9 @@ def checkpoint_of(run: RunPath, which: str = "latest") -> Checkpoint:
     return latest
 
 
-def env_of(run: RunPath) -> str:
-    """What the config of a run calls its env."""
-    return str(_saved(find_run(path_of(run)).path).get("env"))
+def config_of(run: RunPath) -> dict[str, Any]:
+    """The settings of a run as it has saved them."""
+    return _saved(find_run(path_of(run)).path)
 
 
 def steps_of(found: Checkpoint) -> int:

@@ -6,6 +6,7 @@ What a learner sees is one agent that controls the whole team.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -36,8 +37,27 @@ def flatten_agents(
     terminated if all agents were, else truncated. The part of an agent that is not there is zeros (the row's space has
     room for them); in the step in which it ends, its last observation. `info["alive"]` [agents] says who acts next,
     `info["agent_infos"]` what the agents' own infos held, if anything.
+
+    Agents that play against each other have nothing to learn from their sum: where more than half of what their rewards
+    vary by is lost in it, over the first 500 steps and 20 episodes, a warning says so, once for a kind of env. Train
+    such envs by `mv.train`, which has a learner for each group of agents.
     """
     return FlattenedAgents(env, reward, dtype)
+
+
+WATCHED_STEPS, WATCHED_EPISODES = 500, 20
+"""What the warning of rewards that cancel waits for."""
+
+
+def cancelled_share(rewards: Any) -> float:
+    """Of what the agents' rewards [steps, agents] vary by, the share that is lost in their sum: 1 of a zero-sum game, 0
+    where they have nothing to do with each other, less where they go together."""
+    apart = float(rewards.var(axis=0).sum())
+    return 1.0 - float(rewards.sum(axis=1).var()) / apart if apart else 0.0
+
+
+_told: set[str] = set()
+"""The kinds of envs that this process has been warned of."""
 
 
 class FlattenedAgents(gymnasium.Env[Row, Row]):
@@ -57,6 +77,8 @@ class FlattenedAgents(gymnasium.Env[Row, Row]):
         self.metadata, self.render_mode = dict(env.metadata), getattr(env, "render_mode", None)
         self._begun = False
         self._terminated: dict[Any, bool] = {}  # of those that have ended in this episode
+        self._rewards: list[list[float]] | None = []  # of the first steps; None when they have been looked at
+        self._episodes = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Row, dict[str, Any]]:
         super().reset(seed=seed)
@@ -74,6 +96,8 @@ class FlattenedAgents(gymnasium.Env[Row, Row]):
         self._begun = not over
         terminated = over and all(self._terminated.values())
         reward = sum(result.rewards.values()) * self._share
+        if self._rewards is not None:
+            self._look_on(result.rewards, over)
         return (
             self.flatten_observation(result.observations),
             float(reward),
@@ -81,6 +105,25 @@ class FlattenedAgents(gymnasium.Env[Row, Row]):
             over and not terminated,
             self._info(result),
         )
+
+    def _look_on(self, rewards: Mapping[Any, float], over: bool) -> None:
+        """Whether the agents play against each other: told once, when enough of their rewards has been seen."""
+        assert self._rewards is not None
+        self._rewards.append([float(rewards.get(agent, 0.0)) for agent in self.possible_agents])
+        self._episodes += over
+        if len(self._rewards) < WATCHED_STEPS or self._episodes < WATCHED_EPISODES:
+            return
+        lost, name = cancelled_share(np.array(self._rewards)), type(self.env.unwrapped).__name__
+        self._rewards = None
+        if lost > 0.5 and name not in _told:
+            _told.add(name)
+            warnings.warn(
+                f"flatten_agents: the agents of {name} play against each other: of what their rewards vary by, "
+                f"{100 * lost:.0f} % is lost in their sum, so one policy for all of them has little to learn from; "
+                "mv.train with the env itself has a learner for each group (separate=True: for each agent), and "
+                "opponents=5 is self-play",
+                stacklevel=3,
+            )
 
     def flatten_observation(self, observations: Mapping[Any, Any]) -> Row:
         """The row for a dict agent → observation; zeros for agents it does not have."""

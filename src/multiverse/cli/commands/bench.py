@@ -25,7 +25,8 @@ DESCRIPTION = """\
 Steps per second of an env under each executor, beside the plain loop (one
 bare env) and the machine's limit (one bare loop per usable core). Actions are
 random and drawn beforehand; resets take their time but are not counted as
-steps. Every round measures everything in turn; ratios are taken within a
+steps. Of PettingZoo envs a step is one of the env (AEC: one agent's decision),
+and actions are among those that masks leave open. Every round measures everything in turn; ratios are taken within a
 round, and the table shows medians over the rounds.
 
 examples:
@@ -38,7 +39,7 @@ class Bench:
     """Options of `multiverse bench`."""
 
     env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
-    """A Gymnasium id, or module:name of something that builds an env."""
+    """A Gymnasium id, or module:name of something that builds an env, Gymnasium's or PettingZoo's."""
     num_envs: tuple[int, ...] = (8, 64)
     """How many envs; several numbers are measured one after another."""
     executors: tuple[ExecutorName, ...] = ("serial", "process", "hybrid", "thread", "auto")
@@ -86,11 +87,12 @@ def _measure(options: Bench, contenders: dict[Contender, str]) -> Comparison:
     from multiverse.adapters.env_source import recipes
     from multiverse.cli.comparison import compared
     from multiverse.executors.backends import backend_of
+    from multiverse.measure import AnyVectorEnv
 
     kwargs = parsed_kwargs(options.env_kwargs)
     (recipe,) = recipes(options.env, 1, kwargs, None)
 
-    def make(executor: ExecutorName, num_envs: int) -> mv.VectorEnv:
+    def make(executor: ExecutorName, num_envs: int) -> AnyVectorEnv:
         workers = options.workers if executor == "auto" or backend_of(executor).workers else None
         return mv.make_vec(options.env, num_envs, executor, workers=workers, env_kwargs=kwargs)
 

@@ -20,10 +20,12 @@ DESCRIPTION = """\
 Checks one env: building and closing, spaces, reset and step, seeds and
 replays, several copies in one process, what it leaves behind, what it costs.
 Each finding says what was seen, why it matters and what to change. A hang or
-a crash of the env is a finding too. Exit code 1 when there are errors.
+a crash of the env is a finding too. PettingZoo envs, parallel and AEC, are
+checked agent by agent. Exit code 1 when there are errors.
 
 examples:
   multiverse check-env my_module:make_env
+  multiverse check-env pettingzoo.classic.connect_four_v3:env
   multiverse check-env Pendulum-v1 --env-kwargs '{"g": 9.8}' --strict --json"""
 
 
@@ -32,7 +34,7 @@ class CheckEnv:
     """Options of `multiverse check-env`."""
 
     env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
-    """A Gymnasium id, or module:name of something that builds an env."""
+    """A Gymnasium id, or module:name of something that builds an env, Gymnasium's or PettingZoo's."""
     seed: int = 0
     """Of the episodes and of the random actions."""
     steps: int = 1000

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Plays episodes with a run's policy, deterministic, on as many envs as the
 run's evaluations, on seeds that no training ever sees. Equal seeds give equal
-episodes, whatever the training looked like.
+episodes, whatever the training looked like. Of several agents it plays all,
+or, with --opponent, one side, which alternates from episode to episode.
 
 examples:
   multiverse evaluate runs/CartPole-v1
+  multiverse evaluate runs/connect_four --opponent random
   multiverse evaluate runs/CartPole-v1/ppo-0-20260101-120000 --best --json"""
 
 
@@ -37,6 +39,9 @@ class Evaluate:
     """The checkpoint with the best evaluation instead of the latest."""
     seed: int = 0
     """Of the episodes."""
+    opponent: Annotated[str | None, tyro.conf.arg(metavar="random|RUN|MODULE:FUNCTION")] = None
+    """Who plays the other side: any open action, another run's policy, or a function (observation, open actions,
+    generator) → action. Default: as in the run's own evaluations."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ID|MODULE:NAME")] = None
     """The env, for a run whose env was an object of a program."""
     trust: bool = False
@@ -52,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
 
     which = "best" if options.best else "latest"
     checkpoint = checkpoint_of(options.run, which)
-    how: dict[str, Any] = {"episodes": options.episodes, "seed": options.seed}
+    how: dict[str, Any] = {"episodes": options.episodes, "seed": options.seed, "opponent": options.opponent}
     found = evaluate_run(checkpoint.path, env=options.env, trust=options.trust, **how)
     report = _report(options, checkpoint, found)
     if options.json:
@@ -63,13 +68,14 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _report(options: Evaluate, checkpoint: Checkpoint, found: Evaluation) -> dict[str, Any]:
-    from multiverse.training.loading import env_of, steps_of
+    from multiverse.training.loading import config_of, steps_of
 
     return {
         "checkpoint": str(checkpoint.path),
-        "env": options.env or env_of(checkpoint.path),
+        "env": options.env or config_of(checkpoint.path).get("env"),
         "env_steps": steps_of(checkpoint),
         "seed": options.seed,
+        "opponent": options.opponent or config_of(checkpoint.path).get("evaluation_opponent"),
         **found.summary(),
         "returns": list(found.returns),
         "lengths": list(found.lengths),
@@ -80,4 +86,5 @@ def _print(report: dict[str, Any]) -> None:
     from multiverse.cli.progress import evaluated
 
     print(f"{report['env']} after {report['env_steps']:,} env steps ({report['checkpoint']})")
-    print(f"{evaluated(report)}; from {min(report['returns']):.1f} to {max(report['returns']):.1f}")
+    against = f", against {report['opponent']}" if report["opponent"] else ""
+    print(f"{evaluated(report)}{against}; from {min(report['returns']):.1f} to {max(report['returns']):.1f}")

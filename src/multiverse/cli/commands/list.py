@@ -100,6 +100,7 @@ def _state_of(run: Path) -> str:
         summary = json.loads((run / "summary.json").read_text())
         found = summary["evaluation"]
         returned = f", return {found['mean_return']:.1f} ± {found['std_return']:.1f}" if found else ""
+        returned += f", won {100 * found['wins']:.0f} %" if found and "wins" in found else ""
         state = "finished" if summary["finished"] else "interrupted"
         return f"{state} at {summary['env_steps']:,} env steps{returned}"
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -12,6 +12,7 @@ from multiverse.env_checks.catalogue import found
 from multiverse.env_checks.laboratory import STEP, Where
 from multiverse.env_checks.report import Finding
 from multiverse.env_checks.subject import EnvRaised, Stopwatch, Subject
+from multiverse.env_checks.team_env import TeamEnv
 from multiverse.executors import machine
 from multiverse.executors.choose import WORTH_IT, predicted
 
@@ -37,7 +38,7 @@ def check_cost(subject: Subject) -> Iterator[Finding]:
 
 def _measured(env: Any, actions: Iterator[Any]) -> tuple[list[float], list[float]]:
     """Seconds of each step and each reset: the bare calls, nothing of ours in between."""
-    clock, step, reset = time.perf_counter, env.step, env.reset
+    clock, step, reset, alone = time.perf_counter, env.step, env.reset, not isinstance(env, TeamEnv)
     steps: list[float] = []
     resets: list[float] = []
     watch = Stopwatch(MEASURED_S)
@@ -46,7 +47,7 @@ def _measured(env: Any, actions: Iterator[Any]) -> tuple[list[float], list[float
         begun = clock()
         _, _, terminated, truncated, _ = step(action)
         steps.append(clock() - begun)
-        if terminated or truncated:
+        if terminated or truncated if alone else env.over:
             begun = clock()
             reset()
             resets.append(clock() - begun)

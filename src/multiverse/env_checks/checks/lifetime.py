@@ -13,6 +13,7 @@ import psutil
 from multiverse.env_checks.catalogue import found
 from multiverse.env_checks.report import Finding
 from multiverse.env_checks.subject import EnvRaised, Stopwatch, Subject, WatchedEnv
+from multiverse.env_checks.team_env import TeamEnv
 from multiverse.env_checks.trajectory import rollout
 from multiverse.executors import machine
 
@@ -30,16 +31,20 @@ SOME_MEMORY = 4_000_000
 def check_building(subject: Subject) -> Iterator[Finding]:
     """Two envs side by side, each closed and closed again."""
     first = subject.build()
-    if not isinstance(first.env, gymnasium.Env):
+    if not isinstance(first.env, gymnasium.Env | TeamEnv):
         yield found("not-an-env", f"the factory returned {_what(first.env)}")
+        return
+    if isinstance(first.env, TeamEnv) and not first.env.possible_agents:
+        yield found("possible-agents", f"{type(first.env.foreign).__name__} has no possible_agents")
         return
     envs = [first]
     try:
         envs.append(subject.build())
     except EnvRaised as raised:
         yield found("build-again-failed", f"a second env beside the first: {raised.words()}")
-    if envs[-1].env is first.env and len(envs) == 2:
-        yield found("same-env-again", f"two calls of the factory returned one and the same {type(first.env).__name__}")
+    own, other = (getattr(env.env, "foreign", env.env) for env in (first, envs[-1]))
+    if other is own and len(envs) == 2:
+        yield found("same-env-again", f"two calls of the factory returned one and the same {type(own).__name__}")
         envs.pop()
     for env in envs:
         problem = _closed_twice(env)
@@ -52,7 +57,7 @@ def _what(env: Any) -> str:
     kind = type(env)
     if isinstance(env, gymnasium.vector.VectorEnv):
         return f"{kind.__qualname__}, a vector env already: one single env is wanted"
-    return f"{kind.__module__}.{kind.__qualname__}, which is not a gymnasium.Env"
+    return f"{kind.__module__}.{kind.__qualname__}, which is neither a gymnasium.Env nor a PettingZoo env"
 
 
 def _closed_twice(env: WatchedEnv) -> Finding | None:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import copy
 import inspect
-import math
 from collections.abc import Iterable, Iterator
 from typing import Any
-
-import numpy as np
 
 from multiverse.env_checks.catalogue import found
 from multiverse.env_checks.report import Finding
 from multiverse.env_checks.subject import EnvRaised, Stopwatch, Subject, WatchedEnv
 from multiverse.env_checks.trajectory import advance, begin, episode
-from multiverse.env_checks.values import Misfit, Tally, misfits
+from multiverse.env_checks.values import Misfit, Tally, end_misfits, misfits, reward_misfits
 
 FEWEST_EQUAL_EPISODES = 3
 STEPS_OUT_OF_TURN = 3
@@ -25,26 +22,26 @@ def check_reset(subject: Subject) -> Iterator[Finding]:
     """Plain, with a seed, with options, twice in a row; what comes back is looked at each time."""
     env = subject.build()
     space = env.env.observation_space
-    yield from _default_seed(env.env.unwrapped.reset)
+    yield from default_seed(env.env.unwrapped.reset)
     seed, tally = subject.settings.seed, Tally()
     calls: list[dict[str, Any]] = [{}, {"seed": seed}, {"seed": seed, "options": None}, {"options": {}}, {}]
     for arguments in calls:
         try:
             result = env.reset(**arguments)
         except EnvRaised as raised:
-            yield _raised(raised, arguments)
+            yield reset_raised(raised, arguments)
             return
-        problem = _unreadable("reset", result, 2, "the tuple (observation, info)", "(observation, info)")
+        problem = unreadable("reset", result, 2, "the tuple (observation, info)", "(observation, info)")
         if problem is not None:
             yield problem
             return
         for misfit in misfits(space, result[0]):
-            tally.add(misfit, f"after {_call(arguments)}")
+            tally.add(misfit, f"after {call_of(arguments)}")
     yield from tally.findings(len(calls))
-    yield from _replaced_space(env, space)
+    yield from replaced_space(env, space)
 
 
-def _default_seed(reset: Any) -> Iterator[Finding]:
+def default_seed(reset: Any) -> Iterator[Finding]:
     try:
         parameter = inspect.signature(reset).parameters.get("seed")
     except (TypeError, ValueError):  # native code does not say
@@ -53,7 +50,7 @@ def _default_seed(reset: Any) -> Iterator[Finding]:
         yield found("seed-default", f"reset(seed={parameter.default!r}) is what reset() without a seed means")
 
 
-def _unreadable(call: str, result: Any, size: int, a_tuple: str, so_many: str) -> Finding | None:
+def unreadable(call: str, result: Any, size: int, a_tuple: str, so_many: str) -> Finding | None:
     """What keeps the result of a reset or a step from being read."""
     if not isinstance(result, tuple):
         return found(f"{call}-return", f"{call} returned {type(result).__name__}, not {a_tuple}")
@@ -64,30 +61,35 @@ def _unreadable(call: str, result: Any, size: int, a_tuple: str, so_many: str) -
     return None
 
 
-def _replaced_space(env: WatchedEnv, space: Any) -> Iterator[Finding]:
+def replaced_space(env: WatchedEnv, space: Any) -> Iterator[Finding]:
     """Whether the env has another observation space by now."""
     if env.env.observation_space != space:
         now = env.env.observation_space
         yield found("space-replaced", f"observation_space was {space} and is {now} {env.where}")
 
 
-def _raised(raised: EnvRaised, arguments: dict[str, Any]) -> Finding:
+def reset_raised(raised: EnvRaised, arguments: dict[str, Any]) -> Finding:
     refused = isinstance(raised.error, TypeError) and "unexpected keyword argument" in str(raised.error)
-    seen = f"{_call(arguments)} raised {raised.words()}"
+    seen = f"{call_of(arguments)} raised {raised.words()}"
     if refused and arguments:
         return found("reset-signature", seen)
     return found("reset-raises", seen, "warning" if arguments.get("options") == {} else None)
 
 
-def _call(arguments: dict[str, Any]) -> str:
+def call_of(arguments: dict[str, Any]) -> str:
     return f"reset({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
 
 
 # -- step ------------------------------------------------------------------------------------------------------
 def check_steps(subject: Subject) -> Iterator[Finding]:
-    """One long rollout, every value looked at; what was seen before an exception is told too."""
-    env, settings = subject.build(), subject.settings
-    log, watch = StepLog(env), Stopwatch(settings.rollout_s)
+    """One long rollout, every value looked at."""
+    env = subject.build()
+    yield from rollout_findings(subject, env, StepLog(env))
+
+
+def rollout_findings(subject: Subject, env: WatchedEnv, log: StepLog) -> Iterator[Finding]:
+    """Of one long rollout; what was seen before an exception is told too."""
+    settings, watch = subject.settings, Stopwatch(subject.settings.rollout_s)
     problem: Finding | None = None
     try:
         log.begin(seed=settings.seed)
@@ -102,7 +104,7 @@ def check_steps(subject: Subject) -> Iterator[Finding]:
         yield problem
         return
     yield from log.ends()
-    yield from _replaced_space(env, log.space)
+    yield from replaced_space(env, log.space)
 
 
 class StepLog:
@@ -125,15 +127,15 @@ class StepLog:
         result = self._env.step(copy.deepcopy(action))
         old = isinstance(result, tuple) and len(result) == 4
         of_five = "of five: the old (observation, reward, done, info)?" if old else "of five"
-        problem = _unreadable("step", result, 5, "a tuple of five", of_five)
+        problem = unreadable("step", result, 5, "a tuple of five", of_five)
         if problem is not None:
             return problem
         observation, reward, terminated, truncated, _ = result
         self.steps += 1
-        self._add((*misfits(self.space, observation), *_reward(reward), *_ends(terminated, truncated)))
-        if _true(terminated) or _true(truncated):
+        self._add((*misfits(self.space, observation), *reward_misfits(reward), *end_misfits(terminated, truncated)))
+        if is_true(terminated) or is_true(truncated):
             self._lengths.append(self.steps - self._steps_before)
-            self._truncations += not _true(terminated)
+            self._truncations += not is_true(terminated)
             self.begin()
         return None
 
@@ -152,34 +154,11 @@ class StepLog:
             self.tally.add(misfit, str(self._env.where))
 
 
-def _true(end: Any) -> bool:
+def is_true(end: Any) -> bool:
     try:
         return bool(end)
     except Exception:  # an array of several
         return False
-
-
-def _reward(reward: Any) -> Iterator[Misfit]:
-    try:
-        number = float(np.asarray(reward).item() if isinstance(reward, np.ndarray) else reward)
-    except (TypeError, ValueError):
-        yield Misfit("reward-not-number", (), f"the reward is {type(reward).__name__}: {reward!r:.60}")
-        return
-    if isinstance(reward, str):
-        yield Misfit("reward-not-number", (), f"the reward is the text {reward!r}")
-    elif getattr(reward, "shape", ()) != ():
-        yield Misfit("reward-array", (), f"the reward is an array of shape {reward.shape}: {reward!r:.60}")
-    if not math.isfinite(number):
-        yield Misfit("reward-not-finite", (), f"the reward is {number}")
-
-
-def _ends(terminated: Any, truncated: Any) -> Iterator[Misfit]:
-    for name, end in (("terminated", terminated), ("truncated", truncated)):
-        if isinstance(end, bool | np.bool_):
-            continue
-        number = isinstance(end, int | float | np.generic) or (isinstance(end, np.ndarray) and end.size == 1)
-        code = "end-not-bool-like" if number else "end-not-bool"
-        yield Misfit(code, (name,), f"{name} is {type(end).__name__}: {end!r:.60}")
 
 
 # -- out of turn -----------------------------------------------------------------------------------------------

@@ -1,0 +1,233 @@
+"""How well the presets of several agents learn, beside players that learn nothing: every seed, and their IQM.
+
+    python benchmarks/team_learning.py                                       all tasks, 5 seeds each
+    python benchmarks/team_learning.py --tasks push --seeds 5 --jobs 5 --json benchmarks/results/team_learning.json
+    python benchmarks/team_learning.py --out teams --limit-s 580             for ten minutes; again: the rest
+
+| task | figure | is |
+|---|---|---|
+| spread | share | of the way from a random team's return to that of one whose agents are assigned landmarks |
+| spread central | share | the same with a critic that sees the whole team (`critic="central"`) |
+| push | ratio | how far the trained agent ends from its goal, of how far a random one does, both with its adversary |
+| four | wins, wins_random | against a one-ply player (takes a win, blocks a loss) and a random one, from both sides |
+
+Figures are of the final weights, deterministic, over episodes on seeds that no training sees. Runs are processes with
+one thread each, stopped and resumed as those of `learning.py`, whose options these are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.learning import Runs, began, run_all
+from benchmarks.provenance import write_results
+from benchmarks.team_players import assigned
+from multiverse.cli.seeds import bootstrap_interval, interquartile_mean
+from multiverse.contracts.seeds import evaluation_seed
+from multiverse.executors.machine import usable_cores
+
+EPISODES = 300
+FIGURES = "figures.json"
+"""In a run's directory, once it has been measured."""
+
+Figures = dict[str, Any]
+Act = Callable[[dict[str, Any]], dict[str, Any]]
+"""Observations of whoever is there → their actions."""
+
+
+# -- playing -----------------------------------------------------------------------------------------------------
+def played(env: Any, act: Act) -> tuple[list[float], list[dict[str, Any]]]:
+    """(returns, the mean over the agents; what the agents saw last), of a parallel env's episodes."""
+    returns, last = [], []
+    for k in range(EPISODES):
+        observations, _ = env.reset(seed=evaluation_seed(0, k))
+        earned: list[float] = []
+        while env.agents:
+            observations, rewards, _, _, _ = env.step(act(observations))
+            earned.append(float(np.mean(list(rewards.values()))))
+        returns.append(sum(earned))
+        last.append(observations)
+    return returns, last
+
+
+def at_random(seed: int = 0) -> Act:
+    rng = np.random.default_rng(seed)
+    return lambda observations: {agent: int(rng.integers(5)) for agent in observations}
+
+
+def measure_spread(run: Path) -> Figures:
+    from mpe2 import simple_spread_v3
+
+    import multiverse as mv
+
+    env, policies = simple_spread_v3.parallel_env(), mv.load(run)
+    scripted: Act = lambda observations: {agent: assigned(seen) for agent, seen in observations.items()}  # noqa: E731
+    trained, low, high = (float(np.mean(played(env, act)[0])) for act in (policies.act, at_random(), scripted))
+    return {"share": (trained - low) / (high - low), "trained": trained, "random": low, "scripted": high}
+
+
+def measure_push(run: Path) -> Figures:
+    from mpe2 import simple_push_v3
+
+    import multiverse as mv
+
+    env, policies, anything = simple_push_v3.parallel_env(), mv.load(run), at_random()
+
+    def against_a_random_agent(observations: dict[str, Any]) -> dict[str, Any]:
+        return {**policies.act(observations), "agent_0": anything(observations)["agent_0"]}
+
+    def ends_at(act: Act) -> float:
+        """How far from its goal, whose place relative to its own the agent sees."""
+        return float(np.mean([np.linalg.norm(seen["agent_0"][2:4]) for seen in played(env, act)[1]]))
+
+    trained, low = ends_at(policies.act), ends_at(against_a_random_agent)
+    return {"ratio": trained / low, "trained": trained, "random": low}
+
+
+def measure_four(run: Path) -> Figures:
+    from multiverse.training.loading import evaluate_run
+
+    wins = {
+        name: evaluate_run(run, episodes=EPISODES, opponent=opponent).wins
+        for name, opponent in (("wins", ONE_PLY), ("wins_random", "random"))
+    }
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    curve = [(line["env_steps"], line["evaluation_wins"]) for line in lines if "evaluation_wins" in line]
+    return {**wins, "curve": curve}
+
+
+# -- the tasks ---------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Task:
+    """A run, what is measured of it, and what that should come to."""
+
+    name: str
+    env: str
+    measure: Callable[[Path], Figures]
+    targets: Mapping[str, float]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def reached(self, name: str, value: float) -> bool:
+        return value <= self.targets[name] if name == "ratio" else value >= self.targets[name]
+
+
+SPREAD = "mpe2.simple_spread_v3:parallel_env"
+ONE_PLY = "benchmarks.team_players:one_ply"
+CURVE = {"evaluation_opponent": ONE_PLY, "evaluate_every": 200_000, "evaluation_episodes": 100}
+TASKS = (
+    Task("push", "mpe2.simple_push_v3:parallel_env", measure_push, {"ratio": 0.5}),
+    Task("spread", SPREAD, measure_spread, {"share": 0.6}),
+    Task("spread central", SPREAD, measure_spread, {"share": 0.6}, {"critic": "central"}),
+    Task("four", "pettingzoo.classic.connect_four_v3:env", measure_four, {"wins": 0.6, "wins_random": 0.95}, CURVE),
+)
+"""From the shortest run to the longest."""
+
+
+def one_run(task: Task, seed: int, run: Path, env_steps: int | None) -> None:
+    """Train, or go on training, and measure. In a process of its own, which ends with the one that started it."""
+    import multiverse as mv
+    from multiverse.executors.launch.orphan_guard import watch_process
+
+    watch_process(os.getppid())
+    if (run / "config.yaml").exists():
+        mv.resume(run)
+    else:
+        shutil.rmtree(run, ignore_errors=True)  # it was ended before it began
+        settings: dict[str, Any] = {"executor": "serial", "evaluate_every": 0, **task.settings}
+        settings |= {} if env_steps is None else {"env_steps": env_steps}
+        mv.train(task.env, seed=seed, run_dir=run, **settings)
+    aside = run / f"{FIGURES}.new"
+    aside.write_text(json.dumps({"seed": seed, **task.measure(run)}))
+    aside.rename(run / FIGURES)
+
+
+def found_in(run: Path) -> Figures | None:
+    """What was measured of a run; None if it has not come to its end."""
+    try:
+        found: Figures = json.loads((run / FIGURES).read_text())
+        return found
+    except FileNotFoundError:
+        return None
+
+
+# -- the table ---------------------------------------------------------------------------------------------------
+def shown(task: Task, runs: list[Figures], seeds: int) -> Figures:
+    of = f"{len(runs)} seeds" if len(runs) == seeds else f"{len(runs)} of {seeds} seeds SO FAR"
+    print(f"\n{task.name} ({task.env}), {of}")
+    summed = {}
+    for name, target in task.targets.items():
+        values = [float(run[name]) for run in runs]
+        (low, high), iqm = bootstrap_interval(values), interquartile_mean(values)
+        verdict = "reached" if task.reached(name, iqm) else "MISSED"
+        print(f"  {name:11s} IQM {iqm:.2f} ({low:.2f} to {high:.2f}), wanted {target:g}: {verdict}")
+        summed[name] = {"iqm": iqm, "interval": [low, high], "target": target, "verdict": verdict}
+    for run in runs:
+        print("    " + ", ".join(f"{name} {_in_words(value)}" for name, value in run.items()), flush=True)
+    return {"task": task.name, "env": task.env, "settings": dict(task.settings), "figures": summed, "runs": runs}
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(f"{steps // 1000}k:{wins:.2f}" for steps, wins in value)
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def measured(out: Path, options: argparse.Namespace) -> bool:
+    """Run what is not finished and show what is; whether that is everything."""
+    first = began(out)
+    tasks = [task for task in TASKS if options.tasks is None or task.name in options.tasks]
+    jobs = [(task, seed) for task in reversed(tasks) for seed in range(1, 1 + options.seeds)]
+    runs = Runs(out, options.env_steps, Path(__file__), found_in)
+    run_all(jobs, runs, options.jobs, options.limit_s)
+    ended = {job: found for job in jobs if (found := found_in(runs.directory(job))) is not None}
+    table = [
+        shown(task, found, options.seeds)
+        for task in tasks
+        if (found := [ended[job] for job in jobs if job[0] is task and job in ended])
+    ]
+    unfinished = [f"{task.name} seed {seed}" for task, seed in jobs if (task, seed) not in ended]
+    if unfinished:
+        again = f"the same command goes on with them (--out {out})" if options.out else "--out DIR would keep them"
+        print(f"\nunfinished: {', '.join(unfinished)}; {again}")
+    if options.json:
+        write_results(options.json, first, {"episodes": EPISODES, "unfinished": unfinished, "tasks": table})
+    return not unfinished
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", nargs="+", choices=[task.name for task in TASKS], default=None)
+    parser.add_argument("--seeds", type=int, default=5, help="of each task")
+    parser.add_argument("--jobs", type=int, default=usable_cores(), help="runs side by side; default: the usable cores")
+    parser.add_argument("--out", type=Path, help="where the runs lie, to go on with them; default: nowhere afterwards")
+    parser.add_argument("--limit-s", type=float, help="end by then, with a checkpoint of every run")
+    parser.add_argument("--env-steps", type=int, help="of every run, for a short look; default: the preset's")
+    parser.add_argument("--json", type=Path, help="write everything here too")
+    parser.add_argument("--one", nargs=3, metavar=("TASK", "SEED", "RUN"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        (task,) = [task for task in TASKS if task.name == options.one[0]]
+        one_run(task, int(options.one[1]), Path(options.one[2]), options.env_steps)
+        return 0
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        return int(not measured(options.out, options))
+    with tempfile.TemporaryDirectory() as nowhere:
+        return int(not measured(Path(nowhere), options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
