@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from multiverse.contracts.policy import Seen
 from multiverse.experience.cells import GATES, Cells
-from multiverse.experience.features import Features
+from multiverse.experience.features import Features, previous_of
 from multiverse.experience.numpy_policies import NumpyPolicy, head_for, loaded_policy
 
 SEEN = spaces.Box(-np.inf, np.inf, (5,), np.float32)
@@ -107,10 +107,20 @@ def test_what_was_done_and_earned_before_is_seen() -> None:
     seen = Seen({(): np.zeros((3, 5), np.float32)}, np.array([False, True, False]), None,
                 np.array([[1, 0], [0, 0], [0, 2]]), np.array([1.5, 0.0, -2.0]))  # fmt: skip
     assert features.size == 11
-    assert features.seen_by(seen)[:, 5:].tolist() == [[0, 1, 1, 0, 0, 1.5], [0] * 6, [1, 0, 0, 0, 1, -2]]
+    shown = features.vector(seen.observations, previous_of(seen))[:, 5:]
+    assert shown.tolist() == [
+        [0, 1, 1, 0, 0, 1.5],
+        [0] * 6,
+        [1, 0, 0, 0, 1, -2],
+    ]
     numbers = Features(SEEN, spaces.Box(-1, 1, (2,), np.float32), see_previous=True)
     seen = seen._replace(previous_actions=np.full((3, 2), 0.5, np.float32))
-    assert numbers.seen_by(seen)[:, 5:].tolist() == [[0.5, 0.5, 1.5], [0] * 3, [0.5, 0.5, -2]]
+    shown = numbers.vector(seen.observations, previous_of(seen))[:, 5:]
+    assert shown.tolist() == [
+        [0.5, 0.5, 1.5],
+        [0] * 3,
+        [0.5, 0.5, -2],
+    ]
 
 
 @pytest.mark.parametrize("wrong", [{"kind": "rnn"}, {"cell": []}, {"see_previous": True}, {"kind": "gru"}])

@@ -12,6 +12,7 @@ from multiverse.contracts.layout import Leaf
 from multiverse.contracts.policy import Leaves, Seen
 from multiverse.contracts.views import Array
 from multiverse.experience.rollout import numeric_leaves
+from multiverse.memory.link import PackedOnce
 
 SMALLEST_IMAGE = 36
 """The smallest height and width that three convolutions of the usual kind can look at."""
@@ -21,7 +22,14 @@ Previous = tuple[Array, Array, Array]
 """[rows] whether the row is its episode's first, [rows, …] the previous actions, [rows] the previous rewards."""
 
 
-class Features:
+def previous_of(seen: Seen) -> Previous | None:
+    """What a policy is shown of them."""
+    if seen.previous_actions is None or seen.previous_rewards is None:
+        return None
+    return seen.starts, seen.previous_actions, seen.previous_rewards
+
+
+class Features(PackedOnce):
     """Everything but images as one vector [rows, size]: numbers as they are, Discrete ones as one-hot vectors.
 
     A leaf of bytes with three axes is an image. A Dict's `action_mask` is no observation: it tells which of the
@@ -64,13 +72,6 @@ class Features:
             assert previous is not None
             self._write_previous(found[:, at:], *previous)
         return found
-
-    def seen_by(self, seen: Seen) -> Array:
-        """[rows, size] of what a policy is shown."""
-        if not self.see_previous:
-            return self.vector(seen.observations)
-        assert seen.previous_actions is not None and seen.previous_rewards is not None
-        return self.vector(seen.observations, (seen.starts, seen.previous_actions, seen.previous_rewards))
 
     def _write_previous(self, room: Array, starts: Array, actions: Array, rewards: Array) -> None:
         """Where an episode starts there was none: 0 everywhere, also where 0 is an action."""
