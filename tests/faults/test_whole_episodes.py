@@ -145,3 +145,21 @@ def test_without_restarts_it_is_an_error_that_says_who(tmp_path: Path) -> None:
     options: dict[str, Any] = {"executor": "process", "workers": 2, "tasks": TASKS, "autoreset": "disabled"}
     with mv.make_vec([meta, meta, meta, fault], **options) as envs, pytest.raises(mv.WorkerDied, match="envs 2-3"):
         EpisodeCollector(envs, plan).collect(network(envs), EPISODES)
+
+
+@pytest.mark.fault("G10")
+@pytest.mark.parametrize(("deed", "dropped"), [("dies", 6), ("raises", 1), ("nan", 1)])
+def test_a_worker_that_plays_by_itself_and_is_lost_costs_its_share_and_others_are_drawn(
+    deed: str, dropped: int, tmp_path: Path
+) -> None:
+    """Two envs in each of two workers: env 2 misbehaves. What raises is contained where it is."""
+    makers = [meta, meta, partial(meta, note=str(tmp_path / "note"), at=7, deed=deed), meta]
+    settings: dict[str, Any] = {"on_failure": "restart", "on_bad_value": "truncate", "tasks": TASKS, "workers": 2}
+    with mv.EpisodeWorkers(makers, 4, plan, **settings) as workers, mv.make_vec(meta, 1, "serial") as alone:
+        found = workers.collect(network(alone), EPISODES)
+        assert (tmp_path / "note").exists() and len(workers.collect(network(alone), 3).lengths) == 3
+    attempts = {n: next(a for a in range(5) if plan(a, n) == began) for n, began in enumerate(found.began_from)}
+    assert sum(attempts.values()) == found.dropped == dropped and len(found.lengths) == EPISODES
+    for ours, theirs in zip(found.each(), undisturbed(attempts).each(), strict=True):
+        expected = arrays(theirs)
+        assert all(rows.tobytes() == expected[name].tobytes() for name, rows in arrays(ours).items())
