@@ -25,14 +25,22 @@ def test_ratios_are_taken_within_a_round() -> None:
 
 def test_the_advice_names_the_phase_that_takes_longest() -> None:
     row = [speed(0, "serial", 1, 100), speed(0, "serial", 8, 150), speed(0, "process 2", 8, 250, act=0.8)]
-    assert "| AntDir-v0 | small | 8 | 100 | 1.50× | 2.50× | act 80% |" in advice_table([row])
+    row.append(speed(0, "acting workers 2", 8, 300))
+    assert "| AntDir-v0 | small | 8 | 100 | 1.50× | 2.50× | 3.00× | act 80% |" in advice_table([row])
 
 
 def test_every_way_collects_the_same() -> None:
     env, ways = "PointRobotSparse-v0", bar_ways(2)
     cells = [functools.partial(Cell, env, "small", 3, 4, way) for way in ways]
     found = speeds([functools.partial(Cell, env, "small", 3, 1, ways[0]), *cells], 1, "test")
-    assert [each.way for each in found] == ["serial", "serial", "process 2", "process 1", "hybrid 1"]
+    assert [each.way for each in found] == [
+        "serial",
+        "serial",
+        "process 2",
+        "process 1",
+        "hybrid 1",
+        "acting workers 2",
+    ]
     assert all(each.env_steps_per_s > 0 for each in found)
 
 

@@ -86,7 +86,7 @@ class EpisodeWorkers:
                 self._hosts.reset(env_ids=lost)
                 for w in set(lost) & shares.keys():
                     dropped += len(shares[w].numbers)
-                    shares[w] = replace(shares[w], lost=shares[w].lost + 1)
+                    shares[w] = replace(shares[w], lost=shares[w].lost + 1)  # guard: a-lost-share-is-drawn-again
         self.collected += episodes
         found = _merged(parts, episodes)
         found.dropped += dropped
