@@ -34,3 +34,6 @@ _add("multiverse/TMaze-v0", "multiverse.envs.remembering:TMaze")
 _add("multiverse/RepeatPrevious-v0", "multiverse.envs.remembering:RepeatPrevious")
 for _name, _entry_point in WITH_TASKS.items():
     _add(f"multiverse/{_name}", _entry_point, as_it_is=True)
+_QUEST = "multiverse.envs.game_boy:make_quest"
+_add("multiverse/Quest-v0", _QUEST, as_it_is=True, observation="ram")
+_add("multiverse/QuestScreen-v0", _QUEST, as_it_is=True, observation="screen", downscale=4, stack=2)

@@ -114,11 +114,13 @@ class Batch:
         assert self.along is not None
         lengths = self.along.lengths()[chunks]
         numbers = (lengths.cumsum() - lengths) // size
+        if not numbers.any():  # all in one: their order is the same again
+            yield from [self] if len(self) else []
+            return
         for some in np.split(chunks, np.flatnonzero(np.diff(numbers)) + 1):
-            if len(some):
-                some = np.sort(some)
-                rows, counts = self.along.some(some)
-                yield self.in_order(put(rows), Along(counts, self.along.memory[put(some)]))
+            some = np.sort(some)
+            rows, counts = self.along.some(some)
+            yield self.in_order(put(rows), Along(counts, self.along.memory[put(some)]))
 
 
 Loss = Callable[[Any, Outputs, Batch], LossGradient]
@@ -141,14 +143,12 @@ def of_cell(shape: Shape, gates: int) -> int:
     return parameters_of([shape.size + shape.memory_size + 1, gates * shape.memory_size])
 
 
-def time_scales(shape: Shape, drawn: Array) -> list[tuple[slice, Array]]:
-    """Biases of a recurrent cell's gates, and where they are among its biases, with which its units at first remember
-    for between 1 and `chunk_length` rows (Tallec and Ollivier 2018); `drawn`: [size] between 0 and 1. Without them half
-    of what is remembered is gone after a row, and nobody learns what a memory of twenty is good for."""
-    size = shape.memory_size
+def time_scales(shape: Shape, drawn: Array) -> tuple[slice, Array]:
+    """(where, what): biases of a cell's forget gate, or of a GRU's update gate, with which its units at first remember
+    for between 2 and `chunk_length` rows (as Tallec and Ollivier 2018); `drawn`: [size] between 0 and 1. With biases of
+    zero half of what is remembered is gone after a row, and hardly anything of a row 20 rows ago reaches a gradient."""
     bias = np.log1p(drawn * max(0, shape.chunk_length - 2)).astype(np.float32)
-    forget = [(slice(size, 2 * size), bias)]  # the update gate of a GRU
-    return [(slice(0, size), -bias), *forget] if shape.memory == "lstm" else forget
+    return slice(shape.memory_size, 2 * shape.memory_size), bias
 
 
 def normalized(xp: Any, values: Any) -> Any:

@@ -59,10 +59,10 @@ def algorithm_lines() -> list[str]:
 
 
 def env_names() -> list[str]:
-    """Every id that Gymnasium knows here."""
+    """Every id that Gymnasium knows here, ours too."""
     import gymnasium
 
-    import multiverse.envs  # noqa: F401  ours too
+    import multiverse.envs  # noqa: F401
 
     return sorted(gymnasium.registry)
 
@@ -71,12 +71,17 @@ def preset_lines() -> list[str]:
     """Each with its settings as flags, ready to be typed."""
     from multiverse.training.config.train_config import PRESETS
 
-    return [f"  {env} ({algorithm}): {_as_flags(settings)}" for (env, algorithm), settings in PRESETS.items()]
+    return [f"  {env} ({name}): {_as_flags({'algorithm': name, **found})}" for (env, name), found in PRESETS.items()]
 
 
 def _as_flags(settings: dict[str, Any]) -> str:
-    flags = [(f"--{name.replace('_', '-')}", value) for name, value in settings.items()]
-    return " ".join(flag if value is True else f"{flag} {value}" for flag, value in flags)
+    return " ".join(_as_flag(name.replace("_", "-"), value) for name, value in settings.items() if value != "ppo")
+
+
+def _as_flag(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name} {' '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
 
 
 def run_lines(root: Path) -> list[str]:
