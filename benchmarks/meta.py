@@ -6,9 +6,9 @@
 
 **bar**: HalfCheetahVel, 8 rollouts × 2 episodes × 200 steps, 8 envs, a GRU of 128 with three layers of 128 acting in
 numpy. Env steps per second of `EpisodeCollector` in each way to run the envs, × the same collector with the envs in the
-caller (which acts in one batch too). The bar is 1.6 on 2 cores, for the best way with worker processes.
+caller (which acts in one batch too); "acting workers" is `EpisodeWorkers`. The bar is 1.6 on 2 cores, for the best way.
 **advice**: the document's "when (not) to use" as a table: cheap and dear envs, one rollout and eight, a small policy
-and a large one. × one env alone, one rollout after another.
+and a large one. × one env alone, one rollout after another; the phase is the caller's, where workers do not act.
 
 Everything is measured in turn, round after round; ratios are taken within a round, and the median over the rounds is
 shown. What is collected is the same in every cell, bit for bit, and checked.
@@ -46,8 +46,9 @@ TASKS = 20
 ENVS = ("PointRobotSparse-v0", "HalfCheetahVel-v0", "AntDir-v0")
 POLICIES = {"small": 128, "large": 1024}  # GRU and layers
 RESULTS = Path(__file__).resolve().parent / "results" / "meta.json"
+ACTING = "acting workers"
 Way = tuple[str, int | None]
-"""An executor, and its workers."""
+"""An executor of `make_vec`, or `EpisodeWorkers`, which act by themselves; and how many workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +69,10 @@ def make(name: str) -> mv.MetaEpisode:
     return mv.MetaEpisode(gym.make(f"multiverse/{name}"), 2)
 
 
-def acting(envs: mv.VectorEnv, size: int) -> NumpyPolicy:
+def acting(env: mv.MetaEpisode, size: int) -> NumpyPolicy:
     """A Memory agent's actor: a GRU over observation, previous action and reward, and three layers."""
-    rng, space = np.random.default_rng(0), envs.single_action_space
-    features = Features(envs.single_observation_space, space, True)
+    rng, space = np.random.default_rng(0), env.action_space
+    features = Features(env.observation_space, space, True)
 
     def drawn(*shape: int) -> Any:
         return (rng.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
@@ -89,13 +90,16 @@ class Cell:
     def __init__(self, env: str, policy: str, rollouts: int, num_envs: int, way: Way) -> None:
         executor, workers = way
         self.env, self.policy, self.rollouts, self.num_envs = env, policy, rollouts, num_envs
-        build = functools.partial(make, env)
+        build, plan = functools.partial(make, env), mv.DrawnTasks(1, range(TASKS))
         train, held_out = mv.draw_tasks(build(), TASKS, 2, seed=1)
-        settings: dict[str, Any] = {"workers": workers, "tasks": [*train, *held_out], "autoreset": "disabled"}
-        self.envs = mv.make_vec(build, num_envs, executor, **settings)
-        self.way = f"{self.envs.plan.executor} {workers}" if workers else self.envs.plan.executor
-        self._acting = acting(self.envs, POLICIES[policy])
-        self.collector = mv.EpisodeCollector(self.envs, mv.DrawnTasks(1, range(TASKS)))
+        tasks = [*train, *held_out]
+        self._acting, self.way = acting(build(), POLICIES[policy]), f"{executor} {workers}" if workers else executor
+        if executor == ACTING:
+            self.collector: Any = mv.EpisodeWorkers(build, num_envs, plan, workers=workers, tasks=tasks)
+            self.close = self.collector.close
+        else:
+            envs = mv.make_vec(build, num_envs, executor, workers=workers, tasks=tasks, autoreset="disabled")  # type: ignore[arg-type]
+            self.collector, self.close = mv.EpisodeCollector(envs, plan), envs.close
         self.collector.collect(self._acting, min(rollouts, num_envs))  # warm
 
     def measure(self, number: int) -> tuple[Speed, bytes]:
@@ -125,7 +129,7 @@ def speeds(cells: list[Callable[[], Cell]], rounds: int, what: str) -> list[Spee
     finally:
         _progress("")
         for cell in made:
-            cell.envs.close()
+            cell.close()
     return found
 
 
@@ -143,7 +147,8 @@ def rate(found: list[Speed], way: tuple[str, int]) -> float:
 
 # -- the bar -----------------------------------------------------------------------------------------------------------
 def bar_ways(cores: int) -> list[Way]:
-    return [("serial", None), ("process", cores), ("process", max(1, cores - 1)), ("hybrid", max(1, cores - 1))]
+    fewer = max(1, cores - 1)
+    return [("serial", None), ("process", cores), ("process", fewer), ("hybrid", fewer), (ACTING, cores)]
 
 
 def bar_table(found: list[Speed]) -> tuple[str, float]:
@@ -166,13 +171,13 @@ def advice_rows(envs: list[str]) -> list[tuple[str, str, int]]:
 
 def advice_table(found: list[list[Speed]]) -> str:
     lines = [
-        "| env | policy | rollouts | one env, steps/s | all in the caller | workers | the phase that takes longest |",
-        "|---|---|---|---|---|---|---|",
+        "| env | policy | rollouts | one env, steps/s | 8 in the caller | workers | acting workers | takes longest |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in found:
         ways = list(dict.fromkeys((each.way, each.envs) for each in row))
-        first, last = row[0], row[-1]
-        longest = max(last.phases.items(), key=lambda item: item[1])
+        first, central = row[0], next(each for each in row if (each.way, each.envs) == ways[2])
+        longest = max(central.phases.items(), key=lambda item: item[1])
         figures = " | ".join(f"{times(row, way, ways[0]):.2f}×" for way in ways[1:])
         told = f"{longest[0]} {longest[1]:.0%}"
         name = f"{first.env} | {first.policy} | {first.rollouts}"
@@ -204,8 +209,8 @@ def main() -> None:
             )
         if "advice" in arguments.parts:
             for env, policy, rollouts in advice_rows(arguments.envs):
-                ways = [(1, ("serial", None)), (8, ("serial", None)), (8, ("process", cores))]
-                cells = [functools.partial(Cell, env, policy, rollouts, count, way) for count, way in ways]
+                rows = [(1, ("serial", None)), (8, ("serial", None)), (8, ("process", cores)), (8, (ACTING, cores))]
+                cells = [functools.partial(Cell, env, policy, rollouts, count, way) for count, way in rows]
                 advice.append(speeds(cells, arguments.rounds, f"advice, {policy} policy, {rollouts} rollouts"))
             print(f"When to use workers, × one env alone\n\n{advice_table(advice)}", flush=True)
     figures = {"bar": [asdict(one) for one in bar], "advice": [asdict(one) for row in advice for one in row]}

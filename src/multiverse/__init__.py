@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from multiverse.contracts.reset_plan import DerivedSeeds, DrawnTasks, EachTask, ResetPlan, ResetRequest
     from multiverse.env_checks.examine import check_env
     from multiverse.env_checks.report import CheckReport, EnvCheckFailed, Finding
+    from multiverse.experience.episode_workers import EpisodeWorkers
     from multiverse.experience.random_policy import RandomPolicy
     from multiverse.experience.whole_episodes import EpisodeCollector, WholeEpisodes
     from multiverse.training.hooks import Hook
@@ -53,6 +54,7 @@ _HOMES = {
     "multiverse.wrappers.meta_episode": ("MetaEpisode", "draw_tasks"),
     "multiverse.env_checks.examine": ("check_env",),
     "multiverse.env_checks.report": ("CheckReport", "EnvCheckFailed", "Finding"),
+    "multiverse.experience.episode_workers": ("EpisodeWorkers",),
     "multiverse.experience.random_policy": ("RandomPolicy",),
     "multiverse.experience.whole_episodes": ("EpisodeCollector", "WholeEpisodes"),
     "multiverse.vector.make": ("make_vec",),
@@ -93,6 +95,7 @@ __all__ = [
     "EnvCheckFailed",
     "EnvFailed",
     "EpisodeCollector",
+    "EpisodeWorkers",
     "Finding",
     "GroupBatch",
     "Hook",

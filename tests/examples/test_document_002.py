@@ -144,6 +144,16 @@ def test_all_envs_of_a_run_share_one_list_and_eval_tasks_are_held_out(workers: i
         assert np.array_equal(again.train_tasks, made.train_tasks)
 
 
+def test_where_there_are_two_tasks_both_are_for_training_and_evaluating() -> None:
+    made = learner(1, env_name="HalfCheetahDir-v0", num_train_tasks=2, num_eval_tasks=0)
+    with made:
+        assert sorted(float(task[0]) for task in made.train_tasks) == [-1.0, 1.0] and len(made.eval_tasks) == 0
+        returns, success = made.evaluate()
+        assert returns.shape == (2,) and success is None
+    with pytest.raises(mv.InvalidRequest, match=r"sample_tasks\(4\): there are two tasks"):
+        learner(1, env_name="HalfCheetahDir-v0", num_train_tasks=2, num_eval_tasks=2)
+
+
 # -- collecting --------------------------------------------------------------------------------------------------------
 def test_the_documents_loop_collects_the_initial_pool_and_rollouts(capsys: pytest.CaptureFixture[str]) -> None:
     with learner(2) as made:

@@ -349,3 +349,24 @@ def test_the_bottleneck_is_named(thinks: float, steps: float, named: str, monkey
     assert np.isclose(sum(shares.values()), 1) and all(share > 0 for share in shares.values())
     assert re.fullmatch(f"{named}.*", found.seconds.bottleneck())
     assert np.isclose(found.seconds.act, 75 * thinks, rtol=0.1) and found.seconds.receive > 75 * 2 * steps
+
+
+# -- our page ----------------------------------------------------------------------------------------------------------
+def test_what_our_page_says_can_be_typed() -> None:
+    pytest.importorskip("mujoco")
+    page = (Path(__file__).parents[2] / "docs" / "meta_rl.md").read_text()
+    code = page.split("```python\n")[1].split("```")[0]
+    cut = {", 25)": ", 2)", "collect(policy, 20,": "collect(policy, 3,", "100, 20,": "5, 3,", "range(100)": "range(5)"}
+    for numbers, fewer in {**cut, "range(100, 120)": "range(5, 8)", "make, 8,": "make, 2,"}.items():
+        assert numbers in code
+        code = code.replace(numbers, fewer)
+    first, second = code.split("evaluation = ")
+    names: dict[str, Any] = {}
+    exec(first, names)
+    envs = names["envs"]
+    assert names["collected"].env_steps == 2 * 400
+    features = Features(envs.single_observation_space, envs.single_action_space)
+    layers = [(np.zeros((features.size, 6), np.float32), np.zeros(6, np.float32))]
+    head = head_for(envs.single_action_space, np.ones(6, np.float32))
+    exec(f"evaluation = {second}", names | {"policy": NumpyPolicy(features, layers, "tanh", head, 0)})
+    envs.close()

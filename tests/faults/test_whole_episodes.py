@@ -16,7 +16,7 @@ import multiverse as mv
 from multiverse.experience.whole_episodes import EpisodeCollector, WholeEpisodes
 from tests.experience.test_whole_episodes import TASKS, Stumbles, arrays, network
 
-EPISODES = 9
+EPISODES = 12
 
 
 class Mortal(Stumbles):
@@ -53,11 +53,11 @@ def meta(**fault: Any) -> Any:
     return mv.MetaEpisode(Mortal(**fault), 2)
 
 
-def made(workers: int = 2, **fault: Any) -> mv.VectorEnv:
-    """Envs 0 and 1 in the first worker, 2 and 3 in the second: env 1 misbehaves."""
-    makers = [meta, partial(meta, **fault), meta, meta]
+def made(workers: int = 2, executor: Any = "process", **fault: Any) -> mv.VectorEnv:
+    """Envs 0 and 1 in the first worker, 2 and 3 in the second (with hybrid, the only one): env 2 misbehaves."""
+    makers = [meta, meta, partial(meta, **fault), meta]
     return mv.make_vec(
-        makers, executor="process", workers=workers, tasks=TASKS, autoreset="disabled", on_failure="restart",
+        makers, executor=executor, workers=workers, tasks=TASKS, autoreset="disabled", on_failure="restart",
         on_bad_value="truncate", reply_timeout_s=1.0 if fault.get("deed") == "hangs" else 60.0,
     )  # fmt: skip
 
@@ -94,9 +94,12 @@ def check(found: WholeEpisodes, failures: mv.VectorEnv, dropped: int) -> None:
 
 
 @pytest.mark.fault("G10")
+@pytest.mark.parametrize(("executor", "workers"), [("process", 2), ("hybrid", 1)])
 @pytest.mark.parametrize("at", [1, 7, 30, 45])
-def test_a_worker_killed_in_an_episode_costs_its_envs_episodes_and_others_are_drawn(at: int, tmp_path: Path) -> None:
-    with made(note=str(tmp_path / "note"), at=at, deed="dies") as envs:
+def test_a_worker_killed_in_an_episode_costs_its_envs_episodes_and_others_are_drawn(
+    at: int, executor: str, workers: int, tmp_path: Path
+) -> None:
+    with made(workers, executor, note=str(tmp_path / "note"), at=at, deed="dies") as envs:
         found = EpisodeCollector(envs, plan).collect(network(envs), EPISODES)
         assert (tmp_path / "note").exists() and envs.failures.worker_restarts == 1
         check(found, envs, dropped=2)
@@ -114,11 +117,11 @@ def test_an_env_that_raises_hangs_or_gives_what_nobody_can_learn_from_costs_epis
 
 
 @pytest.mark.fault("G10")
-@pytest.mark.parametrize(("at", "dropped"), [(1, 0), (3, 1)])
+@pytest.mark.parametrize(("at", "dropped"), [(1, 0), (3, 0), (5, 1)])
 def test_a_worker_killed_while_an_episode_begins_costs_its_neighbours_theirs(
     at: int, dropped: int, tmp_path: Path
 ) -> None:
-    """The reset itself is asked for again; at the very beginning nobody else has begun yet."""
+    """The reset itself is asked for again; the first and third time the neighbour begins one too."""
     with made(note=str(tmp_path / "note"), at=at, deed="dies", phase="reset") as envs:
         found = EpisodeCollector(envs, plan).collect(network(envs), EPISODES)
         assert (tmp_path / "note").exists() and envs.failures.worker_restarts == 1
@@ -127,7 +130,9 @@ def test_a_worker_killed_while_an_episode_begins_costs_its_neighbours_theirs(
 
 @pytest.mark.fault("G10")
 def test_envs_without_an_episode_are_lost_with_their_worker_and_nobody_minds(tmp_path: Path) -> None:
-    with made(workers=1, note=str(tmp_path / "note"), at=5, deed="dies") as envs:
+    fault = partial(meta, note=str(tmp_path / "note"), at=5, deed="dies")
+    options: dict[str, Any] = {"tasks": TASKS, "autoreset": "disabled", "on_failure": "restart"}
+    with mv.make_vec([fault, meta, meta, meta], executor="process", workers=1, **options) as envs:
         collector = EpisodeCollector(envs, plan)
         found = collector.collect(network(envs), 2)  # envs 2 and 3 have none
         assert found.dropped == 2 and len(found.lengths) == 2 and envs.awaiting_reset == []
@@ -138,5 +143,23 @@ def test_envs_without_an_episode_are_lost_with_their_worker_and_nobody_minds(tmp
 def test_without_restarts_it_is_an_error_that_says_who(tmp_path: Path) -> None:
     fault = partial(meta, note=str(tmp_path / "note"), at=5, deed="dies")
     options: dict[str, Any] = {"executor": "process", "workers": 2, "tasks": TASKS, "autoreset": "disabled"}
-    with mv.make_vec([meta, fault, meta, meta], **options) as envs, pytest.raises(mv.WorkerDied, match="envs 0-1"):
+    with mv.make_vec([meta, meta, meta, fault], **options) as envs, pytest.raises(mv.WorkerDied, match="envs 2-3"):
         EpisodeCollector(envs, plan).collect(network(envs), EPISODES)
+
+
+@pytest.mark.fault("G10")
+@pytest.mark.parametrize(("deed", "dropped"), [("dies", 6), ("raises", 1), ("nan", 1)])
+def test_a_worker_that_plays_by_itself_and_is_lost_costs_its_share_and_others_are_drawn(
+    deed: str, dropped: int, tmp_path: Path
+) -> None:
+    """Two envs in each of two workers: env 2 misbehaves. What raises is contained where it is."""
+    makers = [meta, meta, partial(meta, note=str(tmp_path / "note"), at=7, deed=deed), meta]
+    settings: dict[str, Any] = {"on_failure": "restart", "on_bad_value": "truncate", "tasks": TASKS, "workers": 2}
+    with mv.EpisodeWorkers(makers, 4, plan, **settings) as workers, mv.make_vec(meta, 1, "serial") as alone:
+        found = workers.collect(network(alone), EPISODES)
+        assert (tmp_path / "note").exists() and len(workers.collect(network(alone), 3).lengths) == 3
+    attempts = {n: next(a for a in range(5) if plan(a, n) == began) for n, began in enumerate(found.began_from)}
+    assert sum(attempts.values()) == found.dropped == dropped and len(found.lengths) == EPISODES
+    for ours, theirs in zip(found.each(), undisturbed(attempts).each(), strict=True):
+        expected = arrays(theirs)
+        assert all(rows.tobytes() == expected[name].tobytes() for name, rows in arrays(ours).items())

@@ -22,9 +22,9 @@ import yaml
 
 import multiverse as mv
 
-try:
+if "." in __package__:
     from ..envs.meta.make_env import make_env, make_parallel_env
-except ImportError:  # in examples/meta_rl, where `envs` and `policies` lie side by side
+else:  # in examples/meta_rl, where `envs` and `policies` lie side by side
     from envs.meta.make_env import make_env, make_parallel_env
 
 TRAIN = {"num_iters", "num_init_rollouts_pool", "num_rollouts_per_iter", "buffer_size", "num_updates_per_iter",

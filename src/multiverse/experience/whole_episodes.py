@@ -139,6 +139,17 @@ class EpisodeCollector:
         return play.found()
 
 
+class _Batch(NamedTuple):
+    """What is looked at of a `StepBatch`."""
+
+    env_ids: Array
+    observations: Any
+    rewards: Array
+    terminated: Array
+    truncated: Array
+    infos: Infos
+
+
 class _Note(NamedTuple):
     """Rows of some episodes, by the names that they have in a rollout."""
 
@@ -170,6 +181,8 @@ class _Play:
         self._infos: list[dict[str, Any]] = [{}] * count
         self._notes: dict[str, list[_Note]] = {"acted": [], "became": [], "finals": [], "observations": []}
         self.under_way = 0  # envs
+        # Where the caller has envs of its own, a batch is there when those have stepped: nobody is ready sooner.
+        self._in_step, self._given = envs.plan.executor in ("serial", "hybrid"), None
         self.seconds, self._dropped, self._dropped_steps, self._now = Seconds(), 0, 0, perf_counter()
 
     def _took(self, phase: str) -> None:
@@ -249,7 +262,10 @@ class _Play:
         self._notes["acted"].append(_Note(columns, t, rows))
         given = self._policy.for_env(taken)
         self._took("act")
-        self._envs.send(given, ids)
+        if self._in_step and len(ids) == self._envs.num_envs:
+            self._given = given
+        else:
+            self._envs.send(given, ids)
         self.under_way += len(ids)
         self._took("step")
 
@@ -263,7 +279,7 @@ class _Play:
 
     def receive(self) -> list[int]:
         """What has come of the actions of some envs; returns those that can act now, ascending."""
-        batch = self._envs.receive(min_envs=1)
+        batch = self._envs.receive(min_envs=1) if self._given is None else self._stepped()
         self.under_way -= len(batch.env_ids)
         self._took("receive")
         told, over = batch.env_ids[_lost_rows(batch.infos)], batch.terminated | batch.truncated
@@ -276,7 +292,12 @@ class _Play:
         self._took("store")
         return sorted({*goes_on, *self.begin(ended, sorted(lost))}) if ended or lost else goes_on
 
-    def _store(self, batch: StepBatch) -> None:
+    def _stepped(self) -> _Batch:
+        """All envs at once, which is quicker than to send and receive them."""
+        given, self._given = self._given, None
+        return _Batch(np.arange(self._envs.num_envs), *self._envs.step(given))
+
+    def _store(self, batch: StepBatch | _Batch) -> None:
         columns = self._columns[batch.env_ids]
         t = self._steps[columns]
         self._got[columns], self._steps[columns] = batch.rewards, t + 1
@@ -286,7 +307,7 @@ class _Play:
         came |= {("terminated",): batch.terminated, ("truncated",): batch.truncated}
         self._notes["became"].append(_Note(columns, t, came))
 
-    def _end(self, batch: StepBatch, ended: list[int]) -> None:
+    def _end(self, batch: StepBatch | _Batch, ended: list[int]) -> None:
         """What such an episode showed last is noted as if it had been seen once more."""
         for i in ended:
             row = int(np.searchsorted(batch.env_ids, i))

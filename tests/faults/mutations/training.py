@@ -119,13 +119,19 @@ GUARDS = (
         "a-lost-episode-is-dropped",
         ("G10",),
         instead("lost: set[int] = set()"),
-        (f"{WHOLE}::test_a_worker_killed_in_an_episode_costs_its_envs_episodes_and_others_are_drawn[7]",),
+        (f"{WHOLE}::test_a_worker_killed_in_an_episode_costs_its_envs_episodes_and_others_are_drawn[7-process-2]",),
+    ),
+    Guard(
+        "a-lost-share-is-drawn-again",
+        ("G10",),
+        GONE,
+        (f"{WHOLE}::test_a_worker_that_plays_by_itself_and_is_lost_costs_its_share_and_others_are_drawn[dies-6]",),
     ),
     Guard(
         "a-lost-step-is-no-step",
         ("G10",),
         GONE,
-        (f"{WHOLE}::test_a_worker_killed_in_an_episode_costs_its_envs_episodes_and_others_are_drawn[7]",),
+        (f"{WHOLE}::test_a_worker_killed_in_an_episode_costs_its_envs_episodes_and_others_are_drawn[7-process-2]",),
     ),
     Guard(
         "gradients-are-finite",
