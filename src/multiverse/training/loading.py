@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import gymnasium
 
+from multiverse.adapters.env_source import BUILT_IN
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest, in_a_line, in_words
 from multiverse.contracts.seeds import checked_run_seed
 from multiverse.experience.numpy_policies import loaded_policy
@@ -191,6 +192,6 @@ def source_of(config: TrainConfig, env: Any) -> Any:
     """The env that was given, or the one that the config names, if it names one that can be found."""
     if env is not None:
         return env
-    if ":" not in config.env and config.env not in gymnasium.registry:
+    if ":" not in config.env and config.env not in BUILT_IN and config.env not in gymnasium.registry:
         raise InvalidRequest(f"the env of this run, {config.env}, is none of Gymnasium's: pass it again, env=…")
     return config.env
