@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from multiverse.env_checks.report import CheckReport, EnvCheckFailed, Finding
     from multiverse.training.hooks import Hook
     from multiverse.training.loading import load
+    from multiverse.training.recording import record
     from multiverse.training.run import Run, resume, train
     from multiverse.vector.batches import AgentsBatch, GroupBatch, StepBatch
     from multiverse.vector.make import make_vec
@@ -55,6 +56,7 @@ _HOMES = {
     "multiverse.vector.turns": ("Turn", "TurnVectorEnv"),
     "multiverse.training.run": ("Run", "resume", "train"),
     "multiverse.training.loading": ("load",),
+    "multiverse.training.recording": ("record",),
     "multiverse.training.hooks": ("Hook",),
     "multiverse.vector.batches": ("AgentsBatch", "GroupBatch", "StepBatch"),
     "multiverse.contracts.plan": ("Plan",),
@@ -112,6 +114,7 @@ __all__ = [
     "flatten_agents",
     "load",
     "make_vec",
+    "record",
     "resume",
     "train",
 ]

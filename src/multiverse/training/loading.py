@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import gymnasium
 
-from multiverse.adapters.env_source import BUILT_IN
+from multiverse.adapters.env_source import BUILT_IN, Wrapper
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest, in_a_line, in_words
 from multiverse.contracts.seeds import checked_run_seed
 from multiverse.experience.numpy_policies import loaded_policy
@@ -90,14 +90,17 @@ def evaluate_run(
     algorithm: MakeAlgorithm | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
     trust: bool = False,
+    watch: Wrapper | None = None,
 ) -> Evaluation:
-    """How good a run's policy is: deterministic, on seeds no training sees. `trust`: as for `resume`."""
+    """How good a run's policy is: deterministic, on seeds no training sees. `trust`: as for `resume`. `watch` wraps the
+    env, of which there is only one then, in this process."""
     checked_run_seed("seed", seed)
     found = checkpoint_of(run, which)
     config = trusted_config(find_run(path_of(run)).path, env, algorithm, env_kwargs, trust)
-    count = dataclasses.replace(config, evaluation_episodes=episodes).num_evaluation_envs
+    count = 1 if watch else dataclasses.replace(config, evaluation_episodes=episodes).num_evaluation_envs
     how: dict[str, Any] = {"workers": config.workers, "start_method": config.start_method} if count > 1 else {}
     how |= {"env_kwargs": config.env_kwargs or None, "autoreset": "disabled", "infos": False, "copy": False}
+    how |= {"wrappers": [watch]} if watch else {}
     with make_vec(source_of(config, env), count, config.executor if count > 1 else "serial", **how) as envs:
         spaces = envs.single_observation_space, envs.single_action_space
         held = None if algorithm is not None else _held(vars(config), spaces, found)

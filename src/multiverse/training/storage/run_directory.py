@@ -41,7 +41,7 @@ log = logging.getLogger("multiverse")
 CONFIG, PROVENANCE, SUMMARY = "config.yaml", "provenance.json", "summary.json"
 SPACES, ORIGIN = "spaces.json", "origin.json"
 METRICS, TABLE, EPISODES = "metrics.jsonl", "metrics.csv", "episodes.jsonl"
-CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
+CHECKPOINTS, TENSORBOARD, VIDEOS = "checkpoints", "tensorboard", "videos"
 OWN_FILES = (CONFIG, PROVENANCE, SUMMARY, SPACES, ORIGIN, METRICS, TABLE, EPISODES, LOCK)
 FIRST = "first_checkpoint"
 """Of a part of a run, in its provenance: when its first checkpoint was saved."""
@@ -292,7 +292,7 @@ def _refuse_foreign(run: Path) -> None:
     own = [run / CHECKPOINTS / name for name in own_names(run / CHECKPOINTS)]
     files = [*(run / name for name in OWN_FILES), *(folder / name for folder in own for name in FILES)]
     for path, right, kind in [
-        *((path, stat.S_ISDIR, "directory") for path in (run / CHECKPOINTS, run / TENSORBOARD, *own)),
+        *((path, stat.S_ISDIR, "directory") for path in (run / CHECKPOINTS, run / TENSORBOARD, run / VIDEOS, *own)),
         *((path, stat.S_ISREG, "plain file") for path in files),
     ]:
         try:
