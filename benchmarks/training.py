@@ -238,7 +238,7 @@ def _collect_us(session: Session) -> float:
     taken: list[float] = []
     while sum(taken) < MEASURE_S:
         taken.append(_collected_s(session))
-    return statistics.mean(taken) / (session.rollout.steps * session.rollout.slots) * 1e6
+    return statistics.mean(taken) / session.env_steps * 1e6
 
 
 def _collected_s(session: Session) -> float:

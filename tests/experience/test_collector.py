@@ -175,7 +175,7 @@ def test_the_log_is_as_it_was_at_the_mark_whatever_came_after() -> None:
         collector.actions.mark()
         expected = [rollout.actions[6:, i].tolist() for i in range(2)]
         collected(collector, policy, rng, envs)
-        assert [known.tolist() for known in collector.actions.state() if known is not None] == expected
+        assert [known[0].tolist() for known in collector.actions.state() if known is not None] == expected
 
 
 @pytest.mark.fault("B4")

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 import multiverse as mv
+from multiverse.contracts.layout import OBSERVATIONS, SINGLE_AGENT
 from multiverse.experience.restoring import restore_by_replay
 from tests.contract.conftest import nothing_left_behind  # noqa: F401
 from tests.fault_envs import Fault
 
 PLAN = mv.DerivedSeeds(4)
+SHOWN = (SINGLE_AGENT, OBSERVATIONS)
 
 
 class Noisy(Fault):
@@ -33,14 +35,14 @@ def played(makers: list[Any], steps: list[int], **options: Any) -> Any:
         for t in range(max(steps)):
             ids = [i for i, count in enumerate(steps) if t < count]
             envs.step(np.ones(len(ids), np.int64), env_ids=ids)
-        return {(): envs.observations()}, envs.episode_returns, envs.episode_lengths
+        return {SHOWN: envs.observations()}, envs.episode_returns, envs.episode_lengths
 
 
 def bring(makers: list[Any], steps: list[int], expected: Any, **options: Any) -> tuple[Any, dict[int, str], Any]:
     """(what the envs show, those that were lost, the envs, which are closed)."""
     how = {"executor": "process", "workers": 1, "on_failure": "restart", **options}
     with mv.make_vec(makers, autoreset="same_step", reset_plan=PLAN, **how) as envs:
-        actions = [np.ones(count, np.int64) for count in steps]
+        actions = [(np.ones(count, np.int64),) for count in steps]
         lost = restore_by_replay(envs, [0] * len(makers), actions, *expected)
         shown = envs.observations()
         envs.step(np.ones(len(makers), np.int64))  # and on it goes
@@ -56,7 +58,7 @@ def test_envs_are_where_they_were() -> None:
     makers, steps = [healthy] * 3, [2, 0, 5]
     rows, returns, lengths = played(makers, steps)
     shown, lost, envs = bring(makers, steps, (rows, returns, lengths), workers=2)
-    assert lost == {} and (shown == rows[()]).all()
+    assert lost == {} and (shown == rows[SHOWN]).all()
     assert envs.episode_lengths.tolist() == [3, 1, 6]
 
 
@@ -75,7 +77,7 @@ def test_without_returns_as_in_old_checkpoints_what_envs_show_is_compared() -> N
     makers, steps = [healthy, lambda: Noisy(length=50)], [3, 3]
     rows, *_ = played(makers, steps)
     assert bring(makers, steps, (rows,))[1] == {}
-    rows[()][0] += 1.0
+    rows[SHOWN][0] += 1.0
     assert list(bring(makers, steps, (rows,))[1]) == [0]
 
 
@@ -87,7 +89,7 @@ def test_a_worker_lost_while_a_longer_episode_is_played_costs_all_its_envs(what:
     expected = played([healthy] * 3, steps)
     shown, lost, envs = bring(makers, steps, expected, workers=2, reply_timeout_s=1.0)
     assert list(lost) == [1, 2] and all("worker" in why for why in lost.values())
-    assert (shown[0] == expected[0][()][0]).all()
+    assert (shown[0] == expected[0][SHOWN][0]).all()
     assert envs.episode_lengths.tolist() == [7, 1, 1] and envs.failures.worker_restarts == 1
 
 
@@ -117,7 +119,7 @@ def test_an_env_that_ends_sooner_or_fails_or_is_too_long_is_named() -> None:
     rows, returns, lengths = played([healthy] * 4, steps)
     how = {"executor": "serial", "on_failure": "restart", "autoreset": "same_step", "reset_plan": PLAN}
     with mv.make_vec(makers, **how) as envs:
-        actions = [np.ones(4, np.int64)] * 3 + [None]
+        actions = [(np.ones(4, np.int64),)] * 3 + [None]
         lost = restore_by_replay(envs, [0] * 4, actions, rows, returns, lengths)
         assert list(lost) == [1, 2, 3]
         assert "sooner" in lost[1] and "failed" in lost[2] and "too long" in lost[3]

@@ -173,7 +173,7 @@ def test_the_baseline_is_the_mean_over_the_policys_own_actions() -> None:
             for a in range(ACTIONS):
                 other = actions[b].clone()
                 other[i] = a
-                expected += float(probabilities[b, i, a] * slow_q(critic, observations[b], other)[i])
+                expected += float(probabilities[b, i, a] * slow_q(critic, observations[b], other)[i].detach())
             assert float(found[b, i]) == pytest.approx(expected)
 
 

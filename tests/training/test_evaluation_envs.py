@@ -17,11 +17,11 @@ from gymnasium import spaces
 import multiverse as mv
 from multiverse.contracts.policy import Memory, Seen
 from multiverse.contracts.seeds import evaluation_seed
-from multiverse.experience.features import Features
 from multiverse.experience.restoring import saved_states
 from multiverse.training import evaluation as evaluation_module
 from multiverse.training.config.train_config import TrainConfig
-from multiverse.training.evaluation import Evaluation, EvaluationEnvs, evaluate, told_as_evaluations
+from multiverse.training.evaluation import Evaluation, evaluate
+from multiverse.training.evaluation_envs import EvaluationEnvs, told_as_evaluations
 from multiverse.training.loading import checkpoint_of, evaluate_run
 from multiverse.vector.single import VectorEnv
 from tests.contract.conftest import nothing_left_behind  # noqa: F401
@@ -96,8 +96,7 @@ def make(count: int, executor: Any, workers: int | None, **kwargs: Any) -> Vecto
 
 def figures(envs: VectorEnv) -> Evaluation:
     with envs:
-        features = Features(envs.single_observation_space, envs.single_action_space)
-        found = evaluate(envs, Remembers(), features, EPISODES, 0)
+        found = evaluate(envs, [Remembers()], EPISODES, 0)
     assert found is not None
     return found
 
@@ -132,8 +131,7 @@ def of_a_run(count: int, workers: int, restarts: int = 3, **kwargs: Any) -> tupl
         return make(count, "process", min(workers, count), **kwargs)
 
     envs = EvaluationEnvs(made, count, restarts)
-    features = Features(envs.envs.single_observation_space, envs.envs.single_action_space)
-    return envs, lambda: envs.evaluate(Remembers(), features, EPISODES, 0)
+    return envs, lambda: envs.evaluate([Remembers()], EPISODES, 0)
 
 
 @pytest.mark.fault("G9")
@@ -177,8 +175,7 @@ def test_an_evaluation_env_is_told_by_its_number(caplog: pytest.LogCaptureFixtur
 def test_it_stops_at_the_step_it_is_asked_to(count: int) -> None:
     asked = iter([False] * 5 + [True])
     with make(count, "serial", None) as envs:
-        features = Features(envs.single_observation_space, envs.single_action_space)
-        assert evaluate(envs, Remembers(), features, EPISODES, 0, lambda: next(asked)) is None
+        assert evaluate(envs, [Remembers()], EPISODES, 0, lambda: next(asked)) is None
         assert envs.failures.steps_sent == 5 * count
 
 

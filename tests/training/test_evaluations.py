@@ -64,7 +64,7 @@ def killed_after_saving(number: int, monkeypatch: pytest.MonkeyPatch) -> Iterato
 @contextmanager
 def interrupted_in_evaluation(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Ctrl-C in that step of evaluations, counted over the run."""
-    before, steps = evaluation_module.leaf_of, [0]
+    before, steps = evaluation_module.step_slots, [0]
 
     def looked_at(*arguments: Any) -> Any:
         steps[0] += 1
@@ -73,7 +73,7 @@ def interrupted_in_evaluation(step: int, monkeypatch: pytest.MonkeyPatch) -> Ite
         return before(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(evaluation_module, "leaf_of", looked_at)
+        patch.setattr(evaluation_module, "step_slots", looked_at)
         with pytest.raises(KeyboardInterrupt):
             yield
 

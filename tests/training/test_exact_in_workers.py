@@ -64,7 +64,7 @@ elif phase == "learn":
     from multiverse.learning.optimizers import Adam
     Adam.step = counted(Adam.step, at)
 elif phase == "evaluate":
-    evaluation.leaf_of = counted(evaluation.leaf_of, at)
+    evaluation.step_slots = counted(evaluation.step_slots, at)
 elif phase == "save":
     os.fsync = counted(os.fsync, at)
 mv.train(env, run_dir=home, **settings)
@@ -101,7 +101,7 @@ class Raw(mv.Hook):
         self.actions: list[bytes] = []
 
     def on_rollout(self, trainer: Any, collected: Any) -> None:
-        rollout = trainer.session.rollout
+        rollout = trainer.session.rollouts[0]
         assert rollout.actions.dtype == np.float32 and len(np.unique(rollout.actions)) > rollout.actions.size / 2
         self.actions.append(rollout.actions.tobytes())
 

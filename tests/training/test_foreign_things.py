@@ -139,7 +139,9 @@ def test_what_others_keep_inside_a_checkpoint_outlives_it(
     run = Path(shutil.copytree(plain, tmp_path / "run"))
     for name in ("best", "step-000000000100"):
         (run / "checkpoints" / name / "note.txt").write_text(name)
-    monkeypatch.setattr("multiverse.training.evaluation.evaluate", lambda *_: Evaluation((1e9,), (1,)))  # a new best
+    monkeypatch.setattr(
+        "multiverse.training.evaluation_envs.evaluate", lambda *_: Evaluation((1e9,), (1,))
+    )  # a new best
     for steps in (200, 300, 400, 500):
         mv.resume(run, env_steps=steps)
     names = {path.name for path in (run / "checkpoints").iterdir()}
@@ -184,7 +186,9 @@ def test_a_run_goes_on_from_the_checkpoint_that_is_named(
 @pytest.mark.fault("D5")
 def test_a_run_goes_on_from_its_best(long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("multiverse.training.evaluation.evaluate", lambda *_: Evaluation((-1.0,), (1,)))  # none better
+        patch.setattr(
+            "multiverse.training.evaluation_envs.evaluate", lambda *_: Evaluation((-1.0,), (1,))
+        )  # none better
         mv.resume(long, env_steps=600)
     begun: list[int] = []
     mv.resume(long / "checkpoints" / "best", on_start=lambda trainer: begun.append(trainer.clock.env_steps))

@@ -21,6 +21,7 @@ from multiverse.algorithms.ppo import PPO
 from multiverse.contracts.seeds import episode_seed, evaluation_seed
 from multiverse.experience.collector import Collected
 from multiverse.training import evaluation as evaluation_module
+from multiverse.training import evaluation_envs
 from multiverse.training import trainer as trainer_module
 from multiverse.training.config.train_config import PARTS
 from multiverse.training.evaluation import Evaluation
@@ -173,7 +174,7 @@ def test_a_run_can_begin_with_anothers_weights(tmp_path: Path) -> None:
 
 def test_the_best_one_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     returns = iter([5.0, 50.0, 7.0, 49.0, 50.0])
-    monkeypatch.setattr(evaluation_module, "evaluate", lambda *_: Evaluation((next(returns),), (1,)))
+    monkeypatch.setattr(evaluation_envs, "evaluate", lambda *_: Evaluation((next(returns),), (1,)))
     run = trained(tmp_path / "run", evaluate_every=100)
     assert run.summary["best_return"] == 50.0
     assert checkpoint_of(run, "best").manifest["env_steps"] == 200 and checkpoint_of(run).manifest["env_steps"] == 500
@@ -223,7 +224,7 @@ def test_each_part_is_told_its_own_time(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(trainer_module.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(Session, "collect", collected)
     slow(PPO, "update", 64.0)
-    slow(evaluation_module, "evaluate", 1024.0)
+    slow(evaluation_envs, "evaluate", 1024.0)
     saves = slow(trainer_module.Checkpoints, "save", 4096.0)
     summary = trained(tmp_path / "run", (Dawdles(),), env_steps=300, evaluate_every=200).summary
     parts = {part: summary[f"{part}_s"] for part in PARTS}
@@ -252,12 +253,6 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(
     with pytest.raises(mv.MultiverseError, match=told):
         trained(tmp_path / "run", **settings)
     assert not (tmp_path / "run").exists()
-
-
-def test_an_env_with_several_agents_is_refused_with_a_way_out(tmp_path: Path) -> None:
-    simple_spread = pytest.importorskip("mpe2.simple_spread_v3")
-    with pytest.raises(mv.InvalidRequest, match="flatten_agents"):
-        mv.train(simple_spread.parallel_env, run_dir=tmp_path / "run", **SMALL)
 
 
 @pytest.mark.fault("D6")
@@ -348,7 +343,7 @@ def test_a_signal_during_the_last_evaluation_counts(tmp_path: Path, monkeypatch:
     def interrupted(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(evaluation_module, "evaluate", interrupted)
+    monkeypatch.setattr(evaluation_envs, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "run")
     assert not json.loads((tmp_path / "run" / "summary.json").read_text())["finished"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces
@@ -13,14 +13,14 @@ from multiverse.contracts.env import ACTION_MASK
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.layout import Group
 
-Groups = Mapping[str, Sequence[str]]
+Groups = Mapping[str, Sequence[str]] | Literal["separate"]
 
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
     """What the caller says about the agents of an env."""
 
-    groups: Groups | None = None  # name → agents; by equal spaces where nothing is said
+    groups: Groups | None = None  # name → agents, or each by itself; by equal spaces where nothing is said
     possible_agents: Sequence[str] | None = None  # for envs that do not say
     parallel: bool = False  # an AEC env in which everybody acts at once
 
@@ -61,6 +61,10 @@ def groups_of(env: Any, agents: Sequence[str], options: AgentOptions) -> tuple[G
 
 
 def _by_name(groups: Groups, agents: Sequence[str]) -> dict[str, list[str]]:
+    if groups == "separate":
+        return {agent: [agent] for agent in agents}
+    if not isinstance(groups, Mapping):
+        raise InvalidRequest(f"groups={groups!r}: expected a dict name → agents, or 'separate'")
     named = [agent for members in groups.values() for agent in members]
     unknown = [agent for agent in named if agent not in agents]
     missing = [agent for agent in agents if agent not in named]

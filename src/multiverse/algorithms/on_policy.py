@@ -20,7 +20,7 @@ from multiverse.learning.loss import Batch, Shape, as_numpy
 from multiverse.learning.normalizers import RewardNormalizer, RunningMeanStd
 from multiverse.learning.numpy_learner import NumpyLearner
 from multiverse.learning.optimizers import Adam, Optimizer
-from multiverse.learning.returns import generalized_advantages, next_values
+from multiverse.learning.returns import generalized_advantages, next_values, over_turns
 from multiverse.learning.threads import torch_for
 
 BAD_IN_A_ROW = 5
@@ -169,12 +169,21 @@ class OnPolicy:
         last_values = networks.values(*inputs(self.features, rollout.last, frozen))
         steps, slots, finals = rollout.ends()
         final_values = steps, slots, networks.values(*inputs(self.features, finals, frozen))
-        following = next_values(values, last_values, rollout.terminated, rollout.truncated, final_values)
-        ended, rewards = rollout.terminated | rollout.truncated, rollout.rewards
+        ended, rewards, acting = rollout.terminated | rollout.truncated, rollout.rewards, rollout.acting
+        if acting is None or acting.all():
+            following, acting = (
+                next_values(values, last_values, rollout.terminated, rollout.truncated, final_values),
+                None,
+            )
+        else:
+            assert rollout.acting_next is not None
+            told = rewards, rollout.terminated, rollout.truncated, acting, rollout.acting_next
+            rewards, following, ended, known = over_turns(*told, values, last_values, final_values)
+            rollout.valid &= known  # guard: an-action-without-an-outcome-is-not-learned-from
         if self._reward_scale is not None:
-            rewards = self._reward_scale.scaled(rewards, ended, rollout.valid)
+            rewards = self._reward_scale.scaled(rewards, ended, rollout.valid, acting)
         advantages, returns = generalized_advantages(
-            rewards, values, following, ended, rollout.valid, config.gamma, config.gae_lambda
+            rewards, values, following, ended, rollout.valid, config.gamma, config.gae_lambda, acting
         )
         columns = {"values": values, "advantages": advantages, "returns": returns}
         batch.columns = {name: networks.put(column.reshape(-1)) for name, column in columns.items()}

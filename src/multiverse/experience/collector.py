@@ -23,12 +23,16 @@ from multiverse.experience.rollout import (
     ROLLOUT,
     SECONDS,
     SEEDS,
+    SIDES,
+    VERSIONS,
     Rollout,
     RolloutShape,
     env_fields,
     private_fields,
 )
 from multiverse.experience.rows import fill, fill_rows, rows_of
+from multiverse.experience.self_play import NOBODY, Opponents, who_plays
+from multiverse.experience.slots import is_single
 from multiverse.vector.base import BaseVectorEnv
 
 SHORTEST_IN_WORKERS = 8
@@ -40,9 +44,9 @@ def collected_in_workers(policy: Policy, steps: int) -> bool:
     return steps >= SHORTEST_IN_WORKERS and policy.portable() is not None
 
 
-def rollout_fields(shapes: Sequence[RolloutShape], num_envs: int) -> list[Field]:
+def rollout_fields(shapes: Sequence[RolloutShape], num_envs: int, self_play: bool = False) -> list[Field]:
     """What workers share with the caller for that (`make_vec(fields=…)`)."""
-    return [*(one for shape in shapes for one in shape.fields()), *env_fields(shapes[0].steps, num_envs)]
+    return [*(one for shape in shapes for one in shape.fields()), *env_fields(shapes[0].steps, num_envs, self_play)]
 
 
 @dataclass(slots=True)
@@ -62,7 +66,12 @@ class Collector:
     """
 
     def __init__(
-        self, envs: BaseVectorEnv, shapes: Sequence[RolloutShape], mask: Path | None, reset_plan: ResetPlan
+        self,
+        envs: BaseVectorEnv,
+        shapes: Sequence[RolloutShape],
+        mask: Path | None,
+        reset_plan: ResetPlan,
+        self_play: bool = False,
     ) -> None:
         """`shapes`: of every group, in the order of the envs' groups. `mask`: the leaf of a single agent's observations
         that says which actions are open."""
@@ -70,13 +79,16 @@ class Collector:
         arrays: Mapping[FieldName, Array] = envs.views.arrays
         self._in_workers = BEGUN in arrays
         if not self._in_workers:
-            arrays = {**arrays, **private_fields(rollout_fields(shapes, envs.num_envs))}
+            arrays = {**arrays, **private_fields(rollout_fields(shapes, envs.num_envs, self_play))}
         self._arrays, self.rollouts = arrays, [shape.rollout(arrays) for shape in shapes]
         self._masks = [rollout.action_masks for rollout in self.rollouts]
         self._noise, self._values = (
             [arrays[(shape.group, ROLLOUT, n)] for shape in shapes] for n in ("noise", "values")
         )
-        self.actions = ActionLog(envs.num_envs)
+        self._played = [arrays[name] for name in (VERSIONS, SIDES)] if self_play else []
+        for rows in self._played:
+            rows[...] = NOBODY
+        self.actions = ActionLog(envs.num_envs, len(shapes))
         self.keeps_actions = True  # for envs that are brought back by playing them again
         self._current: list[tuple[int, int | None]] = []  # the episode that each env is in, and its seed
 
@@ -110,7 +122,8 @@ class Collector:
 
     def remembered(self) -> dict[str, Any]:
         """What policies go on with in the next rollout, by group: their memory, and the last actions and rewards."""
-        return {
+        played = {"played": np.array([rows[-1] for rows in self._played])} if self._played else {}
+        return played | {
             rollout.group: {
                 "memory": {name: kept.copy() for name, kept in rollout.last_memory.items()},
                 "actions": rollout.actions[-1].copy(),
@@ -121,6 +134,9 @@ class Collector:
 
     def remember(self, known: Mapping[str, Any]) -> None:
         """Go on with that."""
+        if self._played:
+            for rows, last in zip(self._played, known["played"]):
+                rows[-1] = last
         for rollout, values in zip(self.rollouts, self._values):
             mine = known[rollout.group]
             rollout.actions[-1], values[-1, REWARD] = mine["actions"], mine["rewards"]
@@ -129,10 +145,14 @@ class Collector:
 
     # -- a rollout -----------------------------------------------------------------------------------------------
     def collect(
-        self, policies: Sequence[Policy], rng: np.random.Generator, should_stop: Callable[[], bool] = lambda: False
+        self,
+        policies: Sequence[Policy],
+        rng: np.random.Generator,
+        should_stop: Callable[[], bool] = lambda: False,
+        opponents: Opponents | None = None,
     ) -> Collected | None:
-        """Fill the rollouts with what each group's policy does. None if it was asked to stop before they were full:
-        then nothing of them counts."""
+        """Fill the rollouts with what each group's policy does, or past ones where those play. None if it was asked to
+        stop before they were full: then nothing of them counts."""
         arrays = self._arrays
         for rollout, noise, policy in zip(self.rollouts, self._noise, policies):
             noise[...] = policy.noise(rng, rollout.steps, rollout.slots)
@@ -140,7 +160,7 @@ class Collector:
         arrays[LOST][...], arrays[BEGUN][...], arrays[SECONDS][...] = False, -1, 0.0
         self._show(0, range(self._envs.num_envs))
         began_at = perf_counter()
-        if not (self._filled_in_workers if self._in_workers else self._filled)(policies, should_stop):
+        if not (self._filled_in_workers if self._in_workers else self._filled)(policies, should_stop, opponents):
             return None
         for rollout, values, masks in zip(self.rollouts, self._values, self._masks):
             rollout.rewards[...] = values[:, REWARD]
@@ -153,9 +173,11 @@ class Collector:
         took_s = perf_counter() - began_at
         return Collected(self._episodes(), int(arrays[LOST].sum()), took_s * share, took_s * (1 - share))
 
-    def _filled_in_workers(self, policies: Sequence[Policy], should_stop: Callable[[], bool]) -> bool:
+    def _filled_in_workers(
+        self, policies: Sequence[Policy], should_stop: Callable[[], bool], opponents: Opponents | None
+    ) -> bool:
         self._before = [self._arrays[(r.group, VALUES)].copy() for r in self.rollouts], self.starts
-        arguments = [policy.portable() for policy in policies], self._mask
+        arguments = [policy.portable() for policy in policies], self._mask, opponents
         return self._envs.run_rows(fill_rows, arguments, self._arrays[LOST], should_stop, self._lost_with_worker)
 
     def _show(self, row: int, env_ids: range) -> None:
@@ -196,10 +218,16 @@ class Collector:
             arrays[BEGUN][row, env_id], arrays[SEEDS][row, env_id] = episode, -1 if seed is None else seed
         self._show(row + 1, env_ids)
 
-    def _filled(self, policies: Sequence[Policy], should_stop: Callable[[], bool]) -> bool:
+    def _filled(self, policies: Sequence[Policy], should_stop: Callable[[], bool], opponents: Opponents | None) -> bool:
         envs, everyone = self._envs, range(self._envs.num_envs)
-        rows = rows_of(self._arrays, self._layout, everyone, policies, self._mask)
-        return fill(rows, self._arrays, everyone, 0, lambda _: not should_stop(), _CallerSteps(envs, self._plan))
+        rows = rows_of(self._arrays, self._layout, everyone, policies, self._mask, opponents)
+        steps = _CallerSteps(envs, self._plan)
+        return fill(rows, self._arrays, everyone, 0, lambda _: not should_stop(), steps, opponents)
+
+    @property
+    def playing(self) -> set[int]:
+        """The past versions that are in the middle of an episode."""
+        return set(self._played[0][-1].tolist()) if self._played else set()
 
     # -- what became of it ---------------------------------------------------------------------------------------
     def _episodes(self) -> list[Episode]:
@@ -211,21 +239,35 @@ class Collector:
         lengths = np.concatenate([one[:, 0] for one in sums], axis=1).max(axis=1).tolist()
         returns = np.concatenate([one[:, 1] for one in sums], axis=1)
         several = returns.shape[1] > 1
-        means = returns.mean(axis=1).tolist() if several else returns[:, 0].tolist()
+        versions, ours = self._whose(rows, envs, returns.shape[1])
+        means = [float(one[mine].mean()) for one, mine in zip(returns, ours)] if several else returns[:, 0].tolist()
         agents = [agent for group in self._layout.groups for agent in group.agents]
         for k, env_id in enumerate(envs.tolist()):
             index, seed = self._current[env_id]
             by_agent = dict(zip(agents, returns[k].tolist())) if several else None
-            found.append(Episode(env_id, index, seed, means[k], int(lengths[k]), lost[k], by_agent))
+            found.append(Episode(env_id, index, seed, means[k], int(lengths[k]), lost[k], by_agent, versions[k]))
             self._current[env_id] = begun[k], None if seeds[k] < 0 else seeds[k]
         return found
 
+    def _whose(self, rows: Array, envs: Array, agents: int) -> tuple[list[int | None], Array]:
+        """Of episodes that ended there: the past version that played; [ends, agents] bool: who was the learners'."""
+        if not self._played:
+            return [None] * len(rows), np.ones((len(rows), agents), np.bool_)
+        versions, sides = (played[rows, envs] for played in self._played)
+        groups = [rollout.agents for rollout in self.rollouts]
+        who = [who_plays(versions, sides, n, k, len(groups)).reshape(-1, n) for k, n in enumerate(groups)]
+        return [None if v == NOBODY else v for v in versions.tolist()], np.concatenate(who, axis=1) == NOBODY
+
     def _log_actions(self, policies: Sequence[Policy]) -> None:
         if self.keeps_actions:
-            (rollout,), (policy,) = self.rollouts, policies
-            actions = rollout.actions
-            taken = np.asarray(policy.for_env(actions.reshape(-1, *actions.shape[2:])))
-            self.actions.add(taken.reshape(*actions.shape[:2], *taken.shape[1:]), self._arrays[BEGUN] >= 0)
+            taken = [self._as_taken(rollout, policy) for rollout, policy in zip(self.rollouts, policies)]
+            self.actions.add(taken, self._arrays[BEGUN] >= 0)
+
+    def _as_taken(self, rollout: Rollout, policy: Policy) -> Array:
+        """[T, envs, agents, …] of a rollout, [T, envs, …] of a single agent's."""
+        actions, agents = rollout.actions, () if is_single(self._envs) else (rollout.agents,)
+        taken = np.asarray(policy.for_env(actions.reshape(-1, *actions.shape[2:])))
+        return taken.reshape(len(actions), self._envs.num_envs, *agents, *taken.shape[1:])
 
 
 class _CallerSteps:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ from multiverse.contracts.views import Array
 RECENT = 100
 MOST_ACTIONS = 200_000
 """Of one episode: what is longer is not brought back by playing it again."""
+Taken = tuple[Array, ...]
+"""Actions of one env, [steps, …] of each group of its agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,8 @@ class Episode:
     returned: float
     length: int
     lost: bool = False  # the env or its worker was lost in it
-    by_agent: dict[str, float] | None = None  # the returns of several agents; `returned` is their mean then
+    by_agent: dict[str, float] | None = None  # the returns of several agents; `returned` is the learners' mean then
+    opponent: int | None = None  # the past version that played the other side
 
 
 class RecentEpisodes:
@@ -35,12 +38,15 @@ class RecentEpisodes:
     def __init__(self) -> None:
         self._returns: deque[float] = deque(maxlen=RECENT)
         self._lengths: deque[int] = deque(maxlen=RECENT)
+        self._by_agent: dict[str, deque[float]] = {}
 
     def add(self, episodes: Iterable[Episode]) -> None:
         for episode in episodes:
             if not episode.lost:
                 self._returns.append(episode.returned)
                 self._lengths.append(episode.length)
+                for agent, returned in (episode.by_agent or {}).items():
+                    self._by_agent.setdefault(agent, deque(maxlen=RECENT)).append(returned)
 
     def __len__(self) -> int:
         return len(self._returns)
@@ -53,40 +59,51 @@ class RecentEpisodes:
     def mean_length(self) -> float:
         return float(np.mean(self._lengths)) if self._lengths else float("nan")
 
-    def state(self) -> dict[str, Any]:
-        return {"returns": list(self._returns), "lengths": list(self._lengths)}
+    @property
+    def by_agent(self) -> dict[str, float]:
+        """The mean return of each of several agents."""
+        return {agent: float(np.mean(returns)) for agent, returns in self._by_agent.items()}
 
-    def load(self, state: dict[str, Any]) -> None:
+    def state(self) -> dict[str, Any]:
+        agents = {"agents": {agent: list(returns) for agent, returns in self._by_agent.items()}}
+        return {"returns": list(self._returns), "lengths": list(self._lengths), **(agents if self._by_agent else {})}
+
+    def load(self, state: Mapping[str, Any]) -> None:
         self._returns.extend(map(float, state["returns"]))
         self._lengths.extend(map(int, state["lengths"]))
+        for agent, returns in state.get("agents", {}).items():
+            self._by_agent[agent] = deque(map(float, returns), maxlen=RECENT)
 
 
 class ActionLog:
-    """The actions of every env's current episode, as the env took them, rollout by rollout.
+    """The actions of every env's current episode, as the env took them, rollout by rollout: one array for each group of
+    its agents.
 
     `mark` remembers this moment without copying anything; `state` gives the log as it was then, also when the
     episodes have gone on or ended since.
     """
 
-    def __init__(self, num_envs: int) -> None:
-        self._parts: list[list[Array]] = [[] for _ in range(num_envs)]
-        self._marked: list[tuple[list[Array], int]] = []
+    def __init__(self, num_envs: int, groups: int = 1) -> None:
+        self._parts: list[list[Taken]] = [[] for _ in range(num_envs)]
+        self._marked: list[tuple[list[Taken], int]] = []
+        self._groups = groups
         self.mark()
 
-    def load(self, env_id: int, actions: Array) -> None:
+    def load(self, env_id: int, actions: Taken) -> None:
         """The env is in the middle of an episode and has taken these."""
         self._parts[env_id] = [actions]
 
-    def add(self, actions: Array, ended: Array) -> None:
-        """[T, envs, …] a rollout, and [T, envs] where episodes ended in it. Copied, for the rollout is filled again. A
-        log that has grown too long to be of use grows no further."""
+    def add(self, actions: Sequence[Array], ended: Array) -> None:
+        """[T, envs, …] a rollout of each group, and [T, envs] where episodes ended in it. Copied, for the rollout is
+        filled again. A log that has grown too long to be of use grows no further."""
         for env_id, parts in enumerate(self._parts):
             ends = np.flatnonzero(ended[:, env_id])
             if len(ends):
                 self.begin(env_id)
                 parts = self._parts[env_id]
             if _length(parts) <= MOST_ACTIONS:
-                parts.append(actions[ends[-1] + 1 if len(ends) else 0 :, env_id].copy())
+                first = ends[-1] + 1 if len(ends) else 0
+                parts.append(tuple([one[first:, env_id].copy() for one in actions]))
 
     def begin(self, env_id: int) -> None:
         """A new episode. The old list may be marked, so it is left as it is."""
@@ -95,15 +112,14 @@ class ActionLog:
     def mark(self) -> None:
         self._marked = [(parts, len(parts)) for parts in self._parts]
 
-    def state(self) -> list[Array | None]:
+    def state(self) -> list[Taken | None]:
         """Per env, its actions up to the mark; None where there are too many to play them again."""
         marked = [parts[:count] for parts, count in self._marked]
-        return [_joined(parts) if _length(parts) <= MOST_ACTIONS else None for parts in marked]
+        return [self._joined(parts) if _length(parts) <= MOST_ACTIONS else None for parts in marked]
+
+    def _joined(self, parts: list[Taken]) -> Taken:
+        return tuple(map(np.concatenate, zip(*parts))) if parts else (np.zeros(0),) * self._groups
 
 
-def _length(parts: list[Array]) -> int:
-    return sum(map(len, parts))
-
-
-def _joined(parts: list[Array]) -> Array:
-    return np.concatenate(parts) if parts else np.zeros(0)
+def _length(parts: list[Taken]) -> int:
+    return sum(len(part[0]) for part in parts)

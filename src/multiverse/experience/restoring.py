@@ -9,11 +9,15 @@ from typing import Any
 import numpy as np
 
 from multiverse.contracts.failures import RESTARTED
-from multiverse.contracts.policy import Leaves
+from multiverse.contracts.layout import FieldName
 from multiverse.contracts.views import Array
-from multiverse.experience.rollout import leaf_of
+from multiverse.experience.episodes import Taken
+from multiverse.experience.slots import by_env, step_slots, sums
+from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.single import VectorEnv
 
+Rows = dict[FieldName, Array]
+"""What slots showed: (group, "observations", …) → [slots, …]."""
 Lost = dict[int, str]
 """Env id → why it could not be brought back."""
 
@@ -25,14 +29,15 @@ PAID = "played again from its seed, the episode gave other rewards"
 
 
 def restore_by_replay(
-    envs: VectorEnv,
+    envs: BaseVectorEnv,
     episodes: Sequence[int],
-    actions: Sequence[Array | None],
-    expected: Leaves,
+    actions: Sequence[Taken | None],
+    expected: Rows,
     returns: Array | None = None,
     lengths: Array | None = None,
 ) -> Lost:
-    """Those that could not be brought back.
+    """Those that could not be brought back. `expected`: observations of slots; returns and lengths of all slots, as
+    `slots.sums` has them.
 
     Env i plays episode `episodes[i]` again: its actions, from the seed its reset plan gives. If it then does not show
     what it showed before, or has not the return and length it had (None: not known), it draws from a random generator
@@ -41,30 +46,32 @@ def restore_by_replay(
     """
     envs.begin_at(episodes)
     lost = {i: TOO_LONG for i, known in enumerate(actions) if known is None}
-    counts = [0 if known is None else len(known) for known in actions]
+    counts = [0 if known is None else len(known[0]) for known in actions]
     for t in range(max(counts)):
         ids = [i for i, count in enumerate(counts) if t < count and i not in lost]
         if not ids:
             break
-        _, _, terminated, truncated, infos = envs.step(np.stack([actions[i][t] for i in ids]), env_ids=ids)  # type: ignore[index]
+        before = envs.episode_counts[ids]
+        infos = step_slots(
+            envs, [np.stack(part) for part in zip(*([one[t] for one in actions[i] or ()] for i in ids))], ids
+        )
         failed = infos.get(f"_{RESTARTED}", np.zeros(len(ids), np.bool_))
-        ended = np.flatnonzero(terminated | truncated).tolist()
+        ended = np.flatnonzero(envs.episode_counts[ids] != before).tolist()
         lost.update({ids[row]: FAILED if failed[row] else ENDED for row in ended})
         _begin_others(envs, envs.awaiting_reset, lost)  # guard: envs-lost-in-a-replay-are-reset
-    shown = envs.observations()
     for i in set(range(envs.num_envs)).difference(lost):
         if envs.episode_counts[i] != episodes[i]:
             lost[i] = FAILED  # its worker was lost in the reset, which was done again: an episode later
-        elif not _same(shown, expected, i):  # guard: a-replay-is-compared
+        elif not _same(envs, expected, i):  # guard: a-replay-is-compared
             lost[i] = SHOWED
-        elif not (_equal(envs.episode_returns, returns, i) and _equal(envs.episode_lengths, lengths, i)):
+        elif not _paid_the_same(envs, returns, lengths, i):
             lost[i] = PAID
     _begin_others(envs, sorted(lost), lost)
     return dict(sorted(lost.items()))
 
 
 def put_back(
-    envs: VectorEnv, episodes: Sequence[int], states: Sequence[Any], rows: Leaves, returns: Array, lengths: Array
+    envs: VectorEnv, episodes: Sequence[int], states: Sequence[Any], rows: Rows, returns: Array, lengths: Array
 ) -> Lost:
     """The same for envs that can be saved, from what `saved_states` gave; lost is who was lost with its worker."""
     envs.begin_at(episodes)
@@ -81,7 +88,7 @@ def saved_states(envs: VectorEnv) -> list[Any]:
     return [_storable(state) for state in envs.call("save_state")]
 
 
-def _begin_others(envs: VectorEnv, ids: Sequence[int], lost: Lost) -> None:
+def _begin_others(envs: BaseVectorEnv, ids: Sequence[int], lost: Lost) -> None:
     """Another episode for these; and for whoever is lost with its worker meanwhile."""
     while ids:
         lost.update({i: FAILED for i in ids if i not in lost})
@@ -89,17 +96,22 @@ def _begin_others(envs: VectorEnv, ids: Sequence[int], lost: Lost) -> None:
         ids = envs.awaiting_reset
 
 
-def _same(shown: Any, expected: Leaves, env: int) -> bool:
+def _same(envs: BaseVectorEnv, expected: Rows, env: int) -> bool:
     """Bit for bit, as the rollout had it."""
-    for path, rows in expected.items():
-        now = np.asarray(leaf_of(shown, path)[env]).astype(rows.dtype)
-        if now.tobytes() != rows[env].tobytes():
+    for name, rows in expected.items():
+        mine = envs.views.layout.rows_of_field(name, range(env, env + 1))
+        if envs.views[name][mine].astype(rows.dtype).tobytes() != rows[mine].tobytes():
             return False
     return True
 
 
-def _equal(now: Array, before: Array | None, env: int) -> bool:
-    return before is None or np.array_equal(now[env], before[env], equal_nan=True)  # guard: returns-are-compared-too
+def _paid_the_same(envs: BaseVectorEnv, returns: Array | None, lengths: Array | None, env: int) -> bool:
+    for now, before in zip(sums(envs), (returns, lengths)):
+        if before is not None:
+            here, there = (np.concatenate([one[env] for one in by_env(envs, column)]) for column in (now, before))
+            if not np.array_equal(here, there, equal_nan=True):  # guard: returns-are-compared-too
+                return False
+    return True
 
 
 def _storable(state: Any) -> Any:

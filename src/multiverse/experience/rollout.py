@@ -34,10 +34,12 @@ class Rollout:
     valid: Array  # [T, S] bool
     starts: Array  # [T, S] bool: the row is its episode's first
     acting: Array | None = None  # [T, S] bool: an action was wanted; None: everywhere
+    acting_next: Array | None = None  # [S] bool: and after the last row
     action_masks: Array | None = None  # [T, S, actions]
     memory: Memory = field(default_factory=dict)  # [T, S, …] each: what the policy remembered before the row
     last_memory: Memory = field(default_factory=dict)  # [S, …] each: and after the last one
     group: str = SINGLE_AGENT  # the agents whose slots these are
+    agents: int = 1  # of that group in each env: slot = env × agents + agent
     policy_version: int = 0
 
     @property
@@ -58,9 +60,11 @@ class Rollout:
 ROLLOUT = "rollout"
 """Second in the names of its fields, after the group's."""
 BEGUN, SEEDS, LOST, FRESH, SECONDS = ((ROLLOUT, name) for name in ("begun", "seeds", "lost", "fresh", "seconds"))
+VERSIONS, SIDES = (ROLLOUT, "versions"), (ROLLOUT, "sides")
 """Of envs, not slots: [T, envs] the episode that followed on one that ended in this row (-1: none did), and its seed
 (-1: none); whether the row was lost; [envs] whether the next row is an episode's first; and [envs, 2] how long a host
-acted and stepped, in the place of its first env."""
+acted and stepped, in the place of its first env. In self-play [T, envs] the past version that plays (-1: none), and the
+side that the learner has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,7 @@ class RolloutShape:
     comes_and_goes: bool = False  # there are rows in which no action of a slot is wanted
     memory: Memory = field(default_factory=dict)  # [1, …] of one slot
     noise: tuple[tuple[int, ...], Any] = ((), np.float32)  # (shape, dtype) of one slot's at one step
+    agents: int = 1  # of the group in each env
 
     def fields(self) -> list[Field]:
         """What was before the first row, or is after the last, has a row more."""
@@ -98,7 +103,7 @@ class RolloutShape:
         if self.masks:
             fields.append(self._field(("masks",), (*whole, self.masks), np.bool_))
         if self.comes_and_goes:
-            fields.append(self._field(("acting",), whole, np.bool_))
+            fields.append(self._field(("acting",), (more, self.slots), np.bool_))
         return fields
 
     def _field(self, name: FieldName, shape: tuple[int, ...], dtype: Any) -> Field:
@@ -123,17 +128,21 @@ class RolloutShape:
             truncated=ended[:, TRUNCATED],
             valid=at("valid"),
             starts=at("starts"),
-            acting=at("acting") if self.comes_and_goes else None,
+            acting=at("acting")[:-1] if self.comes_and_goes else None,
+            acting_next=at("acting")[-1] if self.comes_and_goes else None,
             action_masks=at("masks") if self.masks else None,
             memory={name: at("memory", name)[:-1] for name in self.memory},
             last_memory={name: at("memory", name)[-1] for name in self.memory},
             group=self.group,
+            agents=self.agents,
         )
 
 
-def env_fields(steps: int, num_envs: int) -> list[Field]:
+def env_fields(steps: int, num_envs: int, self_play: bool = False) -> list[Field]:
     """What every rollout has beside its groups'."""
+    played = [Field(name, (steps, num_envs), np.dtype(np.int64)) for name in (VERSIONS, SIDES)] if self_play else []
     return [
+        *played,
         Field(BEGUN, (steps, num_envs), np.dtype(np.int64)),
         Field(SEEDS, (steps, num_envs), np.dtype(np.int64)),
         Field(LOST, (steps, num_envs), np.dtype(np.bool_)),

@@ -32,20 +32,33 @@ from multiverse.contracts.views import Array, Views
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.hosts import GoOn
 from multiverse.executors.step_reply import EXTRAS, Extras
-from multiverse.experience.rollout import BEGUN, FRESH, LOST, ROLLOUT, SECONDS, SEEDS
+from multiverse.experience.rollout import BEGUN, FRESH, LOST, ROLLOUT, SECONDS, SEEDS, SIDES, VERSIONS
+from multiverse.experience.self_play import NOBODY, Opponents, who_plays
 from multiverse.memory.space_rows import ActionWriter
 
 Arrays = Mapping[FieldName, Array]
+Played = tuple[Array, Array]
+"""[envs] the past version that plays in each, and the learner's side."""
 
 
 class Rows:
     """The slots of one group in one host's envs, in the block and in the rollout, and the policy that acts for them."""
 
     def __init__(
-        self, arrays: Arrays, layout: Layout, group: Group, env_ids: range, policy: Policy, mask: Path | None
+        self,
+        arrays: Arrays,
+        layout: Layout,
+        group: Group,
+        env_ids: range,
+        policy: Policy,
+        mask: Path | None,
+        opponents: Opponents | None = None,
     ) -> None:
         """`mask`: the leaf of the observations that says which actions are open, where the group has no masks."""
         slots, self._policy, self._mask = layout.rows(group, env_ids), policy, mask
+        number = layout.groups.index(group)
+        self._past = {} if opponents is None else {v: each[number] for v, each in opponents.policies.items()}
+        self._number, self._of = number, len(layout.groups)
         mine = {name[2:]: rows for name, rows in arrays.items() if name[:2] == (group.name, ROLLOUT)}
         now = {name[1:]: rows[..., slots] if name[1] in (VALUES, ENDED, PRESENT) else rows[slots]
                for name, rows in arrays.items() if name[0] == group.name and name[1] != ROLLOUT}  # fmt: skip
@@ -76,8 +89,9 @@ class Rows:
         self._memory = {name: rows[-1 if row == 0 else row].copy() for name, rows in self._kept.items()}
         self._previous = self._actions[before], self._values[before, REWARD]
 
-    def act(self, row: int, fresh: Array, resetting: Array | None) -> None:
-        """Look, note what is seen and remembered, choose, and tell the envs."""
+    def act(self, row: int, fresh: Array, resetting: Array | None, played: Played | None = None) -> None:
+        """Look, note what is seen and remembered, choose, and tell the envs. `played`: the versions and sides of envs
+        in which somebody of the past plays too."""
         starts = fresh
         if self._acting is not None:
             acting = self._acting[row] = self._valid[row] = self._present_now[ACTING]
@@ -95,10 +109,31 @@ class Rows:
             open_now = self._masks_now if self._mask is None else seen[self._mask]
             masks = self._masks[row] = np.asarray(open_now, np.bool_)
         shown = Seen(seen, starts, masks, *self._previous)
-        actions, after = self._acted(self._policy.act(shown, self._noise[row], memory), memory)
+        if played is None:
+            actions, after = self._acted(self._policy.act(shown, self._noise[row], memory), memory)
+        else:
+            who = who_plays(*played, self._agents, self._number, self._of)
+            self._valid[row] &= who == NOBODY  # guard: opponents-rows-are-not-learned-from
+            actions, after = self._acted_by_several(who, shown, self._noise[row], memory)
         self._take(actions, row)
         self._memory = after if self._acting is None else self._where_acting(row, after, memory)
         self._write_actions(self._policy.for_env(self._actions[row]))
+
+    def _acted_by_several(self, who: Array, seen: Seen, noise: Array, memory: Memory) -> tuple[Array, Memory]:
+        """The present policy and past ones, each for its own slots."""
+        actions, after = None, {name: kept.copy() for name, kept in memory.items()}
+        for version in np.unique(who).tolist():
+            mine = np.flatnonzero(who == version)
+            policy = self._policy if version == NOBODY else self._past[version]
+            before = {name: kept[mine] for name, kept in memory.items()}
+            chosen, then = self._acted(policy.act(_some(seen, mine), noise[mine], before), before)
+            if actions is None:
+                actions = np.zeros((len(who), *chosen.shape[1:]), chosen.dtype)
+            actions[mine] = chosen
+            for name, kept in then.items():
+                after[name][mine] = kept
+        assert actions is not None
+        return actions, after
 
     def _acted(self, answer: Any, before: Memory) -> tuple[Array, Memory]:
         """What act() has returned, if it is that."""
@@ -158,6 +193,14 @@ class Rows:
     def finish(self) -> None:
         for name, rows in self._kept.items():
             rows[-1] = self._memory[name]
+        if self._acting is not None:
+            self._acting[-1] = self._present_now[ACTING]
+
+
+def _some(seen: Seen, rows: Array) -> Seen:
+    """What these rows are shown."""
+    columns = (None if column is None else column[rows] for column in seen[1:])
+    return Seen({path: leaf[rows] for path, leaf in seen.observations.items()}, *columns)  # type: ignore[arg-type]
 
 
 def _kind(answer: Any) -> str:
@@ -187,8 +230,33 @@ class Steps(Protocol):
         """What the episode began from that follows on one that has just ended."""
 
 
-def fill(groups: Sequence[Rows], arrays: Arrays, env_ids: range, first: int, go_on: GoOn, steps: Steps) -> bool:
+class _Drawn:
+    """Who plays the episodes of one host's envs, row by row; drawn where they start."""
+
+    def __init__(self, arrays: Arrays, env_ids: range, opponents: Opponents) -> None:
+        mine = slice(env_ids.start, env_ids.stop)
+        self._versions, self._sides = arrays[VERSIONS][:, mine], arrays[SIDES][:, mine]
+        self._first, self._opponents = env_ids.start, opponents
+
+    def at(self, row: int, fresh: Array, episodes: Array) -> Played | None:
+        versions, sides = self._versions[row], self._sides[row]
+        versions[...], sides[...] = self._versions[row - 1], self._sides[row - 1]  # before the first: the last one's
+        for i in np.flatnonzero(fresh).tolist():
+            versions[i], sides[i] = self._opponents.draw(self._first + i, int(episodes[i]))
+        return (versions, sides) if (versions != NOBODY).any() else None
+
+
+def fill(
+    groups: Sequence[Rows],
+    arrays: Arrays,
+    env_ids: range,
+    first: int,
+    go_on: GoOn,
+    steps: Steps,
+    opponents: Opponents | None = None,
+) -> bool:
     """Fill the rows from `first` on. False if it was to stop before, or an env has failed."""
+    drawn, played = None if opponents is None else _Drawn(arrays, env_ids, opponents), None
     mine = slice(env_ids.start, env_ids.stop)
     begun, seeds, lost = (arrays[name][:, mine] for name in (BEGUN, SEEDS, LOST))
     episodes, fresh, act_s, step_s = arrays[EPISODES][mine], arrays[FRESH][mine], 0.0, 0.0
@@ -199,8 +267,10 @@ def fill(groups: Sequence[Rows], arrays: Arrays, env_ids: range, first: int, go_
         if not go_on(t):
             return False
         began_at = perf_counter()
+        if drawn is not None:
+            played = drawn.at(t, fresh, episodes)
         for rows in groups:
-            rows.act(t, fresh, resetting)
+            rows.act(t, fresh, resetting, played)
         acted_at = perf_counter()
         before = episodes.copy()
         for i in steps.step():
@@ -246,17 +316,30 @@ class _HostSteps:
 
 
 def fill_rows(
-    envs: EnvRange, step: Callable[[], int], go_on: GoOn, first: int, policies: Sequence[Policy], mask: Path | None
+    envs: EnvRange,
+    step: Callable[[], int],
+    go_on: GoOn,
+    first: int,
+    policies: Sequence[Policy],
+    mask: Path | None,
+    opponents: Opponents | None = None,
 ) -> Extras:
     """One host's share of a rollout, from a row on; returns what its envs had to say."""
     views, ids = envs.views, envs.config.env_ids
-    groups = rows_of(views.arrays, views.layout, ids, policies, mask)
-    fill(groups, views.arrays, ids, first, go_on, _HostSteps(envs, step))
+    groups = rows_of(views.arrays, views.layout, ids, policies, mask, opponents)
+    fill(groups, views.arrays, ids, first, go_on, _HostSteps(envs, step), opponents)
     return envs.take_extras()
 
 
 def rows_of(
-    arrays: Arrays, layout: Layout, env_ids: range, policies: Sequence[Policy], mask: Path | None
+    arrays: Arrays,
+    layout: Layout,
+    env_ids: range,
+    policies: Sequence[Policy],
+    mask: Path | None,
+    opponents: Opponents | None = None,
 ) -> list[Rows]:
     """Of every group, with the policy that acts for it."""
-    return [Rows(arrays, layout, group, env_ids, policy, mask) for group, policy in zip(layout.groups, policies)]
+    return [
+        Rows(arrays, layout, group, env_ids, policy, mask, opponents) for group, policy in zip(layout.groups, policies)
+    ]

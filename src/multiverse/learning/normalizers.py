@@ -49,13 +49,27 @@ class RewardNormalizer:
         self._moments, self._gamma, self._clip = RunningMeanStd(1), gamma, clip
         self._returns = np.zeros(slots)
 
-    def scaled(self, rewards: Array, ended: Array, valid: Array) -> Array:
-        """[T, S] the rollout's rewards, scaled by what is known with it."""
+    def scaled(self, rewards: Array, ended: Array, valid: Array, acting: Array | None = None) -> Array:
+        """[T, S] the rollout's rewards, scaled by what is known with it; rows in which a slot does not act are no step
+        of its."""
+        if acting is not None:
+            return self._scaled_by_turns(rewards, ended, valid, acting)
         seen = rewards.astype(np.float64)
         for returns, end, any_end in zip(seen, ended, np.asarray(ended.any(axis=1))):
             returns += self._returns * self._gamma
             self._returns = np.where(end, 0.0, returns) if any_end else returns
         self._returns = self._returns.copy()  # of one row, not the whole rollout
+        return self._by_what_is_seen(seen, valid, rewards)
+
+    def _scaled_by_turns(self, rewards: Array, ended: Array, valid: Array, acting: Array) -> Array:
+        seen, returns = rewards.astype(np.float64), self._returns
+        for row, end, acts in zip(seen, ended, acting):
+            row += returns * self._gamma
+            returns = np.where(acts, np.where(end, 0.0, row), returns)
+        self._returns = returns
+        return self._by_what_is_seen(seen, valid, rewards)
+
+    def _by_what_is_seen(self, seen: Array, valid: Array, rewards: Array) -> Array:
         self._moments.update(seen[valid].reshape(-1, 1))
         _, scale = self._moments.shift_and_scale()
         return np.asarray(np.clip(rewards * scale, -self._clip, self._clip), np.float32)

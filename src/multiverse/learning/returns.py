@@ -15,17 +15,21 @@ def generalized_advantages(
     valid: Array,
     gamma: float,
     gae_lambda: float,
+    acting: Array | None = None,
 ) -> tuple[Array, Array]:
     """(advantages, returns), [T, S] each.
 
     `next_values[t]` is the value of what step t led to: of the next row inside an episode; of the final observation
     where it was cut short; 0 where it came to its end; of what the slot saw after the rollout in the last row. So
     nothing flows over an episode's end, and nothing from one slot to another. A row that is not valid ends what was
-    before it (which has led to what that row saw) and has no advantage of its own.
+    before it (which has led to what that row saw) and has no advantage of its own. Rows in which a slot did not act
+    (`acting`, as `over_turns` leaves them) are none of its own, and passed over.
     """
     deltas = rewards + np.float32(gamma) * next_values - values
     deltas[~valid] = 0.0
     carry_on = np.float32(gamma * gae_lambda) * ~(ended | ~valid)
+    if acting is not None:
+        carry_on[~acting] = 1.0  # deltas are 0 there
     advantages = np.empty_like(deltas)
     later = np.zeros_like(deltas[0])
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is noticed where its gradient is
@@ -34,6 +38,44 @@ def generalized_advantages(
             row += delta
             later = row
     return advantages, advantages + values
+
+
+def over_turns(
+    rewards: Array,
+    terminated: Array,
+    truncated: Array,
+    acting: Array,
+    acting_next: Array,
+    values: Array,
+    last_values: Array,
+    finals: tuple[Array, Array, Array],
+) -> tuple[Array, Array, Array, Array]:
+    """(rewards, next values, ended, whether it is known what the row led to), [T, S] each, of rows in which slots act.
+
+    Where slots act in turn, or come and go, what a slot earns between two of its actions is for the first of them, and
+    so is its end; that row has led to its next acting one. What comes before a slot's first action belongs to none, and
+    an action whose outcome the rollout does not show is not known.
+    """
+    moved, following = np.zeros_like(rewards), np.zeros_like(values)
+    ended, known = np.zeros(acting.shape, np.bool_), np.zeros(acting.shape, np.bool_)
+    final_values = np.zeros_like(values)
+    steps, slots, found = finals
+    final_values[steps, slots] = found
+    # What the slot's next acting row, or its end, has for the action before it.
+    earned, value = np.zeros_like(rewards[0]), np.where(acting_next, last_values, 0).astype(values.dtype)
+    over, told = np.zeros_like(acting_next), np.array(acting_next)
+    for t in range(len(rewards) - 1, -1, -1):
+        ends = terminated[t] | truncated[t]
+        if ends.any():
+            earned[ends], over[ends], told[ends] = 0.0, True, True
+            value[ends] = np.where(terminated[t], 0, final_values[t])[ends]
+        earned += rewards[t]
+        acts = acting[t]
+        moved[t, acts], following[t, acts], ended[t, acts], known[t, acts] = (
+            one[acts] for one in (earned, value, over, told)
+        )
+        earned[acts], value[acts], over[acts], told[acts] = 0.0, values[t, acts], False, True
+    return moved, following, ended, known
 
 
 def next_values(

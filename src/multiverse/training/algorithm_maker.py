@@ -17,7 +17,8 @@ from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.storage.state_codec import encode
 
 MakeAlgorithm = Callable[..., Algorithm]
-"""(observation space, action space, slots, seed) → an algorithm; with a `Config`, (config, …, device) → one."""
+"""(observation space, action space, slots, seed) → an algorithm; with a `Config`, (config, …, device) → one. Where the
+slots are those of several agents in each env, and it takes `agents`, their number is passed too."""
 
 ASKED = (
     "features",
@@ -38,15 +39,16 @@ def algorithm_maker(config: TrainConfig, own: MakeAlgorithm | None = None) -> Ma
     """What makes the algorithm of this config, once the spaces of its env are known; `own` if the caller brings one."""
     device, kind = checked_device(config.device), algorithm_class(config.algorithm) if own is None else own
 
-    def make(observation_space: Any, action_space: Any, slots: int, seed: int) -> Algorithm:
+    def make(observation_space: Any, action_space: Any, slots: int, seed: int, agents: int = 1) -> Algorithm:
+        team = {"agents": agents} if agents > 1 and _takes_agents(kind) else {}
         if getattr(kind, "Config", None) is None:
             _refuse_other_signature(kind, "observation_space, action_space, slots, seed")
-            made = kind(observation_space, action_space, slots, seed)
+            made = kind(observation_space, action_space, slots, seed, **team)
         else:
             _refuse_other_signature(kind, "config, observation_space, action_space, slots, seed, device")
             looks = config.device == "auto" and Features(observation_space, action_space).images
             where = "cuda" if looks and torch_for("learning from images").cuda.is_available() else device
-            made = kind(config.settings, observation_space, action_space, slots, seed, where)
+            made = kind(config.settings, observation_space, action_space, slots, seed, where, **team)
         if missing := [name for name in ASKED if not hasattr(made, name)]:
             raise InvalidRequest(
                 f"{type(made).__name__} is no algorithm yet: it has no {', '.join(missing)} (docs/training.md says "
@@ -88,6 +90,13 @@ def _refuse_odd(made: Any) -> None:
         raise InvalidRequest(
             f"{name}: weights() and state() must be something that a checkpoint holds: {error}"
         ) from error
+
+
+def _takes_agents(kind: Any) -> bool:
+    try:
+        return "agents" in inspect.signature(kind).parameters
+    except ValueError:
+        return False
 
 
 def _refuse_other_signature(kind: Any, arguments: str, cannot: str = "") -> None:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from copy import deepcopy
-from dataclasses import asdict, astuple, dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.errors import EvaluationFailed, MultiverseError
-from multiverse.contracts.failures import BAD_VALUE, RESTARTED, Failures
+from multiverse.contracts.errors import EvaluationFailed
+from multiverse.contracts.failures import BAD_VALUE, RESTARTED
+from multiverse.contracts.layout import ACTION_MASKS, REWARD, VALUES, Group
 from multiverse.contracts.policy import Policy, Seen
 from multiverse.contracts.seeds import evaluation_seed
+from multiverse.contracts.views import Array
 from multiverse.experience.features import Features
 from multiverse.experience.numpy_policies import no_actions
-from multiverse.experience.restoring import as_saved, saved_states
-from multiverse.experience.rollout import dtype_of, leaf_of
-from multiverse.vector.single import VectorEnv
+from multiverse.experience.rollout import dtype_of
+from multiverse.experience.slots import acting_of, by_env, is_single, shown_by, step_slots, sums
+from multiverse.vector.base import BaseVectorEnv
 
 log = logging.getLogger("multiverse")
 
@@ -32,9 +31,11 @@ MOST_STEPS = 50_000
 class Evaluation:
     """How good a policy was, deterministic, over some episodes."""
 
-    returns: tuple[float, ...]
+    returns: tuple[float, ...]  # of several agents: their mean, of those that the policy played
     lengths: tuple[int, ...]
     lost: tuple[int, ...] = ()  # episodes that their env failed in, from 0: they do not count
+    by_agent: dict[str, tuple[float, ...]] | None = None  # the returns of each of several
+    opponent: bool = False  # somebody else played the other side
 
     @property
     def mean_return(self) -> float:
@@ -48,40 +49,50 @@ class Evaluation:
     def mean_length(self) -> float:
         return float(np.mean(self.lengths))
 
+    @property
+    def wins(self) -> float:
+        """The share of episodes in which the policy had a return above 0."""
+        return float(np.mean([one > 0 for one in self.returns]))
+
     def summary(self) -> dict[str, Any]:
         return {
             "mean_return": self.mean_return,
             "std_return": self.std_return,
             "mean_length": self.mean_length,
             "episodes": len(self.returns),
+            **({"wins": self.wins} if self.opponent else {}),
+            **{f"mean_return/{agent}": float(np.mean(returns)) for agent, returns in (self.by_agent or {}).items()},
             **({"lost_episodes": len(self.lost)} if self.lost else {}),
         }
 
 
 def evaluate(
-    envs: VectorEnv,
-    policy: Policy,
-    features: Features,
+    envs: BaseVectorEnv,
+    policies: Sequence[Policy],
     episodes: int,
     seed: int,
     should_stop: Callable[[], bool] = lambda: False,
     lost_before: Collection[int] = (),
+    opponents: Sequence[Policy] | None = None,
 ) -> Evaluation | None:
-    """Episodes on these envs; one that has ended its episode takes the next. Equal seeds give equal episodes, however
-    many envs there are and whatever the training looked like.
+    """Episodes on these envs, with a policy for each group of agents; an env that has ended its episode takes the next.
+    Equal seeds give equal episodes, however many envs there are and whatever the training looked like.
+
+    `opponents`: who plays the other side; the policies' own side (one agent of a group that is alone, else one group)
+    alternates from episode to episode. None: everybody is played by the policies.
 
     None if it was asked to stop on the way; `EvaluationFailed` if no episode came to its end, or if several envs may
     have been lost with their worker. An episode of an env that never ends one is cut after `MOST_STEPS`; one that the
     env failed in does not count, and is told, all the more if it was lost in the last evaluation too.
     """
-    batch, numbers = _Batch(envs, policy, features), iter(range(episodes))
+    batch, numbers = _Batch(envs, policies, opponents, seed), iter(range(episodes))
     free: Collection[int] = range(envs.num_envs)
     playing: dict[int, int] = {}  # env id → the number of its episode
-    found: dict[int, tuple[float, int]] = {}  # number → return and length
+    found: dict[int, tuple[list[Array], list[Array], int]] = {}  # number → returns and who was played, and the length
     lost: list[int] = []
     while True:
         if free and (begun := dict(zip(free, numbers))):
-            batch.begin(list(begun), [evaluation_seed(seed, k) for k in begun.values()])
+            batch.begin(begun, [evaluation_seed(seed, k) for k in begun.values()])
             playing |= begun
         if not playing:
             break
@@ -95,50 +106,59 @@ def evaluate(
                 log.warning("episode %d (seed %d) failed and does not count%s", k, evaluation_seed(seed, k), again)
                 lost.append(k)
             else:
-                found[k] = float(envs.episode_returns[env_id]), int(envs.episode_lengths[env_id])
+                found[k] = batch.outcome(env_id)
     if not found:
         raise EvaluationFailed(f"the env failed in each of its {episodes} episodes")
-    returns, lengths = zip(*(found[k] for k in sorted(found)))
-    return Evaluation(returns, lengths, tuple(sorted(lost)))
+    in_order = [found[k] for k in sorted(found)]
+    returns = [np.concatenate(of_each) for of_each, _, _ in in_order]
+    ours = [np.concatenate(played) for _, played, _ in in_order]
+    agents = [agent for group in envs.views.layout.groups for agent in group.agents]
+    by_agent = {agent: tuple(float(one[i]) for one in returns) for i, agent in enumerate(agents)}
+    return Evaluation(
+        tuple(float(one[mine].mean()) for one, mine in zip(returns, ours)),
+        tuple(length for _, _, length in in_order),
+        tuple(sorted(lost)),
+        None if is_single(envs) else by_agent,
+        opponents is not None,
+    )
 
 
 class _Batch:
-    """Envs under way, and what the policy is shown and remembers of each."""
+    """Envs under way, and what the policies are shown and remember of each."""
 
-    def __init__(self, envs: VectorEnv, policy: Policy, features: Features) -> None:
-        self._envs, self._policy, self._features, count = envs, policy, features, envs.num_envs
-        self._starts, self._rewards = np.zeros(count, np.bool_), np.zeros(count, np.float32)
-        self._actions = no_actions(envs.single_action_space, count)  # the last ones
-        self._leaves, self._steps = [(leaf.path, dtype_of(leaf)) for leaf in features.all_leaves], 0
-        self._first = policy.first_memory(count)
-        self._memory = {name: kept.copy() for name, kept in self._first.items()}
+    def __init__(
+        self, envs: BaseVectorEnv, policies: Sequence[Policy], opponents: Sequence[Policy] | None, seed: int
+    ) -> None:
+        self._envs, self._seed, self._steps = envs, seed, 0
+        others = [None] * len(policies) if opponents is None else opponents
+        groups = envs.views.layout.groups
+        self._groups = [_GroupBatch(envs, *one) for one in zip(groups, policies, others)]
+        self._against = opponents is not None
 
-    def begin(self, ids: list[int], seeds: list[int]) -> None:
+    def begin(self, episodes: Mapping[int, int], seeds: list[int]) -> None:
         """Other episodes of these envs: nothing is remembered of those before."""
+        ids = list(episodes)
         self._envs.reset(env_ids=None if len(ids) == self._envs.num_envs else ids, seed=seeds)
         self._refuse_lost_workers()
-        self._starts[ids], self._rewards[ids] = True, 0.0
-        self._actions[ids] = 0
-        for name, kept in self._memory.items():
-            kept[ids] = self._first[name][ids]
+        for number, group in enumerate(self._groups):
+            group.begin(ids)
+            if self._against:
+                for env_id, k in episodes.items():
+                    # One group by itself: its agents take turns in being played; else the groups do.
+                    if len(self._groups) == 1:
+                        side: Any = k % group.agents
+                    else:
+                        side = slice(None) if k % len(self._groups) == number else slice(0)
+                    group.take_sides(env_id, side, np.random.default_rng((self._seed, k, number)))
 
     def step(self, ids: list[int]) -> dict[int, bool]:
         """One step of these envs: whose episode is over, and whether it failed."""
-        envs, policy, everyone = self._envs, self._policy, len(ids) == self._envs.num_envs
-        rows: Any = slice(None) if everyone else ids
-        shown = envs.observations()
-        seen = {path: np.asarray(leaf_of(shown, path), dtype)[rows] for path, dtype in self._leaves}
-        open_now, before = self._features.open_actions(seen), (self._actions[rows], self._rewards[rows])
-        looked = Seen(seen, self._starts[rows], open_now, *before)
-        actions, memory = policy.act(looked, None, {name: kept[rows] for name, kept in self._memory.items()})
-        for name, kept in memory.items():
-            self._memory[name][rows] = kept
-        if self._actions.shape[1:] != actions.shape[1:]:  # of an algorithm of one's own, with actions of another kind
-            self._actions = np.zeros((envs.num_envs, *actions.shape[1:]), actions.dtype)
-        self._actions[rows], self._starts[rows] = actions, False
-        _, rewards, terminated, truncated, infos = envs.step(policy.for_env(actions), env_ids=None if everyone else ids)
-        self._rewards[rows], self._steps, over = rewards, self._steps + 1, terminated | truncated
-        if self._steps >= MOST_STEPS and (cut := envs.episode_lengths[rows] >= MOST_STEPS).any():
+        envs = self._envs
+        infos = step_slots(envs, [group.act(ids) for group in self._groups], ids)
+        for group in self._groups:
+            group.note(ids)
+        self._steps, over = self._steps + 1, envs.episodes_over(np.array(ids))
+        if self._steps >= MOST_STEPS and (cut := self._lengths()[ids] >= MOST_STEPS).any():
             log.warning("an episode was cut after %d steps of an evaluation: does this env never end one?", MOST_STEPS)
             over |= cut
         if True not in over.tolist():
@@ -148,145 +168,103 @@ class _Batch:
         failed = infos.get(f"_{RESTARTED}", nobody) | infos.get(f"_{BAD_VALUE}", nobody)
         return {env_id: bool(failed[row]) for row, env_id in enumerate(ids) if over[row]}
 
+    def _lengths(self) -> Array:
+        """[envs] the most that one of its agents has acted."""
+        _, lengths = sums(self._envs)
+        return np.asarray(np.max([one.max(axis=1) for one in by_env(self._envs, lengths)], axis=0))
+
+    def outcome(self, env_id: int) -> tuple[list[Array], list[Array], int]:
+        """Of each group: the returns of its agents, and whom the policies played; and how long the episode was."""
+        returns, _ = sums(self._envs)
+        of_each = [one[env_id].copy() for one in by_env(self._envs, returns)]
+        return of_each, [group.played(env_id) for group in self._groups], int(self._lengths()[env_id])
+
     def _refuse_lost_workers(self) -> None:
         """Nobody can tell which of several envs has cost all of them their worker, and their episodes."""
         if self._envs.num_envs > 1 and self._envs.failures.worker_restarts:  # guard: nobody-pays-for-a-neighbour
             raise EvaluationFailed("a worker was lost, and with it the episodes of its other envs")
 
 
-class EvaluationEnvs:
-    """The envs that a run's evaluations are played on, with an account of what went wrong there.
+class _GroupBatch:
+    """The slots of one group, and what its policy, and the opponent's, is shown and remembers of each."""
 
-    Those of which one has failed are not used again: the next evaluation has new ones.
-    """
+    def __init__(self, envs: BaseVectorEnv, group: Group, policy: Policy, opponent: Policy | None) -> None:
+        self._envs, self._single, self.agents, self._name = envs, is_single(envs), len(group.agents), group.name
+        self._features = Features(group.observation_space, group.action_space)
+        self._leaves = [(leaf.path, dtype_of(leaf)) for leaf in self._features.all_leaves]
+        self._shown = shown_by(envs, group.name, [path for path, _ in self._leaves])
+        self._masks = envs.views[(group.name, ACTION_MASKS)] if group.masks else None
+        self._values = envs.views[(group.name, VALUES)]
+        count = envs.num_envs * self.agents
+        self._players = [policy] if opponent is None else [policy, opponent]
+        self._who = np.zeros(count, np.int8)  # of these
+        self._starts, self._rewards = np.zeros(count, np.bool_), np.zeros(count, np.float32)
+        self._actions = no_actions(group.action_space, count)  # the last ones
+        self._first = [player.first_memory(count) for player in self._players]
+        self._memory = [{name: kept.copy() for name, kept in first.items()} for first in self._first]
+        self._rngs: dict[int, np.random.Generator] = {}  # of the opponents, by env
 
-    def __init__(self, make: Callable[[int], VectorEnv], count: int, restarts_per_minute: int) -> None:
-        self._make, self._count, self._most_restarts = make, count, restarts_per_minute
-        self._envs: VectorEnv | None = self._built(count)
-        self._earlier = Failures()  # of envs that are not used any more
-        self.failed = self.failed_in_a_row = self.lost_episodes = 0
-        self.lost_before: tuple[int, ...] = ()  # episodes of the last evaluation
-        self.saves = False  # whether their states belong to the run's
-        self._states: Any = None
+    def _slots(self, ids: Sequence[int]) -> Array:
+        return (np.asarray(ids)[:, None] * self.agents + np.arange(self.agents)).reshape(-1)
 
-    @property
-    def envs(self) -> VectorEnv:
-        if self._envs is None:
-            self._envs = self._built(self._count)
-        return self._envs
+    def begin(self, ids: Sequence[int]) -> None:
+        slots = self._slots(ids)
+        self._starts[slots], self._rewards[slots] = True, 0.0
+        self._actions[slots] = 0
+        for memory, first in zip(self._memory, self._first):
+            for name, kept in memory.items():
+                kept[slots] = first[name][slots]
 
-    def _built(self, count: int) -> VectorEnv:
-        try:
-            return self._make(count)
-        except MultiverseError as error:
-            raise EvaluationFailed(f"the evaluation env could not be built: {error}") from error
+    def take_sides(self, env_id: int, ours: Any, rng: np.random.Generator) -> None:
+        """Which of the env's agents the policy plays in this episode, and what is random about the other ones."""
+        who = self._who[self._slots([env_id])]
+        who[:] = 1
+        who[ours] = 0
+        self._who[self._slots([env_id])], self._rngs[env_id] = who, rng
 
-    def evaluate(self, *how: Any) -> Evaluation | None:
-        """As `evaluate` does. What several envs fail at is played again on one: which episodes are lost, and whether
-        they are too many, depends neither on how many envs there are nor on who shares a worker with whom."""
-        envs, several = self.envs, self.envs.num_envs > 1
-        try:
-            found = evaluate(envs, *how)
-            if found is None or not several or envs.failures.env_restarts <= self._most_restarts:
-                return found
-            why = f"more than restarts_per_minute={self._most_restarts}"
-        except MultiverseError as error:
-            if not several:
-                raise
-            why = _one_line(error)
-        log.warning("played again on one env by itself: %s", why)
-        self._replace()
-        self._envs = self._built(1)
-        return evaluate(self._envs, *how)
+    def played(self, env_id: int) -> Array:
+        """[agents] bool: by the policy."""
+        return np.asarray(self._who[self._slots([env_id])] == 0)
 
-    def succeeded(self, found: Evaluation) -> None:
-        """An evaluation has come to its end; whoever failed on the way is replaced."""
-        self.failed_in_a_row, self.lost_before = 0, found.lost
-        self.lost_episodes += len(found.lost)
-        if found.lost or self.envs.failures.env_restarts or self.envs.num_envs != self._count:
-            self._replace()  # guard: restarts-are-counted-anew-for-every-evaluation
-        elif self.saves:
-            try:
-                self._states = deepcopy(saved_states(self.envs))
-            except MultiverseError as error:
-                log.warning("save_state() failed, and the next ones are built anew: %s", _one_line(error))
-                self._replace()
+    def act(self, ids: list[int]) -> Array:
+        """[ids, agents, …] as the env takes them; [ids, …] of a single agent."""
+        slots = self._slots(ids)
+        acting = np.ones(len(slots), np.bool_)
+        if not self._single:
+            acting = acting_of(self._envs, self._name)[ids].reshape(-1)
+        found: Array | None = None
+        for number, player in enumerate(self._players):
+            mine = np.flatnonzero(acting & (self._who[slots] == number))
+            if not len(mine):
+                continue
+            actions = self._chosen(number, slots[mine], self._noise(ids)[mine] if number else None)
+            taken = np.asarray(player.for_env(actions))
+            if found is None:
+                found = np.zeros((len(slots), *taken.shape[1:]), taken.dtype)
+            found[mine] = taken
+        if found is None:  # nobody of this group acts now
+            found = np.asarray(self._players[0].for_env(self._actions[slots]))
+        return found if self._single else found.reshape(len(ids), self.agents, *found.shape[1:])
 
-    def fail(self, error: MultiverseError, env_steps: int) -> None:
-        """An evaluation has ended without a result."""
-        self.failed += 1
-        self.failed_in_a_row += 1
-        before = f", as did the {self.failed_in_a_row - 1} before on the same seeds (evaluation_seed= gives others)"
-        log.warning(
-            "the evaluation at %s env steps failed%s; the run goes on without it: %s",
-            f"{env_steps:,}",
-            before if self.failed_in_a_row > 1 else "",
-            _one_line(error),
-        )
-        self._replace()  # guard: a-failed-evaluation-env-is-replaced
+    def _noise(self, ids: list[int]) -> Array:
+        """[slots of ids, …] what is random about the opponent: of every episode by itself."""
+        opponent = self._players[1]
+        return np.concatenate([opponent.noise(self._rngs[env_id], 1, self.agents)[0] for env_id in ids])
 
-    def account(self) -> dict[str, int]:
-        """Evaluations that failed, episodes that were lost in others, and what is counted of any vector env."""
-        now = Failures() if self._envs is None else self._envs.failures
-        return {"failed": self.failed, "lost_episodes": self.lost_episodes, **asdict(_sum(self._earlier, now))}
+    def _chosen(self, number: int, slots: Array, noise: Array | None) -> Array:
+        player, memory = self._players[number], self._memory[number]
+        seen = {path: np.asarray(self._shown[path][slots], dtype) for path, dtype in self._leaves}
+        open_now = self._features.open_actions(seen) if self._masks is None else self._masks[slots].astype(np.bool_)
+        looked = Seen(seen, self._starts[slots], open_now, self._actions[slots], self._rewards[slots])
+        actions, after = player.act(looked, noise, {name: kept[slots] for name, kept in memory.items()})
+        for name, kept in after.items():
+            memory[name][slots] = kept
+        if self._actions.shape[1:] != actions.shape[1:]:  # of an algorithm of one's own, with actions of another kind
+            self._actions = np.zeros((len(self._actions), *actions.shape[1:]), actions.dtype)
+        self._actions[slots], self._starts[slots], self._rewards[slots] = actions, False, 0.0
+        return actions
 
-    def state(self) -> Any:
-        """How each env was after the last evaluation, if they can be saved."""
-        return self._states
-
-    def load(self, states: Any) -> None:
-        """Be as they were then; from what `state` gave, once of the only one."""
-        if states is None or not self.saves:
-            return
-        states = [states] if isinstance(states, Mapping) else states
-        try:
-            if len(states) != self._count:
-                raise EvaluationFailed(f"there were {len(states)}, and there are {self._count} now")
-            self.envs.reset(seed=[0] * self._count)
-            for env_id, state in enumerate(states):
-                self.envs.call("restore_state", as_saved(state), env_ids=[env_id])
-            self._states = states
-        except MultiverseError as error:
-            log.warning("they could not be put back as they were, and are built anew: %s", _one_line(error))
-            self._replace()
-
-    def close(self) -> None:
-        if self._envs is not None:
-            self._envs.close()
-
-    def _replace(self) -> None:
-        """Not before somebody asks for them: perhaps nobody does."""
-        envs, self._envs, self._states = self._envs, None, None
-        if envs is not None:
-            self._earlier = _sum(self._earlier, envs.failures)
-            try:
-                envs.close()
-            except MultiverseError:  # it failed already: how it goes does not matter
-                pass
-
-
-@contextmanager
-def told_as_evaluations() -> Iterator[None]:
-    """What this thread's envs have to say meanwhile is said of the evaluation's: the training has an env 3 too."""
-    here = threading.get_ident()
-
-    def name(record: logging.LogRecord) -> bool:
-        if record.thread == here:
-            told = record.getMessage()
-            named = f"evaluation {told}" if told.startswith("env ") else f"evaluation: {told}"
-            record.msg, record.args = named, ()  # guard: evaluations-failures-are-named
-        return True
-
-    log.addFilter(name)
-    try:
-        yield
-    finally:
-        log.removeFilter(name)
-
-
-def _sum(one: Failures, other: Failures) -> Failures:
-    return Failures(*(a + b for a, b in zip(astuple(one), astuple(other))))
-
-
-def _one_line(error: MultiverseError) -> str:
-    return str(error).partition("\n")[0]
+    def note(self, ids: list[int]) -> None:
+        """What a slot earns until it acts again is for its last action."""
+        slots = self._slots(ids)
+        self._rewards[slots] += self._values[REWARD, slots].astype(np.float32)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import importlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,14 +12,18 @@ import gymnasium
 
 from multiverse.adapters.env_source import BUILT_IN, Wrapper
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest, in_a_line, in_words
+from multiverse.contracts.layout import SINGLE_AGENT, Group
+from multiverse.contracts.policy import Policy
 from multiverse.contracts.seeds import checked_run_seed
 from multiverse.experience.numpy_policies import loaded_policy
+from multiverse.experience.opponents import FunctionPolicy, RandomPolicy
 from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
 from multiverse.training.config.build import in_todays_names, takes_old_names
 from multiverse.training.config.files import read_config
 from multiverse.training.config.train_config import TrainConfig, saved_config
 from multiverse.training.evaluation import Evaluation, evaluate
-from multiverse.training.policy import LoadedPolicy
+from multiverse.training.learners import learned_in, policies_in
+from multiverse.training.policy import LoadedPolicies, LoadedPolicy
 from multiverse.training.space_description import space_from
 from multiverse.training.storage.checkpoint import load as load_checkpoint
 from multiverse.training.storage.checkpoint import load_latest, taken_over
@@ -33,6 +38,7 @@ from multiverse.training.storage.run_directory import (
     read_mark,
     read_spaces,
 )
+from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.make import make_vec
 
 
@@ -46,8 +52,8 @@ class HasPath(Protocol):
 RunPath = HasPath | Path | str
 
 
-Spaces = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
-"""Of observations and of actions."""
+def _groups(envs: BaseVectorEnv) -> tuple[Group, ...]:
+    return envs.views.layout.groups
 
 
 @takes_old_names
@@ -59,24 +65,26 @@ def load(
     which: str = "latest",
     env_kwargs: Mapping[str, Any] | None = None,
     trust: bool = False,
-) -> LoadedPolicy:
-    """The policy of a run, to act with: `mv.load(run).act(observation)`. `which`: `"latest"` or `"best"`.
+) -> LoadedPolicy | LoadedPolicies:
+    """The policy of a run, to act with: `mv.load(run).act(observation)`. `which`: `"latest"` or `"best"`. Of a run with
+    several agents, those of all: `.act({agent: observation})`.
 
     Neither needs nor builds its env, and runs no code that the run names. `algorithm`: as for `resume`. `env`,
     `env_kwargs`, `trust`: for runs of 0.1, which do not say what their policies see and do.
     """
     where, found = find_run(path_of(run)).path, checkpoint_of(run, which)
-    spaces = None if env is not None else saved_spaces(where)
-    if spaces is not None:
+    groups = None if env is not None else saved_spaces(where)
+    if groups is not None:
         saved = _saved(where)
-        if algorithm is None and (held := _held(saved, spaces, found)) is not None:
+        if algorithm is None and (held := _held(saved, groups, found)) is not None:
             return held
         config = saved_config(saved, str(where / CONFIG), algorithm, needs_env=False)
-        return _policy(config, algorithm, spaces, found)
+        return _policy(config, algorithm, groups, found)
     config = trusted_config(where, env, algorithm, env_kwargs, trust)
-    with make_vec(source_of(config, env), 1, "serial", env_kwargs=config.env_kwargs or None) as envs:
-        spaces = envs.single_observation_space, envs.single_action_space
-    return _policy(config, algorithm, spaces, found)
+    how: dict[str, Any] = {"env_kwargs": config.env_kwargs or None, "groups": "separate" if config.separate else None}
+    with make_vec(source_of(config, env), 1, "serial", **how) as envs:
+        groups = _groups(envs)
+    return _policy(config, algorithm, groups, found)
 
 
 @takes_old_names
@@ -89,11 +97,16 @@ def evaluate_run(
     env: Any = None,
     algorithm: MakeAlgorithm | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
+    opponent: Any = None,
     trust: bool = False,
     watch: Wrapper | None = None,
 ) -> Evaluation:
-    """How good a run's policy is: deterministic, on seeds no training sees. `trust`: as for `resume`. `watch` wraps the
-    env, of which there is only one then, in this process."""
+    """How good a run's policy is: deterministic, on seeds no training sees. `trust`: as for `resume`.
+
+    `opponent`: who plays the other side: `"random"`, another run, or a function (observation, open actions, generator)
+    → action; the policy's side alternates from episode to episode. Default: the policy plays all sides. `watch` wraps
+    the env, of which there is only one then, in this process.
+    """
     checked_run_seed("seed", seed)
     found = checkpoint_of(run, which)
     config = trusted_config(find_run(path_of(run)).path, env, algorithm, env_kwargs, trust)
@@ -101,41 +114,105 @@ def evaluate_run(
     how: dict[str, Any] = {"workers": config.workers, "start_method": config.start_method} if count > 1 else {}
     how |= {"env_kwargs": config.env_kwargs or None, "autoreset": "disabled", "infos": False, "copy": False}
     how |= {"wrappers": [watch]} if watch else {}
+    how["groups"] = "separate" if config.separate else None
     with make_vec(source_of(config, env), count, config.executor if count > 1 else "serial", **how) as envs:
-        spaces = envs.single_observation_space, envs.single_action_space
-        held = None if algorithm is not None else _held(vars(config), spaces, found)
-        policy = held or _policy(config, algorithm, spaces, found)
-        evaluation = evaluate(envs, policy.acting, policy.features, episodes, seed)
+        held = None if algorithm is not None else _held(vars(config), _groups(envs), found)
+        policy = held or _policy(config, algorithm, _groups(envs), found)
+        acting = policy.acting if isinstance(policy, LoadedPolicies) else [policy.acting]
+        against = opponents_for(config.evaluation_opponent if opponent is None else opponent, _groups(envs))
+        evaluation = evaluate(envs, acting, episodes, seed, opponents=against)
     assert evaluation is not None
     return evaluation
 
 
-def _held(saved: Mapping[str, Any], spaces: Spaces, found: Checkpoint) -> LoadedPolicy | None:
+def _held(saved: Mapping[str, Any], groups: Sequence[Group], found: Checkpoint) -> LoadedPolicy | LoadedPolicies | None:
     """The policy that the run itself holds: nothing of its algorithm is needed. None if it holds none."""
     with taken_over(found):
-        policy = found.state["session"].get("policy")
-        return None if policy is None else LoadedPolicy(loaded_policy(policy, *spaces), *spaces, _told(saved, found))
+        held = policies_in(found.state["session"])
+        if None in held.values():
+            return None
+        acting = [loaded_policy(held[one.name], one.observation_space, one.action_space) for one in groups]
+        return _loaded(acting, groups, _told(saved, found))
 
 
-def _policy(config: TrainConfig, algorithm: MakeAlgorithm | None, spaces: Spaces, found: Checkpoint) -> LoadedPolicy:
+def _policy(
+    config: TrainConfig, algorithm: MakeAlgorithm | None, groups: Sequence[Group], found: Checkpoint
+) -> LoadedPolicy | LoadedPolicies:
+    make, acting = algorithm_maker(config, algorithm), []
     with taken_over(found):
-        loaded = algorithm_maker(config, algorithm)(*spaces, config.num_envs, config.seed)
-        loaded.load_weights(found.state["session"]["algorithm"]["weights"])
-        loaded.load(found.state["session"]["algorithm"]["state"])
-        return LoadedPolicy(loaded.policy(), *spaces, _told(vars(config), found))
+        learned = learned_in(found.state["session"])
+        for group in groups:
+            agents, saved = len(group.agents), learned[group.name]
+            slots = config.num_envs * agents
+            learner = make(group.observation_space, group.action_space, slots, config.seed, agents)
+            learner.load_weights(saved["weights"])
+            learner.load(saved["state"])
+            acting.append(learner.policy())
+        return _loaded(acting, groups, _told(vars(config), found))
+
+
+def _loaded(acting: Sequence[Policy], groups: Sequence[Group], told: str) -> LoadedPolicy | LoadedPolicies:
+    by_agent = {
+        agent: LoadedPolicy(policy, group.observation_space, group.action_space, told)
+        for policy, group in zip(acting, groups)
+        for agent in group.agents
+    }
+    if list(by_agent) == [SINGLE_AGENT]:
+        return by_agent[SINGLE_AGENT]
+    return LoadedPolicies(by_agent, {group.name: group.agents for group in groups})
+
+
+def opponents_for(opponent: Any, groups: Sequence[Group]) -> list[Policy] | None:
+    """Who plays the other side, for each group: `"random"`, a run, or a function; None for nobody."""
+    if opponent is None:
+        return None
+    if sum(len(group.agents) for group in groups) < 2:
+        raise InvalidRequest(f"opponent={opponent!r}: there is no other side, the env has one agent")
+    if opponent == "random":
+        return [RandomPolicy(group.action_space) for group in groups]
+    player = opponent if callable(opponent) else _function(opponent) if isinstance(opponent, str) else None
+    if player is not None:
+        return [FunctionPolicy(player, group.observation_space, group.action_space) for group in groups]
+    policies = load(opponent)
+    if not isinstance(policies, LoadedPolicies) or {*policies} != {agent for group in groups for agent in group.agents}:
+        raise InvalidRequest(f"opponent={opponent!r}: that run was trained on other agents")
+    return [policies[group.agents[0]].acting for group in groups]
+
+
+def _function(name: str) -> Any:
+    """What `module:function` names; None if it names a run."""
+    module, colon, attribute = name.partition(":")
+    if not colon or Path(name).exists():
+        return None
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise InvalidRequest(f"opponent={name!r} cannot be imported: {error}") from error
 
 
 def _told(saved: Mapping[str, Any], found: Checkpoint) -> str:
     return f"{saved.get('algorithm')} for {saved.get('env')} after {found.manifest.get('env_steps')} env steps"
 
 
-def saved_spaces(run: Path) -> Spaces | None:
-    """What the policy of a run sees and does, as the run itself says; None if it does not."""
+def saved_spaces(run: Path) -> tuple[Group, ...] | None:
+    """What the policies of a run see and do, as the run itself says; None if it does not."""
     if (said := read_spaces(run)) is None:
         return None
     try:
-        return space_from(said["observation"]), space_from(said["action"])
-    except (ValueError, TypeError, LookupError, ArithmeticError, AssertionError, RecursionError) as error:
+        each = said.get("groups") or [{"group": SINGLE_AGENT, "agents": [SINGLE_AGENT], **said}]
+        return tuple(
+            Group(str(one["group"]), tuple(one["agents"]), space_from(one["observation"]), space_from(one["action"]))
+            for one in each
+        )
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        ArithmeticError,
+        AssertionError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         wrong = f"it describes no spaces ({in_a_line(error)})"
         raise InvalidRequest(f"{run / SPACES} cannot be used: {wrong}. {NEW_SPACES}") from None
 

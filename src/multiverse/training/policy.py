@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -35,10 +36,13 @@ class LoadedPolicy:
         self._rows = 0
         self._previous_actions: Any = None
 
-    def act(self, observation: Any, deterministic: bool = True, previous_reward: Any = 0.0) -> Any:
+    def act(
+        self, observation: Any, deterministic: bool = True, previous_reward: Any = 0.0, action_mask: Any = None
+    ) -> Any:
         """The action for an observation, or one per row of a batch; not deterministic: a draw from the policy.
 
-        A policy with memory remembers from call to call; `reset()` where an episode begins.
+        A policy with memory remembers from call to call; `reset()` where an episode begins. `action_mask`: which
+        actions are open, where the observation does not say so itself.
         """
         leaves = self.features.all_leaves
         kinds = [_is_batch(np.shape(leaf_of(observation, leaf.path)), leaf) for leaf in leaves]
@@ -54,11 +58,61 @@ class LoadedPolicy:
             self._memory, self._rows = self.acting.first_memory(rows), rows
             self._previous_actions = no_actions(self.action_space, rows)
         rewards = np.broadcast_to(np.asarray(previous_reward, np.float32), (rows,))
-        shown = Seen(seen, starts, self.features.open_actions(seen), self._previous_actions, rewards)
+        masks = self.features.open_actions(seen)
+        if action_mask is not None:
+            masks = np.asarray(action_mask, np.bool_).reshape(rows, -1)
+        shown = Seen(seen, starts, masks, self._previous_actions, rewards)
         actions, self._memory = self.acting.act(shown, noise, self._memory)
         self._previous_actions = actions
         chosen = self.acting.for_env(actions)
         return chosen if batched else chosen[0]
+
+
+class LoadedPolicies(Mapping[str, LoadedPolicy]):
+    """Those of several agents, by agent: `policies["player_0"].act(observation)`, or for whoever is there
+    `policies.act({agent: observation})`. Each agent remembers for itself."""
+
+    def __init__(self, by_agent: dict[str, LoadedPolicy], groups: dict[str, tuple[str, ...]]) -> None:
+        self._by_agent, self.groups = by_agent, groups
+
+    def __getitem__(self, agent: str) -> LoadedPolicy:
+        if agent not in self._by_agent:
+            raise InvalidRequest(f"there is no policy for {agent!r}: there are those of {', '.join(self._by_agent)}")
+        return self._by_agent[agent]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_agent)
+
+    def __len__(self) -> int:
+        return len(self._by_agent)
+
+    def __repr__(self) -> str:
+        told = "; ".join(f"{name}: {', '.join(agents)}" for name, agents in self.groups.items())
+        return f"<policies of {told}; {next(iter(self._by_agent.values()))!r}>"
+
+    @property
+    def acting(self) -> list[Policy]:
+        """One for each group."""
+        return [self._by_agent[agents[0]].acting for agents in self.groups.values()]
+
+    def act(
+        self,
+        observations: Mapping[str, Any],
+        deterministic: bool = True,
+        previous_rewards: Mapping[str, Any] | None = None,
+        action_masks: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """An action for every agent that observes something."""
+        rewards, masks = previous_rewards or {}, action_masks or {}
+        return {
+            agent: self[agent].act(seen, deterministic, rewards.get(agent, 0.0), masks.get(agent))
+            for agent, seen in observations.items()
+        }
+
+    def reset(self) -> None:
+        """A new episode begins."""
+        for policy in self._by_agent.values():
+            policy.reset()
 
 
 def _is_batch(shape: tuple[int, ...], leaf: Leaf) -> bool:

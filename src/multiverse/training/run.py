@@ -13,6 +13,7 @@ import multiverse
 from multiverse.algorithms.algorithm import Algorithm
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest
 from multiverse.contracts.plan import Plan
+from multiverse.experience.slots import is_single
 from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
 from multiverse.training.config.build import as_plain, build, takes_old_names
 from multiverse.training.config.train_config import BUDGETS, TrainConfig, config_for, plain_config
@@ -84,7 +85,7 @@ def start_run(
     try:
         if begun_from is not None:
             with taken_over(begun_from):
-                session.algorithm.load_weights(begun_from.state["session"]["algorithm"]["weights"])
+                session.learners.load_weights(begun_from.state["session"])
         with RunDirectory.create(
             root, env=config.env, algorithm=config.algorithm.rpartition(":")[2], seed=config.seed, run_dir=run_dir
         ) as where:
@@ -139,7 +140,8 @@ def resume(
             else:
                 with taken_over(found):
                     trainer.load(found.state)
-                    _check_settings(trainer.algorithm)
+                    for learner in session.learners:
+                        _check_settings(learner)
                 if named.checkpoint is not None:
                     Checkpoints(where.checkpoints).go_back(trainer.clock.env_steps)
             if env is None:
@@ -178,10 +180,18 @@ _ANEW = "Restore one from a copy, or begin another run with its settings: `multi
 
 def _write_spaces(where: RunDirectory, session: Session) -> None:
     """So that the policy can act without an env; of spaces that no file can hold there is none."""
-    envs = session.envs
     try:
-        kinds = {"observation": described(envs.single_observation_space), "action": described(envs.single_action_space)}
-        where.write_spaces(kinds)
+        groups = [
+            {
+                "group": group.name,
+                "agents": list(group.agents),
+                "observation": described(group.observation_space),
+                "action": described(group.action_space),
+            }
+            for group in session.envs.views.layout.groups
+        ]
+        only = {name: groups[0][name] for name in ("observation", "action")}
+        where.write_spaces(only if is_single(session.envs) else {"groups": groups})
     except InvalidRequest as error:
         log.info("to act with this run's policy its env will be needed: %s", error)
 

@@ -7,28 +7,32 @@ import logging
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from multiverse.algorithms.algorithm import Algorithm
 from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import InvalidRequest, ReplyTimeout, WorkerDied
-from multiverse.contracts.layout import Field, Group
+from multiverse.contracts.layout import OBSERVATIONS, Field, FieldName, Group
 from multiverse.contracts.plan import Plan
 from multiverse.contracts.reset_plan import DerivedSeeds
 from multiverse.executors.backends import BACKENDS
 from multiverse.executors.startup import MoreFields
 from multiverse.experience.collector import Collected, Collector, collected_in_workers, rollout_fields
-from multiverse.experience.episodes import RecentEpisodes
+from multiverse.experience.episodes import RecentEpisodes, Taken
 from multiverse.experience.features import num_logits
-from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.restoring import Lost, put_back, restore_by_replay, saved_states
-from multiverse.experience.rollout import RolloutShape, leaf_of
+from multiverse.experience.rollout import Rollout, RolloutShape
+from multiverse.experience.self_play import Pool
+from multiverse.experience.slots import sums
 from multiverse.training.algorithm_maker import MakeAlgorithm
 from multiverse.training.config.train_config import TrainConfig
-from multiverse.training.evaluation import EvaluationEnvs
+from multiverse.training.evaluation_envs import EvaluationEnvs
+from multiverse.training.learners import Learners
+from multiverse.training.loading import opponents_for
 from multiverse.training.storage.state_codec import encode
+from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.make import make_vec
 from multiverse.vector.single import VectorEnv
 
@@ -45,19 +49,29 @@ class Session:
         reset_plan = DerivedSeeds(config.seed)
 
         def lay_out(description: EnvDescription) -> list[Field]:
-            """With the envs' spaces known the algorithm is made, and with it what its rollouts take."""
-            group = _only_group(description, config)
-            self.algorithm = make_algorithm(group.observation_space, group.action_space, config.num_envs, config.seed)
-            self._shape = rollout_shape(self.algorithm, group, config.num_envs)
-            in_workers = collected_in_workers(self.algorithm.policy(), self._shape.steps)
-            return rollout_fields([self._shape], config.num_envs) if in_workers else []
+            """With the envs' spaces known the algorithms are made, and with them what their rollouts take."""
+            self._single = description.kind == "single"
+            if self._single and config.separate:
+                raise InvalidRequest(f"separate: {config.env} has one agent")
+            self.learners = Learners(
+                description.groups, self._single, functools.partial(_learner, config, make_algorithm), config.seed
+            )
+            self._shapes = [
+                rollout_shape(learner, group, config.num_envs, self._single)
+                for learner, group in zip(self.learners, description.groups)
+            ]
+            everywhere = all(collected_in_workers(one.policy(), one.steps_per_env) for one in self.learners)
+            return rollout_fields(self._shapes, config.num_envs, config.opponents > 0) if everywhere else []
 
         self.envs = _training_envs(config, env, reset_plan, plan, lay_out)
         try:
-            mask = self.algorithm.features.mask
-            self._collector = Collector(self.envs, [self._shape], None if mask is None else mask.path, reset_plan)
-            (self.rollout,) = self._collector.rollouts
-            self._can_be_saved = self.envs.can_be_saved()
+            mask = next(iter(self.learners)).features.mask if self._single else None
+            groups, path = self.envs.views.layout.groups, None if mask is None else mask.path
+            how = config.opponents, config.opponent_share, config.opponent_every, config.opponent_choice, config.seed
+            self._pool = Pool(groups, *how) if config.opponents else None
+            self._collector = Collector(self.envs, self._shapes, path, reset_plan, self._pool is not None)
+            self._can_be_saved = isinstance(self.envs, VectorEnv) and self.envs.can_be_saved()
+            self.opponents = opponents_for(config.evaluation_opponent, groups)
             make = functools.partial(_evaluation_envs, config, env, self.envs.plan)
             self.evaluation_envs = EvaluationEnvs(make, config.num_evaluation_envs, config.restarts_per_minute)
         except BaseException:
@@ -69,6 +83,21 @@ class Session:
         self._mark_s = float("inf")  # the shortest mark, while that is so
         self._marked_envs: dict[str, Any] = {}
         self._under_way = False  # the envs are further than the mark
+
+    @property
+    def algorithm(self) -> Any:
+        """What learns; where several groups of agents do, all of them (`Learners`)."""
+        return self.learners.only
+
+    @property
+    def rollouts(self) -> list[Rollout]:
+        """What was collected last, by group."""
+        return self._collector.rollouts
+
+    @property
+    def env_steps(self) -> int:
+        """Of a rollout."""
+        return self.rollouts[0].steps * self.envs.num_envs
 
     def begin(self) -> None:
         """The first episode of every env."""
@@ -97,11 +126,15 @@ class Session:
         if self._can_be_saved and "states" not in self._marked_envs:  # guard: a-rollout-that-cannot-be-left-is-filled
             should_stop = _never
         self._under_way = True
-        return self._collector.collect([self.algorithm.policy()], self._noise, should_stop)
+        opponents = None if self._pool is None else self._pool.opponents()
+        return self._collector.collect(self.learners.policies(), self._noise, should_stop, opponents)
 
     def learned(self, collected: Collected) -> None:
         """The rollout has been learned from: this is the state to come back to."""
         self.recent.add(collected.episodes)
+        if self._pool is not None:
+            policies = self.learners.policies()
+            self._pool.updated(policies[0].version, policies, self._collector.playing)
         self._mark(collected.act_s + collected.step_s)
 
     def close(self) -> None:
@@ -129,23 +162,27 @@ class Session:
     def _mark_envs(self, with_states: bool) -> None:
         # The states come first: an env that is lost while it is asked begins another episode.
         states = {"states": deepcopy(self._saved_states())} if with_states else {}  # guard: marked-states-are-copies
-        going_on = ~self._collector.starts  # an env whose episode has just ended still shows what that one had
-        shown = self.envs.observations()
-        rows = [np.array(leaf_of(shown, path)) for path in self.rollout.last]
+        # An env whose episode has just ended still shows what that one had.
+        going_on = np.concatenate([np.repeat(~self._collector.starts, rollout.agents) for rollout in self.rollouts])
+        returns, lengths = sums(self.envs)
         self._marked_envs = {
             "episodes": self.envs.episode_counts,
-            "observations": {str(k): row for k, row in enumerate(rows)},
-            "returns": np.where(going_on, self.envs.episode_returns, 0.0),
-            "lengths": np.where(going_on, self.envs.episode_lengths, 0),
+            "observations": {str(k): np.array(self.envs.views[name]) for k, name in enumerate(self._shown())},
+            "returns": np.where(going_on, returns, 0.0),
+            "lengths": np.where(going_on, lengths, 0),
             "remembered": self._collector.remembered(),
             **states,
         }
+
+    def _shown(self) -> list[FieldName]:
+        """Where the block has what slots see, group after group."""
+        return [(rollout.group, OBSERVATIONS, *path) for rollout in self.rollouts for path in rollout.last]
 
     def _saved_states(self) -> list[Any]:
         """The envs' states as they are now; an env that is lost with its worker meanwhile begins another episode."""
         while True:
             try:
-                return saved_states(self.envs)
+                return saved_states(cast(VectorEnv, self.envs))
             except (WorkerDied, ReplyTimeout) as error:
                 lost = self.envs.awaiting_reset
                 if not lost:  # guard: a-worker-lost-in-a-save-is-replaced
@@ -164,38 +201,44 @@ class Session:
         if self._can_be_saved and "states" not in self._marked_envs:
             self._mark_envs(with_states=True)  # the envs are still where they were then
         return {
-            "algorithm": {"weights": self.algorithm.weights(), "state": self.algorithm.state()},
-            "policy": self._saved_policy(),
+            **self.learners.state(),
+            **({} if self._pool is None else {"opponents": self._pool.state()}),
             "noise": self._marked_noise,  # guard: noise-as-it-was-at-the-mark
             "recent": self.recent.state(),
             "envs": {**self._marked_envs, **({} if self._can_be_saved else self._played_so_far())},
         }
 
-    def _saved_policy(self) -> dict[str, Any] | None:
-        """What `mv.load` takes, without env, algorithm and torch; None of a policy that cannot do without."""
-        policy = self.algorithm.policy().portable()
-        return policy.saved() if isinstance(policy, NumpyPolicy) else None
-
     def _played_so_far(self) -> dict[str, Any]:
         """What brings envs back that cannot be saved: the actions of their episodes."""
-        actions = self._collector.actions.state()
-        return {"actions": {str(i): known for i, known in enumerate(actions) if known is not None}}
+        names = [rollout.group for rollout in self.rollouts]
+        known = {str(i): one for i, one in enumerate(self._collector.actions.state()) if one is not None}
+        return {"actions": {i: one[0] if self._single else dict(zip(names, one)) for i, one in known.items()}}
+
+    def _taken(self, saved: Mapping[str, Any]) -> list[Taken | None]:
+        """From that, what each env's agents did."""
+        known = [saved.get(str(i)) for i in range(self.envs.num_envs)]
+        if self._single:
+            return [None if one is None else (one,) for one in known]
+        return [None if one is None else tuple(one[rollout.group] for rollout in self.rollouts) for one in known]
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from there: the same weights, the same noise, and every env in the middle of its episode."""
-        self.algorithm.load_weights(state["algorithm"]["weights"])
-        self.algorithm.load(state["algorithm"]["state"])
+        self.learners.load(state)
+        if self._pool is not None:
+            self._pool.load(state["opponents"])
         self._noise.bit_generator.state = state["noise"]
         self.recent.load(state["recent"])
         saved = state["envs"]
-        rows = dict(zip(self.rollout.last, saved["observations"].values()))
+        rows = {name: np.asarray(saved["observations"][str(k)]) for k, name in enumerate(self._shown())}
+        if odd := [name for name, one in rows.items() if one.shape != self.envs.views[name].shape]:
+            raise ValueError(f"{odd[0]} has shape {rows[odd[0]].shape}")
         episodes = np.asarray(saved["episodes"]).tolist()
-        sums = saved.get("returns"), saved.get("lengths")  # replayed envs had none of these in 0.1
+        paid = saved.get("returns"), saved.get("lengths")  # replayed envs had none of these in 0.1
         if "states" in saved:
-            lost = put_back(self.envs, episodes, saved["states"], rows, *sums)
+            lost = put_back(cast(VectorEnv, self.envs), episodes, saved["states"], rows, *paid)
         else:
-            actions = [saved["actions"].get(str(i)) for i in range(self.envs.num_envs)]
-            lost = restore_by_replay(self.envs, episodes, actions, rows, *sums)
+            actions = self._taken(saved["actions"])
+            lost = restore_by_replay(self.envs, episodes, actions, rows, *paid)
             for env_id, known in enumerate(actions):
                 if known is not None and env_id not in lost:
                     self._collector.actions.load(env_id, known)  # guard: a-replayed-episode-goes-on-in-the-log
@@ -223,36 +266,34 @@ def _never() -> bool:
     return False
 
 
-def rollout_shape(algorithm: Algorithm, group: Group, num_envs: int) -> RolloutShape:
+def _learner(config: TrainConfig, make: MakeAlgorithm, group: Group, seed: int) -> Algorithm:
+    agents = len(group.agents)
+    return make(group.observation_space, group.action_space, config.num_envs * agents, seed, agents)
+
+
+def rollout_shape(algorithm: Algorithm, group: Group, num_envs: int, single: bool = True) -> RolloutShape:
     """What a rollout of this algorithm must have room for."""
-    policy, features = algorithm.policy(), algorithm.features
-    masks = num_logits(group.action_space) if features.mask is not None else 0  # type: ignore[arg-type]
+    policy, masks = algorithm.policy(), group.masks
+    if single and algorithm.features.mask is not None:
+        masks = num_logits(group.action_space)  # type: ignore[arg-type]
     noise = policy.noise(np.random.default_rng(0), 1, 1)
     return RolloutShape(
         group.name,
         group.observation_space,
         algorithm.steps_per_env,
-        num_envs,
+        num_envs * len(group.agents),
         algorithm.action,
         masks,
         group.may_be_absent,
         policy.first_memory(1),
         (noise.shape[2:], noise.dtype),
+        len(group.agents),
     )
-
-
-def _only_group(description: EnvDescription, config: TrainConfig) -> Group:
-    if description.kind != "single":
-        raise InvalidRequest(
-            f"{config.env} has several agents, and {config.algorithm} learns from one: `mv.flatten_agents(env)` makes "
-            "one of them"
-        )
-    return description.groups[0]
 
 
 def _training_envs(
     config: TrainConfig, env: Any, reset_plan: DerivedSeeds, plan: Plan | None, lay_out: MoreFields
-) -> VectorEnv:
+) -> BaseVectorEnv:
     how: dict[str, Any] = {"plan": plan}
     if plan is None:
         how = {"executor": config.executor, "workers": config.workers, "start_method": config.start_method}
@@ -269,11 +310,12 @@ def _training_envs(
         on_bad_value=config.on_bad_value,
         reply_timeout_s=config.reply_timeout_s,
         fields=lay_out,
+        groups="separate" if config.separate else None,
         **how,
     )
 
 
-def _evaluation_envs(config: TrainConfig, env: Any, plan: Plan, count: int) -> VectorEnv:
+def _evaluation_envs(config: TrainConfig, env: Any, plan: Plan, count: int) -> BaseVectorEnv:
     """In workers, if the training's are: there a crash or a hang costs one episode. How many envs there are is never up
     to the workers."""
     apart = not BACKENDS[plan.executor].own_share and BACKENDS[plan.executor].processes
@@ -287,6 +329,7 @@ def _evaluation_envs(config: TrainConfig, env: Any, plan: Plan, count: int) -> V
         autoreset="disabled",
         infos=False,
         env_kwargs=config.env_kwargs or None,
+        groups="separate" if config.separate else None,
         on_failure=config.on_failure,
         restarts_per_minute=config.restarts_per_minute,  # guard: evaluations-have-the-runs-restarts
         on_bad_value=config.on_bad_value,

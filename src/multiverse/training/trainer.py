@@ -11,14 +11,15 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from multiverse.algorithms.algorithm import Algorithm, UpdateReport
-from multiverse.contracts.errors import InvalidRequest, MultiverseError, RunNotSaved
+from multiverse.algorithms.algorithm import UpdateReport
+from multiverse.contracts.errors import MultiverseError, RunNotSaved
 from multiverse.experience.collector import Collected
 from multiverse.learning.threads import torch_threads
 from multiverse.memory.interrupts import StopRequests, StopWaiting
 from multiverse.training.config.build import build
 from multiverse.training.config.train_config import Clock, TrainConfig, plain_config
-from multiverse.training.evaluation import Evaluation, told_as_evaluations
+from multiverse.training.evaluation import Evaluation
+from multiverse.training.evaluation_envs import told_as_evaluations
 from multiverse.training.hooks import Hook
 from multiverse.training.session import Session
 from multiverse.training.storage.checkpoint import Checkpoints
@@ -52,7 +53,8 @@ class Trainer:
     evaluation: Evaluation | None
 
     @property
-    def algorithm(self) -> Algorithm:
+    def algorithm(self) -> Any:
+        """What learns; where several groups of agents do, all of them."""
         return self.session.algorithm
 
     def stop(self, why: str) -> None:
@@ -80,7 +82,7 @@ class Trainer:
                     self._tell("on_rollout", collected)
                     self._whole = False
                     with self._spending("learn"):
-                        report = _report(self.algorithm.update([self.session.rollout], share))
+                        report = self.session.learners.update(self.session.rollouts, share)
                         self.session.learned(collected)
                     self._whole = True
                     self._count(collected, report)
@@ -116,10 +118,10 @@ class Trainer:
         self.clock.spend(**parts_s, **{rest: now - before - sum(parts_s.values())})
 
     def _count(self, collected: Collected, report: UpdateReport) -> None:
-        clock, rollout, before = self.clock, self.session.rollout, self._counted
+        clock, steps, before = self.clock, self.session.env_steps, self._counted
         self._counted = replace(clock)
         took_s, shares = clock.seconds - before.seconds, clock.shares_since(before)
-        clock.env_steps += rollout.steps * rollout.slots
+        clock.env_steps += steps
         clock.episodes += len(collected.episodes)
         clock.updates += 1
         clock.lost_steps += collected.lost_steps
@@ -129,9 +131,10 @@ class Trainer:
             "episodes": clock.episodes,
             "updates": clock.updates,
             "seconds": round(clock.seconds, 3),
-            "env_steps_per_s": rollout.steps * rollout.slots / took_s if took_s else 0.0,
+            "env_steps_per_s": steps / took_s if took_s else 0.0,
             "mean_return": self.session.recent.mean_return,
             "mean_length": self.session.recent.mean_length,
+            **{f"mean_return/{agent}": value for agent, value in self.session.recent.by_agent.items()},
             **{f"{part}_share": share for part, share in shares.items()},
         }
         self.metrics |= {name: value for name, value in report.metrics.items() if name not in self.metrics}
@@ -158,11 +161,11 @@ class Trainer:
 
     def evaluate(self) -> None:
         """Try the policy out, now; from a hook in `on_update`. An env that fails there costs the evaluation only."""
-        config, algorithm, played_on = self.config, self.algorithm, self.session.evaluation_envs
-        how = algorithm.policy(), algorithm.features, config.evaluation_episodes, config.evaluation_seed
+        config, played_on = self.config, self.session.evaluation_envs
+        how = self.session.learners.policies(), config.evaluation_episodes, config.evaluation_seed
         with told_as_evaluations(), self._spending("evaluate"):
             try:
-                found = played_on.evaluate(*how, self._interrupted, played_on.lost_before)
+                found = played_on.evaluate(*how, self._interrupted, played_on.lost_before, self.session.opponents)
             except MultiverseError as error:
                 played_on.fail(error, self.clock.env_steps)
                 # guard: no-older-figure-after-a-failed-evaluation
@@ -311,15 +314,6 @@ class Trainer:
             self.best_return = float("-inf")
 
 
-def _report(found: Any) -> UpdateReport:
-    """What an update returned; a dict is taken for its metrics."""
-    if isinstance(found, UpdateReport):
-        return found
-    if isinstance(found, Mapping) or found is None:
-        return UpdateReport(dict(found or {}), 1)
-    raise InvalidRequest(f"update() returned {found!r}: expected an UpdateReport, a dict of metrics, or None")
-
-
 def _episode_lines(collected: Collected, env_steps: int) -> Iterable[dict[str, Any]]:
     return [
         {
@@ -330,6 +324,8 @@ def _episode_lines(collected: Collected, env_steps: int) -> Iterable[dict[str, A
             "length": episode.length,
             "lost": episode.lost,
             "env_steps": env_steps,
+            **({"returns": episode.by_agent} if episode.by_agent else {}),
+            **({} if episode.opponent is None else {"opponent": episode.opponent}),
         }
         for episode in collected.episodes
     ]

@@ -122,7 +122,7 @@ class BaseVectorEnv(NotCopied, ABC):
         """What begun episodes show (None: the whole batch)."""
 
     @abstractmethod
-    def _ended(self, ids: Array) -> Array:
+    def episodes_over(self, ids: Array) -> Array:
         """[ids] bool: whose episode is over."""
 
     # -- steps and resets --------------------------------------------------------------------------------------
@@ -388,7 +388,7 @@ class BaseVectorEnv(NotCopied, ABC):
 
     def _refuse_ended(self, ids: Array) -> None:
         """Without autoreset an episode that is over must be reset before its env's next step."""
-        over = ids[self._ended(ids)].tolist()
+        over = ids[self.episodes_over(ids)].tolist()
         if over:
             raise InvalidRequest(f"the episodes of envs {over} are over: reset(env_ids={over}) first")
 

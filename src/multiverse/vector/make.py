@@ -9,7 +9,7 @@ from typing import Any, cast, get_args
 
 from gymnasium.vector import AutoresetMode
 
-from multiverse.adapters.agents import AgentOptions
+from multiverse.adapters.agents import AgentOptions, Groups
 from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
 from multiverse.contracts.env import EnvKind
 from multiverse.contracts.errors import InvalidRequest
@@ -66,7 +66,7 @@ def make_vec(
     reset_timeout_s: float | None = 300.0,
     close_timeout_s: float = 5.0,
     plan: Plan | None = None,
-    groups: Mapping[str, Sequence[str]] | None = None,
+    groups: Groups | None = None,
     possible_agents: Sequence[str] | None = None,
     parallel: bool = False,
     fields: startup.MoreFields | None = None,
@@ -99,7 +99,8 @@ def make_vec(
         env_kwargs: for the id or the callable; one dict for all envs, or a list with one per env.
         wrappers: applied in order; one list for all envs, or a list of lists with one per env.
         render_mode: as in `gymnasium.make`; `"human"` opens a window for env 0 and means serial.
-        groups: of agents that share a policy, name → agents; where nothing is said, agents with equal spaces.
+        groups: of agents that share a policy, name → agents, or `"separate"`: each by itself; where nothing is said,
+            agents with equal spaces.
         possible_agents: every agent that there can be, for PettingZoo envs that do not say.
         parallel: True takes a PettingZoo AEC env in which everybody really acts at once as a parallel one.
         reset_plan: (env id, episode) → `ResetRequest`, evaluated where the env runs, at every reset. `DerivedSeeds`

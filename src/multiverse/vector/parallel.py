@@ -78,7 +78,7 @@ class BaseMultiAgentVectorEnv(BaseVectorEnv):
             self._handed_out(batch.observations, rows)
         return AgentsBatch(rows.copy(), groups, infos)
 
-    def _ended(self, ids: Array) -> Array:
+    def episodes_over(self, ids: Array) -> Array:
         """No agent is left."""
         return np.logical_and.reduce([~reader.alive(ids).any(axis=1) for reader in self._readers])  # type: ignore[no-any-return]
 

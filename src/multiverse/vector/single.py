@@ -12,8 +12,7 @@ from gymnasium.vector.utils import batch_space
 
 from multiverse.contracts.errors import ReplyTimeout, WorkerDied
 from multiverse.contracts.infos import Infos, reordered_infos
-from multiverse.contracts.layout import ACTIONS, ENDED, OBSERVATIONS, PRESENT, SINGLE_AGENT, VALUES
-from multiverse.contracts.policy import Leaves
+from multiverse.contracts.layout import ACTIONS, ENDED, OBSERVATIONS, PRESENT, VALUES, FieldName
 from multiverse.contracts.views import Array
 from multiverse.executors.env_range import EnvRange
 from multiverse.memory.space_rows import ActionWriter, BatchReader
@@ -75,7 +74,9 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Whether every env, as it is used here (its outermost wrapper), has `save_state` and `restore_state`."""
         return all(self._calls.run(_can_be_saved, dict.fromkeys(self._executor.hosts, ())).values())
 
-    def put_back(self, states: Sequence[Any], observations: Leaves, returns: Array, lengths: Array) -> None:
+    def put_back(
+        self, states: Sequence[Any], observations: dict[FieldName, Array], returns: Array, lengths: Array
+    ) -> None:
         """Envs that can be saved (`save_state()`) are as they were then: each is given its state, by
         `restore_state(state)`, and its row shows what it showed. Their episodes must have begun: `begin_at`. Envs whose
         worker is lost on the way and replaced are `awaiting_reset` afterwards."""
@@ -86,8 +87,8 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):
                 except (WorkerDied, ReplyTimeout):
                     if env_id not in self.awaiting_reset:  # guard: envs-lost-while-put-back-are-told
                         raise
-        for path, rows in observations.items():
-            self._executor.views[(SINGLE_AGENT, OBSERVATIONS, *path)][...] = rows
+        for name, rows in observations.items():
+            self._executor.views[name][...] = rows
         self._returns[...], self._lengths[...] = returns, lengths
 
     if TYPE_CHECKING:  # what its steps and resets look like to a type checker
@@ -147,7 +148,7 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):
             return self._handed_out(self._batch_reader.all_rows(self.copy), self._everyone)
         return self._handed_out(self._batch_reader.rows(ids, self.copy), ids)
 
-    def _ended(self, ids: Array) -> Array:
+    def episodes_over(self, ids: Array) -> Array:
         ended: Array = self._terminated[ids] | self._truncated[ids]
         return ended
 

@@ -15,6 +15,7 @@ from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.contracts.failures import RESTARTS_PER_MINUTE, OnBadValue
 from multiverse.contracts.plan import ExecutorName, StartMethod
 from multiverse.contracts.seeds import checked_run_seed
+from multiverse.experience.self_play import Choice
 from multiverse.training.config.build import Located, as_plain, build, in_todays_names, is_required, nearest, place_of
 from multiverse.training.config.files import read_config
 from multiverse.training.storage.origin import redacted_fields
@@ -140,6 +141,16 @@ class TrainConfig:
     """Stop as soon as an evaluation reaches this mean return."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments for the env."""
+    separate: bool = False
+    """Of several agents: each has a learner of its own, also where their spaces are equal."""
+    opponents: int = 0
+    """Self-play: how many past versions of the policy are kept to be played against; 0: none, only the present one."""
+    opponent_share: float = 0.5
+    """Of the episodes, those in which a past version plays the other side."""
+    opponent_every: int = 10
+    """Updates from one version that is kept to the next."""
+    opponent_choice: Choice = "uniform"
+    """Which of them plays: any, or rather a recent one."""
     executor: ExecutorName = "auto"
     """Where the envs run."""
     workers: int | None = None
@@ -166,6 +177,8 @@ class TrainConfig:
     evaluation_envs: int | None = None
     """Envs that evaluations are played on side by side; their number changes no figure. Default: 10, but 1 where
     `num_envs` is 1."""
+    evaluation_opponent: str | None = None
+    """Who plays the other side in evaluations: `random`, a run, or module:function. Default: the policy itself."""
     evaluation_seed: int = 0
     """Equal seeds give equal episodes, whatever the training."""
     checkpoint_every_s: float = 30.0
@@ -181,6 +194,11 @@ class TrainConfig:
         for name in ("num_envs", "evaluation_episodes", "evaluation_envs", "keep_checkpoints", "torch_threads"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise InvalidRequest(f"{name}={value}: at least 1")
+        if self.opponents < 0 or self.opponent_every < 1 or not 0.0 <= self.opponent_share <= 1.0:
+            raise InvalidRequest(
+                f"opponents={self.opponents}: 0 or more; opponent_every={self.opponent_every}: at least 1; "
+                f"opponent_share={self.opponent_share}: between 0 and 1"
+            )
         if not self.checkpoint_every_s >= 0.0:
             raise InvalidRequest(f"checkpoint_every_s={self.checkpoint_every_s}: 0 or more")
         for name in ("seed", "evaluation_seed"):

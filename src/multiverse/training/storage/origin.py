@@ -44,6 +44,7 @@ from multiverse.training.storage.files import read_plain, write_new
 log = logging.getLogger("multiverse")
 
 KEY_BYTES = 32
+OPPONENT = "evaluation_opponent"
 MOST_ARGUMENTS = 8
 """That a sentence shows."""
 _PURPOSE = b"multiverse: what a run calls\0"
@@ -70,7 +71,8 @@ def names_code(config: Mapping[str, Any]) -> bool:
     """Whether making the env or the algorithm of this config would import what it names; ids in Gymnasium's registry
     and our own algorithms name nothing."""
     named = f"{config.get('env', '')}{config.get('algorithm', '')}"
-    return ":" in named or any(_CODE.fullmatch(text) for text in _texts(config.get("env_kwargs")))
+    more = (*_texts(config.get("env_kwargs")), *_texts(config.get(OPPONENT)))
+    return ":" in named or any(_CODE.fullmatch(text) for text in more)
 
 
 def in_a_call(config: Mapping[str, Any]) -> str:
@@ -80,8 +82,8 @@ def in_a_call(config: Mapping[str, Any]) -> str:
     arguments = [f"{key if key.isidentifier() else in_words(key)}={in_words(value)}" for key, value in given]
     more = ["…"] if len(arguments) > MOST_ARGUMENTS else []
     env = f"{in_words(str(config.get('env')))[1:-1]}({', '.join(arguments[:MOST_ARGUMENTS] + more)})"
-    learner = str(config.get("algorithm", ""))
-    return f"{env} and {in_words(learner)[1:-1]}" if ":" in learner else env
+    named = [str(config.get(name) or "") for name in ("algorithm", OPPONENT)]
+    return " and ".join([env, *(in_words(one)[1:-1] for one in named if ":" in one)])
 
 
 def check_trusted(config: Mapping[str, Any], mark: Any, where: Path | str, trust: bool) -> None:
@@ -109,6 +111,8 @@ def mark_of(config: Mapping[str, Any]) -> str | None:
 
 def _mark(config: Mapping[str, Any], key: bytes) -> str:
     called = {name: config.get(name) for name in ("env", "env_kwargs", "algorithm")}
+    if config.get(OPPONENT) is not None:
+        called[OPPONENT] = config[OPPONENT]
     text = json.dumps(redacted(called), sort_keys=True).encode()
     return hmac.new(key, _PURPOSE + text, hashlib.sha256).hexdigest()
 

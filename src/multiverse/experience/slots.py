@@ -1,0 +1,62 @@
+"""Slots of any vector env, through its block: single agents, agents that act at once, and agents that act in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+
+from multiverse.contracts.infos import Infos
+from multiverse.contracts.layout import ACTING, EPISODE_LENGTH, EPISODE_RETURN, OBSERVATIONS, PRESENT, VALUES
+from multiverse.contracts.policy import Leaves
+from multiverse.contracts.views import Array
+from multiverse.vector.base import BaseVectorEnv
+from multiverse.vector.single import VectorEnv
+from multiverse.vector.turns import TurnVectorEnv
+
+
+def is_single(envs: BaseVectorEnv) -> bool:
+    """Whether there is one agent, and no word of others."""
+    return isinstance(envs, VectorEnv)
+
+
+def step_slots(envs: BaseVectorEnv, actions: Sequence[Array], env_ids: Sequence[int]) -> Infos:
+    """One step of these envs, ascending, with an action for every slot: [envs, agents, …] of each group, [envs, …] of a
+    single agent. What is said for slots that do not act is ignored."""
+    everyone = len(env_ids) == envs.num_envs
+    some = None if everyone else env_ids
+    if isinstance(envs, VectorEnv):
+        return envs.step(actions[0], env_ids=some)[-1]
+    chosen = {group.name: rows for group, rows in zip(envs.views.layout.groups, actions)}
+    if isinstance(envs, TurnVectorEnv):
+        turns = {name: rows[acting_of(envs, name)[env_ids]] for name, rows in chosen.items()}
+        return cast(Infos, envs.step(turns, env_ids=some).infos)
+    return cast(Infos, envs.step(chosen, env_ids=some)[-1])
+
+
+def acting_of(envs: BaseVectorEnv, group: str) -> Array:
+    """[envs, agents] bool: of whom an action is wanted now."""
+    acting: Array = envs.views[(group, PRESENT)][ACTING].reshape(envs.num_envs, -1)
+    return acting
+
+
+def shown_by(envs: BaseVectorEnv, group: str, paths: Sequence[tuple[str | int, ...]]) -> Leaves:
+    """What the slots of a group see now, as it lies in the block."""
+    return {path: envs.views[(group, OBSERVATIONS, *path)] for path in paths}
+
+
+def sums(envs: BaseVectorEnv) -> tuple[Array, Array]:
+    """(returns, lengths) of every slot's episode so far, group after group."""
+    values = np.concatenate([envs.views[(group.name, VALUES)] for group in envs.views.layout.groups], axis=1)
+    return values[EPISODE_RETURN], values[EPISODE_LENGTH].astype(np.int64)
+
+
+def by_env(envs: BaseVectorEnv, column: Array) -> list[Array]:
+    """A column of all slots, group after group, as [envs, agents] of each group."""
+    found, at = [], 0
+    for group in envs.views.layout.groups:
+        count = envs.num_envs * len(group.agents)
+        found.append(column[at : at + count].reshape(envs.num_envs, -1))
+        at += count
+    return found

@@ -1,0 +1,158 @@
+"""The envs of evaluations: kept between them, replaced when they fail, and what went wrong there counted."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import asdict, astuple
+from typing import Any, cast
+
+from multiverse.contracts.errors import EvaluationFailed, MultiverseError
+from multiverse.contracts.failures import Failures
+from multiverse.experience.restoring import as_saved, saved_states
+from multiverse.training.evaluation import Evaluation, evaluate
+from multiverse.vector.base import BaseVectorEnv
+from multiverse.vector.single import VectorEnv
+
+log = logging.getLogger("multiverse")
+
+
+class EvaluationEnvs:
+    """The envs that a run's evaluations are played on, with an account of what went wrong there.
+
+    Those of which one has failed are not used again: the next evaluation has new ones.
+    """
+
+    def __init__(self, make: Callable[[int], BaseVectorEnv], count: int, restarts_per_minute: int) -> None:
+        self._make, self._count, self._most_restarts = make, count, restarts_per_minute
+        self._envs: BaseVectorEnv | None = self._built(count)
+        self._earlier = Failures()  # of envs that are not used any more
+        self.failed = self.failed_in_a_row = self.lost_episodes = 0
+        self.lost_before: tuple[int, ...] = ()  # episodes of the last evaluation
+        self.saves = False  # whether their states belong to the run's
+        self._states: Any = None
+
+    @property
+    def envs(self) -> BaseVectorEnv:
+        if self._envs is None:
+            self._envs = self._built(self._count)
+        return self._envs
+
+    def _built(self, count: int) -> BaseVectorEnv:
+        try:
+            return self._make(count)
+        except MultiverseError as error:
+            raise EvaluationFailed(f"the evaluation env could not be built: {error}") from error
+
+    def evaluate(self, *how: Any) -> Evaluation | None:
+        """As `evaluate` does. What several envs fail at is played again on one: which episodes are lost, and whether
+        they are too many, depends neither on how many envs there are nor on who shares a worker with whom."""
+        envs, several = self.envs, self.envs.num_envs > 1
+        try:
+            found = evaluate(envs, *how)
+            if found is None or not several or envs.failures.env_restarts <= self._most_restarts:
+                return found
+            why = f"more than restarts_per_minute={self._most_restarts}"
+        except MultiverseError as error:
+            if not several:
+                raise
+            why = _one_line(error)
+        log.warning("played again on one env by itself: %s", why)
+        self._replace()
+        self._envs = self._built(1)
+        return evaluate(self._envs, *how)
+
+    def succeeded(self, found: Evaluation) -> None:
+        """An evaluation has come to its end; whoever failed on the way is replaced."""
+        self.failed_in_a_row, self.lost_before = 0, found.lost
+        self.lost_episodes += len(found.lost)
+        if found.lost or self.envs.failures.env_restarts or self.envs.num_envs != self._count:
+            self._replace()  # guard: restarts-are-counted-anew-for-every-evaluation
+        elif self.saves:
+            try:
+                self._states = deepcopy(saved_states(cast(VectorEnv, self.envs)))
+            except MultiverseError as error:
+                log.warning("save_state() failed, and the next ones are built anew: %s", _one_line(error))
+                self._replace()
+
+    def fail(self, error: MultiverseError, env_steps: int) -> None:
+        """An evaluation has ended without a result."""
+        self.failed += 1
+        self.failed_in_a_row += 1
+        before = f", as did the {self.failed_in_a_row - 1} before on the same seeds (evaluation_seed= gives others)"
+        log.warning(
+            "the evaluation at %s env steps failed%s; the run goes on without it: %s",
+            f"{env_steps:,}",
+            before if self.failed_in_a_row > 1 else "",
+            _one_line(error),
+        )
+        self._replace()  # guard: a-failed-evaluation-env-is-replaced
+
+    def account(self) -> dict[str, int]:
+        """Evaluations that failed, episodes that were lost in others, and what is counted of any vector env."""
+        now = Failures() if self._envs is None else self._envs.failures
+        return {"failed": self.failed, "lost_episodes": self.lost_episodes, **asdict(_sum(self._earlier, now))}
+
+    def state(self) -> Any:
+        """How each env was after the last evaluation, if they can be saved."""
+        return self._states
+
+    def load(self, states: Any) -> None:
+        """Be as they were then; from what `state` gave, once of the only one."""
+        if states is None or not self.saves:
+            return
+        states = [states] if isinstance(states, Mapping) else states
+        try:
+            if len(states) != self._count:
+                raise EvaluationFailed(f"there were {len(states)}, and there are {self._count} now")
+            self.envs.reset(seed=[0] * self._count)
+            for env_id, state in enumerate(states):
+                self.envs.call("restore_state", as_saved(state), env_ids=[env_id])
+            self._states = states
+        except MultiverseError as error:
+            log.warning("they could not be put back as they were, and are built anew: %s", _one_line(error))
+            self._replace()
+
+    def close(self) -> None:
+        if self._envs is not None:
+            self._envs.close()
+
+    def _replace(self) -> None:
+        """Not before somebody asks for them: perhaps nobody does."""
+        envs, self._envs, self._states = self._envs, None, None
+        if envs is not None:
+            self._earlier = _sum(self._earlier, envs.failures)
+            try:
+                envs.close()
+            except MultiverseError:  # it failed already: how it goes does not matter
+                pass
+
+
+@contextmanager
+def told_as_evaluations() -> Iterator[None]:
+    """What this thread's envs have to say meanwhile is said of the evaluation's: the training has an env 3 too."""
+    here = threading.get_ident()
+
+    def name(record: logging.LogRecord) -> bool:
+        if record.thread == here:
+            told = record.getMessage()
+            named = f"evaluation {told}" if told.startswith("env ") else f"evaluation: {told}"
+            record.msg, record.args = named, ()  # guard: evaluations-failures-are-named
+        return True
+
+    log.addFilter(name)
+    try:
+        yield
+    finally:
+        log.removeFilter(name)
+
+
+def _sum(one: Failures, other: Failures) -> Failures:
+    return Failures(*(a + b for a, b in zip(astuple(one), astuple(other))))
+
+
+def _one_line(error: MultiverseError) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,197 @@
+"""Runs of several agents: who learns, from what, how they are played against, and that all of it is exact."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from mpe2.simple_push_v3 import parallel_env
+from pettingzoo import ParallelEnv
+
+import multiverse as mv
+from multiverse.contracts.errors import InvalidRequest
+from multiverse.training.loading import checkpoint_of, evaluate_run
+from tests.multi_agent.envs import Village
+from tests.training.runs import SMALL, digest, lines_of
+
+SPREAD, FOUR = "mpe2.simple_spread_v3:parallel_env", "pettingzoo.classic.connect_four_v3:env"
+PUSH = "mpe2.simple_push_v3:parallel_env"
+VILLAGE, CIRCLE = "tests.training.test_teams:SeededVillage", "tests.multi_agent.envs:Circle"
+RUN: dict[str, Any] = {**SMALL, "env_steps": 800, "checkpoint_every_s": 0.0}
+POOL = {"opponents": 2, "opponent_every": 2, "opponent_share": 0.7}
+AGENTS = {"env_kwargs": {"agents": ("farmer_0", "farmer_1", "guard_0", "guard_1")}}
+RUNS = {
+    "at once": (SPREAD, {}),
+    "separate": (SPREAD, {"separate": True}),
+    "two groups": (PUSH, {**POOL, "opponent_choice": "recent"}),
+    "come and go": (VILLAGE, AGENTS),
+    "in turn": (CIRCLE, AGENTS),
+    "self-play": (FOUR, {**POOL, "evaluation_opponent": "random"}),
+}
+KINDS = pytest.mark.parametrize("kind", RUNS)
+
+KILLED = """
+import json, os, signal, sys
+import multiverse as mv
+from multiverse.experience.rows import Rows
+from multiverse.training.loading import checkpoint_of
+
+home, env, settings, at = json.loads(sys.argv[1])
+before, calls = Rows.act, [0]
+
+def dying(*arguments):
+    calls[0] += 1
+    if calls[0] == at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return before(*arguments)
+
+Rows.act = dying
+mv.train(env, run_dir=home, **settings)
+"""
+
+
+@KINDS
+def test_a_killed_run_goes_on_bit_for_bit(kind: str, tmp_path: Path) -> None:
+    env, settings = RUNS[kind]
+    settings = {**RUN, **settings}
+    whole = mv.train(env, run_dir=tmp_path / "whole", **settings)
+    told = json.dumps([str(tmp_path / "run"), env, settings, 110])
+    done = subprocess.run([sys.executable, "-c", KILLED, told], capture_output=True, text=True, timeout=120)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    at = checkpoint_of(tmp_path / "run").manifest["env_steps"]
+    assert 0 < at < RUN["env_steps"]
+    run = mv.resume(tmp_path / "run")
+    assert digest(run) == digest(whole)
+    for name in ("metrics.jsonl", "episodes.jsonl"):
+        assert lines_of(run.path, name) == lines_of(whole.path, name)
+
+
+@KINDS
+def test_executors_and_worker_counts_change_no_bit(kind: str, tmp_path: Path) -> None:
+    env, settings = RUNS[kind]
+    here = mv.train(env, run_dir=tmp_path / "here", **{**RUN, **settings})
+    for workers in (1, 3):
+        how = {**RUN, **settings, "executor": "process", "workers": workers}
+        there = mv.train(env, run_dir=tmp_path / f"there{workers}", **how)
+        assert digest(there) == digest(here)
+        assert lines_of(there.path, "episodes.jsonl") == lines_of(here.path, "episodes.jsonl")
+
+
+def test_agents_with_equal_spaces_share_a_learner_or_have_their_own(tmp_path: Path) -> None:
+    shared = mv.train(SPREAD, run_dir=tmp_path / "shared", **RUN)
+    apart = mv.train(SPREAD, run_dir=tmp_path / "apart", separate=True, **RUN)
+    assert list(checkpoint_of(shared).state["session"]["algorithms"]) == ["agent"]
+    learned = checkpoint_of(apart).state["session"]["algorithms"]
+    assert list(learned) == ["agent_0", "agent_1", "agent_2"]
+    weights = [one["weights"]["parameters"] for one in learned.values()]
+    assert not np.array_equal(weights[0], weights[1])
+    metrics = lines_of(apart.path, "metrics.jsonl")[-2]
+    assert {"agent_0/policy_loss", "agent_2/policy_loss", "mean_return/agent_1"} <= set(metrics)
+    episode = lines_of(shared.path, "episodes.jsonl")[0]
+    assert episode["return"] == pytest.approx(np.mean(list(episode["returns"].values())))
+    with pytest.raises(InvalidRequest, match="one agent"):
+        mv.train("CartPole-v1", separate=True, run_dir=tmp_path / "one", **RUN)
+
+
+def test_policies_of_agents_act_for_whoever_observes(tmp_path: Path) -> None:
+    run = mv.train(PUSH, run_dir=tmp_path / "run", **RUN)
+    policies = mv.load(run)
+    observations, _ = parallel_env().reset(seed=3)
+    actions = policies.act(observations)
+    assert set(actions) == {"adversary_0", "agent_0"} and all(0 <= int(a) < 5 for a in actions.values())
+    alone = policies["agent_0"].act(observations["agent_0"])
+    assert alone == actions["agent_0"]
+    with pytest.raises(InvalidRequest, match="adversary_0, agent_0"):
+        policies["nobody"]
+
+
+class SeededVillage(Village):
+    """Whose episodes do not know how many were before them."""
+
+    def begin(self, seed: int | None) -> None:
+        super().begin(seed)
+        self.resets = int(self.rng.integers(2))
+
+
+class Signals(ParallelEnv):
+    """Each of two agents is shown a number of its own and must say it; one of them leaves early."""
+
+    metadata = {"name": "signals"}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.possible_agents = ["agent_0", "agent_1"]
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Discrete(4)
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Discrete(4)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self._rng, self._t, self.agents = np.random.default_rng(seed), 0, list(self.possible_agents)
+        return self._look(), {agent: {} for agent in self.agents}
+
+    def _look(self) -> dict[str, Any]:
+        self._shown = {agent: int(self._rng.integers(4)) for agent in self.possible_agents}
+        return {agent: self._shown[agent] for agent in self.agents}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        rewards = {agent: float(actions[agent] == self._shown[agent]) for agent in self.agents}
+        self._t += 1
+        done = {agent: self._t >= (6 if agent == "agent_0" else 12) for agent in self.agents}
+        seen, nobody = self._look(), dict.fromkeys(self.agents, False)
+        infos: dict[str, Any] = {agent: {} for agent in self.agents}
+        self.agents = [agent for agent in self.agents if not done[agent]]
+        return seen, rewards, done, nobody, infos
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_teams_learn(separate: bool, tmp_path: Path) -> None:
+    settings = {**RUN, "env_steps": 12_000, "evaluation_episodes": 20, "learning_rate": 3e-3, "epochs": 4}
+    run = mv.train(Signals, run_dir=tmp_path / "run", separate=separate, **settings)
+    found = run.summary["evaluation"]
+    assert found["mean_return/agent_0"] > 5.5 and found["mean_return/agent_1"] > 11
+
+
+def leftmost(observation: Any, open_now: Any, rng: Any) -> int:
+    return int(np.flatnonzero(open_now)[0])
+
+
+def test_self_play_learns_to_beat_others_and_says_how_often(tmp_path: Path) -> None:
+    settings = {
+        **RUN,
+        "env_steps": 16_000,
+        "num_envs": 8,
+        "learning_rate": 1e-3,
+        "epochs": 4,
+        "batch_size": 100,
+        **POOL,
+    }
+    run = mv.train(FOUR, run_dir=tmp_path / "run", **settings)
+    against = {"random": "random", "a function": leftmost, "itself": run.path}
+    found = {name: evaluate_run(run, episodes=40, opponent=one) for name, one in against.items()}
+    assert found["random"].wins > 0.85 and found["random"].summary()["wins"] == found["random"].wins
+    assert found["a function"].wins >= 0.5
+    assert evaluate_run(run, episodes=40, opponent="random") == found["random"]
+    played = lines_of(run.path, "episodes.jsonl")
+    share = np.mean(["opponent" in one for one in played])
+    assert 0.5 < share < 0.9  # of POOL's 0.7, but for the first updates, before there is anybody
+    sides = [one["returns"] for one in played if "opponent" in one]
+    assert {one["return"] for one in played if "opponent" in one} <= {-1.0, 0.0, 1.0} and sides
+    pool = checkpoint_of(run).state["session"]["opponents"]
+    assert len(pool["versions"]) == 2 and set(map(str, pool["versions"])) <= set(pool["policies"])
+
+
+def test_opponents_need_another_side(tmp_path: Path) -> None:
+    for wrong in ({"opponents": 2}, {"evaluation_opponent": "random"}):
+        with pytest.raises(InvalidRequest, match="no other side"):
+            mv.train("CartPole-v1", run_dir=tmp_path / "run", **RUN, **wrong)
+    with pytest.raises(InvalidRequest, match="cannot be imported"):
+        mv.train(FOUR, run_dir=tmp_path / "run", evaluation_opponent="nowhere:player", **RUN)
