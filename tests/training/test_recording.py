@@ -20,7 +20,6 @@ import multiverse as mv
 from multiverse.cli.main import main
 from multiverse.contracts.errors import RunNotWritable
 from multiverse.training.loading import evaluate_run
-from multiverse.training.recording import Camera
 from multiverse.training.storage.video import VideoFile
 from tests.training.runs import SMALL
 
@@ -145,16 +144,13 @@ def test_a_video_without_frames_is_no_file(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_camera_looks_at_envs_of_many_agents_too(tmp_path: Path) -> None:
-    kwargs = {"num_boxes": 2, "max_timestep": 5, "render_mode": "rgb_array"}
-    camera = Camera(tmp_path / "boxes.mp4", "BoxJump-v0", None)
-    made: dict[str, Any] = {"env_kwargs": kwargs, "wrappers": [camera], "autoreset": "disabled"}
-    with camera, mv.make_vec("BoxJump-v0", 1, "serial", **made) as envs:
-        envs.reset(seed=0)
-        for _ in range(6):
-            envs.step({agent: np.array([3]) for agent in envs.agents})
-    about, frames = frames_of(tmp_path / "boxes.mp4")
-    assert about == {"size": (960, 320), "fps": 40.0} and len(frames) == 7
+def test_a_team_is_recorded_as_well(tmp_path: Path) -> None:
+    boxes = {"num_boxes": 2, "max_timestep": 20}
+    how = {**SMALL, "env_steps": 100, "num_envs": 2, "normalize_rewards": False}
+    made = mv.record(mv.train("BoxJump-v0", env_kwargs=boxes, run_dir=tmp_path / "team", **how))
+    about, frames = frames_of(made.path)
+    assert about == {"size": (960, 320), "fps": 40.0} and len(frames) == 22
+    assert made.evaluation.lengths == (21,)
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

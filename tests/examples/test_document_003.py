@@ -1,0 +1,142 @@
+"""Document 003: its config file, its manager of envs, its GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pettingzoo import ParallelEnv
+
+import multiverse as mv
+from examples.teams.gpus import gpu_of
+from examples.teams.parallel_environments import ParallelEnvironmentManager
+from examples.teams.settings import load_settings, settings_from
+from multiverse.contracts.errors import InvalidConfig
+from multiverse.envs.box_jump import v0
+from tests.equality import assert_same
+from tests.examples.programs import ROOT
+
+CONFIG = ROOT / "examples" / "teams" / "configs" / "boxjump.yaml"
+
+
+# -- the config --------------------------------------------------------------------------------------------------------
+def test_the_documents_config_has_the_documents_values() -> None:
+    settings = load_settings(CONFIG)
+    assert settings.environment.source == "BoxJump-v0"
+    assert settings.environment.env_kwargs == {"num_boxes": 4, "fixed_rotation": True, "max_timestep": 1500}
+    model, training = settings.model, settings.training
+    assert (model.num_heads, model.embedding_dim, model.hidden_size) == (2, 64, 128)
+    told = (training.episodes, training.gamma, training.learning_rate, training.epsilon_clip, training.K_epochs)
+    assert told == (100, 0.995, 5e-4, 0.2, 10)
+    told = (training.c_entropy, training.max_grad_norm, training.c_value, training.lam, training.batch_size)
+    assert told == (0.05, 20.0, 0.5, 0.97, 128)
+    assert (training.min_learning_rate, training.similarity_loss_coef, training.num_parallel) == (1e-4, 0.0, 1)
+    assert settings.best_model == Path("files/Models/boxjump/best_model.pth")
+    with mv.make_vec(settings.environment.source, 1, env_kwargs=settings.environment.env_kwargs) as envs:
+        assert len(envs.agents) == 4
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ("  gamma: 0.995", "  gama: 0.995 | line 19.*training.gama: there is no such setting.*Did you mean gamma"),
+        ("  K_epochs: 10", "  K_epochs: ten | line 22.*training.K_epochs: expected a whole number"),
+        ("  num_parallel: 1", "  num_parallel: 0 | num_parallel=0: at least 1"),
+        ("  name: boxjump", "  game: boxjump | line 3.*environment.game: there is no such setting"),
+    ],
+)
+def test_what_is_wrong_with_a_config_is_one_sentence_with_its_line(changed: str, said: str, tmp_path: Path) -> None:
+    instead, _, expected = said.partition(" | ")
+    text = CONFIG.read_text()
+    assert text.count(changed) == 1
+    (tmp_path / "mine.yaml").write_text(text.replace(changed, instead))
+    with pytest.raises(InvalidConfig, match=expected):
+        load_settings(tmp_path / "mine.yaml")
+
+
+def test_only_the_env_must_be_said() -> None:
+    assert settings_from({"environment": {"name": "simple_spread"}}).training.gamma == 0.995
+    with pytest.raises(InvalidConfig, match="environment must be given"):
+        settings_from({})
+
+
+# -- envs --------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("executor", ["serial", "process"])
+def test_the_manager_plays_what_single_envs_play(executor: Any) -> None:
+    kwargs, rng = {"num_boxes": 2, "max_timestep": 12}, np.random.default_rng(0)
+    single = [v0(**kwargs) for _ in range(3)]
+    with ParallelEnvironmentManager("boxjump", kwargs, 3, executor) as manager:
+        for _ in range(2):
+            assert_same(manager.reset_all(seed=4), [env.reset(seed=4 + i)[0] for i, env in enumerate(single)])
+            for _ in range(13):
+                actions = [{agent: int(rng.integers(4)) for agent in env.agents} for env in single]
+                outcomes = manager.step_all(actions)
+                for outcome, env, given in zip(outcomes, single, actions):
+                    observations, rewards, terminated, truncated, _ = env.step(given)
+                    assert_same(outcome.observations, observations)
+                    assert outcome.rewards == rewards
+                    assert (outcome.terminations, outcome.truncations) == (terminated, truncated)
+        assert all(not outcome.rewards for outcome in manager.step_all([{}] * 3))  # it is over everywhere
+
+
+class Leaving(ParallelEnv):  # type: ignore[misc]
+    """Two agents; `b` leaves after two steps, and everything is over after as many as were asked for."""
+
+    metadata = {"name": "leaving"}  # noqa: RUF012
+    possible_agents = ["a", "b"]  # noqa: RUF012
+
+    def __init__(self, steps: int = 3) -> None:
+        self._most = steps
+
+    def observation_space(self, agent: str) -> Any:
+        return v0(num_boxes=1).observation_space("box-1")
+
+    def action_space(self, agent: str) -> Any:
+        return v0(num_boxes=1).action_space("box-1")
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents, self._steps = ["a", "b"], 0
+        return {agent: np.zeros(11, np.float32) for agent in self.agents}, {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        self._steps += 1
+        agents, over = self.agents, self._steps == self._most
+        assert set(actions) == set(agents)
+        ended = {agent: over or (agent == "b" and self._steps == 2) for agent in agents}
+        self.agents = [agent for agent in agents if not ended[agent]]
+        seen = {agent: np.zeros(11, np.float32) for agent in agents}
+        return (
+            seen,
+            {a: float(actions[a]) for a in agents},
+            ended,
+            dict.fromkeys(agents, False),
+            {a: {} for a in agents},
+        )
+
+
+def test_agents_that_leave_and_envs_that_end_before_others_need_no_actions() -> None:
+    with ParallelEnvironmentManager("tests.examples.test_document_003:Leaving", {"steps": 3}, 1) as manager:
+        manager.reset_all(seed=0)
+        with pytest.raises(mv.InvalidActions, match="env 0: no action for b"):
+            manager.step_all([{"a": 1}])
+        with pytest.raises(mv.InvalidActions, match="actions for 2 envs, and there are 1"):
+            manager.step_all([{}, {}])
+        assert manager.step_all([{"a": 1, "b": 2}])[0].rewards == {"a": 1.0, "b": 2.0}
+        assert manager.step_all([{"a": 1, "b": 2}])[0].terminations == {"a": False, "b": True}
+        assert manager.step_all([{"a": 3}])[0].rewards == {"a": 3.0}
+        assert manager.acting(0) == []
+
+
+def test_a_single_agent_is_no_team() -> None:
+    with pytest.raises(mv.InvalidRequest, match="CartPole-v1 is no team"):
+        ParallelEnvironmentManager("CartPole-v1", None, 2)
+
+
+# -- GPUs --------------------------------------------------------------------------------------------------------------
+def test_processes_take_the_gpus_in_turn() -> None:
+    devices = ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]
+    assert [gpu_of(i, devices) for i in range(8)] == devices * 2
+    assert [gpu_of(i, devices[:3]) for i in range(4)] == ["cuda:0", "cuda:1", "cuda:2", "cuda:0"]
+    assert [gpu_of(i, []) for i in range(3)] == ["cpu"] * 3
