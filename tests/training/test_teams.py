@@ -27,6 +27,7 @@ VILLAGE, CIRCLE = "tests.training.test_teams:SeededVillage", "tests.multi_agent.
 RUN: dict[str, Any] = {**SMALL, "env_steps": 800, "checkpoint_every_s": 0.0}
 POOL = {"opponents": 2, "opponent_every": 2, "opponent_share": 0.7}
 AGENTS = {"env_kwargs": {"agents": ("farmer_0", "farmer_1", "guard_0", "guard_1")}}
+TAAC = {"algorithm": "taac", "num_heads": 2, "embedding_size": 16, "hidden_size": 16}
 RUNS = {
     "at once": (SPREAD, {}),
     "separate": (SPREAD, {"separate": True}),
@@ -34,6 +35,8 @@ RUNS = {
     "come and go": (VILLAGE, AGENTS),
     "in turn": (CIRCLE, AGENTS),
     "self-play": (FOUR, {**POOL, "evaluation_opponent": "random"}),
+    "taac": (SPREAD, TAAC),
+    "taac, come and go": (VILLAGE, {**AGENTS, **TAAC}),
 }
 KINDS = pytest.mark.parametrize("kind", RUNS)
 

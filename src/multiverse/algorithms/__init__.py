@@ -14,6 +14,7 @@ from multiverse.contracts.errors import InvalidRequest
 ALGORITHMS = {
     "ppo": "multiverse.algorithms.ppo:PPO",
     "a2c": "multiverse.algorithms.a2c:A2C",
+    "taac": "multiverse.algorithms.taac:TAAC",
 }
 """By name; imported when asked for, and without torch until one is made."""
 

@@ -165,10 +165,7 @@ class OnPolicy:
             networks.put(rollout.actions.reshape(-1, *rollout.actions.shape[2:])),
             None if masks is None else networks.put(masks.reshape(-1, masks.shape[-1])),
         )
-        values = networks.values(batch.vector, batch.images).reshape(rollout.rewards.shape)
-        last_values = networks.values(*inputs(self.features, rollout.last, frozen))
-        steps, slots, finals = rollout.ends()
-        final_values = steps, slots, networks.values(*inputs(self.features, finals, frozen))
+        values, last_values, final_values = self._values(rollout, batch)
         ended, rewards, acting = rollout.terminated | rollout.truncated, rollout.rewards, rollout.acting
         if acting is None or acting.all():
             following, acting = (
@@ -188,6 +185,15 @@ class OnPolicy:
         columns = {"values": values, "advantages": advantages, "returns": returns}
         batch.columns = {name: networks.put(column.reshape(-1)) for name, column in columns.items()}
         return batch
+
+    def _values(self, rollout: Rollout, batch: Batch) -> tuple[Array, Array, tuple[Array, Array, Array]]:
+        """Of the rollout's rows [T, S], of what came after the last one [S], and (steps, slots, values) of episodes'
+        last observations."""
+        networks, frozen = self._networks, self._frozen_moments()
+        values = networks.values(batch.vector, batch.images).reshape(rollout.rewards.shape)
+        steps, slots, finals = rollout.ends()
+        final_values = networks.values(*inputs(self.features, finals, frozen))
+        return values, networks.values(*inputs(self.features, rollout.last, frozen)), (steps, slots, final_values)
 
     def _count(self, taken: Sequence[Any]) -> list[bool]:
         """Which gradient steps were taken. Asked once an update: a GPU is not waited for in between."""

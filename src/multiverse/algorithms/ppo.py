@@ -92,15 +92,16 @@ def ppo_loss(
 class PPO(OnPolicy):
     """Several passes over each rollout in minibatches, each moving the policy only so far."""
 
-    Config = PPOConfig
+    Config: type[PPOConfig] = PPOConfig
+    metrics: tuple[str, ...] = METRICS
 
     def update(self, rollouts: Sequence[Rollout], progress: float) -> UpdateReport:
         (rollout,) = rollouts
         self._refuse_older(rollout)
         config, networks = self.config, self._networks
-        batch, rows = self._batch(rollout), np.flatnonzero(rollout.valid.reshape(-1))
+        batch, rows = self._batch(rollout), self._rows(rollout)
         batch.columns["log_probs"] = networks.log_probs(batch)
-        learning_rate = config.learning_rate * _left(config.learning_rate_schedule, progress)
+        learning_rate = self._learning_rate(progress)
         clip = config.clip_range * _left(config.clip_range_schedule, progress)
         found: list[Any] = []  # metrics of every gradient step, and
         taken: list[Any] = []  # whether it was taken
@@ -115,16 +116,26 @@ class PPO(OnPolicy):
         steps = self._count(taken)
         self._updated(rollout)
         told = [metrics for metrics, took in zip(found, steps) if took and metrics is not None]
-        report = dict(zip(METRICS, as_numpy(networks.xp.stack(told)).mean(axis=0).tolist())) if told else {}
+        report = dict(zip(self.metrics, as_numpy(networks.xp.stack(told)).mean(axis=0).tolist())) if told else {}
         if told:
             report["explained_variance"] = explained_variance(
                 *(as_numpy(batch[name])[rows] for name in ("values", "returns"))
             )
         return UpdateReport(report, sum(steps), len(steps) - sum(steps))
 
+    def _rows(self, rollout: Rollout) -> Array:
+        """Which rows of the batch are learned from."""
+        return np.flatnonzero(rollout.valid.reshape(-1))
+
+    def _learning_rate(self, progress: float) -> float:
+        return float(self.config.learning_rate * _left(self.config.learning_rate_schedule, progress))
+
+    def _minibatch_rows(self) -> int:
+        return int(self.config.batch_size)
+
     def _minibatches(self, batch: Batch, rows: Array) -> Iterator[tuple[int, Batch]]:
         """(epoch, minibatch), the rows in another order in every epoch."""
-        size = self.config.batch_size
+        size = self._minibatch_rows()
         gathered = max(1, SHUFFLED_ROWS // size) * size
         for epoch in range(self.config.epochs):
             self._rng.shuffle(rows)

@@ -166,6 +166,14 @@ def gumbel(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return np.asarray(-np.log(rng.standard_exponential(shape, dtype=np.float32) + np.float32(1e-20)))
 
 
+def normalized(x: Array, shift_and_scale: tuple[Array, Array] | None) -> Array:
+    """Features as networks take them."""
+    if shift_and_scale is None:
+        return x
+    shift, scale = shift_and_scale
+    return np.asarray(np.minimum(np.maximum((x - shift) * scale, -OBSERVATION_CLIP), OBSERVATION_CLIP))
+
+
 # -- the policy ---------------------------------------------------------------------------------------------------
 class NumpyPolicy:
     """Features of observations, normalised, through a few dense layers. Remembers nothing."""
@@ -201,9 +209,7 @@ class NumpyPolicy:
 
     def output(self, x: Array) -> Array:
         """[rows, outputs] of features [rows, size]."""
-        if self._shift_and_scale is not None:
-            shift, scale = self._shift_and_scale
-            x = np.minimum(np.maximum((x - shift) * scale, -OBSERVATION_CLIP), OBSERVATION_CLIP)
+        x = normalized(x, self._shift_and_scale)
         rows, last = len(x), len(self._layers) - 1
         if missing := -rows % BLOCK_ROWS:
             x = np.concatenate([x, np.zeros((missing, x.shape[1]), x.dtype)])
@@ -236,8 +242,12 @@ class NumpyPolicy:
 
 def loaded_policy(
     saved: Mapping[str, Any], observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
-) -> NumpyPolicy:
+) -> Any:
     """The policy that a run holds, without the algorithm that learned it."""
+    if saved["kind"] == "attention":
+        from multiverse.experience.team_policy import loaded_team_policy
+
+        return loaded_team_policy(saved, observation_space, action_space)
     if saved["kind"] != "dense" or saved["activation"] not in ACTIVATIONS:
         raise ValueError(f"a policy of kind {saved['kind']!r} with {saved['activation']!r} is none that we know")
     head = head_for(action_space, saved.get("std"), bool(saved.get("squash", False)))

@@ -7,7 +7,8 @@ takes it from there. Nothing here waits for a GPU, or copies to one, while an up
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,26 @@ PIECE_ROWS = 2048
 _ONE_AT_A_TIME = threading.Lock()  # torch's generator is the process's: networks built in threads would share it
 
 
+@contextmanager
+def first_weights(seed: int) -> Iterator[None]:
+    """Networks built meanwhile have the seed's own weights."""
+    # One thread: with several the last bits of the first weights would depend on how many.
+    with _ONE_AT_A_TIME, torch_threads(1), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def joined(parameters: Sequence[nn.Parameter], kind: type[Optimizer]) -> Optimizer:
+    """An optimizer with all of them in one tensor; the modules go on using them, where it has them."""
+    optimizer, start = kind(torch, torch.cat([one.detach().reshape(-1) for one in parameters])), 0
+    for one in parameters:
+        place = slice(start, start + one.numel())
+        one.data = optimizer.parameters[place].view_as(one)
+        one.grad = optimizer.gradient[place].view_as(one)
+        start = place.stop
+    return optimizer
+
+
 class ActorCritic:
     """A network for the policy and one for the value, all parameters in one tensor."""
 
@@ -34,9 +55,7 @@ class ActorCritic:
 
     def __init__(self, shape: Shape, optimizer: type[Optimizer], seed: int, device: str) -> None:
         self.device, self.distribution = torch.device(device), distribution_for(shape)
-        # One thread: with several the last bits of the first weights would depend on how many.
-        with _ONE_AT_A_TIME, torch_threads(1), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with first_weights(seed):
             self.actor = Network(shape, self.distribution.outputs, 0.01).to(self.device)
             shared = self.actor.convolutions if shape.share_features else None
             self.critic = Network(shape, 1, 1.0, shared).to(self.device)
@@ -47,13 +66,7 @@ class ActorCritic:
             std = [self.distribution.log_std]
         critic = self.critic.dense if shape.share_features else self.critic
         parameters = [*self.actor.parameters(), *std, *critic.parameters()]
-        self.optimizer = optimizer(torch, torch.cat([one.detach().reshape(-1) for one in parameters]))
-        start = 0
-        for one in parameters:  # the modules go on using them, where the optimizer has them
-            place = slice(start, start + one.numel())
-            one.data = self.optimizer.parameters[place].view_as(one)
-            one.grad = self.optimizer.gradient[place].view_as(one)
-            start = place.stop
+        self.optimizer = joined(parameters, optimizer)
 
     # -- looking -------------------------------------------------------------------------------------------------
     def put(self, array: Any) -> Tensor:

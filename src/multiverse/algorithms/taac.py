@@ -1,0 +1,188 @@
+"""Team attention actor-critic (arXiv 2507.22782): a team that acts and learns together, by PPO.
+
+The agents of a group look at each other, in acting and in learning. The critic says what an agent's action is worth
+given what the others did, and the advantage is over what that agent would have been worth on average.
+
+Sections, as in every algorithm: config, the update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium import spaces
+
+from multiverse.algorithms.algorithm import UpdateReport
+from multiverse.algorithms.on_policy import OnPolicy, OnPolicyConfig, inputs
+from multiverse.algorithms.ppo import METRICS, PPO, PPOConfig
+from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.policy import Leaves, Policy
+from multiverse.contracts.views import Array
+from multiverse.experience.numpy_policies import DiscreteHead, gumbel, head_for
+from multiverse.experience.rollout import Rollout
+from multiverse.experience.team_policy import TeamPolicy
+from multiverse.learning.loss import Batch
+from multiverse.learning.threads import torch_for
+
+NOT_HERE = ("hidden_sizes", "activation", "share_features", "ortho_init", "log_std_init", "squash")
+"""Settings of dense networks, and of Box actions."""
+
+
+# -- config ------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class TAACConfig(PPOConfig):
+    """Settings of TAAC."""
+
+    entropy_coef: float = 0.01
+    """Weight of the entropy bonus, which keeps a policy exploring."""
+    epochs: int = 10
+    """Passes over a rollout in one update."""
+    batch_size: int = 64
+    """Rows of a minibatch, one for each agent: whole teams, so that there are batch_size ÷ agents of them."""
+    learning_rate_schedule: Literal["constant", "linear"] = "linear"
+    """`linear`: down to min_learning_rate at the end of the budget."""
+    min_learning_rate: float = 1e-6
+    """At the end of the budget, where the schedule is linear."""
+    num_heads: int = 4
+    """Of the attention; embedding_size is a multiple of it."""
+    embedding_size: int = 256
+    """Numbers by which an agent is known to its team."""
+    hidden_size: int = 526
+    """Units of the hidden layer of actor and critic."""
+    similarity_coef: float = 0.01
+    """Weight of the similarity of the agents' embeddings: above 0, they are to differ."""
+    similarity_cap: float = 0.0
+    """They need not be less alike than this, as the cosine of the angle between them."""
+    weight_decay: float = 1e-5
+    """Of all weights, in the gradient."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("at least 1", lambda value: value >= 1, "num_heads", "embedding_size", "hidden_size")
+        self._check("0 or more", lambda value: value >= 0.0, "min_learning_rate", "similarity_coef", "weight_decay")
+        self._check("from -1 to 1", lambda value: -1.0 <= value <= 1.0, "similarity_cap")
+        if self.embedding_size % self.num_heads:
+            raise InvalidRequest(f"embedding_size={self.embedding_size}: a multiple of num_heads={self.num_heads}")
+        usual = {field.name: field.default for field in fields(OnPolicyConfig)}
+        for name in NOT_HERE:
+            if getattr(self, name) != usual[name]:
+                raise InvalidRequest(
+                    f"{name}={getattr(self, name)}: taac's networks have num_heads, embedding_size and hidden_size"
+                )
+
+
+# -- the update --------------------------------------------------------------------------------------------------
+class TAAC(PPO):
+    """PPO for a whole team: attention over the agents, advantages over a counterfactual baseline."""
+
+    Config = TAACConfig
+    fixed = OnPolicy.fixed | {"num_heads", "embedding_size", "hidden_size"}
+    metrics = (*METRICS, "similarity")
+
+    def __init__(
+        self,
+        config: TAACConfig,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        slots: int,
+        seed: int,
+        device: str = "cpu",
+        agents: int = 1,
+    ) -> None:
+        if not isinstance(action_space, spaces.Discrete):
+            raise InvalidRequest(f"taac chooses one of several actions: Discrete, not {action_space}")
+        self._agents = agents
+        super().__init__(config, observation_space, action_space, slots, seed, device)
+
+    def _new_networks(self, seed: int, device: str) -> Any:
+        if self.features.images:
+            raise InvalidRequest("taac does not look at images: flatten them, or train with ppo")
+        torch_for("taac")
+        from multiverse.learning.attention import TeamShape
+        from multiverse.learning.team_actor_critic import TeamActorCritic
+
+        sizes = {name: getattr(self.config, name) for name in ("num_heads", "embedding_size", "hidden_size")}
+        shape = TeamShape(self.features.size, int(self._action_space.n), **sizes)  # type: ignore[attr-defined]
+        return TeamActorCritic(shape, self.optimizer, seed, device)
+
+    def _new_policy(self) -> Policy:
+        head, frozen = head_for(self._action_space), self._frozen_moments()
+        assert isinstance(head, DiscreteHead)
+        layers, heads = self._networks.layers(), self.config.num_heads
+        return TeamPolicy(self.features, layers, heads, self._agents, head, self._updates, frozen)
+
+    def update(self, rollouts: Sequence[Rollout], progress: float) -> UpdateReport:
+        for name in ("similarity_coef", "similarity_cap", "weight_decay"):
+            setattr(self._networks, name, getattr(self.config, name))
+        return super().update(rollouts, progress)
+
+    def _learning_rate(self, progress: float) -> float:
+        first, last = self.config.learning_rate, self.config.min_learning_rate
+        if self.config.learning_rate_schedule == "constant":
+            return float(first)
+        return float(first + (min(first, last) - first) * progress)
+
+    def _minibatch_rows(self) -> int:
+        return max(1, int(self.config.batch_size) // self._agents)
+
+    def _rows(self, rollout: Rollout) -> Array:
+        """Teams of which somebody is learned from."""
+        return np.flatnonzero(self._by_team(rollout.valid).any(axis=1))
+
+    def _batch(self, rollout: Rollout) -> Batch:
+        """One row for each team and step: [T × envs, agents, …]."""
+        batch, teams = super()._batch(rollout), (-1, self._agents)
+        masks = None if batch.masks is None else batch.masks.reshape(*teams, batch.masks.shape[-1])
+        columns = {name: column.reshape(teams) for name, column in batch.columns.items()}
+        columns["present"] = self._networks.put(self._by_team(self._present(rollout)))
+        columns["valid"] = self._networks.put(self._by_team(rollout.valid))
+        vector = batch.vector.reshape(*teams, batch.vector.shape[-1])
+        return Batch(vector, [], batch.actions.reshape(teams), masks, **columns)
+
+    def _values(self, rollout: Rollout, batch: Batch) -> tuple[Array, Array, tuple[Array, Array, Array]]:
+        """Counterfactual baselines. Where nobody has acted yet, the others' actions are drawn from the policy."""
+        teams = (-1, self._agents)
+        vector = batch.vector.reshape(*teams, batch.vector.shape[-1])
+        masks = None if batch.masks is None else batch.masks.reshape(*teams, batch.masks.shape[-1])
+        present = self._networks.put(self._by_team(self._present(rollout)))
+        known = Batch(vector, [], batch.actions.reshape(teams), masks, present=present)
+        values = self._networks.baselines(known).reshape(rollout.rewards.shape)
+        there = np.ones(rollout.slots, np.bool_) if rollout.acting_next is None else rollout.acting_next
+        last_values = self._unacted(rollout.last, self._by_team(there)).reshape(-1)
+        return values, last_values, self._final_values(rollout)
+
+    def _final_values(self, rollout: Rollout) -> tuple[Array, Array, Array]:
+        """Of agents whose episode ended, among those of their team whose episode ended with it."""
+        steps, slots, _ = rollout.ends()
+        if not len(steps):
+            return steps, slots, np.zeros(0, np.float32)
+        envs = rollout.slots // self._agents
+        teams, place = np.unique(steps * envs + slots // self._agents, return_inverse=True)
+        finals = {
+            path: rows.reshape(-1, self._agents, *rows.shape[2:])[teams].reshape(-1, *rows.shape[2:])
+            for path, rows in rollout.finals.items()
+        }
+        ended = self._by_team(rollout.terminated | rollout.truncated)[teams]
+        return steps, slots, self._unacted(finals, ended)[place, slots % self._agents]
+
+    def _unacted(self, observations: Leaves, present: Array) -> Array:
+        """[teams, agents] values of teams [teams × agents, …] that have not acted."""
+        vector, _ = inputs(self.features, observations, self._frozen_moments())
+        vector[~present.reshape(-1)] = 0.0  # what is there of somebody who is not, nobody knows
+        put, shape = self._networks.put, present.shape
+        masks = self.features.open_actions(observations)
+        teams, who = put(vector.reshape(*shape, -1)), put(present)
+        open_now = None if masks is None else put(masks.reshape(*shape, -1))
+        noise = put(gumbel(self._rng, (*shape, int(self._action_space.n))))  # type: ignore[attr-defined]
+        actions = self._networks.drawn(teams, open_now, who, noise)
+        found: Array = self._networks.baselines(Batch(teams, [], actions, open_now, present=who))
+        return found
+
+    def _present(self, rollout: Rollout) -> Array:
+        return np.ones(rollout.rewards.shape, np.bool_) if rollout.acting is None else rollout.acting
+
+    def _by_team(self, rows: Array) -> Array:
+        return np.ascontiguousarray(rows).reshape(-1, self._agents)
