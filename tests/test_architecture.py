@@ -19,7 +19,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 ENGINE = {"contracts", "adapters", "memory", "executors"}
 ALLOWED = {
     "contracts": {"contracts"},
-    "adapters": {"contracts", "adapters"},
+    "adapters": {"contracts", "adapters", "envs"},
     "wrappers": {"contracts", "wrappers"},
     "memory": {"contracts", "memory"},
     "executors": ENGINE,

@@ -16,12 +16,12 @@ import torch
 from gymnasium import spaces
 
 import multiverse as mv
-from multiverse.algorithms import on_policy, ppo
+from multiverse.algorithms import on_policy
 from multiverse.algorithms.ppo import PPO, PPOConfig, ppo_loss
 from multiverse.contracts.policy import Seen
 from multiverse.experience.features import num_logits
 from multiverse.experience.rollout import Rollout, rollout_for
-from multiverse.learning import actor_critic
+from multiverse.learning import actor_critic, loss
 from multiverse.learning.loss import Batch, LossGradient, Shape
 from multiverse.learning.optimizers import Adam
 from multiverse.learning.threads import torch_threads
@@ -441,7 +441,7 @@ def test_minibatches_are_the_same_however_many_rows_are_gathered_at_once(
 ) -> None:
     found = []
     for rows in (1, 17, 10_000):
-        monkeypatch.setattr(ppo, "SHUFFLED_ROWS", rows)
+        monkeypatch.setattr(loss, "SHUFFLED_ROWS", rows)
         algorithm = make(VECTOR, ACTIONS["one of"], replace(SMALL, batch_size=7))
         assert algorithm.update([filled(algorithm, VECTOR)], 0.0).gradient_steps == 2 * 5  # 32 rows: four 7s and a 4
         found.append(algorithm.weights()["parameters"])

@@ -12,6 +12,7 @@ from gymnasium import spaces
 from multiverse.algorithms.a2c import A2CConfig, a2c_loss
 from multiverse.algorithms.ppo import PPOConfig, ppo_loss
 from multiverse.learning.actor_critic import ActorCritic
+from multiverse.learning.chunks import Along
 from multiverse.learning.loss import Batch, Shape
 from multiverse.learning.numpy_learner import NumpyLearner
 from multiverse.learning.optimizers import Adam, RMSprop
@@ -27,14 +28,27 @@ PPO = partial(ppo_loss, config=PPOConfig(value_clip_range=0.3, entropy_coef=0.02
 A2C = partial(a2c_loss, config=A2CConfig(entropy_coef=0.02))
 
 
-def pair(name: str, activation: Any, squash: bool, optimizer: Any) -> tuple[NumpyLearner, ActorCritic]:
-    shape = Shape(SIZE, [], ACTIONS[name], (16, 8), activation, log_std_init=-0.3, squash=squash)
+LENGTHS = (12, 12, 11, 8, 5, 1, 1)
+
+
+def along(learner: Any, memory: Any) -> Along:
+    rng, cells = np.random.default_rng(4), 1 if memory == "gru" else 2
+    counts = [sum(length > p for length in LENGTHS) for p in range(max(LENGTHS))]
+    assert sum(counts) == ROWS
+    return Along(counts, learner.put(rng.normal(size=(len(LENGTHS), 2, cells, 6)).astype(np.float32)))
+
+
+def pair(
+    name: str, activation: Any, squash: bool, optimizer: Any, memory: Any = None
+) -> tuple[NumpyLearner, ActorCritic]:
+    more: dict[str, Any] = {"log_std_init": -0.3, "squash": squash, "memory": memory, "memory_size": 6}
+    shape = Shape(SIZE, [], ACTIONS[name], (16, 8), activation, **more)
     ours, theirs = NumpyLearner(shape, optimizer, seed=1), ActorCritic(shape, optimizer, 2, "cpu")
     ours.optimizer.load_weights(theirs.optimizer.weights())
     return ours, theirs
 
 
-def batches(name: str, ours: Any, theirs: Any) -> tuple[Any, Any]:
+def batches(name: str, ours: Any, theirs: Any, memory: Any = None) -> tuple[Any, Any]:
     rng = np.random.default_rng(0)
     vector = rng.normal(size=(ROWS, SIZE)).astype(np.float32)
     actions: Any = {
@@ -52,6 +66,7 @@ def batches(name: str, ours: Any, theirs: Any) -> tuple[Any, Any]:
         put = {key: learner.put(column) for key, column in columns.items()}
         allowed = None if masks is None else learner.put(masks)
         made.append(Batch(learner.put(vector), [], learner.put(actions), allowed, **put))
+        made[-1].along = None if memory is None else along(learner, memory)
         made[-1].columns["log_probs"] = learner.log_probs(made[-1]) - 0.05
     return made[0], made[1]
 
@@ -84,6 +99,27 @@ def test_a_squashed_gaussian_too() -> None:
     np.testing.assert_allclose(ours.optimizer.gradient, theirs.optimizer.gradient.numpy(), rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["discrete", "box"])
+@pytest.mark.parametrize(("loss", "optimizer"), [(PPO, Adam), (A2C, RMSprop)], ids=["ppo", "a2c"])
+@pytest.mark.parametrize("memory", ["lstm", "gru"])
+def test_networks_that_remember_are_the_same_too(memory: Any, loss: Any, optimizer: Any, name: str) -> None:
+    ours, theirs = pair(name, "tanh", False, optimizer, memory)
+    mine, his = batches(name, ours, theirs, memory)
+    (values, after), (expected, then) = (
+        learner.values_along(batch.vector, [], batch.along) for learner, batch in ((ours, mine), (theirs, his))
+    )
+    np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(after, then, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(mine["log_probs"], his["log_probs"].numpy(), rtol=1e-4, atol=1e-5)
+    for _ in range(5):
+        np.testing.assert_allclose(ours.gradient(mine, loss), theirs.gradient(his, loss), rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(ours.optimizer.gradient, theirs.optimizer.gradient.numpy(), rtol=1e-2, atol=1e-5)
+        assert ours.optimizer.step(0.01, 0.5) and theirs.optimizer.step(0.01, 0.5)
+    np.testing.assert_allclose(ours.optimizer.weights(), theirs.optimizer.weights(), rtol=1e-3, atol=1e-4)
+    for one, other in zip(ours.cells(), theirs.cells()):
+        assert [value.shape for value in one] == [value.shape for value in other]
+
+
 def test_first_weights_are_orthogonal_and_the_seeds_own() -> None:
     shape = Shape(SIZE, [], ACTIONS["discrete"], (64, 64))
     one, again, other = (NumpyLearner(shape, Adam, seed) for seed in (1, 1, 2))
@@ -93,6 +129,23 @@ def test_first_weights_are_orthogonal_and_the_seeds_own() -> None:
     np.testing.assert_allclose(second @ second.T, 2 * np.eye(64), atol=1e-5)
     np.testing.assert_allclose(first @ first.T, 2 * np.eye(SIZE), atol=1e-5)
     np.testing.assert_allclose(last.T @ last, 1e-4 * np.eye(4), atol=1e-8)
+
+
+@pytest.mark.parametrize("memory", ["lstm", "gru"])
+def test_cells_first_remember_for_up_to_a_chunk(memory: Any) -> None:
+    shape = Shape(SIZE, [], ACTIONS["discrete"], (16,), memory=memory, memory_size=64, chunk_length=32)
+    for learner in (NumpyLearner(shape, Adam, 1), ActorCritic(shape, Adam, 1, "cpu")):
+        for inward, recurrent, bias, recurrent_bias in learner.cells():
+            np.testing.assert_allclose(inward.T @ inward, np.eye(SIZE), atol=1e-5)
+            np.testing.assert_allclose(recurrent.T @ recurrent, np.eye(64), atol=1e-5)
+            kept = 1 / (1 + np.exp(-bias[64:128]))
+            lasting = 1 / (1 - kept)
+            assert lasting.min() >= 1.9 and 24 < lasting.max() <= 32 and (recurrent_bias == 0).all()
+            assert memory == "gru" or (bias[:64] == -bias[64:128]).all()
+            assert (bias[128:] == 0).all()
+    plain = Shape(SIZE, [], ACTIONS["discrete"], (16,), memory=memory, memory_size=64, ortho_init=False)
+    (cell, _) = NumpyLearner(plain, Adam, 1).cells()
+    assert all(0.1 < np.abs(value).max() <= 1 / 8 for value in cell)
 
 
 def test_torch_goes_on_with_what_numpy_has_learned() -> None:

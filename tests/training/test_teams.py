@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from mpe2.simple_push_v3 import parallel_env
 from pettingzoo import ParallelEnv
 
 import multiverse as mv
+from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.training.loading import checkpoint_of, evaluate_run
 from tests.multi_agent.envs import Village
@@ -37,6 +39,9 @@ RUNS = {
     "self-play": (FOUR, {**POOL, "evaluation_opponent": "random"}),
     "taac": (SPREAD, TAAC),
     "taac, come and go": (VILLAGE, {**AGENTS, **TAAC}),
+    "central": (SPREAD, {"critic": "central"}),
+    "in turn, with memory": (CIRCLE, {**AGENTS, "memory": "gru", "memory_size": 8, "see_previous": True}),
+    "self-play, with memory": (FOUR, {**POOL, "memory": "lstm", "memory_size": 8, "chunk_length": 8}),
 }
 KINDS = pytest.mark.parametrize("kind", RUNS)
 
@@ -101,6 +106,25 @@ def test_agents_with_equal_spaces_share_a_learner_or_have_their_own(tmp_path: Pa
     assert episode["return"] == pytest.approx(np.mean(list(episode["returns"].values())))
     with pytest.raises(InvalidRequest, match="one agent"):
         mv.train("CartPole-v1", separate=True, run_dir=tmp_path / "one", **RUN)
+
+
+def test_a_central_critic_sees_its_team_and_the_policy_only_itself(tmp_path: Path) -> None:
+    for name, sizes in (("numpy", (64, 64)), ("torch", (300,))):
+        run = mv.train(SPREAD, run_dir=tmp_path / name, critic="central", hidden_sizes=sizes, **RUN)
+        session = checkpoint_of(run).state["session"]
+        assert session["policies"]["agent"]["weights"][0].shape == (18, sizes[0])
+        actor = sum((i + 1) * o for i, o in itertools.pairwise((18, *sizes, 5)))
+        critic = sum((i + 1) * o for i, o in itertools.pairwise((3 * 18, *sizes, 1)))
+        assert session["algorithms"]["agent"]["weights"]["parameters"].size == actor + critic
+
+
+def test_what_a_team_sees_is_everybodys_own_first() -> None:
+    seen = spaces.Box(-1.0, 1.0, (2,))
+    ppo = PPO(PPOConfig(critic="central"), seen, spaces.Discrete(3), 6, 0, agents=3)
+    own = np.arange(2 * 6 * 2, dtype=np.float32).reshape(2, 6, 2)  # 2 rows of 2 envs × 3 agents
+    found = ppo._of_team(own)
+    assert found.shape == (2, 6, 6)
+    assert found[1, 4].tolist() == [*own[1, 4], *own[1, 5], *own[1, 3]]
 
 
 def test_policies_of_agents_act_for_whoever_observes(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, WrapperSpec, load_env_creator
 
+import multiverse.envs  # noqa: F401  their ids are known from here on
 from multiverse.adapters.agents import NOTHING_SAID, AgentOptions
 from multiverse.adapters.gymnasium import GymnasiumEnv
 from multiverse.adapters.pettingzoo_aec import PettingZooTurnEnv
@@ -129,6 +130,8 @@ def _one_source(source: Any) -> tuple[Source, tuple[Wrapper, ...]]:
 
 def _from_string(text: str) -> Source:
     module_name, colon, name = BUILT_IN.get(text, text).rpartition(":")
+    if text.startswith("multiverse/"):
+        importlib.import_module("multiverse.envs")  # registers them
     module = _imported(module_name, text) if colon else None
     found: Any = getattr(module, name, None)
     if callable(found):

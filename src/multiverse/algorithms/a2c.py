@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.algorithms.on_policy import OnPolicy, OnPolicyConfig
 from multiverse.experience.rollout import Rollout
@@ -54,8 +52,7 @@ class A2C(OnPolicy):
         (rollout,) = rollouts
         self._refuse_older(rollout)
         config, networks = self.config, self._networks
-        batch = self._batch(rollout).take(networks.put(np.flatnonzero(rollout.valid.reshape(-1))))
-        metrics = networks.gradient(batch, partial(a2c_loss, config=config))
+        metrics = networks.gradient(self._batch(rollout), partial(a2c_loss, config=config))
         (took,) = self._count([networks.optimizer.step(config.learning_rate, config.max_grad_norm)])
         self._updated(rollout)
         report = dict(zip(("policy_loss", "value_loss", "entropy"), as_numpy(metrics).tolist()))

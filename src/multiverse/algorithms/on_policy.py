@@ -13,10 +13,12 @@ from gymnasium import spaces
 from multiverse.contracts.errors import InvalidRequest, TrainingDiverged
 from multiverse.contracts.policy import Leaves, Policy
 from multiverse.contracts.views import Array
-from multiverse.experience.features import Features
+from multiverse.experience.cells import Cells
+from multiverse.experience.features import Features, Previous
 from multiverse.experience.numpy_policies import OBSERVATION_CLIP, NumpyPolicy, action_of, head_for
 from multiverse.experience.rollout import Rollout
-from multiverse.learning.loss import Batch, Shape, as_numpy
+from multiverse.learning.chunks import Along, Chunks, chunks_of
+from multiverse.learning.loss import TEAM, Batch, Shape, as_numpy
 from multiverse.learning.normalizers import RewardNormalizer, RunningMeanStd
 from multiverse.learning.numpy_learner import NumpyLearner
 from multiverse.learning.optimizers import Adam, Optimizer
@@ -51,10 +53,22 @@ class OnPolicyConfig:
     """Units of each hidden layer."""
     activation: Literal["tanh", "relu"] = "tanh"
     """Between the layers."""
+    memory: Literal["lstm", "gru"] | None = None
+    """A recurrent cell before the layers of both networks, so that they remember what they have seen."""
+    memory_size: int = 64
+    """Units of such a cell."""
+    chunk_length: int = 32
+    """Rows along which what is remembered is learned. Rollouts are cut into such chunks, each from the memory that the
+    policy had there: longer is slower, and what must be remembered for longer than this cannot be learned."""
+    see_previous: bool = False
+    """With `memory`: show the previous action and reward to both networks too."""
+    critic: Literal["own", "central"] = "own"
+    """What the value of a slot is judged by: what it sees itself, or (MAPPO) what its whole team sees. Policies act on
+    their own observations either way."""
     share_features: bool = False
     """Of images: the same convolutions for policy and value, instead of some for each."""
     ortho_init: bool = True
-    """Orthogonal first weights; else torch's own."""
+    """Orthogonal first weights, and cells that at first remember for 1 to `chunk_length` rows; else torch's own."""
     log_std_init: float = 0.0
     """Of Box actions: the logarithm of the standard deviation at first."""
     squash: bool = False
@@ -65,13 +79,17 @@ class OnPolicyConfig:
     """Learn from rewards on the scale of the returns seen so far."""
 
     def __post_init__(self) -> None:
-        self._check("at least 1", lambda value: value >= 1, "steps_per_env")
+        self._check("at least 1", lambda value: value >= 1, "steps_per_env", "memory_size", "chunk_length")
         self._check("between 0 and 1", lambda value: 0.0 <= value <= 1.0, "gamma", "gae_lambda")
         self._check("above 0", lambda value: value > 0.0, "learning_rate", "max_grad_norm")
         self._check("0 or more", lambda value: value >= 0.0, "value_coef", "entropy_coef")
         self._check("a finite number", math.isfinite, *(k for k, v in vars(self).items() if isinstance(v, float)))
         if any(size < 1 for size in self.hidden_sizes):
             raise InvalidRequest(f"hidden_sizes={self.hidden_sizes}: each at least 1")
+        if self.see_previous and self.memory is None:
+            raise InvalidRequest("see_previous=True: only with a memory, lstm or gru")
+        if self.critic == "central" and self.memory is not None:
+            raise InvalidRequest("critic='central' goes without a memory: what a team remembers has no place yet")
 
     def _check(self, words: str, holds: Callable[[float], bool], *names: str) -> None:
         """Refuse settings that make no sense, with their value; what is None is not used."""
@@ -87,7 +105,7 @@ class OnPolicy:
 
     fixed: frozenset[str] = frozenset({
         "steps_per_env", "hidden_sizes", "activation", "share_features", "normalize_observations", "normalize_rewards",
-        "squash",
+        "squash", "memory", "memory_size", "see_previous", "critic",
     })  # fmt: skip
     """Settings that make up the networks and cannot change while they learn."""
     optimizer: type[Optimizer] = Adam
@@ -100,9 +118,13 @@ class OnPolicy:
         slots: int,
         seed: int,
         device: str = "cpu",
+        agents: int = 1,
     ) -> None:
+        """`agents`: of each env, whose slots lie side by side."""
+        self._agents, self._central = agents, config.critic == "central" and agents > 1
         self.config, self.steps_per_env, self._action_space = config, config.steps_per_env, action_space
-        self.features, self.action = Features(observation_space, action_space), action_of(action_space)
+        self.features = Features(observation_space, action_space, config.see_previous)
+        self.action = action_of(action_space)
         self._networks = self._new_networks(seed, device)
         self._rng = np.random.default_rng((seed, 1))
         self._moments = RunningMeanStd(self.features.size) if config.normalize_observations else None
@@ -114,11 +136,14 @@ class OnPolicy:
 
     def _new_networks(self, seed: int, device: str) -> Any:
         """In numpy where a few small dense layers on the CPU are all there is, which is faster; else in torch."""
-        named = ("hidden_sizes", "activation", "ortho_init", "log_std_init", "squash", "share_features")
+        named = ("hidden_sizes", "activation", "ortho_init", "log_std_init", "squash", "share_features", "memory",
+                 "memory_size", "chunk_length")  # fmt: skip
         images = [tuple(leaf.space.shape or ()) for leaf in self.features.images]
         settings = {name: getattr(self.config, name) for name in named}
-        shape = Shape(self.features.size, images, self._action_space, **settings)
-        if not images and device == "cpu" and max(shape.hidden_sizes, default=0) <= LARGEST_IN_NUMPY:
+        judged = self.features.size * (self._agents if self._central else 1)
+        shape = Shape(self.features.size, images, self._action_space, **settings, critic_size=judged)
+        largest = max(*shape.hidden_sizes, 0, shape.memory_size if shape.memory else 0)
+        if not images and device == "cpu" and largest <= LARGEST_IN_NUMPY:
             return NumpyLearner(shape, self.optimizer, seed)
         torch_for("learning from images" if images else "learning on a GPU, or with layers of more than 256 units,")
         from multiverse.learning.actor_critic import ActorCritic
@@ -137,11 +162,13 @@ class OnPolicy:
         log_std = networks.distribution.log_std
         std = None if log_std is None else np.exp(as_numpy(log_std))
         head = head_for(self._action_space, std, self.config.squash)
+        cells = None if self.config.memory is None else Cells(self.config.memory, networks.cells())
         if self.features.images:
             from multiverse.algorithms.torch_policy import TorchPolicy
 
-            return TorchPolicy(self.features, networks.actor, head, self._updates, networks.device, frozen)
-        return NumpyPolicy(self.features, networks.layers(), self.config.activation, head, self._updates, frozen)
+            memory = {} if cells is None else cells.first_memory(1)
+            return TorchPolicy(self.features, networks, head, self._updates, frozen, memory)
+        return NumpyPolicy(self.features, networks.layers(), self.config.activation, head, self._updates, frozen, cells)
 
     def _frozen_moments(self) -> tuple[Array, Array] | None:
         return None if self._moments is None else self._moments.shift_and_scale()
@@ -155,9 +182,10 @@ class OnPolicy:
             )
 
     def _batch(self, rollout: Rollout) -> Batch:
-        """The whole rollout where the networks are, one row per step, with values, advantages and returns."""
+        """What is learned from where the networks are: rows with values, advantages and returns; of networks that
+        remember, in chunks."""
         networks, config, frozen = self._networks, self.config, self._frozen_moments()
-        vector, images = inputs(self.features, _flat(rollout.observations), frozen)
+        vector, images = inputs(self.features, _flat(rollout.observations), frozen, _previous(rollout))
         masks = rollout.action_masks
         batch = Batch(
             networks.put(vector),
@@ -165,13 +193,12 @@ class OnPolicy:
             networks.put(rollout.actions.reshape(-1, *rollout.actions.shape[2:])),
             None if masks is None else networks.put(masks.reshape(-1, masks.shape[-1])),
         )
-        values, last_values, final_values = self._values(rollout, batch)
+        look = self._values if config.memory is None else self._values_along_chunks
+        values, last_values, final_values = look(rollout, batch)
         ended, rewards, acting = rollout.terminated | rollout.truncated, rollout.rewards, rollout.acting
         if acting is None or acting.all():
-            following, acting = (
-                next_values(values, last_values, rollout.terminated, rollout.truncated, final_values),
-                None,
-            )
+            acting = None
+            following = next_values(values, last_values, rollout.terminated, rollout.truncated, final_values)
         else:
             assert rollout.acting_next is not None
             told = rewards, rollout.terminated, rollout.truncated, acting, rollout.acting_next
@@ -183,17 +210,79 @@ class OnPolicy:
             rewards, values, following, ended, rollout.valid, config.gamma, config.gae_lambda, acting
         )
         columns = {"values": values, "advantages": advantages, "returns": returns}
-        batch.columns = {name: networks.put(column.reshape(-1)) for name, column in columns.items()}
-        return batch
+        batch.columns |= {name: networks.put(column.reshape(-1)) for name, column in columns.items()}
+        return self._learned_from(rollout, batch)
+
+    def _learned_from(self, rollout: Rollout, batch: Batch) -> Batch:
+        """The rows that are, as the networks take them; of all rows of the rollout."""
+        valid, networks = rollout.valid.reshape(-1), self._networks
+        if self.config.memory is not None:
+            rows, counts = self._chunks(rollout).without(valid).packed()
+            return batch.in_order(networks.put(rows), self._along(rollout, rows, counts))
+        return batch if valid.all() else batch.take(networks.put(np.flatnonzero(valid)))
 
     def _values(self, rollout: Rollout, batch: Batch) -> tuple[Array, Array, tuple[Array, Array, Array]]:
-        """Of the rollout's rows [T, S], of what came after the last one [S], and (steps, slots, values) of episodes'
-        last observations."""
+        """([T, S] of all rows, [S] of what came after the last, (steps, slots, values) of final observations)."""
         networks, frozen = self._networks, self._frozen_moments()
-        values = networks.values(batch.vector, batch.images).reshape(rollout.rewards.shape)
         steps, slots, finals = rollout.ends()
-        final_values = networks.values(*inputs(self.features, finals, frozen))
-        return values, networks.values(*inputs(self.features, rollout.last, frozen)), (steps, slots, final_values)
+        last, (final, images) = inputs(self.features, rollout.last, frozen), inputs(self.features, finals, frozen)
+        seen: Any = batch.vector
+        if self._central:
+            own = as_numpy(batch.vector).reshape(*rollout.rewards.shape, -1)
+            following = np.concatenate([own[1:], last[0][None]])  # what is seen after each row
+            following[steps, slots] = final
+            final = self._of_team(following)[steps, slots]
+            last = self._of_team(last[0]), last[1]
+            seen = networks.put(self._of_team(own).reshape(len(batch), -1))
+            batch.columns[TEAM] = seen
+        values = networks.values(seen, batch.images).reshape(rollout.rewards.shape)
+        return values, networks.values(*last), (steps, slots, networks.values(final, images))
+
+    def _of_team(self, own: Array) -> Array:
+        """[…, slots, size] → […, slots, agents × size]: each slot's own, then its teammates', the next ones first."""
+        agents, size = self._agents, own.shape[-1]
+        in_order = (np.arange(agents)[:, None] + np.arange(agents)) % agents
+        by_env = own.reshape(*own.shape[:-2], -1, agents, size)
+        return by_env[..., in_order, :].reshape(*own.shape[:-1], agents * size)
+
+    # -- with memory ---------------------------------------------------------------------------------------------
+    def _chunks(self, rollout: Rollout) -> Chunks:
+        ended = rollout.terminated | rollout.truncated
+        return chunks_of(rollout.starts, ended, rollout.valid, rollout.acting, self.config.chunk_length)
+
+    def _along(self, rollout: Rollout, rows: Array, counts: Sequence[int]) -> Along:
+        """From what the policy remembered before the first row of each chunk."""
+        cells = rollout.memory["cells"]
+        firsts = rows[: counts[0] if counts else 0]
+        return Along(counts, self._networks.put(cells.reshape(-1, *cells.shape[2:])[firsts]))
+
+    def _values_along_chunks(self, rollout: Rollout, batch: Batch) -> tuple[Array, Array, tuple[Array, Array, Array]]:
+        """As `_values`. What is remembered where an episode ends is what was after its last row, which also is the last
+        of its chunk."""
+        networks, frozen = self._networks, self._frozen_moments()
+        rows, counts = self._chunks(rollout).packed()
+        along, order = self._along(rollout, rows, counts), networks.put(rows)
+        found, after = networks.values_along(batch.vector[order], [image[order] for image in batch.images], along)
+        values = np.zeros(rollout.rewards.size, np.float32)  # rows in which nobody acted have none
+        values[rows] = found
+
+        def one_more(leaves: Leaves, previous: Any, memory: Array) -> Array:
+            """[rows] values of what is seen after that."""
+            if not len(memory):
+                return np.zeros(0, np.float32)
+            shown = (np.zeros(len(memory), np.bool_), *previous)
+            alone = Along([len(memory)], networks.put(memory))
+            return np.asarray(networks.values_along(*inputs(self.features, leaves, frozen, shown), alone)[0])
+
+        last_values = one_more(rollout.last, rollout.last_previous, rollout.last_memory["cells"])
+        steps, slots, finals = rollout.ends()
+        memory, chunk = rollout.memory["cells"][steps, slots], np.full(values.shape, -1)
+        chunk[rows[along.lasts()]] = np.arange(len(after))
+        chunk = chunk[steps * rollout.slots + slots]
+        memory[chunk >= 0] = after[chunk[chunk >= 0]]  # guard: the-last-row-is-remembered-too
+        previous = rollout.actions[steps, slots], rollout.rewards[steps, slots]
+        final_values = steps, slots, one_more(finals, previous, memory)
+        return values.reshape(rollout.rewards.shape), last_values, final_values
 
     def _count(self, taken: Sequence[Any]) -> list[bool]:
         """Which gradient steps were taken. Asked once an update: a GPU is not waited for in between."""
@@ -211,7 +300,8 @@ class OnPolicy:
         """One more update is done; what normalises observations changes between rollouts only."""
         self._updates, self._policy = self._updates + 1, None
         if self._moments is not None:
-            self._moments.update(self.features.vector(_flat(rollout.observations))[rollout.valid.reshape(-1)])
+            seen = self.features.vector(_flat(rollout.observations), _previous(rollout))
+            self._moments.update(seen[rollout.valid.reshape(-1)])
 
     def change(self, **settings: Any) -> None:
         """Other settings from here on: `learning_rate`, `entropy_coef`, whatever does not change the networks."""
@@ -252,10 +342,13 @@ class OnPolicy:
 
 
 def inputs(
-    features: Features, observations: Leaves, shift_and_scale: tuple[Array, Array] | None
+    features: Features,
+    observations: Leaves,
+    shift_and_scale: tuple[Array, Array] | None,
+    previous: Previous | None = None,
 ) -> tuple[Array, list[Array]]:
     """What networks are given: (features, normalised as they were when the policy acted; images)."""
-    vector = features.vector(observations)
+    vector = features.vector(observations, previous)
     if shift_and_scale is not None:
         shift, scale = shift_and_scale
         vector = np.clip((vector - shift) * scale, -OBSERVATION_CLIP, OBSERVATION_CLIP)
@@ -265,6 +358,14 @@ def inputs(
 def _flat(leaves: Leaves) -> Leaves:
     """[T, S, …] → [T × S, …]"""
     return {path: rows.reshape(-1, *rows.shape[2:]) for path, rows in leaves.items()}
+
+
+def _previous(rollout: Rollout) -> Previous | None:
+    """[T × S, …] what the policy was shown as such."""
+    if rollout.previous is None:
+        return None
+    actions, rewards = rollout.previous
+    return rollout.starts.reshape(-1), actions.reshape(-1, *actions.shape[2:]), rewards.reshape(-1)
 
 
 def explained_variance(values: Array, returns: Array) -> float:

@@ -14,14 +14,11 @@ import numpy as np
 
 from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.algorithms.on_policy import OnPolicy, OnPolicyConfig, explained_variance
-from multiverse.contracts.views import Array
 from multiverse.experience.rollout import Rollout
 from multiverse.learning.loss import Batch, LossGradient, Outputs, as_numpy, normalized
 
 Schedule = Literal["constant", "linear"]
 METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
-SHUFFLED_ROWS = 4096
-"""So many are gathered at once, of which minibatches are slices: few calls, and no second copy of a long rollout."""
 
 
 # -- config ------------------------------------------------------------------------------------------------------
@@ -81,10 +78,10 @@ def ppo_loss(
 
     metrics = None
     if with_metrics:
-        policy_loss = -xp.minimum(ratios * advantages, xp.clip(ratios, 1 - clip, 1 + clip) * advantages).mean()
+        policy_losses = -xp.minimum(ratios * advantages, xp.clip(ratios, 1 - clip, 1 + clip) * advantages)
         moved = xp.expm1(log_ratios)
-        kl, clip_fraction = (moved - log_ratios).mean(), (1.0 * (xp.abs(moved) > clip)).mean()
-        metrics = xp.stack([policy_loss, value_losses.mean(), outputs.entropies.mean(), kl, clip_fraction])
+        kl, clipped_away = moved - log_ratios, 1.0 * (xp.abs(moved) > clip)
+        metrics = xp.stack([policy_losses, value_losses, outputs.entropies, kl, clipped_away]).mean(-1)
     return LossGradient(by_log_prob, -config.entropy_coef / count, by_value, metrics)
 
 
@@ -99,13 +96,13 @@ class PPO(OnPolicy):
         (rollout,) = rollouts
         self._refuse_older(rollout)
         config, networks = self.config, self._networks
-        batch, rows = self._batch(rollout), self._rows(rollout)
+        batch = self._batch(rollout)
         batch.columns["log_probs"] = networks.log_probs(batch)
         learning_rate = self._learning_rate(progress)
         clip = config.clip_range * _left(config.clip_range_schedule, progress)
         found: list[Any] = []  # metrics of every gradient step, and
         taken: list[Any] = []  # whether it was taken
-        for epoch, minibatch in self._minibatches(batch, rows):
+        for epoch, minibatch in self._minibatches(batch):
             asked = epoch == config.epochs - 1 or config.target_kl is not None  # the last pass tells what became of it
             loss = partial(ppo_loss, config=config, clip=clip, with_metrics=asked)
             metrics = networks.gradient(minibatch, loss)
@@ -118,14 +115,11 @@ class PPO(OnPolicy):
         told = [metrics for metrics, took in zip(found, steps) if took and metrics is not None]
         report = dict(zip(self.metrics, as_numpy(networks.xp.stack(told)).mean(axis=0).tolist())) if told else {}
         if told:
-            report["explained_variance"] = explained_variance(
-                *(as_numpy(batch[name])[rows] for name in ("values", "returns"))
-            )
+            report["explained_variance"] = self._explained(batch)
         return UpdateReport(report, sum(steps), len(steps) - sum(steps))
 
-    def _rows(self, rollout: Rollout) -> Array:
-        """Which rows of the batch are learned from."""
-        return np.flatnonzero(rollout.valid.reshape(-1))
+    def _explained(self, batch: Batch) -> float:
+        return explained_variance(*(as_numpy(batch[name]) for name in ("values", "returns")))
 
     def _learning_rate(self, progress: float) -> float:
         return float(self.config.learning_rate * _left(self.config.learning_rate_schedule, progress))
@@ -133,17 +127,13 @@ class PPO(OnPolicy):
     def _minibatch_rows(self) -> int:
         return int(self.config.batch_size)
 
-    def _minibatches(self, batch: Batch, rows: Array) -> Iterator[tuple[int, Batch]]:
-        """(epoch, minibatch), the rows in another order in every epoch."""
-        size = self._minibatch_rows()
-        gathered = max(1, SHUFFLED_ROWS // size) * size
+    def _minibatches(self, batch: Batch) -> Iterator[tuple[int, Batch]]:
+        """(epoch, minibatch), in another order in every epoch."""
+        order = np.arange(batch.units)
         for epoch in range(self.config.epochs):
-            self._rng.shuffle(rows)
-            order = self._networks.put(rows)
-            for start in range(0, len(rows), gathered):
-                some = batch.take(order[start : start + gathered])
-                for first in range(0, len(some), size):
-                    yield epoch, some.take(slice(first, first + size))
+            self._rng.shuffle(order)
+            for minibatch in batch.minibatches(order, self._minibatch_rows(), self._networks.put):
+                yield epoch, minibatch
 
 
 def _left(schedule: Schedule, progress: float) -> float:

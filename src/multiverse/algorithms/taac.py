@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.algorithms.algorithm import UpdateReport
-from multiverse.algorithms.on_policy import OnPolicy, OnPolicyConfig, inputs
+from multiverse.algorithms.on_policy import OnPolicy, OnPolicyConfig, explained_variance, inputs
 from multiverse.algorithms.ppo import METRICS, PPO, PPOConfig
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Leaves, Policy
@@ -24,11 +24,14 @@ from multiverse.contracts.views import Array
 from multiverse.experience.numpy_policies import DiscreteHead, gumbel, head_for
 from multiverse.experience.rollout import Rollout
 from multiverse.experience.team_policy import TeamPolicy
-from multiverse.learning.loss import Batch
+from multiverse.learning.loss import Batch, as_numpy
 from multiverse.learning.threads import torch_for
 
-NOT_HERE = ("hidden_sizes", "activation", "share_features", "ortho_init", "log_std_init", "squash")
-"""Settings of dense networks, and of Box actions."""
+NOT_HERE = (
+    "hidden_sizes", "activation", "memory", "memory_size", "chunk_length", "see_previous", "critic", "share_features",
+    "ortho_init", "log_std_init", "squash",
+)  # fmt: skip
+"""Settings of other networks, and of Box actions."""
 
 
 # -- config ------------------------------------------------------------------------------------------------------
@@ -94,8 +97,7 @@ class TAAC(PPO):
     ) -> None:
         if not isinstance(action_space, spaces.Discrete):
             raise InvalidRequest(f"taac chooses one of several actions: Discrete, not {action_space}")
-        self._agents = agents
-        super().__init__(config, observation_space, action_space, slots, seed, device)
+        super().__init__(config, observation_space, action_space, slots, seed, device, agents)
 
     def _new_networks(self, seed: int, device: str) -> Any:
         if self.features.images:
@@ -128,28 +130,27 @@ class TAAC(PPO):
     def _minibatch_rows(self) -> int:
         return max(1, int(self.config.batch_size) // self._agents)
 
-    def _rows(self, rollout: Rollout) -> Array:
-        """Teams of which somebody is learned from."""
-        return np.flatnonzero(self._by_team(rollout.valid).any(axis=1))
+    def _learned_from(self, rollout: Rollout, batch: Batch) -> Batch:
+        """One row for each team and step of which somebody is: [rows, agents, …]."""
+        teams, valid = self._in_teams(rollout, batch), self._by_team(rollout.valid.reshape(-1))
+        teams.columns["valid"] = self._networks.put(valid)
+        return teams.take(self._networks.put(np.flatnonzero(valid.any(axis=1))))
 
-    def _batch(self, rollout: Rollout) -> Batch:
-        """One row for each team and step: [T × envs, agents, …]."""
-        batch, teams = super()._batch(rollout), (-1, self._agents)
-        masks = None if batch.masks is None else batch.masks.reshape(*teams, batch.masks.shape[-1])
-        columns = {name: column.reshape(teams) for name, column in batch.columns.items()}
-        columns["present"] = self._networks.put(self._by_team(self._present(rollout)))
-        columns["valid"] = self._networks.put(self._by_team(rollout.valid))
-        vector = batch.vector.reshape(*teams, batch.vector.shape[-1])
-        return Batch(vector, [], batch.actions.reshape(teams), masks, **columns)
+    def _in_teams(self, rollout: Rollout, batch: Batch) -> Batch:
+        """[T × envs, agents, …] of all rows [T × slots, …]."""
+        there = np.ones(rollout.rewards.shape, np.bool_) if rollout.acting is None else rollout.acting
+        columns = {name: self._by_team(column) for name, column in batch.columns.items()}
+        columns["present"] = self._networks.put(self._by_team(there.reshape(-1)))
+        masks = None if batch.masks is None else self._by_team(batch.masks)
+        return Batch(self._by_team(batch.vector), [], self._by_team(batch.actions), masks, **columns)
+
+    def _explained(self, batch: Batch) -> float:
+        valid = as_numpy(batch["valid"])
+        return explained_variance(*(as_numpy(batch[name])[valid] for name in ("values", "returns")))
 
     def _values(self, rollout: Rollout, batch: Batch) -> tuple[Array, Array, tuple[Array, Array, Array]]:
         """Counterfactual baselines. Where nobody has acted yet, the others' actions are drawn from the policy."""
-        teams = (-1, self._agents)
-        vector = batch.vector.reshape(*teams, batch.vector.shape[-1])
-        masks = None if batch.masks is None else batch.masks.reshape(*teams, batch.masks.shape[-1])
-        present = self._networks.put(self._by_team(self._present(rollout)))
-        known = Batch(vector, [], batch.actions.reshape(teams), masks, present=present)
-        values = self._networks.baselines(known).reshape(rollout.rewards.shape)
+        values = self._networks.baselines(self._in_teams(rollout, batch)).reshape(rollout.rewards.shape)
         there = np.ones(rollout.slots, np.bool_) if rollout.acting_next is None else rollout.acting_next
         last_values = self._unacted(rollout.last, self._by_team(there)).reshape(-1)
         return values, last_values, self._final_values(rollout)
@@ -161,17 +162,15 @@ class TAAC(PPO):
             return steps, slots, np.zeros(0, np.float32)
         envs = rollout.slots // self._agents
         teams, place = np.unique(steps * envs + slots // self._agents, return_inverse=True)
-        finals = {
-            path: rows.reshape(-1, self._agents, *rows.shape[2:])[teams].reshape(-1, *rows.shape[2:])
-            for path, rows in rollout.finals.items()
-        }
-        ended = self._by_team(rollout.terminated | rollout.truncated)[teams]
+        mine = (teams[:, None] * self._agents + np.arange(self._agents)).reshape(-1)  # rows of [T × slots]
+        finals = {path: rows.reshape(-1, *rows.shape[2:])[mine] for path, rows in rollout.finals.items()}
+        ended = self._by_team((rollout.terminated | rollout.truncated).reshape(-1)[mine])
         return steps, slots, self._unacted(finals, ended)[place, slots % self._agents]
 
     def _unacted(self, observations: Leaves, present: Array) -> Array:
         """[teams, agents] values of teams [teams × agents, …] that have not acted."""
         vector, _ = inputs(self.features, observations, self._frozen_moments())
-        vector[~present.reshape(-1)] = 0.0  # what is there of somebody who is not, nobody knows
+        vector = np.where(present.reshape(-1, 1), vector, np.float32(0))  # what lies there of the others, nobody knows
         put, shape = self._networks.put, present.shape
         masks = self.features.open_actions(observations)
         teams, who = put(vector.reshape(*shape, -1)), put(present)
@@ -181,8 +180,6 @@ class TAAC(PPO):
         found: Array = self._networks.baselines(Batch(teams, [], actions, open_now, present=who))
         return found
 
-    def _present(self, rollout: Rollout) -> Array:
-        return np.ones(rollout.rewards.shape, np.bool_) if rollout.acting is None else rollout.acting
-
-    def _by_team(self, rows: Array) -> Array:
-        return np.ascontiguousarray(rows).reshape(-1, self._agents)
+    def _by_team(self, rows: Any) -> Any:
+        """[T × slots, …] as [teams, agents, …]."""
+        return rows.reshape(-1, self._agents, *rows.shape[1:])

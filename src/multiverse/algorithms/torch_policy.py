@@ -11,8 +11,9 @@ import torch
 from multiverse.algorithms.on_policy import inputs
 from multiverse.contracts.policy import Memory, Seen
 from multiverse.contracts.views import Array
-from multiverse.experience.features import Features
+from multiverse.experience.features import Features, previous_of
 from multiverse.experience.numpy_policies import Head
+from multiverse.learning.loss import as_numpy
 
 
 class TorchPolicy:
@@ -21,26 +22,35 @@ class TorchPolicy:
     def __init__(
         self,
         features: Features,
-        network: torch.nn.Module,
+        networks: Any,
         head: Head,
         version: int,
-        device: torch.device,
         shift_and_scale: tuple[Array, Array] | None,
+        memory: Memory,
     ) -> None:
-        self._features, self._network, self._head, self.version = features, deepcopy(network), head, version
-        self._device, self._shift_and_scale = device, shift_and_scale
+        """`memory`: [1, …] of one row at an episode's start."""
+        self._actor, self._critic = deepcopy(networks.actor), deepcopy(networks.critic) if memory else None
+        self._features, self._head, self.version, self._first = features, head, version, memory
+        self._device, self._shift_and_scale = networks.device, shift_and_scale
 
     def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
         return self._head.noise(rng, steps, rows)
 
     def first_memory(self, rows: int) -> Memory:
-        return {}
+        return {name: np.repeat(first, rows, axis=0) for name, first in self._first.items()}
 
     def act(self, seen: Seen, noise: Array | None, memory: Memory) -> tuple[Array, Memory]:
-        vector, images = inputs(self._features, seen.observations, self._shift_and_scale)
+        vector, images = inputs(self._features, seen.observations, self._shift_and_scale, previous_of(seen))
+        given = self._tensor(vector), [self._tensor(one) for one in images]
         with torch.inference_mode():
-            output = self._network(self._tensor(vector), [self._tensor(one) for one in images]).cpu().numpy()
-        return self._head.choose(output, noise, seen.masks), memory
+            if self._critic is None:
+                output = self._actor(*given)
+            else:  # the value's memory goes on too: the rollout holds it for the update
+                before, counts = self._tensor(memory["cells"]), [len(vector)]
+                hidden, after = self._actor.remember(self._actor.features(*given), counts, before[:, 0])
+                _, of_value = self._critic.remember(self._critic.features(*given), counts, before[:, 1])
+                output, memory = self._actor.dense(hidden), {"cells": as_numpy(torch.stack([after, of_value], dim=1))}
+        return self._head.choose(output.cpu().numpy(), noise, seen.masks), memory
 
     def for_env(self, actions: Array) -> Any:
         return self._head.for_env(actions)

@@ -220,9 +220,8 @@ class Collector:
 
     def _filled(self, policies: Sequence[Policy], should_stop: Callable[[], bool], opponents: Opponents | None) -> bool:
         envs, everyone = self._envs, range(self._envs.num_envs)
-        rows = rows_of(self._arrays, self._layout, everyone, policies, self._mask, opponents)
-        steps = _CallerSteps(envs, self._plan)
-        return fill(rows, self._arrays, everyone, 0, lambda _: not should_stop(), steps, opponents)
+        rows, steps = rows_of(self._arrays, self._layout, everyone, self._mask), _CallerSteps(envs, self._plan)
+        return fill(rows, policies, self._arrays, everyone, 0, lambda _: not should_stop(), steps, opponents)
 
     @property
     def playing(self) -> set[int]:

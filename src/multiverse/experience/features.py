@@ -9,22 +9,36 @@ from gymnasium import spaces
 
 from multiverse.contracts.env import ACTION_MASK
 from multiverse.contracts.layout import Leaf
-from multiverse.contracts.policy import Leaves
+from multiverse.contracts.policy import Leaves, Seen
 from multiverse.contracts.views import Array
 from multiverse.experience.rollout import numeric_leaves
+from multiverse.memory.link import PackedOnce
 
 SMALLEST_IMAGE = 36
 """The smallest height and width that three convolutions of the usual kind can look at."""
 
 
-class Features:
+Previous = tuple[Array, Array, Array]
+"""[rows] whether the row is its episode's first, [rows, …] the previous actions, [rows] the previous rewards."""
+
+
+def previous_of(seen: Seen) -> Previous | None:
+    """What a policy is shown of them."""
+    if seen.previous_actions is None or seen.previous_rewards is None:
+        return None
+    return seen.starts, seen.previous_actions, seen.previous_rewards
+
+
+class Features(PackedOnce):
     """Everything but images as one vector [rows, size]: numbers as they are, Discrete ones as one-hot vectors.
 
     A leaf of bytes with three axes is an image. A Dict's `action_mask` is no observation: it tells which of the
-    Discrete actions are open.
+    Discrete actions are open. `see_previous`: the slot's previous action and reward belong to the vector too.
     """
 
-    def __init__(self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
+    def __init__(
+        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], see_previous: bool = False
+    ) -> None:
         found = numeric_leaves(observation_space)
         self.all_leaves = found
         self.mask = next((leaf for leaf in found if _is_mask(leaf, action_space)), None)
@@ -33,11 +47,13 @@ class Features:
         self._flat = [leaf for leaf in self.leaves if leaf not in self.images]
         self._plain = len(self._flat) == 1 and isinstance(self._flat[0].space, spaces.Box)
         self._parts = [(leaf, _size(leaf.space), _counts(leaf.space)) for leaf in self._flat]
-        self.size = sum(size for _, size, _ in self._parts)
+        self.see_previous, self._seen = see_previous, sum(size for _, size, _ in self._parts)
+        self._action, self._action_counts = _size(action_space) if see_previous else 0, _counts(action_space)
+        self.size = self._seen + (self._action + 1 if see_previous else 0)
 
-    def vector(self, observations: Leaves) -> Array:
-        """[rows, size] float32."""
-        if self._plain:
+    def vector(self, observations: Leaves, previous: Previous | None = None) -> Array:
+        """[rows, size] float32; `previous`: as the policy was shown it."""
+        if self._plain and not self.see_previous:
             part = observations[self._flat[0].path]
             part = part.reshape(len(part), self.size)
             return part if part.dtype == np.float32 else part.astype(np.float32)
@@ -52,7 +68,20 @@ class Features:
                 columns = values + (counts.first + at)
                 found[which, columns[which, column]] = 1.0  # what is outside its space is none of them
             at += size
+        if self.see_previous:
+            assert previous is not None
+            self._write_previous(found[:, at:], *previous)
         return found
+
+    def _write_previous(self, room: Array, starts: Array, actions: Array, rewards: Array) -> None:
+        """Where an episode starts there was none: 0 everywhere, also where 0 is an action."""
+        values, counts = actions.reshape(len(room), -1), self._action_counts
+        if counts is None:
+            room[:, :-1] = values
+        else:  # as policies have them: from 0
+            np.put_along_axis(room, values + (counts.first + counts.start), 1.0, axis=1)
+        room[:, -1] = rewards
+        room[starts] = 0.0  # guard: nothing-is-previous-to-a-start
 
     def open_actions(self, observations: Leaves) -> Array | None:
         """[rows, actions] bool; None where everything is always open."""

@@ -18,9 +18,9 @@ from gymnasium import spaces
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import MASKED_LOGIT, Memory, Policy, Seen
 from multiverse.contracts.views import Array
-from multiverse.experience.features import Features
+from multiverse.experience.cells import GATES, Cells, in_blocks
+from multiverse.experience.features import Features, previous_of
 
-BLOCK_ROWS = 4
 OBSERVATION_CLIP = np.float32(10.0)
 """Normalised observations are cut off there."""
 
@@ -176,7 +176,7 @@ def normalized(x: Array, shift_and_scale: tuple[Array, Array] | None) -> Array:
 
 # -- the policy ---------------------------------------------------------------------------------------------------
 class NumpyPolicy:
-    """Features of observations, normalised, through a few dense layers. Remembers nothing."""
+    """Features of observations, normalised, through recurrent cells if it has any, and a few dense layers."""
 
     def __init__(
         self,
@@ -186,20 +186,22 @@ class NumpyPolicy:
         head: Head,
         version: int,
         shift_and_scale: tuple[Array, Array] | None = None,
+        cells: Cells | None = None,
     ) -> None:
         """`layers`: (weights [in, out], bias) of each; the last one has no activation."""
         self._features, self._activation, self._head, self.version = features, activation, head, version
         self._layers = [(np.ascontiguousarray(w), np.ascontiguousarray(b)) for w, b in layers]
-        self._activate, self._shift_and_scale = ACTIVATIONS[activation], shift_and_scale
+        self._activate, self._shift_and_scale, self._cells = ACTIVATIONS[activation], shift_and_scale, cells
 
     def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
         return self._head.noise(rng, steps, rows)
 
     def first_memory(self, rows: int) -> Memory:
-        return {}
+        return {} if self._cells is None else self._cells.first_memory(rows)
 
     def act(self, seen: Seen, noise: Array | None, memory: Memory) -> tuple[Array, Memory]:
-        return self._head.choose(self.output(self._features.vector(seen.observations)), noise, seen.masks), memory
+        output, memory = self.output(self._features.vector(seen.observations, previous_of(seen)), memory)
+        return self._head.choose(output, noise, seen.masks), memory
 
     def for_env(self, actions: Array) -> Any:
         return self._head.for_env(actions)
@@ -207,32 +209,58 @@ class NumpyPolicy:
     def portable(self) -> Policy:
         return self
 
-    def output(self, x: Array) -> Array:
-        """[rows, outputs] of features [rows, size]."""
-        x = normalized(x, self._shift_and_scale)
-        rows, last = len(x), len(self._layers) - 1
-        if missing := -rows % BLOCK_ROWS:
-            x = np.concatenate([x, np.zeros((missing, x.shape[1]), x.dtype)])
+    def output(self, x: Array, memory: Memory) -> tuple[Array, Memory]:
+        """([rows, outputs] of features [rows, size], what is remembered then)."""
+        rows, x = len(x), in_blocks(normalized(x, self._shift_and_scale))
+        if self._cells is not None:
+            x, memory = self._cells.step(x, memory)
+        return self._through_layers(x)[:rows], memory
+
+    def _through_layers(self, x: Array) -> Array:
+        """[rows, outputs], padded as the blocks are."""
         multiply: Callable[..., Array] = np.dot  # of one block, which a worker's rows often are: half the time
-        if several := len(x) > BLOCK_ROWS:
-            x, multiply = x.reshape(-1, BLOCK_ROWS, x.shape[1]), np.matmul
+        if several := len(x) > 1:
+            multiply = np.matmul
+        else:
+            x = x[0]
+        last = len(self._layers) - 1
         for i, (weights, bias) in enumerate(self._layers):
             x = multiply(x, weights)
             x += bias
             if i != last:
                 self._activate(x, out=x)
-        return (x.reshape(-1, x.shape[2]) if several else x)[:rows]
+        return x.reshape(-1, x.shape[2]) if several else x
+
+    # -- to a worker, with every rollout -------------------------------------------------------------------------
+    def __getstate__(self) -> dict[str, Any]:
+        """All layers in one piece: half the time of one by one."""
+        parts = [part for layer in self._layers for part in layer]
+        kinds, data = [(part.shape, part.dtype.str) for part in parts], b"".join([part.tobytes() for part in parts])
+        return {**vars(self), "_layers": (kinds, data), "_activate": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        (kinds, data), parts, at = state["_layers"], [], 0
+        for shape, dtype in kinds:
+            parts.append(np.ndarray(shape, dtype, data, at))
+            at += parts[-1].nbytes
+        self._layers, self._activate = list(zip(parts[::2], parts[1::2])), ACTIVATIONS[self._activation]
 
     # -- in a run ------------------------------------------------------------------------------------------------
-    def saved(self) -> dict[str, Any]:
-        """As a run holds it: `loaded_policy` makes an equal one of this and the run's spaces."""
+    def saved(self, whole: bool = False) -> dict[str, Any]:
+        """As a run holds it: `loaded_policy` makes an equal one of this and the run's spaces. `whole`: with all that it
+        remembers in a rollout, so that it may act in one."""
         saved: dict[str, Any] = {
-            "kind": "dense",
+            "kind": "dense" if self._cells is None else self._cells.kind,
             "activation": self._activation,
             "version": self.version,
             "weights": [weights for weights, _ in self._layers],
             "biases": [bias for _, bias in self._layers],
         }
+        if self._cells is not None:  # the actor's alone: nobody who acts asks for values
+            saved["cell"], saved["see_previous"] = list(self._cells.weights[0]), self._features.see_previous
+            if whole:
+                saved["other_cells"] = [list(cell) for cell in self._cells.weights[1:]]
         if self._shift_and_scale is not None:
             saved["shift"], saved["scale"] = self._shift_and_scale
         if isinstance(self._head, GaussianHead):
@@ -248,17 +276,20 @@ def loaded_policy(
         from multiverse.experience.team_policy import loaded_team_policy
 
         return loaded_team_policy(saved, observation_space, action_space)
-    if saved["kind"] != "dense" or saved["activation"] not in ACTIVATIONS:
+    if saved["kind"] not in ("dense", *GATES) or saved["activation"] not in ACTIVATIONS:
         raise ValueError(f"a policy of kind {saved['kind']!r} with {saved['activation']!r} is none that we know")
     head = head_for(action_space, saved.get("std"), bool(saved.get("squash", False)))
     frozen = (np.asarray(saved["shift"]), np.asarray(saved["scale"])) if "shift" in saved else None
     layers = [(np.asarray(w), np.asarray(b)) for w, b in zip(saved["weights"], saved["biases"])]
-    features = Features(observation_space, action_space)
-    widths = [features.size, *(len(bias) for _, bias in layers)]
+    features = Features(observation_space, action_space, bool(saved.get("see_previous", False)))
+    cells = None if saved["kind"] == "dense" else Cells(saved["kind"], [saved["cell"], *saved.get("other_cells", ())])
+    if cells is not None and cells.inputs != features.size:
+        raise ValueError("its memory does not fit the observations")
+    widths = [features.size if cells is None else cells.size, *(len(bias) for _, bias in layers)]
     if [weights.shape for weights, _ in layers] != list(itertools.pairwise(widths)) or len(layers) != len(
         saved["biases"]
     ):
         raise ValueError("its layers do not fit together, or not the observations")
     if widths[-1] != outputs_of(action_space) or (frozen and any(one.shape != (features.size,) for one in frozen)):
         raise ValueError("it does not fit the actions, or what normalises does not fit the observations")
-    return NumpyPolicy(features, layers, saved["activation"], head, int(saved["version"]), frozen)
+    return NumpyPolicy(features, layers, saved["activation"], head, int(saved["version"]), frozen, cells)

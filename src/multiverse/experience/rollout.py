@@ -38,6 +38,8 @@ class Rollout:
     action_masks: Array | None = None  # [T, S, actions]
     memory: Memory = field(default_factory=dict)  # [T, S, …] each: what the policy remembered before the row
     last_memory: Memory = field(default_factory=dict)  # [S, …] each: and after the last one
+    previous: tuple[Array, Array] | None = None  # [T, S, …], [T, S]: actions and rewards it was shown, if it remembers
+    last_previous: tuple[Array, Array] | None = None  # [S, …], [S] and after the last row
     group: str = SINGLE_AGENT  # the agents whose slots these are
     agents: int = 1  # of that group in each env: slot = env × agents + agent
     policy_version: int = 0
@@ -100,6 +102,9 @@ class RolloutShape:
             self._field(("valid",), whole, np.bool_),
             self._field(("starts",), whole, np.bool_),
         ]
+        if self.memory:
+            fields.append(self._field(("previous_actions",), (more, self.slots, *shape), dtype))
+            fields.append(self._field(("previous_rewards",), (more, self.slots), np.float64))
         if self.masks:
             fields.append(self._field(("masks",), (*whole, self.masks), np.bool_))
         if self.comes_and_goes:
@@ -116,7 +121,9 @@ class RolloutShape:
             return arrays[(self.group, ROLLOUT, *name)]
 
         paths = [leaf.path for leaf in numeric_leaves(self.observation_space)]
-        ended = at("ended")
+        ended, previous = at("ended"), None
+        if self.memory:
+            previous = at("previous_actions"), at("previous_rewards")
         at("valid")[...] = True
         return Rollout(
             observations={path: at("observations", *path)[:-1] for path in paths},
@@ -133,6 +140,8 @@ class RolloutShape:
             action_masks=at("masks") if self.masks else None,
             memory={name: at("memory", name)[:-1] for name in self.memory},
             last_memory={name: at("memory", name)[-1] for name in self.memory},
+            previous=previous and (previous[0][:-1], previous[1][:-1]),
+            last_previous=previous and (previous[0][-1], previous[1][-1]),
             group=self.group,
             agents=self.agents,
         )

@@ -85,7 +85,9 @@ class Pool:
     def state(self) -> dict[str, Any]:
         return {
             "versions": list(self._versions),
-            "policies": {str(v): [policy.saved() for policy in policies] for v, policies in self._policies.items()},
+            "policies": {
+                str(v): [policy.saved(whole=True) for policy in policies] for v, policies in self._policies.items()
+            },
         }
 
     def load(self, state: Mapping[str, Any]) -> None:

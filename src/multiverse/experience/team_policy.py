@@ -15,8 +15,9 @@ from gymnasium import spaces
 
 from multiverse.contracts.policy import MASKED_LOGIT, Memory, Policy, Seen
 from multiverse.contracts.views import Array
+from multiverse.experience.cells import in_blocks
 from multiverse.experience.features import Features
-from multiverse.experience.numpy_policies import BLOCK_ROWS, DiscreteHead, head_for, normalized
+from multiverse.experience.numpy_policies import DiscreteHead, head_for, normalized
 
 LAYERS = ("embed", "queries", "keys", "values", "out", "hidden", "head")
 """Dense ones, in this order; what follows on `embed` and on `hidden` is a LeakyReLU."""
@@ -94,12 +95,9 @@ class TeamPolicy:
     def _dense(self, name: str, x: Array) -> Array:
         """In blocks of rows, as dense policies do."""
         weights, bias = self._layers[name]
-        rows = len(x)
-        if missing := -rows % BLOCK_ROWS:
-            x = np.concatenate([x, np.zeros((missing, x.shape[1]), x.dtype)])
-        blocks: Array = np.matmul(x.reshape(-1, BLOCK_ROWS, x.shape[1]), weights)
+        blocks: Array = np.matmul(in_blocks(x), weights)
         blocks += bias
-        return blocks.reshape(-1, blocks.shape[2])[:rows]
+        return blocks.reshape(-1, blocks.shape[2])[: len(x)]
 
     # -- in a run ------------------------------------------------------------------------------------------------
     def saved(self) -> dict[str, Any]:

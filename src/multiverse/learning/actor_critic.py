@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from multiverse.contracts.views import Array
+from multiverse.learning.chunks import Along
 from multiverse.learning.distributions import distribution_for
-from multiverse.learning.loss import Batch, Loss, Outputs, Shape, as_numpy
+from multiverse.learning.loss import TEAM, Batch, Loss, Outputs, Shape, as_numpy
 from multiverse.learning.networks import Network
 from multiverse.learning.optimizers import Optimizer
 from multiverse.learning.threads import torch_threads
@@ -58,14 +60,14 @@ class ActorCritic:
         with first_weights(seed):
             self.actor = Network(shape, self.distribution.outputs, 0.01).to(self.device)
             shared = self.actor.convolutions if shape.share_features else None
-            self.critic = Network(shape, 1, 1.0, shared).to(self.device)
+            self.critic = Network(replace(shape, size=shape.judged), 1, 1.0, shared).to(self.device)
         std: list[nn.Parameter] = []
         if isinstance(shape.action_space, spaces.Box):
             first = torch.full((self.distribution.outputs,), shape.log_std_init, device=self.device)
             self.distribution.log_std = nn.Parameter(first)
             std = [self.distribution.log_std]
-        critic = self.critic.dense if shape.share_features else self.critic
-        parameters = [*self.actor.parameters(), *std, *critic.parameters()]
+        own = [one for one in self.critic.parameters() if all(one is not other for other in self.actor.parameters())]
+        parameters = [*self.actor.parameters(), *std, *own]
         self.optimizer = joined(parameters, optimizer)
 
     # -- looking -------------------------------------------------------------------------------------------------
@@ -82,10 +84,29 @@ class ActorCritic:
                 pieces.append(as_numpy(values.squeeze(-1)))
         return np.concatenate(pieces)
 
+    def values_along(self, vector: Any, images: Sequence[Any], along: Along) -> tuple[Array, Array]:
+        """([rows] of networks that remember, [chunks, cells, parts, size] what they do after each chunk)."""
+        memory, after = self.put(along.memory), []
+        with torch.no_grad():
+            seen = self.put(vector), [self.put(image) for image in images]
+            for i, network in enumerate((self.actor, self.critic)):
+                hidden, last = network.remember(self._features(network, *seen), along.counts, memory[:, i])
+                after.append(as_numpy(last))
+            return as_numpy(self.critic.dense(hidden).squeeze(-1)), np.stack(after, axis=1)
+
+    def _features(self, network: Network, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
+        """Of many rows, some at a time."""
+        parts = [network.features(vector[rows], [image[rows] for image in images]) for rows in _pieces(len(vector))]
+        return torch.cat(parts) if len(parts) != 1 else parts[0]
+
     def log_probs(self, batch: Batch) -> Tensor:
         """[rows] of the actions in the batch."""
         pieces = []
         with torch.no_grad():
+            if batch.along is not None:
+                seen, (counts, memory) = self._features(self.actor, batch.vector, batch.images), batch.along
+                output = self.actor.dense(self.actor.remember(seen, counts, memory[:, 0])[0])
+                return self.distribution.log_prob_and_entropy(torch, output, batch.actions, batch.masks)[0]
             for rows in _pieces(len(batch)):
                 part = batch.take(rows)
                 output = self.actor(part.vector, part.images)
@@ -95,11 +116,14 @@ class ActorCritic:
     # -- learning ------------------------------------------------------------------------------------------------
     def gradient(self, batch: Batch, loss: Loss) -> Any:
         """Put the gradient of this loss where the optimizer takes it; returns the loss's metrics."""
-        seen = self.actor.features(batch.vector, batch.images)
-        output = self.actor.dense(seen)
-        if self.critic.convolutions is not self.actor.convolutions:
-            seen = self.critic.features(batch.vector, batch.images)
-        values = self.critic.dense(seen).squeeze(-1)
+        to_actor = to_critic = self.actor.features(batch.vector, batch.images)
+        if self.critic.convolutions is not self.actor.convolutions or TEAM in batch.columns:
+            to_critic = self.critic.features(batch.columns.get(TEAM, batch.vector), batch.images)
+        if batch.along is not None:
+            counts, memory = batch.along
+            to_actor, _ = self.actor.remember(to_actor, counts, memory[:, 0])
+            to_critic, _ = self.critic.remember(to_critic, counts, memory[:, 1])
+        output, values = self.actor.dense(to_actor), self.critic.dense(to_critic).squeeze(-1)
         log_probs, entropies = self.distribution.log_prob_and_entropy(torch, output, batch.actions, batch.masks)
         with torch.no_grad():
             found = loss(torch, Outputs(log_probs, entropies, values), batch)
@@ -113,6 +137,11 @@ class ActorCritic:
         """(weights [in, out], bias) of the policy's dense layers, copies."""
         linear = [layer for layer in self.actor.dense if isinstance(layer, nn.Linear)]
         return [(as_numpy(layer.weight).T.copy(), as_numpy(layer.bias)) for layer in linear]
+
+    def cells(self) -> list[list[Array]]:
+        """The weights of the policy's recurrent cell and of the value's, copies."""
+        cells = [network.cell for network in (self.actor, self.critic) if network.cell is not None]
+        return [[as_numpy(value) for value in cell.parameters()] for cell in cells]
 
 
 def _pieces(rows: int) -> list[slice]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -12,7 +12,12 @@ from gymnasium import spaces
 
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.views import Array
+from multiverse.learning.chunks import Along
 
+SHUFFLED_ROWS = 4096
+"""So many are gathered at once, of which minibatches are slices: few calls, and no second copy of a long rollout."""
+TEAM = "team"
+"""The column of a batch that a value is judged by which sees more than the policy."""
 MOST_PARAMETERS = 2**28
 """Of the dense layers of one network: with what Adam keeps of each, 4 GiB."""
 
@@ -30,6 +35,15 @@ class Shape:
     log_std_init: float = 0.0
     squash: bool = False
     share_features: bool = False
+    memory: Literal["lstm", "gru"] | None = None
+    memory_size: int = 64
+    chunk_length: int = 32
+    critic_size: int | None = None  # of what the value sees instead of the vector; None: the same
+
+    @property
+    def judged(self) -> int:
+        """How many numbers the value is given, images aside."""
+        return self.size if self.critic_size is None else self.critic_size
 
 
 class Outputs(NamedTuple):
@@ -50,7 +64,12 @@ class LossGradient(NamedTuple):
 
 
 class Batch:
-    """Rows to learn from: inputs, actions, and whatever columns the algorithm has for them."""
+    """Rows to learn from: inputs, actions, and whatever columns the algorithm has for them.
+
+    `along`: how the rows follow one another, where networks remember; then whole chunks go into minibatches.
+    """
+
+    along: Along | None = None
 
     def __init__(self, vector: Any, images: list[Any], actions: Any, masks: Any = None, **columns: Any) -> None:
         self.vector, self.images, self.actions, self.masks, self.columns = vector, images, actions, masks, columns
@@ -68,6 +87,39 @@ class Batch:
         columns = {name: column[rows] for name, column in self.columns.items()}
         return Batch(self.vector[rows], images, self.actions[rows], masks, **columns)
 
+    def in_order(self, rows: Any, along: Along) -> Batch:
+        """These rows, which follow one another so."""
+        found = self.take(rows)
+        found.along = along
+        return found
+
+    @property
+    def units(self) -> int:
+        """Of what minibatches are made: rows, or chunks."""
+        return len(self) if self.along is None else len(self.along.memory)
+
+    def minibatches(self, order: Array, size: int, put: Callable[[Array], Any]) -> Iterator[Batch]:
+        """All units in this order, about `size` rows at a time; `put`: to where the batch lies."""
+        return self._rows(order, size, put) if self.along is None else self._chunks(order, size, put)
+
+    def _rows(self, rows: Array, size: int, put: Callable[[Array], Any]) -> Iterator[Batch]:
+        order, gathered = put(rows), max(1, SHUFFLED_ROWS // size) * size
+        for start in range(0, len(rows), gathered):
+            some = self.take(order[start : start + gathered])
+            for first in range(0, len(some), size):
+                yield some.take(slice(first, first + size))
+
+    def _chunks(self, chunks: Array, size: int, put: Callable[[Array], Any]) -> Iterator[Batch]:
+        """As many minibatches as of single rows; each begins with the first chunk that begins in it."""
+        assert self.along is not None
+        lengths = self.along.lengths()[chunks]
+        numbers = (lengths.cumsum() - lengths) // size
+        for some in np.split(chunks, np.flatnonzero(np.diff(numbers)) + 1):
+            if len(some):
+                some = np.sort(some)
+                rows, counts = self.along.some(some)
+                yield self.in_order(put(rows), Along(counts, self.along.memory[put(some)]))
+
 
 Loss = Callable[[Any, Outputs, Batch], LossGradient]
 """(numpy or torch, what the networks say, the rows) → its gradient."""
@@ -84,12 +136,27 @@ def parameters_of(widths: Sequence[int]) -> int:
     return count
 
 
+def of_cell(shape: Shape, gates: int) -> int:
+    """Parameters of a recurrent cell that sees the vector, likewise."""
+    return parameters_of([shape.size + shape.memory_size + 1, gates * shape.memory_size])
+
+
+def time_scales(shape: Shape, drawn: Array) -> list[tuple[slice, Array]]:
+    """Biases of a recurrent cell's gates, and where they are among its biases, with which its units at first remember
+    for between 1 and `chunk_length` rows (Tallec and Ollivier 2018); `drawn`: [size] between 0 and 1. Without them half
+    of what is remembered is gone after a row, and nobody learns what a memory of twenty is good for."""
+    size = shape.memory_size
+    bias = np.log1p(drawn * max(0, shape.chunk_length - 2)).astype(np.float32)
+    forget = [(slice(size, 2 * size), bias)]  # the update gate of a GRU
+    return [(slice(0, size), -bias), *forget] if shape.memory == "lstm" else forget
+
+
 def normalized(xp: Any, values: Any) -> Any:
     """[rows] with mean 0 and standard deviation 1."""
     if len(values) < 2:
         return values
-    apart = values - values.mean()
-    return apart / (xp.sqrt((apart * apart).sum() / (len(values) - 1)) + 1e-8)
+    apart = values - values.sum() / len(values)
+    return apart / (xp.sqrt(apart @ apart / (len(values) - 1)) + 1e-8)
 
 
 def as_numpy(values: Any) -> Array:

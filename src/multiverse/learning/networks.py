@@ -1,4 +1,4 @@
-"""Networks in torch: dense layers over a vector of features, convolutions over images, or both."""
+"""Networks in torch: dense layers over a vector of features, convolutions over images, or both; and recurrent cells."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
-from multiverse.learning.loss import Shape, parameters_of
+from multiverse.learning.loss import Shape, parameters_of, time_scales
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 _CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
@@ -26,9 +27,11 @@ class Network(nn.Module):
 
     def __init__(self, shape: Shape, outputs: int, last_gain: float, convolutions: nn.ModuleList | None = None) -> None:
         super().__init__()
-        widths = [shape.size + _IMAGE_FEATURES * len(shape.images), *shape.hidden_sizes, outputs]
+        seen = shape.size + _IMAGE_FEATURES * len(shape.images)
+        widths = [seen if shape.memory is None else shape.memory_size, *shape.hidden_sizes, outputs]
         _ = parameters_of(widths)  # refused if they are too many
         self.convolutions = convolutions or nn.ModuleList([Convolutions(image) for image in shape.images])
+        self.cell = None if shape.memory is None else _cell(shape, seen)
         layers: list[nn.Module] = []
         for inward, outward in itertools.pairwise(widths):
             layer = nn.Linear(inward, outward)
@@ -45,6 +48,15 @@ class Network(nn.Module):
     def forward(self, vector: Tensor, images: Sequence[Tensor] = ()) -> Tensor:
         found: Tensor = self.dense(self.features(vector, images))
         return found
+
+    def remember(self, seen: Tensor, counts: Sequence[int], memory: Tensor) -> tuple[Tensor, Tensor]:
+        """([rows, size] hidden states along chunks of rows, [chunks, parts, size] what is remembered after each);
+        `memory`: before each. See `Along`."""
+        assert self.cell is not None
+        first = memory.transpose(0, 1).unsqueeze(1).contiguous()  # [parts, 1, chunks, size]
+        given = (first[0], first[1]) if len(first) == 2 else first[0]
+        hidden, last = self.cell(PackedSequence(seen, torch.tensor(counts)), given)
+        return hidden.data, torch.stack([part[0] for part in (last if isinstance(last, tuple) else (last,))], dim=1)
 
 
 class Convolutions(nn.Module):
@@ -67,6 +79,18 @@ class Convolutions(nn.Module):
         image = image / 255.0
         found: Tensor = self.layers(image.permute(0, 3, 1, 2) if self._channels_last else image)
         return found
+
+
+def _cell(shape: Shape, seen: int) -> nn.LSTM | nn.GRU:
+    kind, gates = (nn.LSTM, 4) if shape.memory == "lstm" else (nn.GRU, 3)
+    _ = parameters_of([seen + shape.memory_size + 1, gates * shape.memory_size])
+    cell = kind(seen, shape.memory_size)
+    if shape.ortho_init:
+        for name, value in cell.named_parameters():
+            (nn.init.orthogonal_ if name.startswith("weight") else nn.init.zeros_)(value)
+        for gate, bias in time_scales(shape, torch.rand(shape.memory_size).numpy()):
+            cell.bias_ih_l0.data[gate] = torch.from_numpy(bias)
+    return cell
 
 
 def orthogonal(layer: nn.Module, gain: float) -> nn.Module:

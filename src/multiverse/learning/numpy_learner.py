@@ -1,4 +1,4 @@
-"""A policy and a value network of a few dense layers with their optimizer, in numpy.
+"""A policy and a value network of a few dense layers, and recurrent cells if asked for, with their optimizer, in numpy.
 
 For minibatches of a few hundred rows, half of what torch takes: what torch spends on each call weighs more than the
 matrix products. Buffers are laid out once for each number of rows. Parameters lie in the same order as torch's, so that
@@ -15,8 +15,10 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.contracts.views import Array
+from multiverse.learning.cells import CELLS, Weights
+from multiverse.learning.chunks import Along
 from multiverse.learning.distributions import distribution_for
-from multiverse.learning.loss import Batch, Loss, Outputs, Shape, parameters_of
+from multiverse.learning.loss import TEAM, Batch, Loss, Outputs, Shape, of_cell, parameters_of, time_scales
 from multiverse.learning.optimizers import Optimizer
 
 Layer = tuple[Array, Array, Array, Array]
@@ -31,15 +33,24 @@ class NumpyLearner:
     def __init__(self, shape: Shape, optimizer: type[Optimizer], seed: int) -> None:
         self.distribution = distribution_for(shape)
         outputs, gaussian = self.distribution.outputs, isinstance(shape.action_space, spaces.Box)
-        actor, critic = ((shape.size, *shape.hidden_sizes, last) for last in (outputs, 1))
-        count = parameters_of(actor) + parameters_of(critic) + (outputs if gaussian else 0)
+        kind = None if shape.memory is None else CELLS[shape.memory]
+        inward, of_cells = (shape.size, 0) if kind is None else (shape.memory_size, 2 * of_cell(shape, kind.gates))
+        actor, critic = (inward, *shape.hidden_sizes, outputs), (inward, *shape.hidden_sizes, 1)
+        if kind is None:
+            critic = (shape.judged, *critic[1:])
+        count = parameters_of(actor) + parameters_of(critic) + of_cells + (outputs if gaussian else 0)
         self.optimizer, self._at = optimizer(np, np.zeros(count, np.float32)), 0
+        cells = [] if kind is None else [Weights(self, kind.gates, shape.size, shape.memory_size)]
         self._actor = Dense(self, actor, shape.activation)
         if gaussian:
             self.distribution.log_std, self._by_log_std = self.part((outputs,))
             self.distribution.log_std[...] = shape.log_std_init
+        cells += [] if kind is None else [Weights(self, kind.gates, shape.size, shape.memory_size)]
         self._critic = Dense(self, critic, shape.activation)
+        self._cells = None if kind is None else kind(cells)
         rng = np.random.default_rng((seed, 3))
+        for weights in cells:
+            _begin_cell(weights, rng, shape)
         self._actor.begin(rng, 0.01, shape.ortho_init)
         self._critic.begin(rng, 1.0, shape.ortho_init)
 
@@ -58,17 +69,31 @@ class NumpyLearner:
         """[rows]"""
         return self._critic.output(vector)[:, 0]
 
+    def values_along(self, vector: Array, images: Sequence[Array], along: Along) -> tuple[Array, Array]:
+        """([rows] of networks that remember, [chunks, cells, parts, size] what they do after each chunk)."""
+        assert self._cells is not None
+        values = self._critic.output(self._cells.forward(vector, along.counts, along.memory)[:, 1])[:, 0]
+        return values, self._cells.after(along.lasts())
+
     def log_probs(self, batch: Batch) -> Array:
         """[rows] of the actions in the batch."""
-        output = self._actor.output(batch.vector)
+        output = self._actor.output(self._seen(batch)[0])
         found, _ = self.distribution.log_prob_and_entropy(np, output, batch.actions, batch.masks)
         return np.asarray(found)
+
+    def _seen(self, batch: Batch) -> tuple[Array, Array]:
+        """What the dense layers of the policy and of the value see."""
+        if self._cells is None or batch.along is None:
+            return batch.vector, batch.columns.get(TEAM, batch.vector)
+        hidden = self._cells.forward(batch.vector, batch.along.counts, batch.along.memory)
+        return hidden[:, 0], hidden[:, 1]
 
     # -- learning ------------------------------------------------------------------------------------------------
     def gradient(self, batch: Batch, loss: Loss) -> Any:
         """Put the gradient of this loss where the optimizer takes it; returns the loss's metrics."""
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # noticed where the gradient is
-            output, values = self._actor.forward(batch.vector), self._critic.forward(batch.vector)[:, 0]
+            to_actor, to_critic = self._seen(batch)
+            output, values = self._actor.forward(to_actor), self._critic.forward(to_critic)[:, 0]
             log_probs, entropies = self.distribution.log_prob_and_entropy(np, output, batch.actions, batch.masks)
             found = loss(np, Outputs(log_probs, entropies, values), batch)
             by_output, by_log_std = self.distribution.gradient(
@@ -76,14 +101,24 @@ class NumpyLearner:
             )
             if by_log_std is not None:
                 self._by_log_std[...] = by_log_std
-            self._actor.backward(by_output)
-            self._critic.backward(found.by_value[:, None])
+            if self._cells is None:
+                self._actor.backward(by_output)
+                self._critic.backward(found.by_value[:, None])
+            else:
+                by_hidden = np.empty((len(batch), 2, self._cells.size), np.float32)
+                self._actor.backward(by_output, by_hidden[:, 0])
+                self._critic.backward(found.by_value[:, None], by_hidden[:, 1])
+                self._cells.backward(by_hidden)
         return found.metrics
 
     # -- acting --------------------------------------------------------------------------------------------------
     def layers(self) -> list[tuple[Array, Array]]:
         """(weights [in, out], bias) of the policy's layers, copies."""
         return [(weights.T.copy(), bias.copy()) for weights, bias, _, _ in self._actor.layers]
+
+    def cells(self) -> list[list[Array]]:
+        """The weights of the policy's recurrent cell and of the value's, copies."""
+        return [] if self._cells is None else [[one.copy() for one in cell.values] for cell in self._cells.weights]
 
 
 class Dense:
@@ -114,7 +149,7 @@ class Dense:
         """[rows, outputs], nothing kept."""
         last = len(self.layers) - 1
         for i, (weights, bias, _, _) in enumerate(self.layers):
-            x = x @ weights.T
+            x = np.dot(x, weights.T)
             x += bias
             if i != last:
                 self._activate(x)
@@ -125,25 +160,27 @@ class Dense:
         hidden, _, _ = self._room_for(len(x))
         self._inputs, last = [x], len(self.layers) - 1
         for (weights, bias, _, _), room in zip(self.layers, hidden):
-            np.matmul(x, weights.T, out=room)
+            np.dot(x, weights.T, out=room)
             room += bias
             self._activate(room)
             self._inputs.append(room)
             x = room
         weights, bias, _, _ = self.layers[last]
-        return np.asarray(x @ weights.T + bias)
+        return np.asarray(np.dot(x, weights.T) + bias)
 
-    def backward(self, by_output: Array) -> None:
-        """From the gradient by the outputs to that of every weight and bias."""
+    def backward(self, by_output: Array, by_input: Array | None = None) -> None:
+        """From the gradient by the outputs to that of every weight and bias, and to that by the inputs if it is asked
+        for."""
+        by_output = np.asarray(by_output, np.float32)  # of whole numbers, as of yes or no, it is double
         _, rooms, ones = self._room_for(len(by_output))
         for i in range(len(self.layers) - 1, -1, -1):
             weights, _, by_weights, by_bias = self.layers[i]
             given = self._inputs[i]
-            np.matmul(by_output.T, given, out=by_weights)
-            np.matmul(ones, by_output, out=by_bias)
+            np.dot(by_output.T, given, out=by_weights)
+            np.dot(ones, by_output, out=by_bias)
             if i:
                 room = rooms[i - 1]
-                np.matmul(by_output, weights, out=room)
+                np.dot(by_output, weights, out=room)  # of one output: matmul would take six times as long
                 if self._tanh:
                     given *= given  # in place: nobody asks for it again, and each new array would cost as much as this
                     np.subtract(np.float32(1), given, out=given)
@@ -151,6 +188,8 @@ class Dense:
                 else:
                     room *= given > 0
                 by_output = room
+        if by_input is not None:
+            np.matmul(by_output, self.layers[0][0], out=by_input)
 
     def _activate(self, x: Array) -> None:
         if self._tanh:
@@ -166,6 +205,19 @@ class Dense:
             rooms = [[np.empty(shape, np.float32) for shape in shapes] for _ in range(2)]
             self._buffers[rows] = rooms[0], rooms[1], np.ones(rows, np.float32)
         return self._buffers[rows]
+
+
+def _begin_cell(cell: Weights, rng: np.random.Generator, shape: Shape) -> None:
+    """The first weights of a recurrent cell: orthogonal, with biases for its time scales, or as torch begins."""
+    limit = 1 / np.sqrt(shape.memory_size)
+    for value in cell.values:
+        if not shape.ortho_init:
+            value[...] = rng.uniform(-limit, limit, value.shape)
+        elif value.ndim == 2:
+            value[...] = _orthogonal(rng, value.shape)
+    if shape.ortho_init:
+        for gate, bias in time_scales(shape, rng.random(shape.memory_size)):
+            cell.values[2][gate] = bias
 
 
 def _orthogonal(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:

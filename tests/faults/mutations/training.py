@@ -1,4 +1,4 @@
-"""Guards of training: rows A14, B4, B5, D5, D6, E3, F3, G2, G7, G8 and G9."""
+"""Guards of training: rows A14, B4, B5, D5, D6, E3, F3, G2, G7, G8, G9 and G10."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ TRAINER = "tests/training/test_trainer.py"
 PPO = "tests/algorithms/test_ppo.py"
 COLLECTOR = "tests/experience/test_collector.py"
 ROWS = "tests/faults/test_rows.py"
+WHOLE = "tests/faults/test_whole_episodes.py"
 REPLAYING = "tests/experience/test_restoring.py"
 MARKS = "tests/training/test_marks.py"
 EVALUATIONS = "tests/training/test_evaluations.py"
@@ -94,6 +95,18 @@ GUARDS = (
         ("G7",),
         GONE,
         (f"{ROWS}::test_what_befell_a_worker_s_envs_before_it_died_is_accounted_for",),
+    ),
+    Guard(
+        "a-lost-episode-is-dropped",
+        ("G10",),
+        instead("lost: set[int] = set()"),
+        (f"{WHOLE}::test_a_worker_killed_in_an_episode_costs_its_envs_episodes_and_others_are_drawn[7]",),
+    ),
+    Guard(
+        "a-lost-step-is-no-step",
+        ("G10",),
+        GONE,
+        (f"{WHOLE}::test_a_worker_killed_in_an_episode_costs_its_envs_episodes_and_others_are_drawn[7]",),
     ),
     Guard(
         "gradients-are-finite",

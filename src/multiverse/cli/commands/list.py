@@ -62,6 +62,7 @@ def env_names() -> list[str]:
     """Every id that Gymnasium knows here, and our own."""
     import gymnasium
 
+    import multiverse.envs  # noqa: F401
     from multiverse.adapters.env_source import BUILT_IN
 
     return sorted([*gymnasium.registry, *BUILT_IN])

@@ -41,6 +41,7 @@ SYNONYMS = {
     "normalize_advantages": ("normalize_advantage", "norm_adv"),
     "hidden_sizes": ("net_arch",),
     "share_features": ("share_features_extractor",),
+    "memory_size": ("lstm_hidden_size",),
     "workers": ("num_workers",),
     "start_method": ("parallel_start_method",),
     "evaluate_every": ("eval_every", "eval_freq"),

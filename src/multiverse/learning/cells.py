@@ -1,0 +1,246 @@
+"""LSTM and GRU cells in numpy, forward and backward along chunks: the actor's and the critic's side by side.
+
+Rows lie as chunks are packed: the first rows of all chunks, then the second rows of those that have one, and so on. So
+a step along all chunks is one slice, no row is padding, and whatever does not wait for the step before (the products
+with the inputs, and those that give the gradients of the weights) is one product for all rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from multiverse.contracts.views import Array
+
+HALF = np.float32(0.5)
+ONE = np.float32(1)
+
+
+class Owner(Protocol):
+    """Who has the parameters."""
+
+    def part(self, shape: tuple[int, ...]) -> tuple[Array, Array]:
+        """The next parameters of this shape, and their gradients."""
+
+
+class Weights:
+    """Of one cell, as torch has them: [gates × size, in], [gates × size, size] and two biases; and their gradients."""
+
+    def __init__(self, owner: Owner, gates: int, inward: int, size: int) -> None:
+        rows = gates * size
+        parts = [owner.part(shape) for shape in ((rows, inward), (rows, size), (rows,), (rows,))]
+        self.values, self.gradients = [value for value, _ in parts], [gradient for _, gradient in parts]
+
+
+class Cells:
+    """Several cells that see the same rows, each with a memory of its own.
+
+    σ(x) is (1 + tanh(x / 2)) / 2: one tanh for all gates. The half is in the weights, and exact there.
+    """
+
+    gates: int
+    parts: int  # of what is remembered
+
+    def __init__(self, weights: Sequence[Weights]) -> None:
+        self.weights, self.size = weights, weights[0].values[1].shape[1]
+        self._half = np.full(self.gates * self.size, HALF)
+        self._half[2 * self.size : 3 * self.size] = ONE  # the candidate, of both kinds
+        self._rooms: dict[str, Array] = {}
+
+    def forward(self, x: Array, counts: Sequence[int], memory: Array) -> Array:
+        """[rows, cells, size] hidden states after rows [rows, in]. `counts`: how many chunks have a first row, a second
+        one, …; `memory`: [chunks, cells, parts, size] before each. What `backward` needs is kept."""
+        raise NotImplementedError
+
+    def backward(self, by_hidden: Array) -> None:
+        """From the gradient by the hidden states, which is used up, to that of every weight. Nothing flows into what
+        was remembered before a chunk."""
+        raise NotImplementedError
+
+    def after(self, rows: Array) -> Array:
+        """[rows, cells, parts, size] what was remembered after some rows of the last `forward`."""
+        raise NotImplementedError
+
+    # -- what both kinds do --------------------------------------------------------------------------------------
+    def _begin(self, x: Array, counts: Sequence[int], memory: Array) -> tuple[Array, Array]:
+        """(the gates of all rows [rows, cells, gates × size] as far as the inputs make them, the recurrent weights)."""
+        inward, self._recurrent, bias, recurrent_bias = (
+            np.stack([cell.values[i] for cell in self.weights]) for i in range(4)
+        )
+        self._x, self._counts, self._first, half = x, counts, memory, self._half[:, None]
+        gates = self._room("gates", (len(x), *bias.shape))
+        np.matmul(x, (inward * half).transpose(0, 2, 1), out=gates.swapaxes(0, 1))
+        gates += self._bias(bias, recurrent_bias) * self._half
+        return gates, np.ascontiguousarray((self._recurrent * half).transpose(0, 2, 1))
+
+    def _bias(self, bias: Array, recurrent_bias: Array) -> Array:
+        raise NotImplementedError
+
+    def _before(self, states: Array, part: int) -> Array:
+        """[rows, cells, size] of states after each row: those before it."""
+        room, at, before = self._room(f"before {part}", states.shape), len(self._first), 0
+        room[:at] = self._first[:, :, part]
+        for earlier, count in itertools.pairwise(self._counts):
+            room[at : at + count] = states[before : before + count]
+            at, before = at + count, before + earlier
+        return room
+
+    def _finish(self, by_inward: Array, by_recurrent: Array, hidden_before: Array) -> None:
+        """The gradients of all weights, from those by the gates."""
+        ones = np.ones(len(self._x), np.float32)
+        for i, cell in enumerate(self.weights):
+            np.matmul(by_inward[:, i].T, self._x, out=cell.gradients[0])
+            np.matmul(by_recurrent[:, i].T, hidden_before[:, i], out=cell.gradients[1])
+            np.matmul(ones, by_inward[:, i], out=cell.gradients[2])
+            np.matmul(ones, by_recurrent[:, i], out=cell.gradients[3])
+
+    def _gate(self, gates: Array, number: int) -> Array:
+        return gates[..., number * self.size : (number + 1) * self.size]
+
+    def _room(self, name: str, shape: tuple[int, ...]) -> Array:
+        """Laid out once for the most rows: a new array would cost as much as what is written to it."""
+        wanted = int(np.prod(shape))
+        if name not in self._rooms or len(self._rooms[name]) < wanted:
+            self._rooms[name] = np.empty(wanted, np.float32)
+        return self._rooms[name][:wanted].reshape(shape)
+
+
+class LSTM(Cells):
+    """Hochreiter and Schmidhuber 1997, with a forget gate. Gates: input, forget, candidate, output."""
+
+    gates, parts = 4, 2
+
+    def _bias(self, bias: Array, recurrent_bias: Array) -> Array:
+        return bias + recurrent_bias
+
+    def forward(self, x: Array, counts: Sequence[int], memory: Array) -> Array:
+        gates, recurrent = self._begin(x, counts, memory)
+        shape, size, at = (*gates.shape[:2], self.size), self.size, 0
+        hidden, cells, candidates, squashed = (self._room(n, shape) for n in ("hidden", "cells", "new", "squashed"))
+        room = self._room("from memory", (len(memory), *gates.shape[1:]))
+        h, c = memory[:, :, 0], memory[:, :, 1]
+        for count in counts:
+            rows, at = slice(at, at + count), at + count
+            now, new, cell = gates[rows], candidates[rows], cells[rows]
+            known = room[:count]
+            np.matmul(h[:count].swapaxes(0, 1), recurrent, out=known.swapaxes(0, 1))
+            now += known
+            np.tanh(now, out=now)
+            new[...] = now[..., 2 * size : 3 * size]
+            now *= HALF
+            now += HALF
+            np.multiply(now[..., size : 2 * size], c[:count], out=cell)
+            cell += now[..., :size] * new
+            h, c = np.multiply(now[..., 3 * size :], np.tanh(cell, out=squashed[rows]), out=hidden[rows]), cell
+        self._kept = gates, hidden, cells, candidates, squashed
+        return hidden
+
+    def after(self, rows: Array) -> Array:
+        _, hidden, cells, _, _ = self._kept
+        return np.stack([hidden[rows], cells[rows]], axis=2)
+
+    def backward(self, by_hidden: Array) -> None:
+        gates, hidden, cells, g, squashed = self._kept
+        i, f, o = (self._gate(gates, number) for number in (0, 1, 3))
+        # What each gate's gradient is to that of the cell (input, forget, candidate) or of the hidden state (output).
+        by_gates = self._room("by gates", gates.shape)
+        np.subtract(ONE, gates, out=by_gates)
+        by_gates *= gates
+        by_i, by_f, by_g, by_o = (self._gate(by_gates, number) for number in range(4))
+        by_i *= g
+        by_f *= self._before(cells, 1)
+        np.multiply(g, g, out=by_g)
+        np.subtract(ONE, by_g, out=by_g)
+        by_g *= i
+        by_o *= squashed
+        by_cells = self._room("by cells", squashed.shape)
+        np.multiply(squashed, squashed, out=by_cells)
+        np.subtract(ONE, by_cells, out=by_cells)
+        by_cells *= o
+        into_cell = by_gates.reshape(*gates.shape[:2], 4, self.size)[:, :, :3]
+        at, later, by_h, by_c = len(self._x), 0, by_hidden[:0], by_hidden[:0]
+        for count in reversed(self._counts):
+            rows, at = slice(at - count, at), at - count
+            now, cell, into, out = by_hidden[rows], by_cells[rows], into_cell[rows], by_o[rows]
+            now[:later] += by_h
+            cell *= now
+            cell[:later] += by_c
+            into *= cell[:, :, None]
+            out *= now
+            if at:
+                by_c, later = cell * f[rows], count
+                by_h = np.matmul(by_gates[rows].swapaxes(0, 1), self._recurrent).swapaxes(0, 1)
+        self._finish(by_gates, by_gates, self._before(hidden, 0))
+
+
+class GRU(Cells):
+    """Cho et al. 2014, as torch has it. Gates: reset, update, candidate."""
+
+    gates, parts = 3, 1
+
+    def _bias(self, bias: Array, recurrent_bias: Array) -> Array:
+        """Of the candidate, the reset gate multiplies what comes from the memory, its bias included."""
+        self._of_memory, both = recurrent_bias[:, 2 * self.size :], slice(0, 2 * self.size)
+        bias[:, both] += recurrent_bias[:, both]
+        return bias
+
+    def forward(self, x: Array, counts: Sequence[int], memory: Array) -> Array:
+        gates, recurrent = self._begin(x, counts, memory)
+        shape, size, at = (*gates.shape[:2], self.size), self.size, 0
+        hidden, candidates, of_memory = (self._room(name, shape) for name in ("hidden", "new", "of memory"))
+        room, h = self._room("from memory", (len(memory), *gates.shape[1:])), memory[:, :, 0]
+        for count in counts:
+            rows, at = slice(at, at + count), at + count
+            now, new, h, known = gates[rows], candidates[rows], h[:count], room[:count]
+            np.matmul(h.swapaxes(0, 1), recurrent, out=known.swapaxes(0, 1))
+            np.add(known[..., 2 * size :], self._of_memory, out=of_memory[rows])
+            new[...] = now[..., 2 * size :]
+            now += known
+            np.tanh(now, out=now)
+            now *= HALF
+            now += HALF
+            new += now[..., :size] * of_memory[rows]
+            np.tanh(new, out=new)
+            h = np.subtract(h, new, out=hidden[rows])
+            h *= now[..., size : 2 * size]
+            h += new
+        self._kept = gates, hidden, candidates, of_memory
+        return hidden
+
+    def after(self, rows: Array) -> Array:
+        return np.asarray(self._kept[1][rows][:, :, None])
+
+    def backward(self, by_hidden: Array) -> None:
+        gates, hidden, n, of_memory = self._kept
+        r, z, before = self._gate(gates, 0), self._gate(gates, 1), self._before(hidden, 0)
+        # What each gate's gradient is to that of the hidden state; of the candidate, by what comes from the memory.
+        by_gates, by_new = self._room("by gates", gates.shape), self._room("by new", n.shape)
+        np.subtract(ONE, gates, out=by_gates)
+        np.multiply(n, n, out=by_new)
+        np.subtract(ONE, by_new, out=by_new)
+        by_new *= self._gate(by_gates, 1)
+        by_gates *= gates
+        by_r, by_z, by_n = (self._gate(by_gates, number) for number in range(3))
+        by_r *= by_new
+        by_r *= of_memory
+        by_z *= before - n
+        np.multiply(by_new, r, out=by_n)
+        every, at, later, by_h = by_gates.reshape(*gates.shape[:2], 3, self.size), len(self._x), 0, by_hidden[:0]
+        for count in reversed(self._counts):
+            rows, at = slice(at - count, at), at - count
+            now, into = by_hidden[rows], every[rows]
+            now[:later] += by_h
+            into *= now[:, :, None]
+            if at:
+                by_h, later = np.matmul(by_gates[rows].swapaxes(0, 1), self._recurrent).swapaxes(0, 1), count
+                by_h += now * z[rows]
+        by_inward = self._room("by inward", gates.shape)
+        by_inward[...] = by_gates
+        np.multiply(by_new, by_hidden, out=self._gate(by_inward, 2))
+        self._finish(by_inward, by_gates, before)
+
+
+CELLS: dict[str, type[Cells]] = {"lstm": LSTM, "gru": GRU}
