@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidRequest, TrainingDiverged
+from multiverse.algorithms.algorithm import Learner, Settings
+from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Leaves, Policy
 from multiverse.contracts.views import Array
 from multiverse.experience.cells import Cells
@@ -25,14 +26,13 @@ from multiverse.learning.optimizers import Adam, Optimizer
 from multiverse.learning.returns import generalized_advantages, next_values, over_turns
 from multiverse.learning.threads import torch_for
 
-BAD_IN_A_ROW = 5
 LARGEST_IN_NUMPY = 256
 """Units of a hidden layer: beyond that, matrix products are all that counts, and torch's are as fast."""
 
 
 # -- config ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class OnPolicyConfig:
+class OnPolicyConfig(Settings):
     """Settings that PPO and A2C have in common."""
 
     steps_per_env: int = 128
@@ -91,23 +91,15 @@ class OnPolicyConfig:
         if self.critic == "central" and self.memory is not None:
             raise InvalidRequest("critic='central' goes without a memory: what a team remembers has no place yet")
 
-    def _check(self, words: str, holds: Callable[[float], bool], *names: str) -> None:
-        """Refuse settings that make no sense, with their value; what is None is not used."""
-        for name in names:
-            value = getattr(self, name)
-            if value is not None and not holds(value):
-                raise InvalidRequest(f"{name}={value}: {words}")
-
 
 # -- what learns -------------------------------------------------------------------------------------------------
-class OnPolicy:
+class OnPolicy(Learner):
     """A policy and a value network, normalisers, and everything of a run but the update itself."""
 
     fixed: frozenset[str] = frozenset({
         "steps_per_env", "hidden_sizes", "activation", "share_features", "normalize_observations", "normalize_rewards",
         "squash", "memory", "memory_size", "see_previous", "critic",
     })  # fmt: skip
-    """Settings that make up the networks and cannot change while they learn."""
     optimizer: type[Optimizer] = Adam
 
     def __init__(
@@ -121,6 +113,7 @@ class OnPolicy:
         agents: int = 1,
     ) -> None:
         """`agents`: of each env, whose slots lie side by side."""
+        super().__init__()
         self._agents, self._central = agents, config.critic == "central" and agents > 1
         self.config, self.steps_per_env, self._action_space = config, config.steps_per_env, action_space
         self.features = Features(observation_space, action_space, config.see_previous)
@@ -129,8 +122,7 @@ class OnPolicy:
         self._rng = np.random.default_rng((seed, 1))
         self._moments = RunningMeanStd(self.features.size) if config.normalize_observations else None
         self._reward_scale = RewardNormalizer(slots, config.gamma) if config.normalize_rewards else None
-        self._updates, self._bad_in_a_row = 0, 0
-        self._changed: dict[str, Any] = {}  # settings, since the beginning
+        self._updates = 0
         self._policy: Policy | None = None
         _ = self.policy()  # what cannot act is refused before anything is collected
 
@@ -166,8 +158,8 @@ class OnPolicy:
         if self.features.images:
             from multiverse.algorithms.torch_policy import TorchPolicy
 
-            memory = {} if cells is None else cells.first_memory(1)
-            return TorchPolicy(self.features, networks, head, self._updates, frozen, memory)
+            remembers = None if cells is None else (cells.first_memory(1), networks.critic)
+            return TorchPolicy(self.features, networks.actor, head, self._updates, networks.device, frozen, remembers)
         return NumpyPolicy(self.features, networks.layers(), self.config.activation, head, self._updates, frozen, cells)
 
     def _frozen_moments(self) -> tuple[Array, Array] | None:
@@ -287,13 +279,7 @@ class OnPolicy:
     def _count(self, taken: Sequence[Any]) -> list[bool]:
         """Which gradient steps were taken. Asked once an update: a GPU is not waited for in between."""
         known = as_numpy(self._networks.xp.stack(taken)).tolist() if taken else []
-        for took in known:
-            self._bad_in_a_row = 0 if took else self._bad_in_a_row + 1
-            if self._bad_in_a_row >= BAD_IN_A_ROW:  # guard: five-in-a-row-is-enough
-                raise TrainingDiverged(
-                    f"{BAD_IN_A_ROW} gradients in a row were not finite; the weights are those of the last good step. "
-                    "A smaller learning_rate, normalize_rewards or a look at the env's rewards may help"
-                )
+        self._refuse_many_bad(known)
         return known
 
     def _updated(self, rollout: Rollout) -> None:
@@ -302,13 +288,6 @@ class OnPolicy:
         if self._moments is not None:
             seen = self.features.vector(_flat(rollout.observations), _previous(rollout))
             self._moments.update(seen[rollout.valid.reshape(-1)])
-
-    def change(self, **settings: Any) -> None:
-        """Other settings from here on: `learning_rate`, `entropy_coef`, whatever does not change the networks."""
-        if wrong := sorted(self.fixed.intersection(settings)):
-            raise InvalidRequest(f"{', '.join(wrong)} cannot change while it learns")
-        self.config = replace(self.config, **settings)
-        self._changed.update(settings)
 
     # -- saving --------------------------------------------------------------------------------------------------
     def weights(self) -> dict[str, Any]:

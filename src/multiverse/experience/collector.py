@@ -30,7 +30,7 @@ from multiverse.experience.rollout import (
     env_fields,
     private_fields,
 )
-from multiverse.experience.rows import fill, fill_rows, rows_of
+from multiverse.experience.rows import Rows, fill, fill_rows, rows_of
 from multiverse.experience.self_play import NOBODY, Opponents, who_plays
 from multiverse.experience.slots import is_single
 from multiverse.vector.base import BaseVectorEnv
@@ -89,6 +89,7 @@ class Collector:
         for rows in self._played:
             rows[...] = NOBODY
         self.actions = ActionLog(envs.num_envs, len(shapes))
+        self._rows: list[Rows] = []  # of all slots, where they are filled here
         self.keeps_actions = True  # for envs that are brought back by playing them again
         self._current: list[tuple[int, int | None]] = []  # the episode that each env is in, and its seed
 
@@ -220,8 +221,9 @@ class Collector:
 
     def _filled(self, policies: Sequence[Policy], should_stop: Callable[[], bool], opponents: Opponents | None) -> bool:
         envs, everyone = self._envs, range(self._envs.num_envs)
-        rows, steps = rows_of(self._arrays, self._layout, everyone, self._mask), _CallerSteps(envs, self._plan)
-        return fill(rows, policies, self._arrays, everyone, 0, lambda _: not should_stop(), steps, opponents)
+        self._rows = self._rows or rows_of(self._arrays, self._layout, everyone, self._mask)
+        steps = _CallerSteps(envs, self._plan)
+        return fill(self._rows, policies, self._arrays, everyone, 0, lambda _: not should_stop(), steps, opponents)
 
     @property
     def playing(self) -> set[int]:

@@ -23,6 +23,8 @@ from multiverse.experience.features import Features, previous_of
 
 OBSERVATION_CLIP = np.float32(10.0)
 """Normalised observations are cut off there."""
+LOG_STD_RANGE = np.float32(-20.0), np.float32(2.0)
+"""Of what a network says of the standard deviation."""
 
 ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "tanh": np.tanh,
@@ -40,6 +42,9 @@ class Head(Protocol):
 
     def for_env(self, actions: Array) -> Any: ...
 
+    def saved(self) -> dict[str, Any]:
+        """What makes it again, beside the space of the actions."""
+
 
 @dataclass(frozen=True, slots=True)
 class DiscreteHead:
@@ -56,6 +61,9 @@ class DiscreteHead:
 
     def for_env(self, actions: Array) -> Any:
         return actions + self.start if self.start else actions
+
+    def saved(self) -> dict[str, Any]:
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,9 @@ class MultiDiscreteHead:
     def for_env(self, actions: Array) -> Any:
         return (actions + self.starts).reshape(len(actions), *self.shape)
 
+    def saved(self) -> dict[str, Any]:
+        return {}
+
 
 @dataclass(frozen=True, slots=True)
 class BinaryHead:
@@ -93,6 +104,9 @@ class BinaryHead:
 
     def for_env(self, actions: Array) -> Any:
         return actions.astype(self.dtype).reshape(len(actions), *self.shape)
+
+    def saved(self) -> dict[str, Any]:
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +132,95 @@ class GaussianHead:
             return bounded.reshape(len(actions), *self.shape)
         return np.clip(actions, self.low, self.high).reshape(len(actions), *self.shape)
 
+    def saved(self) -> dict[str, Any]:
+        return {"std": self.std, "squash": self.squash}
+
+
+@dataclass(frozen=True, slots=True)
+class EpsilonGreedyHead(DiscreteHead):
+    """The action of the largest output or, one time in 1 / `epsilon`, any that is open."""
+
+    epsilon: float = 0.0
+
+    def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
+        return rng.random((steps, rows, 1 + self.count), dtype=np.float32)
+
+    def choose(self, output: Array, noise: Array | None, masks: Array | None) -> Array:
+        greedy = np.asarray(_scores(output, None, masks).argmax(axis=1))
+        if noise is None:
+            return greedy
+        return np.where(noise[:, 0] < self.epsilon, _scores(noise[:, 1:], None, masks).argmax(axis=1), greedy)
+
+    def saved(self) -> dict[str, Any]:
+        return {"head": "epsilon_greedy", "epsilon": self.epsilon}
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounded:
+    """Actions from -1 to 1, as a tanh gives them; for the env, from its low to its high."""
+
+    low: Array  # [actions]
+    high: Array
+    shape: tuple[int, ...]
+
+    def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
+        return rng.standard_normal((steps, rows, len(self.low)), dtype=np.float32)
+
+    def for_env(self, actions: Array) -> Any:
+        scaled = self.low + (actions + np.float32(1)) * (np.float32(0.5) * (self.high - self.low))
+        return np.minimum(scaled, self.high).reshape(len(actions), *self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class SquashedGaussianHead(_Bounded):
+    """The network says a mean and, behind it, the logarithm of a standard deviation; a tanh bounds what is drawn."""
+
+    def choose(self, output: Array, noise: Array | None, masks: Array | None) -> Array:
+        mean, log_std = np.split(output, 2, axis=1)
+        if noise is not None:
+            mean = mean + np.exp(np.clip(log_std, *LOG_STD_RANGE)) * noise
+        return np.asarray(np.tanh(mean))
+
+    def saved(self) -> dict[str, Any]:
+        return {"head": "squashed_gaussian"}
+
+
+@dataclass(frozen=True, slots=True)
+class DeterministicHead(_Bounded):
+    """A tanh of what the network says, and noise of this standard deviation."""
+
+    std: float = 0.0
+
+    def choose(self, output: Array, noise: Array | None, masks: Array | None) -> Array:
+        action = np.tanh(output)
+        return action if noise is None else np.clip(action + np.float32(self.std) * noise, -1.0, 1.0)
+
+    def saved(self) -> dict[str, Any]:
+        return {"head": "deterministic", "std": self.std}
+
+
+@dataclass(frozen=True, slots=True)
+class UniformHead:
+    """All actions alike, whatever the network says; without noise, and saved, the one that it warms up for."""
+
+    then: Head
+
+    def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
+        if isinstance(self.then, _Bounded):
+            return rng.uniform(-1.0, 1.0, (steps, rows, len(self.then.low))).astype(np.float32)
+        return self.then.noise(rng, steps, rows)
+
+    def choose(self, output: Array, noise: Array | None, masks: Array | None) -> Array:
+        if noise is not None and isinstance(self.then, _Bounded):
+            return noise
+        return self.then.choose(output if noise is None else output * 0, noise, masks)
+
+    def for_env(self, actions: Array) -> Any:
+        return self.then.for_env(actions)
+
+    def saved(self) -> dict[str, Any]:
+        return self.then.saved()
+
 
 def head_for(space: spaces.Space[Any], std: Array | None = None, squash: bool = False) -> Head:
     """What turns outputs into actions of this space; `std` of Box actions."""
@@ -133,6 +236,28 @@ def head_for(space: spaces.Space[Any], std: Array | None = None, squash: bool = 
         return GaussianHead(np.asarray(std), space.low.reshape(-1), space.high.reshape(-1), space.shape, squash)
     wanted = ": head_for wants its std too" if isinstance(space, spaces.Box) else ""
     raise InvalidRequest(f"no policy in numpy acts in {space}{wanted}")
+
+
+def bounded_head(space: spaces.Space[Any], std: float | None = None) -> SquashedGaussianHead | DeterministicHead:
+    """For actions that have bounds on every side; `std`: of the noise of a deterministic one."""
+    if not (isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating) and space.is_bounded()):
+        raise InvalidRequest(f"actions must be a Box of floats with bounds on every side, and these are {space}")
+    bounds = space.low.reshape(-1).astype(np.float32), space.high.reshape(-1).astype(np.float32)
+    if std is None:
+        return SquashedGaussianHead(*bounds, space.shape)
+    return DeterministicHead(*bounds, space.shape, std)
+
+
+def saved_head(saved: Mapping[str, Any], space: spaces.Space[Any]) -> Head:
+    """The head that a run holds."""
+    kind = saved.get("head")
+    if kind is None:
+        return head_for(space, saved.get("std"), bool(saved.get("squash", False)))
+    if kind == "epsilon_greedy" and isinstance(space, spaces.Discrete):
+        return EpsilonGreedyHead(int(space.n), int(space.start), float(saved["epsilon"]))
+    if kind in ("squashed_gaussian", "deterministic"):
+        return bounded_head(space, float(saved["std"]) if kind == "deterministic" else None)
+    raise ValueError(f"a head of kind {kind!r} for {space} is none that we know")
 
 
 def action_of(space: spaces.Space[Any]) -> tuple[tuple[int, ...], Any]:
@@ -263,9 +388,7 @@ class NumpyPolicy:
                 saved["other_cells"] = [list(cell) for cell in self._cells.weights[1:]]
         if self._shift_and_scale is not None:
             saved["shift"], saved["scale"] = self._shift_and_scale
-        if isinstance(self._head, GaussianHead):
-            saved["std"], saved["squash"] = self._head.std, self._head.squash
-        return saved
+        return {**saved, **self._head.saved()}
 
 
 def loaded_policy(
@@ -278,7 +401,7 @@ def loaded_policy(
         return loaded_team_policy(saved, observation_space, action_space)
     if saved["kind"] not in ("dense", *GATES) or saved["activation"] not in ACTIVATIONS:
         raise ValueError(f"a policy of kind {saved['kind']!r} with {saved['activation']!r} is none that we know")
-    head = head_for(action_space, saved.get("std"), bool(saved.get("squash", False)))
+    head = saved_head(saved, action_space)
     frozen = (np.asarray(saved["shift"]), np.asarray(saved["scale"])) if "shift" in saved else None
     layers = [(np.asarray(w), np.asarray(b)) for w, b in zip(saved["weights"], saved["biases"])]
     features = Features(observation_space, action_space, bool(saved.get("see_previous", False)))
@@ -290,6 +413,7 @@ def loaded_policy(
         saved["biases"]
     ):
         raise ValueError("its layers do not fit together, or not the observations")
-    if widths[-1] != outputs_of(action_space) or (frozen and any(one.shape != (features.size,) for one in frozen)):
+    outputs = outputs_of(action_space) * (2 if isinstance(head, SquashedGaussianHead) else 1)
+    if widths[-1] != outputs or (frozen and any(one.shape != (features.size,) for one in frozen)):
         raise ValueError("it does not fit the actions, or what normalises does not fit the observations")
     return NumpyPolicy(features, layers, saved["activation"], head, int(saved["version"]), frozen, cells)

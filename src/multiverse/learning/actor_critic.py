@@ -6,9 +6,7 @@ takes it from there. Nothing here waits for a GPU, or copies to one, while an up
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,33 +19,11 @@ from multiverse.contracts.views import Array
 from multiverse.learning.chunks import Along
 from multiverse.learning.distributions import distribution_for
 from multiverse.learning.loss import TEAM, Batch, Loss, Outputs, Shape, as_numpy
-from multiverse.learning.networks import Network
+from multiverse.learning.networks import Network, first_weights, in_one_tensor, layers_of
 from multiverse.learning.optimizers import Optimizer
-from multiverse.learning.threads import torch_threads
 
 PIECE_ROWS = 2048
 """Of a whole rollout, so many rows go through the networks at once: memory stays bounded for images too."""
-_ONE_AT_A_TIME = threading.Lock()  # torch's generator is the process's: networks built in threads would share it
-
-
-@contextmanager
-def first_weights(seed: int) -> Iterator[None]:
-    """Networks built meanwhile have the seed's own weights."""
-    # One thread: with several the last bits of the first weights would depend on how many.
-    with _ONE_AT_A_TIME, torch_threads(1), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield
-
-
-def joined(parameters: Sequence[nn.Parameter], kind: type[Optimizer]) -> Optimizer:
-    """An optimizer with all of them in one tensor; the modules go on using them, where it has them."""
-    optimizer, start = kind(torch, torch.cat([one.detach().reshape(-1) for one in parameters])), 0
-    for one in parameters:
-        place = slice(start, start + one.numel())
-        one.data = optimizer.parameters[place].view_as(one)
-        one.grad = optimizer.gradient[place].view_as(one)
-        start = place.stop
-    return optimizer
 
 
 class ActorCritic:
@@ -68,7 +44,8 @@ class ActorCritic:
             std = [self.distribution.log_std]
         own = [one for one in self.critic.parameters() if all(one is not other for other in self.actor.parameters())]
         parameters = [*self.actor.parameters(), *std, *own]
-        self.optimizer = joined(parameters, optimizer)
+        self.optimizer = optimizer(torch, torch.cat([one.detach().reshape(-1) for one in parameters]))
+        in_one_tensor(parameters, self.optimizer)
 
     # -- looking -------------------------------------------------------------------------------------------------
     def put(self, array: Any) -> Tensor:
@@ -135,8 +112,7 @@ class ActorCritic:
     # -- acting --------------------------------------------------------------------------------------------------
     def layers(self) -> list[tuple[Array, Array]]:
         """(weights [in, out], bias) of the policy's dense layers, copies."""
-        linear = [layer for layer in self.actor.dense if isinstance(layer, nn.Linear)]
-        return [(as_numpy(layer.weight).T.copy(), as_numpy(layer.bias)) for layer in linear]
+        return layers_of(self.actor.dense)
 
     def cells(self) -> list[list[Array]]:
         """The weights of the policy's recurrent cell and of the value's, copies."""

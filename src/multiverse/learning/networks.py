@@ -4,17 +4,50 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from multiverse.learning.loss import Shape, parameters_of, time_scales
+from multiverse.contracts.views import Array
+from multiverse.learning.loss import Shape, as_numpy, parameters_of, time_scales
+from multiverse.learning.optimizers import Optimizer
+from multiverse.learning.threads import torch_threads
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 _CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
 _IMAGE_FEATURES = 512
+_ONE_AT_A_TIME = threading.Lock()  # torch's generator is the process's: networks built in threads would share it
+
+
+@contextmanager
+def first_weights(seed: int | Sequence[int]) -> Iterator[None]:
+    """Networks made inside begin as this seed says, and nobody else's random numbers change."""
+    drawn = seed if isinstance(seed, int) else int(np.random.SeedSequence(seed).generate_state(1)[0])
+    # One thread: with several the last bits of the first weights would depend on how many.
+    with _ONE_AT_A_TIME, torch_threads(1), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(drawn)
+        yield
+
+
+def in_one_tensor(parameters: Sequence[nn.Parameter], optimizer: Optimizer) -> None:
+    """The modules go on using their parameters, and their gradients, where the optimizer has them."""
+    start = 0
+    for one in parameters:
+        place = slice(start, start + one.numel())
+        one.data = optimizer.parameters[place].view_as(one)
+        one.grad = optimizer.gradient[place].view_as(one)
+        start = place.stop
+
+
+def layers_of(dense: nn.Sequential) -> list[tuple[Array, Array]]:
+    """(weights [in, out], bias) of the dense layers, copies."""
+    linear = [layer for layer in dense if isinstance(layer, nn.Linear)]
+    return [(as_numpy(layer.weight).T.copy(), as_numpy(layer.bias)) for layer in linear]
 
 
 class Network(nn.Module):

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from multiverse.contracts.policy import MASKED_LOGIT
 from multiverse.contracts.views import Array
-from multiverse.learning.actor_critic import first_weights, joined
 from multiverse.learning.attention import TeamActor, TeamCritic, TeamShape, counterfactual_baseline, similarity
 from multiverse.learning.distributions import Categorical
 from multiverse.learning.loss import Batch, Loss, Outputs, as_numpy
+from multiverse.learning.networks import first_weights, in_one_tensor
 from multiverse.learning.optimizers import Optimizer
 
 PIECE_TEAMS = 512
@@ -44,7 +44,9 @@ class TeamActorCritic:
         self.similarity_coef, self.similarity_cap, self.weight_decay = similarity_coef, similarity_cap, weight_decay
         with first_weights(seed):
             self.actor, self.critic = TeamActor(shape).to(self.device), TeamCritic(shape).to(self.device)
-        self.optimizer = joined([*self.actor.parameters(), *self.critic.parameters()], optimizer)
+        parameters = [*self.actor.parameters(), *self.critic.parameters()]
+        self.optimizer = optimizer(torch, torch.cat([one.detach().reshape(-1) for one in parameters]))
+        in_one_tensor(parameters, self.optimizer)
 
     def put(self, array: Any) -> Tensor:
         """Where the networks are."""

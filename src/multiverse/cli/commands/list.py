@@ -72,12 +72,16 @@ def preset_lines() -> list[str]:
     """Each with its settings as flags, ready to be typed."""
     from multiverse.training.config.train_config import PRESETS
 
-    return [f"  {env} ({algorithm}): {_as_flags(settings)}" for (env, algorithm), settings in PRESETS.items()]
+    return [f"  {env} ({name}): {_as_flags({'algorithm': name, **found})}" for (env, name), found in PRESETS.items()]
 
 
 def _as_flags(settings: dict[str, Any]) -> str:
-    flags = [(f"--{name.replace('_', '-')}", value) for name, value in settings.items()]
-    return " ".join(flag if value is True else f"{flag} {value}" for flag, value in flags)
+    flags = [(f"--{name.replace('_', '-')}", value) for name, value in settings.items() if value != "ppo"]
+    return " ".join(flag if value is True else f"{flag} {_typed(value)}" for flag, value in flags)
+
+
+def _typed(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def run_lines(root: Path) -> list[str]:

@@ -79,7 +79,7 @@ def write_new(path: Path, data: bytes, mode: int = 0o666) -> None:
         os.close(descriptor)
 
 
-def write_all(descriptor: int, data: bytes) -> None:
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
     """Every byte, however many the system takes at a time."""
     rest = memoryview(data)
     while rest:
