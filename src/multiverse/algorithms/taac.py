@@ -133,20 +133,23 @@ class TAAC(PPO):
     def _learned_from(self, rollout: Rollout, batch: Batch) -> Batch:
         """One row for each team and step of which somebody is: [rows, agents, …]."""
         teams, valid = self._in_teams(rollout, batch), self._by_team(rollout.valid.reshape(-1))
+        if valid.all():
+            return teams
         teams.columns["valid"] = self._networks.put(valid)
         return teams.take(self._networks.put(np.flatnonzero(valid.any(axis=1))))
 
     def _in_teams(self, rollout: Rollout, batch: Batch) -> Batch:
         """[T × envs, agents, …] of all rows [T × slots, …]."""
-        there = np.ones(rollout.rewards.shape, np.bool_) if rollout.acting is None else rollout.acting
         columns = {name: self._by_team(column) for name, column in batch.columns.items()}
-        columns["present"] = self._networks.put(self._by_team(there.reshape(-1)))
+        if rollout.acting is not None and not rollout.acting.all():
+            columns["present"] = self._networks.put(self._by_team(rollout.acting.reshape(-1)))
         masks = None if batch.masks is None else self._by_team(batch.masks)
         return Batch(self._by_team(batch.vector), [], self._by_team(batch.actions), masks, **columns)
 
     def _explained(self, batch: Batch) -> float:
-        valid = as_numpy(batch["valid"])
-        return explained_variance(*(as_numpy(batch[name])[valid] for name in ("values", "returns")))
+        values, returns = as_numpy(batch["values"]), as_numpy(batch["returns"])
+        valid = as_numpy(batch["valid"]) if "valid" in batch.columns else np.ones(values.shape, np.bool_)
+        return explained_variance(values[valid], returns[valid])
 
     def _values(self, rollout: Rollout, batch: Batch) -> tuple[Array, Array, tuple[Array, Array, Array]]:
         """Counterfactual baselines. Where nobody has acted yet, the others' actions are drawn from the policy."""

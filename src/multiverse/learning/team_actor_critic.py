@@ -1,7 +1,7 @@
 """A team's actor and critic with one optimizer, in torch: what TAAC learns with.
 
 As `actor_critic`, but a row of a batch is a team: features [B, N, F], actions [B, N], masks [B, N, A], and columns
-[B, N], of which `present` says who was there and `valid` which agents are learned from.
+[B, N], of which `present` says who was there and `valid` which agents are learned from. Without these, all are.
 """
 
 from __future__ import annotations
@@ -58,12 +58,14 @@ class TeamActorCritic:
         pieces = [np.zeros((0, *batch.actions.shape[1:]), np.float32)]
         with torch.no_grad():
             for part in _pieces(batch):
-                probabilities = self._open(self.actor(part.vector, part["present"])[0], part.masks).softmax(-1)
-                every = self.critic.every_action(part.vector, part.actions, part["present"])
+                probabilities = self._open(self.actor(part.vector, part.columns.get("present"))[0], part.masks).softmax(
+                    -1
+                )
+                every = self.critic.every_action(part.vector, part.actions, part.columns.get("present"))
                 pieces.append(as_numpy(counterfactual_baseline(probabilities, every)))
         return np.concatenate(pieces)
 
-    def drawn(self, vector: Tensor, masks: Tensor | None, present: Tensor, noise: Tensor) -> Tensor:
+    def drawn(self, vector: Tensor, masks: Tensor | None, present: Tensor | None, noise: Tensor) -> Tensor:
         """[B, N] actions, by Gumbel noise [B, N, A]: for teams whose actions nobody has seen."""
         with torch.no_grad():
             return (self._open(self.actor(vector, present)[0], masks) + noise).argmax(-1)
@@ -75,7 +77,7 @@ class TeamActorCritic:
 
     def _said(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probabilities and entropies, [B, N] each, and what the agents are to each other, [B, N, E]."""
-        logits, attended = self.actor(batch.vector, batch["present"])
+        logits, attended = self.actor(batch.vector, batch.columns.get("present"))
         masks = None if batch.masks is None else batch.masks.flatten(0, 1)
         found = self.distribution.log_prob_and_entropy(torch, logits.flatten(0, 1), batch.actions.flatten(), masks)
         log_probs, entropies = (one.reshape(batch.actions.shape) for one in found)
@@ -89,13 +91,17 @@ class TeamActorCritic:
     def gradient(self, batch: Batch, loss: Loss) -> Any:
         """Put the gradient of this loss, and of the similarity term, where the optimizer takes it; returns the loss's
         metrics, and the similarity."""
+        present, valid = batch.columns.get("present"), batch.columns.get("valid")
         log_probs, entropies, attended = self._said(batch)
-        values = self.critic(batch.vector, batch.actions, batch["present"])
-        alike = similarity(attended, batch["present"], self.similarity_cap)
-        valid = batch["valid"]
-        outputs = Outputs(*(one[valid] for one in (log_probs, entropies, values)))
-        columns = {name: column[valid] for name, column in batch.columns.items()}
-        rows = Batch(batch.vector[valid], [], batch.actions[valid], None, **columns)
+        values = self.critic(batch.vector, batch.actions, present)
+        alike = similarity(attended, present, self.similarity_cap)
+
+        def flat(teams: Tensor) -> Tensor:
+            return teams.flatten(0, 1) if valid is None else teams[valid]
+
+        outputs = Outputs(flat(log_probs), flat(entropies), flat(values))
+        columns = {name: flat(column) for name, column in batch.columns.items()}
+        rows = Batch(None, [], flat(batch.actions), None, **columns)
         with torch.no_grad():
             found = loss(torch, outputs, rows)
         self.optimizer.gradient.zero_()
