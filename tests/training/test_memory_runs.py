@@ -24,7 +24,6 @@ QUICK: dict[str, Any] = {"seed": 1, "num_envs": 8, "env_steps": 24_000, "steps_p
                          "chunk_length": 16, "executor": "serial", "evaluate_every": 0, "evaluation_episodes": 50,
                          "preset": False}  # fmt: skip
 MAZE: dict[str, Any] = {**QUICK, "env_kwargs": {"length": 5}, "entropy_coef": 0.01}
-REPEAT: dict[str, Any] = {**QUICK, "env_kwargs": {"k": 2, "symbols": 2, "length": 16}, "gamma": 0.5}
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +42,13 @@ def test_a_maze_is_solved_by_memory_and_by_chance_without(memory: Any, tmp_path:
 
 
 def test_what_lies_further_back_than_a_chunk_is_not_learned(tmp_path: Path) -> None:
-    """What was seen two rows ago takes chunks of three."""
+    """The sign is ten rows old at the junction."""
     returns = {}
-    for length in (2, 8):
-        settings = {**REPEAT, "memory": "gru", "chunk_length": length}
-        run = mv.train("multiverse/RepeatPrevious-v0", run_dir=tmp_path / str(length), **settings)
+    for length in (4, 16):
+        settings = {**MAZE, "env_kwargs": {"length": 10}, "env_steps": 48_000, "memory": "lstm", "chunk_length": length}
+        run = mv.train("multiverse/TMaze-v0", run_dir=tmp_path / str(length), **settings)
         returns[length] = run.summary["evaluation"]["mean_return"]
-    assert returns[8] > 0.95 and returns[2] < 0.8
+    assert returns[16] > 0.9 and returns[4] < 0.7
 
 
 # -- exactness ---------------------------------------------------------------------------------------------------

@@ -271,7 +271,7 @@ class OnPolicy(Learner):
         memory, chunk = rollout.memory["cells"][steps, slots], np.full(values.shape, -1)
         chunk[rows[along.lasts()]] = np.arange(len(after))
         chunk = chunk[steps * rollout.slots + slots]
-        memory[chunk >= 0] = after[chunk[chunk >= 0]]  # guard: the-last-row-is-remembered-too
+        memory[chunk >= 0] = after[chunk[chunk >= 0]]
         previous = rollout.actions[steps, slots], rollout.rewards[steps, slots]
         final_values = steps, slots, one_more(finals, previous, memory)
         return values.reshape(rollout.rewards.shape), last_values, final_values

@@ -81,7 +81,7 @@ class Features(PackedOnce):
         else:  # as policies have them: from 0
             np.put_along_axis(room, values + (counts.first + counts.start), 1.0, axis=1)
         room[:, -1] = rewards
-        room[starts] = 0.0  # guard: nothing-is-previous-to-a-start
+        room[starts] = 0.0
 
     def open_actions(self, observations: Leaves) -> Array | None:
         """[rows, actions] bool; None where everything is always open."""

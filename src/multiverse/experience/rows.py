@@ -105,7 +105,7 @@ class Rows:
             masks = self._masks[row] = np.asarray(open_now, np.bool_)
         teams = self._teams
         if teams is not None and self._acting is not None:
-            teams = np.where(self._acting[row], teams, -1)
+            teams = np.where(self._acting[row], teams, -1)  # guard: nobody-looks-at-who-is-not-there
         shown = Seen(seen, starts, masks, *self._previous, teams)
         if played is None:
             actions, after = answer_of(self._policy.act(shown, self._noise[row], memory), memory)

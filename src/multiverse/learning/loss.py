@@ -114,11 +114,13 @@ class Batch:
         assert self.along is not None
         lengths = self.along.lengths()[chunks]
         numbers = (lengths.cumsum() - lengths) // size
+        if not numbers.any():  # all in one: their order is the same again
+            yield from [self] if len(self) else []
+            return
         for some in np.split(chunks, np.flatnonzero(np.diff(numbers)) + 1):
-            if len(some):
-                some = np.sort(some)
-                rows, counts = self.along.some(some)
-                yield self.in_order(put(rows), Along(counts, self.along.memory[put(some)]))
+            some = np.sort(some)
+            rows, counts = self.along.some(some)
+            yield self.in_order(put(rows), Along(counts, self.along.memory[put(some)]))
 
 
 Loss = Callable[[Any, Outputs, Batch], LossGradient]

@@ -16,7 +16,8 @@ from multiverse.contracts.layout import SINGLE_AGENT, Group
 from multiverse.contracts.policy import Policy
 from multiverse.contracts.seeds import checked_run_seed
 from multiverse.experience.numpy_policies import loaded_policy
-from multiverse.experience.opponents import FunctionPolicy, RandomPolicy
+from multiverse.experience.opponents import FunctionPolicy
+from multiverse.experience.random_policy import RandomPolicy
 from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
 from multiverse.training.config.build import in_todays_names, takes_old_names
 from multiverse.training.config.files import read_config

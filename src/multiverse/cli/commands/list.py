@@ -76,12 +76,13 @@ def preset_lines() -> list[str]:
 
 
 def _as_flags(settings: dict[str, Any]) -> str:
-    flags = [(f"--{name.replace('_', '-')}", value) for name, value in settings.items() if value != "ppo"]
-    return " ".join(flag if value is True else f"{flag} {_typed(value)}" for flag, value in flags)
+    return " ".join(_as_flag(name.replace("_", "-"), value) for name, value in settings.items() if value != "ppo")
 
 
-def _typed(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+def _as_flag(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name} {' '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
 
 
 def run_lines(root: Path) -> list[str]:
