@@ -143,3 +143,19 @@ def test_what_it_cannot_do_is_refused() -> None:
     ):
         with pytest.raises(mv.InvalidRequest, match=said):
             TAACConfig(**wrong)
+
+
+def test_a_run_of_a_larger_team_begins_with_what_a_smaller_one_learned(tmp_path: Path) -> None:
+    how: dict[str, Any] = {
+        **SMALL, "algorithm": "taac", "num_envs": 2, "steps_per_env": 20, "env_steps": 40, "executor": "serial",
+        "evaluate_every": 0, "evaluation_episodes": 1, "preset": False,
+    }  # fmt: skip
+    two, three = ({"env_kwargs": {"num_boxes": boxes, "max_timestep": 10}} for boxes in (2, 3))
+    first = mv.train("BoxJump-v0", run_dir=tmp_path / "two", seed=0, **two, **how)
+    then = mv.train(
+        "BoxJump-v0", run_dir=tmp_path / "three", seed=1, init_from=first.path, learning_rate=1e-12, **three, **how
+    )
+    x = np.random.default_rng(0).standard_normal((2, 11), dtype=np.float32)
+    one, other = (mv.load(run)["box-1"].acting for run in (first, then))
+    np.testing.assert_allclose(one.output(x, np.zeros(2, np.int64)), other.output(x, np.zeros(2, np.int64)), atol=1e-5)
+    assert set(mv.load(then).act({f"box-{i}": x[0] for i in (1, 2, 3)})) == {"box-1", "box-2", "box-3"}
