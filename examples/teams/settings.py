@@ -51,6 +51,7 @@ class TrainingSettings:
 
     episodes: int = 100
     max_steps_per_episode: int | None = None
+    """Steps of every env between two updates: an episode, if it is as long as one."""
     gamma: float = 0.995
     learning_rate: float = 5e-4
     epsilon_clip: float = 0.2

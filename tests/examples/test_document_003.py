@@ -10,11 +10,13 @@ import pytest
 from pettingzoo import ParallelEnv
 
 import multiverse as mv
+from examples.teams import train_taac
 from examples.teams.gpus import gpu_of
 from examples.teams.parallel_environments import ParallelEnvironmentManager
 from examples.teams.settings import load_settings, settings_from
 from multiverse.contracts.errors import InvalidConfig
 from multiverse.envs.box_jump import v0
+from multiverse.training.loading import checkpoint_of
 from tests.equality import assert_same
 from tests.examples.programs import ROOT
 
@@ -140,3 +142,49 @@ def test_processes_take_the_gpus_in_turn() -> None:
     assert [gpu_of(i, devices) for i in range(8)] == devices * 2
     assert [gpu_of(i, devices[:3]) for i in range(4)] == ["cuda:0", "cuda:1", "cuda:2", "cuda:0"]
     assert [gpu_of(i, []) for i in range(3)] == ["cpu"] * 3
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+TINY = """
+environment: {name: boxjump, env_kwargs: {num_boxes: 2, max_timestep: 20}}
+model: {num_heads: 2, embedding_dim: 8, hidden_size: 8}
+training: {episodes: 4, max_steps_per_episode: 21, K_epochs: 1, num_parallel: 2}
+logging: {log_interval: 2}
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    return ["--config", "tiny.yaml"]
+
+
+def test_the_documents_lines_train_and_go_on_with_the_best_model(
+    tiny: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    best = Path("files/Models/boxjump/best_model.pth")
+    assert train_taac.main([*tiny, "--env", "boxjump", "--num_parallel", "3", "--episodes", "6"]) == 0
+    out = capsys.readouterr().out
+    assert "Training taac on boxjump: 3 envs in this process" in out and "Episode 6/6: team's return" in out
+    assert f"Best model: {best}" in out
+    first = checkpoint_of(best, "best").state["session"]["algorithms"]["agents"]["weights"]["parameters"]
+    assert train_taac.main([*tiny, "--model_path", str(best), "--seed", "5"]) == 0
+    out = capsys.readouterr().out
+    assert "Beginning with files/Models/boxjump/best_model-1.pth/checkpoints/best" in out
+    second = checkpoint_of(best).state["session"]["algorithms"]["agents"]["weights"]["parameters"]
+    assert first.shape == second.shape and 0 < np.abs(first - second).max() < 0.1  # two small steps away from the first
+    assert mv.record(best, Path("tower.mp4"), which="best").frames == 22
+
+
+def test_a_torch_pickle_and_a_model_that_is_not_there_are_refused_in_one_sentence(
+    tiny: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("theirs.pth").write_bytes(b"PK\x03\x04")
+    for path, said in (("theirs.pth", "is a file, perhaps a torch pickle"), ("nowhere.pth", "there is no model")):
+        assert train_taac.main([*tiny, "--model_path", path]) == 2
+        error = capsys.readouterr().err
+        assert said in error and error.count("\n") == 1
+    assert train_taac.main([*tiny, "--episodes", "0"]) == 2
+    assert "episodes=0: at least 1" in capsys.readouterr().err
+    assert not Path("files").exists()
