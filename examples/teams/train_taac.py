@@ -111,8 +111,11 @@ def cleared(place: Path) -> Path | None:
     return aside
 
 
-def train(settings: Settings, seed: int) -> mv.Run:
-    """The run, which is the model: its best weights, and everything to look at, evaluate, record or resume it."""
+def train(settings: Settings, seed: int, **how: Any) -> mv.Run:
+    """The run, which is the model: its best weights, and everything to look at, evaluate, record or resume it.
+
+    `how`: where the envs run, in the words of `mv.train`; by default in this process, one after the other.
+    """
     place, begun_from = settings.best_model, None
     if settings.load_model is not None:
         begun_from = known_model(settings.load_model)
@@ -124,7 +127,9 @@ def train(settings: Settings, seed: int) -> mv.Run:
         begun_from = best if best.is_dir() else begun_from
         print(f"Beginning with {begun_from}")
     training = settings.training
-    print(f"Training taac on {settings.environment.name}: {training.num_parallel} envs in this process", flush=True)
+    how = {"executor": "serial", **how}
+    where = "this process" if how["executor"] == "serial" else f"{how['workers']} processes"
+    print(f"Training taac on {settings.environment.name}: {training.num_parallel} envs in {where}", flush=True)
     return mv.train(
         settings.environment.source,
         "taac",
@@ -132,9 +137,8 @@ def train(settings: Settings, seed: int) -> mv.Run:
         hooks=[Lines(training.episodes, settings.logging.log_interval)],
         init_from=begun_from,
         preset=False,
-        executor="serial",
         seed=seed,
-        **in_our_words(settings),
+        **{**in_our_words(settings), **how},
     )
 
 
@@ -154,11 +158,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except mv.MultiverseError as error:
         print(f"train_taac.py: {error}", file=sys.stderr)
         return REFUSED
+    tell(run)
+    return 0
+
+
+def tell(run: mv.Run) -> None:
+    """How good it became, and where it is."""
     found = run.summary["evaluation"]
     team = sum(value for name, value in (found or {}).items() if name.startswith("mean_return/"))
     told = "failed" if found is None else f"team's return {team:.3f}, over {found['episodes']} unseen episodes"
     print(f"Evaluation: {told}\nBest model: {run.path}\nTo watch it: multiverse record {run.path} --which best")
-    return 0
 
 
 if __name__ == "__main__":

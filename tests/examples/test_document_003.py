@@ -13,6 +13,7 @@ import multiverse as mv
 from examples.teams import train_taac
 from examples.teams.gpus import gpu_of
 from examples.teams.parallel_environments import ParallelEnvironmentManager
+from examples.teams.scripts import parallel_env_example
 from examples.teams.settings import load_settings, settings_from
 from multiverse.contracts.errors import InvalidConfig
 from multiverse.envs.box_jump import v0
@@ -188,3 +189,35 @@ def test_a_torch_pickle_and_a_model_that_is_not_there_are_refused_in_one_sentenc
     assert train_taac.main([*tiny, "--episodes", "0"]) == 2
     assert "episodes=0: at least 1" in capsys.readouterr().err
     assert not Path("files").exists()
+
+
+# -- true parallelism --------------------------------------------------------------------------------------------------
+def test_the_documents_three_lines(
+    tiny: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = "files/Models/boxjump/best_model.pth"
+    assert parallel_env_example.main([*tiny, "--num_processes", "2"]) == 0
+    assert "Training taac on boxjump: 2 envs in 2 processes" in capsys.readouterr().out
+    assert mv.resume(best).summary["plan"]["executor"] == "process"
+    assert parallel_env_example.main([*tiny, "--num_processes", "2", "--model_path", best]) == 0
+    assert "Beginning with files/Models/boxjump/best_model-1.pth" in capsys.readouterr().out
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    assert parallel_env_example.main([*tiny, "--render", "--episodes", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "Rendering: one process, this one" in out and "1 envs in this process" in out
+    assert parallel_env_example.main([*tiny, "--num_processes", "0"]) == 2
+
+
+def test_an_episode_by_itself(tiny: list[str]) -> None:
+    config = load_settings("tiny.yaml")
+    statistics, experience = parallel_env_example.run_single_episode((3, config, None, 1, False))
+    assert statistics["steps"] == 21 and (statistics["process_id"], statistics["gpu_id"]) == (3, 1)
+    assert set(experience) == {"box-1", "box-2"} and experience["box-1"]["observations"].shape == (21, 11)
+    assert experience["box-2"]["dones"].tolist() == [False] * 20 + [True]
+    assert statistics["team_return"] == pytest.approx(sum(one["rewards"].sum() for one in experience.values()))
+    again, _ = parallel_env_example.run_single_episode((3, config, None, 1, False))
+    other, _ = parallel_env_example.run_single_episode((4, config, None, 1, False))
+    assert again == statistics and other["returns"] != statistics["returns"]  # its seed is the process's
+    assert train_taac.main(tiny) == 0
+    played = [parallel_env_example.run_single_episode((i, config, str(config.best_model), None, False)) for i in (0, 0)]
+    assert played[0][0] == played[1][0]
