@@ -86,7 +86,7 @@ def test_a_policy_that_has_travelled_acts_with_the_same_bits(activation: str) ->
     policy.own = 2
     one, another = (pickle.loads(pickle.dumps(policy)) for _ in range(2))
     rows = rng.normal(size=(6, 3)).astype(np.float32)
-    assert one.output(rows).tobytes() == policy.output(rows).tobytes() == another.output(rows).tobytes()
+    assert len({each.output(rows, {})[0].tobytes() for each in (policy, one, another)}) == 1
     assert (type(one), one.own, one.version) == (_OwnPolicy, 2, 7)
     assert one._features is another._features  # what never changes was unpacked once
     assert one._features.vector({(): rows}).tobytes() == rows.tobytes()

@@ -68,7 +68,7 @@ class OnPolicyConfig(Settings):
     share_features: bool = False
     """Of images: the same convolutions for policy and value, instead of some for each."""
     ortho_init: bool = True
-    """Orthogonal first weights, and cells that at first remember for 1 to `chunk_length` rows; else torch's own."""
+    """Orthogonal first weights, and cells that at first remember for 2 to `chunk_length` rows; else torch's own."""
     log_std_init: float = 0.0
     """Of Box actions: the logarithm of the standard deviation at first."""
     squash: bool = False

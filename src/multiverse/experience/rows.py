@@ -93,7 +93,7 @@ class Rows:
         elif resetting is not None:
             self._valid[row] = ~resetting  # guard: a-row-that-begins-an-episode-is-no-step
         self._starts[row] = starts
-        memory = self._forget(starts) if starts.any() else self._memory
+        memory = self._forget(starts) if np.count_nonzero(starts) else self._memory  # `any` takes three times as long
         for name, rows in self._kept.items():
             rows[row] = memory[name]
         for rows, before in zip(self._shown_before, self._previous):
@@ -156,7 +156,7 @@ class Rows:
             rows[row + 1] = now
         self._values[row], self._ended[row] = self._values_now, self._ended_now
         ended: Array = self._ended[row, 0] | self._ended[row, 1]
-        if ended.any():
+        if np.count_nonzero(ended):
             for rows, now in self._finals:
                 rows[row, ended] = now[ended]
         if self._acting is None:
@@ -284,7 +284,7 @@ def fill(
         fresh[...] = over = episodes != before
         if resetting is not None:
             resetting = over = ended
-        if over.any():
+        if np.count_nonzero(over):
             begun[t, over] = episodes[over] + steps.next_step
             for i in np.flatnonzero(over).tolist():
                 seed = steps.seed_of(i)

@@ -83,7 +83,8 @@ class Cells:
         """[rows, cells, size] of states after each row: those before it."""
         room, first = self._room(f"before {part}", states.shape), len(self._first)
         room[:first] = self._first[:, :, part]
-        earlier = np.arange(first, len(room)) - np.repeat(self._counts[:-1], self._counts[1:])
+        counts = np.array(self._counts, np.int64)
+        earlier = np.arange(first, len(room)) - np.repeat(counts[:-1], counts[1:])
         np.take(states, earlier, axis=0, out=room[first:], mode="clip")  # with another mode it is copied once more
         return room
 

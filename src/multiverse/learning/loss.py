@@ -143,14 +143,12 @@ def of_cell(shape: Shape, gates: int) -> int:
     return parameters_of([shape.size + shape.memory_size + 1, gates * shape.memory_size])
 
 
-def time_scales(shape: Shape, drawn: Array) -> list[tuple[slice, Array]]:
-    """Biases of a recurrent cell's gates, and where they are among its biases, with which its units at first remember
-    for between 1 and `chunk_length` rows (Tallec and Ollivier 2018); `drawn`: [size] between 0 and 1. Without them half
-    of what is remembered is gone after a row, and nobody learns what a memory of twenty is good for."""
-    size = shape.memory_size
+def time_scales(shape: Shape, drawn: Array) -> tuple[slice, Array]:
+    """(where, what): biases of a cell's forget gate, or of a GRU's update gate, with which its units at first remember
+    for between 2 and `chunk_length` rows (as Tallec and Ollivier 2018); `drawn`: [size] between 0 and 1. With biases of
+    zero half of what is remembered is gone after a row, and hardly anything of a row 20 rows ago reaches a gradient."""
     bias = np.log1p(drawn * max(0, shape.chunk_length - 2)).astype(np.float32)
-    forget = [(slice(size, 2 * size), bias)]  # the update gate of a GRU
-    return [(slice(0, size), -bias), *forget] if shape.memory == "lstm" else forget
+    return slice(shape.memory_size, 2 * shape.memory_size), bias
 
 
 def normalized(xp: Any, values: Any) -> Any:

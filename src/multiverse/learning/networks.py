@@ -121,8 +121,8 @@ def _cell(shape: Shape, seen: int) -> nn.LSTM | nn.GRU:
     if shape.ortho_init:
         for name, value in cell.named_parameters():
             (nn.init.orthogonal_ if name.startswith("weight") else nn.init.zeros_)(value)
-        for gate, bias in time_scales(shape, torch.rand(shape.memory_size).numpy()):
-            cell.bias_ih_l0.data[gate] = torch.from_numpy(bias)
+        gate, bias = time_scales(shape, torch.rand(shape.memory_size).numpy())
+        cell.bias_ih_l0.data[gate] = torch.from_numpy(bias)
     return cell
 
 

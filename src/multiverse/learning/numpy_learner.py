@@ -236,8 +236,8 @@ def _begin_cell(cell: Weights, rng: np.random.Generator, shape: Shape) -> None:
         elif value.ndim == 2:
             value[...] = _orthogonal(rng, value.shape)
     if shape.ortho_init:
-        for gate, bias in time_scales(shape, rng.random(shape.memory_size)):
-            cell.values[2][gate] = bias
+        gate, bias = time_scales(shape, rng.random(shape.memory_size))
+        cell.values[2][gate] = bias
 
 
 def _orthogonal(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:

@@ -44,7 +44,7 @@ def test_an_episode_begins_in_the_meadow_and_by_its_seed() -> None:
 
 def test_check_env_finds_nothing_in_it() -> None:
     report = mv.check_env(RAM, env_kwargs={"episode_length": 30})
-    assert {finding.code for finding in report.findings} <= {"env-cannot-be-pickled", "cost", "no-randomness"}
+    assert {finding.code for finding in report.findings} <= {"env-cannot-be-pickled", "cost", "no-randomness", "reset-dominates"}
 
 
 def test_one_who_knows_the_way_is_paid_for_it_and_wins() -> None:
