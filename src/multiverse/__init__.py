@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from multiverse.experience.whole_episodes import EpisodeCollector, WholeEpisodes
     from multiverse.training.hooks import Hook
     from multiverse.training.loading import load
+    from multiverse.training.recording import record
     from multiverse.training.run import Run, resume, train
     from multiverse.vector.batches import AgentsBatch, GroupBatch, StepBatch
     from multiverse.vector.make import make_vec
@@ -63,6 +64,7 @@ _HOMES = {
     "multiverse.vector.turns": ("Turn", "TurnVectorEnv"),
     "multiverse.training.run": ("Run", "resume", "train"),
     "multiverse.training.loading": ("load",),
+    "multiverse.training.recording": ("record",),
     "multiverse.training.hooks": ("Hook",),
     "multiverse.vector.batches": ("AgentsBatch", "GroupBatch", "StepBatch"),
     "multiverse.contracts.plan": ("Plan",),
@@ -127,6 +129,7 @@ __all__ = [
     "flatten_agents",
     "load",
     "make_vec",
+    "record",
     "resume",
     "train",
 ]

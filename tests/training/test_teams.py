@@ -19,6 +19,7 @@ from pettingzoo import ParallelEnv
 import multiverse as mv
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.contracts.errors import InvalidRequest
+from multiverse.experience.team_policy import TeamPolicy
 from multiverse.training.loading import checkpoint_of, evaluate_run
 from tests.multi_agent.envs import Village
 from tests.training.runs import SMALL, digest, lines_of
@@ -29,6 +30,7 @@ VILLAGE, CIRCLE = "tests.training.test_teams:SeededVillage", "tests.multi_agent.
 RUN: dict[str, Any] = {**SMALL, "env_steps": 800, "checkpoint_every_s": 0.0}
 POOL = {"opponents": 2, "opponent_every": 2, "opponent_share": 0.7}
 AGENTS = {"env_kwargs": {"agents": ("farmer_0", "farmer_1", "guard_0", "guard_1")}}
+TAAC = {"algorithm": "taac", "num_heads": 2, "embedding_size": 16, "hidden_size": 16}
 RUNS = {
     "at once": (SPREAD, {}),
     "separate": (SPREAD, {"separate": True}),
@@ -36,6 +38,8 @@ RUNS = {
     "come and go": (VILLAGE, AGENTS),
     "in turn": (CIRCLE, AGENTS),
     "self-play": (FOUR, {**POOL, "evaluation_opponent": "random"}),
+    "taac": (SPREAD, TAAC),
+    "taac, come and go": (VILLAGE, {**AGENTS, **TAAC}),
     "central": (SPREAD, {"critic": "central"}),
     "in turn, with memory": (CIRCLE, {**AGENTS, "memory": "gru", "memory_size": 8, "see_previous": True}),
     "self-play, with memory": (FOUR, {**POOL, "memory": "lstm", "memory_size": 8, "chunk_length": 8}),
@@ -253,6 +257,28 @@ def test_what_past_versions_do_is_not_learned_from(tmp_path: Path) -> None:
                 assert not one["valid"][theirs, 2 * env + player].any()
             sides |= set(side[against, env].tolist())
     assert sides == {0, 1}
+
+
+@pytest.mark.fault("B4")
+def test_a_team_is_shown_those_who_act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Any] = []
+    act = TeamPolicy.act
+
+    def looking(policy: TeamPolicy, seen: Any, *others: Any) -> Any:
+        shown.append(seen.teams)
+        return act(policy, seen, *others)
+
+    monkeypatch.setattr(TeamPolicy, "act", looking)
+    watches = Watches()
+    mv.train(VILLAGE, run_dir=tmp_path / "run", hooks=[watches], **{**RUN, **AGENTS, **TAAC, "separate": False})
+    acting = watches.seen[0]["acting"]
+    slots, absent = acting.shape[1], 0
+    rows = shown[: 2 * len(acting) : 2]  # the farmers', then the guards'
+    for teams, acts in zip(rows, acting):
+        agents = slots // RUN["num_envs"]
+        np.testing.assert_array_equal(teams, np.where(acts, np.arange(slots) // agents, -1))
+        absent += int((~acts).sum())
+    assert absent
 
 
 def test_opponents_need_another_side(tmp_path: Path) -> None:

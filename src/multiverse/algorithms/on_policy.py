@@ -203,8 +203,12 @@ class OnPolicy(Learner):
         )
         columns = {"values": values, "advantages": advantages, "returns": returns}
         batch.columns |= {name: networks.put(column.reshape(-1)) for name, column in columns.items()}
-        valid = rollout.valid.reshape(-1)
-        if config.memory is not None:
+        return self._learned_from(rollout, batch)
+
+    def _learned_from(self, rollout: Rollout, batch: Batch) -> Batch:
+        """The rows that are, as the networks take them; of all rows of the rollout."""
+        valid, networks = rollout.valid.reshape(-1), self._networks
+        if self.config.memory is not None:
             rows, counts = self._chunks(rollout).without(valid).packed()
             return batch.in_order(networks.put(rows), self._along(rollout, rows, counts))
         return batch if valid.all() else batch.take(networks.put(np.flatnonzero(valid)))

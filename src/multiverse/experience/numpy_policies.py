@@ -291,6 +291,14 @@ def gumbel(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return np.asarray(-np.log(rng.standard_exponential(shape, dtype=np.float32) + np.float32(1e-20)))
 
 
+def normalized(x: Array, shift_and_scale: tuple[Array, Array] | None) -> Array:
+    """Features as networks take them."""
+    if shift_and_scale is None:
+        return x
+    shift, scale = shift_and_scale
+    return np.asarray(np.minimum(np.maximum((x - shift) * scale, -OBSERVATION_CLIP), OBSERVATION_CLIP))
+
+
 # -- the policy ---------------------------------------------------------------------------------------------------
 class NumpyPolicy:
     """Features of observations, normalised, through recurrent cells if it has any, and a few dense layers."""
@@ -328,16 +336,10 @@ class NumpyPolicy:
 
     def output(self, x: Array, memory: Memory) -> tuple[Array, Memory]:
         """([rows, outputs] of features [rows, size], what is remembered then)."""
-        rows, x = len(x), in_blocks(self._normalized(x))
+        rows, x = len(x), in_blocks(normalized(x, self._shift_and_scale))
         if self._cells is not None:
             x, memory = self._cells.step(x, memory)
         return self._through_layers(x)[:rows], memory
-
-    def _normalized(self, x: Array) -> Array:
-        if self._shift_and_scale is None:
-            return x
-        shift, scale = self._shift_and_scale
-        return np.asarray(np.minimum(np.maximum((x - shift) * scale, -OBSERVATION_CLIP), OBSERVATION_CLIP))
 
     def _through_layers(self, x: Array) -> Array:
         """[rows, outputs], padded as the blocks are."""
@@ -391,8 +393,12 @@ class NumpyPolicy:
 
 def loaded_policy(
     saved: Mapping[str, Any], observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
-) -> NumpyPolicy:
+) -> Any:
     """The policy that a run holds, without the algorithm that learned it."""
+    if saved["kind"] == "attention":
+        from multiverse.experience.team_policy import loaded_team_policy
+
+        return loaded_team_policy(saved, observation_space, action_space)
     if saved["kind"] not in ("dense", *GATES) or saved["activation"] not in ACTIVATIONS:
         raise ValueError(f"a policy of kind {saved['kind']!r} with {saved['activation']!r} is none that we know")
     head = saved_head(saved, action_space)

@@ -68,6 +68,7 @@ class Rows:
         self._write_actions = ActionWriter(group.action_space, own, (group.name, ACTIONS)).write_all
         self._values_now, self._ended_now, self._present_now = now[(VALUES,)], now[(ENDED,)], now[(PRESENT,)]
         self._masks_now, self._agents = now.get((ACTION_MASKS,)), len(group.agents)
+        self._teams = np.repeat(np.arange(len(env_ids)), self._agents) if self._agents > 1 else None
 
     def ended_now(self) -> Array:
         """[slots] bool: who has ended in the last step of all."""
@@ -102,7 +103,10 @@ class Rows:
         if self._masks is not None:
             open_now = self._masks_now if self._mask is None else seen[self._mask]
             masks = self._masks[row] = np.asarray(open_now, np.bool_)
-        shown = Seen(seen, starts, masks, *self._previous)
+        teams = self._teams
+        if teams is not None and self._acting is not None:
+            teams = np.where(self._acting[row], teams, -1)  # guard: nobody-looks-at-who-is-not-there
+        shown = Seen(seen, starts, masks, *self._previous, teams)
         if played is None:
             actions, after = answer_of(self._policy.act(shown, self._noise[row], memory), memory)
         else:

@@ -69,7 +69,7 @@ class Network(nn.Module):
         for inward, outward in itertools.pairwise(widths):
             layer = nn.Linear(inward, outward)
             gain = math.sqrt(2) if len(layers) < 2 * len(shape.hidden_sizes) else last_gain
-            layers += [_orthogonal(layer, gain) if shape.ortho_init else layer, _ACTIVATIONS[shape.activation]()]
+            layers += [orthogonal(layer, gain) if shape.ortho_init else layer, _ACTIVATIONS[shape.activation]()]
         self.dense = nn.Sequential(*layers[:-1])
 
     def features(self, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
@@ -101,11 +101,11 @@ class Convolutions(nn.Module):
         channels, *size = (shape[2], *shape[:2]) if self._channels_last else shape
         layers: list[nn.Module] = []
         for outward, kernel, stride in _CONVOLUTIONS:
-            layers += [_orthogonal(nn.Conv2d(channels, outward, kernel, stride), math.sqrt(2)), nn.ReLU()]
+            layers += [orthogonal(nn.Conv2d(channels, outward, kernel, stride), math.sqrt(2)), nn.ReLU()]
             channels, size = outward, [(one - kernel) // stride + 1 for one in size]
         flat = channels * size[0] * size[1]
         self.layers = nn.Sequential(
-            *layers, nn.Flatten(), _orthogonal(nn.Linear(flat, _IMAGE_FEATURES), math.sqrt(2)), nn.ReLU()
+            *layers, nn.Flatten(), orthogonal(nn.Linear(flat, _IMAGE_FEATURES), math.sqrt(2)), nn.ReLU()
         )
 
     def forward(self, image: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ def _cell(shape: Shape, seen: int) -> nn.LSTM | nn.GRU:
     return cell
 
 
-def _orthogonal(layer: nn.Module, gain: float) -> nn.Module:
+def orthogonal(layer: nn.Module, gain: float) -> nn.Module:
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer

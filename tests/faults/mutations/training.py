@@ -62,6 +62,12 @@ GUARDS = (
         (f"{TEAMS}::test_what_past_versions_do_is_not_learned_from",),
     ),
     Guard(
+        "nobody-looks-at-who-is-not-there",
+        ("B4",),
+        GONE,
+        (f"{TEAMS}::test_a_team_is_shown_those_who_act",),
+    ),
+    Guard(
         "a-lost-worker-costs-one-row",
         ("G7",),
         GONE,

@@ -15,9 +15,9 @@ from multiverse.algorithms import ALGORITHMS
 from multiverse.cli.main import parse
 
 DESCRIPTION = """\
-Lists envs (of Gymnasium's registry), presets (settings known to suit an env),
-algorithms, and runs below a directory, newest last. Without a word: all but
-envs.
+Lists envs (of Gymnasium's registry, and our own), presets (settings known to
+suit an env), algorithms, and runs below a directory, newest last. Without a
+word: all but envs.
 
 examples:
   multiverse list
@@ -59,12 +59,13 @@ def algorithm_lines() -> list[str]:
 
 
 def env_names() -> list[str]:
-    """Every id that Gymnasium knows here, ours too."""
+    """Every id that Gymnasium knows here, and our own."""
     import gymnasium
 
     import multiverse.envs  # noqa: F401
+    from multiverse.adapters.env_source import BUILT_IN
 
-    return sorted(gymnasium.registry)
+    return sorted([*gymnasium.registry, *BUILT_IN])
 
 
 def preset_lines() -> list[str]:
