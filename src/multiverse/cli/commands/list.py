@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +77,14 @@ def preset_lines() -> list[str]:
 
 def _as_flags(settings: dict[str, Any]) -> str:
     flags = [(f"--{name.replace('_', '-')}", value) for name, value in settings.items()]
-    return " ".join(flag if value is True else f"{flag} {value}" for flag, value in flags)
+    return " ".join(flag if value is True else f"{flag} {_typed(value)}" for flag, value in flags)
+
+
+def _typed(value: Any) -> str:
+    """As a shell takes it: a list as words, settings of the env as JSON."""
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return shlex.quote(json.dumps(value)) if isinstance(value, dict) else str(value)
 
 
 def run_lines(root: Path) -> list[str]:
