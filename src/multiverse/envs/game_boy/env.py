@@ -228,11 +228,8 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
 
     def advisable(self) -> dict[str, Any]:
         """What `advise` can choose from, and the numbers that lie in RAM now."""
-        return {
-            "starts": list(self._points.keys() - {""}),
-            "rewards": self._rewards.names,
-            "now": self._info(self._read()),
-        }
+        starts = sorted({*self._points, *self._game.starts} - {""})
+        return {"starts": starts, "rewards": self._rewards.names, "now": self._info(self._read())}
 
     def advise(self, starts: Sequence[str] | None = None, rewards: Mapping[str, float] | None = None) -> None:
         """From here on, until advised otherwise: episodes begin at one of these, and what rules pay is multiplied."""
@@ -251,9 +248,9 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
         self.starts.append(name)
 
     def _known_start(self, name: str) -> str:
-        """Read it, if it has not been yet."""
+        """Read it, if it has not been yet; the game goes on where it was."""
         if name not in self._points:
-            path = self._game.starts.get(name, Path(name))
+            path, now = self._game.starts.get(name, Path(name)), self._emulator.save()
             try:
                 state = path.read_bytes()
                 self._emulator.load(state)
@@ -263,6 +260,8 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
                 raise InvalidRequest(wrong) from error
             except Exception as error:  # whatever PyBoy makes of a file that is none of its own
                 raise InvalidRequest(f"start {name!r}: {path} is no state of this game: {error}") from error
+            finally:
+                self._emulator.load(now)
             self._points[name] = state
         return name
 
