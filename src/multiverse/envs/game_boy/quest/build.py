@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 IMAGE = HERE / "quest.gb"
 TITLE = ("LANTERN", "VALE")
 
-KINDS = ("open", "solid", "water", "bush", "talk", "locked", "exit")
+KINDS = ("open", "solid", "bush", "talk", "locked", "exit")
 ENEMIES = ("", "slime", "bat", "skeleton", "shade", "spark")
 ITEMS = ("", "gem", "heart")
 

@@ -170,13 +170,11 @@ static void shade(u8 i)
 			break;
 		case STRUCK:
 			heading[i] = VANISHED;
-			timer[i] = 40;
-			break;
-		case VANISHED:
+			timer[i] = 48;
 			lair = random() & 3;
 			enemy_x[i] = lairs_x[lair];
 			enemy_y[i] = lairs_y[lair];
-			/* fall through */
+			break;
 		default:
 			heading[i] = DRIFTS;
 			timer[i] = 80 + (random() & 31);
@@ -186,7 +184,7 @@ static void shade(u8 i)
 	switch (heading[i]) {
 	case DRIFTS:
 		if (tick & 1) move(i, towards_hero(x, y, 1));
-		if (timer[i] == 50) throw_spark(x, y);
+		if ((timer[i] & 31) == 8) throw_spark(x, y);
 		break;
 	case RUSHES: move(i, rush_to);
 	}
@@ -269,7 +267,10 @@ void update_enemies(void)
 static void draw_shade(u8 i, u8 flags)
 {
 	u8 x = enemy_x[i], y = enemy_y[i] + (tick >> 4 & 1);
-	if (heading[i] == VANISHED) return;
+	if (heading[i] == VANISHED) { /* a cloud says where it will come back */
+		if (timer[i] < 32) draw_figure(x + 8, y + 8, SPRITE_PUFF, timer[i] & 4 ? FLASH : 0);
+		return;
+	}
 	draw_figure(x, y, SPRITE_SHADE, flags);
 	draw_figure(x + 16, y, SPRITE_SHADE, flags | MIRRORED);
 	draw_figure(x, y + 16, SPRITE_SHADE + 4, flags);

@@ -71,6 +71,7 @@ extern u8 cells[80];
 u8 cell_at(u8 x, u8 y);
 u8 kind_at(u8 x, u8 y);
 u8 passable(u8 x, u8 y);
+void restock_rooms(void); /* for a new game */
 void enter_room(u8 number, u8 x, u8 y);
 void room_cleared(void);
 void open_door(void);
@@ -90,6 +91,7 @@ void update_enemies(void);
 void draw_enemies(void);
 
 /* items.c */
+void restock_items(void);
 void start_items(void);
 void drop_item(u8 kind, u8 x, u8 y);
 void place_item(u8 slot, u8 kind, u8 x, u8 y);

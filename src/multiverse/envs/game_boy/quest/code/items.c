@@ -13,13 +13,17 @@ void place_item(u8 slot, u8 kind, u8 x, u8 y)
 	left_for[slot] = 0;
 }
 
+void restock_items(void)
+{
+	u8 i;
+	for (i = 0; i != ROOMS; ++i) taken[i] = 0;
+}
+
 void start_items(void)
 {
 	u8 i;
 	const u8 *find = room_finds + ram_room * 3;
 	for (i = 0; i != ITEMS; ++i) item_kind[i] = NO_ITEM;
-	if (ram_rooms_seen == 1)
-		for (i = 0; i != ROOMS; ++i) taken[i] = 0;
 	if (find[0] && !taken[ram_room]) place_item(0, find[0], find[1], find[2]);
 }
 

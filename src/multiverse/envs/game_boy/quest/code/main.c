@@ -145,8 +145,8 @@ static void show_game_over(void)
 	}
 	begin_screen(GAME_OVER);
 	put_text(5, 5, "GAME  OVER");
-	put_text(1, 8, "The vale stays dark");
-	put_text(2, 9, "... for this time.");
+	put_text(3, 8, "The vale stays");
+	put_text(2, 9, "dark, this time.");
 	fade_in();
 	wait_start(13);
 }
@@ -174,6 +174,7 @@ static void show_ending(void)
 static void start_game(void)
 {
 	show_title();
+	restock_rooms();
 	start_hero();
 	enter_room(4, 72, 56);
 	ram_mode = PLAYING;

@@ -22,6 +22,13 @@ u8 passable(u8 x, u8 y)
 	return kind == KIND_OPEN || kind == KIND_EXIT;
 }
 
+void restock_rooms(void)
+{
+	u8 i;
+	for (i = 0; i != ROOMS; ++i) cleared[i] = 0;
+	restock_items();
+}
+
 void count_progress(void)
 {
 	ram_progress = ram_has_sword + ram_gate_key + ram_gate_open + ram_entered_crypt + ram_west_key + ram_east_key
@@ -41,23 +48,19 @@ void set_goal(void)
 	ram_goal_y = place[1];
 }
 
-static void replace(u8 cell, u8 tile)
-{
-	cells[cell] = tile;
-}
-
+/* What was opened stands open. */
 static void apply_flags(void)
 {
-	if (ram_room == 0 && ram_bonus_found) replace(33, TILE_OPEN_CHEST);
+	if (ram_room == 0 && ram_bonus_found) cells[33] = TILE_OPEN_CHEST;
 	if (ram_room == 2 && ram_gate_open) {
-		replace(14, TILE_STAIRS);
-		replace(15, TILE_STAIRS_RIGHT);
+		cells[14] = TILE_STAIRS;
+		cells[15] = TILE_STAIRS_RIGHT;
 	}
 	if ((ram_room == 6 && ram_door_open) || (ram_room == 10 && ram_shade_defeated)) {
-		replace(4, TILE_DOORWAY);
-		replace(5, TILE_DOORWAY_RIGHT);
+		cells[4] = TILE_DOORWAY;
+		cells[5] = TILE_DOORWAY_RIGHT;
 	}
-	if (ram_room == 7 && ram_west_key) replace(31, TILE_OPEN_CHEST);
+	if (ram_room == 7 && ram_west_key) cells[31] = TILE_OPEN_CHEST;
 }
 
 static void mark_seen(void)
@@ -82,8 +85,6 @@ void enter_room(u8 number, u8 x, u8 y)
 	u8 i;
 	const u8 *from = room_cells + (u16)number * 80;
 	fade_out();
-	if (!ram_rooms_seen)
-		for (i = 0; i != ROOMS; ++i) cleared[i] = 0;
 	ram_room = number;
 	ram_x = x;
 	ram_y = y;
