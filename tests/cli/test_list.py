@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def test_a_presets_line_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None
     lines = capsys.readouterr().out.splitlines()[1:]
     assert len(lines) == len(PRESETS)
     for line, (env, algorithm) in zip(lines, PRESETS):
-        flags = line.partition("): ")[2].split()
+        flags = shlex.split(line.partition("): ")[2])
         assert config_from(train_options([env, "--no-preset", *flags])) == config_for(env, algorithm, {})
 
 

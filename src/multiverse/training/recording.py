@@ -13,7 +13,7 @@ from typing import Any
 from multiverse.contracts.errors import EnvFailed, InvalidRequest, MultiverseError
 from multiverse.training.algorithm_maker import MakeAlgorithm
 from multiverse.training.evaluation import Evaluation
-from multiverse.training.loading import RunPath, checkpoint_of, env_of, evaluate_run, path_of
+from multiverse.training.loading import RunPath, checkpoint_of, config_of, evaluate_run, path_of
 from multiverse.training.storage.run_directory import VIDEOS, find_run
 from multiverse.training.storage.video import VideoFile, imageio_ffmpeg
 
@@ -53,7 +53,7 @@ def record(
     """
     imageio_ffmpeg()
     _draw_without_a_screen()
-    found, named = checkpoint_of(run, which), env_of(run)
+    found, named = checkpoint_of(run, which), str(config_of(run).get("env"))
     where = video_path(path, find_run(path_of(run)).path / VIDEOS, f"{found.path.name}-seed-{seed}.mp4")
     camera = Camera(where, named if env is None else str(env), fps)
     kwargs = {**(env_kwargs or {}), "render_mode": RGB_ARRAY}

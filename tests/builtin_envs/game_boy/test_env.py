@@ -203,6 +203,24 @@ def test_episodes_begin_at_one_of_several_saved_points(cartridge: dict[str, str]
     env.close()
 
 
+def test_advice_chooses_starts_and_scales_rewards_and_is_saved(cartridge: dict[str, str], tmp_path: Path) -> None:
+    env = GameBoyEnv(**cartridge, observation="ram")
+    played(env, [RIGHT] * 25)
+    env.save_start(tmp_path / "far")
+    env.reset(seed=0)
+    x = env.step(RIGHT)[-1]["x"]
+    env.advise(starts=[str(tmp_path / "far")], rewards={"gems": 0.0, "room": 2.0})
+    assert env.step(RIGHT)[-1]["x"] == x + 4, "the game goes on where it was"
+    assert env.step(A)[1] == 0.0 and sum(env.step(RIGHT)[1] for _ in range(3)) == 20.0
+    state = env.save_state()
+    env.close()
+    other = GameBoyEnv(**cartridge, observation="ram")
+    other.restore_state(state)
+    assert other.step(A)[1] == 0.0 and other.reset(seed=1)[1]["room"] == 6
+    assert other.advisable()["rewards"] == ["gems", "health", "room"] and "power_on" in other.advisable()["starts"]
+    other.close()
+
+
 @pytest.mark.parametrize("observation", ["ram", "both"])
 def test_a_state_brings_everything_back(observation: Any, cartridge: dict[str, str]) -> None:
     """In the same env and in a fresh one: screens, rewards that are paid once, the length, and the next episode."""
@@ -244,6 +262,12 @@ for env in envs:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert (done.stdout, done.stderr) == ("video 0 windows 0\n", "")
+
+
+def test_without_pyboy_one_sentence_says_what_to_install() -> None:
+    program = "import sys; sys.modules['pyboy'] = None; import multiverse.envs.game_boy"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert "ImportError: a Game Boy needs PyBoy" in done.stderr and "multiverse[game-boy]" in done.stderr
 
 
 def test_nothing_is_written_or_read_beside_the_cartridge(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,8 +81,11 @@ def _as_flags(settings: dict[str, Any]) -> str:
 
 
 def _as_flag(name: str, value: Any) -> str:
+    """As a shell takes it: a list as words, settings of the env as JSON."""
     if isinstance(value, bool):
         return f"--{name}" if value else f"--no-{name}"
+    if isinstance(value, dict):
+        return f"--{name} {shlex.quote(json.dumps(value))}"
     return f"--{name} {' '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
 
 

@@ -211,11 +211,13 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
             "random": self.np_random.bit_generator.state,
             "steps": self._steps,
             "held": list(self._held),
+            "advice": {"starts": list(self.starts), "rewards": dict(self._rewards.scales)},
             "screens": self._screens.copy() if self._observation != "ram" else np.zeros(0, np.uint8),
             "rewards": self._rewards.state() if under_way else {},
         }
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
+        self.advise(**state["advice"])
         self._emulator.load(np.asarray(state["emulator"], np.uint8).tobytes())
         self.np_random.bit_generator.state = state["random"]
         self._steps, self._held = int(state["steps"]), tuple(state["held"])
@@ -223,6 +225,18 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
             self._screens[:] = state["screens"]
         if self._steps >= 0:
             self._rewards.load(state["rewards"], self._read())
+
+    def advisable(self) -> dict[str, Any]:
+        """What `advise` can choose from, and the numbers that lie in RAM now."""
+        starts = sorted({*self._points, *self._game.starts} - {""})
+        return {"starts": starts, "rewards": self._rewards.names, "now": self._info(self._read())}
+
+    def advise(self, starts: Sequence[str] | None = None, rewards: Mapping[str, float] | None = None) -> None:
+        """From here on, until advised otherwise: episodes begin at one of these, and what rules pay is multiplied."""
+        if starts is not None:
+            self.starts = [self._known_start(name) for name in starts] or [POWER_ON]
+        if rewards is not None:
+            self._rewards.scales = {name: float(scale) for name, scale in rewards.items()}
 
     def save_start(self, path: Path | str) -> None:
         """The game as it is now, as a file that `starts` takes."""
@@ -234,9 +248,9 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
         self.starts.append(name)
 
     def _known_start(self, name: str) -> str:
-        """Read it, if it has not been yet."""
+        """Read it, if it has not been yet; the game goes on where it was."""
         if name not in self._points:
-            path = self._game.starts.get(name, Path(name))
+            path, now = self._game.starts.get(name, Path(name)), self._emulator.save()
             try:
                 state = path.read_bytes()
                 self._emulator.load(state)
@@ -246,6 +260,8 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
                 raise InvalidRequest(wrong) from error
             except Exception as error:  # whatever PyBoy makes of a file that is none of its own
                 raise InvalidRequest(f"start {name!r}: {path} is no state of this game: {error}") from error
+            finally:
+                self._emulator.load(now)
             self._points[name] = state
         return name
 

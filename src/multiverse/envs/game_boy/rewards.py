@@ -13,6 +13,13 @@ class Rewards:
 
     def __init__(self, rules: Sequence[RewardRule]) -> None:
         self._rules = list(enumerate(rules))
+        self.scales: dict[str, float] = {}
+        """Name of what a rule is about → what its rewards are multiplied by."""
+
+    @property
+    def names(self) -> list[str]:
+        """What there are rules about."""
+        return sorted({rule.of[0] for _, rule in self._rules if rule.of})
 
     def begin(self, values: Values) -> None:
         """An episode begins like this; what is so at its beginning is not new."""
@@ -27,7 +34,7 @@ class Rewards:
         total, before = 0.0, self._before
         for k, rule in self._rules:
             if k not in self._earned and (amount := self._amount(k, rule, before, values)):
-                total += amount
+                total += amount * self.scales.get(rule.of[0], 1.0) if rule.of and self.scales else amount
                 if rule.once:
                     self._earned.add(k)
         self._before = values
