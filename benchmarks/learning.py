@@ -1,6 +1,7 @@
 """How well the presets learn, at the published budgets: every seed, their interquartile mean, and the published figure.
 
     python benchmarks/learning.py                                   all tasks whose packages are installed, 5 seeds
+    python benchmarks/learning.py --tasks Pendulum-v1-sac Pendulum-v1-td3 CartPole-v1-dqn CartPole-v1-discrete_sac
     python benchmarks/learning.py --tasks CartPole-v1 --seeds 10 --jobs 2 --json benchmarks/results/learning.json
     python benchmarks/learning.py --out learning --limit-s 580      for ten minutes; again with the same --out: the rest
 
@@ -54,10 +55,20 @@ class Task:
     source: str
     protocol: str
     needs: str | None = None
+    algorithm: str = "ppo"
+
+    @property
+    def name(self) -> str:
+        """As the command line and directories have it: `CartPole-v1`, `Pendulum-v1-sac`."""
+        return self.env if self.algorithm == "ppo" else f"{self.env}-{self.algorithm}"
 
 
 TASKS = (
     Task("CartPole-v1", 500.0, "rl-baselines3-zoo, 100 k steps", ZOO),
+    Task("CartPole-v1", 500.0, "rl-baselines3-zoo, 50 k steps", ZOO, algorithm="dqn"),
+    Task("CartPole-v1", 500.0, "the most there is; none published at 50 k steps", "-", algorithm="discrete_sac"),
+    Task("Pendulum-v1", -157.0, "rl-baselines3-zoo, 20 k steps", ZOO, algorithm="sac"),
+    Task("Pendulum-v1", -152.0, "rl-baselines3-zoo, 20 k steps", ZOO, algorithm="td3"),
     Task("Acrobot-v1", -86.4, "CleanRL, 500 k steps", CLEANRL),
     Task("Pendulum-v1", -172.0, "rl-baselines3-zoo, 100 k steps", ZOO),
     Task("LunarLander-v3", 242.0, "rl-baselines3-zoo (v2), 1 M steps", ZOO, "Box2D"),
@@ -70,7 +81,7 @@ Job = tuple[Task, int]
 
 
 # -- one run -----------------------------------------------------------------------------------------------------
-def one_run(env: str, seed: int, run: Path, env_steps: int | None) -> None:
+def one_run(task: Task, seed: int, run: Path, env_steps: int | None) -> None:
     """Train, or go on training. In a process of its own, which ends with the one that started it."""
     import multiverse as mv
     from multiverse.executors.launch.orphan_guard import watch_process
@@ -81,7 +92,8 @@ def one_run(env: str, seed: int, run: Path, env_steps: int | None) -> None:
     else:
         shutil.rmtree(run, ignore_errors=True)  # it was ended before it began
         settings: dict[str, Any] = {"executor": "serial", "evaluate_every": 0, "evaluation_episodes": EPISODES}
-        mv.train(env, seed=seed, run_dir=run, **settings, **({} if env_steps is None else {"env_steps": env_steps}))
+        settings |= {} if env_steps is None else {"env_steps": env_steps}
+        mv.train(task.env, task.algorithm, seed=seed, run_dir=run, **settings)
 
 
 def found_in(run: Path) -> dict[str, Any] | None:
@@ -113,7 +125,7 @@ class Runs:
         self._live: set[subprocess.Popen[bytes]] = set()
 
     def directory(self, job: Job) -> Path:
-        return self._out / f"{job[0].env}-{job[1]}"
+        return self._out / f"{job[0].name}-{job[1]}"
 
     def to_its_end(self, job: Job) -> None:
         """Unless it is finished already, or everything is being stopped."""
@@ -127,7 +139,7 @@ class Runs:
         code = process.wait()
         with self._lock:
             self._live.discard(process)
-        told = f"{job[0].env:16s} seed {job[1]}"
+        told = f"{job[0].name:24s} seed {job[1]}"
         found = found_in(directory)
         if found is not None:
             print(f"{told}: {found['mean_return']:9.1f}   ({time.monotonic() - begun:.0f} s)", flush=True)
@@ -136,7 +148,7 @@ class Runs:
 
     def _started(self, job: Job, directory: Path, log: Path) -> subprocess.Popen[bytes] | None:
         threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        command = [sys.executable, __file__, "--one", job[0].env, str(job[1]), str(directory)]
+        command = [sys.executable, __file__, "--one", job[0].name, str(job[1]), str(directory)]
         command += [] if self._env_steps is None else ["--env-steps", str(self._env_steps)]
         with self._lock, log.open("ab") as output:
             if self._stopping:
@@ -191,12 +203,12 @@ def shown(task: Task, runs: list[dict[str, Any]], seeds: int, before: dict[str, 
         else f"{before['iqm']:.1f} ({before['interval'][0]:.1f} to {before['interval'][1]:.1f})"
     )
     of = f"{len(runs)} seeds" if len(runs) == seeds else f"{len(runs)} of {seeds} seeds SO FAR"
-    print(f"\n{task.env}: IQM {iqm:.1f} ({low:.1f} to {high:.1f}) of {of}; before: {old}")
+    print(f"\n{task.name}: IQM {iqm:.1f} ({low:.1f} to {high:.1f}) of {of}; before: {old}")
     print(f"  published {task.published:g} ({task.source}; {task.protocol}): {verdict}")
     print("  seeds     " + "  ".join(f"{run['seed']}: {run['mean_return']:.1f}" for run in runs))
     print("  training  " + "  ".join(f"{run['seed']}: {run['training_return']:.1f}" for run in runs), flush=True)
-    return {"env": task.env, "published": task.published, "source": task.source, "protocol": task.protocol, "iqm": iqm,
-            "interval": [low, high], "verdict": verdict, "runs": runs}  # fmt: skip
+    return {"env": task.env, "algorithm": task.algorithm, "published": task.published, "source": task.source,
+            "protocol": task.protocol, "iqm": iqm, "interval": [low, high], "verdict": verdict, "runs": runs}  # fmt: skip
 
 
 def began(out: Path) -> dict[str, Any]:
@@ -216,10 +228,10 @@ def installed(wanted: list[str] | None) -> list[Task]:
     """Of the tasks that are wanted (None: all), those whose packages are there."""
     there = []
     for task in TASKS:
-        if wanted is not None and task.env not in wanted:
+        if wanted is not None and task.name not in wanted:
             continue
         if task.needs is not None and importlib.util.find_spec(task.needs) is None:
-            print(f"{task.env}: left out ({task.needs} is not installed)")
+            print(f"{task.name}: left out ({task.needs} is not installed)")
         else:
             there.append(task)
     return there
@@ -232,13 +244,14 @@ def measured(out: Path, options: argparse.Namespace) -> bool:
     runs = Runs(out, options.env_steps)
     run_all(jobs, runs, options.jobs, options.limit_s)
     ended = {job: found for job in jobs if (found := found_in(runs.directory(job))) is not None}
-    before = {one["env"]: one for one in json.loads(RESULTS.read_text())["tasks"]} if RESULTS.exists() else {}
+    known = json.loads(RESULTS.read_text())["tasks"] if RESULTS.exists() else []
+    before = {(one["env"], one.get("algorithm", "ppo")): one for one in known}
     table = [
-        shown(task, found, options.seeds, before.get(task.env))
+        shown(task, found, options.seeds, before.get((task.env, task.algorithm)))
         for task in tasks
         if (found := [ended[job] for job in jobs if job[0] is task and job in ended])
     ]
-    unfinished = [f"{task.env} seed {seed}" for task, seed in jobs if (task, seed) not in ended]
+    unfinished = [f"{task.name} seed {seed}" for task, seed in jobs if (task, seed) not in ended]
     if unfinished:
         again = f"the same command goes on with them (--out {out})" if options.out else "--out DIR would keep them"
         print(f"\nunfinished: {', '.join(unfinished)}; {again}")
@@ -249,17 +262,18 @@ def measured(out: Path, options: argparse.Namespace) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", nargs="+", choices=[task.env for task in TASKS], default=None)
+    parser.add_argument("--tasks", nargs="+", choices=[task.name for task in TASKS], default=None)
     parser.add_argument("--seeds", type=int, default=5, help="of each task")
     parser.add_argument("--jobs", type=int, default=usable_cores(), help="runs side by side; default: the usable cores")
     parser.add_argument("--out", type=Path, help="where the runs lie, to go on with them; default: nowhere afterwards")
     parser.add_argument("--limit-s", type=float, help="end by then, with a checkpoint of every run")
     parser.add_argument("--env-steps", type=int, help="of every run, for a short look; default: the preset's")
     parser.add_argument("--json", type=Path, help="write everything here too")
-    parser.add_argument("--one", nargs=3, metavar=("ENV", "SEED", "RUN"), help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs=3, metavar=("TASK", "SEED", "RUN"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        one_run(options.one[0], int(options.one[1]), Path(options.one[2]), options.env_steps)
+        task = next(one for one in TASKS if one.name == options.one[0])
+        one_run(task, int(options.one[1]), Path(options.one[2]), options.env_steps)
         return 0
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
