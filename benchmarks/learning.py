@@ -208,7 +208,8 @@ def shown(task: Task, runs: list[dict[str, Any]], seeds: int, before: dict[str, 
     print("  seeds     " + "  ".join(f"{run['seed']}: {run['mean_return']:.1f}" for run in runs))
     print("  training  " + "  ".join(f"{run['seed']}: {run['training_return']:.1f}" for run in runs), flush=True)
     return {"env": task.env, "algorithm": task.algorithm, "published": task.published, "source": task.source,
-            "protocol": task.protocol, "iqm": iqm, "interval": [low, high], "verdict": verdict, "runs": runs}  # fmt: skip
+            "protocol": task.protocol, "iqm": iqm, "interval": [low, high], "verdict": verdict,
+            "runs": runs}  # fmt: skip
 
 
 def began(out: Path) -> dict[str, Any]:

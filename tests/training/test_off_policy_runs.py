@@ -149,7 +149,20 @@ def test_the_policy_of_a_run_acts_without_its_replay(uninterrupted: dict[str, Pa
 
 
 # -- learning ----------------------------------------------------------------------------------------------------
-def test_dqn_learns_to_balance_the_pole(tmp_path: Path) -> None:
-    run = mv.train("CartPole-v1", "dqn", run_dir=tmp_path / "run", seed=1, executor="serial", env_steps=30_000,
-                   evaluate_every=5_000, target_return=250.0, hidden_sizes=[64, 64], gradient_steps=64)  # fmt: skip
-    assert run.summary["best_return"] >= 250.0
+LEARNING: dict[str, tuple[str, float, dict[str, Any]]] = {
+    "dqn": ("CartPole-v1", 250.0, {"env_steps": 30_000, "hidden_sizes": [64, 64], "gradient_steps": 64}),
+    "discrete_sac": ("CartPole-v1", 150.0, {"env_steps": 15_000}),
+    "sac": ("Pendulum-v1", -300.0, {"env_steps": 9_000, "preset": False}),
+    "td3": ("Pendulum-v1", -300.0, {"env_steps": 12_000, "preset": False, "action_noise": 0.2}),
+}
+SMALL = {"num_envs": 2, "steps_per_env": 2, "hidden_sizes": [64, 64], "batch_size": 128, "learning_rate": 2e-3,
+         "gamma": 0.95, "learning_starts": 400}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_it_learns(name: str, tmp_path: Path) -> None:
+    """In a few seconds: smaller networks than the presets', and no further than that it has clearly learned."""
+    env, target, settings = LEARNING[name]
+    settings = {**(SMALL if env == "Pendulum-v1" else {}), **settings, "evaluate_every": 1_000, "target_return": target}
+    run = mv.train(env, name, run_dir=tmp_path / "run", seed=1, executor="serial", **settings)
+    assert run.summary["best_return"] >= target
