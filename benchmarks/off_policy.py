@@ -68,10 +68,13 @@ class Measured:
 
 
 class Count(mv.Hook):
-    """Of gradient steps, and of the processor's seconds without the evaluation."""
+    """Of gradient steps, and of the processor's seconds without start-up and the evaluation."""
 
     def __init__(self) -> None:
-        self.gradient_steps, self.begun, self.cpu_s = 0, time.process_time(), 0.0
+        self.gradient_steps, self.begun, self.cpu_s = 0, 0.0, 0.0
+
+    def on_rollout(self, trainer: Any, collected: Any) -> None:
+        self.begun = self.begun or time.process_time()
 
     def on_update(self, trainer: Any, report: Any) -> None:
         self.gradient_steps += report.gradient_steps
