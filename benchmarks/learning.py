@@ -1,6 +1,7 @@
 """How well the presets learn, at the published budgets: every seed, their interquartile mean, and the published figure.
 
     python benchmarks/learning.py                                   all tasks whose packages are installed, 5 seeds
+    python benchmarks/learning.py --tasks Pendulum-v1-sac Pendulum-v1-td3 CartPole-v1-dqn CartPole-v1-discrete_sac
     python benchmarks/learning.py --tasks CartPole-v1 --seeds 10 --jobs 2 --json benchmarks/results/learning.json
     python benchmarks/learning.py --memory                          those that want a memory, with and without
     python benchmarks/learning.py --out learning --limit-s 580      for ten minutes; again with the same --out: the rest
@@ -60,16 +61,23 @@ class Task:
     source: str
     protocol: str
     needs: str | None = None
+    algorithm: str = "ppo"
     variant: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        return f"{self.env}, {self.variant}" if self.variant else self.env
+        """As the command line and directories have it: `CartPole-v1`, `Pendulum-v1-sac`."""
+        name = self.env if self.algorithm == "ppo" else f"{self.env}-{self.algorithm}"
+        return f"{name}, {self.variant}" if self.variant else name
 
 
 TASKS = (
     Task("CartPole-v1", 500.0, "rl-baselines3-zoo, 100 k steps", ZOO),
+    Task("CartPole-v1", 500.0, "rl-baselines3-zoo, 50 k steps", ZOO, algorithm="dqn"),
+    Task("CartPole-v1", 500.0, "the most there is; none published at 50 k steps", "-", algorithm="discrete_sac"),
+    Task("Pendulum-v1", -157.0, "rl-baselines3-zoo, 20 k steps", ZOO, algorithm="sac"),
+    Task("Pendulum-v1", -152.0, "rl-baselines3-zoo, 20 k steps", ZOO, algorithm="td3"),
     Task("Acrobot-v1", -86.4, "CleanRL, 500 k steps", CLEANRL),
     Task("Pendulum-v1", -172.0, "rl-baselines3-zoo, 100 k steps", ZOO),
     Task("CartPoleNoVel-v1", 500.0, "rl-baselines3-zoo, 100 k steps", ZOO),
@@ -105,7 +113,7 @@ def one_run(task: Task, seed: int, run: Path, env_steps: int | None) -> None:
         shutil.rmtree(run, ignore_errors=True)  # it was ended before it began
         settings: dict[str, Any] = {"executor": "serial", "evaluate_every": 0, "evaluation_episodes": EPISODES}
         settings |= {**task.settings, **({} if env_steps is None else {"env_steps": env_steps})}
-        mv.train(task.env, seed=seed, run_dir=run, **settings)
+        mv.train(task.env, task.algorithm, seed=seed, run_dir=run, **settings)
 
 
 def found_in(run: Path) -> dict[str, Any] | None:
@@ -154,7 +162,7 @@ class Runs:
         code = process.wait()
         with self._lock:
             self._live.discard(process)
-        told = f"{job[0].name:16s} seed {job[1]}"
+        told = f"{job[0].name:24s} seed {job[1]}"
         found = self._found(directory)
         if found is not None:
             figure = next(value for name, value in found.items() if name not in ("env", "seed"))

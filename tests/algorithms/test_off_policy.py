@@ -23,7 +23,7 @@ BOX, DISCRETE = spaces.Box(-2, 2, (3,), np.float32), spaces.Discrete(4, start=2)
 SLOTS, HIDDEN = 2, (16, 12)
 KINDS = {"sac": BOX, "td3": BOX, "discrete_sac": DISCRETE, "dqn": DISCRETE}
 SETTINGS: dict[str, Any] = {
-    "learning_starts": 10, "batch_size": 32, "hidden_sizes": HIDDEN, "steps_per_env": 5, "gradient_steps": 3,
+    "learning_starts": 9, "batch_size": 32, "hidden_sizes": HIDDEN, "steps_per_env": 5, "gradient_steps": 3,
     "learning_rate": 1e-2, "tau": 0.1, "buffer_size": 1000,
 }  # fmt: skip
 MORE: dict[str, dict[str, Any]] = {"dqn": {"target_update_interval": 20}}
@@ -319,7 +319,7 @@ def test_what_is_not_open_is_neither_done_nor_counted_on(name: str) -> None:
         ({"updates_per_step": 0.25, "gradient_steps": None}, [2, 3, 2, 3]),
         ({"gradient_steps": 2}, [2, 2, 2, 2]),
         ({"gradient_steps": -1}, [10, 10, 10, 10]),
-        ({"learning_starts": 30, "gradient_steps": 2}, [0, 0, 2, 2]),
+        ({"learning_starts": 20, "gradient_steps": 2}, [0, 0, 2, 2]),
     ],
 )
 def test_so_many_gradient_steps_are_due(settings: dict[str, Any], expected: list[int]) -> None:

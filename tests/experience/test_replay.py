@@ -85,6 +85,7 @@ def steps_of(rows: Rows) -> Iterator[Step]:
     return map(Step, *(column.tolist() for column in columns))
 
 
+@pytest.mark.fault("B4")
 @pytest.mark.parametrize(("slots", "steps", "capacity"), [(1, 1, 50), (3, 1, 100), (3, 7, 100), (4, 40, 100)])
 def test_what_is_drawn_is_every_step_that_was_taken_and_is_still_there(slots: int, steps: int, capacity: int) -> None:
     world, rng = World(slots, seed=slots), np.random.default_rng(0)

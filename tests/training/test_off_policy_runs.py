@@ -8,8 +8,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import multiverse as mv
 from multiverse.contracts.errors import RunNotSaved
@@ -148,8 +150,92 @@ def test_the_policy_of_a_run_acts_without_its_replay(uninterrupted: dict[str, Pa
             assert chosen.shape == (5, *(1,) * actions) and policy.action_space.contains(chosen[0])
 
 
+# -- what is in replay -------------------------------------------------------------------------------------------
+class Counting(gym.Env):  # type: ignore[type-arg]
+    """Shows which episode this is and how far it has got; fails now and then, by a draw that no seed sets."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(-1.0, 1e9, (2,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self._draws = np.random.default_rng()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._seen = np.array([self.np_random.integers(10**6), 0.0], np.float32)
+        return self._seen, {}
+
+    def step(self, action: Any) -> Any:
+        if self._draws.random() < 0.05:
+            raise RuntimeError("now and then")
+        self._seen = self._seen + np.float32([0, 1])
+        return self._seen, float(self._seen[1]), bool(self._seen[1] >= 12), bool(self._seen[1] == 9), {}
+
+
+@pytest.mark.fault("B4")
+@pytest.mark.parametrize("steps_per_env", [2, 10])
+@pytest.mark.parametrize("executor", ["serial", "process"])
+def test_after_restarts_replay_holds_only_steps_that_were_taken(
+    executor: str, steps_per_env: int, tmp_path: Path
+) -> None:
+    class Looks(mv.Hook):
+        checked = lost = 0
+
+        def on_update(self, trainer: Any, report: Any) -> None:
+            rows = trainer.algorithm.replay.rows(np.random.default_rng(0), 500)
+            seen, after = rows.observations[()], rows.next_observations[()]
+            assert (after == seen + np.float32([0, 1])).all() and (rows.rewards == after[:, 1]).all()
+            assert (rows.terminated == (after[:, 1] >= 12)).all()
+            whole = trainer.algorithm.replay.sequences(np.random.default_rng(0), 50)
+            steps = np.diff(whole.observations[()], axis=0)[whole.mask]
+            assert (steps == np.float32([0, 1])).all()
+            self.checked, self.lost = self.checked + 1, trainer.clock.lost_steps
+
+    looks = Looks()
+    settings = {**DQN, "steps_per_env": steps_per_env, "executor": executor, "restarts_per_minute": 1_000}
+    mv.train(Counting, run_dir=tmp_path / "run", hooks=[looks], **settings)
+    assert looks.checked >= 20 and looks.lost > 5
+
+
+class Pictures(gym.Env):  # type: ignore[type-arg]
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(0, 255, (36, 36, 3), np.uint8)
+        self.action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.observation_space.low + np.uint8(self.np_random.integers(255)), {}
+
+    def step(self, action: Any) -> Any:
+        draw = self.np_random.integers(255)
+        return self.observation_space.low + np.uint8(draw), 0.0, bool(draw < 20), False, {}
+
+
+@pytest.mark.parametrize("name", ["dqn", "discrete_sac"])
+def test_from_images_it_learns_in_torch_and_goes_on_exactly(name: str, tmp_path: Path) -> None:
+    settings = {**EACH[name], "env_steps": 36, "learning_starts": 12, "hidden_sizes": [16], "batch_size": 4}
+    settings |= {"exploration_fraction": 0.0} if name == "dqn" else {}  # else it would depend on the budget
+    whole = mv.train(Pictures, run_dir=tmp_path / "whole", **settings)
+    half = mv.train(Pictures, run_dir=tmp_path / "half", **{**settings, "env_steps": 24})
+    mv.resume(half, env=Pictures, env_steps=36)
+    assert digest(half.path) == digest(whole.path)
+    assert mv.load(half).act(np.zeros((36, 36, 3), np.uint8)) in (0, 1, 2)
+
+
 # -- learning ----------------------------------------------------------------------------------------------------
-def test_dqn_learns_to_balance_the_pole(tmp_path: Path) -> None:
-    run = mv.train("CartPole-v1", "dqn", run_dir=tmp_path / "run", seed=1, executor="serial", env_steps=30_000,
-                   evaluate_every=5_000, target_return=250.0, hidden_sizes=[64, 64], gradient_steps=64)  # fmt: skip
-    assert run.summary["best_return"] >= 250.0
+LEARNING: dict[str, tuple[str, float, dict[str, Any]]] = {
+    "dqn": ("CartPole-v1", 250.0, {"env_steps": 30_000, "hidden_sizes": [64, 64], "gradient_steps": 64}),
+    "discrete_sac": ("CartPole-v1", 150.0, {"env_steps": 15_000}),
+    "sac": ("Pendulum-v1", -300.0, {"env_steps": 9_000, "preset": False}),
+    "td3": ("Pendulum-v1", -300.0, {"env_steps": 12_000, "preset": False, "action_noise": 0.2}),
+}
+SMALL = {"num_envs": 2, "steps_per_env": 2, "hidden_sizes": [64, 64], "batch_size": 128, "learning_rate": 2e-3,
+         "gamma": 0.95, "learning_starts": 400}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_it_learns(name: str, tmp_path: Path) -> None:
+    """In a few seconds: smaller networks than the presets', and no further than that it has clearly learned."""
+    env, target, settings = LEARNING[name]
+    settings = {**(SMALL if env == "Pendulum-v1" else {}), **settings, "evaluate_every": 1_000, "target_return": target}
+    run = mv.train(env, name, run_dir=tmp_path / "run", seed=1, executor="serial", **settings)
+    assert run.summary["best_return"] >= target

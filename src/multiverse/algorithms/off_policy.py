@@ -189,7 +189,7 @@ class OffPolicy(Learner):
         count = rollout.steps * rollout.slots
         self._env_steps, self._updates, self._progress = self._env_steps + count, self._updates + 1, progress
         self._policy = None
-        if self._warming_up:
+        if self._env_steps <= self.config.learning_starts:
             return UpdateReport()
         self._before_learning()
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # noticed where the gradient is

@@ -266,7 +266,7 @@ class Replay:
             number += len(piece)
         self._finals.load(state["finals"])
         self._show({path: np.asarray(state["last"][str(k)]) for k, path in enumerate(self._paths)})
-        self._run, self._longest = np.array(state["run"], np.int64), int(state["longest"])
+        self._run[...], self._longest = np.asarray(state["run"]), int(state["longest"])
 
 
 def _joined(rows: Array) -> Array:

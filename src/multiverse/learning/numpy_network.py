@@ -44,8 +44,7 @@ class NumpyLayers:
     def by_vector(self, by_output: Array, columns: slice) -> Array:
         """[rows, columns] from the gradient by the outputs to that by some columns of the vector, of all copies
         together."""
-        found = self._dense.by_input(by_output, columns)
-        return np.asarray(found.sum(axis=0) if self._copies else found)
+        return self._dense.by_input(by_output, columns)
 
 
 class NumpyNetwork(NumpyLayers):

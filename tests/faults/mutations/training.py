@@ -18,7 +18,21 @@ EVALUATION_ENVS = "tests/training/test_evaluation_envs.py"
 SAME_EVALUATIONS = f"{EVALUATIONS}::test_envs_that_save_themselves_have_the_same_evaluations_after_a_resume"
 GIVEN_UP = f"{EVALUATIONS}::test_an_env_that_was_given_up_is_built_anew_for_the_next_evaluation"
 
+REPLAY = "tests/experience/test_replay.py"
+
 GUARDS = (
+    Guard(
+        "replay-draws-no-lost-rows",
+        ("B4",),
+        instead("return np.asarray(known)"),
+        (f"{REPLAY}::test_what_is_drawn_is_every_step_that_was_taken_and_is_still_there[3-7-100]",),
+    ),
+    Guard(
+        "replay-bridges-no-gap",
+        ("B4",),
+        instead("known = flags == flags"),
+        (f"{REPLAY}::test_what_is_drawn_is_every_step_that_was_taken_and_is_still_there[3-7-100]",),
+    ),
     Guard(
         "signals-wait-for-a-save",
         ("A14",),

@@ -72,6 +72,7 @@ def test_a_checkpoint_costs_what_is_new_and_nothing_is_asked_for_twice(tmp_path:
     assert len(asked) == 8 and held(tmp_path / "step-000000000009") == (0, 800)
 
 
+@pytest.mark.fault("D1")
 def test_files_go_when_no_checkpoint_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "FULL_BYTES", 50 * DTYPE.itemsize)
     checkpoints = Checkpoints(tmp_path, keep=2)
@@ -108,6 +109,7 @@ def test_whoever_goes_on_begins_a_new_file_and_writes_nothing_again(tmp_path: Pa
     assert [path.stat().st_size // DTYPE.itemsize for path in files(tmp_path)] == [1_000, 100]
 
 
+@pytest.mark.fault("D3")
 def test_what_was_damaged_is_passed_over_for_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -127,6 +129,7 @@ def test_what_was_damaged_is_passed_over_for_the_one_before(
     assert "Trying the one before" in caplog.text and (tmp_path / "step-000000000002.broken").exists()
 
 
+@pytest.mark.fault("E7")
 def test_no_file_elsewhere_is_read(tmp_path: Path) -> None:
     Checkpoints(tmp_path).save(state(0, 10), {}, 1)
     (file,) = files(tmp_path)

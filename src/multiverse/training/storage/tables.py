@@ -157,7 +157,7 @@ class TableStore:
                 pieces[-1] = file.piece(pieces[-1].first, at - pieces[-1].first)
             sync_directory(self.folder)
         except BaseException:
-            self._growing.pop(name, None)  # guard: a-torn-file-is-not-gone-on-with
+            self._growing.pop(name, None)  # a torn file is not gone on with
             for one in begun:
                 one.cut_back(0)
             if before[0] is not None:
