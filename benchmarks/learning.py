@@ -61,7 +61,7 @@ class Task:
     protocol: str
     needs: str | None = None
     variant: str = ""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def name(self) -> str:
