@@ -59,7 +59,7 @@ class OnPolicyConfig(Settings):
     """Units of such a cell."""
     chunk_length: int = 32
     """Rows along which what is remembered is learned. Rollouts are cut into such chunks, each from the memory that the
-    policy had there: longer is slower, and what must be remembered for longer than this cannot be learned."""
+    policy had there: longer is slower, and nothing teaches it what must be remembered for longer than this."""
     see_previous: bool = False
     """With `memory`: show the previous action and reward to both networks too."""
     critic: Literal["own", "central"] = "own"
