@@ -127,8 +127,7 @@ class Collector:
         return played | {
             rollout.group: {
                 "memory": {name: kept.copy() for name, kept in rollout.last_memory.items()},
-                "actions": rollout.actions[-1].copy(),
-                "rewards": values[-1, REWARD].copy(),
+                **{name: column.copy() for name, column in zip(("actions", "rewards"), self._last(rollout, values))},
             }
             for rollout, values in zip(self.rollouts, self._values)
         }
@@ -140,9 +139,14 @@ class Collector:
                 rows[-1] = last
         for rollout, values in zip(self.rollouts, self._values):
             mine = known[rollout.group]
-            rollout.actions[-1], values[-1, REWARD] = mine["actions"], mine["rewards"]
+            actions, rewards = self._last(rollout, values)
+            actions[...], rewards[...] = mine["actions"], mine["rewards"]
             for name, kept in rollout.last_memory.items():
                 kept[...] = mine["memory"][name]
+
+    def _last(self, rollout: Rollout, values: Array) -> tuple[Array, Array]:
+        """What the next rollout's first row is shown of actions and rewards before it."""
+        return rollout.last_previous or (rollout.actions[-1], values[-1, REWARD])
 
     # -- a rollout -----------------------------------------------------------------------------------------------
     def collect(

@@ -81,6 +81,9 @@ class Rows:
         before = -1 if row == 0 else row - 1  # the last row of the rollout before, or one that was lost
         self._memory = {name: rows[-1 if row == 0 else row].copy() for name, rows in self._kept.items()}
         self._previous = self._actions[before], self._values[before, REWARD]
+        if row == 0 and self._shown_before:  # of who has not acted in the last row it was not that row's
+            actions, rewards = self._shown_before
+            self._previous = actions[-1].copy(), rewards[-1].copy()
 
     def act(self, row: int, fresh: Array, resetting: Array | None, played: Played | None = None) -> None:
         """Look, note what is seen and remembered, choose, and tell the envs. `played`: the versions and sides of envs
