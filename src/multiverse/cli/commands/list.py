@@ -75,8 +75,15 @@ def preset_lines() -> list[str]:
 
 
 def _as_flags(settings: dict[str, Any]) -> str:
-    flags = [(f"--{name.replace('_', '-')}", value) for name, value in settings.items()]
-    return " ".join(flag if value is True else f"{flag} {value}" for flag, value in flags)
+    return " ".join(_as_flag(name.replace("_", "-"), value) for name, value in settings.items())
+
+
+def _as_flag(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    if isinstance(value, list):
+        return f"--{name} {' '.join(map(str, value))}"
+    return f"--{name} {value}"
 
 
 def run_lines(root: Path) -> list[str]:
