@@ -75,5 +75,7 @@ lint: setup
 bench: setup
 	$(BIN)/multiverse bench $(ENV)
 
+include examples/game_boy/train.mk
+
 clean:
 	rm -rf $(VENV) $(ENGINE_VENV) $(AGILERL_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

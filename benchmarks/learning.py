@@ -1,7 +1,9 @@
 """How well the presets learn, at the published budgets: every seed, their interquartile mean, and the published figure.
 
     python benchmarks/learning.py                                   all tasks whose packages are installed, 5 seeds
+    python benchmarks/learning.py --tasks Pendulum-v1-sac Pendulum-v1-td3 CartPole-v1-dqn CartPole-v1-discrete_sac
     python benchmarks/learning.py --tasks CartPole-v1 --seeds 10 --jobs 2 --json benchmarks/results/learning.json
+    python benchmarks/learning.py --memory                          those that want a memory, with and without
     python benchmarks/learning.py --out learning --limit-s 580      for ten minutes; again with the same --out: the rest
 
 A run's figure is the mean return of its final weights, deterministic, over 100 episodes on seeds that no training
@@ -26,9 +28,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,29 +48,52 @@ ZOO = "one agent, deterministic, mean over 150 k evaluation steps"
 CLEANRL = "3 seeds, mean return of training episodes, sampled actions (ours in that way: training_return)"
 
 
-@dataclass(frozen=True)
+FORGETFUL = {"memory": None, "see_previous": False}
+ALONE = "nobody", "to stand beside the row above"
+
+
+@dataclass(frozen=True, eq=False)
 class Task:
-    """An env, what others reached there, and how they found it."""
+    """An env, what others reached there, and how they found it; `settings` beside those of the preset."""
 
     env: str
-    published: float
+    published: float | None  # None: a figure to stand beside others
     source: str
     protocol: str
     needs: str | None = None
+    algorithm: str = "ppo"
+    variant: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def name(self) -> str:
-        return self.env
+        """As the command line and directories have it: `CartPole-v1`, `Pendulum-v1-sac`."""
+        name = self.env if self.algorithm == "ppo" else f"{self.env}-{self.algorithm}"
+        return f"{name}, {self.variant}" if self.variant else name
 
 
 TASKS = (
     Task("CartPole-v1", 500.0, "rl-baselines3-zoo, 100 k steps", ZOO),
+    Task("CartPole-v1", 500.0, "rl-baselines3-zoo, 50 k steps", ZOO, algorithm="dqn"),
+    Task("CartPole-v1", 500.0, "the most there is; none published at 50 k steps", "-", algorithm="discrete_sac"),
+    Task("Pendulum-v1", -157.0, "rl-baselines3-zoo, 20 k steps", ZOO, algorithm="sac"),
+    Task("Pendulum-v1", -152.0, "rl-baselines3-zoo, 20 k steps", ZOO, algorithm="td3"),
     Task("Acrobot-v1", -86.4, "CleanRL, 500 k steps", CLEANRL),
     Task("Pendulum-v1", -172.0, "rl-baselines3-zoo, 100 k steps", ZOO),
+    Task("CartPoleNoVel-v1", 500.0, "rl-baselines3-zoo, 100 k steps", ZOO),
+    Task("CartPoleNoVel-v1", None, *ALONE, variant="without memory", settings=FORGETFUL),
+    Task("PendulumNoVel-v1", -218.0, "rl-baselines3-zoo, 100 k steps", ZOO),
+    Task("PendulumNoVel-v1", None, *ALONE, variant="without memory", settings=FORGETFUL),
+    Task("multiverse/RepeatPrevious-v0", 0.95, "of 1, 300 k steps", "our bar"),
+    Task("multiverse/RepeatPrevious-v0", None, *ALONE, variant="without memory", settings=FORGETFUL),
+    Task("multiverse/TMaze-v0", 0.95, "of 1, 200 k steps", "our bar"),
+    Task("multiverse/TMaze-v0", None, *ALONE, variant="without memory", settings=FORGETFUL),
+    Task("multiverse/TMaze-v0", None, *ALONE, variant="chunks of 4", settings={"chunk_length": 4}),
     Task("LunarLander-v3", 242.0, "rl-baselines3-zoo (v2), 1 M steps", ZOO, "Box2D"),
     Task("HalfCheetah-v5", 1443.0, "CleanRL (v4), 1 M steps", CLEANRL, "mujoco"),
 )
 """From the shortest run to the longest."""
+WITH_MEMORY = {task.env for task in TASKS if "memory" in task.settings}
 
 Found = Callable[[Path], dict[str, Any] | None]
 Job = tuple[Any, int]
@@ -76,7 +101,7 @@ Job = tuple[Any, int]
 
 
 # -- one run -----------------------------------------------------------------------------------------------------
-def one_run(env: str, seed: int, run: Path, env_steps: int | None) -> None:
+def one_run(task: Task, seed: int, run: Path, env_steps: int | None) -> None:
     """Train, or go on training. In a process of its own, which ends with the one that started it."""
     import multiverse as mv
     from multiverse.executors.launch.orphan_guard import watch_process
@@ -87,7 +112,8 @@ def one_run(env: str, seed: int, run: Path, env_steps: int | None) -> None:
     else:
         shutil.rmtree(run, ignore_errors=True)  # it was ended before it began
         settings: dict[str, Any] = {"executor": "serial", "evaluate_every": 0, "evaluation_episodes": EPISODES}
-        mv.train(env, seed=seed, run_dir=run, **settings, **({} if env_steps is None else {"env_steps": env_steps}))
+        settings |= {**task.settings, **({} if env_steps is None else {"env_steps": env_steps})}
+        mv.train(task.env, task.algorithm, seed=seed, run_dir=run, **settings)
 
 
 def found_in(run: Path) -> dict[str, Any] | None:
@@ -122,7 +148,7 @@ class Runs:
         self._live: set[subprocess.Popen[bytes]] = set()
 
     def directory(self, job: Job) -> Path:
-        return self._out / f"{job[0].name}-{job[1]}"
+        return self._out / f"{job[0].name.replace('/', '-').replace(', ', '-').replace(' ', '-')}-{job[1]}"
 
     def to_its_end(self, job: Job) -> None:
         """Unless it is finished already, or everything is being stopped."""
@@ -136,7 +162,7 @@ class Runs:
         code = process.wait()
         with self._lock:
             self._live.discard(process)
-        told = f"{job[0].name:16s} seed {job[1]}"
+        told = f"{job[0].name:24s} seed {job[1]}"
         found = self._found(directory)
         if found is not None:
             figure = next(value for name, value in found.items() if name not in ("env", "seed"))
@@ -194,18 +220,22 @@ def run_all(jobs: list[Job], runs: Runs, side_by_side: int, limit_s: float | Non
 def shown(task: Task, runs: list[dict[str, Any]], seeds: int, before: dict[str, Any] | None) -> dict[str, Any]:
     returns = [run["mean_return"] for run in runs]
     (low, high), iqm = bootstrap_interval(returns), interquartile_mean(returns)
-    verdict = "reached" if iqm >= task.published else "inside" if high >= task.published else "MISSED"
+    verdict = "beside"
+    if task.published is not None:
+        verdict = "reached" if iqm >= task.published else "inside" if high >= task.published else "MISSED"
     old = (
         "none"
         if before is None
         else f"{before['iqm']:.1f} ({before['interval'][0]:.1f} to {before['interval'][1]:.1f})"
     )
     of = f"{len(runs)} seeds" if len(runs) == seeds else f"{len(runs)} of {seeds} seeds SO FAR"
-    print(f"\n{task.env}: IQM {iqm:.1f} ({low:.1f} to {high:.1f}) of {of}; before: {old}")
-    print(f"  published {task.published:g} ({task.source}; {task.protocol}): {verdict}")
-    print("  seeds     " + "  ".join(f"{run['seed']}: {run['mean_return']:.1f}" for run in runs))
-    print("  training  " + "  ".join(f"{run['seed']}: {run['training_return']:.1f}" for run in runs), flush=True)
-    return {"env": task.env, "published": task.published, "source": task.source, "protocol": task.protocol, "iqm": iqm,
+    digits = 1 if max(map(abs, returns)) >= 10 else 3
+    print(f"\n{task.name}: IQM {iqm:.{digits}f} ({low:.{digits}f} to {high:.{digits}f}) of {of}; before: {old}")
+    if task.published is not None:
+        print(f"  published {task.published:g} ({task.source}; {task.protocol}): {verdict}")
+    for told, key in (("seeds", "mean_return"), ("training", "training_return")):
+        print(f"  {told:10s}" + "  ".join(f"{run['seed']}: {run[key]:.{digits}f}" for run in runs), flush=True)
+    return {"env": task.name, "published": task.published, "source": task.source, "protocol": task.protocol, "iqm": iqm,
             "interval": [low, high], "verdict": verdict, "runs": runs}  # fmt: skip
 
 
@@ -226,10 +256,10 @@ def installed(wanted: list[str] | None) -> list[Task]:
     """Of the tasks that are wanted (None: all), those whose packages are there."""
     there = []
     for task in TASKS:
-        if wanted is not None and task.env not in wanted:
+        if wanted is not None and task.name not in wanted:
             continue
         if task.needs is not None and importlib.util.find_spec(task.needs) is None:
-            print(f"{task.env}: left out ({task.needs} is not installed)")
+            print(f"{task.name}: left out ({task.needs} is not installed)")
         else:
             there.append(task)
     return there
@@ -244,11 +274,11 @@ def measured(out: Path, options: argparse.Namespace) -> bool:
     ended = {job: found for job in jobs if (found := found_in(runs.directory(job))) is not None}
     before = {one["env"]: one for one in json.loads(RESULTS.read_text())["tasks"]} if RESULTS.exists() else {}
     table = [
-        shown(task, found, options.seeds, before.get(task.env))
+        shown(task, found, options.seeds, before.get(task.name))
         for task in tasks
         if (found := [ended[job] for job in jobs if job[0] is task and job in ended])
     ]
-    unfinished = [f"{task.env} seed {seed}" for task, seed in jobs if (task, seed) not in ended]
+    unfinished = [f"{task.name} seed {seed}" for task, seed in jobs if (task, seed) not in ended]
     if unfinished:
         again = f"the same command goes on with them (--out {out})" if options.out else "--out DIR would keep them"
         print(f"\nunfinished: {', '.join(unfinished)}; {again}")
@@ -259,17 +289,21 @@ def measured(out: Path, options: argparse.Namespace) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", nargs="+", choices=[task.env for task in TASKS], default=None)
+    parser.add_argument("--tasks", nargs="+", choices=[task.name for task in TASKS], default=None)
+    parser.add_argument("--memory", action="store_true", help="all tasks with memory, and those beside them")
     parser.add_argument("--seeds", type=int, default=5, help="of each task")
     parser.add_argument("--jobs", type=int, default=usable_cores(), help="runs side by side; default: the usable cores")
     parser.add_argument("--out", type=Path, help="where the runs lie, to go on with them; default: nowhere afterwards")
     parser.add_argument("--limit-s", type=float, help="end by then, with a checkpoint of every run")
     parser.add_argument("--env-steps", type=int, help="of every run, for a short look; default: the preset's")
     parser.add_argument("--json", type=Path, help="write everything here too")
-    parser.add_argument("--one", nargs=3, metavar=("ENV", "SEED", "RUN"), help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs=3, metavar=("TASK", "SEED", "RUN"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.memory:
+        options.tasks = [task.name for task in TASKS if task.env in WITH_MEMORY]
     if options.one:
-        one_run(options.one[0], int(options.one[1]), Path(options.one[2]), options.env_steps)
+        (task,) = [task for task in TASKS if task.name == options.one[0]]
+        one_run(task, int(options.one[1]), Path(options.one[2]), options.env_steps)
         return 0
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,18 @@ from multiverse.training.storage.origin import git_commit, machine
 TREE = Path(__file__).resolve().parent.parent
 COMMIT = "BENCHMARK_COMMIT"
 UNKNOWN = "unknown"
-PACKAGES = ("numpy", "gymnasium", "torch", "mujoco", "box2d", "stable-baselines3", "pettingzoo", "mpe2", "agilerl")
+PACKAGES = (
+    "numpy",
+    "gymnasium",
+    "torch",
+    "mujoco",
+    "box2d",
+    "stable-baselines3",
+    "pettingzoo",
+    "mpe2",
+    "agilerl",
+    "pyboy",
+)
 """Ours and our peers'; None of one that is not installed, and so had no part in it."""
 FIELDS = ("commit", "changed", "versions", "cpu", "usable_cores", "load", "date", "command")
 

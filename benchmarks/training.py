@@ -9,6 +9,8 @@ that is missed is shown as missed.
 `cartpole`, `cartpole_zoo`, `halfcheetah`: env steps per second of training alone, start-up and evaluation not counted.
 Stable-Baselines3 runs with each of its vector envs, without monitors, on the CPU, and the better one counts; torch
 computes in one thread. Returns of the final weights stand beside, for speed without learning would be none.
+`recurrent`: likewise with an LSTM of 64 units for the policy and one for the value, beside sb3-contrib's RecurrentPPO,
+which learns along whole pieces of episodes; ours along chunks of 32 rows: with 32 steps an env, whole pieces too.
 `to_475`: seconds from the command to its end, in processes of their own; evaluated every 10,000 env steps, 20 episodes.
 `blackjack`: training as a share of what bare loops give, one a core, that seed every episode: an env so cheap that all
 the rest counts. `one_env`: what the default executor costs a run with one env, of which nothing can run in parallel.
@@ -54,6 +56,18 @@ MEASURE_S = 1.0
 """Of each contender, in each round."""
 
 
+RECURRENT: dict[str, Any] = {
+    "memory": "lstm", "memory_size": 64, "chunk_length": 32, "hidden_sizes": [64], "activation": "relu",
+    "ortho_init": False, "normalize_observations": True,
+}  # fmt: skip
+THEIR_RECURRENT: dict[str, Any] = {
+    "policy_kwargs": {
+        "lstm_hidden_size": 64, "enable_critic_lstm": True, "net_arch": {"pi": [64], "vf": [64]}, "ortho_init": False,
+        "activation_fn": torch.nn.ReLU,
+    }
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Settings:
     """The same hyper-parameters, as both libraries take them."""
@@ -69,6 +83,7 @@ class Settings:
     gae_lambda: float = 0.95
     linear: bool = False
     bar: float = 0.0
+    recurrent: bool = False
 
     def ours(self) -> dict[str, Any]:
         schedule = "linear" if self.linear else "constant"
@@ -76,7 +91,7 @@ class Settings:
             "env_steps": self.env_steps, "num_envs": self.num_envs, "steps_per_env": self.steps_per_env,
             "epochs": self.epochs, "batch_size": self.batch_size, "learning_rate": self.learning_rate,
             "gamma": self.gamma, "gae_lambda": self.gae_lambda, "learning_rate_schedule": schedule,
-            "clip_range_schedule": schedule,
+            "clip_range_schedule": schedule, **(RECURRENT if self.recurrent else {}),
         }  # fmt: skip
 
     def theirs(self) -> dict[str, Any]:
@@ -86,7 +101,7 @@ class Settings:
         return {
             "n_steps": self.steps_per_env, "n_epochs": self.epochs, "batch_size": self.batch_size,
             "learning_rate": fading(self.learning_rate), "clip_range": fading(0.2), "gamma": self.gamma,
-            "gae_lambda": self.gae_lambda, "device": "cpu",
+            "gae_lambda": self.gae_lambda, "device": "cpu", **(THEIR_RECURRENT if self.recurrent else {}),
         }  # fmt: skip
 
 
@@ -94,7 +109,11 @@ BESIDE_SB3 = {
     "cartpole": Settings("CartPole-v1", 60_000, 8, 128, 4, 256, 2.5e-4, bar=4.0),
     "cartpole_zoo": Settings("CartPole-v1", 30_000, 8, 32, 20, 256, 1e-3, 0.98, 0.8, linear=True, bar=4.5),
     "halfcheetah": Settings("HalfCheetah-v5", 40_000, 8, 256, 5, 256, 3e-4, bar=3.2),
+    "recurrent": Settings(
+        "CartPoleNoVel-v1", 10_000, 8, 32, 20, 256, 1e-3, 0.98, 0.8, linear=True, bar=7.0, recurrent=True
+    ),
 }
+SPREAD = Settings("mpe2.simple_spread_v3:parallel_env", 24_000, 8, 128, 4, 512, 3e-4, bar=2.0)
 BLACKJACK = Settings("Blackjack-v1", 60_000, 8, 128, 4, 256, 3e-4)
 ONE_ENV = Settings("CartPole-v1", 20_000, 1, 128, 4, 256, 3e-4, bar=0.95)
 
@@ -121,23 +140,62 @@ def train_ours(settings: Settings, executor: str, seed: int) -> Measured:
 
 
 def train_theirs(settings: Settings, vec_env: str, seed: int) -> Measured:
+    from sb3_contrib import RecurrentPPO
     from stable_baselines3 import PPO
     from stable_baselines3.common.evaluation import evaluate_policy
     from stable_baselines3.common.monitor import Monitor
-    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
     torch.set_num_threads(1)
     kind = {"sb3, dummy": DummyVecEnv, "sb3, subproc": SubprocVecEnv}[vec_env]
     venv = kind([functools.partial(gym.make, settings.env)] * settings.num_envs)
     try:
-        model = PPO("MlpPolicy", venv, seed=seed, **settings.theirs())
+        if settings.recurrent:
+            venv = VecNormalize(venv, norm_reward=False)
+            model: Any = RecurrentPPO("MlpLstmPolicy", venv, seed=seed, **settings.theirs())
+        else:
+            model = PPO("MlpPolicy", venv, seed=seed, **settings.theirs())
         begun = time.perf_counter()
         model.learn(settings.env_steps)
         rate = model.num_timesteps / (time.perf_counter() - begun)
-        returned, _ = evaluate_policy(model, Monitor(gym.make(settings.env)), EVALUATION_EPISODES)
+        evaluated_on: Any = DummyVecEnv([lambda: Monitor(gym.make(settings.env))])
+        if settings.recurrent:
+            evaluated_on = VecNormalize(evaluated_on, training=False, norm_reward=False)
+            evaluated_on.obs_rms = venv.obs_rms
+        returned, _ = evaluate_policy(model, evaluated_on, EVALUATION_EPISODES)
     finally:
         venv.close()
     return rate, float(np.mean(returned))
+
+
+def train_theirs_on_supersuit(processes: int, seed: int) -> Measured:
+    """Its PPO, each agent an env of a vector env: as SuperSuit and PettingZoo document it."""
+    import supersuit
+    from mpe2 import simple_spread_v3
+    from stable_baselines3 import PPO
+
+    torch.set_num_threads(1)
+    agents = supersuit.pettingzoo_env_to_vec_env_v1(simple_spread_v3.parallel_env())
+    venv = supersuit.concat_vec_envs_v1(agents, SPREAD.num_envs, num_cpus=processes, base_class="stable_baselines3")
+    venv.seed = lambda seed=None: None  # theirs cannot be seeded by SB3
+    try:
+        model = PPO("MlpPolicy", venv, seed=seed, **SPREAD.theirs())
+        begun = time.perf_counter()
+        model.learn(SPREAD.env_steps * len(simple_spread_v3.parallel_env().possible_agents))
+        took_s = time.perf_counter() - begun
+    finally:
+        venv.close()
+    return model.num_timesteps / venv.num_envs * SPREAD.num_envs / took_s, float("nan")
+
+
+def simple_spread(rounds: int) -> dict[str, Any]:
+    """Three agents that share a learner, as many rows an update, in env steps (not agents' steps) per second."""
+    contenders: dict[str, Train] = {f"ours, {e}": functools.partial(train_ours, SPREAD, e) for e in EXECUTORS}
+    contenders |= {f"sb3, {n} cpus": functools.partial(train_theirs_on_supersuit, n) for n in (0, 2)}
+    found = in_turn("simple_spread", SPREAD, contenders, rounds)
+    better = [max(a, b) for a, b in zip(found["sb3, 0 cpus"], found["sb3, 2 cpus"])]
+    ours = [f"ours, {e}" for e in EXECUTORS]
+    return _against("simple_spread", {**found, "sb3": better}, "sb3", ours, "× SB3's better", SPREAD.bar)
 
 
 def in_turn(name: str, settings: Settings, contenders: dict[str, Train], rounds: int) -> dict[str, list[Measured]]:
@@ -299,6 +357,7 @@ def _seconds(command: list[str]) -> float:
 
 ROWS: dict[str, Callable[[int], dict[str, Any]]] = {
     **{name: functools.partial(compare, name) for name in BESIDE_SB3},
+    "simple_spread": simple_spread,
     "to_475": functools.partial(to_475, "to_475"),
     "blackjack": blackjack,
     "one_env": one_env,

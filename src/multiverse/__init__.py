@@ -30,11 +30,15 @@ if TYPE_CHECKING:
         WorkerDied,
     )
     from multiverse.contracts.plan import Plan
-    from multiverse.contracts.reset_plan import DerivedSeeds, DrawnTasks, ResetPlan, ResetRequest
+    from multiverse.contracts.reset_plan import DerivedSeeds, DrawnTasks, EachTask, ResetPlan, ResetRequest
     from multiverse.env_checks.examine import check_env
     from multiverse.env_checks.report import CheckReport, EnvCheckFailed, Finding
+    from multiverse.experience.episode_workers import EpisodeWorkers
+    from multiverse.experience.random_policy import RandomPolicy
+    from multiverse.experience.whole_episodes import EpisodeCollector, WholeEpisodes
     from multiverse.training.hooks import Hook
     from multiverse.training.loading import load
+    from multiverse.training.recording import record
     from multiverse.training.run import Run, resume, train
     from multiverse.vector.batches import AgentsBatch, GroupBatch, StepBatch
     from multiverse.vector.make import make_vec
@@ -42,23 +46,29 @@ if TYPE_CHECKING:
     from multiverse.vector.single import VectorEnv
     from multiverse.vector.turns import Turn, TurnVectorEnv
     from multiverse.wrappers.flatten_agents import flatten_agents
+    from multiverse.wrappers.meta_episode import MetaEpisode, draw_tasks
 
 __version__ = "0.2.0"
 
 _HOMES = {
     "multiverse.wrappers.flatten_agents": ("flatten_agents",),
+    "multiverse.wrappers.meta_episode": ("MetaEpisode", "draw_tasks"),
     "multiverse.env_checks.examine": ("check_env",),
     "multiverse.env_checks.report": ("CheckReport", "EnvCheckFailed", "Finding"),
+    "multiverse.experience.episode_workers": ("EpisodeWorkers",),
+    "multiverse.experience.random_policy": ("RandomPolicy",),
+    "multiverse.experience.whole_episodes": ("EpisodeCollector", "WholeEpisodes"),
     "multiverse.vector.make": ("make_vec",),
     "multiverse.vector.single": ("VectorEnv",),
     "multiverse.vector.parallel": ("MultiAgentVectorEnv",),
     "multiverse.vector.turns": ("Turn", "TurnVectorEnv"),
     "multiverse.training.run": ("Run", "resume", "train"),
     "multiverse.training.loading": ("load",),
+    "multiverse.training.recording": ("record",),
     "multiverse.training.hooks": ("Hook",),
     "multiverse.vector.batches": ("AgentsBatch", "GroupBatch", "StepBatch"),
     "multiverse.contracts.plan": ("Plan",),
-    "multiverse.contracts.reset_plan": ("DerivedSeeds", "DrawnTasks", "ResetPlan", "ResetRequest"),
+    "multiverse.contracts.reset_plan": ("DerivedSeeds", "DrawnTasks", "EachTask", "ResetPlan", "ResetRequest"),
     "multiverse.contracts.errors": (
         "ClosedError",
         "EnvFailed",
@@ -83,18 +93,23 @@ __all__ = [
     "ClosedError",
     "DerivedSeeds",
     "DrawnTasks",
+    "EachTask",
     "EnvCheckFailed",
     "EnvFailed",
+    "EpisodeCollector",
+    "EpisodeWorkers",
     "Finding",
     "GroupBatch",
     "Hook",
     "InvalidActions",
     "InvalidRequest",
+    "MetaEpisode",
     "MultiAgentVectorEnv",
     "MultiverseError",
     "NothingPending",
     "Plan",
     "PreflightError",
+    "RandomPolicy",
     "ReceiveTimeout",
     "ReplyTimeout",
     "RequestPending",
@@ -107,11 +122,14 @@ __all__ = [
     "Turn",
     "TurnVectorEnv",
     "VectorEnv",
+    "WholeEpisodes",
     "WorkerDied",
     "check_env",
+    "draw_tasks",
     "flatten_agents",
     "load",
     "make_vec",
+    "record",
     "resume",
     "train",
 ]

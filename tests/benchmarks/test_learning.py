@@ -66,7 +66,7 @@ def test_runs_of_another_commit_are_not_mixed_in(tmp_path: Path, monkeypatch: py
 
 
 def test_every_task_has_its_preset() -> None:
-    assert [task.env for task in TASKS if (task.env, "ppo") not in PRESETS] == []
+    assert [task.name for task in TASKS if (task.env, task.algorithm) not in PRESETS] == []
 
 
 @pytest.mark.parametrize(

@@ -217,14 +217,16 @@ def test_extras_advise_an_extra_only_where_there_is_one(monkeypatch: pytest.Monk
         'gymnasium[mujoco]; extra == "mujoco"',
         "stable-baselines3>=2.4; extra == 'peers'",
         "torch>=2.2; extra == 'peers'",
+        'gymnasium[box2d]; extra == "box2d"',
         "tensorboard; extra == 'dev'",
     ]
     monkeypatch.setattr(importlib.metadata, "requires", answering(requirements))
     monkeypatch.setattr(importlib.util, "find_spec", answering(None))
     finding = doctor_checks.extras()
     assert finding.status == "ok" and finding.found.startswith("installed: none; not installed: torch, mujoco")
-    assert "pip install 'multiverse[mujoco,peers]'" in finding.advice
-    assert "pip install pettingzoo ale-py pyboy ray tensorboard" in finding.advice
+    assert "box2d (for LunarLander, BipedalWalker, CarRacing, BoxJump)" in finding.found
+    assert "pip install 'multiverse[box2d,mujoco,peers]'" in finding.advice
+    assert "pip install pettingzoo ale-py pyboy ray tensorboard imageio-ffmpeg" in finding.advice
 
 
 def test_extras_name_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:

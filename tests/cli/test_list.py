@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,12 @@ from multiverse.training.config.train_config import PRESETS, config_for
 from tests.cli.training_commands import train
 
 
-def test_envs_are_those_of_gymnasium(capsys: pytest.CaptureFixture[str]) -> None:
+def test_envs_are_those_of_gymnasium_and_our_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "envs"]) == 0
     names = capsys.readouterr().out.splitlines()
-    assert {"CartPole-v1", "Pendulum-v1", "HalfCheetah-v5"} <= set(names) and names == sorted(names)
+    assert {"BoxJump-v0", "BoxJump-v1", "CartPole-v1", "Pendulum-v1", "HalfCheetah-v5"} <= set(
+        names
+    ) and names == sorted(names)
 
 
 def test_a_presets_line_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -25,7 +28,7 @@ def test_a_presets_line_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None
     lines = capsys.readouterr().out.splitlines()[1:]
     assert len(lines) == len(PRESETS)
     for line, (env, algorithm) in zip(lines, PRESETS):
-        flags = line.partition("): ")[2].split()
+        flags = shlex.split(line.partition("): ")[2])
         assert config_from(train_options([env, "--no-preset", *flags])) == config_for(env, algorithm, {})
 
 

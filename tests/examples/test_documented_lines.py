@@ -5,17 +5,33 @@ from __future__ import annotations
 import importlib
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("stable_baselines3")
 pytest.importorskip("mpe2")
 
+from examples.game_boy import train as game_boy
 from examples.grid_world import custom_env_main, simple_push_v3_train
 from examples.grid_world.settings import configured
 from examples.grid_world.worlds import make_env
-from tests.examples.programs import MAIN, PROCESS_STARTS, PUSH, ROOT, SMALL, metrics_of, only_run, read_json, run
+from tests.builtin_envs.game_boy.cartridge import GAME, written
+from tests.examples.programs import (
+    MAIN,
+    PROCESS_STARTS,
+    PUSH,
+    ROOT,
+    SMALL,
+    TIME_LIMIT_S,
+    metrics_of,
+    only_run,
+    read_json,
+    run,
+)
 from tests.wrappers.flatten_envs import unflattened
 
 SCRIPTS = {"custom_env_main.py": custom_env_main, "simple_push_v3_train.py": simple_push_v3_train}
@@ -27,6 +43,12 @@ IMPORTS = [
     ("examples.grid_world", "SubprocVecEnv"),
     ("examples.grid_world", "DummyVecEnv"),
     ("examples.grid_world", "AsyncPettingZooVecEnv"),
+    ("examples.meta_rl.envs.parallel_env_manager", "ParallelEnvManager"),
+    ("examples.meta_rl.envs.meta.make_env", "make_env"),
+    ("examples.meta_rl.envs.meta.make_env", "make_parallel_env"),
+    ("examples.meta_rl.envs.meta.wrappers", "VariBadWrapper"),
+    ("examples.meta_rl.policies.learner", "Learner"),
+    ("examples.meta_rl.policies.models", "AGENT_ARCHS"),
     ("multiverse.interop.stable_baselines3", "SubprocVecEnv"),
     ("multiverse.interop.stable_baselines3", "DummyVecEnv"),
     ("multiverse.interop.agilerl", "AsyncPettingZooVecEnv"),
@@ -223,3 +245,151 @@ def test_simple_push_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_simple_push_from_the_command_line(tmp_path: Path) -> None:
     done = run(PUSH, "--num-envs", "2", "--total-timesteps", "20", "--eval-episodes", "0", "--run-dir", tmp_path)
     assert (done.returncode, done.stderr) == (0, "") and "Trained: 250 env steps" in done.stdout
+
+
+# -- document 002: rollouts in parallel --------------------------------------------------------------------------------
+def test_the_documents_learner_makes_its_envs_and_collects_in_parallel(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("mujoco")
+    from examples.meta_rl.policies.learner import Learner
+
+    few = {"env": {"num_parallel_workers": 2}, "train": {"num_init_rollouts_pool": 1}}
+    with Learner.from_config(ROOT / "examples/meta_rl/configs/ant_dir.yaml", **few) as learner:
+        learner.collect_initial_pool()
+        assert capsys.readouterr().out == "Collecting initial pool of data..\n"
+        before = learner._n_env_steps_total
+        env_steps = learner.collect_rollouts_parallel(num_rollouts=3, parallel_env=learner.train_env_parallel)
+        assert learner._n_env_steps_total == before + env_steps > before
+        assert (len(learner.train_tasks), len(learner.eval_tasks)) == (50, 20)
+
+
+def test_the_documents_task_assignment() -> None:
+    import numpy as np
+
+    from examples.meta_rl.envs.meta.make_env import make_parallel_env
+
+    num_workers = 2
+    parallel_env = make_parallel_env("Wind-v0", 2, num_workers, seed=0, num_train_tasks=5, num_eval_tasks=2)
+    try:
+        for worker_id in range(num_workers):
+            task = parallel_env.train_tasks[np.random.randint(len(parallel_env.train_tasks))]
+            parallel_env.remotes[worker_id].send(("reset", {"task": task}))
+            parallel_env.remotes[worker_id].recv()
+            assert (parallel_env.engine.call("get_task", env_ids=[worker_id])[0] == task).all()
+    finally:
+        parallel_env.close()
+
+
+# -- document 004 ------------------------------------------------------------------------------------------------------
+DEFAULT = {"steps": 100_000, "envs": 1, "episode_length": 500, "update_epochs": 4, "batch_size": 128}
+DEFAULT |= {"output_dir": "training_runs", "rom": None, "game": None, "observation": "ram", "seed": 0}
+IN_20K = {**DEFAULT, "steps": 20_000, "envs": 2, "episode_length": 750, "update_epochs": 6}
+MADE: list[tuple[str, dict[str, Any]]] = [
+    ("train", DEFAULT),
+    ("train-pure-rl", DEFAULT),
+    ("train-20k", IN_20K),
+    ("train-parallel", {**DEFAULT, "envs": 2}),
+    ("train TRAIN_ENVS=3 TRAIN_STEPS=50000", {**DEFAULT, "envs": 3, "steps": 50_000}),
+    (
+        "train TRAIN_ENVS=4 TRAIN_EPISODE_LENGTH=1000 TRAIN_BATCH_SIZE=256",
+        {**DEFAULT, "envs": 4, "episode_length": 1000, "batch_size": 256},
+    ),
+    (
+        "train-20k TRAIN_EPISODE_LENGTH=1500 TRAIN_UPDATE_EPOCHS=8",
+        {**IN_20K, "episode_length": 1500, "update_epochs": 8},
+    ),
+    ("train-parallel TRAIN_STEPS=5000", {**DEFAULT, "envs": 2, "steps": 5000}),
+    (
+        "train-pure-rl TRAIN_STEPS=100000 TRAIN_ENVS=4 TRAIN_EPISODE_LENGTH=1000 TRAIN_UPDATE_EPOCHS=8 "
+        "TRAIN_BATCH_SIZE=256",
+        {**DEFAULT, "envs": 4, "episode_length": 1000, "update_epochs": 8, "batch_size": 256},
+    ),
+    ("train-parallel TRAIN_ENVS=4 TRAIN_STEPS=2000", {**DEFAULT, "envs": 4, "steps": 2000}),
+]
+NUMBER = r"-?\d+\.\d"
+
+
+def make(*words: str) -> subprocess.CompletedProcess[str]:
+    """Without setting anything up, and with this Python."""
+    command = ["make", "-o", ".venv/.installed", f"BIN={Path(sys.executable).parent}", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False)
+
+
+def flags_of(words: str) -> list[str]:
+    """What it would call our program with."""
+    done = make("--dry-run", *shlex.split(words))
+    assert done.returncode == 0, done.stderr
+    return shlex.split(done.stdout.replace("\\\n", " ").partition("train.py ")[2])
+
+
+def game_boy_lines(num_envs: int, epochs: int) -> list[str]:
+    envs = range(1, num_envs + 1)
+    return [
+        f"Initializing {num_envs} parallel environments...",
+        *(f"Environment {number}/{num_envs} initialized" for number in envs),
+        "Starting parallel training...",
+        rf"Step +\d+ \| Episode +1 \| Reward: +{NUMBER}\d \| Length: +\d+ \| Avg10: +{NUMBER}\d \| Time: +{NUMBER}s",
+        rf"Optimization epoch: \d+ episodes, avg reward: {NUMBER}\d\d",
+        *(f"   Epoch {epoch}/{epochs}: Optimizing policy..." for epoch in range(1, epochs + 1)),
+        rf"   Steps per second: {NUMBER} \| Memory usage: {NUMBER} MB",
+        f"Cleaning up {num_envs} environments...",
+        *(f"Environment {number} closed" for number in envs),
+        "PARALLEL TRAINING COMPLETE",
+        "=" * 50,
+        r"Final step: [\d,]+",
+        r"Total episodes: \d+",
+        rf"Training time: {NUMBER} seconds",
+        rf"Average reward \(last 10\): {NUMBER}\d\d",
+        f"Environments used: {num_envs}",
+        rf"Steps per second: {NUMBER}",
+        rf"Episodes per second: {NUMBER}\d",
+    ]
+
+
+def said_in_order(printed: str, lines: list[str]) -> None:
+    left = printed
+    for line in lines:
+        found = re.search(f"^{line}$", left, re.MULTILINE)
+        assert found, (line, printed)
+        left = left[found.end() :]
+
+
+@pytest.mark.parametrize(("words", "expected"), MADE, ids=[words for words, _ in MADE])
+def test_every_target_takes_every_override(words: str, expected: dict[str, Any]) -> None:
+    assert vars(game_boy.parser().parse_args(flags_of(words))) == expected
+    others = "TRAIN_STEPS=7 TRAIN_ENVS=5 TRAIN_EPISODE_LENGTH=9 TRAIN_UPDATE_EPOCHS=3 TRAIN_BATCH_SIZE=11"
+    others += " TRAIN_OUTPUT_DIR='my runs' TRAIN_ROM=a.gb TRAIN_GAME=a.yaml TRAIN_OBSERVATION=both TRAIN_SEED=4"
+    target = words.partition(" ")[0]
+    assert list(vars(game_boy.parser().parse_args(flags_of(f"{target} {others}"))).values()) == [
+        *(7, 5, 9, 3, 11),
+        *("my runs", "a.gb", "a.yaml", "both", 4),
+    ]
+
+
+@pytest.mark.parametrize(("words", "expected"), MADE, ids=[words for words, _ in MADE])
+def test_every_documented_training_runs_to_its_end(
+    words: str, expected: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What make would call, its steps and episodes cut down."""
+    arguments, envs = written(tmp_path), expected["envs"]
+    cut = ["--steps", str(80 * envs), "--episode-length", "30", "--output-dir", str(tmp_path / "runs")]
+    assert game_boy.main([*flags_of(words), *cut, "--rom", arguments["rom"], "--game", arguments["game"]]) == 0
+    printed = capsys.readouterr().out
+    said_in_order(printed, game_boy_lines(envs, expected["update_epochs"]))
+    assert f"Final step: {80 * envs}\n" in printed
+    (config,) = (tmp_path / "runs").rglob("config.yaml")
+    saved = config.read_text()
+    assert f"batch_size: {expected['batch_size']}\n" in saved and f"epochs: {expected['update_epochs']}\n" in saved
+
+
+def test_make_train_20k(tmp_path: Path) -> None:
+    """As a reader types it. An episode of each env is 40 steps here, so that it is known what must be printed."""
+    arguments = written(tmp_path, GAME.replace("end:", "end: []\nunused:").partition("unused:")[0])
+    where = f"TRAIN_ROM={arguments['rom']} TRAIN_GAME={arguments['game']} TRAIN_OUTPUT_DIR={tmp_path / 'runs'}"
+    done = make("train-20k", "TRAIN_STEPS=240", "TRAIN_EPISODE_LENGTH=40", *where.split())
+    assert done.returncode == 0, done.stderr
+    said_in_order(done.stdout, game_boy_lines(2, 6))
+    steps = [int(step) for step in re.findall(r"^Step +(\d+) \|", done.stdout, re.MULTILINE)]
+    assert steps == [80, 80, 160, 160, 240, 240] and "Final step: 240\nTotal episodes: 6\n" in done.stdout
+    updates = re.findall(r"^Optimization epoch: 2 episodes, avg reward: (\S+)$", done.stdout, re.MULTILINE)
+    rewards = [float(reward) for reward in re.findall(r"Reward: +(\S+) ", done.stdout)]
+    assert [float(one) for one in updates] == pytest.approx([sum(rewards[k : k + 2]) / 2 for k in (0, 2, 4)], abs=0.011)

@@ -143,3 +143,26 @@ def test_memory_advances_where_a_slot_acts(kind: Any) -> None:
         assert (rollout["actions"][rollout["acting"]] >= 0).all() and not rollout["acting"].all()
         chosen = np.take_along_axis(rollout["action_masks"], rollout["actions"][..., None], axis=2)[..., 0]
         assert chosen[rollout["acting"]].all()  # only what was open
+
+
+def test_who_has_not_acted_in_a_rollouts_last_row_is_shown_its_own_last_action_in_the_next() -> None:
+    with mv.make_vec(Circle, ENVS, "serial", env_kwargs={"agents": (*FARMERS, *GUARDS)}, infos=False,
+                     autoreset="same_step", reset_plan=mv.DerivedSeeds(7)) as envs:  # fmt: skip
+        groups = envs.views.layout.groups
+        collector = Collector(envs, shapes_of(groups), None, mv.DerivedSeeds(7))
+        collector.keeps_actions = False
+        envs.reset()
+        collector.begin()
+        policies, rng, waited = [Watching(group.masks) for group in groups], np.random.default_rng(5), 0
+        last = [np.zeros(rollout.slots, np.int64) for rollout in collector.rollouts]
+        for _ in range(4):
+            assert collector.collect(policies, rng) is not None
+            for rollout, before in zip(collector.rollouts, last):
+                assert rollout.acting is not None and rollout.previous is not None
+                for t in range(rollout.steps):
+                    acts, starts = rollout.acting[t], rollout.starts[t]
+                    before[starts] = 0
+                    assert (rollout.previous[0][t][acts] == before[acts]).all()
+                    waited += t == 0 and not acts.all()
+                    before[acts] = rollout.actions[t][acts]
+        assert waited

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 import subprocess
 import sys
 from typing import Any
@@ -70,6 +71,25 @@ def test_a_policy_comes_back_from_what_a_run_holds(name: str, squash: bool) -> N
         for one in policy.for_env(ours):
             assert actions.contains(np.asarray(one, actions.dtype))
     assert again.version == 7 and policy.portable() is policy
+
+
+class _OwnPolicy(NumpyPolicy):
+    own = 1
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_a_policy_that_has_travelled_acts_with_the_same_bits(activation: str) -> None:
+    rng, actions = np.random.default_rng(0), spaces.Discrete(2)
+    layers = [(rng.normal(size=(3, 5)).astype(np.float32), rng.normal(size=5)), (rng.normal(size=(5, 2)), np.ones(2))]
+    features = Features(spaces.Box(-1, 1, (3,), np.float32), actions)
+    policy = _OwnPolicy(features, layers, activation, head_for(actions), 7)
+    policy.own = 2
+    one, another = (pickle.loads(pickle.dumps(policy)) for _ in range(2))
+    rows = rng.normal(size=(6, 3)).astype(np.float32)
+    assert len({each.output(rows, {})[0].tobytes() for each in (policy, one, another)}) == 1
+    assert (type(one), one.own, one.version) == (_OwnPolicy, 2, 7)
+    assert one._features is another._features  # what never changes was unpacked once
+    assert one._features.vector({(): rows}).tobytes() == rows.tobytes()
 
 
 def test_binary_actions_are_as_likely_as_their_logits_say() -> None:

@@ -131,6 +131,22 @@ def test_first_weights_are_orthogonal_and_the_seeds_own() -> None:
     np.testing.assert_allclose(last.T @ last, 1e-4 * np.eye(4), atol=1e-8)
 
 
+@pytest.mark.parametrize("memory", ["lstm", "gru"])
+def test_cells_first_remember_for_up_to_a_chunk(memory: Any) -> None:
+    shape = Shape(SIZE, [], ACTIONS["discrete"], (16,), memory=memory, memory_size=64, chunk_length=32)
+    for learner in (NumpyLearner(shape, Adam, 1), ActorCritic(shape, Adam, 1, "cpu")):
+        for inward, recurrent, bias, recurrent_bias in learner.cells():
+            np.testing.assert_allclose(inward.T @ inward, np.eye(SIZE), atol=1e-5)
+            np.testing.assert_allclose(recurrent.T @ recurrent, np.eye(64), atol=1e-5)
+            kept = 1 / (1 + np.exp(-bias[64:128]))
+            lasting = 1 / (1 - kept)
+            assert lasting.min() >= 1.9 and 24 < lasting.max() <= 32 and (recurrent_bias == 0).all()
+            assert (bias[:64] == 0).all() and (bias[128:] == 0).all()
+    plain = Shape(SIZE, [], ACTIONS["discrete"], (16,), memory=memory, memory_size=64, ortho_init=False)
+    (cell, _) = NumpyLearner(plain, Adam, 1).cells()
+    assert all(0.1 < np.abs(value).max() <= 1 / 8 for value in cell)
+
+
 def test_torch_goes_on_with_what_numpy_has_learned() -> None:
     ours, theirs = pair("box", "tanh", False, Adam)
     mine, his = batches("box", ours, theirs)

@@ -6,6 +6,7 @@ import errno
 import gc
 import itertools
 import os
+import pickle
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,13 @@ def test_no_array_overlaps_another() -> None:
 
 def test_private_arrays_begin_as_zeros() -> None:
     assert all(not array.any() for array in private_arrays(FIELDS).values())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.uint8, np.bool_])
+def test_dtypes_of_fields_that_came_by_pipe_are_numpys_own(dtype: Any) -> None:
+    """Rows are written by comparing them with `is`: with another object each one would go the careful, slow way."""
+    field: Field = pickle.loads(pickle.dumps(Field(("one",), (2,), np.dtype(dtype))))
+    assert split_into_arrays(memoryview(bytearray(128)), [field])[("one",)].dtype is np.dtype(dtype)
 
 
 def test_even_no_fields_have_a_size() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from multiverse.training.config.train_config import PARTS
 from multiverse.training.loading import checkpoint_of
+from multiverse.training.storage.tables import StoredTable
 
 SMALL: dict[str, Any] = {
     "seed": 5,
@@ -38,6 +39,10 @@ def _plain(value: Any) -> Any:
         return {key: _plain(value[key]) for key in sorted(value)}
     if isinstance(value, np.ndarray):
         return str(value.dtype), value.shape, value.tobytes()
+    if isinstance(value, StoredTable):  # its records, however many files they are in
+        sizes = {piece.bytes // piece.count for piece in value._pieces}
+        whole = b"".join(one.tobytes() for size in sizes for one in value.pieces(np.dtype(f"V{size}")))
+        return value.first, value.last, hashlib.sha256(whole).hexdigest()
     return value
 
 

@@ -25,7 +25,7 @@ import multiverse as mv
 from multiverse.algorithms.ppo import PPO
 from multiverse.experience.rows import Rows
 from multiverse.learning.optimizers import Adam
-from multiverse.training.storage import files as durable_files
+from multiverse.training.storage import tables
 
 home, first, settings, where, at = json.loads(sys.argv[1])
 
@@ -44,8 +44,17 @@ elif where == "learn":
     dies(Adam, "step")
 elif where == "save":
     dies(os, "fsync")
+elif where == "flush":
+    write, calls = tables.write_all, [0]
+    def torn(descriptor, data):
+        calls[0] += 1
+        if calls[0] == at:
+            write(descriptor, data[: len(data) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        write(descriptor, data)
+    tables.write_all = torn
 if first:
-    mv.train("CartPole-v1", run_dir=home, **settings)
+    mv.train(settings.pop("env", "CartPole-v1"), run_dir=home, **settings)
 else:
     mv.resume(home)
 print("finished")

@@ -19,6 +19,7 @@ from pettingzoo import ParallelEnv
 import multiverse as mv
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.contracts.errors import InvalidRequest
+from multiverse.experience.team_policy import TeamPolicy
 from multiverse.training.loading import checkpoint_of, evaluate_run
 from tests.multi_agent.envs import Village
 from tests.training.runs import SMALL, digest, lines_of
@@ -29,6 +30,7 @@ VILLAGE, CIRCLE = "tests.training.test_teams:SeededVillage", "tests.multi_agent.
 RUN: dict[str, Any] = {**SMALL, "env_steps": 800, "checkpoint_every_s": 0.0}
 POOL = {"opponents": 2, "opponent_every": 2, "opponent_share": 0.7}
 AGENTS = {"env_kwargs": {"agents": ("farmer_0", "farmer_1", "guard_0", "guard_1")}}
+TAAC = {"algorithm": "taac", "num_heads": 2, "embedding_size": 16, "hidden_size": 16}
 RUNS = {
     "at once": (SPREAD, {}),
     "separate": (SPREAD, {"separate": True}),
@@ -36,6 +38,8 @@ RUNS = {
     "come and go": (VILLAGE, AGENTS),
     "in turn": (CIRCLE, AGENTS),
     "self-play": (FOUR, {**POOL, "evaluation_opponent": "random"}),
+    "taac": (SPREAD, TAAC),
+    "taac, come and go": (VILLAGE, {**AGENTS, **TAAC}),
     "central": (SPREAD, {"critic": "central"}),
     "in turn, with memory": (CIRCLE, {**AGENTS, "memory": "gru", "memory_size": 8, "see_previous": True}),
     "self-play, with memory": (FOUR, {**POOL, "memory": "lstm", "memory_size": 8, "chunk_length": 8}),
@@ -211,6 +215,70 @@ def test_self_play_learns_to_beat_others_and_says_how_often(tmp_path: Path) -> N
     assert {one["return"] for one in played if "opponent" in one} <= {-1.0, 0.0, 1.0} and sides
     pool = checkpoint_of(run).state["session"]["opponents"]
     assert len(pool["versions"]) == 2 and set(map(str, pool["versions"])) <= set(pool["policies"])
+
+
+class Watches(mv.Hook):
+    """Keeps what rollouts are learned from."""
+
+    def __init__(self) -> None:
+        self.seen: list[dict[str, Any]] = []
+
+    def on_update(self, trainer: Any, report: Any) -> None:
+        rollout = trainer.session.rollouts[0]
+        names = ("valid", "acting", "acting_next", "terminated", "truncated")
+        self.seen.append({name: getattr(rollout, name).copy() for name in names})
+        self.seen[-1]["played"] = [rows.copy() for rows in trainer.session._collector._played]
+
+
+@pytest.mark.fault("B4")
+def test_an_action_whose_outcome_is_not_known_is_not_learned_from(tmp_path: Path) -> None:
+    watches, left_out = Watches(), 0
+    mv.train(FOUR, run_dir=tmp_path / "run", hooks=[watches], **RUN)
+    for one in watches.seen:
+        for slot in range(one["valid"].shape[1]):
+            acts = np.flatnonzero(one["acting"][:, slot])
+            ends = np.flatnonzero((one["terminated"] | one["truncated"])[:, slot])
+            unknown = not one["acting_next"][slot] and (not len(ends) or ends[-1] < acts[-1])
+            assert one["valid"][acts[:-1], slot].all() and one["valid"][acts[-1], slot] != unknown
+            left_out += unknown
+    assert left_out
+
+
+@pytest.mark.fault("B4")
+def test_what_past_versions_do_is_not_learned_from(tmp_path: Path) -> None:
+    watches, sides = Watches(), set()
+    mv.train(FOUR, run_dir=tmp_path / "run", hooks=[watches], **RUN, **POOL)
+    for one in watches.seen:
+        versions, side = one["played"]
+        for env in range(versions.shape[1]):
+            against = versions[:, env] != -1
+            for player in range(2):
+                theirs = against & (side[:, env] != player)
+                assert not one["valid"][theirs, 2 * env + player].any()
+            sides |= set(side[against, env].tolist())
+    assert sides == {0, 1}
+
+
+@pytest.mark.fault("B4")
+def test_a_team_is_shown_those_who_act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Any] = []
+    act = TeamPolicy.act
+
+    def looking(policy: TeamPolicy, seen: Any, *others: Any) -> Any:
+        shown.append(seen.teams)
+        return act(policy, seen, *others)
+
+    monkeypatch.setattr(TeamPolicy, "act", looking)
+    watches = Watches()
+    mv.train(VILLAGE, run_dir=tmp_path / "run", hooks=[watches], **{**RUN, **AGENTS, **TAAC, "separate": False})
+    acting = watches.seen[0]["acting"]
+    slots, absent = acting.shape[1], 0
+    rows = shown[: 2 * len(acting) : 2]  # the farmers', then the guards'
+    for teams, acts in zip(rows, acting):
+        agents = slots // RUN["num_envs"]
+        np.testing.assert_array_equal(teams, np.where(acts, np.arange(slots) // agents, -1))
+        absent += int((~acts).sum())
+    assert absent
 
 
 def test_opponents_need_another_side(tmp_path: Path) -> None:

@@ -31,6 +31,12 @@ EnvSource = str | EnvSpec | Callable[..., Any] | Sequence[Callable[..., Any]]
 Source = EnvSpec | Callable[..., Any]
 Wrapper = Callable[[Any], Any]
 
+BUILT_IN = {
+    "BoxJump-v0": "multiverse.envs.box_jump:v0",
+    "BoxJump-v1": "multiverse.envs.box_jump:v1",
+}
+"""Names of our own envs that Gymnasium cannot hold: what builds each."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -133,7 +139,9 @@ def _one_source(source: Any) -> tuple[Source, tuple[Wrapper, ...]]:
 
 
 def _from_string(text: str) -> Source:
-    module_name, colon, name = text.rpartition(":")
+    module_name, colon, name = BUILT_IN.get(text, text).rpartition(":")
+    if text.startswith("multiverse/"):
+        importlib.import_module("multiverse.envs")  # registers them
     module = _imported(module_name, text) if colon else None
     found: Any = getattr(module, name, None)
     if callable(found):

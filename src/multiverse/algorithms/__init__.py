@@ -14,6 +14,11 @@ from multiverse.contracts.errors import InvalidRequest
 ALGORITHMS = {
     "ppo": "multiverse.algorithms.ppo:PPO",
     "a2c": "multiverse.algorithms.a2c:A2C",
+    "taac": "multiverse.algorithms.taac:TAAC",
+    "sac": "multiverse.algorithms.sac:SAC",
+    "td3": "multiverse.algorithms.td3:TD3",
+    "discrete_sac": "multiverse.algorithms.discrete_sac:DiscreteSAC",
+    "dqn": "multiverse.algorithms.dqn:DQN",
 }
 """By name; imported when asked for, and without torch until one is made."""
 

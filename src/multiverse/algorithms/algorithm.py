@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from multiverse.contracts.errors import InvalidRequest, TrainingDiverged
 from multiverse.contracts.policy import Policy
 from multiverse.experience.features import Features
 from multiverse.experience.rollout import Rollout
+
+BAD_IN_A_ROW = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +59,44 @@ class Algorithm(Protocol):
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of one with the same config and spaces, whose weights it has already."""
+
+
+# -- what ours have in common ------------------------------------------------------------------------------------
+class Settings:
+    """Of an algorithm: a base for its `Config`."""
+
+    def _check(self, words: str, holds: Callable[[float], bool], *names: str) -> None:
+        """Refuse settings that make no sense, with their value; what is None is not used."""
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and not holds(value):
+                raise InvalidRequest(f"{name}={value}: {words}")
+
+
+class Learner:
+    """Settings that may change while it learns, and gradients that may not be finite."""
+
+    fixed: frozenset[str] = frozenset()
+    """Settings that make up the networks and cannot change while they learn."""
+    config: Any
+
+    def __init__(self) -> None:
+        self._changed: dict[str, Any] = {}  # settings, since the beginning
+        self._bad_in_a_row = 0
+
+    def change(self, **settings: Any) -> None:
+        """Other settings from here on: `learning_rate`, `entropy_coef`, whatever does not change the networks."""
+        if wrong := sorted(self.fixed.intersection(settings)):
+            raise InvalidRequest(f"{', '.join(wrong)} cannot change while it learns")
+        self.config = replace(self.config, **settings)
+        self._changed.update(settings)
+
+    def _refuse_many_bad(self, taken: Sequence[bool]) -> None:
+        """Whether each of these gradient steps was taken: its gradient was finite."""
+        for took in taken:
+            self._bad_in_a_row = 0 if took else self._bad_in_a_row + 1
+            if self._bad_in_a_row >= BAD_IN_A_ROW:  # guard: five-in-a-row-is-enough
+                raise TrainingDiverged(
+                    f"{BAD_IN_A_ROW} gradients in a row were not finite; the weights are those of the last good step. "
+                    "A smaller learning_rate, normalize_rewards or a look at the env's rewards may help"
+                )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidRequest, TrainingDiverged
+from multiverse.algorithms.algorithm import Learner, Settings
+from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Leaves, Policy
 from multiverse.contracts.views import Array
 from multiverse.experience.cells import Cells
@@ -25,14 +26,13 @@ from multiverse.learning.optimizers import Adam, Optimizer
 from multiverse.learning.returns import generalized_advantages, next_values, over_turns
 from multiverse.learning.threads import torch_for
 
-BAD_IN_A_ROW = 5
 LARGEST_IN_NUMPY = 256
 """Units of a hidden layer: beyond that, matrix products are all that counts, and torch's are as fast."""
 
 
 # -- config ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class OnPolicyConfig:
+class OnPolicyConfig(Settings):
     """Settings that PPO and A2C have in common."""
 
     steps_per_env: int = 128
@@ -59,7 +59,7 @@ class OnPolicyConfig:
     """Units of such a cell."""
     chunk_length: int = 32
     """Rows along which what is remembered is learned. Rollouts are cut into such chunks, each from the memory that the
-    policy had there: longer is slower, and what must be remembered for longer than this cannot be learned."""
+    policy had there: longer is slower, and nothing teaches it what must be remembered for longer than this."""
     see_previous: bool = False
     """With `memory`: show the previous action and reward to both networks too."""
     critic: Literal["own", "central"] = "own"
@@ -68,7 +68,7 @@ class OnPolicyConfig:
     share_features: bool = False
     """Of images: the same convolutions for policy and value, instead of some for each."""
     ortho_init: bool = True
-    """Orthogonal first weights; else torch's own."""
+    """Orthogonal first weights, and cells that at first remember for 2 to `chunk_length` rows; else torch's own."""
     log_std_init: float = 0.0
     """Of Box actions: the logarithm of the standard deviation at first."""
     squash: bool = False
@@ -91,23 +91,15 @@ class OnPolicyConfig:
         if self.critic == "central" and self.memory is not None:
             raise InvalidRequest("critic='central' goes without a memory: what a team remembers has no place yet")
 
-    def _check(self, words: str, holds: Callable[[float], bool], *names: str) -> None:
-        """Refuse settings that make no sense, with their value; what is None is not used."""
-        for name in names:
-            value = getattr(self, name)
-            if value is not None and not holds(value):
-                raise InvalidRequest(f"{name}={value}: {words}")
-
 
 # -- what learns -------------------------------------------------------------------------------------------------
-class OnPolicy:
+class OnPolicy(Learner):
     """A policy and a value network, normalisers, and everything of a run but the update itself."""
 
     fixed: frozenset[str] = frozenset({
         "steps_per_env", "hidden_sizes", "activation", "share_features", "normalize_observations", "normalize_rewards",
         "squash", "memory", "memory_size", "see_previous", "critic",
     })  # fmt: skip
-    """Settings that make up the networks and cannot change while they learn."""
     optimizer: type[Optimizer] = Adam
 
     def __init__(
@@ -121,6 +113,7 @@ class OnPolicy:
         agents: int = 1,
     ) -> None:
         """`agents`: of each env, whose slots lie side by side."""
+        super().__init__()
         self._agents, self._central = agents, config.critic == "central" and agents > 1
         self.config, self.steps_per_env, self._action_space = config, config.steps_per_env, action_space
         self.features = Features(observation_space, action_space, config.see_previous)
@@ -129,15 +122,14 @@ class OnPolicy:
         self._rng = np.random.default_rng((seed, 1))
         self._moments = RunningMeanStd(self.features.size) if config.normalize_observations else None
         self._reward_scale = RewardNormalizer(slots, config.gamma) if config.normalize_rewards else None
-        self._updates, self._bad_in_a_row = 0, 0
-        self._changed: dict[str, Any] = {}  # settings, since the beginning
+        self._updates = 0
         self._policy: Policy | None = None
         _ = self.policy()  # what cannot act is refused before anything is collected
 
     def _new_networks(self, seed: int, device: str) -> Any:
         """In numpy where a few small dense layers on the CPU are all there is, which is faster; else in torch."""
         named = ("hidden_sizes", "activation", "ortho_init", "log_std_init", "squash", "share_features", "memory",
-                 "memory_size")  # fmt: skip
+                 "memory_size", "chunk_length")  # fmt: skip
         images = [tuple(leaf.space.shape or ()) for leaf in self.features.images]
         settings = {name: getattr(self.config, name) for name in named}
         judged = self.features.size * (self._agents if self._central else 1)
@@ -166,8 +158,8 @@ class OnPolicy:
         if self.features.images:
             from multiverse.algorithms.torch_policy import TorchPolicy
 
-            memory = {} if cells is None else cells.first_memory(1)
-            return TorchPolicy(self.features, networks, head, self._updates, frozen, memory)
+            remembers = None if cells is None else (cells.first_memory(1), networks.critic)
+            return TorchPolicy(self.features, networks.actor, head, self._updates, networks.device, frozen, remembers)
         return NumpyPolicy(self.features, networks.layers(), self.config.activation, head, self._updates, frozen, cells)
 
     def _frozen_moments(self) -> tuple[Array, Array] | None:
@@ -211,8 +203,12 @@ class OnPolicy:
         )
         columns = {"values": values, "advantages": advantages, "returns": returns}
         batch.columns |= {name: networks.put(column.reshape(-1)) for name, column in columns.items()}
-        valid = rollout.valid.reshape(-1)
-        if config.memory is not None:
+        return self._learned_from(rollout, batch)
+
+    def _learned_from(self, rollout: Rollout, batch: Batch) -> Batch:
+        """The rows that are, as the networks take them; of all rows of the rollout."""
+        valid, networks = rollout.valid.reshape(-1), self._networks
+        if self.config.memory is not None:
             rows, counts = self._chunks(rollout).without(valid).packed()
             return batch.in_order(networks.put(rows), self._along(rollout, rows, counts))
         return batch if valid.all() else batch.take(networks.put(np.flatnonzero(valid)))
@@ -275,7 +271,7 @@ class OnPolicy:
         memory, chunk = rollout.memory["cells"][steps, slots], np.full(values.shape, -1)
         chunk[rows[along.lasts()]] = np.arange(len(after))
         chunk = chunk[steps * rollout.slots + slots]
-        memory[chunk >= 0] = after[chunk[chunk >= 0]]  # guard: the-last-row-is-remembered-too
+        memory[chunk >= 0] = after[chunk[chunk >= 0]]
         previous = rollout.actions[steps, slots], rollout.rewards[steps, slots]
         final_values = steps, slots, one_more(finals, previous, memory)
         return values.reshape(rollout.rewards.shape), last_values, final_values
@@ -283,13 +279,7 @@ class OnPolicy:
     def _count(self, taken: Sequence[Any]) -> list[bool]:
         """Which gradient steps were taken. Asked once an update: a GPU is not waited for in between."""
         known = as_numpy(self._networks.xp.stack(taken)).tolist() if taken else []
-        for took in known:
-            self._bad_in_a_row = 0 if took else self._bad_in_a_row + 1
-            if self._bad_in_a_row >= BAD_IN_A_ROW:  # guard: five-in-a-row-is-enough
-                raise TrainingDiverged(
-                    f"{BAD_IN_A_ROW} gradients in a row were not finite; the weights are those of the last good step. "
-                    "A smaller learning_rate, normalize_rewards or a look at the env's rewards may help"
-                )
+        self._refuse_many_bad(known)
         return known
 
     def _updated(self, rollout: Rollout) -> None:
@@ -298,13 +288,6 @@ class OnPolicy:
         if self._moments is not None:
             seen = self.features.vector(_flat(rollout.observations), _previous(rollout))
             self._moments.update(seen[rollout.valid.reshape(-1)])
-
-    def change(self, **settings: Any) -> None:
-        """Other settings from here on: `learning_rate`, `entropy_coef`, whatever does not change the networks."""
-        if wrong := sorted(self.fixed.intersection(settings)):
-            raise InvalidRequest(f"{', '.join(wrong)} cannot change while it learns")
-        self.config = replace(self.config, **settings)
-        self._changed.update(settings)
 
     # -- saving --------------------------------------------------------------------------------------------------
     def weights(self) -> dict[str, Any]:

@@ -78,10 +78,10 @@ def ppo_loss(
 
     metrics = None
     if with_metrics:
-        policy_loss = -xp.minimum(ratios * advantages, xp.clip(ratios, 1 - clip, 1 + clip) * advantages).mean()
+        policy_losses = -xp.minimum(ratios * advantages, xp.clip(ratios, 1 - clip, 1 + clip) * advantages)
         moved = xp.expm1(log_ratios)
-        kl, clip_fraction = (moved - log_ratios).mean(), (1.0 * (xp.abs(moved) > clip)).mean()
-        metrics = xp.stack([policy_loss, value_losses.mean(), outputs.entropies.mean(), kl, clip_fraction])
+        kl, clipped_away = moved - log_ratios, 1.0 * (xp.abs(moved) > clip)
+        metrics = xp.stack([policy_losses, value_losses, outputs.entropies, kl, clipped_away]).mean(-1)
     return LossGradient(by_log_prob, -config.entropy_coef / count, by_value, metrics)
 
 
@@ -89,7 +89,8 @@ def ppo_loss(
 class PPO(OnPolicy):
     """Several passes over each rollout in minibatches, each moving the policy only so far."""
 
-    Config = PPOConfig
+    Config: type[PPOConfig] = PPOConfig
+    metrics: tuple[str, ...] = METRICS
 
     def update(self, rollouts: Sequence[Rollout], progress: float) -> UpdateReport:
         (rollout,) = rollouts
@@ -97,7 +98,7 @@ class PPO(OnPolicy):
         config, networks = self.config, self._networks
         batch = self._batch(rollout)
         batch.columns["log_probs"] = networks.log_probs(batch)
-        learning_rate = config.learning_rate * _left(config.learning_rate_schedule, progress)
+        learning_rate = self._learning_rate(progress)
         clip = config.clip_range * _left(config.clip_range_schedule, progress)
         found: list[Any] = []  # metrics of every gradient step, and
         taken: list[Any] = []  # whether it was taken
@@ -112,17 +113,26 @@ class PPO(OnPolicy):
         steps = self._count(taken)
         self._updated(rollout)
         told = [metrics for metrics, took in zip(found, steps) if took and metrics is not None]
-        report = dict(zip(METRICS, as_numpy(networks.xp.stack(told)).mean(axis=0).tolist())) if told else {}
+        report = dict(zip(self.metrics, as_numpy(networks.xp.stack(told)).mean(axis=0).tolist())) if told else {}
         if told:
-            report["explained_variance"] = explained_variance(*(as_numpy(batch[n]) for n in ("values", "returns")))
+            report["explained_variance"] = self._explained(batch)
         return UpdateReport(report, sum(steps), len(steps) - sum(steps))
+
+    def _explained(self, batch: Batch) -> float:
+        return explained_variance(*(as_numpy(batch[name]) for name in ("values", "returns")))
+
+    def _learning_rate(self, progress: float) -> float:
+        return float(self.config.learning_rate * _left(self.config.learning_rate_schedule, progress))
+
+    def _minibatch_rows(self) -> int:
+        return int(self.config.batch_size)
 
     def _minibatches(self, batch: Batch) -> Iterator[tuple[int, Batch]]:
         """(epoch, minibatch), in another order in every epoch."""
         order = np.arange(batch.units)
         for epoch in range(self.config.epochs):
             self._rng.shuffle(order)
-            for minibatch in batch.minibatches(order, self.config.batch_size, self._networks.put):
+            for minibatch in batch.minibatches(order, self._minibatch_rows(), self._networks.put):
                 yield epoch, minibatch
 
 

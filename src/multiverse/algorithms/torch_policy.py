@@ -22,16 +22,18 @@ class TorchPolicy:
     def __init__(
         self,
         features: Features,
-        networks: Any,
+        actor: Any,
         head: Head,
         version: int,
-        shift_and_scale: tuple[Array, Array] | None,
-        memory: Memory,
+        device: torch.device,
+        shift_and_scale: tuple[Array, Array] | None = None,
+        remembers: tuple[Memory, Any] | None = None,
     ) -> None:
-        """`memory`: [1, …] of one row at an episode's start."""
-        self._actor, self._critic = deepcopy(networks.actor), deepcopy(networks.critic) if memory else None
-        self._features, self._head, self.version, self._first = features, head, version, memory
-        self._device, self._shift_and_scale = networks.device, shift_and_scale
+        """`remembers`: what one row remembers at an episode's start, [1, …], and the critic, which remembers too."""
+        self._first, critic = ({}, None) if remembers is None else remembers
+        self._actor, self._critic = deepcopy(actor), deepcopy(critic)
+        self._features, self._head, self.version = features, head, version
+        self._device, self._shift_and_scale = device, shift_and_scale
 
     def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
         return self._head.noise(rng, steps, rows)

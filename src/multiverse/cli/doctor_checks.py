@@ -41,11 +41,15 @@ PACKAGES = {  # what pip calls it → what import calls it
     "mujoco": "mujoco",
     "stable-baselines3": "stable_baselines3",
     "pettingzoo": "pettingzoo",
+    "box2d": "Box2D",
     "ale-py": "ale_py",
     "pyboy": "pyboy",
     "ray": "ray",
     "tensorboard": "tensorboard",
+    "imageio-ffmpeg": "imageio_ffmpeg",
 }
+NEEDED_BY = {"box2d": "LunarLander, BipedalWalker, CarRacing, BoxJump", "imageio-ffmpeg": "multiverse record"}
+"""Where a package's name does not say what it is for."""
 
 _TORCH_SAYS = """
 import json, torch
@@ -255,7 +259,8 @@ def extras() -> Finding:
     installed = {name: _version(name) for name, module in PACKAGES.items() if importlib.util.find_spec(module)}
     missing = [name for name in PACKAGES if name not in installed]
     there = ", ".join(f"{name} {version}".strip() for name, version in installed.items()) or "none"
-    found = f"installed: {there}" + (f"; not installed: {', '.join(missing)}" if missing else "")
+    wanted = ", ".join(f"{name} (for {NEEDED_BY[name]})" if name in NEEDED_BY else name for name in missing)
+    found = f"installed: {there}" + (f"; not installed: {wanted}" if missing else "")
     advice = f"only if you want them: {'; '.join(install_commands(missing))}" if missing else ""
     return Finding("extras", "ok", found, advice)
 

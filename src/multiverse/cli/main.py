@@ -38,6 +38,7 @@ COMMANDS = {
     "train": "train an algorithm: a preset or your own settings, in a run that can be resumed exactly",
     "resume": "go on with a run where its last checkpoint is, or make it longer",
     "evaluate": "how good a run's policy is, on unseen seeds",
+    "record": "a video of a run's policy, without a screen",
     "list": "envs, presets, algorithms and runs",
     "demo": "see it work: 8 CartPoles learn to balance, and how fast they step, in under a minute",
     "bench": "steps per second of your env: every executor beside the plain loop and the machine's limit",

@@ -187,13 +187,22 @@ class TensorBoardHook(Hook):
     """Metrics of updates and evaluations into the run's own `tensorboard/`; a failure there costs only itself."""
 
     def __init__(self) -> None:
-        self._sinks = Sinks()
+        self._sinks, self._last = Sinks(), dict[str, Any]()  # what was written last
 
     def open(self, trainer: Trainer) -> None:
         self._sinks.add(TensorBoardSink(trainer.directory.path / TENSORBOARD, trainer.clock.env_steps))
 
     def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
-        self._sinks.write(trainer.metrics, trainer.clock.env_steps)
+        self._write(trainer)
+
+    def on_end(self, trainer: Trainer, summary: dict[str, Any]) -> None:
+        self._write(trainer)
+
+    def _write(self, trainer: Trainer) -> None:
+        """A line that is new: several updates may share one."""
+        if trainer.metrics is not self._last:
+            self._last = trainer.metrics
+            self._sinks.write(trainer.metrics, trainer.clock.env_steps)
 
     def on_evaluation(self, trainer: Trainer, evaluation: Evaluation) -> None:
         metrics = {f"evaluation_{name}": value for name, value in evaluation.summary().items()}

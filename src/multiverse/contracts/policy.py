@@ -31,6 +31,7 @@ class Seen(NamedTuple):
     masks: Array | None = None  # [rows, actions] bool: what is open
     previous_actions: Array | None = None  # [rows, …] the policy's own, zeros where an episode starts
     previous_rewards: Array | None = None  # [rows] likewise
+    teams: Array | None = None  # [rows] in which env each agent is, -1: it does not act now; None: each by itself
 
 
 class Policy(Protocol):

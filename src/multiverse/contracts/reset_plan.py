@@ -10,7 +10,7 @@ import numpy as np
 
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.plan import whole_number
-from multiverse.contracts.seeds import checked_run_seed, episode_seed
+from multiverse.contracts.seeds import checked_run_seed, episode_seed, evaluation_seed
 
 _DRAW = 1  # beside an episode's seed: a stream of its own, so that the task says nothing about what the env draws
 
@@ -65,6 +65,26 @@ class DrawnTasks:
         seed = episode_seed(self.run_seed, env_id, episode)
         drawn = int(np.random.default_rng((seed, _DRAW)).integers(len(self.tasks)))
         return ResetRequest(seed=seed, task=self.tasks[drawn])
+
+
+@dataclass(frozen=True, slots=True)
+class EachTask:
+    """A reset plan for evaluations: one task after the other, over and over, on seeds that no training sees.
+
+    For `EpisodeCollector`, which asks for (attempt, number): `EachTask(seed, range(50, 70))` and 20 episodes.
+    """
+
+    seed: int
+    tasks: Sequence[int]
+
+    def __post_init__(self) -> None:
+        checked_run_seed("seed", self.seed)
+        if not len(self.tasks):
+            raise InvalidRequest("tasks is empty: give the indices of those to evaluate on, such as range(50, 70)")
+
+    def __call__(self, attempt: int, number: int) -> ResetRequest:
+        seed = evaluation_seed(self.seed, number + (attempt << 32))
+        return ResetRequest(seed=seed, task=self.tasks[number % len(self.tasks)])
 
 
 def checked_task(task: Any, count: int) -> int:

@@ -8,10 +8,22 @@ import gymnasium
 
 _PARTLY = "multiverse.envs.partly_observed:make"
 
+WITH_TASKS = {
+    "PointRobot-v0": "multiverse.envs.meta.points:PointRobot",
+    "PointRobotSparse-v0": "multiverse.envs.meta.points:PointRobotSparse",
+    "Wind-v0": "multiverse.envs.meta.points:Wind",
+    "HalfCheetahVel-v0": "multiverse.envs.meta.locomotion:HalfCheetahVel",
+    "HalfCheetahDir-v0": "multiverse.envs.meta.locomotion:HalfCheetahDir",
+    "AntDir-v0": "multiverse.envs.meta.locomotion:AntDir",
+}
+"""For meta-RL: their names in the field, which are their ids here after `multiverse/`."""
 
-def _add(env_id: str, entry_point: str, **kwargs: Any) -> None:
+
+def _add(env_id: str, entry_point: str, as_it_is: bool = False, **kwargs: Any) -> None:
+    """`as_it_is`: it counts its own steps, and saves itself, which no wrapper of Gymnasium's may hide."""
     if env_id not in gymnasium.registry:  # rl_zoo3 has some of these names too
-        gymnasium.register(env_id, entry_point, kwargs=kwargs)
+        hidden = {"order_enforce": False, "disable_env_checker": True} if as_it_is else {}
+        gymnasium.register(env_id, entry_point, kwargs=kwargs, **hidden)  # type: ignore[arg-type]
 
 
 for _name, _version in (("CartPole", 1), ("Pendulum", 1), ("LunarLander", 3)):
@@ -20,3 +32,8 @@ for _name, _version in (("CartPole", 1), ("Pendulum", 1), ("LunarLander", 3)):
     _add(f"{_name}NoVel-v{_version}", _PARTLY, env=f"{_name}-v{_version}", shown="P", zeros=True)
 _add("multiverse/TMaze-v0", "multiverse.envs.remembering:TMaze")
 _add("multiverse/RepeatPrevious-v0", "multiverse.envs.remembering:RepeatPrevious")
+for _name, _entry_point in WITH_TASKS.items():
+    _add(f"multiverse/{_name}", _entry_point, as_it_is=True)
+_QUEST = "multiverse.envs.game_boy:make_quest"
+_add("multiverse/Quest-v0", _QUEST, as_it_is=True, observation="ram")
+_add("multiverse/QuestScreen-v0", _QUEST, as_it_is=True, observation="screen", downscale=4, stack=2)

@@ -28,8 +28,8 @@ class PartlyObserved(gymnasium.ObservationWrapper[Array, Any, Array]):
         whole = env.observation_space
         assert isinstance(whole, spaces.Box)
         self._indices, self._zeros = indices, zeros
-        low, high = self.observation(whole.low), self.observation(whole.high)
-        self.observation_space = spaces.Box(low, high, dtype=whole.dtype.type)
+        if not zeros:
+            self.observation_space = spaces.Box(whole.low[indices], whole.high[indices], dtype=whole.dtype.type)
 
     def observation(self, observation: Array) -> Array:
         if not self._zeros:

@@ -92,7 +92,7 @@ class EnvRange:
         self._over = [replacing] * len(ids)  # the env's last step ended its episode
         self._any_over = replacing
         self._with_infos = self.config.with_infos
-        self.views = views
+        self.views, self.kept = views, {}
         self._finals: list[tuple[EnvRows, EnvRows]] = []  # (final, current) of every leaf
         if views.layout.with_final_observations:
             current = observation_rows(views, OBSERVATIONS, ids)
@@ -119,6 +119,9 @@ class EnvRange:
         envs = list(zip(self.config.env_ids, self.envs))
         self._steps = [signed(env.step, "step", env_id) for env_id, env in envs]
         self._resets = [signed(env.reset, "reset", env_id) for env_id, env in envs]
+
+    kept: dict[Any, Any]
+    """Of functions that are run here again and again: what they would have to make anew each time."""
 
     # -- stepping --------------------------------------------------------------------------------------------
     def step(self, only_some: bool = False) -> int:

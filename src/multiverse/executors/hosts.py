@@ -251,6 +251,9 @@ class WorkerHost(_AnyHost):
     def finish_run(self) -> Any:
         failed = self.flags() & FAILED
         with HeldInterrupts():
+            if self._command == ROWS and not self.flags():
+                self.collected = self.asked
+                return Extras()
             try:
                 result = self._receive(self.asked)
             except Unreadable as error:

@@ -29,6 +29,11 @@ class Extras:
     warnings: list[str] = field(default_factory=list)  # for the caller's log
     before: list[Extras] = field(default_factory=list)  # of earlier steps, where a host takes several by itself
 
+    @property
+    def empty(self) -> bool:
+        """Nothing was said."""
+        return not any(getattr(self, name) for name in self.__slots__)
+
     def put_in_words(self, why_not: Callable[[Any], str], warned: set[str]) -> None:
         """Replace by its repr whatever cannot travel; each info key is told once, `warned` remembers which."""
         for earlier in self.before:

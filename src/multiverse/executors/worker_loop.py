@@ -247,6 +247,9 @@ def _run(envs: EnvRange, link: Link, mailbox: WorkerMailbox, warned: set[str], f
     try:
         function, arguments = _message(link, mailbox.sequence)
         result = function(envs, *first, *arguments)
+        if first and result.empty:
+            mailbox.reply(0)  # as nearly all rollouts end: a message would take as long as some rows
+            return
         packed = _packed_extras(link, result, warned)[0] if isinstance(result, Extras) else link.pack(result)
     except LinkBroken:
         raise

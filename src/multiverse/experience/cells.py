@@ -23,8 +23,10 @@ CellWeights = Sequence[Array]
 
 def in_blocks(x: Array) -> Array:
     """[rows, …] → [blocks, 4, …], with zeros where rows are missing."""
-    if missing := -len(x) % BLOCK_ROWS:
-        x = np.concatenate([x, np.zeros((missing, *x.shape[1:]), x.dtype)])
+    rows = len(x)
+    if missing := -rows % BLOCK_ROWS:
+        given, x = x, np.zeros((rows + missing, *x.shape[1:]), x.dtype)
+        x[:rows] = given
     return x.reshape(-1, BLOCK_ROWS, *x.shape[1:])
 
 

@@ -30,7 +30,7 @@ from multiverse.experience.rollout import (
     env_fields,
     private_fields,
 )
-from multiverse.experience.rows import fill, fill_rows, rows_of
+from multiverse.experience.rows import Rows, fill, fill_rows, rows_of
 from multiverse.experience.self_play import NOBODY, Opponents, who_plays
 from multiverse.experience.slots import is_single
 from multiverse.vector.base import BaseVectorEnv
@@ -89,6 +89,7 @@ class Collector:
         for rows in self._played:
             rows[...] = NOBODY
         self.actions = ActionLog(envs.num_envs, len(shapes))
+        self._rows: list[Rows] = []  # of all slots, where they are filled here
         self.keeps_actions = True  # for envs that are brought back by playing them again
         self._current: list[tuple[int, int | None]] = []  # the episode that each env is in, and its seed
 
@@ -126,8 +127,7 @@ class Collector:
         return played | {
             rollout.group: {
                 "memory": {name: kept.copy() for name, kept in rollout.last_memory.items()},
-                "actions": rollout.actions[-1].copy(),
-                "rewards": values[-1, REWARD].copy(),
+                **{name: column.copy() for name, column in zip(("actions", "rewards"), self._last(rollout, values))},
             }
             for rollout, values in zip(self.rollouts, self._values)
         }
@@ -139,9 +139,14 @@ class Collector:
                 rows[-1] = last
         for rollout, values in zip(self.rollouts, self._values):
             mine = known[rollout.group]
-            rollout.actions[-1], values[-1, REWARD] = mine["actions"], mine["rewards"]
+            actions, rewards = self._last(rollout, values)
+            actions[...], rewards[...] = mine["actions"], mine["rewards"]
             for name, kept in rollout.last_memory.items():
                 kept[...] = mine["memory"][name]
+
+    def _last(self, rollout: Rollout, values: Array) -> tuple[Array, Array]:
+        """What the next rollout's first row is shown of actions and rewards before it."""
+        return rollout.last_previous or (rollout.actions[-1], values[-1, REWARD])
 
     # -- a rollout -----------------------------------------------------------------------------------------------
     def collect(
@@ -220,9 +225,9 @@ class Collector:
 
     def _filled(self, policies: Sequence[Policy], should_stop: Callable[[], bool], opponents: Opponents | None) -> bool:
         envs, everyone = self._envs, range(self._envs.num_envs)
-        rows = rows_of(self._arrays, self._layout, everyone, policies, self._mask, opponents)
+        self._rows = self._rows or rows_of(self._arrays, self._layout, everyone, self._mask)
         steps = _CallerSteps(envs, self._plan)
-        return fill(rows, self._arrays, everyone, 0, lambda _: not should_stop(), steps, opponents)
+        return fill(self._rows, policies, self._arrays, everyone, 0, lambda _: not should_stop(), steps, opponents)
 
     @property
     def playing(self) -> set[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -12,6 +12,7 @@ from multiverse.contracts.layout import Leaf
 from multiverse.contracts.policy import Leaves, Seen
 from multiverse.contracts.views import Array
 from multiverse.experience.rollout import numeric_leaves
+from multiverse.memory.link import PackedOnce
 
 SMALLEST_IMAGE = 36
 """The smallest height and width that three convolutions of the usual kind can look at."""
@@ -28,7 +29,7 @@ def previous_of(seen: Seen) -> Previous | None:
     return seen.starts, seen.previous_actions, seen.previous_rewards
 
 
-class Features:
+class Features(PackedOnce):
     """Everything but images as one vector [rows, size]: numbers as they are, Discrete ones as one-hot vectors.
 
     A leaf of bytes with three axes is an image. A Dict's `action_mask` is no observation: it tells which of the
@@ -45,10 +46,23 @@ class Features:
         self.images = [leaf for leaf in self.leaves if _is_image(leaf)]
         self._flat = [leaf for leaf in self.leaves if leaf not in self.images]
         self._plain = len(self._flat) == 1 and isinstance(self._flat[0].space, spaces.Box)
-        self._parts = [(leaf, _size(leaf.space), _counts(leaf.space)) for leaf in self._flat]
-        self.see_previous, self._seen = see_previous, sum(size for _, size, _ in self._parts)
-        self._action, self._action_counts = _size(action_space) if see_previous else 0, _counts(action_space)
-        self.size = self._seen + (self._action + 1 if see_previous else 0)
+        self._numbers: list[tuple[Leaf, slice]] = []  # as they are, and their columns
+        self._counted: list[tuple[Leaf, int]] = []  # and how many numbers it has
+        self.size, counts = 0, []
+        for leaf in self._flat:
+            first, self.size = self.size, self.size + _size(leaf.space)
+            if isinstance(leaf.space, spaces.Discrete | spaces.MultiDiscrete):
+                counts.append(_counts(leaf.space, first))
+                self._counted.append((leaf, len(counts[-1][0])))
+            else:
+                self._numbers.append((leaf, slice(first, self.size)))
+        self._counts = [np.concatenate(column) for column in zip(*counts)]
+        self.see_previous, self._seen, self._actions = see_previous, self.size, None
+        if see_previous:
+            self.size += _size(action_space) + 1
+            if isinstance(action_space, spaces.Discrete | spaces.MultiDiscrete):
+                smallest, _, to_column = _counts(action_space, 0)
+                self._actions = to_column + smallest  # as policies have them: from 0
 
     def vector(self, observations: Leaves, previous: Previous | None = None) -> Array:
         """[rows, size] float32; `previous`: as the policy was shown it."""
@@ -56,31 +70,29 @@ class Features:
             part = observations[self._flat[0].path]
             part = part.reshape(len(part), self.size)
             return part if part.dtype == np.float32 else part.astype(np.float32)
-        rows, at = len(next(iter(observations.values()))), 0
+        rows = len(next(iter(observations.values())))
         found = np.zeros((rows, self.size), np.float32)
-        for leaf, size, counts in self._parts:
-            values = observations[leaf.path].reshape(rows, size if counts is None else len(counts.number))
-            if counts is None:
-                found[:, at : at + size] = values
-            else:
-                which, column = np.nonzero((values >= counts.start) & (values < counts.start + counts.number))
-                columns = values + (counts.first + at)
-                found[which, columns[which, column]] = 1.0  # what is outside its space is none of them
-            at += size
+        for leaf, place in self._numbers:
+            found[:, place] = observations[leaf.path].reshape(rows, place.stop - place.start)
+        if self._counted:
+            values = np.concatenate([observations[leaf.path].reshape(rows, n) for leaf, n in self._counted], axis=1)
+            smallest, beyond, to_column = self._counts
+            which, column = np.nonzero((values >= smallest) & (values < beyond))
+            found[which, (values + to_column)[which, column]] = 1.0  # what is outside its space is none of them
         if self.see_previous:
             assert previous is not None
-            self._write_previous(found[:, at:], *previous)
+            self._write_previous(found[:, self._seen :], *previous)
         return found
 
     def _write_previous(self, room: Array, starts: Array, actions: Array, rewards: Array) -> None:
         """Where an episode starts there was none: 0 everywhere, also where 0 is an action."""
-        values, counts = actions.reshape(len(room), -1), self._action_counts
-        if counts is None:
+        values = actions.reshape(len(room), -1)
+        if self._actions is None:
             room[:, :-1] = values
-        else:  # as policies have them: from 0
-            np.put_along_axis(room, values + (counts.first + counts.start), 1.0, axis=1)
+        else:
+            np.put_along_axis(room, values + self._actions, 1.0, axis=1)
         room[:, -1] = rewards
-        room[starts] = 0.0  # guard: nothing-is-previous-to-a-start
+        room[starts] = 0.0
 
     def open_actions(self, observations: Leaves) -> Array | None:
         """[rows, actions] bool; None where everything is always open."""
@@ -111,18 +123,9 @@ def _size(space: spaces.Space[Any]) -> int:
     return int(np.prod(space.shape or ()))
 
 
-class _Counts(NamedTuple):
-    """Of numbers that become one-hot vectors, [numbers] each."""
-
-    number: Array  # of values that each can have
-    start: Array  # the smallest of them
-    first: Array  # what is added to a value to have its column
-
-
-def _counts(space: spaces.Space[Any]) -> _Counts | None:
-    """None where numbers are as they are."""
-    if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        return None
+def _counts(space: spaces.Discrete | spaces.MultiDiscrete, first: int) -> tuple[Array, Array, Array]:
+    """Of numbers that become one-hot vectors from column `first` on, [numbers] each: the smallest value, the first one
+    beyond the largest, and what is added to a value to have its column."""
     number = np.reshape(space.n if isinstance(space, spaces.Discrete) else space.nvec, -1)
     start = np.reshape(space.start, -1)
-    return _Counts(number, start, np.cumsum(number) - number - start)
+    return start, start + number, np.cumsum(number) - number - start + first

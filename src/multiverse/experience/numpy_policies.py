@@ -23,6 +23,8 @@ from multiverse.experience.features import Features, previous_of
 
 OBSERVATION_CLIP = np.float32(10.0)
 """Normalised observations are cut off there."""
+LOG_STD_RANGE = np.float32(-20.0), np.float32(2.0)
+"""Of what a network says of the standard deviation."""
 
 ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "tanh": np.tanh,
@@ -40,6 +42,9 @@ class Head(Protocol):
 
     def for_env(self, actions: Array) -> Any: ...
 
+    def saved(self) -> dict[str, Any]:
+        """What makes it again, beside the space of the actions."""
+
 
 @dataclass(frozen=True, slots=True)
 class DiscreteHead:
@@ -56,6 +61,9 @@ class DiscreteHead:
 
     def for_env(self, actions: Array) -> Any:
         return actions + self.start if self.start else actions
+
+    def saved(self) -> dict[str, Any]:
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,9 @@ class MultiDiscreteHead:
     def for_env(self, actions: Array) -> Any:
         return (actions + self.starts).reshape(len(actions), *self.shape)
 
+    def saved(self) -> dict[str, Any]:
+        return {}
+
 
 @dataclass(frozen=True, slots=True)
 class BinaryHead:
@@ -93,6 +104,9 @@ class BinaryHead:
 
     def for_env(self, actions: Array) -> Any:
         return actions.astype(self.dtype).reshape(len(actions), *self.shape)
+
+    def saved(self) -> dict[str, Any]:
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +132,95 @@ class GaussianHead:
             return bounded.reshape(len(actions), *self.shape)
         return np.clip(actions, self.low, self.high).reshape(len(actions), *self.shape)
 
+    def saved(self) -> dict[str, Any]:
+        return {"std": self.std, "squash": self.squash}
+
+
+@dataclass(frozen=True, slots=True)
+class EpsilonGreedyHead(DiscreteHead):
+    """The action of the largest output or, one time in 1 / `epsilon`, any that is open."""
+
+    epsilon: float = 0.0
+
+    def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
+        return rng.random((steps, rows, 1 + self.count), dtype=np.float32)
+
+    def choose(self, output: Array, noise: Array | None, masks: Array | None) -> Array:
+        greedy = np.asarray(_scores(output, None, masks).argmax(axis=1))
+        if noise is None:
+            return greedy
+        return np.where(noise[:, 0] < self.epsilon, _scores(noise[:, 1:], None, masks).argmax(axis=1), greedy)
+
+    def saved(self) -> dict[str, Any]:
+        return {"head": "epsilon_greedy", "epsilon": self.epsilon}
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounded:
+    """Actions from -1 to 1, as a tanh gives them; for the env, from its low to its high."""
+
+    low: Array  # [actions]
+    high: Array
+    shape: tuple[int, ...]
+
+    def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
+        return rng.standard_normal((steps, rows, len(self.low)), dtype=np.float32)
+
+    def for_env(self, actions: Array) -> Any:
+        scaled = self.low + (actions + np.float32(1)) * (np.float32(0.5) * (self.high - self.low))
+        return np.minimum(scaled, self.high).reshape(len(actions), *self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class SquashedGaussianHead(_Bounded):
+    """The network says a mean and, behind it, the logarithm of a standard deviation; a tanh bounds what is drawn."""
+
+    def choose(self, output: Array, noise: Array | None, masks: Array | None) -> Array:
+        mean, log_std = np.split(output, 2, axis=1)
+        if noise is not None:
+            mean = mean + np.exp(np.clip(log_std, *LOG_STD_RANGE)) * noise
+        return np.asarray(np.tanh(mean))
+
+    def saved(self) -> dict[str, Any]:
+        return {"head": "squashed_gaussian"}
+
+
+@dataclass(frozen=True, slots=True)
+class DeterministicHead(_Bounded):
+    """A tanh of what the network says, and noise of this standard deviation."""
+
+    std: float = 0.0
+
+    def choose(self, output: Array, noise: Array | None, masks: Array | None) -> Array:
+        action = np.tanh(output)
+        return action if noise is None else np.clip(action + np.float32(self.std) * noise, -1.0, 1.0)
+
+    def saved(self) -> dict[str, Any]:
+        return {"head": "deterministic", "std": self.std}
+
+
+@dataclass(frozen=True, slots=True)
+class UniformHead:
+    """All actions alike, whatever the network says; without noise, and saved, the one that it warms up for."""
+
+    then: Head
+
+    def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
+        if isinstance(self.then, _Bounded):
+            return rng.uniform(-1.0, 1.0, (steps, rows, len(self.then.low))).astype(np.float32)
+        return self.then.noise(rng, steps, rows)
+
+    def choose(self, output: Array, noise: Array | None, masks: Array | None) -> Array:
+        if noise is not None and isinstance(self.then, _Bounded):
+            return noise
+        return self.then.choose(output if noise is None else output * 0, noise, masks)
+
+    def for_env(self, actions: Array) -> Any:
+        return self.then.for_env(actions)
+
+    def saved(self) -> dict[str, Any]:
+        return self.then.saved()
+
 
 def head_for(space: spaces.Space[Any], std: Array | None = None, squash: bool = False) -> Head:
     """What turns outputs into actions of this space; `std` of Box actions."""
@@ -133,6 +236,28 @@ def head_for(space: spaces.Space[Any], std: Array | None = None, squash: bool = 
         return GaussianHead(np.asarray(std), space.low.reshape(-1), space.high.reshape(-1), space.shape, squash)
     wanted = ": head_for wants its std too" if isinstance(space, spaces.Box) else ""
     raise InvalidRequest(f"no policy in numpy acts in {space}{wanted}")
+
+
+def bounded_head(space: spaces.Space[Any], std: float | None = None) -> SquashedGaussianHead | DeterministicHead:
+    """For actions that have bounds on every side; `std`: of the noise of a deterministic one."""
+    if not (isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating) and space.is_bounded()):
+        raise InvalidRequest(f"actions must be a Box of floats with bounds on every side, and these are {space}")
+    bounds = space.low.reshape(-1).astype(np.float32), space.high.reshape(-1).astype(np.float32)
+    if std is None:
+        return SquashedGaussianHead(*bounds, space.shape)
+    return DeterministicHead(*bounds, space.shape, std)
+
+
+def saved_head(saved: Mapping[str, Any], space: spaces.Space[Any]) -> Head:
+    """The head that a run holds."""
+    kind = saved.get("head")
+    if kind is None:
+        return head_for(space, saved.get("std"), bool(saved.get("squash", False)))
+    if kind == "epsilon_greedy" and isinstance(space, spaces.Discrete):
+        return EpsilonGreedyHead(int(space.n), int(space.start), float(saved["epsilon"]))
+    if kind in ("squashed_gaussian", "deterministic"):
+        return bounded_head(space, float(saved["std"]) if kind == "deterministic" else None)
+    raise ValueError(f"a head of kind {kind!r} for {space} is none that we know")
 
 
 def action_of(space: spaces.Space[Any]) -> tuple[tuple[int, ...], Any]:
@@ -164,6 +289,14 @@ def _scores(output: Array, noise: Array | None, masks: Array | None) -> Array:
 def gumbel(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """Noise under which the largest of several logits is a draw from their softmax."""
     return np.asarray(-np.log(rng.standard_exponential(shape, dtype=np.float32) + np.float32(1e-20)))
+
+
+def normalized(x: Array, shift_and_scale: tuple[Array, Array] | None) -> Array:
+    """Features as networks take them."""
+    if shift_and_scale is None:
+        return x
+    shift, scale = shift_and_scale
+    return np.asarray(np.minimum(np.maximum((x - shift) * scale, -OBSERVATION_CLIP), OBSERVATION_CLIP))
 
 
 # -- the policy ---------------------------------------------------------------------------------------------------
@@ -203,16 +336,10 @@ class NumpyPolicy:
 
     def output(self, x: Array, memory: Memory) -> tuple[Array, Memory]:
         """([rows, outputs] of features [rows, size], what is remembered then)."""
-        rows, x = len(x), in_blocks(self._normalized(x))
+        rows, x = len(x), in_blocks(normalized(x, self._shift_and_scale))
         if self._cells is not None:
             x, memory = self._cells.step(x, memory)
         return self._through_layers(x)[:rows], memory
-
-    def _normalized(self, x: Array) -> Array:
-        if self._shift_and_scale is None:
-            return x
-        shift, scale = self._shift_and_scale
-        return np.asarray(np.minimum(np.maximum((x - shift) * scale, -OBSERVATION_CLIP), OBSERVATION_CLIP))
 
     def _through_layers(self, x: Array) -> Array:
         """[rows, outputs], padded as the blocks are."""
@@ -228,6 +355,21 @@ class NumpyPolicy:
             if i != last:
                 self._activate(x, out=x)
         return x.reshape(-1, x.shape[2]) if several else x
+
+    # -- to a worker, with every rollout -------------------------------------------------------------------------
+    def __getstate__(self) -> dict[str, Any]:
+        """All layers in one piece: half the time of one by one."""
+        parts = [part for layer in self._layers for part in layer]
+        kinds, data = [(part.shape, part.dtype.str) for part in parts], b"".join([part.tobytes() for part in parts])
+        return {**vars(self), "_layers": (kinds, data), "_activate": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        (kinds, data), parts, at = state["_layers"], [], 0
+        for shape, dtype in kinds:
+            parts.append(np.ndarray(shape, dtype, data, at))
+            at += parts[-1].nbytes
+        self._layers, self._activate = list(zip(parts[::2], parts[1::2])), ACTIVATIONS[self._activation]
 
     # -- in a run ------------------------------------------------------------------------------------------------
     def saved(self, whole: bool = False) -> dict[str, Any]:
@@ -246,18 +388,20 @@ class NumpyPolicy:
                 saved["other_cells"] = [list(cell) for cell in self._cells.weights[1:]]
         if self._shift_and_scale is not None:
             saved["shift"], saved["scale"] = self._shift_and_scale
-        if isinstance(self._head, GaussianHead):
-            saved["std"], saved["squash"] = self._head.std, self._head.squash
-        return saved
+        return {**saved, **self._head.saved()}
 
 
 def loaded_policy(
     saved: Mapping[str, Any], observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
-) -> NumpyPolicy:
+) -> Any:
     """The policy that a run holds, without the algorithm that learned it."""
+    if saved["kind"] == "attention":
+        from multiverse.experience.team_policy import loaded_team_policy
+
+        return loaded_team_policy(saved, observation_space, action_space)
     if saved["kind"] not in ("dense", *GATES) or saved["activation"] not in ACTIVATIONS:
         raise ValueError(f"a policy of kind {saved['kind']!r} with {saved['activation']!r} is none that we know")
-    head = head_for(action_space, saved.get("std"), bool(saved.get("squash", False)))
+    head = saved_head(saved, action_space)
     frozen = (np.asarray(saved["shift"]), np.asarray(saved["scale"])) if "shift" in saved else None
     layers = [(np.asarray(w), np.asarray(b)) for w, b in zip(saved["weights"], saved["biases"])]
     features = Features(observation_space, action_space, bool(saved.get("see_previous", False)))
@@ -269,6 +413,7 @@ def loaded_policy(
         saved["biases"]
     ):
         raise ValueError("its layers do not fit together, or not the observations")
-    if widths[-1] != outputs_of(action_space) or (frozen and any(one.shape != (features.size,) for one in frozen)):
+    outputs = outputs_of(action_space) * (2 if isinstance(head, SquashedGaussianHead) else 1)
+    if widths[-1] != outputs or (frozen and any(one.shape != (features.size,) for one in frozen)):
         raise ValueError("it does not fit the actions, or what normalises does not fit the observations")
     return NumpyPolicy(features, layers, saved["activation"], head, int(saved["version"]), frozen, cells)

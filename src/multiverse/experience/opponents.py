@@ -1,4 +1,4 @@
-"""Whom a learner plays against: nobody's weights, or a function of the user's; as policies."""
+"""A function of the user's as a policy: somebody to play against."""
 
 from __future__ import annotations
 
@@ -10,44 +10,10 @@ from gymnasium import spaces
 
 from multiverse.contracts.errors import InvalidActions
 from multiverse.contracts.layout import from_leaves
-from multiverse.contracts.policy import Memory, Policy, Seen
+from multiverse.contracts.policy import Memory, Seen
 from multiverse.contracts.views import Array
 from multiverse.experience.features import num_logits
-from multiverse.experience.numpy_policies import action_of, head_for, outputs_of
-
-
-class RandomPolicy:
-    """Every open action is as likely as any other; of a Box, uniform where it is bounded."""
-
-    version = 0
-
-    def __init__(self, action_space: spaces.Space[Any]) -> None:
-        self._space, self._box = action_space, isinstance(action_space, spaces.Box)
-        self._outputs = outputs_of(action_space)
-        self._head = head_for(action_space, np.ones(self._outputs, np.float32))
-
-    def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
-        return rng.random((steps, rows, self._outputs), np.float32) if self._box else self._head.noise(rng, steps, rows)
-
-    def first_memory(self, rows: int) -> Memory:
-        return {}
-
-    def act(self, seen: Seen, noise: Array | None, memory: Memory) -> tuple[Array, Memory]:
-        rows = len(seen.starts)
-        if isinstance(self._space, spaces.Box):
-            low, high = (bound.reshape(-1) for bound in (self._space.low, self._space.high))
-            bounded = np.isfinite(low) & np.isfinite(high)
-            low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
-            share = np.full((rows, self._outputs), 0.5, np.float32) if noise is None else noise
-            return (low + share * (high - low)).astype(np.float32), memory
-        return self._head.choose(np.zeros((rows, self._outputs), np.float32), noise, seen.masks), memory
-
-    def for_env(self, actions: Array) -> Any:
-        return self._head.for_env(actions)
-
-    def portable(self) -> Policy:
-        return self
-
+from multiverse.experience.numpy_policies import action_of
 
 Player = Callable[[Any, Array | None, np.random.Generator], Any]
 """(observation, open actions or None, generator) → an action, as the env takes it."""

@@ -44,21 +44,10 @@ Played = tuple[Array, Array]
 class Rows:
     """The slots of one group in one host's envs, in the block and in the rollout, and the policy that acts for them."""
 
-    def __init__(
-        self,
-        arrays: Arrays,
-        layout: Layout,
-        group: Group,
-        env_ids: range,
-        policy: Policy,
-        mask: Path | None,
-        opponents: Opponents | None = None,
-    ) -> None:
+    def __init__(self, arrays: Arrays, layout: Layout, group: Group, env_ids: range, mask: Path | None) -> None:
         """`mask`: the leaf of the observations that says which actions are open, where the group has no masks."""
-        slots, self._policy, self._mask = layout.rows(group, env_ids), policy, mask
-        number = layout.groups.index(group)
-        self._past = {} if opponents is None else {v: each[number] for v, each in opponents.policies.items()}
-        self._number, self._of = number, len(layout.groups)
+        slots, self._mask = layout.rows(group, env_ids), mask
+        self._number, self._of = layout.groups.index(group), len(layout.groups)
         mine = {name[2:]: rows for name, rows in arrays.items() if name[:2] == (group.name, ROLLOUT)}
         now = {name[1:]: rows[..., slots] if name[1] in (VALUES, ENDED, PRESENT) else rows[slots]
                for name, rows in arrays.items() if name[0] == group.name and name[1] != ROLLOUT}  # fmt: skip
@@ -79,16 +68,22 @@ class Rows:
         self._write_actions = ActionWriter(group.action_space, own, (group.name, ACTIONS)).write_all
         self._values_now, self._ended_now, self._present_now = now[(VALUES,)], now[(ENDED,)], now[(PRESENT,)]
         self._masks_now, self._agents = now.get((ACTION_MASKS,)), len(group.agents)
+        self._teams = np.repeat(np.arange(len(env_ids)), self._agents) if self._agents > 1 else None
 
     def ended_now(self) -> Array:
         """[slots] bool: who has ended in the last step of all."""
         return np.asarray(self._ended_now[0] | self._ended_now[1])
 
-    def begin(self, row: int) -> None:
+    def begin(self, policy: Policy, row: int, opponents: Opponents | None) -> None:
         """What the envs show now is in this row already; from the first one on, what was remembered goes on."""
+        self._policy = policy
+        self._past = {} if opponents is None else {v: each[self._number] for v, each in opponents.policies.items()}
         before = -1 if row == 0 else row - 1  # the last row of the rollout before, or one that was lost
         self._memory = {name: rows[-1 if row == 0 else row].copy() for name, rows in self._kept.items()}
         self._previous = self._actions[before], self._values[before, REWARD]
+        if row == 0 and self._shown_before:  # of who has not acted in the last row it was not that row's
+            actions, rewards = self._shown_before
+            self._previous = actions[-1].copy(), rewards[-1].copy()
 
     def act(self, row: int, fresh: Array, resetting: Array | None, played: Played | None = None) -> None:
         """Look, note what is seen and remembered, choose, and tell the envs. `played`: the versions and sides of envs
@@ -101,7 +96,7 @@ class Rows:
         elif resetting is not None:
             self._valid[row] = ~resetting  # guard: a-row-that-begins-an-episode-is-no-step
         self._starts[row] = starts
-        memory = self._forget(starts) if starts.any() else self._memory
+        memory = self._forget(starts) if np.count_nonzero(starts) else self._memory  # `any` takes three times as long
         for name, rows in self._kept.items():
             rows[row] = memory[name]
         for rows, before in zip(self._shown_before, self._previous):
@@ -111,14 +106,17 @@ class Rows:
         if self._masks is not None:
             open_now = self._masks_now if self._mask is None else seen[self._mask]
             masks = self._masks[row] = np.asarray(open_now, np.bool_)
-        shown = Seen(seen, starts, masks, *self._previous)
+        teams = self._teams
+        if teams is not None and self._acting is not None:
+            teams = np.where(self._acting[row], teams, -1)  # guard: nobody-looks-at-who-is-not-there
+        shown = Seen(seen, starts, masks, *self._previous, teams)
         if played is None:
-            actions, after = self._acted(self._policy.act(shown, self._noise[row], memory), memory)
+            actions, after = answer_of(self._policy.act(shown, self._noise[row], memory), memory)
         else:
             who = who_plays(*played, self._agents, self._number, self._of)
             self._valid[row] &= who == NOBODY  # guard: opponents-rows-are-not-learned-from
             actions, after = self._acted_by_several(who, shown, self._noise[row], memory)
-        self._take(actions, row)
+        take(actions, self._actions[row])
         self._memory = after if self._acting is None else self._where_acting(row, after, memory)
         self._write_actions(self._policy.for_env(self._actions[row]))
 
@@ -129,7 +127,7 @@ class Rows:
             mine = np.flatnonzero(who == version)
             policy = self._policy if version == NOBODY else self._past[version]
             before = {name: kept[mine] for name, kept in memory.items()}
-            chosen, then = self._acted(policy.act(_some(seen, mine), noise[mine], before), before)
+            chosen, then = answer_of(policy.act(_some(seen, mine), noise[mine], before), before)
             if actions is None:
                 actions = np.zeros((len(who), *chosen.shape[1:]), chosen.dtype)
             actions[mine] = chosen
@@ -137,27 +135,6 @@ class Rows:
                 after[name][mine] = kept
         assert actions is not None
         return actions, after
-
-    def _acted(self, answer: Any, before: Memory) -> tuple[Array, Memory]:
-        """What act() has returned, if it is that."""
-        if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], dict):
-            raise InvalidActions(f"the policy's act() returned {_kind(answer)}: expected (actions, memory)")
-        actions, after = answer
-        if before and {n: np.shape(kept) for n, kept in after.items()} != {n: k.shape for n, k in before.items()}:
-            told, expected = ({n: np.shape(k) for n, k in memory.items()} for memory in (after, before))
-            raise InvalidActions(f"the policy's act() remembers {told}: expected {expected}, as first_memory() says")
-        return np.asarray(actions), after
-
-    def _take(self, actions: Array, row: int) -> None:
-        """As the policy has them; what the rollout cannot hold as it is would be learned from as something else."""
-        kept = self._actions[row]
-        alike = actions.dtype is kept.dtype or np.can_cast(actions.dtype, kept.dtype, "same_kind")
-        if actions.shape != kept.shape or not alike:
-            raise InvalidActions(  # guard: a-policys-actions-are-as-it-said
-                f"the policy's act() returned {actions.dtype} of shape {actions.shape} for {len(kept)} rows, and not "
-                f"{kept.dtype} of shape {kept.shape}, as its algorithm's `action` says"
-            )
-        kept[...] = actions
 
     def _forget(self, starts: Array) -> Memory:
         """Where an episode starts nothing is remembered."""
@@ -182,7 +159,7 @@ class Rows:
             rows[row + 1] = now
         self._values[row], self._ended[row] = self._values_now, self._ended_now
         ended: Array = self._ended[row, 0] | self._ended[row, 1]
-        if ended.any():
+        if np.count_nonzero(ended):
             for rows, now in self._finals:
                 rows[row, ended] = now[ended]
         if self._acting is None:
@@ -206,6 +183,28 @@ def _some(seen: Seen, rows: Array) -> Seen:
     """What these rows are shown."""
     columns = (None if column is None else column[rows] for column in seen[1:])
     return Seen({path: leaf[rows] for path, leaf in seen.observations.items()}, *columns)  # type: ignore[arg-type]
+
+
+def answer_of(answer: Any, before: Memory) -> tuple[Array, Memory]:
+    """What a policy's act() has returned, if it is that."""
+    if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], dict):
+        raise InvalidActions(f"the policy's act() returned {_kind(answer)}: expected (actions, memory)")
+    actions, after = answer
+    if before and {n: np.shape(kept) for n, kept in after.items()} != {n: k.shape for n, k in before.items()}:
+        told, expected = ({n: np.shape(k) for n, k in memory.items()} for memory in (after, before))
+        raise InvalidActions(f"the policy's act() remembers {told}: expected {expected}, as first_memory() says")
+    return np.asarray(actions), after
+
+
+def take(actions: Array, kept: Array) -> None:
+    """As the policy has them; what the rollout cannot hold as it is would be learned from as something else."""
+    alike = actions.dtype is kept.dtype or np.can_cast(actions.dtype, kept.dtype, "same_kind")
+    if actions.shape != kept.shape or not alike:
+        raise InvalidActions(  # guard: a-policys-actions-are-as-it-said
+            f"the policy's act() returned {actions.dtype} of shape {actions.shape} for {len(kept)} rows, and not "
+            f"{kept.dtype} of shape {kept.shape}, as its algorithm's `action` says"
+        )
+    kept[...] = actions
 
 
 def _kind(answer: Any) -> str:
@@ -253,6 +252,7 @@ class _Drawn:
 
 def fill(
     groups: Sequence[Rows],
+    policies: Sequence[Policy],
     arrays: Arrays,
     env_ids: range,
     first: int,
@@ -266,8 +266,8 @@ def fill(
     begun, seeds, lost = (arrays[name][:, mine] for name in (BEGUN, SEEDS, LOST))
     episodes, fresh, act_s, step_s = arrays[EPISODES][mine], arrays[FRESH][mine], 0.0, 0.0
     resetting = groups[0].ended_now() if steps.next_step else None
-    for rows in groups:
-        rows.begin(first)
+    for rows, policy in zip(groups, policies):
+        rows.begin(policy, first, opponents)
     for t in range(first, len(begun)):
         if not go_on(t):
             return False
@@ -287,7 +287,7 @@ def fill(
         fresh[...] = over = episodes != before
         if resetting is not None:
             resetting = over = ended
-        if over.any():
+        if np.count_nonzero(over):
             begun[t, over] = episodes[over] + steps.next_step
             for i in np.flatnonzero(over).tolist():
                 seed = steps.seed_of(i)
@@ -331,20 +331,12 @@ def fill_rows(
 ) -> Extras:
     """One host's share of a rollout, from a row on; returns what its envs had to say."""
     views, ids = envs.views, envs.config.env_ids
-    groups = rows_of(views.arrays, views.layout, ids, policies, mask, opponents)
-    fill(groups, views.arrays, ids, first, go_on, _HostSteps(envs, step), opponents)
+    if mask not in envs.kept:
+        envs.kept[mask] = rows_of(views.arrays, views.layout, ids, mask)
+    fill(envs.kept[mask], policies, views.arrays, ids, first, go_on, _HostSteps(envs, step), opponents)
     return envs.take_extras()
 
 
-def rows_of(
-    arrays: Arrays,
-    layout: Layout,
-    env_ids: range,
-    policies: Sequence[Policy],
-    mask: Path | None,
-    opponents: Opponents | None = None,
-) -> list[Rows]:
-    """Of every group, with the policy that acts for it."""
-    return [
-        Rows(arrays, layout, group, env_ids, policy, mask, opponents) for group, policy in zip(layout.groups, policies)
-    ]
+def rows_of(arrays: Arrays, layout: Layout, env_ids: range, mask: Path | None) -> list[Rows]:
+    """Of every group."""
+    return [Rows(arrays, layout, group, env_ids, mask) for group in layout.groups]

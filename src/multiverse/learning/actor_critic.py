@@ -6,7 +6,6 @@ takes it from there. Nothing here waits for a GPU, or copies to one, while an up
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,13 +19,11 @@ from multiverse.contracts.views import Array
 from multiverse.learning.chunks import Along
 from multiverse.learning.distributions import distribution_for
 from multiverse.learning.loss import TEAM, Batch, Loss, Outputs, Shape, as_numpy
-from multiverse.learning.networks import Network
+from multiverse.learning.networks import Network, first_weights, in_one_tensor, layers_of
 from multiverse.learning.optimizers import Optimizer
-from multiverse.learning.threads import torch_threads
 
 PIECE_ROWS = 2048
 """Of a whole rollout, so many rows go through the networks at once: memory stays bounded for images too."""
-_ONE_AT_A_TIME = threading.Lock()  # torch's generator is the process's: networks built in threads would share it
 
 
 class ActorCritic:
@@ -36,9 +33,7 @@ class ActorCritic:
 
     def __init__(self, shape: Shape, optimizer: type[Optimizer], seed: int, device: str) -> None:
         self.device, self.distribution = torch.device(device), distribution_for(shape)
-        # One thread: with several the last bits of the first weights would depend on how many.
-        with _ONE_AT_A_TIME, torch_threads(1), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with first_weights(seed):
             self.actor = Network(shape, self.distribution.outputs, 0.01).to(self.device)
             shared = self.actor.convolutions if shape.share_features else None
             self.critic = Network(replace(shape, size=shape.judged), 1, 1.0, shared).to(self.device)
@@ -50,12 +45,7 @@ class ActorCritic:
         own = [one for one in self.critic.parameters() if all(one is not other for other in self.actor.parameters())]
         parameters = [*self.actor.parameters(), *std, *own]
         self.optimizer = optimizer(torch, torch.cat([one.detach().reshape(-1) for one in parameters]))
-        start = 0
-        for one in parameters:  # the modules go on using them, where the optimizer has them
-            place = slice(start, start + one.numel())
-            one.data = self.optimizer.parameters[place].view_as(one)
-            one.grad = self.optimizer.gradient[place].view_as(one)
-            start = place.stop
+        in_one_tensor(parameters, self.optimizer)
 
     # -- looking -------------------------------------------------------------------------------------------------
     def put(self, array: Any) -> Tensor:
@@ -122,8 +112,7 @@ class ActorCritic:
     # -- acting --------------------------------------------------------------------------------------------------
     def layers(self) -> list[tuple[Array, Array]]:
         """(weights [in, out], bias) of the policy's dense layers, copies."""
-        linear = [layer for layer in self.actor.dense if isinstance(layer, nn.Linear)]
-        return [(as_numpy(layer.weight).T.copy(), as_numpy(layer.bias)) for layer in linear]
+        return layers_of(self.actor.dense)
 
     def cells(self) -> list[list[Array]]:
         """The weights of the policy's recurrent cell and of the value's, copies."""

@@ -7,7 +7,7 @@ with the inputs, and those that give the gradients of the weights) is one produc
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -81,11 +81,11 @@ class Cells:
 
     def _before(self, states: Array, part: int) -> Array:
         """[rows, cells, size] of states after each row: those before it."""
-        room, at, before = self._room(f"before {part}", states.shape), len(self._first), 0
-        room[:at] = self._first[:, :, part]
-        for earlier, count in itertools.pairwise(self._counts):
-            room[at : at + count] = states[before : before + count]
-            at, before = at + count, before + earlier
+        room, first = self._room(f"before {part}", states.shape), len(self._first)
+        room[:first] = self._first[:, :, part]
+        counts = np.array(self._counts, np.int64)
+        earlier = np.arange(first, len(room)) - np.repeat(counts[:-1], counts[1:])
+        np.take(states, earlier, axis=0, out=room[first:], mode="clip")  # with another mode it is copied once more
         return room
 
     def _finish(self, by_inward: Array, by_recurrent: Array, hidden_before: Array) -> None:
@@ -102,7 +102,7 @@ class Cells:
 
     def _room(self, name: str, shape: tuple[int, ...]) -> Array:
         """Laid out once for the most rows: a new array would cost as much as what is written to it."""
-        wanted = int(np.prod(shape))
+        wanted = math.prod(shape)
         if name not in self._rooms or len(self._rooms[name]) < wanted:
             self._rooms[name] = np.empty(wanted, np.float32)
         return self._rooms[name][:wanted].reshape(shape)

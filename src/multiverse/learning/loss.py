@@ -37,6 +37,7 @@ class Shape:
     share_features: bool = False
     memory: Literal["lstm", "gru"] | None = None
     memory_size: int = 64
+    chunk_length: int = 32
     critic_size: int | None = None  # of what the value sees instead of the vector; None: the same
 
     @property
@@ -113,11 +114,13 @@ class Batch:
         assert self.along is not None
         lengths = self.along.lengths()[chunks]
         numbers = (lengths.cumsum() - lengths) // size
+        if not numbers.any():  # all in one: their order is the same again
+            yield from [self] if len(self) else []
+            return
         for some in np.split(chunks, np.flatnonzero(np.diff(numbers)) + 1):
-            if len(some):
-                some = np.sort(some)
-                rows, counts = self.along.some(some)
-                yield self.in_order(put(rows), Along(counts, self.along.memory[put(some)]))
+            some = np.sort(some)
+            rows, counts = self.along.some(some)
+            yield self.in_order(put(rows), Along(counts, self.along.memory[put(some)]))
 
 
 Loss = Callable[[Any, Outputs, Batch], LossGradient]
@@ -140,12 +143,20 @@ def of_cell(shape: Shape, gates: int) -> int:
     return parameters_of([shape.size + shape.memory_size + 1, gates * shape.memory_size])
 
 
+def time_scales(shape: Shape, drawn: Array) -> tuple[slice, Array]:
+    """(where, what): biases of a cell's forget gate, or of a GRU's update gate, with which its units at first remember
+    for between 2 and `chunk_length` rows (as Tallec and Ollivier 2018); `drawn`: [size] between 0 and 1. With biases of
+    zero half of what is remembered is gone after a row, and hardly anything of a row 20 rows ago reaches a gradient."""
+    bias = np.log1p(drawn * max(0, shape.chunk_length - 2)).astype(np.float32)
+    return slice(shape.memory_size, 2 * shape.memory_size), bias
+
+
 def normalized(xp: Any, values: Any) -> Any:
     """[rows] with mean 0 and standard deviation 1."""
     if len(values) < 2:
         return values
-    apart = values - values.mean()
-    return apart / (xp.sqrt((apart * apart).sum() / (len(values) - 1)) + 1e-8)
+    apart = values - values.sum() / len(values)
+    return apart / (xp.sqrt(apart @ apart / (len(values) - 1)) + 1e-8)
 
 
 def as_numpy(values: Any) -> Array:

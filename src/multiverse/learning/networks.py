@@ -4,17 +4,50 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from multiverse.learning.loss import Shape, parameters_of
+from multiverse.contracts.views import Array
+from multiverse.learning.loss import Shape, as_numpy, parameters_of, time_scales
+from multiverse.learning.optimizers import Optimizer
+from multiverse.learning.threads import torch_threads
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 _CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
 _IMAGE_FEATURES = 512
+_ONE_AT_A_TIME = threading.Lock()  # torch's generator is the process's: networks built in threads would share it
+
+
+@contextmanager
+def first_weights(seed: int | Sequence[int]) -> Iterator[None]:
+    """Networks made inside begin as this seed says, and nobody else's random numbers change."""
+    drawn = seed if isinstance(seed, int) else int(np.random.SeedSequence(seed).generate_state(1)[0])
+    # One thread: with several the last bits of the first weights would depend on how many.
+    with _ONE_AT_A_TIME, torch_threads(1), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(drawn)
+        yield
+
+
+def in_one_tensor(parameters: Sequence[nn.Parameter], optimizer: Optimizer) -> None:
+    """The modules go on using their parameters, and their gradients, where the optimizer has them."""
+    start = 0
+    for one in parameters:
+        place = slice(start, start + one.numel())
+        one.data = optimizer.parameters[place].view_as(one)
+        one.grad = optimizer.gradient[place].view_as(one)
+        start = place.stop
+
+
+def layers_of(dense: nn.Sequential) -> list[tuple[Array, Array]]:
+    """(weights [in, out], bias) of the dense layers, copies."""
+    linear = [layer for layer in dense if isinstance(layer, nn.Linear)]
+    return [(as_numpy(layer.weight).T.copy(), as_numpy(layer.bias)) for layer in linear]
 
 
 class Network(nn.Module):
@@ -36,7 +69,7 @@ class Network(nn.Module):
         for inward, outward in itertools.pairwise(widths):
             layer = nn.Linear(inward, outward)
             gain = math.sqrt(2) if len(layers) < 2 * len(shape.hidden_sizes) else last_gain
-            layers += [_orthogonal(layer, gain) if shape.ortho_init else layer, _ACTIVATIONS[shape.activation]()]
+            layers += [orthogonal(layer, gain) if shape.ortho_init else layer, _ACTIVATIONS[shape.activation]()]
         self.dense = nn.Sequential(*layers[:-1])
 
     def features(self, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
@@ -68,11 +101,11 @@ class Convolutions(nn.Module):
         channels, *size = (shape[2], *shape[:2]) if self._channels_last else shape
         layers: list[nn.Module] = []
         for outward, kernel, stride in _CONVOLUTIONS:
-            layers += [_orthogonal(nn.Conv2d(channels, outward, kernel, stride), math.sqrt(2)), nn.ReLU()]
+            layers += [orthogonal(nn.Conv2d(channels, outward, kernel, stride), math.sqrt(2)), nn.ReLU()]
             channels, size = outward, [(one - kernel) // stride + 1 for one in size]
         flat = channels * size[0] * size[1]
         self.layers = nn.Sequential(
-            *layers, nn.Flatten(), _orthogonal(nn.Linear(flat, _IMAGE_FEATURES), math.sqrt(2)), nn.ReLU()
+            *layers, nn.Flatten(), orthogonal(nn.Linear(flat, _IMAGE_FEATURES), math.sqrt(2)), nn.ReLU()
         )
 
     def forward(self, image: Tensor) -> Tensor:
@@ -85,15 +118,15 @@ def _cell(shape: Shape, seen: int) -> nn.LSTM | nn.GRU:
     kind, gates = (nn.LSTM, 4) if shape.memory == "lstm" else (nn.GRU, 3)
     _ = parameters_of([seen + shape.memory_size + 1, gates * shape.memory_size])
     cell = kind(seen, shape.memory_size)
-    for value in cell.parameters() if shape.ortho_init else ():
-        if value.ndim == 2:
-            nn.init.orthogonal_(value)
-        else:
-            nn.init.zeros_(value)
+    if shape.ortho_init:
+        for name, value in cell.named_parameters():
+            (nn.init.orthogonal_ if name.startswith("weight") else nn.init.zeros_)(value)
+        gate, bias = time_scales(shape, torch.rand(shape.memory_size).numpy())
+        cell.bias_ih_l0.data[gate] = torch.from_numpy(bias)
     return cell
 
 
-def _orthogonal(layer: nn.Module, gain: float) -> nn.Module:
+def orthogonal(layer: nn.Module, gain: float) -> nn.Module:
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from gymnasium import spaces
@@ -18,11 +18,18 @@ from multiverse.contracts.views import Array
 from multiverse.learning.cells import CELLS, Weights
 from multiverse.learning.chunks import Along
 from multiverse.learning.distributions import distribution_for
-from multiverse.learning.loss import TEAM, Batch, Loss, Outputs, Shape, of_cell, parameters_of
+from multiverse.learning.loss import TEAM, Batch, Loss, Outputs, Shape, of_cell, parameters_of, time_scales
 from multiverse.learning.optimizers import Optimizer
 
 Layer = tuple[Array, Array, Array, Array]
 """Weights [out, in] and bias, and where their gradients go."""
+
+
+class Owner(Protocol):
+    """Whoever has the parameters."""
+
+    def part(self, shape: tuple[int, ...]) -> tuple[Array, Array]:
+        """The next parameters of this shape, and their gradients."""
 
 
 class NumpyLearner:
@@ -50,7 +57,7 @@ class NumpyLearner:
         self._cells = None if kind is None else kind(cells)
         rng = np.random.default_rng((seed, 3))
         for weights in cells:
-            _begin_cell(weights, rng, shape.ortho_init)
+            _begin_cell(weights, rng, shape)
         self._actor.begin(rng, 0.01, shape.ortho_init)
         self._critic.begin(rng, 1.0, shape.ortho_init)
 
@@ -122,15 +129,18 @@ class NumpyLearner:
 
 
 class Dense:
-    """A few layers, forward and backward, in buffers that are kept."""
+    """A few layers, forward and backward, in buffers that are kept. `copies` of them see the same rows side by side:
+    what is [rows, …] of one is [copies, rows, …] then."""
 
-    def __init__(self, owner: NumpyLearner, sizes: Sequence[int], activation: str) -> None:
+    def __init__(self, owner: Owner, sizes: Sequence[int], activation: str, copies: int = 0) -> None:
         self.layers: list[Layer] = []
         for inward, outward in itertools.pairwise(sizes):
             weights, by_weights = owner.part((outward, inward))
             bias, by_bias = owner.part((outward,))
             self.layers.append((weights, bias, by_weights, by_bias))
-        self._tanh, self._hidden = activation == "tanh", sizes[1:-1]
+        self._tanh, self._hidden, self._lead = activation == "tanh", sizes[1:-1], (copies,) if copies else ()
+        self._times: Any = np.matmul if copies else np.dot  # of one output, matmul would take six times as long
+        self._zeros = np.zeros(max(self._hidden, default=0), np.float32)
         self._buffers: dict[int, tuple[list[Array], list[Array], Array]] = {}  # by rows
         self._inputs: list[Array] = []
 
@@ -141,16 +151,16 @@ class Dense:
             if orthogonal:
                 weights[...] = _orthogonal(rng, weights.shape) * (last_gain if i == last else np.sqrt(2))
             else:
-                limit = 1 / np.sqrt(weights.shape[1])
+                limit = 1 / np.sqrt(weights.shape[-1])
                 weights[...] = rng.uniform(-limit, limit, weights.shape)
-                bias[...] = rng.uniform(-limit, limit, len(bias))
+                bias[...] = rng.uniform(-limit, limit, bias.shape)
 
     def output(self, x: Array) -> Array:
         """[rows, outputs], nothing kept."""
         last = len(self.layers) - 1
         for i, (weights, bias, _, _) in enumerate(self.layers):
-            x = x @ weights.T
-            x += bias
+            x = self._times(x, weights.swapaxes(-1, -2))
+            x += bias[..., None, :]
             if i != last:
                 self._activate(x)
         return np.asarray(x)
@@ -160,60 +170,93 @@ class Dense:
         hidden, _, _ = self._room_for(len(x))
         self._inputs, last = [x], len(self.layers) - 1
         for (weights, bias, _, _), room in zip(self.layers, hidden):
-            np.matmul(x, weights.T, out=room)
-            room += bias
+            self._times(x, weights.swapaxes(-1, -2), out=room)
+            room += bias[..., None, :]
             self._activate(room)
             self._inputs.append(room)
             x = room
         weights, bias, _, _ = self.layers[last]
-        return np.asarray(x @ weights.T + bias)
+        return np.asarray(self._times(x, weights.swapaxes(-1, -2)) + bias[..., None, :])
 
     def backward(self, by_output: Array, by_input: Array | None = None) -> None:
         """From the gradient by the outputs to that of every weight and bias, and to that by the inputs if it is asked
         for."""
-        _, rooms, ones = self._room_for(len(by_output))
+        by_output = np.asarray(by_output, np.float32)  # of whole numbers, as of yes or no, it is double
+        ones = self._room_for(by_output.shape[-2])[2]
         for i in range(len(self.layers) - 1, -1, -1):
-            weights, _, by_weights, by_bias = self.layers[i]
-            given = self._inputs[i]
-            np.matmul(by_output.T, given, out=by_weights)
-            np.matmul(ones, by_output, out=by_bias)
+            _, _, by_weights, by_bias = self.layers[i]
+            self._times(by_output.swapaxes(-1, -2), self._inputs[i], out=by_weights)
+            self._times(ones, by_output, out=by_bias)
             if i:
-                room = rooms[i - 1]
-                np.matmul(by_output, weights, out=room)
-                if self._tanh:
-                    given *= given  # in place: nobody asks for it again, and each new array would cost as much as this
-                    np.subtract(np.float32(1), given, out=given)
-                    room *= given
-                else:
-                    room *= given > 0
-                by_output = room
+                by_output = self._before(i, by_output)
         if by_input is not None:
             np.matmul(by_output, self.layers[0][0], out=by_input)
+
+    def by_input(self, by_output: Array, columns: slice) -> Array:
+        """[rows, columns] from the gradient by the outputs to that by these columns of what the layers were given, of
+        all copies together; the weights' is left as it is. Either this or `backward`, once after each `forward`.
+
+        A copy does nothing for rows of which its output does not count: of two critics, one does for each row.
+        """
+        given, layers = self._inputs, [weights for weights, _, _, _ in self.layers]
+        if not self._lead:
+            return self._back_to_input(by_output, given, layers)[:, columns]
+        found = np.zeros((len(given[0]), *given[0][:1, columns].shape[1:]), np.float32)
+        for k, mine in enumerate(by_output):
+            rows = np.flatnonzero(mine.any(axis=-1))
+            inputs, weights = [given[0], *(one[k][rows] for one in given[1:])], [one[k] for one in layers]
+            found[rows] += self._back_to_input(mine[rows], inputs, [weights[0][:, columns], *weights[1:]])
+        return found
+
+    def _back_to_input(self, by_output: Array, given: list[Array], layers: list[Array]) -> Array:
+        for weights, said in zip(layers[:0:-1], given[:0:-1]):
+            by_output = by_output * weights if by_output.shape[-1] == 1 else by_output @ weights
+            self._through_activation(by_output, said)
+        return np.asarray(by_output @ layers[0])
+
+    def _before(self, i: int, by_output: Array) -> Array:
+        """From the gradient by what layer i said to that by what the layer before it said, ahead of its activation."""
+        room, weights = self._room_for(by_output.shape[-2])[1][i - 1], self.layers[i][0]
+        multiply = np.multiply if by_output.shape[-1] == 1 else self._times  # the same, in a quarter of the time
+        multiply(by_output, weights, out=room)
+        self._through_activation(room, self._inputs[i])
+        return room
+
+    def _through_activation(self, by_said: Array, said: Array) -> None:
+        if self._tanh:
+            said *= said  # in place: nobody asks for it again, and each new array would cost as much as this
+            np.subtract(np.float32(1), said, out=said)
+            by_said *= said
+        else:
+            by_said *= said > 0
 
     def _activate(self, x: Array) -> None:
         if self._tanh:
             np.tanh(x, out=x)
         else:
-            np.maximum(x, np.float32(0), out=x)
+            np.maximum(x, self._zeros[: x.shape[-1]], out=x)  # of an array: half of what it takes of a number
 
     def _room_for(self, rows: int) -> tuple[list[Array], list[Array], Array]:
         if rows not in self._buffers:
             if len(self._buffers) > 8:  # lost rows make odd sizes
                 self._buffers.clear()
-            shapes = [(rows, width) for width in self._hidden]
+            shapes = [(*self._lead, rows, width) for width in self._hidden]
             rooms = [[np.empty(shape, np.float32) for shape in shapes] for _ in range(2)]
             self._buffers[rows] = rooms[0], rooms[1], np.ones(rows, np.float32)
         return self._buffers[rows]
 
 
-def _begin_cell(cell: Weights, rng: np.random.Generator, orthogonal: bool) -> None:
-    """The first weights of a recurrent cell: orthogonal, with biases of zero, or as torch begins."""
-    limit = 1 / np.sqrt(cell.values[1].shape[1])
+def _begin_cell(cell: Weights, rng: np.random.Generator, shape: Shape) -> None:
+    """The first weights of a recurrent cell: orthogonal, with biases for its time scales, or as torch begins."""
+    limit = 1 / np.sqrt(shape.memory_size)
     for value in cell.values:
-        if not orthogonal:
+        if not shape.ortho_init:
             value[...] = rng.uniform(-limit, limit, value.shape)
         elif value.ndim == 2:
             value[...] = _orthogonal(rng, value.shape)
+    if shape.ortho_init:
+        gate, bias = time_scales(shape, rng.random(shape.memory_size))
+        cell.values[2][gate] = bias
 
 
 def _orthogonal(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:

@@ -106,11 +106,12 @@ class Adam(Optimizer):
         xp.multiply(gradient, gradient, out=room)
         room *= _new(0.999)
         second += room
-        xp.divide(second, _one_minus_power(0.999, step), out=room)
-        xp.sqrt(room, out=room)
-        room += self._epsilon
+        # The corrections are taken out of the roots and quotients: numbers, instead of passes over all parameters.
+        correction = _one_minus_power(0.999, step) ** 0.5
+        xp.sqrt(second, out=room)
+        room += self._epsilon * correction
         xp.divide(first, room, out=room)
-        room *= taken * (learning_rate / _one_minus_power(0.9, step))
+        room *= taken * (learning_rate * correction / _one_minus_power(0.9, step))
         self.parameters -= room
 
 

@@ -34,7 +34,9 @@ def split_into_arrays(buffer: memoryview | mmap.mmap, fields: Sequence[Field]) -
     offset = 0
     for field in fields:
         count = int(np.prod(field.shape, dtype=np.int64))
-        arrays[field.name] = np.frombuffer(buffer, field.dtype, count, offset).reshape(field.shape)
+        # A dtype that was pickled equals numpy's own and is another object: whoever writes rows compares by `is`.
+        dtype = np.dtype(field.dtype.str)
+        arrays[field.name] = np.frombuffer(buffer, dtype, count, offset).reshape(field.shape)
         offset += _padded(_bytes_of(field))
     return arrays
 

@@ -6,6 +6,7 @@ told from the one that is waited for.
 
 from __future__ import annotations
 
+import functools
 import pickle
 import queue
 import struct
@@ -31,6 +32,26 @@ class Unreadable(Exception):
     def __init__(self, number: int, cause: Exception) -> None:
         super().__init__(f"{type(cause).__name__}: {cause}")
         self.number, self.cause = number, cause
+
+
+class PackedOnce:
+    """What goes to workers again and again (a policy's features, with every rollout) and never changes: packed once
+    here, and unpacked once there."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpacked, (self._packed,)
+
+    @functools.cached_property
+    def _packed(self) -> bytes:
+        return bytes(cloudpickle.dumps((type(self), vars(self).copy())))
+
+
+@functools.lru_cache(maxsize=16)
+def _unpacked(packed: bytes) -> Any:
+    kind, attributes = pickle.loads(packed)
+    made = kind.__new__(kind)
+    vars(made).update(attributes)
+    return made
 
 
 class Link(ABC):

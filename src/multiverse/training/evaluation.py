@@ -255,7 +255,8 @@ class _GroupBatch:
         player, memory = self._players[number], self._memory[number]
         seen = {path: np.asarray(self._shown[path][slots], dtype) for path, dtype in self._leaves}
         open_now = self._features.open_actions(seen) if self._masks is None else self._masks[slots].astype(np.bool_)
-        looked = Seen(seen, self._starts[slots], open_now, self._actions[slots], self._rewards[slots])
+        before = self._actions[slots], self._rewards[slots]
+        looked = Seen(seen, self._starts[slots], open_now, *before, teams=slots // self.agents)
         actions, after = player.act(looked, noise, {name: kept[slots] for name, kept in memory.items()})
         for name, kept in after.items():
             memory[name][slots] = kept

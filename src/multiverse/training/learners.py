@@ -13,6 +13,7 @@ from multiverse.contracts.layout import SINGLE_AGENT, Group
 from multiverse.contracts.policy import Policy
 from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.rollout import Rollout
+from multiverse.experience.team_policy import TeamPolicy
 
 ONE, SEVERAL = ("algorithm", "policy"), ("algorithms", "policies")
 """What a checkpoint calls what was learned and what acts: of a single agent, and by group of several."""
@@ -98,7 +99,7 @@ def policies_in(state: Mapping[str, Any]) -> dict[str, Any]:
 def _saved_policy(policy: Policy) -> dict[str, Any] | None:
     """What `mv.load` takes, without env, algorithm and torch; None of a policy that cannot do without."""
     portable = policy.portable()
-    return portable.saved() if isinstance(portable, NumpyPolicy) else None
+    return portable.saved() if isinstance(portable, NumpyPolicy | TeamPolicy) else None
 
 
 def _seed_of(seed: int, number: int) -> int:

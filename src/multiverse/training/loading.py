@@ -10,12 +10,14 @@ from typing import Any, Protocol
 
 import gymnasium
 
+from multiverse.adapters.env_source import BUILT_IN, Wrapper
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest, in_a_line, in_words
 from multiverse.contracts.layout import SINGLE_AGENT, Group
 from multiverse.contracts.policy import Policy
 from multiverse.contracts.seeds import checked_run_seed
 from multiverse.experience.numpy_policies import loaded_policy
-from multiverse.experience.opponents import FunctionPolicy, RandomPolicy
+from multiverse.experience.opponents import FunctionPolicy
+from multiverse.experience.random_policy import RandomPolicy
 from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
 from multiverse.training.config.build import in_todays_names, takes_old_names
 from multiverse.training.config.files import read_config
@@ -98,18 +100,21 @@ def evaluate_run(
     env_kwargs: Mapping[str, Any] | None = None,
     opponent: Any = None,
     trust: bool = False,
+    watch: Wrapper | None = None,
 ) -> Evaluation:
     """How good a run's policy is: deterministic, on seeds no training sees. `trust`: as for `resume`.
 
     `opponent`: who plays the other side: `"random"`, another run, or a function (observation, open actions, generator)
-    → action; the policy's side alternates from episode to episode. Default: the policy plays all sides.
+    → action; the policy's side alternates from episode to episode. Default: the policy plays all sides. `watch` wraps
+    the env, of which there is only one then, in this process.
     """
     checked_run_seed("seed", seed)
     found = checkpoint_of(run, which)
     config = trusted_config(find_run(path_of(run)).path, env, algorithm, env_kwargs, trust)
-    count = dataclasses.replace(config, evaluation_episodes=episodes).num_evaluation_envs
+    count = 1 if watch else dataclasses.replace(config, evaluation_episodes=episodes).num_evaluation_envs
     how: dict[str, Any] = {"workers": config.workers, "start_method": config.start_method} if count > 1 else {}
     how |= {"env_kwargs": config.env_kwargs or None, "autoreset": "disabled", "infos": False, "copy": False}
+    how |= {"wrappers": [watch]} if watch else {}
     how["groups"] = "separate" if config.separate else None
     with make_vec(source_of(config, env), count, config.executor if count > 1 else "serial", **how) as envs:
         held = None if algorithm is not None else _held(vars(config), _groups(envs), found)
@@ -268,6 +273,6 @@ def source_of(config: TrainConfig, env: Any) -> Any:
     """The env that was given, or the one that the config names, if it names one that can be found."""
     if env is not None:
         return env
-    if ":" not in config.env and config.env not in gymnasium.registry:
+    if ":" not in config.env and config.env not in BUILT_IN and config.env not in gymnasium.registry:
         raise InvalidRequest(f"the env of this run, {config.env}, is none of Gymnasium's: pass it again, env=…")
     return config.env

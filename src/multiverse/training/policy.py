@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,11 @@ from gymnasium import spaces
 
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.layout import Leaf
-from multiverse.contracts.policy import Memory, Policy, Seen
+from multiverse.contracts.policy import Leaves, Memory, Policy, Seen
 from multiverse.experience.features import Features
 from multiverse.experience.numpy_policies import no_actions
 from multiverse.experience.rollout import dtype_of, leaf_of, shape_of
+from multiverse.experience.team_policy import TeamPolicy
 
 
 class LoadedPolicy:
@@ -44,13 +45,7 @@ class LoadedPolicy:
         A policy with memory remembers from call to call; `reset()` where an episode begins. `action_mask`: which
         actions are open, where the observation does not say so itself.
         """
-        leaves = self.features.all_leaves
-        kinds = [_is_batch(np.shape(leaf_of(observation, leaf.path)), leaf) for leaf in leaves]
-        batched = kinds[0]
-        seen = {
-            leaf.path: np.asarray(leaf_of(observation, leaf.path), dtype_of(leaf)).reshape(-1, *shape_of(leaf))
-            for leaf in leaves
-        }
+        seen, batched = self._taken_apart(observation)
         rows = len(next(iter(seen.values())))
         noise = None if deterministic else self.acting.noise(self._rng, 1, rows)[0]
         starts = np.full(rows, rows != self._rows)
@@ -66,6 +61,33 @@ class LoadedPolicy:
         self._previous_actions = actions
         chosen = self.acting.for_env(actions)
         return chosen if batched else chosen[0]
+
+    def act_together(self, observations: Sequence[Any], deterministic: bool, masks: Sequence[Any]) -> list[Any]:
+        """An action for each agent of a team, or one per row of batches: row i of each is the same team."""
+        apart = [self._taken_apart(observation) for observation in observations]
+        agents, batched = len(apart), apart[0][1]
+        seen = {path: np.concatenate([leaves[path] for leaves, _ in apart]) for path in apart[0][0]}
+        rows = len(next(iter(seen.values())))
+        if rows % agents or any(len(next(iter(leaves.values()))) != rows // agents for leaves, _ in apart):
+            raise InvalidRequest("a team's observations have as many rows for each of its agents")
+        open_now = self.features.open_actions(seen)
+        if any(mask is not None for mask in masks):
+            open_now = np.concatenate([np.asarray(mask, np.bool_).reshape(rows // agents, -1) for mask in masks])
+        noise = None if deterministic else self.acting.noise(self._rng, 1, rows)[0]
+        teams = np.tile(np.arange(rows // agents), agents)
+        actions, _ = self.acting.act(Seen(seen, np.zeros(rows, np.bool_), open_now, teams=teams), noise, {})
+        chosen = np.split(self.acting.for_env(actions), agents)
+        return chosen if batched else [one[0] for one in chosen]
+
+    def _taken_apart(self, observation: Any) -> tuple[Leaves, bool]:
+        """One array [rows, …] per leaf, and whether there were several rows."""
+        leaves = self.features.all_leaves
+        kinds = [_is_batch(np.shape(leaf_of(observation, leaf.path)), leaf) for leaf in leaves]
+        seen = {
+            leaf.path: np.asarray(leaf_of(observation, leaf.path), dtype_of(leaf)).reshape(-1, *shape_of(leaf))
+            for leaf in leaves
+        }
+        return seen, kinds[0]
 
 
 class LoadedPolicies(Mapping[str, LoadedPolicy]):
@@ -104,8 +126,17 @@ class LoadedPolicies(Mapping[str, LoadedPolicy]):
     ) -> dict[str, Any]:
         """An action for every agent that observes something."""
         rewards, masks = previous_rewards or {}, action_masks or {}
+        chosen: dict[str, Any] = {}
+        for agents in self.groups.values():
+            here = [agent for agent in agents if agent in observations]
+            if here and isinstance(self[here[0]].acting, TeamPolicy):
+                seen = [observations[agent] for agent in here]
+                actions = self[here[0]].act_together(seen, deterministic, [masks.get(agent) for agent in here])
+                chosen |= dict(zip(here, actions))
         return {
-            agent: self[agent].act(seen, deterministic, rewards.get(agent, 0.0), masks.get(agent))
+            agent: chosen[agent]
+            if agent in chosen
+            else self[agent].act(seen, deterministic, rewards.get(agent, 0.0), masks.get(agent))
             for agent, seen in observations.items()
         }
 

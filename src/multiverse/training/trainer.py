@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
 from threadpoolctl import threadpool_limits
 
 from multiverse.algorithms.algorithm import UpdateReport
@@ -27,6 +28,9 @@ from multiverse.training.storage.run_directory import RunDirectory
 
 log = logging.getLogger("multiverse")
 
+STEPS_OF_A_LINE, ENV_STEPS_OF_A_LINE = 8, 1_000
+"""Where nobody asks: a rollout of so many steps has a line of metrics of its own; shorter ones share one for so many
+env steps."""
 EVALUATION_COST = 10
 """Env steps of training for every one of an evaluation that nobody has asked for."""
 
@@ -43,6 +47,8 @@ class Trainer:
         self._requests, self._stopped = StopRequests(), ""
         self._saved_at, self._looked_at = time.monotonic(), time.perf_counter()
         self._counted = Clock()  # as it was at the last line of metrics
+        self._told: dict[str, list[Any]] = {}  # by metric: the sum over the updates since then, and how many told it
+        self.metrics: dict[str, Any] = {}  # the last line
         self._evaluated_at = 0  # env steps
         self._evaluation_steps = 0  # of all evaluations so far
         self._checkpointed_at: int | None = None  # env steps
@@ -70,7 +76,7 @@ class Trainer:
         # One thread: what BLAS adds up in several depends, in the last bits, on how many there happen to be.
         with self._requests, torch_threads(self.config.torch_threads), threadpool_limits(1, "blas"):
             self._sinks, self._looked_at = self.directory.sinks(), time.perf_counter()
-            self._counted = replace(self.clock)
+            self._counted = replace(self.clock, env_steps=self._counted.env_steps)
             try:
                 self._evaluate_now_and_then()  # a resumed run may have been cut off just before
                 while not self._over():
@@ -118,28 +124,44 @@ class Trainer:
         self.clock.spend(**parts_s, **{rest: now - before - sum(parts_s.values())})
 
     def _count(self, collected: Collected, report: UpdateReport) -> None:
-        clock, steps, before = self.clock, self.session.env_steps, self._counted
-        self._counted = replace(clock)
-        took_s, shares = clock.seconds - before.seconds, clock.shares_since(before)
-        clock.env_steps += steps
+        clock = self.clock
+        clock.env_steps += self.session.env_steps
         clock.episodes += len(collected.episodes)
         clock.updates += 1
         clock.lost_steps += collected.lost_steps
         self.skipped_updates += report.skipped
-        self.directory.write_episodes(_episode_lines(collected, clock.env_steps))
+        if collected.episodes:
+            self.directory.write_episodes(_episode_lines(collected, clock.env_steps))
+        for name, value in report.metrics.items():
+            before, count = self._told.get(name, (0.0, 0))
+            summed = count and isinstance(value, int | float | np.number) and not isinstance(before, str)
+            self._told[name] = [before + value, count + 1] if summed else [value, 1]
+        every = self.config.log_every
+        if every is None:
+            every = 1 if self.session.rollouts[0].steps >= STEPS_OF_A_LINE else ENV_STEPS_OF_A_LINE
+        if clock.env_steps // every > self._counted.env_steps // every:
+            self._write_metrics()
+        self._tell("on_update", report)
+
+    def _write_metrics(self) -> None:
+        """A line: what the updates since the last one told, in the mean, and how fast it went."""
+        clock, before = self.clock, self._counted
+        self._counted = replace(clock)
+        took_s, shares = clock.seconds - before.seconds, clock.shares_since(before)
         self.metrics = {
             "episodes": clock.episodes,
             "updates": clock.updates,
             "seconds": round(clock.seconds, 3),
-            "env_steps_per_s": steps / took_s if took_s else 0.0,
+            "env_steps_per_s": (clock.env_steps - before.env_steps) / took_s if took_s else 0.0,
             "mean_return": self.session.recent.mean_return,
             "mean_length": self.session.recent.mean_length,
             **{f"mean_return/{agent}": value for agent, value in self.session.recent.by_agent.items()},
             **{f"{part}_share": share for part, share in shares.items()},
         }
-        self.metrics |= {name: value for name, value in report.metrics.items() if name not in self.metrics}
+        told = {name: value if count == 1 else value / count for name, (value, count) in self._told.items()}
+        self.metrics |= {name: value for name, value in told.items() if name not in self.metrics}
+        self._told.clear()
         self._sinks.write(self.metrics, clock.env_steps)
-        self._tell("on_update", report)
 
     # -- now and then --------------------------------------------------------------------------------------------
     def _evaluate_now_and_then(self) -> None:
@@ -230,6 +252,8 @@ class Trainer:
         if not self._interrupted() and not self._is_evaluated():
             self.evaluate()
         interrupted = self._interrupted()  # perhaps only now: an evaluation takes its time
+        if not interrupted and self._counted.env_steps < self.clock.env_steps:
+            self._write_metrics()
         try:
             self._save(final=True)
         except OSError as error:
@@ -292,6 +316,7 @@ class Trainer:
             "evaluation": None if self.evaluation is None else asdict(self.evaluation),
             "evaluation_env": self.session.evaluation_envs.state(),
             "skipped_updates": self.skipped_updates,
+            "told": {"since": self._counted.env_steps, **self._told},
             "files": self.directory.position(),
         }
 
@@ -307,6 +332,9 @@ class Trainer:
         with told_as_evaluations():
             self.session.evaluation_envs.load(state.get("evaluation_env"))  # guard: evaluations-go-on-as-saved
         self.skipped_updates = int(state["skipped_updates"])
+        told = dict(state.get("told", {"since": self.clock.env_steps}))  # not in 0.1
+        self._counted = replace(self.clock, env_steps=int(told.pop("since")))
+        self._told = {name: [value, int(count)] for name, (value, count) in told.items()}
         self._checkpointed_at = self.clock.env_steps
         self.directory.cut_back(state["files"])
         self._checkpoints.cut_back(self.clock.env_steps)

@@ -16,7 +16,34 @@ FOREIGN = "tests/training/test_foreign_things.py"
 SPACES = "tests/training/test_space_description.py"
 STRUCK = f"{FAULTS}::test_struck_at_any_call_the_old_or_the_new_one_is_there"
 
+TABLES = "tests/training/storage/test_tables.py"
+
 GUARDS = (
+    # -- D: tables beside the checkpoints --------------------------------------------------------------------
+    Guard(
+        "records-are-on-the-disk-before-they-are-named",
+        ("D4",),
+        GONE,
+        (f"{TABLES}::test_struck_at_any_call_every_checkpoint_in_place_has_its_table[False-power]",),
+    ),
+    Guard(
+        "named-tables-stay",
+        ("D1",),
+        swap("named | mine", "mine"),
+        (f"{TABLES}::test_files_go_when_no_checkpoint_names_them",),
+    ),
+    Guard(
+        "every-record-is-verified",
+        ("D3",),
+        NEVER,
+        (f"{TABLES}::test_what_was_damaged_is_passed_over_for_the_one_before",),
+    ),
+    Guard(
+        "no-table-is-read-from-elsewhere",
+        ("E7",),
+        NEVER,
+        (f"{TABLES}::test_no_file_elsewhere_is_read",),
+    ),
     # -- D: checkpoints --------------------------------------------------------------------------------------
     Guard(
         "a-save-is-written-aside",

@@ -1,4 +1,4 @@
-"""Guards of training: rows A14, B4, B5, D5, D6, E3, F3, G2, G7, G8 and G9."""
+"""Guards of training: rows A14, B4, B5, D5, D6, E3, F3, G2, G7, G8, G9 and G10."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ TRAINER = "tests/training/test_trainer.py"
 PPO = "tests/algorithms/test_ppo.py"
 COLLECTOR = "tests/experience/test_collector.py"
 ROWS = "tests/faults/test_rows.py"
+TEAMS = "tests/training/test_teams.py"
+WHOLE = "tests/faults/test_whole_episodes.py"
 REPLAYING = "tests/experience/test_restoring.py"
 MARKS = "tests/training/test_marks.py"
 EVALUATIONS = "tests/training/test_evaluations.py"
@@ -16,7 +18,21 @@ EVALUATION_ENVS = "tests/training/test_evaluation_envs.py"
 SAME_EVALUATIONS = f"{EVALUATIONS}::test_envs_that_save_themselves_have_the_same_evaluations_after_a_resume"
 GIVEN_UP = f"{EVALUATIONS}::test_an_env_that_was_given_up_is_built_anew_for_the_next_evaluation"
 
+REPLAY = "tests/experience/test_replay.py"
+
 GUARDS = (
+    Guard(
+        "replay-draws-no-lost-rows",
+        ("B4",),
+        instead("return np.asarray(known)"),
+        (f"{REPLAY}::test_what_is_drawn_is_every_step_that_was_taken_and_is_still_there[3-7-100]",),
+    ),
+    Guard(
+        "replay-bridges-no-gap",
+        ("B4",),
+        instead("known = flags == flags"),
+        (f"{REPLAY}::test_what_is_drawn_is_every_step_that_was_taken_and_is_still_there[3-7-100]",),
+    ),
     Guard(
         "signals-wait-for-a-save",
         ("A14",),
@@ -30,6 +46,12 @@ GUARDS = (
         (f"{COLLECTOR}::test_a_lost_step_is_never_learned_from",),
     ),
     Guard(
+        "chunks-end-where-memory-does",
+        ("B4",),
+        swap(" | (ended | ~valid)[steps, slots][:-1]", ""),
+        ("tests/learning/test_chunks.py::test_lost_rows_are_not_learned_from[0]",),
+    ),
+    Guard(
         "lost-rows-are-marked",
         ("G7",),
         GONE,
@@ -40,6 +62,24 @@ GUARDS = (
         ("B4",),
         GONE,
         (f"{COLLECTOR}::test_where_a_step_begins_the_next_episode_nobody_learns_from_it",),
+    ),
+    Guard(
+        "an-action-without-an-outcome-is-not-learned-from",
+        ("B4",),
+        GONE,
+        (f"{TEAMS}::test_an_action_whose_outcome_is_not_known_is_not_learned_from",),
+    ),
+    Guard(
+        "opponents-rows-are-not-learned-from",
+        ("B4",),
+        GONE,
+        (f"{TEAMS}::test_what_past_versions_do_is_not_learned_from",),
+    ),
+    Guard(
+        "nobody-looks-at-who-is-not-there",
+        ("B4",),
+        GONE,
+        (f"{TEAMS}::test_a_team_is_shown_those_who_act",),
     ),
     Guard(
         "a-lost-worker-costs-one-row",
@@ -96,6 +136,24 @@ GUARDS = (
         (f"{ROWS}::test_what_befell_a_worker_s_envs_before_it_died_is_accounted_for",),
     ),
     Guard(
+        "a-lost-episode-is-dropped",
+        ("G10",),
+        instead("lost: set[int] = set()"),
+        (f"{WHOLE}::test_a_worker_killed_in_an_episode_costs_its_envs_episodes_and_others_are_drawn[7-process-2]",),
+    ),
+    Guard(
+        "a-lost-share-is-drawn-again",
+        ("G10",),
+        GONE,
+        (f"{WHOLE}::test_a_worker_that_plays_by_itself_and_is_lost_costs_its_share_and_others_are_drawn[dies-6]",),
+    ),
+    Guard(
+        "a-lost-step-is-no-step",
+        ("G10",),
+        GONE,
+        (f"{WHOLE}::test_a_worker_killed_in_an_episode_costs_its_envs_episodes_and_others_are_drawn[7-process-2]",),
+    ),
+    Guard(
         "gradients-are-finite",
         ("B5",),
         GONE,
@@ -134,7 +192,7 @@ GUARDS = (
     Guard(
         "returns-are-compared-too",
         ("D5",),
-        swap("before is None", "True"),
+        NEVER,
         (f"{REPLAYING}::test_an_env_that_pays_otherwise_is_named[serial]",),
     ),
     Guard(

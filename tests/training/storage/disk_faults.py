@@ -37,7 +37,7 @@ class Struck:
         self.left, self.fault = calls, fault
         self.real = {name: getattr(os, name) for name in CALLS}
         self.paths: dict[int, str] = {}  # of what is open
-        self.unsynced: dict[str, int] = {}  # path when it was written → a descriptor that stays
+        self.unsynced: dict[str, tuple[int, int]] = {}  # path → a descriptor that stays, bytes on the disk
         self.renames: list[tuple[str, str]] = []  # since the last fsync of a directory
 
     def install(self) -> None:
@@ -59,7 +59,8 @@ class Struck:
         if name == "open":
             self.paths[result] = os.fspath(arguments[0])
         elif name == "write" and arguments[0] in self.paths:
-            self.unsynced.setdefault(self.paths[arguments[0]], os.dup(arguments[0]))
+            before = os.fstat(arguments[0]).st_size - result
+            self.unsynced.setdefault(self.paths[arguments[0]], (os.dup(arguments[0]), before))
         elif name == "fsync":
             self.unsynced.pop(self.paths[arguments[0]], None)
             if os.path.isdir(self.paths[arguments[0]]):
@@ -71,8 +72,8 @@ class Struck:
         if self.fault == "tear" and name == "write":
             self.real["write"](arguments[0], bytes(arguments[1])[: len(arguments[1]) // 2])
         if self.fault == "power":  # the worst that can be: names of later calls are on the disk, bytes before are not
-            for descriptor in self.unsynced.values():
-                self.real["ftruncate"](descriptor, 0)
+            for descriptor, size in self.unsynced.values():
+                self.real["ftruncate"](descriptor, size)
         if self.fault == "power, names lost":
             for before, after in reversed(self.renames):
                 if os.path.exists(after) and not os.path.exists(before):

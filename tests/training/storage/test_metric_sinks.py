@@ -7,12 +7,15 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from multiverse.training.storage import metric_sinks
+from multiverse.training.storage.files import LineFile, for_json
 from multiverse.training.storage.metric_sinks import CsvSink, JsonLinesSink, Metrics, Sinks, TensorBoardSink
 
 
@@ -97,6 +100,23 @@ def test_a_full_disk_turns_a_file_off_and_leaves_its_whole_lines(
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert path.read_text() == before
     sinks.close()
+
+
+ROWS: list[dict[str, Any]] = [
+    {"env_id": 0, "seed": None, "return": -1.5, "lost": False},
+    {},
+    {"text": "}\n{ and \0, ü", "nested": {"a": [1, 2]}},
+    {"a list of objects": [{"b": 1}, {"b": 2}], "last": True},
+    {"not finite": float("nan"), "numpy": np.float32(0.5)},
+]
+
+
+@pytest.mark.parametrize("rows", [[], ROWS[:1], ROWS[:3], ROWS[:4], ROWS[3:4], ROWS], ids=len)
+def test_many_objects_at_once_are_the_lines_of_each(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    with closing(LineFile(tmp_path / "lines")) as file:
+        file.append(rows)
+    expected = "".join(f"{json.dumps(for_json(row))}\n" for row in rows)
+    assert (tmp_path / "lines").read_text() == expected
 
 
 def test_json_lines_are_json_for_everybody(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,9 @@ from multiverse.algorithms import ALGORITHMS
 from multiverse.cli.main import parse
 
 DESCRIPTION = """\
-Lists envs (of Gymnasium's registry), presets (settings known to suit an env),
-algorithms, and runs below a directory, newest last. Without a word: all but
-envs.
+Lists envs (of Gymnasium's registry, and our own), presets (settings known to
+suit an env), algorithms, and runs below a directory, newest last. Without a
+word: all but envs.
 
 examples:
   multiverse list
@@ -59,31 +60,33 @@ def algorithm_lines() -> list[str]:
 
 
 def env_names() -> list[str]:
-    """Every id that Gymnasium knows here."""
+    """Every id that Gymnasium knows here, and our own."""
     import gymnasium
 
-    import multiverse.envs  # noqa: F401  ours too
+    import multiverse.envs  # noqa: F401
+    from multiverse.adapters.env_source import BUILT_IN
 
-    return sorted(gymnasium.registry)
+    return sorted([*gymnasium.registry, *BUILT_IN])
 
 
 def preset_lines() -> list[str]:
     """Each with its settings as flags, ready to be typed."""
     from multiverse.training.config.train_config import PRESETS
 
-    return [f"  {env} ({algorithm}): {_as_flags(settings)}" for (env, algorithm), settings in PRESETS.items()]
+    return [f"  {env} ({name}): {_as_flags({'algorithm': name, **found})}" for (env, name), found in PRESETS.items()]
 
 
 def _as_flags(settings: dict[str, Any]) -> str:
-    return " ".join(_as_flag(name.replace("_", "-"), value) for name, value in settings.items())
+    return " ".join(_as_flag(name.replace("_", "-"), value) for name, value in settings.items() if value != "ppo")
 
 
 def _as_flag(name: str, value: Any) -> str:
+    """As a shell takes it: a list as words, settings of the env as JSON."""
     if isinstance(value, bool):
         return f"--{name}" if value else f"--no-{name}"
-    if isinstance(value, list):
-        return f"--{name} {' '.join(map(str, value))}"
-    return f"--{name} {value}"
+    if isinstance(value, dict):
+        return f"--{name} {shlex.quote(json.dumps(value))}"
+    return f"--{name} {' '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
 
 
 def run_lines(root: Path) -> list[str]:

@@ -351,12 +351,18 @@ def in_short(value: Any) -> str:
 
 def table() -> str:
     """Every setting in Markdown, for docs/training.md."""
-    rows = ["| setting | other names | value | default | |", "|---|---|---|---|---|"]
-    for one in [one for group in all_settings().values() for one in group]:
-        others = ", ".join(f"`{name}`" for name in SYNONYMS.get(one.name, ()))
-        words = in_type_words(one.kind).replace("|", "\\|")
-        rows.append(f"| `{one.name}` | {others} | {words} | {in_short(one.default)} | {one.help} |")
+    rows, shown = ["| setting | other names | value | default | |", "|---|---|---|---|---|"], set[str]()
+    for title, settings in {title: own for name in ALGORITHMS for title, own in all_settings(name).items()}.items():
+        found = {one.name: _row(one) for one in settings}
+        rows += [f"| **{title}** | | | | |", *(row for row in found.values() if row not in shown)]
+        shown.update(found.values())  # what another has just so is not told again
     return "\n".join(rows)
+
+
+def _row(one: Setting) -> str:
+    others = ", ".join(f"`{name}`" for name in SYNONYMS.get(one.name, ()))
+    words = in_type_words(one.kind).replace("|", "\\|")
+    return f"| `{one.name}` | {others} | {words} | {in_short(one.default)} | {one.help} |"
 
 
 def _fields_of(config: Any) -> list[Setting]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -10,11 +9,13 @@ import numpy as np
 from gymnasium import logger, spaces
 from gymnasium.utils import seeding
 
-from multiverse.contracts.errors import InvalidActions, InvalidRequest
+from multiverse.contracts.errors import InvalidRequest
+from multiverse.envs.arguments import render_mode_of
 from multiverse.envs.grid_world.rendering import Renderer
 from multiverse.envs.grid_world.setup import world_setup
 from multiverse.envs.grid_world.views import observation_space
 from multiverse.envs.grid_world.world import World
+from multiverse.envs.pettingzoo_classes import checked_action
 
 
 class GridWorld:
@@ -41,8 +42,6 @@ class GridWorld:
         show_target_coords: bool = False,
         no_target: bool = False,
     ) -> None:
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            raise InvalidRequest(f"render_mode={render_mode!r}: expected None, 'human' or 'rgb_array'")
         self.setup = world_setup(
             size=size,
             max_steps=max_steps,
@@ -55,7 +54,7 @@ class GridWorld:
             show_target_coords=show_target_coords,
             no_target=no_target,
         )
-        self.render_mode = render_mode
+        self.render_mode = render_mode_of(render_mode)
         self.world = World(self.setup)
         self.possible_agents = [agent.name for agent in self.setup.agents]
         self.agents: list[str] = []
@@ -104,13 +103,4 @@ class GridWorld:
             self.render()
 
     def _checked(self, agent: str, action: Any) -> int:
-        """The action as a plain int, or a refusal that leaves the world as it is."""
-        try:
-            number = operator.index(action)
-        except TypeError:
-            number = -1
-        if not 0 <= number < self._num_actions[agent]:
-            raise InvalidActions(
-                f"action {action!r} for {agent!r}: expected a whole number from 0 to {self._num_actions[agent] - 1}"
-            )
-        return number
+        return checked_action(agent, action, self._num_actions[agent])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from multiverse.contracts.errors import InvalidActions, InvalidRequest
+from multiverse.contracts.errors import InvalidRequest
 from multiverse.envs.grid_world.base import GridWorld
 from multiverse.envs.grid_world.views import Observation, observe
-from multiverse.envs.pettingzoo_classes import ParallelEnv
+from multiverse.envs.pettingzoo_classes import ParallelEnv, refuse_other_agents
 
 Step = tuple[dict[str, Observation], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]
 
@@ -55,10 +55,5 @@ class GridWorldParallel(GridWorld, ParallelEnv):  # type: ignore[misc, unused-ig
 
     def _all_checked(self, actions: Mapping[str, Any]) -> list[int]:
         """Every action before the first is carried out: a refused step leaves no trace."""
-        if actions.keys() != set(self.agents):
-            missing = [agent for agent in self.agents if agent not in actions]
-            unknown = [agent for agent in actions if agent not in self.agents]
-            raise InvalidActions(
-                f"actions for {list(actions)}, and the agents are {self.agents}: missing {missing}, too many {unknown}"
-            )
+        refuse_other_agents(actions, self.agents)
         return [self._checked(agent, actions[agent]) for agent in self.agents]

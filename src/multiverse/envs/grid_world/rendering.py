@@ -1,66 +1,39 @@
-"""A grid world as a picture, drawn with pygame, which is imported when the first picture is wanted."""
+"""A grid world as a picture."""
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 
 from multiverse.envs.grid_world.setup import Look, WorldSetup
 from multiverse.envs.grid_world.world import Body, Target, World
+from multiverse.envs.pictures import Pictures
 
 PICTURE_PIXELS = 600
 SMALLEST_CELL = 4
 FLOOR, LINES, OBSTACLE, DOT = (250, 250, 247), (224, 224, 220), (72, 76, 84), (255, 255, 255)
 
 
-def _pygame() -> Any:
-    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # or importing it prints
-    try:
-        import pygame
-    except ImportError as error:
-        raise ImportError(
-            "drawing the grid world needs pygame, which is not installed: pip install 'multiverse[pettingzoo]'"
-        ) from error
-    return pygame
-
-
-class Renderer:
+class Renderer(Pictures):
     """Draws worlds of one setup, into images or a window."""
 
     def __init__(self, setup: WorldSetup, frames_per_second: int) -> None:
-        self._pygame = _pygame()
         self._setup = setup
         self._frames_per_second = frames_per_second
         self._cell = max(SMALLEST_CELL, PICTURE_PIXELS // setup.size)
-        self._surface = self._pygame.Surface((self._cell * setup.size,) * 2)
-        self._window: Any = None
-        self._clock: Any = None
+        side = self._cell * setup.size
+        super().__init__("the grid world", "pettingzoo", (side, side))
 
     def image(self, world: World) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """[height, width, 3], the caller's own."""
         self._draw(world)
-        pixels = self._pygame.surfarray.array3d(self._surface)  # [x, y, 3]
-        return np.ascontiguousarray(pixels.transpose(1, 0, 2))
+        return self._image()
 
     def show(self, world: World) -> None:
         """In a window, no faster than the env's frames per second."""
         self._draw(world)
-        if self._window is None:
-            self._pygame.display.init()
-            self._pygame.display.set_caption("grid world")
-            self._window = self._pygame.display.set_mode(self._surface.get_size())
-            self._clock = self._pygame.time.Clock()
-        self._window.blit(self._surface, (0, 0))
-        self._pygame.event.pump()
-        self._pygame.display.flip()
-        self._clock.tick(self._frames_per_second)
-
-    def close(self) -> None:
-        if self._window is not None:
-            self._window = None
-            self._pygame.display.quit()
+        self._show(self._frames_per_second)
 
     # -- drawing -----------------------------------------------------------------------------------------------
     def _draw(self, world: World) -> None:

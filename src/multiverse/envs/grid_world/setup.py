@@ -5,16 +5,12 @@ Every refusal names the argument, what was given, and what would do. Nothing her
 
 from __future__ import annotations
 
-import math
-import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.plan import whole_number
+from multiverse.envs.arguments import at_least, between, flag
 
 Color = tuple[int, int, int]
 
@@ -118,19 +114,19 @@ def world_setup(
     no_target: bool,
 ) -> WorldSetup:
     """The checked setup, or `InvalidRequest`."""
-    size = _at_least("size", size, 2)
-    obstacles = _at_least("num_obstacles", num_obstacles, 0)
-    shows, without = _flag("show_target_coords", show_target_coords), _flag("no_target", no_target)
+    size = at_least("size", size, 2)
+    obstacles = at_least("num_obstacles", num_obstacles, 0)
+    shows, without = flag("show_target_coords", show_target_coords), flag("no_target", no_target)
     target = _target({} if target_config is None else target_config, size)
     team = _team(agents, shows)
     setup = WorldSetup(
         size=size,
-        max_steps=_at_least("max_steps", max_steps, 1),
+        max_steps=at_least("max_steps", max_steps, 1),
         agents=team,
         target=None if without else target,
-        num_obstacles=obstacles if _flag("enable_obstacles", enable_obstacles) else 0,
-        intrinsic=_flag("intrinsic", intrinsic),
-        lambda_fov=_between("lambda_fov", lambda_fov, -0.5, 0.5),
+        num_obstacles=obstacles if flag("enable_obstacles", enable_obstacles) else 0,
+        intrinsic=flag("intrinsic", intrinsic),
+        lambda_fov=between("lambda_fov", lambda_fov, -0.5, 0.5),
     )
     _refuse_coordinates_of_nothing(setup)
     _refuse_too_little_room(setup)
@@ -181,7 +177,7 @@ def _agent(where: str, config: Any, before: Sequence[AgentSetup], shows_target: 
         kind=kind,
         base_cells=base,
         detection=detection,
-        shows_target=_flag(f"{where}['show_target_coords']", config.get("show_target_coords", shows_target)),
+        shows_target=flag(f"{where}['show_target_coords']", config.get("show_target_coords", shows_target)),
         look=_look(where, config, COLORS[len(before) % len(COLORS)]),
     )
 
@@ -203,14 +199,14 @@ def _ground_senses(where: str, config: Mapping[str, Any]) -> tuple[int, tuple[fl
 
 def _observer_senses(where: str, config: Mapping[str, Any]) -> tuple[int, tuple[float, ...]]:
     base = _odd(f"{where}['fov_base_size']", config.get("fov_base_size", 3))
-    levels = _at_least(f"{where}['max_altitude']", config.get("max_altitude", 3), 1)
+    levels = at_least(f"{where}['max_altitude']", config.get("max_altitude", 3), 1)
     if levels > 3:
         raise InvalidRequest(f"{where}['max_altitude']={levels}: there are the levels 1, 2 and 3")
     key = f"{where}['target_detection_probs']"
     given = config.get("target_detection_probs", DETECTION_PROBABILITIES[:levels])
     if not isinstance(given, list | tuple) or len(given) != levels:
         raise InvalidRequest(f"{key}={given!r}: expected {levels} numbers, one for each level")
-    return base, tuple(_between(f"{key}[{i}]", each, 0.0, 1.0) for i, each in enumerate(given))
+    return base, tuple(between(f"{key}[{i}]", each, 0.0, 1.0) for i, each in enumerate(given))
 
 
 def _target(config: Any, size: int) -> TargetSetup:
@@ -220,9 +216,9 @@ def _target(config: Any, size: int) -> TargetSetup:
     _refuse_unknown(where, config, TARGET_KEYS, "the target's keys")
     return TargetSetup(
         name=_name(where, config, "target"),
-        movement_speed=_between(f"{where}['movement_speed']", config.get("movement_speed", 0.3), 0.0, 1.0),
-        movement_range=_at_least(f"{where}['movement_range']", config.get("movement_range", 1), 1),
-        smooth_movement=_flag(f"{where}['smooth_movement']", config.get("smooth_movement", False)),
+        movement_speed=between(f"{where}['movement_speed']", config.get("movement_speed", 0.3), 0.0, 1.0),
+        movement_range=at_least(f"{where}['movement_range']", config.get("movement_range", 1), 1),
+        smooth_movement=flag(f"{where}['smooth_movement']", config.get("smooth_movement", False)),
         view_cells=_odd(f"{where}['box_cells']", config.get("box_cells", 3)),
         initial_position=_position(f"{where}['initial_position']", config.get("initial_position"), size),
         look=_look(where, config, (219, 68, 55)),
@@ -232,8 +228,8 @@ def _target(config: Any, size: int) -> TargetSetup:
 def _look(where: str, config: Mapping[str, Any], color: Color) -> Look:
     return Look(
         color=_color(f"{where}['color']", config.get("color", color)),
-        outline_width=_at_least(f"{where}['outline_width']", config.get("outline_width", 2), 1),
-        box_scale=_between(f"{where}['box_scale']", config.get("box_scale", 0.8), 0.1, 1.0),
+        outline_width=at_least(f"{where}['outline_width']", config.get("outline_width", 2), 1),
+        box_scale=between(f"{where}['box_scale']", config.get("box_scale", 0.8), 0.1, 1.0),
     )
 
 
@@ -251,37 +247,17 @@ def _name(where: str, config: Mapping[str, Any], default: str) -> str:
     return name
 
 
-def _at_least(name: str, value: Any, least: int) -> int:
-    number = whole_number(name, value)
-    if number < least:
-        raise InvalidRequest(f"{name}={number}: at least {least}")
-    return number
-
-
 def _odd(name: str, value: Any) -> int:
-    number = _at_least(name, value, 1)
+    number = at_least(name, value, 1)
     if number % 2 == 0:
         raise InvalidRequest(f"{name}={number}: an odd number, so that a view has a middle; try {number + 1}")
     return number
 
 
-def _between(name: str, value: Any, low: float, high: float) -> float:
-    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not real or not math.isfinite(value) or not low <= value <= high:
-        raise InvalidRequest(f"{name}={value!r}: expected a number from {low:g} to {high:g}")
-    return float(value)
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool | np.bool_):
-        raise InvalidRequest(f"{name}={value!r}: expected True or False")
-    return bool(value)
-
-
 def _color(name: str, value: Any) -> Color:
     if not isinstance(value, list | tuple) or len(value) != 3:
         raise InvalidRequest(f"{name}={value!r}: expected red, green and blue, such as (66, 133, 244)")
-    red, green, blue = (_at_least(name, part, 0) for part in value)
+    red, green, blue = (at_least(name, part, 0) for part in value)
     if max(red, green, blue) > 255:
         raise InvalidRequest(f"{name}={value!r}: no part of a colour is above 255")
     return red, green, blue
@@ -292,7 +268,7 @@ def _position(name: str, value: Any, size: int) -> tuple[int, int] | None:
         return None
     if not isinstance(value, list | tuple) or len(value) != 2:
         raise InvalidRequest(f"{name}={value!r}: expected (x, y), or None for anywhere")
-    x, y = (_at_least(name, part, 0) for part in value)
+    x, y = (at_least(name, part, 0) for part in value)
     if max(x, y) >= size:
         raise InvalidRequest(f"{name}={value!r}: outside the grid, whose cells are 0 to {size - 1}")
     return x, y

@@ -4,6 +4,7 @@ saved, becomes that."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -32,7 +33,7 @@ SYNONYMS = {
     "episodes": ("num_episodes",),
     "learning_rate": ("lr",),
     "epochs": ("n_epochs", "update_epochs"),
-    "steps_per_env": ("n_steps", "num_steps"),
+    "steps_per_env": ("n_steps", "num_steps", "train_freq"),
     "batch_size": ("minibatch_size",),
     "entropy_coef": ("ent_coef",),
     "value_coef": ("vf_coef",),
@@ -44,6 +45,8 @@ SYNONYMS = {
     "memory_size": ("lstm_hidden_size",),
     "workers": ("num_workers",),
     "start_method": ("parallel_start_method",),
+    "updates_per_step": ("utd_ratio",),
+    "action_noise": ("noise_std",),
     "evaluate_every": ("eval_every", "eval_freq"),
     "evaluation_episodes": ("n_eval_episodes",),
     "evaluation_envs": ("n_eval_envs",),
@@ -127,7 +130,7 @@ class TrainConfig:
     env: str = "CartPole-v1"
     """A Gymnasium id, or module:name of something that builds an env."""
     algorithm: str = "ppo"
-    """Which algorithm learns: ppo, a2c, or module:Class of your own."""
+    """Which algorithm learns: ppo, a2c, sac, td3, discrete_sac, dqn, or module:Class of your own."""
     seed: int = 0
     """Of the whole run: weights, noise, and every episode of every env."""
     num_envs: int = 8
@@ -170,6 +173,9 @@ class TrainConfig:
     """Where the networks learn. auto: a GPU for images, else the CPU, which is faster for small networks."""
     torch_threads: int = 1
     """Of the networks, on the CPU. The envs need the other cores."""
+    log_every: int | None = None
+    """Env steps between lines of metrics, which are means over the updates since the last one. Default: a line for
+    every update; where rollouts have fewer than 8 steps, every 1,000 env steps."""
     evaluate_every: int | None = None
     """Env steps between evaluations; 0: only at the end. Default: a tenth of the budget, and (without a target_return)
     while all of them, the next guessed as long as the last, take at most a tenth of the training's env steps."""
@@ -204,13 +210,15 @@ class TrainConfig:
             raise InvalidRequest(f"checkpoint_every_s={self.checkpoint_every_s}: 0 or more")
         for name in ("seed", "evaluation_seed"):
             checked_run_seed(name, getattr(self, name))
+        if self.log_every is not None and self.log_every < 1:
+            raise InvalidRequest(f"log_every={self.log_every}: at least 1")
         if self.evaluate_every is not None and self.evaluate_every < 0:
             raise InvalidRequest(f"evaluate_every={self.evaluate_every}: 0 (only at the end) or more")
         if self.target_return is not None and math.isnan(self.target_return):
             raise InvalidRequest("target_return=nan: no return ever reaches that")
         _ = self.budget
 
-    @property
+    @functools.cached_property
     def budget(self) -> Budget:
         steps = self.env_steps
         if steps is None and self.episodes is None and self.minutes is None:

@@ -9,8 +9,9 @@ At every instant of a save, a killed process or a power loss leaves the old chec
     NAME.broken        found broken by a resumed run, set aside, never read again
     NAME.leftovers     what somebody else has put into a checkpoint that is no longer wanted
 
-NAME is `best` or `step-<12 digits>`. Whatever else lies in the folder is somebody else's: it is neither read, taken
-for a checkpoint, nor removed, and neither is what somebody has put beside the three files of a checkpoint.
+NAME is `best` or `step-<12 digits>`. In `tables/` lies what only grows (`tables.py`). Whatever else lies in the folder
+is somebody else's: it is neither read, taken for a checkpoint, nor removed, and neither is what somebody has put beside
+the three files of a checkpoint.
 
 Reading changes nothing, so that a run can be looked at while it trains; only `Checkpoints`, which belongs to whoever
 holds the run's lock, sweeps and removes.
@@ -24,7 +25,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ from multiverse.training.storage.checkpoint_format import (
 )
 from multiverse.training.storage.files import sync_directory
 from multiverse.training.storage.state_codec import State
+from multiverse.training.storage.tables import TableStore
 
 log = logging.getLogger("multiverse")
 
@@ -67,7 +69,7 @@ def save(folder: Path | str, name: str, state: State, manifest: Mapping[str, Any
     """
     if not name or name != Path(name).name or name.startswith(".") or name.endswith(BROKEN):
         raise InvalidRequest(f"{name!r} cannot be the name of a checkpoint")
-    return _write(Path(folder), name, pack(state, manifest))
+    return _write(Path(folder), name, pack(state, manifest, TableStore(Path(folder))))
 
 
 def load(path: Path | str) -> Checkpoint:
@@ -75,12 +77,16 @@ def load(path: Path | str) -> Checkpoint:
     path = Path(path)
     if path.is_file():
         raise CheckpointBroken(path, _what_file(path), "A checkpoint is a directory that multiverse has written")
-    replaced = path.with_name(f"{REPLACED}{path.name}")
-    if not path.exists() and replaced.is_dir():
-        path = replaced
+    path = _where(path)
     if not path.is_dir():
         raise CheckpointBroken(path, "there is no checkpoint here", "Look at the names in its folder")
     return read_files(path)
+
+
+def _where(path: Path) -> Path:
+    """Where the checkpoint of this name is: there or, while another takes its place, aside."""
+    replaced = path.with_name(f"{REPLACED}{path.name}")
+    return replaced if not path.exists() and replaced.is_dir() else path
 
 
 @contextmanager
@@ -121,7 +127,9 @@ class Checkpoints:
             raise InvalidRequest(f"keep={keep}: at least the last checkpoint must be kept")
         self.folder, self.keep = Path(folder), keep
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._tables = TableStore(self.folder)
         self._sweep()
+        self._sweep_tables()
 
     def save(
         self, state: State, manifest: Mapping[str, Any], env_steps: int, *, best: bool = False, final: bool = False
@@ -131,8 +139,8 @@ class Checkpoints:
         Then a warning says why, all older ones are still there, and the caller tries again later. A `final` save
         raises the OSError instead: there is no later.
         """
-        packed = pack(state, {**manifest, "env_steps": env_steps})
         try:
+            packed = pack(state, {**manifest, "env_steps": env_steps}, self._tables)
             if best:  # first: were we killed in between, the resumed run would find the same best again
                 _write(self.folder, BEST, packed)
             path = _write(self.folder, f"step-{env_steps:012d}", packed)
@@ -144,11 +152,12 @@ class Checkpoints:
             log.warning("checkpoint at %d env steps not saved (%s); %s", env_steps, reason, older)
             return None
         self._remove_old(path)
+        self._sweep_tables()
         return path
 
     def load_latest(self) -> Checkpoint | None:
         """As `load_latest`, for the run that goes on from it: broken ones are set aside as NAME.broken."""
-        found, broken = _latest(self.folder)
+        found, broken = _latest(self.folder, with_tables=True)
         for path in broken:
             aside = path.with_name(path.name + BROKEN)
             _discard(aside, path.name)
@@ -156,10 +165,14 @@ class Checkpoints:
         return found
 
     def cut_back(self, env_steps: int) -> None:
-        """Away with those after this step: the run goes on from an earlier one, and they are no longer its own."""
+        """Away with those after this step: the run goes on from an earlier one, and they are no longer its own. The
+        tables of the one that is latest then are gone on with."""
         for path in _in_place(self.folder):
             if _number(path) > env_steps:
                 _remove(path)
+        if self.latest is not None:
+            with suppress(CheckpointBroken):  # then all is written again
+                self._tables.go_on_from(read_manifest(_where(self.latest)))
 
     def after(self, env_steps: int) -> list[Path]:
         """Those that `go_back` would remove."""
@@ -189,6 +202,17 @@ class Checkpoints:
         numbered = [path for path in _in_place(self.folder) if _number(path) >= 0 and path != newest]
         for path in numbered[self.keep - 1 :]:
             _remove(path)
+
+    def _sweep_tables(self) -> None:
+        """What no checkpoint names. While one cannot be read nobody knows what it names."""
+        if not self._tables.folder.is_dir():
+            return
+        try:
+            manifests = [read_manifest(_where(path)) for path in _in_place(self.folder)]
+            named = {piece["file"] for one in manifests for told in one.get("tables", {}).values() for piece in told}
+        except (CheckpointBroken, TypeError, LookupError, AttributeError):
+            return
+        self._tables.sweep(named)
 
     def _sweep(self) -> None:
         for entry in _names(self.folder):
@@ -263,7 +287,7 @@ def _discard(path: Path, name: str) -> None:
         pass
 
 
-def _latest(folder: Path) -> tuple[Checkpoint | None, list[Path]]:
+def _latest(folder: Path, with_tables: bool = False) -> tuple[Checkpoint | None, list[Path]]:
     """The newest good one, and the broken ones that are newer. Those that vanish meanwhile were only old."""
     for _ in range(_RELISTS):
         broken: dict[Path, CheckpointBroken] = {}
@@ -271,6 +295,8 @@ def _latest(folder: Path) -> tuple[Checkpoint | None, list[Path]]:
         for path in candidates:
             try:
                 found = load(path)
+                for table in found.tables if with_tables else ():
+                    table.verify()
             except CheckpointBroken as error:
                 if path.exists():
                     log.warning("%s Trying the one before", error)

@@ -4,12 +4,15 @@
     state.json           the rest of it, and where the arrays belong
     manifest.json        format number, version, size and sha256 of the other two, shapes, and what the caller says
 
+What grows (replay) lies in tables beside the checkpoints (`tables`); the manifest names its pieces.
+
 The manifest is written in one way only (sorted, indented), so a manifest that reads well but is not byte for byte what
 writing it again gives was changed by somebody or something. In what two manifests differ is said in sentences.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -25,15 +28,17 @@ from safetensors import SafetensorError
 
 import multiverse
 from multiverse.contracts.errors import CheckpointBroken, PreflightError, in_a_line, in_bytes, in_words
+from multiverse.contracts.tables import Table
 from multiverse.executors.machine import memory_available
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.storage.files import open_plain, sync_directory, write_new
 from multiverse.training.storage.origin import redacted
 from multiverse.training.storage.state_codec import Arrays, State, decode, encode
+from multiverse.training.storage.tables import StoredTable, TableStore, stored_table
 
 FORMAT = 1
 FILES = ARRAYS, STATE, MANIFEST = "arrays.safetensors", "state.json", "manifest.json"
-RESERVED = frozenset({"format", "multiverse", "files", "arrays", "sha256"})
+RESERVED = frozenset({"format", "multiverse", "files", "arrays", "tables", "sha256"})
 """Keys of a manifest that are ours, not the caller's."""
 LARGEST = {MANIFEST: 2**24, STATE: 2**26, ARRAYS: 2**40}
 """Bytes that a file may have. JSON takes up to thirty times its size in memory: what is large belongs into arrays."""
@@ -51,17 +56,23 @@ class Checkpoint:
     path: Path
     state: dict[str, Any]
     manifest: dict[str, Any]
+    tables: tuple[StoredTable, ...] = ()  # beside it, unread as yet
 
 
-def pack(state: State, manifest: Mapping[str, Any]) -> Packed:
-    """The bytes of a checkpoint. TypeError or ValueError if the state or the manifest cannot be stored."""
+def pack(state: State, manifest: Mapping[str, Any], store: TableStore) -> Packed:
+    """The bytes of a checkpoint, its tables being on the disk then. TypeError or ValueError if the state or the
+    manifest cannot be stored."""
     if taken := RESERVED & manifest.keys():
         raise ValueError(f"the manifest's {', '.join(sorted(taken))} are written by save itself")
-    text, arrays = encode(state)
+    text, found = encode(state)
+    arrays = {name: one for name, one in found.items() if not isinstance(one, Table)}
+    tables = {name: one for name, one in found.items() if isinstance(one, Table)}
     files: Packed = {ARRAYS: safetensors.numpy.save(arrays), STATE: text}
     described: dict[str, Any] = {**redacted(manifest), "format": FORMAT, "multiverse": multiverse.__version__}
     described["files"] = {name: {"bytes": len(data), "sha256": _sha256(data)} for name, data in files.items()}
     described["arrays"] = {name: {"shape": list(a.shape), "dtype": a.dtype.name} for name, a in arrays.items()}
+    if tables:
+        described["tables"] = store.write(tables)
     files[MANIFEST] = _manifest_text(_as_read(described))
     for name in (STATE, MANIFEST):
         if len(files[name]) > LARGEST[name]:
@@ -82,15 +93,23 @@ def read_files(folder: Path) -> Checkpoint:
     manifest = read_manifest(folder)
     try:
         files = {name: _verified(folder / name, manifest) for name in (ARRAYS, STATE)}
-        arrays: Arrays = safetensors.numpy.load(files[ARRAYS])
-        state = in_todays_names(decode(files[STATE], arrays))
-        return Checkpoint(folder, state, in_todays_names(manifest))
+        parts: Arrays = safetensors.numpy.load(files[ARRAYS])
+        tables: list[StoredTable] = []
+        for name in manifest.get("tables", {}):
+            parts[name] = functools.partial(_table, folder, manifest, tables)
+        state = in_todays_names(decode(files[STATE], parts))
+        return Checkpoint(folder, state, in_todays_names(manifest), tuple(tables))
     except CheckpointBroken:
         raise
     except MemoryError:
         raise PreflightError(f"there is not enough memory to load {folder}") from None
     except NO_STATE as error:
         raise CheckpointBroken(folder, f"its contents make no state ({in_a_line(error)})") from None
+
+
+def _table(folder: Path, manifest: Mapping[str, Any], tables: list[StoredTable], place: dict[str, Any]) -> StoredTable:
+    tables.append(stored_table(folder.parent, place["$table"], place, manifest))
+    return tables[-1]
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

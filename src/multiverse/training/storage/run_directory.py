@@ -35,13 +35,14 @@ from multiverse.training.storage.files import (
 )
 from multiverse.training.storage.metric_sinks import CsvSink, Guarded, JsonLinesSink, Sinks, csv_from_json_lines
 from multiverse.training.storage.origin import mark_of, names_code, redacted
+from multiverse.training.storage.tables import TABLES
 
 log = logging.getLogger("multiverse")
 
 CONFIG, PROVENANCE, SUMMARY = "config.yaml", "provenance.json", "summary.json"
 SPACES, ORIGIN = "spaces.json", "origin.json"
 METRICS, TABLE, EPISODES = "metrics.jsonl", "metrics.csv", "episodes.jsonl"
-CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
+CHECKPOINTS, TENSORBOARD, VIDEOS = "checkpoints", "tensorboard", "videos"
 OWN_FILES = (CONFIG, PROVENANCE, SUMMARY, SPACES, ORIGIN, METRICS, TABLE, EPISODES, LOCK)
 FIRST = "first_checkpoint"
 """Of a part of a run, in its provenance: when its first checkpoint was saved."""
@@ -290,9 +291,10 @@ def _find_run(path: Path) -> FoundRun:
 def _refuse_foreign(run: Path) -> None:
     """A run's own names are plain files and directories: nothing is read, written or removed through a link."""
     own = [run / CHECKPOINTS / name for name in own_names(run / CHECKPOINTS)]
+    folders = (run / CHECKPOINTS, run / CHECKPOINTS / TABLES, run / TENSORBOARD, run / VIDEOS)
     files = [*(run / name for name in OWN_FILES), *(folder / name for folder in own for name in FILES)]
     for path, right, kind in [
-        *((path, stat.S_ISDIR, "directory") for path in (run / CHECKPOINTS, run / TENSORBOARD, *own)),
+        *((path, stat.S_ISDIR, "directory") for path in (*folders, *own)),
         *((path, stat.S_ISREG, "plain file") for path in files),
     ]:
         try:

@@ -5,7 +5,7 @@ numpy arrays and scalars of any numeric or bool dtype; lists, tuples and dicts o
 name: what cannot be restored exactly must not look saved.
 
 In JSON an array is `{"$array": name}`. Its name is its place in the state, `session/envs/episodes`. Keys of the state
-that begin with `$` get one more.
+that begin with `$` get one more. A `Table`, of which only what is new is written, is `{"$table": name, …}`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from multiverse.contracts.tables import Table
+
 State = Mapping[str, Any]
-Arrays = dict[str, np.ndarray[Any, Any]]
+Arrays = dict[str, Any]
+"""Arrays by name; and tables, which have one too."""
 
 _KINDS = "biufc"
 _PLAIN = frozenset(np.dtype(code) for code in "?bhiqBHIQefdF")  # that safetensors knows; others travel as bytes
@@ -29,7 +32,7 @@ _RESERVED = "__metadata__"
 
 
 def encode(state: State) -> tuple[bytes, Arrays]:
-    """The JSON text of a state, and its arrays by name: contiguous, of dtypes that safetensors knows."""
+    """The JSON text of a state, and by name its tables and its arrays: contiguous, of dtypes that safetensors knows."""
     if not isinstance(state, Mapping):
         raise TypeError(f"a state is a dict, not a {type(state).__name__}")
     arrays: Arrays = {}
@@ -38,8 +41,8 @@ def encode(state: State) -> tuple[bytes, Arrays]:
 
 
 def decode(text: bytes, arrays: Arrays) -> dict[str, Any]:
-    """The state again, which takes the arrays as its own. Raises ValueError, TypeError, KeyError or RecursionError if
-    this is none of ours."""
+    """The state again, which takes the arrays as its own; a table is what is in its place here makes of what stands in
+    the text. Raises ValueError, TypeError, KeyError or RecursionError if this is none of ours."""
     state = _decode(json.loads(text), arrays)
     if not isinstance(state, dict):
         raise ValueError("the state is no dict")
@@ -64,6 +67,10 @@ def _encode(value: Any, place: tuple[str, ...], arrays: Arrays) -> Any:
         return {"$scalar": value.tobytes().hex(), "dtype": value.dtype.str}
     if isinstance(value, np.ndarray) and value.dtype.kind in _KINDS and not isinstance(value, np.ma.MaskedArray):
         return _encode_array(np.asarray(value), place, arrays)
+    if isinstance(value, Table):
+        name = _named(place)
+        arrays[name] = value
+        return {"$table": name, "first": value.first, "last": value.last}
     what = f"an array of dtype {value.dtype}" if isinstance(value, np.ndarray) else f"a {kind.__qualname__}"
     raise TypeError(
         f"{'.'.join(place) or 'the state'} is {what}: a checkpoint holds numbers, text, arrays, lists, dicts"
@@ -76,8 +83,12 @@ def _key(key: Any, place: tuple[str, ...]) -> str:
     return f"${key}" if key.startswith("$") else key
 
 
+def _named(place: tuple[str, ...]) -> str:
+    return "/".join(part.replace("~", "~0").replace("/", "~1") for part in place)
+
+
 def _encode_array(array: np.ndarray[Any, Any], place: tuple[str, ...], arrays: Arrays) -> dict[str, Any]:
-    name = "/".join(part.replace("~", "~0").replace("/", "~1") for part in place)
+    name = _named(place)
     if name == _RESERVED:
         raise TypeError(f"{_RESERVED} is a name that safetensors keeps for itself")
     name.encode()  # safetensors stores names as UTF-8
@@ -114,7 +125,13 @@ def _decode_array(value: dict[str, Any], arrays: Arrays) -> np.ndarray[Any, Any]
     array = arrays.pop(value["$array"])  # guard: no-array-is-named-twice
     if "dtype" in value:
         array = np.frombuffer(array.tobytes(), _numeric(value["dtype"])).reshape(value["shape"])
-    return array if array.flags.writeable else array.copy()
+    return np.asarray(array) if array.flags.writeable else np.array(array)
+
+
+def _decode_table(value: dict[str, Any], arrays: Arrays) -> Any:
+    if value["$table"] not in arrays:
+        raise ValueError(f"the table {value['$table']!r} is not there, or named twice")
+    return arrays.pop(value["$table"])(value)
 
 
 def _decode_scalar(value: dict[str, Any], arrays: Arrays) -> Any:
@@ -130,6 +147,7 @@ def _numeric(name: str) -> np.dtype[Any]:
 
 _TAGS: dict[str, Callable[[dict[str, Any], Arrays], Any]] = {
     "$array": _decode_array,
+    "$table": _decode_table,
     "$scalar": _decode_scalar,
     "$tuple": lambda value, arrays: tuple(_decode(value["$tuple"], arrays)),
     "$int": lambda value, arrays: int(value["$int"], 16),

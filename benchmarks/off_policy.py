@@ -1,0 +1,203 @@
+"""How fast SAC and TD3 train beside Stable-Baselines3's, with the same settings; and what a checkpoint of replay costs.
+
+    python benchmarks/off_policy.py                       every row; pin it to 2 cores with taskset where there are more
+    python benchmarks/off_policy.py --rows pendulum_sac --rounds 5 --json benchmarks/results/off_policy.json
+
+`pendulum_sac` …: env steps per second of training alone with one gradient step per env step, batches of 256 and two
+hidden layers of 256, one env, start-up and evaluation not counted; in one thread each, on the CPU. Contenders take
+turns, round after round; ratios are taken within a round and their median is shown. `--cpu` compares the seconds of the
+processor that each took instead, for machines that others use too. Both take the same number of gradient steps, and the
+mean return of the final weights stands beside: `--env-steps 20000` for returns that mean something on Pendulum.
+`checkpoint`: of a replay of `--rows-in-replay` steps of HalfCheetah (1 M), the bytes and seconds of a checkpoint when
+it is all new, and after 10,000 steps more; beside it what one would cost that holds everything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import multiverse as mv
+from benchmarks.provenance import provenance, write_results
+from multiverse.experience.replay import Replay
+from multiverse.experience.rollout import rollout_for
+from multiverse.training.storage.checkpoint import Checkpoints
+
+EVALUATION_EPISODES = 20
+BAR, AIM = 1.5, 2.0
+NEW_STEPS = 10_000
+
+
+@dataclass(frozen=True)
+class Row:
+    """One env and algorithm, both ours and theirs."""
+
+    env: str
+    algorithm: str
+    env_steps: int
+    learning_rate: float
+
+
+ROWS = {
+    "pendulum_sac": Row("Pendulum-v1", "sac", 2_000, 1e-3),
+    "pendulum_td3": Row("Pendulum-v1", "td3", 2_000, 1e-3),
+    "halfcheetah_sac": Row("HalfCheetah-v5", "sac", 2_000, 3e-4),
+    "halfcheetah_td3": Row("HalfCheetah-v5", "td3", 2_000, 1e-3),
+}
+SAME = {"learning_starts": 100, "batch_size": 256, "buffer_size": 100_000, "gamma": 0.99, "tau": 0.005}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one training gave."""
+
+    steps_per_s: float
+    gradient_steps: int
+    mean_return: float
+
+
+class Count(mv.Hook):
+    """Of gradient steps, and of the processor's seconds without start-up and the evaluation."""
+
+    def __init__(self) -> None:
+        self.gradient_steps, self.begun, self.cpu_s = 0, 0.0, 0.0
+
+    def on_rollout(self, trainer: Any, collected: Any) -> None:
+        self.begun = self.begun or time.process_time()
+
+    def on_update(self, trainer: Any, report: Any) -> None:
+        self.gradient_steps += report.gradient_steps
+        self.cpu_s = time.process_time() - self.begun
+
+
+def train_ours(row: Row, seed: int, cpu: bool) -> Measured:
+    with tempfile.TemporaryDirectory() as home:
+        count = Count()
+        run = mv.train(
+            row.env, row.algorithm, seed=seed, preset=False, num_envs=1, executor="serial", evaluate_every=0,
+            env_steps=row.env_steps, learning_rate=row.learning_rate, evaluation_episodes=EVALUATION_EPISODES,
+            run_dir=Path(home) / "run", hooks=[count], hidden_sizes=[256, 256], **SAME,
+        )  # fmt: skip
+    told = run.summary
+    took_s = count.cpu_s if cpu else told["seconds"] - told["evaluate_s"]
+    return Measured(told["env_steps"] / took_s, count.gradient_steps, told["evaluation"]["mean_return"])
+
+
+def train_theirs(row: Row, seed: int, cpu: bool) -> Measured:
+    import stable_baselines3
+    import torch
+    from stable_baselines3.common.evaluation import evaluate_policy
+    from stable_baselines3.common.monitor import Monitor
+    from stable_baselines3.common.noise import NormalActionNoise
+
+    torch.set_num_threads(1)
+    env = gym.make(row.env)
+    more: dict[str, Any] = {}
+    if row.algorithm == "td3":
+        size = int(np.prod(env.action_space.shape or ()))
+        more["action_noise"] = NormalActionNoise(np.zeros(size), 0.1 * np.ones(size))
+    model = getattr(stable_baselines3, row.algorithm.upper())(
+        "MlpPolicy", env, seed=seed, train_freq=1, gradient_steps=1, learning_rate=row.learning_rate, device="cpu",
+        policy_kwargs={"net_arch": [256, 256]}, **SAME, **more,
+    )  # fmt: skip
+    clock = time.process_time if cpu else time.perf_counter
+    begun = clock()
+    model.learn(row.env_steps)
+    rate = model.num_timesteps / (clock() - begun)
+    returned, _ = evaluate_policy(model, Monitor(gym.make(row.env)), EVALUATION_EPISODES)
+    return Measured(rate, int(model._n_updates), float(np.mean(returned)))
+
+
+def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    row = ROWS[name]
+    if options.env_steps:
+        row = Row(row.env, row.algorithm, options.env_steps, row.learning_rate)
+    ours, theirs = list[Measured](), list[Measured]()
+    for number in range(options.rounds):
+        ours.append(train_ours(row, number + 1, options.cpu))
+        theirs.append(train_theirs(row, number + 1, options.cpu))
+    ratio = statistics.median(a.steps_per_s / b.steps_per_s for a, b in zip(ours, theirs))
+    print(f"\n{name}: {row}, {'seconds of the processor' if options.cpu else 'seconds'}")
+    for who, found in (("ours", ours), ("sb3", theirs)):
+        rate = statistics.median(one.steps_per_s for one in found)
+        returns = ", ".join(f"{one.mean_return:.0f}" for one in found)
+        print(f"  {who:5s}{rate:8.1f} env steps/s   {found[0].gradient_steps:,} gradient steps   return {returns}")
+    verdict = "reached" if ratio >= AIM else "met" if ratio >= BAR else "MISSED"
+    print(f"  × SB3 {ratio:.2f}   bar {BAR:g}, aim {AIM:g}: {verdict}", flush=True)
+    return {"row": name, "ratio": ratio, "bar": BAR, "aim": AIM, "cpu": options.cpu,
+            "ours": [vars(one) for one in ours], "theirs": [vars(one) for one in theirs]}  # fmt: skip
+
+
+# -- what a checkpoint costs ---------------------------------------------------------------------------------------
+def checkpoint(options: argparse.Namespace) -> dict[str, Any]:
+    env = gym.make("HalfCheetah-v5")
+    rng, rows = np.random.default_rng(0), options.rows_in_replay
+    size = int(np.prod(env.action_space.shape or ()))
+    replay = Replay(env.observation_space, ((size,), np.float32), 1, rows)
+    rollout = rollout_for(env.observation_space, NEW_STEPS, 1, ((size,), np.float32))
+    for leaf in (rollout.observations[()], rollout.actions, rollout.rewards):
+        leaf[...] = rng.normal(size=leaf.shape)
+    rollout.truncated[999::1000] = True
+    for _ in range(rows // NEW_STEPS):
+        replay.add(rollout)
+    found: dict[str, Any] = {"row": "checkpoint", "rows": rows}
+    with tempfile.TemporaryDirectory() as home:
+        checkpoints = Checkpoints(Path(home) / "checkpoints", keep=3)
+        for number, name in enumerate(("all of it is new", f"{NEW_STEPS:,} steps are new", "again", "and again")):
+            if number:
+                replay.add(rollout)
+            before, begun = _bytes(Path(home)), time.perf_counter()
+            checkpoints.save({"replay": replay.state()}, {}, number)
+            took_s = time.perf_counter() - begun
+            found[name] = {"bytes": _bytes(Path(home)) - before, "seconds": took_s}
+        begun = time.perf_counter()
+        latest = checkpoints.load_latest()
+        assert latest is not None
+        Replay(env.observation_space, ((size,), np.float32), 1, rows).load(latest.state["replay"])
+        found["verified and read"] = {"bytes": 0, "seconds": time.perf_counter() - begun}
+    with tempfile.TemporaryDirectory() as home:
+        table = replay.state()["rows"]
+        everything = {"rows": table.records(table.first, table.last).view(np.uint8).copy()}
+        begun = time.perf_counter()
+        Checkpoints(Path(home)).save(everything, {}, 0)
+        found["as one array, every time"] = {"bytes": _bytes(Path(home)), "seconds": time.perf_counter() - begun}
+    print(f"\ncheckpoint: {rows:,} steps of HalfCheetah-v5 in replay")
+    for name, cost in found.items():
+        if isinstance(cost, dict):
+            print(f"  {name:26s}{cost['bytes'] / 2**20:10.2f} MiB{cost['seconds']:9.3f} s", flush=True)
+    return found
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", nargs="+", choices=[*ROWS, "checkpoint"], default=[*ROWS, "checkpoint"])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--env-steps", type=int, help="of every training; default: 2,000")
+    parser.add_argument("--cpu", action="store_true", help="seconds of the processor, not of the wall's clock")
+    parser.add_argument("--rows-in-replay", type=int, default=1_000_000)
+    parser.add_argument("--json", type=Path, help="write everything here too")
+    options = parser.parse_args()
+    first = provenance()
+    found = [checkpoint(options) if row == "checkpoint" else compare(row, options) for row in options.rows]
+    if options.json:
+        write_results(options.json, first, {"rows": found})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

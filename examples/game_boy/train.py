@@ -1,0 +1,107 @@
+"""Document 004's training: PPO on several Game Boys at once. The document starts it by `make train-20k` (train.mk).
+
+python examples/game_boy/train.py --steps 20000 --envs 2 --episode-length 750 --update-epochs 6
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import multiverse as mv
+from examples.game_boy.parallel_environment import env_of
+from examples.game_boy.training_lines import TrainingLines, final_block
+from multiverse.training.config.train_config import config_for
+from multiverse.training.run import start_run
+
+REFUSED, INTERRUPTED = 2, 130
+SETTINGS: dict[str, Any] = {
+    "evaluate_every": 0,
+    "evaluation_episodes": 4,
+    "normalize_rewards": True,
+    "entropy_coef": 0.01,
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    flags = argparse.ArgumentParser(description="Trains PPO on Game Boys.", allow_abbrev=False)
+    for name, default, text in [
+        ("steps", 100_000, "of all envs together"),
+        ("envs", 1, "parallel environments"),
+        ("episode-length", 500, "most steps of an episode"),
+        ("update-epochs", 4, "optimization passes over a batch of episodes"),
+        ("batch-size", 128, "rows of a minibatch"),
+    ]:
+        flags.add_argument(f"--{name}", type=_positive, default=default, metavar="N", help=f"{text} ({default})")
+    flags.add_argument("--output-dir", default="training_runs", help="gets a folder for each run (training_runs)")
+    flags.add_argument("--rom", help="a cartridge that you own (default: the built-in quest)")
+    flags.add_argument("--game", help="its game file (default: zelda.yaml)")
+    flags.add_argument("--observation", choices=("ram", "screen", "both"), default="ram")
+    flags.add_argument("--seed", type=int, default=0)
+    return flags
+
+
+def _positive(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: at least 1")
+    return int(text)
+
+
+def steps_per_env(steps: int, envs: int, episode_length: int) -> int:
+    """Of a rollout: as the document has it, every env plays about an episode, at least one if the budget is that large,
+    before all of them are learned from. So many that a whole number of rollouts is the budget, where there is one."""
+    of_each = -(-steps // envs)
+    most = max(1, of_each // episode_length)
+    fitting = next((count for count in range(most, most // 2, -1) if of_each % count == 0), most)
+    return -(-of_each // fitting)
+
+
+def train(flags: argparse.Namespace) -> mv.Run:
+    seen = {"observation": flags.observation, "episode_length": flags.episode_length}
+    env, arguments = env_of(flags.rom, flags.game, **seen)
+    asked = {
+        "env_kwargs": arguments,
+        "env_steps": flags.steps,
+        "num_envs": flags.envs,
+        "epochs": flags.update_epochs,
+        "batch_size": flags.batch_size,
+        "steps_per_env": steps_per_env(flags.steps, flags.envs, flags.episode_length),
+        "seed": flags.seed,
+    }
+    config = config_for(env, "ppo", {**SETTINGS, **asked}, preset=False)
+    lines = TrainingLines()
+    print(f"Initializing {flags.envs} parallel environments...", flush=True)
+    run = start_run(config, root=flags.output_dir, hooks=[lines], on_start=lines.on_start)
+    print(f"Cleaning up {flags.envs} environments...")
+    for number in range(1, flags.envs + 1):  # `start_run` has closed them, and would have raised if it could not
+        print(f"Environment {number} closed")
+    print(final_block(run.summary, lines.average, flags.envs))
+    print(f"Memory usage: {lines.peak_mb:.1f} MB at most\nRun: {run.path}", flush=True)
+    return run
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status: 0, 1 if something is not installed, 2 for a bad argument, 130 after Ctrl-C."""
+    flags = parser().parse_args(arguments)
+    try:
+        train(flags)
+    except KeyboardInterrupt:
+        print(f"Interrupted, and saved. To go on: multiverse resume {flags.output_dir}", flush=True)
+        return INTERRUPTED
+    except ImportError as error:
+        print(f"train.py: {error}", file=sys.stderr)
+        return 1
+    except mv.MultiverseError as error:
+        print(f"train.py: {error.headline}", file=sys.stderr)
+        return REFUSED
+    return 0
+
+
+# No worker needs this guard: they do not import the script. It is here so that tests and notebooks can.
+if __name__ == "__main__":
+    sys.exit(main())

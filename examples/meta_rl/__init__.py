@@ -1,0 +1,1 @@
+"""The third document, working: rollouts of many tasks, collected in parallel. README.md walks through it."""

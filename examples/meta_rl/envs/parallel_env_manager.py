@@ -1,0 +1,81 @@
+"""Today this is `mv.make_vec(env_fns, executor="process")`: one env in each worker process, under the document's name.
+
+    manager = ParallelEnvManager([make_env] * 4)                   # in examples/meta_rl
+    manager.remotes[2].send(("reset", {"task": task}))             # manager.engine.reset(env_ids=[2], tasks=[task])
+    observation, info = manager.remotes[2].recv()
+    for remote, action in zip(manager.remotes, actions):
+        remote.send(("step", action))                              # manager.engine.send(actions): returns at once
+    results = [remote.recv() for remote in manager.remotes]        # manager.engine.receive()
+    manager.close()                                                # or del manager: no process is left
+
+A send without its recv, and a recv without its send, is an error that says so; a worker that dies is replaced, and what
+was lost with it is in the info ("restarted").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import multiverse as mv
+
+
+class ParallelEnvManager:
+    """Envs in worker processes: `remotes` talks to each, `engine` (a `mv.VectorEnv`) to all of them."""
+
+    def __init__(self, env_fns: Sequence[Callable[[], Any]], start_method: Any = None) -> None:
+        settings: dict[str, Any] = {"autoreset": "disabled", "on_failure": "restart", "start_method": start_method}
+        self.engine = mv.make_vec(list(env_fns), executor="process", workers=len(env_fns), **settings)
+        self._answers: dict[int, Any] = {}  # of envs whose answers were not asked for yet
+        self.remotes = [Remote(self.engine, i, self._answers) for i in range(len(env_fns))]
+        self.train_tasks: Sequence[Any] = ()
+        self.eval_tasks: Sequence[Any] = ()
+
+    @property
+    def num_workers(self) -> int:
+        return self.engine.num_envs
+
+    def reset(self, **how: Any) -> Any:
+        """All envs."""
+        self._answers.clear()
+        return self.engine.reset(**how)
+
+    def close(self) -> None:
+        """End every worker; twice without harm."""
+        self.engine.close()
+
+
+class Remote:
+    """One env's end of the line."""
+
+    def __init__(self, engine: mv.VectorEnv, env_id: int, answers: dict[int, Any]) -> None:
+        self._engine, self._env_id, self._answers = engine, env_id, answers
+
+    def send(self, command: tuple[str, Any]) -> None:
+        """("reset", {"task": task}) or ("step", action), which returns at once."""
+        name, data = command
+        me, engine = self._env_id, self._engine
+        if me in self._answers:
+            raise mv.RequestPending(f"env {me} has answered, and nobody has heard it: recv() before the next send()")
+        if name == "step":
+            engine.send([data], env_ids=[me])
+        elif name == "reset":
+            task = (data or {}).get("task")
+            observations, infos = engine.reset(env_ids=[me], tasks=None if task is None else [task])
+            self._answers[me] = observations[0], _of_row(infos, 0)
+        else:
+            raise mv.InvalidRequest(f"{name!r}: a remote knows 'reset' and 'step'; manager.engine.call({name!r}) more")
+
+    def recv(self) -> Any:
+        """(observation, info) of a reset; five results of a step. `mv.NothingPending` if nothing was sent."""
+        while self._env_id not in self._answers:
+            batch = self._engine.receive(min_envs=1)
+            rows = zip(batch.env_ids.tolist(), batch.observations, batch.rewards, batch.terminated, batch.truncated)
+            for row, (who, observation, reward, terminated, truncated) in enumerate(rows):
+                info = _of_row(batch.infos, row)
+                self._answers[who] = observation, float(reward), bool(terminated), bool(truncated), info
+        return self._answers.pop(self._env_id)
+
+
+def _of_row(infos: dict[str, Any], row: int) -> dict[str, Any]:
+    return {key: value[row] for key, value in infos.items() if f"_{key}" in infos and infos[f"_{key}"][row]}

@@ -1,0 +1,1 @@
+"""The document's second program."""

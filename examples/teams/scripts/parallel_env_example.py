@@ -1,0 +1,110 @@
+"""Today this is `multiverse train BoxJump-v0 --algorithm taac --executor process`: here with the document's flags.
+
+python scripts/parallel_env_example.py --config configs/boxjump.yaml --num_processes 8            # in examples/teams
+python scripts/parallel_env_example.py --config configs/boxjump.yaml --render
+python scripts/parallel_env_example.py --config configs/boxjump.yaml --model_path files/Models/boxjump/best_model.pth
+
+Every process has its own envs, with seeds of their own, and a copy of the policy; the new weights go out to all of them
+before every rollout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+import multiverse as mv
+from examples.teams.gpus import gpu_of, visible_gpus
+from examples.teams.parallel_environments import ParallelEnvironmentManager
+from examples.teams.settings import Settings, settings_from
+from examples.teams.train_taac import INTERRUPTED, REFUSED, configured, known_model, tell, train
+
+Arguments = tuple[int, Mapping[str, Any] | Settings, str | None, int | None, bool]
+"""process_id, config, model_path, gpu_id, render."""
+
+
+def run_single_episode(args: Arguments) -> tuple[dict[str, Any], dict[str, Any]]:
+    """One episode of one env: (statistics, experience by agent). Its seed is the process's own.
+
+    With a model its policy plays, deterministic; without, actions are drawn. A policy acts on the CPU, in numpy,
+    whatever the GPU.
+    """
+    process_id, config, model_path, gpu_id, render = args
+    settings = config if isinstance(config, Settings) else settings_from(config)
+    policies: Any = None if model_path is None else mv.load(known_model(model_path), which="best")
+    kwargs = {**settings.environment.env_kwargs, **({"render_mode": "human"} if render else {})}
+    rng, steps = np.random.default_rng(process_id), 0
+    with ParallelEnvironmentManager(settings.environment.name, kwargs, 1) as manager:
+        (seen,) = manager.reset_all(seed=process_id)
+        names = ("observations", "actions", "rewards", "dones")
+        experience: dict[str, Any] = {agent: {name: [] for name in names} for agent in manager.agents}
+        while acting := manager.acting(0):
+            spaces = {agent: manager.engine.single_action_space(agent) for agent in acting}
+            drawn = {agent: int(rng.integers(space.n) + space.start) for agent, space in spaces.items()}
+            actions = drawn if policies is None else policies.act(seen)
+            (outcome,) = manager.step_all([actions])
+            for agent in acting:
+                done = outcome.terminations[agent] or outcome.truncations[agent]
+                row = (seen[agent], actions[agent], outcome.rewards[agent], done)
+                for name, value in zip(names, row):
+                    experience[agent][name].append(value)
+            seen, steps = {agent: outcome.observations[agent] for agent in manager.acting(0)}, steps + 1
+    stacked = {agent: {name: np.array(rows) for name, rows in of.items()} for agent, of in experience.items()}
+    returns = {agent: float(of["rewards"].sum()) for agent, of in stacked.items()}
+    told = {"process_id": process_id, "gpu_id": gpu_id, "steps": steps, "returns": returns}
+    return {**told, "team_return": sum(returns.values())}, stacked
+
+
+def parser() -> argparse.ArgumentParser:
+    flags = argparse.ArgumentParser(description="Trains TAAC with true parallelism.", allow_abbrev=False)
+    flags.add_argument("--config", type=Path, required=True)
+    flags.add_argument("--num_processes", type=int, default=4, metavar="N", help="(default: 4)")
+    flags.add_argument("--episodes", type=int, metavar="N", help="of all processes together, in place of the config's")
+    flags.add_argument("--render", action="store_true", help="watch it, in one process")
+    flags.add_argument("--model_path", help="begin with what was learned there")
+    flags.add_argument("--seed", type=int, default=0)
+    flags.set_defaults(env=None, num_parallel=None)
+    return flags
+
+
+def train_in_parallel(flags: argparse.Namespace) -> mv.Run:
+    settings, processes = configured(flags), flags.num_processes
+    if processes < 1:
+        raise mv.InvalidRequest(f"--num_processes {processes}: at least 1")
+    if flags.render:
+        print("Rendering: one process, this one")
+        kwargs = {**settings.environment.env_kwargs, "render_mode": "human"}
+        settings = replace(settings, environment=replace(settings.environment, env_kwargs=kwargs))
+        return train(replace(settings, training=replace(settings.training, num_parallel=1)), flags.seed)
+    gpus = visible_gpus()
+    print(f"{processes} processes; learning on {gpu_of(0, gpus)}")
+    several = replace(settings.training, num_parallel=max(processes, settings.training.num_parallel))
+    how = {"executor": "process", "workers": processes, "device": "cuda" if gpus else "cpu"}
+    return train(replace(settings, training=several), flags.seed, **how)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status: 0, 2 for a bad argument, 130 after Ctrl-C."""
+    flags = parser().parse_args(arguments)
+    try:
+        run = train_in_parallel(flags)
+    except KeyboardInterrupt:
+        print("Interrupted, and saved as it was after the last update", flush=True)
+        return INTERRUPTED
+    except mv.MultiverseError as error:
+        print(f"parallel_env_example.py: {error}", file=sys.stderr)
+        return REFUSED
+    tell(run)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""Deep Q-network (Mnih et al. 2015).
+
+Sections, as in every algorithm: config, the loss, the update.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from multiverse.algorithms.off_policy import Minibatch, OffPolicy, OffPolicyConfig
+from multiverse.contracts.errors import InvalidRequest
+from multiverse.experience.numpy_policies import EpsilonGreedyHead, Head
+from multiverse.learning.distributions import open_logits
+
+
+# -- config ------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class DQNConfig(OffPolicyConfig):
+    """Settings of DQN."""
+
+    steps_per_env: int = 4
+    """Steps of every env between two updates."""
+    batch_size: int = 32
+    """Steps drawn from replay for one gradient step."""
+    updates_per_step: float = 0.25
+    """Gradient steps per env step (the update-to-data ratio)."""
+    learning_rate: float = 1e-4
+    """Step size of Adam."""
+    tau: float = 1.0
+    """How far the target network goes towards the other each time it follows it; 1: all the way."""
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Units of each hidden layer."""
+    target_update_interval: int = 10_000
+    """Env steps between those after which the target network follows."""
+    exploration_fraction: float = 0.1
+    """Of the budget, how much it takes for random actions to become as rare as they will be."""
+    exploration_initial_eps: float = 1.0
+    """The share of random actions at first …"""
+    exploration_final_eps: float = 0.05
+    """… and in the end."""
+    max_grad_norm: float = 10.0
+    """Longer gradients are scaled down to this norm."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("at least 1", lambda value: value >= 1, "target_update_interval")
+        self._check("above 0", lambda value: value > 0.0, "max_grad_norm")
+        self._check("between 0 and 1", lambda value: 0.0 <= value <= 1.0, "exploration_fraction",
+                    "exploration_initial_eps", "exploration_final_eps")  # fmt: skip
+
+
+# -- the loss ----------------------------------------------------------------------------------------------------
+def huber(xp: Any, errors: Any) -> tuple[Any, Any]:
+    """(½ e² up to 1 and |e| - ½ beyond, its derivative)"""
+    by_error = xp.clip(errors, -1.0, 1.0)
+    return by_error * (errors - 0.5 * by_error), by_error
+
+
+# -- the update --------------------------------------------------------------------------------------------------
+class DQN(OffPolicy):
+    """A network that values every action; the largest value is what a step is taken to lead to."""
+
+    Config = DQNConfig
+    metrics = ("loss", "mean_value")
+    acts = "values"
+
+    def _make_networks(self) -> None:
+        if not isinstance(self._action_space, spaces.Discrete):
+            raise InvalidRequest(f"dqn: actions must be Discrete, and these are {self._action_space}; sac and td3 are "
+                                 "for a Box, ppo for all")  # fmt: skip
+        self._values = self._network("values", int(self._action_space.n))
+        self._followed_at = 0  # env steps
+
+    @property
+    def epsilon(self) -> float:
+        """The share of random actions now."""
+        config = self.config
+        first, last, fraction = (
+            config.exploration_initial_eps,
+            config.exploration_final_eps,
+            config.exploration_fraction,
+        )
+        done = min(1.0, self._progress / fraction) if fraction else 1.0
+        return 1.0 if self._warming_up else float(first + done * (last - first))
+
+    def _head(self) -> Head:
+        space = self._action_space
+        return EpsilonGreedyHead(int(space.n), int(space.start), self.epsilon)  # type: ignore[attr-defined]
+
+    def _before_learning(self) -> None:
+        every = self.config.target_update_interval
+        if self._env_steps // every > self._followed_at // every:
+            self._targets["values"].follow(self.config.tau)
+        self._followed_at = self._env_steps
+
+    def _gradient_step(self, batch: Minibatch) -> tuple[Any, Any]:
+        config, network, xp = self.config, self._values, self._values.xp
+        following = open_logits(xp, self._targets["values"].output(*batch.after), batch.masks_after)
+        target = batch.rewards + batch.discounts * xp.amax(following, -1)
+        values = network.forward(*batch.seen)
+        taken = batch.actions[:, None] == self._put(np.arange(values.shape[-1]))
+        chosen = (values * taken).sum(-1)
+        losses, by_value = huber(xp, chosen - target)
+        network.backward(by_value[:, None] * taken / len(batch.rewards))
+        took = network.optimizer.step(config.learning_rate, config.max_grad_norm)
+        self._steps += 1
+        return took, xp.stack([losses.mean(), chosen.mean()])
+
+    def load(self, state: Any) -> None:
+        super().load(state)
+        self._followed_at = self._env_steps

@@ -1,0 +1,188 @@
+"""Team attention actor-critic (arXiv 2507.22782): a team that acts and learns together, by PPO.
+
+The agents of a group look at each other, in acting and in learning. The critic says what an agent's action is worth
+given what the others did, and the advantage is over what that agent would have been worth on average.
+
+Sections, as in every algorithm: config, the update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium import spaces
+
+from multiverse.algorithms.algorithm import UpdateReport
+from multiverse.algorithms.on_policy import OnPolicy, OnPolicyConfig, explained_variance, inputs
+from multiverse.algorithms.ppo import METRICS, PPO, PPOConfig
+from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.policy import Leaves, Policy
+from multiverse.contracts.views import Array
+from multiverse.experience.numpy_policies import DiscreteHead, gumbel, head_for
+from multiverse.experience.rollout import Rollout
+from multiverse.experience.team_policy import TeamPolicy
+from multiverse.learning.loss import Batch, as_numpy
+from multiverse.learning.threads import torch_for
+
+NOT_HERE = (
+    "hidden_sizes", "activation", "memory", "memory_size", "chunk_length", "see_previous", "critic", "share_features",
+    "ortho_init", "log_std_init", "squash",
+)  # fmt: skip
+"""Settings of other networks, and of Box actions."""
+
+
+# -- config ------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class TAACConfig(PPOConfig):
+    """Settings of TAAC."""
+
+    entropy_coef: float = 0.01
+    """Weight of the entropy bonus, which keeps a policy exploring."""
+    epochs: int = 10
+    """Passes over a rollout in one update."""
+    batch_size: int = 64
+    """Rows of a minibatch, one for each agent: whole teams, so that there are batch_size ÷ agents of them."""
+    learning_rate_schedule: Literal["constant", "linear"] = "linear"
+    """`linear`: down to min_learning_rate at the end of the budget."""
+    min_learning_rate: float = 1e-6
+    """At the end of the budget, where the schedule is linear."""
+    num_heads: int = 4
+    """Of the attention; embedding_size is a multiple of it."""
+    embedding_size: int = 256
+    """Numbers by which an agent is known to its team."""
+    hidden_size: int = 526
+    """Units of the hidden layer of actor and critic."""
+    similarity_coef: float = 0.01
+    """Weight of the similarity of the agents' embeddings: above 0, they are to differ."""
+    similarity_cap: float = 0.0
+    """They need not be less alike than this, as the cosine of the angle between them."""
+    weight_decay: float = 1e-5
+    """Of all weights, in the gradient."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("at least 1", lambda value: value >= 1, "num_heads", "embedding_size", "hidden_size")
+        self._check("0 or more", lambda value: value >= 0.0, "min_learning_rate", "similarity_coef", "weight_decay")
+        self._check("from -1 to 1", lambda value: -1.0 <= value <= 1.0, "similarity_cap")
+        if self.embedding_size % self.num_heads:
+            raise InvalidRequest(f"embedding_size={self.embedding_size}: a multiple of num_heads={self.num_heads}")
+        usual = {field.name: field.default for field in fields(OnPolicyConfig)}
+        for name in NOT_HERE:
+            if getattr(self, name) != usual[name]:
+                raise InvalidRequest(
+                    f"{name}={getattr(self, name)}: taac's networks have num_heads, embedding_size and hidden_size"
+                )
+
+
+# -- the update --------------------------------------------------------------------------------------------------
+class TAAC(PPO):
+    """PPO for a whole team: attention over the agents, advantages over a counterfactual baseline."""
+
+    Config = TAACConfig
+    fixed = OnPolicy.fixed | {"num_heads", "embedding_size", "hidden_size"}
+    metrics = (*METRICS, "similarity")
+
+    def __init__(
+        self,
+        config: TAACConfig,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        slots: int,
+        seed: int,
+        device: str = "cpu",
+        agents: int = 1,
+    ) -> None:
+        if not isinstance(action_space, spaces.Discrete):
+            raise InvalidRequest(f"taac chooses one of several actions: Discrete, not {action_space}")
+        super().__init__(config, observation_space, action_space, slots, seed, device, agents)
+
+    def _new_networks(self, seed: int, device: str) -> Any:
+        if self.features.images:
+            raise InvalidRequest("taac does not look at images: flatten them, or train with ppo")
+        torch_for("taac")
+        from multiverse.learning.attention import TeamShape
+        from multiverse.learning.team_actor_critic import TeamActorCritic
+
+        sizes = {name: getattr(self.config, name) for name in ("num_heads", "embedding_size", "hidden_size")}
+        shape = TeamShape(self.features.size, int(self._action_space.n), **sizes)  # type: ignore[attr-defined]
+        return TeamActorCritic(shape, self.optimizer, seed, device)
+
+    def _new_policy(self) -> Policy:
+        head, frozen = head_for(self._action_space), self._frozen_moments()
+        assert isinstance(head, DiscreteHead)
+        layers, heads = self._networks.layers(), self.config.num_heads
+        return TeamPolicy(self.features, layers, heads, self._agents, head, self._updates, frozen)
+
+    def update(self, rollouts: Sequence[Rollout], progress: float) -> UpdateReport:
+        for name in ("similarity_coef", "similarity_cap", "weight_decay"):
+            setattr(self._networks, name, getattr(self.config, name))
+        return super().update(rollouts, progress)
+
+    def _learning_rate(self, progress: float) -> float:
+        first, last = self.config.learning_rate, self.config.min_learning_rate
+        if self.config.learning_rate_schedule == "constant":
+            return float(first)
+        return float(first + (min(first, last) - first) * progress)
+
+    def _minibatch_rows(self) -> int:
+        return max(1, int(self.config.batch_size) // self._agents)
+
+    def _learned_from(self, rollout: Rollout, batch: Batch) -> Batch:
+        """One row for each team and step of which somebody is: [rows, agents, …]."""
+        teams, valid = self._in_teams(rollout, batch), self._by_team(rollout.valid.reshape(-1))
+        if valid.all():
+            return teams
+        teams.columns["valid"] = self._networks.put(valid)
+        return teams.take(self._networks.put(np.flatnonzero(valid.any(axis=1))))
+
+    def _in_teams(self, rollout: Rollout, batch: Batch) -> Batch:
+        """[T × envs, agents, …] of all rows [T × slots, …]."""
+        columns = {name: self._by_team(column) for name, column in batch.columns.items()}
+        if rollout.acting is not None and not rollout.acting.all():
+            columns["present"] = self._networks.put(self._by_team(rollout.acting.reshape(-1)))
+        masks = None if batch.masks is None else self._by_team(batch.masks)
+        return Batch(self._by_team(batch.vector), [], self._by_team(batch.actions), masks, **columns)
+
+    def _explained(self, batch: Batch) -> float:
+        values, returns = as_numpy(batch["values"]), as_numpy(batch["returns"])
+        valid = as_numpy(batch["valid"]) if "valid" in batch.columns else np.ones(values.shape, np.bool_)
+        return explained_variance(values[valid], returns[valid])
+
+    def _values(self, rollout: Rollout, batch: Batch) -> tuple[Array, Array, tuple[Array, Array, Array]]:
+        """Counterfactual baselines. Where nobody has acted yet, the others' actions are drawn from the policy."""
+        values = self._networks.baselines(self._in_teams(rollout, batch)).reshape(rollout.rewards.shape)
+        there = np.ones(rollout.slots, np.bool_) if rollout.acting_next is None else rollout.acting_next
+        last_values = self._unacted(rollout.last, self._by_team(there)).reshape(-1)
+        return values, last_values, self._final_values(rollout)
+
+    def _final_values(self, rollout: Rollout) -> tuple[Array, Array, Array]:
+        """Of agents whose episode ended, among those of their team whose episode ended with it."""
+        steps, slots, _ = rollout.ends()
+        if not len(steps):
+            return steps, slots, np.zeros(0, np.float32)
+        envs = rollout.slots // self._agents
+        teams, place = np.unique(steps * envs + slots // self._agents, return_inverse=True)
+        mine = (teams[:, None] * self._agents + np.arange(self._agents)).reshape(-1)  # rows of [T × slots]
+        finals = {path: rows.reshape(-1, *rows.shape[2:])[mine] for path, rows in rollout.finals.items()}
+        ended = self._by_team((rollout.terminated | rollout.truncated).reshape(-1)[mine])
+        return steps, slots, self._unacted(finals, ended)[place, slots % self._agents]
+
+    def _unacted(self, observations: Leaves, present: Array) -> Array:
+        """[teams, agents] values of teams [teams × agents, …] that have not acted."""
+        vector, _ = inputs(self.features, observations, self._frozen_moments())
+        vector = np.where(present.reshape(-1, 1), vector, np.float32(0))  # what lies there of the others, nobody knows
+        put, shape = self._networks.put, present.shape
+        masks = self.features.open_actions(observations)
+        teams, who = put(vector.reshape(*shape, -1)), put(present)
+        open_now = None if masks is None else put(masks.reshape(*shape, -1))
+        noise = put(gumbel(self._rng, (*shape, int(self._action_space.n))))  # type: ignore[attr-defined]
+        actions = self._networks.drawn(teams, open_now, who, noise)
+        found: Array = self._networks.baselines(Batch(teams, [], actions, open_now, present=who))
+        return found
+
+    def _by_team(self, rows: Any) -> Any:
+        """[T × slots, …] as [teams, agents, …]."""
+        return rows.reshape(-1, self._agents, *rows.shape[1:])

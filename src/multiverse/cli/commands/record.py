@@ -1,0 +1,58 @@
+"""`multiverse record RUN`: a video of a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from multiverse.cli.main import parse, require_positive
+
+DESCRIPTION = """\
+Writes an mp4 of episodes that a run's policy plays, deterministic, on seeds
+that no training ever sees: the first ones of `multiverse evaluate`. Needs no
+screen, and the extra `video`.
+
+examples:
+  multiverse record runs/CartPole-v1
+  multiverse record runs/LunarLander-v3 --which best --out landing.mp4"""
+
+
+@dataclass(frozen=True)
+class Record:
+    """Options of `multiverse record`."""
+
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+    """The run's directory, a checkpoint in it, or a directory above: then the run written to last."""
+    episodes: Annotated[int, tyro.conf.arg(aliases=("--num-episodes",))] = 1
+    """How many, one after the other."""
+    out: Annotated[str | None, tyro.conf.arg(metavar="FILE|FOLDER")] = None
+    """Where to; else into the run, videos/."""
+    which: Literal["latest", "best"] = "latest"
+    """The latest checkpoint, or the one with the best evaluation."""
+    seed: int = 0
+    """Of the episodes."""
+    fps: float | None = None
+    """Frames per second; else as the env says."""
+    env: Annotated[str | None, tyro.conf.arg(metavar="ID|MODULE:NAME")] = None
+    """The env, for a run whose env was an object of a program."""
+    trust: bool = False
+    """Call the env that the run names (module:name), though the run was not written by you on this machine."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    options = parse(Record, "record", DESCRIPTION, arguments)
+    require_positive(episodes=options.episodes, fps=options.fps)
+    from multiverse.training.recording import record
+
+    chosen: dict[str, Any] = {"which": options.which, "env": options.env, "trust": options.trust}
+    how: dict[str, Any] = {"episodes": options.episodes, "seed": options.seed, "fps": options.fps}
+    made = record(options.run, options.out, **chosen, **how)
+    returns = ", ".join(f"{one:.1f}" for one in made.evaluation.returns)
+    told = "return" if len(made.evaluation.returns) == 1 else "returns"
+    print(
+        f"{made.path}: {made.frames} frames at {made.fps:g} a second, {made.frames / made.fps:.1f} s; {told} {returns}"
+    )
+    return 0

@@ -1,0 +1,328 @@
+"""What a YAML file says of a game: where things lie in RAM, what earns a reward, how an episode begins and ends.
+
+docs/game_boy.md describes every key.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from multiverse.contracts.errors import InvalidConfig, in_words
+from multiverse.envs.game_boy.emulator import BUTTONS
+
+Values = dict[str, int | tuple[int, ...]]
+"""What lies in RAM now, by name."""
+
+EVENTS = ("new", "changed", "increased", "decreased", "nearer")
+TESTS = ("equals", "not_equals", "at_least", "at_most")
+ALL_ACTIONS = ((), *((button,) for button in BUTTONS))
+WAIT = "wait"
+_MISSING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class RamField:
+    """A number in RAM, or several of a kind beside each other."""
+
+    name: str
+    address: int
+    bytes: int = 1  # of a number, the lowest first
+    count: int = 1
+    bit: int | None = None  # of one byte; the number is then 0 or 1
+    max: int = 255  # its feature is value / max, at most 1
+    values: int = 0  # above 0: its feature is a one-hot vector of so many
+    feature: bool = True  # whether it is observed
+
+    @property
+    def size(self) -> int:
+        """How many features it has."""
+        return self.count * max(1, self.values) if self.feature else 0
+
+    def features_of(self, number: int) -> tuple[float, ...]:
+        """Of one of its numbers."""
+        if self.values == 0:
+            return (min(1.0, number / self.max),)
+        return tuple(float(number == k) for k in range(self.values))
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Something that is so or not, by what lies in RAM."""
+
+    of: str
+    test: str
+    value: int
+
+    def holds(self, values: Values) -> bool:
+        found = values[self.of]
+        if self.test == "equals":
+            return found == self.value
+        if self.test == "not_equals":
+            return found != self.value
+        return found >= self.value if self.test == "at_least" else found <= self.value  # type: ignore[operator]
+
+
+@dataclass(frozen=True, slots=True)
+class RewardRule:
+    """What a step earns: `reward`, or `each` for every unit by which a number has changed."""
+
+    of: tuple[str, ...] = ()  # empty: every step
+    event: str | None = None
+    condition: Condition | None = None
+    reward: float = 0.0
+    each: float | None = None
+    once: bool = False  # in an episode
+    to: tuple[str, ...] = ()  # of what is `nearer`: the numbers that `of` comes nearer to, in the same order, …
+    within: tuple[str, ...] = ()  # … in steps in which those, and these, stay as they are
+
+
+class StartStep(NamedTuple):
+    """So many frames with these buttons down; drawn between two numbers where they differ."""
+
+    buttons: tuple[str, ...]
+    fewest: int
+    most: int
+
+
+@dataclass(frozen=True)
+class Game:
+    """What a game file says; by itself, what holds of any game."""
+
+    ram: tuple[RamField, ...] = ()
+    actions: tuple[tuple[str, ...], ...] = ALL_ACTIONS
+    start: tuple[StartStep, ...] = (StartStep((), 0, 60),)
+    seed: RamField | None = None
+    rewards: tuple[RewardRule, ...] = ()
+    end: tuple[Condition, ...] = ()
+    success: Condition | None = None
+    starts: Mapping[str, Path] = field(default_factory=dict)
+
+
+def read_game(path: Path | str) -> Game:
+    """Refused, with the key that is wrong, where the file does not say what a game file can say."""
+    where, top = Path(path), _read(Path(path))
+    addresses = top.take("addresses", None)
+    known = {} if addresses is None else _addresses(where.parent / _text(top.place("addresses"), addresses))
+    ram = tuple(_ram_field(name, one, known) for name, one in top.sections("ram"))
+    names = {one.name: one for one in ram}
+    game = Game(
+        ram,
+        tuple(_buttons(top.place("actions"), one) for one in top.take_list("actions")) or ALL_ACTIONS,
+        tuple(_start_step(one) for one in top.list_of_sections("start")) or Game.start,
+        _seed_field(top, names),
+        tuple(_reward_rule(one, names) for one in top.list_of_sections("rewards")),
+        tuple(_condition(one, names) for one in top.list_of_sections("end")),
+        next((_condition(one, names) for one in top.list_of_sections("success")), None),
+        {name: where.parent / _text(place, one) for name, (place, one) in top.named("starts").items()},
+    )
+    top.end()
+    return game
+
+
+def _read(path: Path) -> _Section:
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidConfig(str(path), error.strerror or str(error), "Expected a YAML file") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InvalidConfig(str(path), "it is no YAML: " + " ".join(str(error).split())) from error
+    return _Section(str(path), {} if found is None else found)
+
+
+def _addresses(path: Path) -> dict[str, int]:
+    """Another file's names of addresses: `ram: {name: address}`."""
+    top = _read(path)
+    found = {name: _number(place, one, 0, 0xFFFF) for name, (place, one) in top.named("ram").items()}
+    top.end()
+    return found
+
+
+# -- its parts ---------------------------------------------------------------------------------------------------
+def _ram_field(name: str, section: _Section, addresses: Mapping[str, int]) -> RamField:
+    address = section.number("address", addresses.get(name, _MISSING), most=0xFFFF)
+    size = section.number("bytes", 1, least=1, most=4)
+    count, bit = section.number("count", 1, least=1, most=0x2000), section.take("bit", None)
+    if bit is not None:
+        bit = _number(section.place("bit"), bit, 0, 7)
+        if size * count > 1:
+            raise InvalidConfig(section.place("bit"), "a bit is of one byte: leave bytes and count out")
+    highest = 1 if bit is not None else 256**size - 1
+    most = section.number("max", highest, least=1, most=256**size - 1)
+    values, feature = section.number("values", 0, least=2, most=256), section.take("feature", True)
+    if not isinstance(feature, bool):
+        raise InvalidConfig(section.place("feature"), f"expected true or false, found {in_words(feature)}")
+    section.end()
+    if address + size * count > 0x10000:
+        raise InvalidConfig(section.where, f"it ends at {address + size * count:#x}, beyond the last address, 0xFFFF")
+    return RamField(name, address, size, count, bit, most, values, feature)
+
+
+def _seed_field(top: _Section, names: Mapping[str, RamField]) -> RamField | None:
+    name = top.take("seed", None)
+    return None if name is None else names[_name(top.place("seed"), name, names)]
+
+
+def _start_step(section: _Section) -> StartStep:
+    wait, press = section.take(WAIT, None), section.take("press", None)
+    if (wait is None) == (press is None):
+        raise InvalidConfig(section.where, "expected `wait: frames` or `press: buttons`, and of these exactly one")
+    key = WAIT if press is None else "frames"
+    frames = section.take("frames", 4) if press is not None else wait
+    buttons = () if press is None else _buttons(section.place("press"), press)
+    section.end()
+    low, high = frames if isinstance(frames, list) and len(frames) == 2 else (frames, frames)
+    least = _number(section.place(key), low, 0, 100_000)
+    return StartStep(buttons, least, _number(section.place(key), high, least, 100_000))
+
+
+def _reward_rule(section: _Section, names: Mapping[str, RamField]) -> RewardRule:
+    of, to, within = (
+        tuple(_name(section.place(key), one, names) for one in section.take_list(key)) for key in ("of", "to", "within")
+    )
+    event, once = section.take("when", None), section.take("once", False)
+    test = _test(section)
+    reward, each = section.take("reward", None), section.take("each", None)
+    section.end()
+    if event is not None and event not in EVENTS:
+        raise InvalidConfig(section.place("when"), f"expected one of {', '.join(EVENTS)}, found {in_words(event)}")
+    if not isinstance(once, bool):
+        raise InvalidConfig(section.place("once"), f"expected true or false, found {in_words(once)}")
+    if (reward is None) == (each is None):
+        raise InvalidConfig(section.where, "expected `reward` or, for each unit of a change, `each`; exactly one")
+    if event is not None and test is not None:
+        raise InvalidConfig(section.where, f"`when: {event}` and `{test[0]}` are two rules: write both")
+    if bool(of) != (event is not None or test is not None):
+        what = "says what of it earns a reward" if of else "needs `of`, the name of something in ram"
+        lacks = f"`when: {'|'.join(EVENTS)}` or {', '.join(TESTS)}"
+        raise InvalidConfig(section.where, f"{lacks} {what}")
+    if len(of) > 1 and event not in ("new", "changed", "nearer"):
+        raise InvalidConfig(section.place("of"), "several names together can only be new, changed or nearer")
+    if each is not None and event not in ("increased", "decreased", "nearer"):
+        raise InvalidConfig(
+            section.place("each"), "only what has increased, decreased or come nearer has units of that"
+        )
+    if event == "nearer" and (each is None or len(to) != len(of)):
+        raise InvalidConfig(section.where, "`when: nearer` takes `to`, as many names as `of`, and `each`")
+    if event != "nearer" and to + within:
+        raise InvalidConfig(section.where, "`to` and `within` are for `when: nearer`")
+    amount = _amount(section.place("reward" if each is None else "each"), reward if each is None else each)
+    condition = None if test is None else Condition(of[0], *test)
+    return RewardRule(of, event, condition, amount, None if each is None else amount, once, to, within)
+
+
+def _condition(section: _Section, names: Mapping[str, RamField]) -> Condition:
+    of = _name(section.place("of"), section.take("of"), names)
+    test = _test(section)
+    section.end()
+    if test is None:
+        raise InvalidConfig(section.where, f"expected one of {', '.join(TESTS)}")
+    return Condition(of, *test)
+
+
+def _test(section: _Section) -> tuple[str, int] | None:
+    given = [(test, value) for test in TESTS if (value := section.take(test, None)) is not None]
+    if len(given) > 1:
+        raise InvalidConfig(section.where, f"{given[0][0]} and {given[1][0]} are two conditions: expected one")
+    return None if not given else (given[0][0], _number(section.place(given[0][0]), given[0][1], 0, 2**32))
+
+
+def _name(place: str, name: Any, names: Mapping[str, RamField]) -> str:
+    if name not in names:
+        raise InvalidConfig(place, f"there is no {in_words(name)} in ram", _nearest(str(name), list(names)))
+    if names[name].count > 1:
+        raise InvalidConfig(place, f"{name} is {names[name].count} numbers: expected the name of one")
+    return str(name)
+
+
+def _buttons(place: str, text: Any) -> tuple[str, ...]:
+    if text == WAIT:
+        return ()
+    pressed = tuple(str(text).split("+"))
+    for button in pressed:
+        if button not in BUTTONS:
+            hint = f"There are {WAIT}, {', '.join(BUTTONS)}, and several at once: up+a"
+            raise InvalidConfig(place, f"there is no button {in_words(button)}", hint)
+    return pressed
+
+
+def _number(place: str, value: Any, least: int, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise InvalidConfig(place, f"expected a whole number from {least} to {most}, found {in_words(value)}")
+    return value
+
+
+def _amount(place: str, value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < float("inf"):
+        raise InvalidConfig(place, f"expected a number, found {in_words(value)}")
+    return float(value)
+
+
+def _text(place: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidConfig(place, f"expected text, found {in_words(value)}")
+    return value
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    found = difflib.get_close_matches(name, known, n=1)
+    return f"Did you mean {found[0]}?" if found else f"There are: {', '.join(known) or 'none'}"
+
+
+class _Section:
+    """A mapping of the file whose keys are taken one by one; what is left in the end is a mistake."""
+
+    def __init__(self, where: str, mapping: Any) -> None:
+        if not isinstance(mapping, dict):
+            raise InvalidConfig(where, f"expected keys and values (name: value), found {in_words(mapping)}")
+        self.where, self._left, self._known = where, dict(mapping), []
+
+    _known: list[str]
+
+    def place(self, key: str) -> str:
+        return f"{self.where}: {key}"
+
+    def take(self, key: str, default: Any = _MISSING) -> Any:
+        self._known.append(key)
+        found = self._left.pop(key, default)
+        if found is _MISSING:
+            raise InvalidConfig(self.where, f"{key} is missing")
+        return found
+
+    def number(self, key: str, default: Any = _MISSING, *, least: int = 0, most: int) -> int:
+        given = key in self._left
+        value = self.take(key, default)
+        return _number(self.place(key), value, least, most) if given else value
+
+    def take_list(self, key: str) -> list[Any]:
+        """A list, or one thing that would be its only one."""
+        found = self.take(key, [])
+        return found if isinstance(found, list) else [found]
+
+    def list_of_sections(self, key: str) -> list[_Section]:
+        return [_Section(f"{self.place(key)}[{i}]", one) for i, one in enumerate(self.take_list(key))]
+
+    def named(self, key: str) -> dict[str, tuple[str, Any]]:
+        """Name → (where it stands, what stands there)."""
+        found = self.take(key, {})
+        if not isinstance(found, dict):
+            raise InvalidConfig(self.place(key), f"expected keys and values (name: value), found {in_words(found)}")
+        return {str(name): (f"{self.place(key)}.{name}", one) for name, one in found.items()}
+
+    def sections(self, key: str) -> list[tuple[str, _Section]]:
+        """A number alone is an address, and nothing alone is one that is known elsewhere."""
+
+        def whole(one: Any) -> Any:
+            return {"address": one} if isinstance(one, int) else one or {}
+
+        return [(name, _Section(at, whole(one))) for name, (at, one) in self.named(key).items()]
+
+    def end(self) -> None:
+        if self._left:
+            key = str(next(iter(self._left)))
+            raise InvalidConfig(self.place(key), "there is no such key", _nearest(key, self._known))

@@ -1,0 +1,3 @@
+/* The drawings of art/, as build.py wrote them. */
+#define ASSETS
+#include "game.h"

@@ -1,0 +1,104 @@
+"""One network of a few dense layers, or several alike side by side, with an optimizer of their own, in numpy.
+
+What off-policy algorithms learn with: they say what the gradient by a network's outputs is, and it goes on from there,
+to its weights or to what it was given. `TorchNetwork` is the same in torch; parameters lie in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from multiverse.contracts.views import Array
+from multiverse.learning.loss import Shape, parameters_of
+from multiverse.learning.numpy_learner import Dense
+from multiverse.learning.optimizers import Adam, Optimizer
+
+
+class NumpyLayers:
+    """(vector [rows, size]) → [rows, outputs], or, of several copies, [copies, rows, outputs]."""
+
+    xp = np
+
+    def __init__(self, dense: Dense, copies: int) -> None:
+        self._dense, self._copies = dense, copies
+
+    def put(self, array: Array) -> Array:
+        """Where the network is: it is there."""
+        return array
+
+    def output(self, vector: Array, images: Sequence[Array] = ()) -> Array:
+        """To look at; what an earlier `forward` has kept is gone then."""
+        return self._dense.forward(vector)  # in buffers: new ones would take longer than what is done in them
+
+    def forward(self, vector: Array, images: Sequence[Array] = ()) -> Array:
+        """As `output`, and what it takes to go back is kept, for one of the two that follow."""
+        return self._dense.forward(vector)
+
+    def backward(self, by_output: Array) -> None:
+        """From the gradient by the outputs to that by the parameters, where the optimizer takes it."""
+        self._dense.backward(by_output)
+
+    def by_vector(self, by_output: Array, columns: slice) -> Array:
+        """[rows, columns] from the gradient by the outputs to that by some columns of the vector, of all copies
+        together."""
+        return self._dense.by_input(by_output, columns)
+
+
+class NumpyNetwork(NumpyLayers):
+    """Layers that learn."""
+
+    def __init__(self, shape: Shape, outputs: int, copies: int, seed: Sequence[int], epsilon: float = 1e-8) -> None:
+        self._widths = (shape.size, *shape.hidden_sizes, outputs)
+        self._activation, count = shape.activation, parameters_of(self._widths) * max(1, copies)
+        self.optimizer: Optimizer = Adam(np, np.zeros(count, np.float32), epsilon)
+        super().__init__(self._over(self.optimizer.parameters, self.optimizer.gradient, copies), copies)
+        self._dense.begin(np.random.default_rng(seed), 1.0, orthogonal=False)
+
+    def _over(self, parameters: Array, gradient: Array, copies: int) -> Dense:
+        return Dense(_Parts(parameters, gradient, copies), self._widths, self._activation, copies)
+
+    def first(self) -> NumpyLayers:
+        """The first of the copies alone, with the same parameters."""
+        mine = slice(0, len(self.optimizer.parameters) // self._copies)
+        return NumpyLayers(self._over(self.optimizer.parameters[mine], self.optimizer.gradient[mine], 0), 0)
+
+    def target(self) -> NumpyTarget:
+        """A network that begins as this one and follows it slowly."""
+        parameters = self.optimizer.parameters.copy()
+        return NumpyTarget(self, parameters, self._over(parameters, parameters, self._copies), self._copies)
+
+    def layers(self) -> list[tuple[Array, Array]]:
+        """(weights [in, out], bias) of each, copies, to act with."""
+        return [(weights.T.copy(), bias.copy()) for weights, bias, _, _ in self._dense.layers]
+
+
+class NumpyTarget(NumpyLayers):
+    """Layers whose parameters follow another network's."""
+
+    def __init__(self, network: NumpyNetwork, parameters: Array, dense: Dense, copies: int) -> None:
+        super().__init__(dense, copies)
+        self._network, self.parameters, self._room = network, parameters, np.empty_like(parameters)
+
+    def follow(self, tau: float) -> None:
+        """θ' ← θ' + τ (θ - θ')"""
+        np.subtract(self._network.optimizer.parameters, self.parameters, out=self._room)
+        self._room *= np.float32(tau)
+        self.parameters += self._room
+
+
+class _Parts:
+    """Parameters in the order of layers, those of every copy together."""
+
+    def __init__(self, parameters: Array, gradient: Array, copies: int) -> None:
+        self._flat, self._copies, self._at = (parameters, gradient), copies, 0
+
+    def part(self, shape: tuple[int, ...]) -> tuple[Any, Any]:
+        columns = slice(self._at, self._at + int(np.prod(shape)))
+        self._at = columns.stop
+        if not self._copies:
+            return self._flat[0][columns].reshape(shape), self._flat[1][columns].reshape(shape)
+        ours, gradients = (flat.reshape(self._copies, -1)[:, columns] for flat in self._flat)
+        return ours.reshape(self._copies, *shape), gradients.reshape(self._copies, *shape)

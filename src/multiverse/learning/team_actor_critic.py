@@ -1,0 +1,127 @@
+"""A team's actor and critic with one optimizer, in torch: what TAAC learns with.
+
+As `actor_critic`, but a row of a batch is a team: features [B, N, F], actions [B, N], masks [B, N, A], and columns
+[B, N], of which `present` says who was there and `valid` which agents are learned from. Without these, all are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from multiverse.contracts.policy import MASKED_LOGIT
+from multiverse.contracts.views import Array
+from multiverse.learning.attention import TeamActor, TeamCritic, TeamShape, counterfactual_baseline, similarity
+from multiverse.learning.distributions import Categorical
+from multiverse.learning.loss import Batch, Loss, Outputs, as_numpy
+from multiverse.learning.networks import first_weights, in_one_tensor
+from multiverse.learning.optimizers import Optimizer
+
+PIECE_TEAMS = 512
+"""Of a whole rollout, so many teams go through the networks at once."""
+
+
+class TeamActorCritic:
+    """All parameters in one tensor. `similarity_coef`: weight of the similarity term, which is `similarity_cap` at
+    least; `weight_decay`: of all parameters, in the gradient, as torch's Adam has it."""
+
+    xp = torch
+
+    def __init__(
+        self,
+        shape: TeamShape,
+        optimizer: type[Optimizer],
+        seed: int,
+        device: str,
+        similarity_coef: float = 0.01,
+        similarity_cap: float = 0.0,
+        weight_decay: float = 0.0,
+    ) -> None:
+        self.device, self.distribution = torch.device(device), Categorical(shape.num_actions)
+        self.similarity_coef, self.similarity_cap, self.weight_decay = similarity_coef, similarity_cap, weight_decay
+        with first_weights(seed):
+            self.actor, self.critic = TeamActor(shape).to(self.device), TeamCritic(shape).to(self.device)
+        parameters = [*self.actor.parameters(), *self.critic.parameters()]
+        self.optimizer = optimizer(torch, torch.cat([one.detach().reshape(-1) for one in parameters]))
+        in_one_tensor(parameters, self.optimizer)
+
+    def put(self, array: Any) -> Tensor:
+        """Where the networks are."""
+        return torch.as_tensor(array, device=self.device)
+
+    # -- looking -------------------------------------------------------------------------------------------------
+    def baselines(self, batch: Batch) -> Array:
+        """[B, N] what each agent would have been worth on average, given what the others did."""
+        pieces = [np.zeros((0, *batch.actions.shape[1:]), np.float32)]
+        with torch.no_grad():
+            for part in _pieces(batch):
+                probabilities = self._open(self.actor(part.vector, part.columns.get("present"))[0], part.masks).softmax(
+                    -1
+                )
+                every = self.critic.every_action(part.vector, part.actions, part.columns.get("present"))
+                pieces.append(as_numpy(counterfactual_baseline(probabilities, every)))
+        return np.concatenate(pieces)
+
+    def drawn(self, vector: Tensor, masks: Tensor | None, present: Tensor | None, noise: Tensor) -> Tensor:
+        """[B, N] actions, by Gumbel noise [B, N, A]: for teams whose actions nobody has seen."""
+        with torch.no_grad():
+            return (self._open(self.actor(vector, present)[0], masks) + noise).argmax(-1)
+
+    def log_probs(self, batch: Batch) -> Tensor:
+        """[B, N] of the actions in the batch."""
+        with torch.no_grad():
+            return torch.cat([self._said(part)[0] for part in _pieces(batch)])
+
+    def _said(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probabilities and entropies, [B, N] each, and what the agents are to each other, [B, N, E]."""
+        logits, attended = self.actor(batch.vector, batch.columns.get("present"))
+        masks = None if batch.masks is None else batch.masks.flatten(0, 1)
+        found = self.distribution.log_prob_and_entropy(torch, logits.flatten(0, 1), batch.actions.flatten(), masks)
+        log_probs, entropies = (one.reshape(batch.actions.shape) for one in found)
+        return log_probs, entropies, attended
+
+    @staticmethod
+    def _open(logits: Tensor, masks: Tensor | None) -> Tensor:
+        return logits if masks is None else logits.masked_fill(~masks, MASKED_LOGIT)
+
+    # -- learning ------------------------------------------------------------------------------------------------
+    def gradient(self, batch: Batch, loss: Loss) -> Any:
+        """Put the gradient of this loss, and of the similarity term, where the optimizer takes it; returns the loss's
+        metrics, and the similarity."""
+        present, valid = batch.columns.get("present"), batch.columns.get("valid")
+        log_probs, entropies, attended = self._said(batch)
+        values = self.critic(batch.vector, batch.actions, present)
+        alike = similarity(attended, present, self.similarity_cap)
+
+        def flat(teams: Tensor) -> Tensor:
+            return teams.flatten(0, 1) if valid is None else teams[valid]
+
+        outputs = Outputs(flat(log_probs), flat(entropies), flat(values))
+        columns = {name: flat(column) for name, column in batch.columns.items()}
+        rows = Batch(None, [], flat(batch.actions), None, **columns)
+        with torch.no_grad():
+            found = loss(torch, outputs, rows)
+        self.optimizer.gradient.zero_()
+        by_entropy = torch.full_like(outputs.entropies, found.by_entropy)
+        by_similarity = torch.full_like(alike, self.similarity_coef)
+        torch.autograd.backward(
+            (outputs.log_probs, outputs.values, outputs.entropies, alike),
+            (found.by_log_prob, found.by_value, by_entropy, by_similarity),
+        )
+        self.optimizer.gradient.add_(self.optimizer.parameters, alpha=self.weight_decay)
+        return None if found.metrics is None else torch.cat([found.metrics, alike.detach().reshape(1)])
+
+    # -- acting --------------------------------------------------------------------------------------------------
+    def layers(self) -> dict[str, tuple[Array, Array]]:
+        """(weights [in, out], bias) of the actor's dense layers by name, copies."""
+        actor = self.actor
+        parts = {"embed": actor.embed[0], "hidden": actor.head[0], "head": actor.head[2]}
+        parts |= {name: getattr(actor.attend, name) for name in ("queries", "keys", "values", "out")}
+        return {name: (as_numpy(layer.weight).T.copy(), as_numpy(layer.bias)) for name, layer in parts.items()}
+
+
+def _pieces(batch: Batch) -> list[Batch]:
+    return [batch.take(slice(first, first + PIECE_TEAMS)) for first in range(0, len(batch), PIECE_TEAMS)]

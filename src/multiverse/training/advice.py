@@ -1,0 +1,286 @@
+"""Advice: somebody who looks at a run now and then, and shapes rewards or chooses where episodes begin.
+
+    advisor = HttpAdvisor("http://localhost:8000/v1", "my-model")
+    run = mv.train("multiverse/Quest-v0", hooks=[Advice(advisor, every_episodes=50)])
+
+For envs that can be advised: they have `advisable()` and `advise(starts=…, rewards=…)`, and what they were told is part
+of their `save_state()`. What was decided is written to the run (`advice.jsonl`) and, where a resumed run comes to those
+env steps again, taken from there: nobody is asked twice.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from multiverse.contracts.errors import InvalidConfig, InvalidRequest, MultiverseError, in_a_line, in_words
+from multiverse.experience.episodes import RecentEpisodes
+from multiverse.training.config.files import read_config
+from multiverse.training.hooks import Hook
+
+if TYPE_CHECKING:
+    from multiverse.experience.collector import Collected
+    from multiverse.training.trainer import Trainer
+
+log = logging.getLogger("multiverse")
+
+FILE = "advice.jsonl"
+LARGEST_ANSWER = 2**20
+Decision = dict[str, Any]
+"""`starts`: names of points to begin at; `rewards`: name → what its rewards are multiplied by. Each may be missing."""
+
+
+class Advisor(Protocol):
+    """Who is asked."""
+
+    takes_time: bool  # then it is asked beside the training, and the answer taken when it is there
+
+    def advise(self, numbers: Mapping[str, float], told: str) -> Mapping[str, Any] | None:
+        """What to change, by the run's numbers or by the same in words; None: nothing. What it raises is told."""
+
+
+# -- the hook ----------------------------------------------------------------------------------------------------
+class Advice(Hook):
+    """Asks every so many episodes, or seconds; stepping never waits for an advisor that takes time."""
+
+    def __init__(self, advisor: Advisor, *, every_episodes: int | None = None, every_s: float | None = None) -> None:
+        if (every_episodes is None) == (every_s is None) or not (every_episodes or every_s or 0) > 0:
+            raise InvalidRequest(f"every_episodes={every_episodes}, every_s={every_s}: one of them, above 0")
+        self._advisor, self._every_episodes, self._every_s = advisor, every_episodes, every_s
+        self._recorded: dict[int, Decision] | None = None  # env steps → what was decided there, still to come
+        self._standing: Decision = {}  # what has been decided so far and still holds
+        self._restarts = 0  # of envs, which forget what they were told
+        self._asked_at = 0.0  # episodes or seconds
+        self._question: _Question | None = None
+
+    def on_rollout(self, trainer: Trainer, collected: Collected) -> None:
+        """Before the run is marked: what envs are told here is in what is saved of them."""
+        clock = trainer.clock
+        if self._recorded is None:
+            self._begin(trainer)
+        recorded, failures = self._recorded or {}, trainer.session.envs.failures
+        if (restarts := failures.env_restarts + failures.worker_restarts) != self._restarts:
+            self._restarts = restarts
+            self._tell(trainer, self._standing)
+        if clock.env_steps in recorded:
+            self._tell(trainer, recorded.pop(clock.env_steps))
+        if recorded:
+            return
+        now = clock.episodes + len(collected.episodes) if self._every_s is None else clock.seconds
+        if self._question is None and now - self._asked_at >= (self._every_episodes or self._every_s or 0):
+            self._asked_at = now
+            self._question = _Question(self._advisor, *_report(trainer, collected))
+        if self._question is not None and self._question.answered:
+            answer, self._question = self._question.answer, None
+            decision = _checked(answer, trainer.session.envs.call("advisable", env_ids=[0])[0])
+            if decision:
+                self._write(trainer, decision)
+                self._tell(trainer, decision)
+
+    def _begin(self, trainer: Trainer) -> None:
+        envs = trainer.session.envs
+        try:
+            envs.call("advisable", env_ids=[0])
+        except MultiverseError as error:
+            raise InvalidRequest(
+                f"{trainer.config.env} cannot be advised: it needs advisable() and advise() ({error.headline})"
+            ) from error
+        lines = _lines_of(trainer.directory.path / FILE)
+        self._recorded = {
+            one["env_steps"]: one["decision"] for one in lines if one["env_steps"] >= trainer.clock.env_steps
+        }
+        for one in lines:
+            if one["env_steps"] < trainer.clock.env_steps:
+                self._standing |= one["decision"]
+        key = "episodes" if self._every_s is None else "seconds"
+        self._asked_at = max([one[key] for one in lines], default=0.0)
+
+    def _tell(self, trainer: Trainer, decision: Decision) -> None:
+        self._standing |= decision
+        trainer.session.envs.call("advise", **decision)
+
+    def _write(self, trainer: Trainer, decision: Decision) -> None:
+        clock = trainer.clock
+        line = {"env_steps": clock.env_steps, "episodes": clock.episodes, "seconds": round(clock.seconds, 3)}
+        with (trainer.directory.path / FILE).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({**line, "decision": decision}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        log.info("advice at %s env steps: %s", f"{clock.env_steps:,}", decision)
+
+
+class _Question:
+    """One question to an advisor: answered at once, or some time later by a thread of its own."""
+
+    def __init__(self, advisor: Advisor, numbers: Mapping[str, float], told: str) -> None:
+        self._ask = (advisor, numbers, told)
+        self.answer: Mapping[str, Any] | None = None
+        self.answered = False
+        if advisor.takes_time:
+            threading.Thread(target=self._answer, name="multiverse-advisor", daemon=True).start()
+        else:
+            self._answer()
+
+    def _answer(self) -> None:
+        advisor, numbers, told = self._ask
+        try:
+            self.answer = advisor.advise(numbers, told)
+        except Exception as error:  # an advisor that fails is no reason to stop a training
+            log.warning("no advice: %s", error if isinstance(error, MultiverseError) else in_a_line(error))
+        self.answered = True
+
+
+def _report(trainer: Trainer, collected: Collected) -> tuple[dict[str, float], str]:
+    """The run's numbers, and the same in words: how far it is, how well it does, where its envs are."""
+    clock, recent = trainer.clock, trainer.session.recent
+    known = trainer.session.envs.call("advisable")
+    if not len(recent):  # those of the first rollout are not among them yet
+        recent = RecentEpisodes()
+        recent.add(collected.episodes)
+    numbers: dict[str, float] = {
+        "env_steps": clock.env_steps,
+        "episodes": clock.episodes + len(collected.episodes),
+        "seconds": clock.seconds,
+        "mean_return": recent.mean_return,
+        "mean_length": recent.mean_length,
+    }
+    for name in known[0]["now"]:
+        numbers[name] = sum(float(one["now"][name]) for one in known) / len(known)
+    told = "\n".join(
+        [
+            "A reinforcement-learning run, and the means over its envs of what lies in their memory now:",
+            *(f"{name}: {value:.6g}" for name, value in numbers.items()),
+            f"Returns of the episodes that ended last: {[round(one.returned, 2) for one in collected.episodes[-10:]]}",
+            f"Points where episodes can begin: {', '.join(sorted(known[0]['starts']))}",
+            f"Names of rewards: {', '.join(known[0]['rewards'])}",
+        ]
+    )
+    return numbers, told
+
+
+def _checked(answer: Any, known: Mapping[str, Any]) -> Decision:
+    """What of an answer envs can be told; the rest is told to the user."""
+    if answer is None:
+        return {}
+    wrong, decision = [], Decision()
+    starts, rewards = (answer.get("starts"), answer.get("rewards")) if isinstance(answer, Mapping) else (None, None)
+    if isinstance(starts, Sequence) and not isinstance(starts, str) and starts and set(starts) <= set(known["starts"]):
+        decision["starts"] = list(starts)
+    elif starts is not None:
+        wrong.append(f"starts={in_words(starts)}")
+    if isinstance(rewards, Mapping) and all(
+        name in known["rewards"] and _is_scale(one) for name, one in rewards.items()
+    ):
+        decision["rewards"] = {name: float(one) for name, one in rewards.items()}
+    elif rewards is not None:
+        wrong.append(f"rewards={in_words(rewards)}")
+    if wrong or not decision:
+        log.warning("advice that cannot be followed: %s", ", ".join(wrong) or in_words(answer))
+    return decision
+
+
+def _is_scale(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0.0 <= value <= 100.0
+
+
+def _lines_of(path: Path) -> list[dict[str, Any]]:
+    """A last line that was cut off is no line."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            break
+    return found
+
+
+# -- who can be asked --------------------------------------------------------------------------------------------
+class RuleAdvisor:
+    """A file of rules, of which the first that holds decides:
+
+    rules:
+      - {when: mean_return, below: 5, starts: [stage_1, stage_2]}
+      - {when: progress, above: 4, rewards: {defeated: 0.5}}
+    """
+
+    takes_time = False
+
+    def __init__(self, path: Path | str) -> None:
+        found = read_config(path)
+        rules = found.get("rules")
+        if set(found) != {"rules"} or not isinstance(rules, list) or not rules:
+            raise InvalidConfig(str(path), "expected `rules`, a list, and nothing else")
+        for number, rule in enumerate(rules):
+            self._check(rule, f"{path}: rules[{number}]")
+        self._rules: list[Mapping[str, Any]] = rules
+
+    @staticmethod
+    def _check(rule: Any, where: str) -> None:
+        keys = {"when", "below", "above", "starts", "rewards"}
+        if not isinstance(rule, Mapping) or (unknown := sorted(set(rule) - keys)):
+            wrong = f"there is no {', '.join(unknown)}" if isinstance(rule, Mapping) else "expected keys and values"
+            raise InvalidConfig(where, wrong, f"There are {', '.join(sorted(keys))}")
+        if ("below" in rule) == ("above" in rule) or "when" not in rule or not {"starts", "rewards"} & set(rule):
+            raise InvalidConfig(where, "expected `when`, `below` or `above`, and `starts` or `rewards`")
+
+    def advise(self, numbers: Mapping[str, float], told: str) -> Mapping[str, Any] | None:
+        for rule in self._rules:
+            if rule["when"] not in numbers:
+                raise InvalidRequest(f"rule {dict(rule)}: there are {', '.join(numbers)}")
+            value = numbers[rule["when"]]
+            if value < rule["below"] if "below" in rule else value > rule["above"]:
+                return {key: rule[key] for key in ("starts", "rewards") if key in rule}
+        return None
+
+
+class HttpAdvisor:
+    """A model behind an OpenAI-compatible endpoint (`url`/chat/completions). Nothing is asked unless you make one."""
+
+    takes_time = True
+    TASK = (
+        "You advise a reinforcement-learning run. Answer with one JSON object and nothing else: "
+        '{"starts": [names of points where the next episodes should begin], "rewards": {name: factor from 0 to 100}}. '
+        "Leave a key out to change nothing there."
+    )
+
+    def __init__(
+        self, url: str, model: str, *, key_variable: str | None = None, timeout_s: float = 20.0, retries: int = 2
+    ) -> None:
+        """`key_variable`: of the environment, that holds the key; it is read when it is needed and written nowhere."""
+        if not url.startswith(("http://", "https://")):
+            raise InvalidRequest(f"url={url!r}: http://… or https://…, to which /chat/completions is added")
+        self._url, self._model, self._key_variable = url.rstrip("/"), model, key_variable
+        self._timeout_s, self._retries = timeout_s, retries
+
+    def advise(self, numbers: Mapping[str, float], told: str) -> Mapping[str, Any] | None:
+        messages = [{"role": "system", "content": self.TASK}, {"role": "user", "content": told}]
+        body = json.dumps({"model": self._model, "messages": messages, "temperature": 0}).encode()
+        for left in range(self._retries, -1, -1):
+            try:
+                return self._answered(body)
+            except (OSError, ValueError, LookupError, TypeError) as error:
+                refused = isinstance(error, urllib.error.HTTPError) and 400 <= error.code < 500 and error.code != 429
+                if not left or refused:
+                    raise InvalidRequest(f"{self._url} gave none ({in_a_line(error)})") from error
+                time.sleep(min(10.0, 2.0 ** (self._retries - left)))  # in a thread of its own: nobody waits for it
+        return None
+
+    def _answered(self, body: bytes) -> Mapping[str, Any]:
+        headers = {"Content-Type": "application/json"}
+        if self._key_variable is not None:
+            headers["Authorization"] = f"Bearer {os.environ[self._key_variable]}"
+        request = urllib.request.Request(f"{self._url}/chat/completions", body, headers)
+        with urllib.request.urlopen(request, timeout=self._timeout_s) as reply:
+            content = json.loads(reply.read(LARGEST_ANSWER))["choices"][0]["message"]["content"]
+        found = json.loads(content[content.index("{") : content.rindex("}") + 1])
+        if not isinstance(found, Mapping):
+            raise ValueError(f"expected one JSON object, found {in_words(content)}")
+        return found

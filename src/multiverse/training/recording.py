@@ -1,0 +1,140 @@
+"""Videos of a run's policy: the episodes of an evaluation, watched."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from multiverse.contracts.errors import EnvFailed, InvalidRequest, MultiverseError
+from multiverse.training.algorithm_maker import MakeAlgorithm
+from multiverse.training.evaluation import Evaluation
+from multiverse.training.loading import RunPath, checkpoint_of, config_of, evaluate_run, path_of
+from multiverse.training.storage.run_directory import VIDEOS, find_run
+from multiverse.training.storage.video import VideoFile, imageio_ffmpeg
+
+USUAL_FPS = 30.0
+"""Where the env does not say."""
+RGB_ARRAY = "rgb_array"
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A video that has been written."""
+
+    path: Path
+    frames: int
+    fps: float
+    evaluation: Evaluation  # of its episodes
+
+
+def record(
+    run: RunPath,
+    path: Path | str | None = None,
+    *,
+    episodes: int = 1,
+    seed: int = 0,
+    which: str = "latest",
+    fps: float | None = None,
+    env: Any = None,
+    algorithm: MakeAlgorithm | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    opponent: Any = None,
+    trust: bool = False,
+) -> Recording:
+    """A video (mp4) of a run's policy: the first episodes that an evaluation with this seed plays, on one env here.
+
+    `path`: a file, or a folder for it; None: in the run, `videos/`. `fps`: None is as many as the env says. The rest
+    is as for `mv.load`; `opponent` as for evaluations, `trust` as for `resume`.
+    """
+    imageio_ffmpeg()
+    _draw_without_a_screen()
+    found, named = checkpoint_of(run, which), str(config_of(run).get("env"))
+    where = video_path(path, find_run(path_of(run)).path / VIDEOS, f"{found.path.name}-seed-{seed}.mp4")
+    camera = Camera(where, named if env is None else str(env), fps)
+    kwargs = {**(env_kwargs or {}), "render_mode": RGB_ARRAY}
+    how: dict[str, Any] = {"episodes": episodes, "seed": seed, "env": env, "algorithm": algorithm}
+    how |= {"opponent": opponent, "trust": trust}
+    with camera:
+        try:
+            evaluation = evaluate_run(found.path, env_kwargs=kwargs, watch=camera, **how)
+        except EnvFailed as error:
+            raise camera.why(error) or error from None
+    assert camera.video is not None
+    return Recording(where, camera.video.frames, camera.video.fps, evaluation)
+
+
+def video_path(path: Path | str | None, folder: Path, name: str) -> Path:
+    """Where the video goes: the file that was asked for, or one of this name."""
+    asked = folder if path is None else Path(path)
+    if path is None or asked.is_dir():
+        return asked / name
+    if asked.suffix != ".mp4":
+        raise InvalidRequest(f"{path}: a video is an .mp4; try {asked.with_suffix('.mp4')}, or a folder that is there")
+    return asked
+
+
+class Camera:
+    """Wraps an env, of any API: a picture after every reset and step goes into the video."""
+
+    def __init__(self, path: Path, env_name: str, fps: float | None) -> None:
+        self._path, self._name, self._fps = path, env_name, fps
+        self._why: MultiverseError | None = None
+        self._open = ExitStack()
+        self.video: VideoFile | None = None
+
+    def __enter__(self) -> Camera:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._open.__exit__(*exception)
+
+    def __call__(self, env: Any) -> Any:
+        metadata = getattr(env, "metadata", None) or {}
+        if getattr(env, "render_mode", None) != RGB_ARRAY:
+            modes = ", ".join(map(str, metadata.get("render_modes", ()))) or "none"
+            self._why = self._refusal(f"it draws no {RGB_ARRAY} (its render_modes: {modes})")
+            raise self._why
+        fps = self._fps or float(metadata.get("render_fps") or USUAL_FPS)
+        self.video = self._open.enter_context(VideoFile(self._path, fps))
+        env.reset, env.step = self._watched(env, env.reset), self._watched(env, env.step)
+        return env
+
+    def _watched(self, env: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+        def and_look(*arguments: Any, **named: Any) -> Any:
+            outcome = call(*arguments, **named)
+            self._take(env.render())
+            return outcome
+
+        return and_look
+
+    def _take(self, picture: Any) -> None:
+        assert self.video is not None
+        try:
+            self.video.add(picture)
+        except InvalidRequest as error:
+            self._why = self._refusal(str(error))
+            raise
+        except MultiverseError as error:
+            self._why = error
+            raise
+
+    def why(self, error: EnvFailed) -> MultiverseError | None:
+        """Why the env has failed, if that is not its own fault but the video's."""
+        if self._why is None and "unexpected keyword argument 'render_mode'" in error.headline:
+            self._why = self._refusal("it takes no render_mode, as what draws pictures does")
+        return self._why
+
+    def _refusal(self, why: str) -> InvalidRequest:
+        return InvalidRequest(f"{self._name} cannot be recorded: {why}")
+
+
+def _draw_without_a_screen() -> None:
+    """MuJoCo and SDL (pygame) look for a screen unless they are told that there is none."""
+    if sys.platform == "linux" and not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "egl")
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")

@@ -1,0 +1,173 @@
+"""Several episodes of one task as one: what meta-RL learns from, a Bayes-adaptive MDP (BAMDP)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.plan import whole_number
+from multiverse.contracts.seeds import checked_run_seed
+from multiverse.contracts.views import Array
+
+HOOKS = ("sample_tasks", "reset_task", "get_task")
+
+
+class MetaEpisode(gymnasium.Wrapper[Array, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
+    """k episodes of one task in a row, as one meta-episode. Where an episode ends, the env is reset to the same task.
+
+    Observations are [observation, task if `oracle`, done flag if k > 1]. The last observation of each episode comes
+    with the flag set; what the env shows after its reset is not seen: the next action follows on the last observation.
+    The meta-episode ends with its last episode: terminated or truncated as that one was. Box actions are in [-1, 1] and
+    rescaled to the env's bounds.
+
+    In the last step `info["returns_per_episode"]` [k] and, of envs whose infos have "success",
+    `info["success_per_episode"]` [k]: whether there was one in that episode.
+
+    The env needs the hooks `sample_tasks(count)`, `reset_task(task)` and `get_task()`. A task that `reset_task` was
+    given holds until another is; without any, every meta-episode draws its own.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], episodes_per_task: int, oracle: bool = False) -> None:
+        gymnasium.utils.RecordConstructorArgs.__init__(self, episodes_per_task=episodes_per_task, oracle=oracle)
+        super().__init__(env)
+        self.episodes_per_task = whole_number("episodes_per_task", episodes_per_task)
+        if self.episodes_per_task < 1:
+            raise InvalidRequest(f"episodes_per_task={episodes_per_task}: at least 1")
+        missing = [hook for hook in HOOKS if not env.has_wrapper_attr(hook)]
+        if missing:
+            raise InvalidRequest(
+                f"{env} has no {', '.join(missing)}: tasks need these hooks, as those of envs.meta have"
+            )
+        self.sample_tasks, self._set_task, self.get_task = (env.get_wrapper_attr(hook) for hook in HOOKS)
+        self.oracle, self._flagged = bool(oracle), self.episodes_per_task > 1
+        self._parts = self._checked_parts(env)
+        self.observation_space = _joined(self._parts)
+        if isinstance(env.action_space, spaces.Box):
+            self._low, self._high = _bounds(env.action_space)
+            self.action_space = spaces.Box(-1.0, 1.0, env.action_space.shape, np.float32)
+        self._given: Any = None
+        self._task: Any = None
+        self._shown_task: list[Array] = []
+        self._returns: list[float] = []  # of the episodes so far, the one under way last; empty: none is under way
+        self._success: list[bool | None] = []
+
+    def _checked_parts(self, env: gymnasium.Env[Any, Any]) -> list[spaces.Box]:
+        seen = env.observation_space
+        if not isinstance(seen, spaces.Box) or len(seen.shape) != 1:
+            raise InvalidRequest(f"observations are {seen}: expected a flat Box, as FlattenObservation makes of others")
+        parts = [seen]
+        if self.oracle:
+            parts.append(self._task_space(env))
+        if self._flagged:
+            parts.append(spaces.Box(0.0, 1.0, (1,), np.float32))
+        return parts
+
+    def _task_space(self, env: gymnasium.Env[Any, Any]) -> spaces.Box:
+        if env.has_wrapper_attr("task_space"):
+            space: spaces.Box = env.get_wrapper_attr("task_space")
+            return space
+        env.reset()
+        return spaces.Box(-np.inf, np.inf, (np.size(self.get_task()),), np.float64)
+
+    # -- tasks ---------------------------------------------------------------------------------------------------
+    def reset_task(self, task: Any) -> None:
+        """Meta-episodes have this task from the next `reset` on; None: each draws its own."""
+        if task is not None:
+            self._set_task(task)
+        self._given = task
+
+    # -- episodes ------------------------------------------------------------------------------------------------
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        self._task = self._given
+        if self._given is not None:
+            self._set_task(self._given)
+        observation, info = self.env.reset(seed=seed, options=options)
+        if self._given is None:  # drawn by the generator that has just been seeded
+            self._task = self.sample_tasks(1)[0]
+            self._set_task(self._task)
+            observation, info = self.env.reset(options=options)
+        self._returns, self._success = [0.0], [None]
+        self._shown_task = [np.reshape(self.get_task(), -1)] if self.oracle else []
+        return self._seen(observation, False), info
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        if not self._returns:
+            raise InvalidRequest("step() without a meta-episode under way: begin with reset()")
+        if isinstance(self.action_space, spaces.Box):
+            share = np.clip(np.asarray(action, np.float32), -1.0, 1.0) * np.float32(0.5) + np.float32(0.5)
+            action = self._low + share * (self._high - self._low)
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._returns[-1] += float(reward)
+        if "success" in info:
+            self._success[-1] = bool(self._success[-1] or info["success"])
+        if not (terminated or truncated):
+            return self._seen(observation, False), float(reward), False, False, info
+        seen = self._seen(observation, True)
+        if len(self._returns) < self.episodes_per_task:
+            self._returns, self._success = [*self._returns, 0.0], [*self._success, None]
+            self._set_task(self._task)
+            self.env.reset()
+            return seen, float(reward), False, False, info
+        info = {**info, "returns_per_episode": np.array(self._returns)}
+        if None not in self._success:
+            info["success_per_episode"] = np.array(self._success, np.bool_)
+        self._returns = []
+        return seen, float(reward), terminated, truncated, info
+
+    def _seen(self, observation: Any, done: bool) -> Array:
+        if len(self._parts) == 1:
+            return np.asarray(observation)
+        flag = [np.array([done])] if self._flagged else []
+        parts = [observation, *self._shown_task, *flag]
+        return np.concatenate(parts, dtype=self.observation_space.dtype, casting="unsafe")
+
+    # -- saving --------------------------------------------------------------------------------------------------
+    def save_state(self) -> dict[str, Any]:
+        """All that it takes to go on from here; the env must save itself."""
+        own = {"task": self._task, "given": self._given, "returns": list(self._returns), "success": list(self._success)}
+        return {"env": self.env.get_wrapper_attr("save_state")(), **own}
+
+    def restore_state(self, state: dict[str, Any]) -> None:
+        """Be as `save_state` found it."""
+        self.env.get_wrapper_attr("restore_state")(state["env"])
+        self._task, self._given = state["task"], state["given"]
+        self._shown_task = [np.reshape(self.get_task(), -1)] if self.oracle and self._task is not None else []
+        self._returns, self._success = list(state["returns"]), list(state["success"])
+
+
+def draw_tasks(env: gymnasium.Env[Any, Any], num_train: int, num_eval: int, seed: int) -> tuple[list[Any], list[Any]]:
+    """(train tasks, eval tasks) that have none in common: drawn by `env.sample_tasks`, always the same for one seed.
+
+    Whoever makes several envs draws once and gives all of them the list: `make_vec(…, tasks=[*train, *evaluation])`.
+    """
+    counts = whole_number("num_train", num_train), whole_number("num_eval", num_eval)
+    if counts[0] < 1 or counts[1] < 0:
+        raise InvalidRequest(f"{counts[0]} train and {counts[1]} eval tasks: at least 1 and 0")
+    env.reset(seed=checked_run_seed("seed", seed))
+    drawn = list(env.get_wrapper_attr("sample_tasks")(sum(counts)))
+    train, held_out = drawn[: counts[0]], drawn[counts[0] :]
+    common = [task for task in held_out if any(np.array_equal(task, other) for other in train)]
+    if common:
+        raise InvalidRequest(
+            f"sample_tasks({sum(counts)}) of {env} gave {common[0]!r} as a train task and as an eval task: if it has "
+            "not so many tasks, ask for fewer"
+        )
+    return train, held_out
+
+
+def _joined(parts: list[spaces.Box]) -> spaces.Box:
+    if len(parts) == 1:
+        return parts[0]
+    dtype: Any = parts[0].dtype if np.issubdtype(parts[0].dtype, np.floating) else np.float32
+    low, high = (np.concatenate([getattr(part, side) for part in parts]).astype(dtype) for side in ("low", "high"))
+    return spaces.Box(low, high, dtype=dtype)
+
+
+def _bounds(space: spaces.Box) -> tuple[Array, Array]:
+    if not space.is_bounded():
+        raise InvalidRequest(f"actions in [-1, 1] are rescaled to bounds on every side, and {space} has not")
+    return space.low, space.high

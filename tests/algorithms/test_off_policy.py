@@ -1,0 +1,378 @@
+"""SAC, TD3, discrete SAC and DQN: their updates are those of slow references by autograd, in numpy and in torch."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from multiverse.algorithms import algorithm_class, off_policy
+from multiverse.contracts.errors import InvalidRequest, TrainingDiverged
+from multiverse.contracts.policy import Seen
+from multiverse.experience.rollout import Rollout, rollout_for
+
+OBSERVATIONS = spaces.Box(-9, 9, (5,), np.float32)
+BOX, DISCRETE = spaces.Box(-2, 2, (3,), np.float32), spaces.Discrete(4, start=2)
+SLOTS, HIDDEN = 2, (16, 12)
+KINDS = {"sac": BOX, "td3": BOX, "discrete_sac": DISCRETE, "dqn": DISCRETE}
+SETTINGS: dict[str, Any] = {
+    "learning_starts": 9, "batch_size": 32, "hidden_sizes": HIDDEN, "steps_per_env": 5, "gradient_steps": 3,
+    "learning_rate": 1e-2, "tau": 0.1, "buffer_size": 1000,
+}  # fmt: skip
+MORE: dict[str, dict[str, Any]] = {"dqn": {"target_update_interval": 20}}
+
+
+def made(name: str, observations: Any = OBSERVATIONS, actions: Any = None, **settings: Any) -> Any:
+    kind = algorithm_class(name)
+    config = kind.Config(**{**SETTINGS, **MORE.get(name, {}), **settings})
+    return kind(config, observations, KINDS[name] if actions is None else actions, SLOTS, 3)
+
+
+def rollout_of(algorithm: Any, seed: int, space: Any = OBSERVATIONS) -> Rollout:
+    """Its policy among random observations."""
+    rng, steps = np.random.default_rng(seed), algorithm.steps_per_env
+    rollout, policy = rollout_for(space, steps, SLOTS, algorithm.action), algorithm.policy()
+    for leaves in (rollout.observations, rollout.last, rollout.finals):
+        for rows in leaves.values():
+            rows[...] = rng.normal(size=rows.shape)
+    noise = policy.noise(rng, steps, SLOTS)
+    for t in range(steps):
+        seen = Seen({path: rows[t] for path, rows in rollout.observations.items()}, np.zeros(SLOTS, bool))
+        rollout.actions[t], _ = policy.act(seen, noise[t], {})
+    rollout.rewards[...] = rng.normal(size=rollout.rewards.shape)
+    rollout.terminated[1, 0] = rollout.truncated[2, 1] = True
+    rollout.starts[2, 0] = rollout.starts[3, 1] = True
+    return rollout
+
+
+@pytest.fixture(params=["numpy", "torch"])
+def learner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "torch":
+        monkeypatch.setattr(off_policy, "LARGEST_IN_NUMPY", 0)
+    return str(request.param)
+
+
+# -- slow references ---------------------------------------------------------------------------------------------
+def network(flat: Any, size: int, outputs: int) -> nn.Sequential:
+    widths = [size, *HIDDEN, outputs]
+    layers: list[nn.Module] = []
+    for inward, outward in itertools.pairwise(widths):
+        layers += [nn.Linear(inward, outward), nn.ReLU()]
+    found = nn.Sequential(*layers[:-1])
+    nn.utils.vector_to_parameters(torch.as_tensor(np.array(flat)), found.parameters())
+    return found
+
+
+class Reference:
+    """Plain modules and torch's own Adam, with the weights of an algorithm; fed with its minibatches and noise."""
+
+    def __init__(self, name: str, algorithm: Any) -> None:
+        self.config, weights = algorithm.config, algorithm.weights()
+        size = OBSERVATIONS.shape[0]
+        of_actor = {"sac": 6, "td3": 3, "discrete_sac": 4}.get(name, 0)
+        critic, of_critic = (size + 3, 1) if name in ("sac", "td3") else (size, 4)
+        self.actor = network(weights["actor"], size, of_actor) if of_actor else None
+        flat = weights["values" if name == "dqn" else "critic"]
+        parts = np.split(flat, 1 if name == "dqn" else 2)
+        self.critics = nn.ModuleList([network(part, critic, of_critic) for part in parts])
+        self.targets, self.actor_target = copy.deepcopy(self.critics), copy.deepcopy(self.actor)
+        self.log_alpha = torch.zeros(1, requires_grad=True)
+        rate = self.config.learning_rate
+        self.of_critics = torch.optim.Adam(self.critics.parameters(), rate)
+        self.of_actor = torch.optim.Adam(self.actor.parameters(), rate) if self.actor else None
+        self.of_alpha = torch.optim.Adam([self.log_alpha], rate)
+        self.steps = 0
+
+    def take(self, optimizer: Any, loss: Tensor) -> None:
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    def follow(self, target: Any, source: Any) -> None:
+        with torch.no_grad():
+            for theirs, ours in zip(target.parameters(), source.parameters()):
+                theirs.lerp_(ours, self.config.tau)
+
+    def values(self, critics: Any, *seen: Tensor) -> Tensor:
+        return torch.stack([critic(torch.cat(seen, -1)) for critic in critics])
+
+    def drawn(self, seen: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        assert self.actor is not None
+        mean, log_std = self.actor(seen).chunk(2, -1)
+        normal = torch.distributions.Normal(mean, log_std.clamp(-20, 2).exp())
+        before = mean + normal.stddev * noise
+        squash = torch.log(1 - torch.tanh(before) ** 2)
+        return torch.tanh(before), (normal.log_prob(before) - squash).sum(-1)
+
+    def sac(self, seen: Tensor, actions: Tensor, rewards: Tensor, after: Tensor, discounts: Tensor, noise: Any) -> None:
+        alpha = self.log_alpha.exp().detach()
+        with torch.no_grad():
+            following, log_probs = self.drawn(after, noise[0])
+            value = self.values(self.targets, after, following).min(0)[0][:, 0] - alpha * log_probs
+            target = rewards + discounts * value
+        errors = self.values(self.critics, seen, actions)[..., 0] - target
+        self.take(self.of_critics, 0.5 * (errors**2).mean(-1).sum())
+        mine, log_probs = self.drawn(seen, noise[1])
+        smaller = self.values(self.critics, seen, mine).min(0)[0][:, 0]
+        self.take(self.of_actor, (alpha * log_probs - smaller).mean())
+        self.take(self.of_alpha, (-self.log_alpha * (log_probs.detach() - 3.0)).mean())
+        self.follow(self.targets, self.critics)
+
+    def td3(self, seen: Tensor, actions: Tensor, rewards: Tensor, after: Tensor, discounts: Tensor, noise: Any) -> None:
+        assert self.actor is not None and self.actor_target is not None
+        with torch.no_grad():
+            moved = (noise[0] * 0.2).clamp(-0.5, 0.5)
+            following = (self.actor_target(after).tanh() + moved).clamp(-1, 1)
+            target = rewards + discounts * self.values(self.targets, after, following).min(0)[0][:, 0]
+        errors = self.values(self.critics, seen, actions)[..., 0] - target
+        self.take(self.of_critics, (errors**2).mean(-1).sum())
+        self.steps += 1
+        if self.steps % 2 == 0:
+            self.take(self.of_actor, -self.values(self.critics, seen, self.actor(seen).tanh())[0].mean())
+            self.follow(self.targets, self.critics)
+            self.follow(self.actor_target, self.actor)
+
+    def discrete_sac(
+        self, seen: Tensor, actions: Tensor, rewards: Tensor, after: Tensor, discounts: Tensor, noise: Any
+    ) -> None:
+        assert self.actor is not None
+        alpha, chosen = self.log_alpha.exp().detach(), actions[None, :, None].expand(2, -1, 1)
+        with torch.no_grad():
+            logs = self.actor(after).log_softmax(-1)
+            values = self.values(self.targets, after).min(0)[0]
+            target = rewards + discounts * (logs.exp() * (values - alpha * logs)).sum(-1)
+        errors = self.values(self.critics, seen).gather(-1, chosen)[..., 0] - target
+        self.take(self.of_critics, 0.5 * (errors**2).mean(-1).sum())
+        logs, values = self.actor(seen).log_softmax(-1), self.values(self.critics, seen).min(0)[0].detach()
+        self.take(self.of_actor, (logs.exp() * (alpha * logs - values)).sum(-1).mean())
+        entropy = -(logs.exp() * logs).sum(-1).mean().detach()
+        self.take(self.of_alpha, (self.log_alpha * (entropy - 0.7 * np.log(4))).sum())
+        self.follow(self.targets, self.critics)
+
+    def dqn(self, seen: Tensor, actions: Tensor, rewards: Tensor, after: Tensor, discounts: Tensor, noise: Any) -> None:
+        with torch.no_grad():
+            target = rewards + discounts * self.values(self.targets, after)[0].max(-1)[0]
+        values = self.values(self.critics, seen)[0].gather(-1, actions[:, None])[:, 0]
+        self.of_critics.zero_grad()
+        nn.functional.smooth_l1_loss(values, target).backward()
+        nn.utils.clip_grad_norm_(self.critics.parameters(), 10.0)
+        self.of_critics.step()
+
+    def flat(self) -> dict[str, Any]:
+        found = {"critic": self.critics, "actor": self.actor, "target": self.targets}
+        return {
+            name: nn.utils.parameters_to_vector(one.parameters()).detach().numpy()
+            for name, one in found.items()
+            if one is not None
+        }
+
+
+def fed(algorithm: Any, reference: Callable[..., None]) -> None:
+    """Whatever the algorithm draws, the reference learns from as well."""
+    normal, step = algorithm._normal, algorithm._gradient_step
+    noise: list[Tensor] = []
+
+    def drawing(*shape: int) -> Any:
+        found = normal(*shape)
+        noise.append(torch.as_tensor(found).clone())
+        return found
+
+    def stepping(batch: Any) -> Any:
+        noise.clear()
+        rows = [batch.seen[0], batch.actions, batch.rewards, batch.after[0], batch.discounts]
+        rows = [torch.as_tensor(column).clone() for column in rows]
+        found = step(batch)
+        reference(*rows, noise)
+        return found
+
+    algorithm._normal, algorithm._gradient_step = drawing, stepping
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_whole_updates_are_those_of_a_slow_reference(name: str, learner: str) -> None:
+    algorithm = made(name)
+    reference = Reference(name, algorithm)
+    fed(algorithm, getattr(reference, name))
+    taken = 0
+    for number in range(5):
+        if name == "dqn" and number in (1, 3):  # 20 env steps each, before learning from them
+            reference.targets.load_state_dict(
+                {k: v.lerp(reference.critics.state_dict()[k], 0.1) for k, v in reference.targets.state_dict().items()}
+            )
+        taken += algorithm.update([rollout_of(algorithm, number)], 0.1 * number).gradient_steps
+    assert taken == 15
+    ours, state, theirs = algorithm.weights(), algorithm.state(), reference.flat()
+    critic = "values" if name == "dqn" else "critic"
+    pairs = [(ours[critic], theirs["critic"]), (state["targets"][critic], theirs["target"])]
+    pairs += [(ours["actor"], theirs["actor"])] if "actor" in ours else []
+    for mine, his in pairs:
+        np.testing.assert_allclose(mine, his, rtol=2e-4, atol=2e-5)
+    if "temperature" in ours:
+        np.testing.assert_allclose(ours["temperature"], reference.log_alpha.detach(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_gradient_by_what_was_given_is_autograds(name: str, learner: str) -> None:
+    """Of twin networks, by some of the columns: what an actor learns from its critics."""
+    algorithm = made(name)
+    twins = algorithm._network("twins", 2, copies=2)
+    rng = np.random.default_rng(0)
+    given, by_output = (rng.normal(size=shape).astype(np.float32) for shape in ((7, 5), (2, 7, 2)))
+    vector = torch.as_tensor(given).requires_grad_()
+    modules = [network(part, 5, 2) for part in np.split(twins.optimizer.weights(), 2)]
+    answer = torch.stack([one(vector) for one in modules])
+    answer.backward(torch.as_tensor(by_output))
+    assert vector.grad is not None
+    found = twins.forward(twins.put(given))
+    np.testing.assert_allclose(found, answer.detach(), rtol=1e-5, atol=1e-6)
+    columns = twins.by_vector(twins.put(by_output), slice(-3, None))
+    np.testing.assert_allclose(columns, vector.grad[:, -3:], rtol=1e-5, atol=1e-6)
+    twins.forward(twins.put(given))
+    twins.backward(twins.put(by_output))
+    expected = torch.cat([parameter.grad.reshape(-1) for one in modules for parameter in one.parameters()])  # type: ignore[union-attr]
+    np.testing.assert_allclose(twins.optimizer.gradient, expected, rtol=1e-5, atol=1e-6)
+    alone = twins.first()
+    np.testing.assert_allclose(alone.forward(twins.put(given)), answer[0].detach(), rtol=1e-5, atol=1e-6)
+    alone.by_vector(twins.put(by_output[0]), slice(None))
+
+
+# -- acting ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", KINDS)
+def test_it_warms_up_with_actions_of_which_all_are_alike(name: str) -> None:
+    algorithm = made(name, learning_starts=25)
+    algorithm._networks[algorithm.acts].optimizer.parameters[-4:] = 50.0  # what is learned would always do the same
+    seen, rng = Seen({(): np.zeros((4000, 5), np.float32)}, np.zeros(4000, bool)), np.random.default_rng(0)
+    for number in range(3):
+        policy = algorithm.policy()
+        actions, _ = policy.act(seen, policy.noise(rng, 1, 4000)[0], {})
+        greedy, _ = policy.act(seen, None, {})
+        assert (greedy == greedy[0]).all()
+        if name in ("sac", "td3"):
+            assert abs(actions.mean(0)).max() < 0.05 and abs(actions.std(0) - 1 / np.sqrt(3)).max() < 0.02
+            assert actions.min() < -0.99 and actions.max() > 0.99
+            assert BOX.contains(policy.for_env(actions)[0]) and abs(policy.for_env(actions)).max() > 1.98
+        else:
+            assert abs(np.bincount(actions, minlength=4) - 1000).max() < 150
+            assert set(policy.for_env(actions)) == {2, 3, 4, 5}
+        report = algorithm.update([rollout_of(algorithm, number)], 0.1 * number)
+        assert (report.gradient_steps == 3) == (number == 2)
+    policy = algorithm.policy()
+    actions, _ = policy.act(seen, policy.noise(rng, 1, 4000)[0], {})
+    if name in ("sac", "td3"):
+        assert abs(actions.mean(0)).max() > 0.5
+
+
+def test_the_share_of_random_actions_goes_down() -> None:
+    algorithm = made("dqn", learning_starts=0, exploration_fraction=0.5, exploration_final_eps=0.1)
+    assert algorithm.epsilon == 1.0
+    algorithm.update([rollout_of(algorithm, 0)], 0.25)
+    assert algorithm.epsilon == pytest.approx(0.55)
+    seen, rng = Seen({(): np.zeros((4000, 5), np.float32)}, np.zeros(4000, bool)), np.random.default_rng(0)
+    policy = algorithm.policy()
+    actions, _ = policy.act(seen, policy.noise(rng, 1, 4000)[0], {})
+    assert np.bincount(actions).max() / 4000 == pytest.approx(1 - 0.55 * 3 / 4, abs=0.03)
+    algorithm.update([rollout_of(algorithm, 0)], 0.75)
+    assert algorithm.epsilon == pytest.approx(0.1)
+
+
+MASKED = spaces.Dict({"observation": OBSERVATIONS, "action_mask": spaces.MultiBinary(4)})
+
+
+@pytest.mark.parametrize("name", ["discrete_sac", "dqn"])
+def test_what_is_not_open_is_neither_done_nor_counted_on(name: str) -> None:
+    algorithm = made(name, MASKED, learning_starts=0)
+    rollout = rollout_of(algorithm, 0, MASKED)
+    path = ("action_mask",)
+    masks = np.zeros((4000, 4), bool)
+    masks[:, 1] = masks[:, 3] = True
+    seen = {("observation",): np.zeros((4000, 5), np.float32), path: masks.astype(np.int8)}
+    policy = algorithm.policy()
+    actions, _ = policy.act(
+        Seen(seen, np.zeros(4000, bool), masks), policy.noise(np.random.default_rng(0), 1, 4000)[0], {}
+    )
+    assert set(actions) == {1, 3}
+    for leaves in (rollout.observations, rollout.last, rollout.finals):
+        leaves[path][...] = [0, 1, 0, 1]
+    rollout.actions[...] = 1
+    rollout.rewards[...] = 0.0
+    network = algorithm._targets["values" if name == "dqn" else "critic"]
+    network.parameters[...] = 0.0
+    outputs = network.parameters.reshape(
+        -1 if name == "dqn" else 2, network.parameters.size // (1 if name == "dqn" else 2)
+    )
+    outputs[:, -4:] = [1e6, 0.0, 1e6, 0.0]  # the actions that nobody may take would be worth a lot
+    assert algorithm.update([rollout], 0.0).metrics["loss" if name == "dqn" else "critic_loss"] < 10.0
+
+
+# -- how much, and what is refused -------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"updates_per_step": 1.0, "gradient_steps": None}, [10, 10, 10, 10]),
+        ({"updates_per_step": 0.25, "gradient_steps": None}, [2, 3, 2, 3]),
+        ({"gradient_steps": 2}, [2, 2, 2, 2]),
+        ({"gradient_steps": -1}, [10, 10, 10, 10]),
+        ({"learning_starts": 20, "gradient_steps": 2}, [0, 0, 2, 2]),
+    ],
+)
+def test_so_many_gradient_steps_are_due(settings: dict[str, Any], expected: list[int]) -> None:
+    algorithm = made("td3", **settings)
+    assert [algorithm.update([rollout_of(algorithm, k)], 0.0).gradient_steps for k in range(4)] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "actions", "words"),
+    [
+        ("sac", DISCRETE, "sac: actions must be a Box of floats with bounds on every side.*discrete_sac and dqn"),
+        ("td3", spaces.Box(-np.inf, np.inf, (1,)), "td3: actions must be a Box of floats with bounds on every side"),
+        ("dqn", BOX, "dqn: actions must be Discrete.*sac and td3"),
+        ("discrete_sac", BOX, "discrete_sac: actions must be Discrete"),
+    ],
+)
+def test_other_actions_are_refused_with_what_would_do(name: str, actions: Any, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        made(name, actions=actions)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("sac", {"tau": 0.0}),
+        ("sac", {"gradient_steps": 0}),
+        ("sac", {"entropy_coef": -1.0}),
+        ("sac", {"buffer_size": 1}),
+        ("td3", {"policy_delay": 0}),
+        ("dqn", {"exploration_final_eps": 1.5}),
+        ("sac", {"buffer_size": 10**13}),
+    ],
+)
+def test_settings_that_make_no_sense_are_named(name: str, settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match=f"{next(iter(settings))}="):
+        made(name, **settings)
+
+
+def test_gradients_that_are_not_finite_change_nothing_and_end_it() -> None:
+    algorithm = made("sac", learning_starts=0, gradient_steps=1)
+    rollout = rollout_of(algorithm, 0)
+    rollout.rewards[...] = np.inf
+    before = algorithm.weights()["critic"]
+    for _ in range(4):
+        assert algorithm.update([rollout], 0.0).skipped == 1
+    assert (algorithm.weights()["critic"] == before).all()
+    with pytest.raises(TrainingDiverged):
+        algorithm.update([rollout], 0.0)
+
+
+def test_where_all_steps_were_lost_nothing_is_learned_and_nothing_breaks() -> None:
+    algorithm = made("sac", learning_starts=0)
+    rollout = rollout_of(algorithm, 0)
+    rollout.valid[...] = False
+    assert algorithm.update([rollout], 0.0).gradient_steps == 0
+    assert algorithm.update([rollout_of(algorithm, 1)], 0.0).gradient_steps == 3

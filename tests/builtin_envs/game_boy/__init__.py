@@ -1,0 +1,1 @@
+"""The Game Boy env, on a cartridge of a few instructions."""

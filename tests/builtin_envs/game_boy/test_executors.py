@@ -1,0 +1,87 @@
+"""Game Boys side by side: threads really run at once, and every executor gives the same."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multiverse as mv
+from multiverse.envs.game_boy import GameBoyEnv
+from multiverse.executors import choose, machine
+from tests.builtin_envs.game_boy.cartridge import rom
+from tests.training.runs import digest
+
+
+def test_others_run_while_frames_do() -> None:
+    """With the interpreter told not to switch by itself, another thread comes on only where the GIL is let go."""
+    from multiverse.envs.game_boy.emulator import Emulator
+
+    emulator = Emulator(rom(), "test")
+    seen, before = threading.Event(), sys.getswitchinterval()
+    sys.setswitchinterval(1_000.0)
+    try:
+        gate = threading.Lock()  # for `start` waits for the thread, which has a moment then
+        gate.acquire()
+        other = threading.Thread(target=lambda: (gate.acquire(), seen.set()))
+        other.start()
+        gate.release()
+        came_on_before = seen.is_set()
+        emulator.run(3_000, False)
+        assert seen.is_set() and not came_on_before
+    finally:
+        sys.setswitchinterval(before)
+        other.join()
+        emulator.close()
+
+
+def test_auto_takes_threads(cartridge: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "usable_cores", lambda: 2)
+    monkeypatch.setattr(choose, "BUSY_SHARE", 2.0)  # whatever else this machine does
+    monkeypatch.setattr(choose, "SLOW_BUILD_S", 60.0)
+    with mv.make_vec(GameBoyEnv, 4, env_kwargs={**cartridge, "observation": "ram"}) as envs:
+        assert (envs.plan.executor, envs.plan.workers) == ("thread", 2), envs.plan.why
+        assert "releases the GIL" in envs.plan.why
+
+
+def test_every_executor_gives_the_same(cartridge: dict[str, str]) -> None:
+    """Also when an episode ends, and is begun again, in the middle."""
+    shown: dict[str, list[Any]] = {}
+    actions = np.random.default_rng(1).integers(0, 9, (30, 3))
+    for executor in ("serial", "thread", "process"):
+        arguments: Any = {**cartridge, "observation": "both", "episode_length": 12}
+        with mv.make_vec(
+            GameBoyEnv, 3, executor, workers=None if executor == "serial" else 2, env_kwargs=arguments
+        ) as envs:
+            first, _ = envs.reset(seed=5)
+            rows = [first["ram"], first["screen"]]
+            for action in actions:
+                observations, rewards, terminated, truncated, _ = envs.step(action)
+                rows += [observations["ram"], observations["screen"], rewards, terminated, truncated]
+            shown[executor] = rows
+    assert any(row.any() for row in shown["serial"][6::5]), "no episode has ended"
+    for executor in ("thread", "process"):
+        assert all(map(np.array_equal, shown[executor], shown["serial"])), executor
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+def test_a_training_goes_on_in_the_middle_of_a_game(executor: Any, cartridge: dict[str, str], tmp_path: Path) -> None:
+    """Resumed, it ends with the weights of one that was never interrupted."""
+    how: Any = {
+        "env_kwargs": {**cartridge, "observation": "ram", "episode_length": 50},
+        "num_envs": 2,
+        "steps_per_env": 16,
+        "batch_size": 16,
+        "evaluate_every": 0,
+        "evaluation_episodes": 1,
+        "executor": executor,
+    }
+    name = "multiverse.envs.game_boy:GameBoyEnv"
+    whole = mv.train(name, run_dir=tmp_path / "whole", env_steps=128, **how)
+    half = mv.train(name, run_dir=tmp_path / "halves", env_steps=64, **how)
+    halves = mv.resume(half, env_steps=128)
+    assert digest(whole) == digest(halves)

@@ -1,0 +1,314 @@
+"""Document 002: every name, call and label of its env side, and its four troubleshooting entries."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import yaml
+
+pytest.importorskip("mujoco")
+
+import multiverse as mv
+from examples.meta_rl.envs.meta.make_env import make_env, make_parallel_env
+from examples.meta_rl.envs.meta.wrappers import VariBadWrapper
+from examples.meta_rl.envs.parallel_env_manager import ParallelEnvManager
+from examples.meta_rl.policies.learner import Learner
+from examples.meta_rl.policies.models import AGENT_ARCHS
+from tests.examples.programs import ROOT
+from tests.experience.test_whole_episodes import Clock, arrays, network
+
+FOLDER = ROOT / "examples" / "meta_rl"
+FACADES = [path for path in sorted(FOLDER.rglob("*.py")) if path.name != "__init__.py" or path.parent.name == "models"]
+CONFIG = FOLDER / "configs" / "ant_dir.yaml"
+SPARSE: dict[str, Any] = {"env_type": "meta", "env_name": "PointRobotSparse-v0", "max_rollouts_per_task": 2,
+                          "num_train_tasks": 8, "num_eval_tasks": 3}  # fmt: skip
+TRAIN: dict[str, Any] = {"num_iters": 2, "num_init_rollouts_pool": 3, "num_rollouts_per_iter": 5, "buffer_size": 10_000,
+                         "num_updates_per_iter": 1, "batch_size": 4, "sampled_seq_len": -1}  # fmt: skip
+
+
+def learner(workers: int, **env: Any) -> Learner:
+    return Learner({**SPARSE, "num_parallel_workers": workers, **env}, TRAIN, seed=3)
+
+
+def stored(made: Learner) -> list[dict[str, Any]]:
+    return [arrays(episode) for episode in made.policy_storage.episodes]
+
+
+def assert_same(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
+    for ours, theirs in zip(one, other, strict=True):
+        assert ours.keys() == theirs.keys() and all(ours[n].tobytes() == theirs[n].tobytes() for n in ours)
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+def test_the_documents_imports_from_its_folder_load_no_torch() -> None:
+    program = """
+import sys
+from envs.meta.make_env import make_env, make_parallel_env
+from envs.meta.wrappers import VariBadWrapper
+from envs.parallel_env_manager import ParallelEnvManager
+from policies.learner import Learner
+from policies.models import AGENT_ARCHS
+parallel_env = make_parallel_env("PointRobot-v0", 2, num_workers=2, seed=1, num_train_tasks=5, num_eval_tasks=2)
+for remote, task in zip(parallel_env.remotes, parallel_env.train_tasks):
+    remote.send(("reset", {"task": task}))
+print([remote.recv()[0].shape for remote in parallel_env.remotes])
+del parallel_env
+assert 'torch' not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=FOLDER, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[(3,), (3,)]\n", "")
+
+
+def test_the_documents_signatures() -> None:
+    assert list(inspect.signature(make_parallel_env).parameters) == [
+        "env_id", "episodes_per_task", "num_workers", "seed", "oracle", "kwargs",
+    ]  # fmt: skip
+    assert list(inspect.signature(Learner.collect_rollouts_parallel).parameters)[1:] == [
+        "num_rollouts", "random_actions", "parallel_env",
+    ]  # fmt: skip
+    assert list(inspect.signature(Learner.init_env).parameters)[1:] == [
+        "env_type", "env_name", "max_rollouts_per_task", "num_train_tasks", "num_eval_tasks", "num_parallel_workers",
+        "kwargs",
+    ]  # fmt: skip
+    assert list(inspect.signature(VariBadWrapper).parameters) == ["env", "episodes_per_task", "oracle"]
+    assert [arch.name for arch in AGENT_ARCHS] == ["Markov", "Memory", "Memory_Markov"]
+
+
+@pytest.mark.parametrize("path", FACADES, ids=lambda path: path.name)
+def test_facades_are_thin_and_say_what_to_use_today(path: Path) -> None:
+    text = path.read_text()
+    assert re.match(r'"""Today this is .*(multiverse|mv\.|policy)', text)
+    assert re.search(r"^\s*(import|from) (multiprocessing|multiverse\.)", text, re.MULTILINE) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "seen"),
+    [("PointRobot-v0", 3), ("PointRobotSparse-v0", 3), ("Wind-v0", 3), ("HalfCheetahVel-v0", 21), ("AntDir-v0", 28)],
+)
+def test_every_env_can_be_made_by_the_documents_name(name: str, seen: int) -> None:
+    env = make_env(name, 2, seed=1, num_train_tasks=5, num_eval_tasks=2)
+    assert env.reset()[0].shape == (seen,) and (len(env.train_tasks), len(env.eval_tasks)) == (5, 2)
+    env.close()
+
+
+def test_the_config_has_the_documents_keys() -> None:
+    given = yaml.safe_load(CONFIG.read_text())
+    assert given["env"] == {
+        "env_type": "meta", "env_name": "AntDir-v0", "max_rollouts_per_task": 2, "num_train_tasks": 50,
+        "num_eval_tasks": 20, "num_parallel_workers": 6,
+    }  # fmt: skip
+    assert given["train"]["num_rollouts_per_iter"] == 12 and {*given} == {"seed", "env", "train", "eval", "policy"}
+
+
+@pytest.mark.parametrize(
+    ("section", "change", "told"),
+    [
+        ("env", {"num_train_task": 3}, "env: there is no num_train_task; did you mean num_train_tasks?"),
+        ("train", {"speed": 9}, "train: there is no speed: there are batch_size, "),
+        ("env", {"env_type": "pomdp"}, "env_type='pomdp': this learner is for 'meta'"),
+        ("env", {"num_train_tasks": 0}, "0 train and 20 eval tasks: at least 1 and 0"),
+    ],
+)
+def test_a_mistake_in_the_config_is_named(section: str, change: dict[str, Any], told: str) -> None:
+    with pytest.raises(mv.InvalidRequest, match=re.escape(told)):
+        Learner.from_config(CONFIG, **{section: change})
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("workers", [1, 3])
+def test_all_envs_of_a_run_share_one_list_and_eval_tasks_are_held_out(workers: int) -> None:
+    with learner(workers) as made:
+        envs = [made.train_env, made.eval_env, *([made.train_env_parallel] if workers > 1 else [])]
+        assert (made.train_env_parallel is None) == (workers == 1)
+        for env in envs:
+            assert np.array_equal(env.train_tasks, made.train_tasks)
+            assert np.array_equal(env.eval_tasks, made.eval_tasks)
+        train, held_out = ({tuple(task) for task in tasks} for tasks in (made.train_tasks, made.eval_tasks))
+        assert (len(train), len(held_out)) == (8, 3) and not train & held_out
+        made.collect_rollouts_parallel(40, random_actions=True, parallel_env=made.train_env_parallel)
+        assert {tuple(one.task) for one in made.collected.began_from} == train
+        returns, success = made.evaluate()
+        assert returns.shape == (2,) and success is not None and success.shape == (2,)
+    with learner(1) as again:
+        assert np.array_equal(again.train_tasks, made.train_tasks)
+
+
+def test_where_there_are_two_tasks_both_are_for_training_and_evaluating() -> None:
+    made = learner(1, env_name="HalfCheetahDir-v0", num_train_tasks=2, num_eval_tasks=0)
+    with made:
+        assert sorted(float(task[0]) for task in made.train_tasks) == [-1.0, 1.0] and len(made.eval_tasks) == 0
+        returns, success = made.evaluate()
+        assert returns.shape == (2,) and success is None
+    with pytest.raises(mv.InvalidRequest, match=r"sample_tasks\(4\): there are two tasks"):
+        learner(1, env_name="HalfCheetahDir-v0", num_train_tasks=2, num_eval_tasks=2)
+
+
+# -- collecting --------------------------------------------------------------------------------------------------------
+def test_the_documents_loop_collects_the_initial_pool_and_rollouts(capsys: pytest.CaptureFixture[str]) -> None:
+    with learner(2) as made:
+        while made._n_env_steps_total < made.num_init_rollouts_pool * made.max_trajectory_len:
+            made.collect_rollouts_parallel(num_rollouts=1, random_actions=True, parallel_env=made.train_env_parallel)
+        assert made._n_env_steps_total == 3 * 2 * 60 == made.policy_storage.size and made.max_trajectory_len == 120
+        env_steps = made.collect_rollouts_parallel(
+            num_rollouts=made.num_rollouts_per_iter, parallel_env=made.train_env_parallel
+        )
+        assert env_steps == 5 * 120 and made._n_env_steps_total == 8 * 120
+        assert made.n_env_steps_total == (3 + 2 * 5) * 120
+    with learner(2) as other:
+        other.collect_initial_pool()
+        assert capsys.readouterr().out == "Collecting initial pool of data..\n"
+        assert_same(stored(other), stored(made)[:3])
+        other.collect_initial_pool()  # it is there
+        assert len(stored(other)) == 3
+
+
+@pytest.mark.parametrize("acts", ["random", "Markov", "Memory"])
+def test_it_falls_back_to_sequential_collection_with_the_same_result(acts: str) -> None:
+    found = []
+    for workers in (1, 3):
+        with learner(workers) as made:
+            if acts != "random":
+                made.agent = network(made._alone, memory=acts == "Memory")
+            for count in (4, 3):
+                made.collect_rollouts_parallel(count, acts == "random", parallel_env=made.train_env_parallel)
+            found.append(stored(made))
+    assert_same(*found)
+
+
+def test_the_storage_forgets_the_oldest() -> None:
+    with learner(1) as made:
+        made.policy_storage.buffer_size = 300
+        made.collect_rollouts_parallel(4, random_actions=True)
+        assert len(stored(made)) == 2 and made.policy_storage.size == 240
+
+
+# -- one env at a time -------------------------------------------------------------------------------------------------
+def test_remotes_reset_to_a_task_and_step() -> None:
+    manager = make_parallel_env("PointRobot-v0", 2, num_workers=3, seed=1, num_train_tasks=5, num_eval_tasks=2)
+    try:
+        assert manager.num_workers == 3 == len(manager.engine.worker_pids)
+        for worker_id in range(3):
+            manager.remotes[worker_id].send(("reset", {"task": manager.train_tasks[worker_id]}))
+        for remote in manager.remotes:
+            observation, info = remote.recv()
+            assert observation.tolist() == [0, 0, 0] and info == {}
+        assert np.array_equal(manager.engine.call("get_task"), manager.train_tasks[:3])
+        for remote in manager.remotes:
+            remote.send(("step", np.array([1.0, 0.0], np.float32)))
+        for worker_id in (2, 0, 1):  # in any order
+            observation, reward, terminated, truncated, _ = manager.remotes[worker_id].recv()
+            expected = -np.linalg.norm(manager.train_tasks[worker_id] - np.array([0.1, 0.0]))
+            assert np.isclose(reward, expected) and not terminated and not truncated
+            assert np.allclose(observation, [0.1, 0, 0])
+        with pytest.raises(mv.InvalidRequest, match=r"'render': a remote knows 'reset' and 'step'"):
+            manager.remotes[0].send(("render", None))
+    finally:
+        manager.close()
+        manager.close()
+
+
+@pytest.mark.parametrize("how", ["close", "del"])
+def test_no_process_is_left(how: str) -> None:
+    manager = make_parallel_env("PointRobot-v0", 2, num_workers=2, seed=1)
+    workers = [psutil.Process(pid) for pid in manager.engine.worker_pids]
+    assert all(worker.is_running() for worker in workers)
+    if how == "close":
+        manager.close()
+    del manager
+    gone, alive = psutil.wait_procs(workers, timeout=10)
+    assert len(gone) == 2 and not alive
+    gc.collect()
+
+
+def test_a_worker_that_dies_is_replaced_and_rollouts_are_whole() -> None:
+    with learner(2) as made, learner(1) as alone:
+        assert made.train_env_parallel is not None
+        made.collect_rollouts_parallel(2, random_actions=True, parallel_env=made.train_env_parallel)
+        os.kill(made.train_env_parallel.engine.worker_pids[1], signal.SIGKILL)
+        made.collect_rollouts_parallel(4, random_actions=True, parallel_env=made.train_env_parallel)
+        alone.collect_rollouts_parallel(6, random_actions=True)
+        assert [len(one["rewards"]) for one in stored(made)] == [120] * 6
+        assert_same(stored(made)[:3], stored(alone)[:3])  # of the worker that lived, and before
+
+
+# -- its four troubleshooting entries ----------------------------------------------------------------------------------
+def test_workers_hanging_an_unmatched_send_or_recv_is_told() -> None:
+    manager = make_parallel_env("PointRobot-v0", 2, num_workers=2, seed=1)
+    try:
+        manager.remotes[0].send(("step", np.zeros(2)))
+        with pytest.raises(mv.RequestPending, match="env 0 is still under way"):
+            manager.remotes[0].send(("step", np.zeros(2)))
+        manager.remotes[1].send(("reset", {"task": [0.5, 0.5]}))
+        with pytest.raises(mv.RequestPending, match=r"env 1 has answered, and nobody has heard it: recv\(\)"):
+            manager.remotes[1].send(("step", np.zeros(2)))
+        assert len(manager.remotes[0].recv()) == 5 and len(manager.remotes[1].recv()) == 2
+        with pytest.raises(mv.NothingPending, match="nothing was sent"):
+            manager.remotes[1].recv()
+    finally:
+        manager.close()
+
+
+@pytest.mark.parametrize(
+    ("thinks", "told"),
+    [(0.0, r"receive \d+% of the time: the envs are the bottleneck: .*"),
+     (9.0, r"act 9\d% of the time: the policy is the bottleneck: more workers do not help")],
+)  # fmt: skip
+def test_lower_than_expected_speedup_the_bottleneck_is_named(
+    thinks: float, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("multiverse.experience.whole_episodes.perf_counter", clock)
+
+    class Thinks(mv.RandomPolicy):
+        def act(self, *shown: Any) -> Any:
+            clock.now += thinks
+            return super().act(*shown)
+
+    with learner(1) as made:
+        env = made.train_env.env
+        step = env.step
+        env.step = lambda action: (setattr(clock, "now", clock.now + 1), step(action))[1]  # type: ignore[method-assign]
+        made.agent = Thinks(made.train_env.action_space)
+        made.collect_rollouts_parallel(2)
+        assert re.fullmatch(rf"act \d+%, step \d+%, receive \d+%, store \d+%; {told}", made.time_split())
+
+
+def test_too_many_open_files_says_how_many_are_needed() -> None:
+    program = """
+import resource
+import multiverse as mv
+from examples.meta_rl.envs.meta.make_env import make_parallel_env
+soft, hard = 40, 100
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+try:
+    make_parallel_env("PointRobot-v0", 2, num_workers=16, seed=1)
+except mv.PreflightError as error:
+    print(error)
+make_parallel_env("PointRobot-v0", 2, num_workers=1, seed=1).close()
+print("raised by itself:", soft < resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert re.match(r"16 worker processes need \d+ open files", done.stdout), done.stdout + done.stderr
+    assert done.stdout.endswith("raised by itself: True\n") and done.returncode == 0
+
+
+def test_import_errors_in_worker_processes_name_the_module() -> None:
+    def make() -> Any:
+        import a_module_that_is_not_there  # type: ignore[import-not-found]
+
+        return a_module_that_is_not_there.Env()
+
+    with pytest.raises(mv.MultiverseError, match="No module named 'a_module_that_is_not_there'") as raised:
+        ParallelEnvManager([make, make])
+    assert "import a_module_that_is_not_there" in str(raised.value)  # where

@@ -1,0 +1,223 @@
+"""Document 003: its config file, its manager of envs, its GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pettingzoo import ParallelEnv
+
+import multiverse as mv
+from examples.teams import train_taac
+from examples.teams.gpus import gpu_of
+from examples.teams.parallel_environments import ParallelEnvironmentManager
+from examples.teams.scripts import parallel_env_example
+from examples.teams.settings import load_settings, settings_from
+from multiverse.contracts.errors import InvalidConfig
+from multiverse.envs.box_jump import v0
+from multiverse.training.loading import checkpoint_of
+from tests.equality import assert_same
+from tests.examples.programs import ROOT
+
+CONFIG = ROOT / "examples" / "teams" / "configs" / "boxjump.yaml"
+
+
+# -- the config --------------------------------------------------------------------------------------------------------
+def test_the_documents_config_has_the_documents_values() -> None:
+    settings = load_settings(CONFIG)
+    assert settings.environment.source == "BoxJump-v0"
+    assert settings.environment.env_kwargs == {"num_boxes": 4, "fixed_rotation": True, "max_timestep": 1500}
+    model, training = settings.model, settings.training
+    assert (model.num_heads, model.embedding_dim, model.hidden_size) == (2, 64, 128)
+    told = (training.episodes, training.gamma, training.learning_rate, training.epsilon_clip, training.K_epochs)
+    assert told == (100, 0.995, 5e-4, 0.2, 10)
+    told = (training.c_entropy, training.max_grad_norm, training.c_value, training.lam, training.batch_size)
+    assert told == (0.05, 20.0, 0.5, 0.97, 128)
+    assert (training.min_learning_rate, training.similarity_loss_coef, training.num_parallel) == (1e-4, 0.0, 1)
+    assert settings.best_model == Path("files/Models/boxjump/best_model.pth")
+    with mv.make_vec(settings.environment.source, 1, env_kwargs=settings.environment.env_kwargs) as envs:
+        assert len(envs.agents) == 4
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ("  gamma: 0.995", "  gama: 0.995 | line 19.*training.gama: there is no such setting.*Did you mean gamma"),
+        ("  K_epochs: 10", "  K_epochs: ten | line 22.*training.K_epochs: expected a whole number"),
+        ("  num_parallel: 1", "  num_parallel: 0 | num_parallel=0: at least 1"),
+        ("  name: boxjump", "  game: boxjump | line 3.*environment.game: there is no such setting"),
+    ],
+)
+def test_what_is_wrong_with_a_config_is_one_sentence_with_its_line(changed: str, said: str, tmp_path: Path) -> None:
+    instead, _, expected = said.partition(" | ")
+    text = CONFIG.read_text()
+    assert text.count(changed) == 1
+    (tmp_path / "mine.yaml").write_text(text.replace(changed, instead))
+    with pytest.raises(InvalidConfig, match=expected):
+        load_settings(tmp_path / "mine.yaml")
+
+
+def test_only_the_env_must_be_said() -> None:
+    assert settings_from({"environment": {"name": "simple_spread"}}).training.gamma == 0.995
+    with pytest.raises(InvalidConfig, match="environment must be given"):
+        settings_from({})
+
+
+# -- envs --------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("executor", ["serial", "process"])
+def test_the_manager_plays_what_single_envs_play(executor: Any) -> None:
+    kwargs, rng = {"num_boxes": 2, "max_timestep": 12}, np.random.default_rng(0)
+    single = [v0(**kwargs) for _ in range(3)]
+    with ParallelEnvironmentManager("boxjump", kwargs, 3, executor) as manager:
+        for _ in range(2):
+            assert_same(manager.reset_all(seed=4), [env.reset(seed=4 + i)[0] for i, env in enumerate(single)])
+            for _ in range(13):
+                actions = [{agent: int(rng.integers(4)) for agent in env.agents} for env in single]
+                outcomes = manager.step_all(actions)
+                for outcome, env, given in zip(outcomes, single, actions):
+                    observations, rewards, terminated, truncated, _ = env.step(given)
+                    assert_same(outcome.observations, observations)
+                    assert outcome.rewards == rewards
+                    assert (outcome.terminations, outcome.truncations) == (terminated, truncated)
+        assert all(not outcome.rewards for outcome in manager.step_all([{}] * 3))  # it is over everywhere
+
+
+class Leaving(ParallelEnv):  # type: ignore[misc]
+    """Two agents; `b` leaves after two steps, and everything is over after as many as were asked for."""
+
+    metadata = {"name": "leaving"}  # noqa: RUF012
+    possible_agents = ["a", "b"]  # noqa: RUF012
+
+    def __init__(self, steps: int = 3) -> None:
+        self._most = steps
+
+    def observation_space(self, agent: str) -> Any:
+        return v0(num_boxes=1).observation_space("box-1")
+
+    def action_space(self, agent: str) -> Any:
+        return v0(num_boxes=1).action_space("box-1")
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents, self._steps = ["a", "b"], 0
+        return {agent: np.zeros(11, np.float32) for agent in self.agents}, {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        self._steps += 1
+        agents, over = self.agents, self._steps == self._most
+        assert set(actions) == set(agents)
+        ended = {agent: over or (agent == "b" and self._steps == 2) for agent in agents}
+        self.agents = [agent for agent in agents if not ended[agent]]
+        seen = {agent: np.zeros(11, np.float32) for agent in agents}
+        return (
+            seen,
+            {a: float(actions[a]) for a in agents},
+            ended,
+            dict.fromkeys(agents, False),
+            {a: {} for a in agents},
+        )
+
+
+def test_agents_that_leave_and_envs_that_end_before_others_need_no_actions() -> None:
+    with ParallelEnvironmentManager("tests.examples.test_document_003:Leaving", {"steps": 3}, 1) as manager:
+        manager.reset_all(seed=0)
+        with pytest.raises(mv.InvalidActions, match="env 0: no action for b"):
+            manager.step_all([{"a": 1}])
+        with pytest.raises(mv.InvalidActions, match="actions for 2 envs, and there are 1"):
+            manager.step_all([{}, {}])
+        assert manager.step_all([{"a": 1, "b": 2}])[0].rewards == {"a": 1.0, "b": 2.0}
+        assert manager.step_all([{"a": 1, "b": 2}])[0].terminations == {"a": False, "b": True}
+        assert manager.step_all([{"a": 3}])[0].rewards == {"a": 3.0}
+        assert manager.acting(0) == []
+
+
+def test_a_single_agent_is_no_team() -> None:
+    with pytest.raises(mv.InvalidRequest, match="CartPole-v1 is no team"):
+        ParallelEnvironmentManager("CartPole-v1", None, 2)
+
+
+# -- GPUs --------------------------------------------------------------------------------------------------------------
+def test_processes_take_the_gpus_in_turn() -> None:
+    devices = ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]
+    assert [gpu_of(i, devices) for i in range(8)] == devices * 2
+    assert [gpu_of(i, devices[:3]) for i in range(4)] == ["cuda:0", "cuda:1", "cuda:2", "cuda:0"]
+    assert [gpu_of(i, []) for i in range(3)] == ["cpu"] * 3
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+TINY = """
+environment: {name: boxjump, env_kwargs: {num_boxes: 2, max_timestep: 20}}
+model: {num_heads: 2, embedding_dim: 8, hidden_size: 8}
+training: {episodes: 4, max_steps_per_episode: 21, K_epochs: 1, num_parallel: 2}
+logging: {log_interval: 2}
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    return ["--config", "tiny.yaml"]
+
+
+def test_the_documents_lines_train_and_go_on_with_the_best_model(
+    tiny: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    best = Path("files/Models/boxjump/best_model.pth")
+    assert train_taac.main([*tiny, "--env", "boxjump", "--num_parallel", "3", "--episodes", "6"]) == 0
+    out = capsys.readouterr().out
+    assert "Training taac on boxjump: 3 envs in this process" in out and "Episode 6/6: team's return" in out
+    assert f"Best model: {best}" in out
+    first = checkpoint_of(best, "best").state["session"]["algorithms"]["agents"]["weights"]["parameters"]
+    assert train_taac.main([*tiny, "--model_path", str(best), "--seed", "5"]) == 0
+    out = capsys.readouterr().out
+    assert "Beginning with files/Models/boxjump/best_model-1.pth/checkpoints/best" in out
+    second = checkpoint_of(best).state["session"]["algorithms"]["agents"]["weights"]["parameters"]
+    assert first.shape == second.shape and 0 < np.abs(first - second).max() < 0.1  # two small steps away from the first
+    assert mv.record(best, Path("tower.mp4"), which="best").frames == 22
+
+
+def test_a_torch_pickle_and_a_model_that_is_not_there_are_refused_in_one_sentence(
+    tiny: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("theirs.pth").write_bytes(b"PK\x03\x04")
+    for path, said in (("theirs.pth", "is a file, perhaps a torch pickle"), ("nowhere.pth", "there is no model")):
+        assert train_taac.main([*tiny, "--model_path", path]) == 2
+        error = capsys.readouterr().err
+        assert said in error and error.count("\n") == 1
+    assert train_taac.main([*tiny, "--episodes", "0"]) == 2
+    assert "episodes=0: at least 1" in capsys.readouterr().err
+    assert not Path("files").exists()
+
+
+# -- true parallelism --------------------------------------------------------------------------------------------------
+def test_the_documents_three_lines(
+    tiny: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = "files/Models/boxjump/best_model.pth"
+    assert parallel_env_example.main([*tiny, "--num_processes", "2"]) == 0
+    assert "Training taac on boxjump: 2 envs in 2 processes" in capsys.readouterr().out
+    assert mv.resume(best).summary["plan"]["executor"] == "process"
+    assert parallel_env_example.main([*tiny, "--num_processes", "2", "--model_path", best]) == 0
+    assert "Beginning with files/Models/boxjump/best_model-1.pth" in capsys.readouterr().out
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    assert parallel_env_example.main([*tiny, "--render", "--episodes", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "Rendering: one process, this one" in out and "1 envs in this process" in out
+    assert parallel_env_example.main([*tiny, "--num_processes", "0"]) == 2
+
+
+def test_an_episode_by_itself(tiny: list[str]) -> None:
+    config = load_settings("tiny.yaml")
+    statistics, experience = parallel_env_example.run_single_episode((3, config, None, 1, False))
+    assert statistics["steps"] == 21 and (statistics["process_id"], statistics["gpu_id"]) == (3, 1)
+    assert set(experience) == {"box-1", "box-2"} and experience["box-1"]["observations"].shape == (21, 11)
+    assert experience["box-2"]["dones"].tolist() == [False] * 20 + [True]
+    assert statistics["team_return"] == pytest.approx(sum(one["rewards"].sum() for one in experience.values()))
+    again, _ = parallel_env_example.run_single_episode((3, config, None, 1, False))
+    other, _ = parallel_env_example.run_single_episode((4, config, None, 1, False))
+    assert again == statistics and other["returns"] != statistics["returns"]  # its seed is the process's
+    assert train_taac.main(tiny) == 0
+    played = [parallel_env_example.run_single_episode((i, config, str(config.best_model), None, False)) for i in (0, 0)]
+    assert played[0][0] == played[1][0]

@@ -1,0 +1,165 @@
+"""Episodes that are lost with an env or a worker are dropped, others are drawn in their place, and counts add up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multiverse as mv
+from multiverse.experience.whole_episodes import EpisodeCollector, WholeEpisodes
+from tests.experience.test_whole_episodes import TASKS, Stumbles, arrays, network
+
+EPISODES = 12
+
+
+class Mortal(Stumbles):
+    """Does what it is told to at its `at`-th step (or reset), once ever: a note says that it did."""
+
+    def __init__(self, note: str = "", at: int = 0, deed: str = "", phase: str = "step") -> None:
+        super().__init__(odds=0.04)
+        self._note, self._at, self._deed, self._phase, self._done = Path(note), at, deed, phase, 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        self._count("reset")
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        observation, reward, *rest = super().step(action)
+        spoilt = self._count("step")
+        return observation, np.nan if spoilt else reward, *rest
+
+    def _count(self, phase: str) -> bool:
+        self._done += phase == self._phase
+        if not self._deed or phase != self._phase or self._done != self._at or self._note.exists():
+            return False
+        self._note.touch()
+        if self._deed == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._deed == "hangs":
+            time.sleep(3600)
+        if self._deed == "raises":
+            raise RuntimeError("as told")
+        return True
+
+
+def meta(**fault: Any) -> Any:
+    return mv.MetaEpisode(Mortal(**fault), 2)
+
+
+def made(workers: int = 2, executor: Any = "process", **fault: Any) -> mv.VectorEnv:
+    """Envs 0 and 1 in the first worker, 2 and 3 in the second (with hybrid, the only one): env 2 misbehaves."""
+    makers = [meta, meta, partial(meta, **fault), meta]
+    return mv.make_vec(
+        makers, executor=executor, workers=workers, tasks=TASKS, autoreset="disabled", on_failure="restart",
+        on_bad_value="truncate", reply_timeout_s=1.0 if fault.get("deed") == "hangs" else 60.0,
+    )  # fmt: skip
+
+
+def plan(attempt: int, number: int) -> mv.ResetRequest:
+    return mv.DrawnTasks(8, range(4))(attempt, number)
+
+
+def undisturbed(numbers: dict[int, int]) -> WholeEpisodes:
+    """The episodes of these numbers, each at its attempt, as one env alone plays them."""
+
+    def of(attempt: int, number: int) -> mv.ResetRequest:
+        assert attempt == 0
+        return plan(numbers[number], number)
+
+    with mv.make_vec(meta, 1, "serial", tasks=TASKS, autoreset="disabled") as envs:
+        return EpisodeCollector(envs, of).collect(network(envs), len(numbers))
+
+
+def check(found: WholeEpisodes, failures: mv.VectorEnv, dropped: int) -> None:
+    """Whole, correct episodes, as many as were asked for; those that were dropped are others now; and the accounts."""
+    attempts = {}
+    for number, began in enumerate(found.began_from):
+        attempts[number] = next(a for a in range(5) if plan(a, number) == began)
+    assert sum(attempts.values()) == found.dropped == dropped and len(attempts) == EPISODES
+    for ours, theirs in zip(found.each(), undisturbed(attempts).each(), strict=True):
+        expected = arrays(theirs)
+        for name, rows in arrays(ours).items():
+            assert rows.tobytes() == expected[name].tobytes(), name
+        assert (ours.terminated | ours.truncated)[:, 0].tolist() == [False] * (ours.steps - 1) + [True]
+    counts: Any = failures.failures
+    assert counts.steps_sent == counts.steps_used + counts.steps_discarded
+    assert counts.steps_used == found.env_steps + found.dropped_steps
+
+
+@pytest.mark.fault("G10")
+@pytest.mark.parametrize(("executor", "workers"), [("process", 2), ("hybrid", 1)])
+@pytest.mark.parametrize("at", [1, 7, 30, 45])
+def test_a_worker_killed_in_an_episode_costs_its_envs_episodes_and_others_are_drawn(
+    at: int, executor: str, workers: int, tmp_path: Path
+) -> None:
+    with made(workers, executor, note=str(tmp_path / "note"), at=at, deed="dies") as envs:
+        found = EpisodeCollector(envs, plan).collect(network(envs), EPISODES)
+        assert (tmp_path / "note").exists() and envs.failures.worker_restarts == 1
+        check(found, envs, dropped=2)
+
+
+@pytest.mark.fault("G10")
+@pytest.mark.parametrize(("deed", "dropped"), [("raises", 1), ("hangs", 2), ("nan", 1)])
+def test_an_env_that_raises_hangs_or_gives_what_nobody_can_learn_from_costs_episodes_too(
+    deed: str, dropped: int, tmp_path: Path
+) -> None:
+    with made(note=str(tmp_path / "note"), at=11, deed=deed) as envs:
+        found = EpisodeCollector(envs, plan).collect(network(envs), EPISODES)
+        assert (tmp_path / "note").exists()
+        check(found, envs, dropped)
+
+
+@pytest.mark.fault("G10")
+@pytest.mark.parametrize(("at", "dropped"), [(1, 0), (3, 0), (5, 1)])
+def test_a_worker_killed_while_an_episode_begins_costs_its_neighbours_theirs(
+    at: int, dropped: int, tmp_path: Path
+) -> None:
+    """The reset itself is asked for again; the first and third time the neighbour begins one too."""
+    with made(note=str(tmp_path / "note"), at=at, deed="dies", phase="reset") as envs:
+        found = EpisodeCollector(envs, plan).collect(network(envs), EPISODES)
+        assert (tmp_path / "note").exists() and envs.failures.worker_restarts == 1
+        check(found, envs, dropped)
+
+
+@pytest.mark.fault("G10")
+def test_envs_without_an_episode_are_lost_with_their_worker_and_nobody_minds(tmp_path: Path) -> None:
+    fault = partial(meta, note=str(tmp_path / "note"), at=5, deed="dies")
+    options: dict[str, Any] = {"tasks": TASKS, "autoreset": "disabled", "on_failure": "restart"}
+    with mv.make_vec([fault, meta, meta, meta], executor="process", workers=1, **options) as envs:
+        collector = EpisodeCollector(envs, plan)
+        found = collector.collect(network(envs), 2)  # envs 2 and 3 have none
+        assert found.dropped == 2 and len(found.lengths) == 2 and envs.awaiting_reset == []
+        assert len(collector.collect(network(envs), 4).lengths) == 4
+
+
+@pytest.mark.fault("G10")
+def test_without_restarts_it_is_an_error_that_says_who(tmp_path: Path) -> None:
+    fault = partial(meta, note=str(tmp_path / "note"), at=5, deed="dies")
+    options: dict[str, Any] = {"executor": "process", "workers": 2, "tasks": TASKS, "autoreset": "disabled"}
+    with mv.make_vec([meta, meta, meta, fault], **options) as envs, pytest.raises(mv.WorkerDied, match="envs 2-3"):
+        EpisodeCollector(envs, plan).collect(network(envs), EPISODES)
+
+
+@pytest.mark.fault("G10")
+@pytest.mark.parametrize(("deed", "dropped"), [("dies", 6), ("raises", 1), ("nan", 1)])
+def test_a_worker_that_plays_by_itself_and_is_lost_costs_its_share_and_others_are_drawn(
+    deed: str, dropped: int, tmp_path: Path
+) -> None:
+    """Two envs in each of two workers: env 2 misbehaves. What raises is contained where it is."""
+    makers = [meta, meta, partial(meta, note=str(tmp_path / "note"), at=7, deed=deed), meta]
+    settings: dict[str, Any] = {"on_failure": "restart", "on_bad_value": "truncate", "tasks": TASKS, "workers": 2}
+    with mv.EpisodeWorkers(makers, 4, plan, **settings) as workers, mv.make_vec(meta, 1, "serial") as alone:
+        found = workers.collect(network(alone), EPISODES)
+        assert (tmp_path / "note").exists() and len(workers.collect(network(alone), 3).lengths) == 3
+    attempts = {n: next(a for a in range(5) if plan(a, n) == began) for n, began in enumerate(found.began_from)}
+    assert sum(attempts.values()) == found.dropped == dropped and len(found.lengths) == EPISODES
+    for ours, theirs in zip(found.each(), undisturbed(attempts).each(), strict=True):
+        expected = arrays(theirs)
+        assert all(rows.tobytes() == expected[name].tobytes() for name, rows in arrays(ours).items())

@@ -1,0 +1,207 @@
+"""Attention over teams, beside slow and obvious implementations: one team, one agent, one action at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import multiverse as mv
+from multiverse.learning.attention import (
+    TeamActor,
+    TeamAttention,
+    TeamCritic,
+    TeamShape,
+    counterfactual_baseline,
+    similarity,
+)
+
+FEATURES, ACTIONS, TEAMS = 7, 4, 4
+SHAPE = TeamShape(FEATURES, ACTIONS, num_heads=2, embedding_size=12, hidden_size=16)
+SIZES = pytest.mark.parametrize("agents", [1, 2, 3, 8, 16])
+
+
+@pytest.fixture(autouse=True)
+def exact() -> object:
+    """In double precision, so that what is equal is equal to 1e-12."""
+    torch.manual_seed(0)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+def team(agents: int, teams: int = TEAMS) -> tuple[Tensor, Tensor, Tensor]:
+    """Observations, actions, and who is there: at least nobody, at most everybody."""
+    observations = torch.randn(teams, agents, FEATURES)
+    present = torch.rand(teams, agents) < 0.6
+    present[0], present[1] = True, False
+    return observations, torch.randint(ACTIONS, (teams, agents)), present
+
+
+# -- the slow way ------------------------------------------------------------------------------------------------------
+def slow_attention(attention: TeamAttention, agents: Tensor) -> Tensor:
+    """[N, E] of one team, all of whom are there."""
+    heads, size = attention._heads, agents.shape[1] // attention._heads
+    projections = attention.queries, attention.keys, attention.values
+    queries, keys, values = ([of(one).detach() for one in agents] for of in projections)
+    found = []
+    for i in range(len(agents)):
+        parts = []
+        for h in range(heads):
+            part = slice(h * size, (h + 1) * size)
+            scores = [float(queries[i][part] @ key[part]) / math.sqrt(size) for key in keys]
+            total = sum(math.exp(score) for score in scores)
+            parts.append(sum(math.exp(score) / total * value[part] for score, value in zip(scores, values)))
+        found.append(attention.out(torch.cat(parts)))
+    return torch.stack(found)
+
+
+def slow_q(critic: TeamCritic, observations: Tensor, actions: Tensor) -> Tensor:
+    """[N] of one team."""
+    own = torch.stack([critic.embed(torch.cat([o, torch.eye(ACTIONS)[a]])) for o, a in zip(observations, actions)])
+    attended = slow_attention(critic.attend, own)
+    return torch.stack([critic.head(torch.cat([attended[i], own[i]])) for i in range(len(own))]).squeeze(-1)
+
+
+def by_team(slow: Callable[..., Tensor], present: Tensor, *parts: Tensor, outputs: tuple[int, ...] = ()) -> Tensor:
+    """The slow way for every team without those who are not there; 0 for them."""
+    found = torch.zeros(*present.shape, *outputs)
+    for b, there in enumerate(present):
+        if there.any():
+            found[b, there] = slow(*(part[b, there] for part in parts))
+    return found
+
+
+# -- networks ----------------------------------------------------------------------------------------------------------
+@SIZES
+def test_attention_is_what_a_slow_look_at_each_team_finds(agents: int) -> None:
+    attention = TeamAttention(12, 2)
+    x, (_, _, present) = torch.randn(TEAMS, agents, 12), team(agents)
+    everybody = torch.ones_like(present)
+    slow = by_team(lambda one: slow_attention(attention, one), everybody, x, outputs=(12,))
+    torch.testing.assert_close(attention(x), slow)
+    torch.testing.assert_close(attention(x, everybody), slow)
+    some = by_team(lambda one: slow_attention(attention, one), present, x, outputs=(12,))
+    torch.testing.assert_close(attention(x, present), some)
+
+
+@SIZES
+def test_values_are_what_a_slow_critic_says(agents: int) -> None:
+    critic = TeamCritic(SHAPE)
+    observations, actions, present = team(agents)
+    slow = by_team(lambda o, a: slow_q(critic, o, a), present, observations, actions)
+    torch.testing.assert_close(critic(observations, actions, present), slow)
+
+
+@SIZES
+def test_every_action_is_substituted_one_agent_and_one_action_at_a_time(agents: int) -> None:
+    critic = TeamCritic(SHAPE)
+    observations, actions, present = team(agents)
+
+    def slow(o: Tensor, a: Tensor) -> Tensor:
+        found = torch.zeros(len(a), ACTIONS)
+        for i in range(len(a)):
+            for instead in range(ACTIONS):
+                other = a.clone()
+                other[i] = instead
+                found[i, instead] = critic(o.unsqueeze(0), other.unsqueeze(0))[0, i]
+        return found
+
+    expected = by_team(slow, present, observations, actions, outputs=(ACTIONS,))
+    found = critic.every_action(observations, actions, present)
+    torch.testing.assert_close(found, expected)
+    taken = found.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(taken, critic(observations, actions, present))
+
+
+@SIZES
+def test_permuting_agents_permutes_what_is_said_of_them(agents: int) -> None:
+    actor, critic, order = TeamActor(SHAPE), TeamCritic(SHAPE), torch.randperm(agents)
+    observations, actions, present = team(agents)
+    logits, attended = actor(observations, present)
+    for found, before in zip(actor(observations[:, order], present[:, order]), (logits, attended)):
+        torch.testing.assert_close(found, before[:, order])
+    for say in (critic, critic.every_action):
+        found = say(observations[:, order], actions[:, order], present[:, order])
+        torch.testing.assert_close(found, say(observations, actions, present)[:, order])
+    torch.testing.assert_close(similarity(attended[:, order], present[:, order], -1), similarity(attended, present, -1))
+
+
+def test_who_is_not_there_changes_nothing_and_learns_nothing() -> None:
+    actor, critic = TeamActor(SHAPE), TeamCritic(SHAPE)
+    observations, actions, present = team(4)
+    others = observations.clone().requires_grad_()
+    changed = torch.where(present.unsqueeze(-1), others, 1e6 * torch.randn(TEAMS, 4, FEATURES))
+    logits, attended = actor(changed, present)
+    torch.testing.assert_close(logits, actor(observations, present)[0])
+    values = critic.every_action(changed, actions, present)
+    (logits.sum() + values.sum() + similarity(attended, present, -1)).backward()
+    assert others.grad is not None and (others.grad[~present] == 0).all() and (others.grad[present] != 0).any()
+    assert all(torch.isfinite(p.grad).all() for p in [*actor.parameters(), *critic.parameters()])
+
+
+def test_the_same_weights_fit_a_team_and_a_part_of_it() -> None:
+    """Three of eight are a team of three."""
+    actor, critic = TeamActor(SHAPE), TeamCritic(SHAPE)
+    observations, actions, _ = team(8)
+    three = torch.zeros(TEAMS, 8, dtype=torch.bool)
+    three[:, [1, 4, 6]] = True
+    alone = observations[:, [1, 4, 6]], actions[:, [1, 4, 6]]
+    torch.testing.assert_close(actor(observations, three)[0][:, [1, 4, 6]], actor(alone[0])[0])
+    torch.testing.assert_close(critic(observations, actions, three)[:, [1, 4, 6]], critic(*alone))
+
+
+@pytest.mark.parametrize("wrong", [{"num_heads": 5}, {"num_heads": 0}, {"hidden_size": 0}, {"embedding_size": 2**20}])
+def test_sizes_that_make_no_network(wrong: dict[str, int]) -> None:
+    with pytest.raises(mv.InvalidRequest, match=next(iter(wrong)) if "embedding_size" not in wrong else "parameters"):
+        TeamShape(**{"size": 4, "num_actions": 2, "embedding_size": 12, **wrong})
+
+
+# -- what is learned from ----------------------------------------------------------------------------------------------
+def test_the_baseline_is_the_mean_over_the_policys_own_actions() -> None:
+    critic = TeamCritic(SHAPE)
+    observations, actions, _ = team(3)
+    probabilities = torch.randn(TEAMS, 3, ACTIONS).softmax(-1)
+    found = counterfactual_baseline(probabilities, critic.every_action(observations, actions))
+    for b in range(TEAMS):
+        for i in range(3):
+            expected = 0.0
+            for a in range(ACTIONS):
+                other = actions[b].clone()
+                other[i] = a
+                expected += float(probabilities[b, i, a] * slow_q(critic, observations[b], other)[i].detach())
+            assert float(found[b, i]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("agents", range(1, 17))
+def test_similarity_is_the_mean_cosine_of_all_pairs_and_finite(agents: int) -> None:
+    attended = torch.randn(TEAMS, agents, 6, requires_grad=True)
+    present = torch.rand(TEAMS, agents) < 0.7
+    cosines = []
+    for b in range(TEAMS):
+        there = [attended[b, i] for i in range(agents) if present[b, i]]
+        for i, one in enumerate(there):
+            cosines += [float(torch.cosine_similarity(one, other, 0)) for j, other in enumerate(there) if i != j]
+    found = similarity(attended, present, cap=-1.0)
+    assert float(found) == pytest.approx(sum(cosines) / len(cosines) if cosines else 0.0, abs=1e-6)
+    found.backward()
+    assert attended.grad is not None and torch.isfinite(attended.grad).all()
+
+
+def test_similarity_below_its_cap_is_the_cap_and_no_reason_to_learn() -> None:
+    apart = torch.tensor([[[1.0, 0.0], [-1.0, 0.1]]], requires_grad=True)
+    assert float(similarity(apart, cap=-1.0)) < -0.9
+    found = similarity(apart, cap=0.0)
+    found.backward()
+    assert float(found) == 0 and (apart.grad == 0).all()
+    assert float(similarity(torch.ones(2, 3, 4), cap=0.0)) == pytest.approx(1.0)
+
+
+def test_agents_without_a_direction_have_a_finite_gradient() -> None:
+    nothing = torch.zeros(2, 3, 4, requires_grad=True)
+    similarity(nothing, cap=-1.0).backward()
+    assert nothing.grad is not None and torch.isfinite(nothing.grad).all()

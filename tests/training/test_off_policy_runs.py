@@ -1,0 +1,241 @@
+"""Runs that learn from replay: exact resume with its store, metrics in lines, every executor the same, and learning."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import multiverse as mv
+from multiverse.contracts.errors import RunNotSaved
+from multiverse.training.storage import tables
+from tests.training.runs import digest, lines_of
+from tests.training.test_exact_resume import go_on
+
+RUN: dict[str, Any] = {
+    "seed": 5, "num_envs": 3, "env_steps": 600, "steps_per_env": 2, "learning_starts": 100, "batch_size": 16,
+    "buffer_size": 300, "hidden_sizes": [16, 16], "evaluate_every": 0, "evaluation_episodes": 1, "executor": "serial",
+    "preset": False, "gradient_steps": 1, "log_every": 50,
+}  # fmt: skip
+DQN = {**RUN, "algorithm": "dqn", "target_update_interval": 60}
+SAC = {**RUN, "algorithm": "sac", "env": "Pendulum-v1"}
+TD3 = {**RUN, "algorithm": "td3", "env": "Pendulum-v1"}
+DISCRETE = {**RUN, "algorithm": "discrete_sac"}
+EACH = {"dqn": DQN, "sac": SAC, "td3": TD3, "discrete_sac": DISCRETE}
+
+
+def trained(home: Path, settings: dict[str, Any], **more: Any) -> Any:
+    given = {**settings, **more}
+    return mv.train(given.pop("env", "CartPole-v1"), run_dir=home, **given)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    homes = {}
+    for name, settings in EACH.items():
+        homes[name] = tmp_path_factory.mktemp("whole") / name
+        trained(homes[name], settings, checkpoint_every_s=0.0)
+    return homes
+
+
+@pytest.mark.fault("D5")
+@pytest.mark.parametrize(
+    ("name", "deaths"),
+    [
+        ("dqn", [("collect", 150), ("learn", 12)]),
+        ("sac", [("flush", 60), ("flush", 40)]),  # half of what was to be appended is there
+        ("td3", [("save", 170), ("save", 121)]),
+        ("discrete_sac", [("learn", 30), ("collect", 100)]),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "-".join(f"{where}{at}" for where, at in given),
+)
+def test_a_killed_run_ends_as_if_nothing_had_happened(
+    name: str, deaths: list[tuple[str, int]], uninterrupted: dict[str, Path], tmp_path: Path
+) -> None:
+    home, settings = tmp_path / "run", {**EACH[name], "checkpoint_every_s": 0.0}
+    for number, (where, at) in enumerate(deaths):
+        assert not go_on(home, number == 0, settings, where, at), "it should have died on the way"
+    mv.resume(home)
+    assert digest(home) == digest(uninterrupted[name])
+    for file in ("metrics.jsonl", "episodes.jsonl"):
+        assert lines_of(home, file) == lines_of(uninterrupted[name], file)
+
+
+@pytest.mark.parametrize(("executor", "workers"), [("process", 2), ("hybrid", 2), ("thread", 3)])
+@pytest.mark.parametrize("name", ["sac", "dqn"])
+def test_wherever_the_envs_run_the_weights_are_the_same(
+    name: str, executor: str, workers: int, uninterrupted: dict[str, Path], tmp_path: Path
+) -> None:
+    run = trained(tmp_path / "run", EACH[name], executor=executor, workers=workers)
+    assert digest(run.path) == digest(uninterrupted[name])
+
+
+def test_rollouts_that_workers_fill_are_the_same_too(tmp_path: Path) -> None:
+    """From eight steps on they fill them by themselves, with noise that says which actions are random."""
+    runs = [trained(tmp_path / how, DQN, steps_per_env=10, executor=how) for how in ("serial", "process")]
+    assert digest(runs[0].path) == digest(runs[1].path)
+
+
+def test_short_updates_share_a_line_of_metrics(uninterrupted: dict[str, Path]) -> None:
+    lines = [line for line in lines_of(uninterrupted["sac"], "metrics.jsonl") if "updates" in line]
+    assert [line["env_steps"] for line in lines] == [54, 102, 150, 204, 252, 300, 354, 402, 450, 504, 552, 600]
+    assert "critic_loss" not in lines[0] and lines[2]["updates"] == 25
+    learned = [line for line in lines if "critic_loss" in line]
+    assert len(learned) == 11 and all(np.isfinite(line["critic_loss"]) for line in learned)
+
+
+@pytest.mark.fault("D2")
+def test_a_disk_that_is_full_during_a_flush_keeps_the_last_checkpoint_and_the_run_goes_on(
+    uninterrupted: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Full(mv.Hook):
+        """For a while, in the middle of the run."""
+
+        def on_update(self, trainer: Any, report: Any) -> None:
+            full = 40 <= trainer.clock.updates < 50
+            monkeypatch.setattr(tables, "write_all", self.torn if full else write)
+
+        def torn(self, descriptor: int, data: bytes) -> None:
+            os.write(descriptor, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    write = tables.write_all
+    run = trained(tmp_path / "run", SAC, checkpoint_every_s=0.0, hooks=[Full()], env_steps=354)
+    assert "not saved (No space left on device); older ones are kept" in caplog.text
+    mv.resume(run.path, env_steps=600)
+    assert digest(run.path) == digest(uninterrupted["sac"])
+
+
+def test_a_run_that_is_left_while_the_disk_is_full_goes_on_from_its_last_checkpoint(
+    uninterrupted: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(mv.Hook):
+        def on_update(self, trainer: Any, report: Any) -> None:
+            if trainer.clock.updates == 50:
+                monkeypatch.setattr(tables, "write_all", self.full)
+
+        def full(self, descriptor: int, data: bytes) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(RunNotSaved):
+        trained(tmp_path / "run", SAC, checkpoint_every_s=0.0, hooks=[Full()])
+    monkeypatch.undo()
+    mv.resume(tmp_path / "run")
+    assert digest(tmp_path / "run") == digest(uninterrupted["sac"])
+
+
+def test_replay_is_written_once_however_many_checkpoints_there_are(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", SAC, checkpoint_every_s=0.0, buffer_size=10_000)
+    folder = run.path / "checkpoints" / "tables"
+    (rows,) = [path for path in folder.iterdir() if "rows" in path.name and "finals" not in path.name]
+    record = 3 * (3 + 1 + 1) * 4 + 3  # three envs: what is seen, done and earned, and a byte of flags
+    assert rows.stat().st_size == 200 * record
+
+
+def test_the_policy_of_a_run_acts_without_its_replay(uninterrupted: dict[str, Path], tmp_path: Path) -> None:
+    for name, actions in (("sac", 1), ("td3", 1), ("dqn", 0), ("discrete_sac", 0)):
+        shutil.copytree(uninterrupted[name], tmp_path / name)
+        shutil.rmtree(tmp_path / name / "checkpoints" / "tables")
+        policy = mv.load(tmp_path / name)
+        seen = np.zeros((5, *policy.observation_space.shape), np.float32)
+        for deterministic in (True, False):
+            chosen = policy.act(seen, deterministic)
+            assert chosen.shape == (5, *(1,) * actions) and policy.action_space.contains(chosen[0])
+
+
+# -- what is in replay -------------------------------------------------------------------------------------------
+class Counting(gym.Env):  # type: ignore[type-arg]
+    """Shows which episode this is and how far it has got; fails now and then, by a draw that no seed sets."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(-1.0, 1e9, (2,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self._draws = np.random.default_rng()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._seen = np.array([self.np_random.integers(10**6), 0.0], np.float32)
+        return self._seen, {}
+
+    def step(self, action: Any) -> Any:
+        if self._draws.random() < 0.05:
+            raise RuntimeError("now and then")
+        self._seen = self._seen + np.float32([0, 1])
+        return self._seen, float(self._seen[1]), bool(self._seen[1] >= 12), bool(self._seen[1] == 9), {}
+
+
+@pytest.mark.fault("B4")
+@pytest.mark.parametrize("steps_per_env", [2, 10])
+@pytest.mark.parametrize("executor", ["serial", "process"])
+def test_after_restarts_replay_holds_only_steps_that_were_taken(
+    executor: str, steps_per_env: int, tmp_path: Path
+) -> None:
+    class Looks(mv.Hook):
+        checked = lost = 0
+
+        def on_update(self, trainer: Any, report: Any) -> None:
+            rows = trainer.algorithm.replay.rows(np.random.default_rng(0), 500)
+            seen, after = rows.observations[()], rows.next_observations[()]
+            assert (after == seen + np.float32([0, 1])).all() and (rows.rewards == after[:, 1]).all()
+            assert (rows.terminated == (after[:, 1] >= 12)).all()
+            whole = trainer.algorithm.replay.sequences(np.random.default_rng(0), 50)
+            steps = np.diff(whole.observations[()], axis=0)[whole.mask]
+            assert (steps == np.float32([0, 1])).all()
+            self.checked, self.lost = self.checked + 1, trainer.clock.lost_steps
+
+    looks = Looks()
+    settings = {**DQN, "steps_per_env": steps_per_env, "executor": executor, "restarts_per_minute": 1_000}
+    mv.train(Counting, run_dir=tmp_path / "run", hooks=[looks], **settings)
+    assert looks.checked >= 20 and looks.lost > 5
+
+
+class Pictures(gym.Env):  # type: ignore[type-arg]
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(0, 255, (36, 36, 3), np.uint8)
+        self.action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.observation_space.low + np.uint8(self.np_random.integers(255)), {}
+
+    def step(self, action: Any) -> Any:
+        draw = self.np_random.integers(255)
+        return self.observation_space.low + np.uint8(draw), 0.0, bool(draw < 20), False, {}
+
+
+@pytest.mark.parametrize("name", ["dqn", "discrete_sac"])
+def test_from_images_it_learns_in_torch_and_goes_on_exactly(name: str, tmp_path: Path) -> None:
+    settings = {**EACH[name], "env_steps": 36, "learning_starts": 12, "hidden_sizes": [16], "batch_size": 4}
+    settings |= {"exploration_fraction": 0.0} if name == "dqn" else {}  # else it would depend on the budget
+    whole = mv.train(Pictures, run_dir=tmp_path / "whole", **settings)
+    half = mv.train(Pictures, run_dir=tmp_path / "half", **{**settings, "env_steps": 24})
+    mv.resume(half, env=Pictures, env_steps=36)
+    assert digest(half.path) == digest(whole.path)
+    assert mv.load(half).act(np.zeros((36, 36, 3), np.uint8)) in (0, 1, 2)
+
+
+# -- learning ----------------------------------------------------------------------------------------------------
+LEARNING: dict[str, tuple[str, float, dict[str, Any]]] = {
+    "dqn": ("CartPole-v1", 250.0, {"env_steps": 30_000, "hidden_sizes": [64, 64], "gradient_steps": 64}),
+    "discrete_sac": ("CartPole-v1", 150.0, {"env_steps": 15_000}),
+    "sac": ("Pendulum-v1", -300.0, {"env_steps": 9_000, "preset": False}),
+    "td3": ("Pendulum-v1", -300.0, {"env_steps": 12_000, "preset": False, "action_noise": 0.2}),
+}
+SMALL = {"num_envs": 2, "steps_per_env": 2, "hidden_sizes": [64, 64], "batch_size": 128, "learning_rate": 2e-3,
+         "gamma": 0.95, "learning_starts": 400}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_it_learns(name: str, tmp_path: Path) -> None:
+    """In a few seconds: smaller networks than the presets', and no further than that it has clearly learned."""
+    env, target, settings = LEARNING[name]
+    settings = {**(SMALL if env == "Pendulum-v1" else {}), **settings, "evaluate_every": 1_000, "target_return": target}
+    run = mv.train(env, name, run_dir=tmp_path / "run", seed=1, executor="serial", **settings)
+    assert run.summary["best_return"] >= target

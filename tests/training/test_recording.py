@@ -1,0 +1,185 @@
+"""Videos of runs: `mv.record`, and `multiverse record`."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import imageio_ffmpeg
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import multiverse as mv
+from multiverse.cli.main import main
+from multiverse.contracts.errors import RunNotWritable
+from multiverse.training.loading import evaluate_run
+from multiverse.training.storage.video import VideoFile
+from tests.training.runs import SMALL
+
+
+class Painter(gym.Env[Any, Any]):
+    """Shows in its picture how many steps its episode of 6 has had; in what form, the tests say."""
+
+    metadata = {"render_modes": ["human", "rgb_array"], "render_fps": 5}  # noqa: RUF012
+    observation_space, action_space = spaces.Box(0, 9, (1,), np.float32), spaces.Discrete(2)
+
+    def __init__(self, render_mode: str | None = None, paints: str = "colors", modes: str = "") -> None:
+        self.render_mode = None if modes else render_mode
+        if modes:
+            self.metadata = {"render_modes": [modes]}
+        self._paints = paints
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self._steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        if self._paints == "falls over" and self._steps == 4:
+            raise ValueError("over")
+        return np.full(1, self._steps, np.float32), 1.0, self._steps == 6, False, {}
+
+    def render(self) -> Any:
+        if self._paints == "text":
+            return "a box"
+        if self._paints == "grows" and self._steps == 3:
+            return np.zeros((40, 60, 3), np.uint8)
+        if self._paints == "grey":
+            return np.full((33, 49), 40 * self._steps, np.uint8)
+        return np.full((33, 49, 3), (0, 40 * self._steps, 0), np.uint8)
+
+
+@pytest.fixture
+def painted(tmp_path: Path) -> mv.Run:
+    return mv.train(Painter, run_dir=tmp_path / "painted", **{**SMALL, "env_steps": 100})
+
+
+def frames_of(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """What ffmpeg says of a video, and its pictures."""
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
+    read = subprocess.run(command, capture_output=True, check=True)
+    told = re.search(r"Video: h264.* (\d+)x(\d+).* ([\d.]+) fps", read.stderr.decode())
+    assert told is not None
+    width, height = int(told[1]), int(told[2])
+    frames = np.frombuffer(read.stdout, np.uint8).reshape(-1, height, width, 3)
+    return {"size": (width, height), "fps": float(told[3])}, list(frames)
+
+
+def test_a_video_has_every_frame_in_its_place_and_size(painted: mv.Run) -> None:
+    made = mv.record(painted, env=Painter, episodes=2)
+    about, frames = frames_of(made.path)
+    assert made.path == painted.path / "videos" / "step-000000000100-seed-0.mp4"
+    assert made.frames == len(frames) == 2 * 7 and about["fps"] == made.fps == 5
+    assert about["size"] == (50, 34)  # odd ones get a row and a column more, and nothing is scaled to 48 × 32
+    assert [round(float(frame[:, :, 1].mean()) / 40) for frame in frames] == [*range(7)] * 2
+    assert made.evaluation.returns == (6.0, 6.0)
+    assert os.listdir(made.path.parent) == [made.path.name]
+
+
+def test_grey_pictures_other_places_and_other_speeds(painted: mv.Run, tmp_path: Path) -> None:
+    grey = partial(Painter, paints="grey")
+    made = mv.record(painted, tmp_path / "new" / "film.mp4", env=grey, fps=12.5)
+    about, frames = frames_of(tmp_path / "new" / "film.mp4")
+    assert made.path == tmp_path / "new" / "film.mp4" and about["fps"] == 12.5
+    assert float(np.ptp(frames[5].mean(axis=(0, 1)))) < 8  # no colour
+    inside = mv.record(painted, tmp_path / "new", env=grey, seed=3)
+    assert inside.path.parent == tmp_path / "new" and inside.path.name.endswith("-seed-3.mp4")
+
+
+REFUSED: dict[str, Any] = {
+    "it draws no rgb_array .its render_modes: ansi": partial(Painter, modes="ansi"),
+    "render.. gave <U5": partial(Painter, paints="text"),
+    r"pictures have shape .33, 49, 3., then .40, 60, 3.": partial(Painter, paints="grows"),
+    "it takes no render_mode": lambda: Painter(),
+}
+
+
+@pytest.mark.parametrize(("said", "env"), REFUSED.items(), ids=["no rgb_array", "text", "grows", "no render_mode"])
+def test_what_cannot_be_recorded_is_one_sentence_and_no_file(painted: mv.Run, said: str, env: Any) -> None:
+    with pytest.raises(mv.InvalidRequest, match=f"cannot be recorded: .*{said}"):
+        mv.record(painted, env=env)
+    assert not list(painted.path.rglob("*.mp4"))
+
+
+def test_an_env_that_fails_on_the_way_leaves_no_half_video_and_the_one_before(painted: mv.Run) -> None:
+    whole = mv.record(painted, env=Painter).path.read_bytes()
+    with pytest.raises(mv.EnvFailed, match="over"):
+        mv.record(painted, env=partial(Painter, paints="falls over"))
+    (left,) = (painted.path / "videos").iterdir()
+    assert left.read_bytes() == whole
+
+
+def test_a_place_that_cannot_be_written_to_and_a_file_that_is_no_mp4(painted: mv.Run, tmp_path: Path) -> None:
+    with pytest.raises(mv.InvalidRequest, match=r"film.avi: a video is an .mp4; try .*film.mp4"):
+        mv.record(painted, tmp_path / "film.avi", env=Painter)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunNotWritable, match=r"film.mp4 cannot be written to"):
+        mv.record(painted, tmp_path / "file" / "film.mp4", env=Painter)
+
+
+def test_no_link_inside_a_run_is_followed(painted: mv.Run, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (painted.path / "videos").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(mv.InvalidRequest, match="videos is "):
+        mv.record(painted, env=Painter)
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_without_the_extra_there_is_a_plain_word(painted: mv.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    with pytest.raises(mv.PreflightError, match=r"pip install 'multiverse\[video\]'"):
+        mv.record(painted, env=Painter)
+
+
+def test_a_video_without_frames_is_no_file(tmp_path: Path) -> None:
+    with VideoFile(tmp_path / "film.mp4", 30.0):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_team_is_recorded_as_well(tmp_path: Path) -> None:
+    boxes = {"num_boxes": 2, "max_timestep": 20}
+    how = {**SMALL, "env_steps": 100, "num_envs": 2, "normalize_rewards": False}
+    made = mv.record(mv.train("BoxJump-v0", env_kwargs=boxes, run_dir=tmp_path / "team", **how))
+    about, frames = frames_of(made.path)
+    assert about == {"size": (960, 320), "fps": 40.0} and len(frames) == 22
+    assert made.evaluation.lengths == (21,)
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+def test_the_command_says_where_it_is_and_plays_what_evaluate_plays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = mv.train("CartPole-v1", run_dir=tmp_path / "one", **{**SMALL, "env_steps": 100})
+    evaluation = evaluate_run(run, episodes=2, seed=4)
+    capsys.readouterr()
+    assert main(["record", str(run.path), "--which", "best", "--episodes", "2", "--seed", "4"]) == 0
+    video = run.path / "videos" / "best-seed-4.mp4"
+    about, frames = frames_of(video)
+    assert about["size"] == (600, 400) and about["fps"] == 50 and len(frames) == sum(evaluation.lengths) + 2
+    returns = ", ".join(f"{one:.1f}" for one in evaluation.returns)
+    assert capsys.readouterr().out.startswith(f"{video}: {len(frames)} frames at 50 a second, ")
+    assert main(["record", str(run.path), "--out", str(tmp_path / "film.mp4"), "--fps", "25", "--seed", "4"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{tmp_path / 'film.mp4'}: ") and out.endswith(f"return {returns.split(', ')[0]}\n")
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("nowhere", "nowhere: there is no such directory"),
+        ("nowhere --episodes 0", "--episodes 0: must be more than 0"),
+        ("nowhere --fps -1", "--fps -1: must be more than 0"),
+    ],
+)
+def test_bad_input_is_one_sentence(typed: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["record", *typed.split()]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and told in error
