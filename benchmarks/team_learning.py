@@ -110,7 +110,7 @@ def measure_four(run: Path) -> Figures:
 
 
 # -- the tasks ---------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Task:
     """A run, what is measured of it, and what that should come to."""
 
