@@ -54,7 +54,7 @@ class TrainingLines(mv.Hook):
 
     def on_update(self, trainer: Any, report: Any) -> None:
         """The passes that were made, by the gradient steps that were."""
-        settings, rollout = trainer.config.settings, trainer.session.rollout
+        settings, rollout = trainer.config.settings, trainer.session.rollouts[0]
         in_a_pass = math.ceil(int(rollout.valid.sum()) / settings.batch_size) or 1
         for epoch in range(1, round((report.gradient_steps + report.skipped) / in_a_pass) + 1):
             print(f"   Epoch {epoch}/{settings.epochs}: Optimizing policy...")

@@ -25,9 +25,10 @@ DESCRIPTION = """\
 Steps per second of an env under each executor, beside the plain loop (one
 bare env) and the machine's limit (one bare loop per usable core). Actions are
 random and drawn beforehand; resets take their time but are not counted as
-steps. Of PettingZoo envs a step is one of the env (AEC: one agent's decision),
-and actions are among those that masks leave open. Every round measures everything in turn; ratios are taken within a
-round, and the table shows medians over the rounds.
+steps. Of PettingZoo envs a step is one of the env (AEC: one agent's decision)
+and actions are among those that masks leave open. Every round measures
+everything in turn; ratios are taken within a round, and the table shows
+medians over the rounds.
 
 examples:
   multiverse bench Pendulum-v1 --num-envs 8 64 --env-kwargs '{"g": 9.8}'

@@ -130,7 +130,7 @@ class TrainConfig:
     env: str = "CartPole-v1"
     """A Gymnasium id, or module:name of something that builds an env."""
     algorithm: str = "ppo"
-    """Which algorithm learns: ppo, a2c, sac, td3, discrete_sac, dqn, or module:Class of your own."""
+    """Which algorithm learns: ppo, a2c, taac, sac, td3, discrete_sac, dqn, or module:Class of your own."""
     seed: int = 0
     """Of the whole run: weights, noise, and every episode of every env."""
     num_envs: int = 8
