@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -279,6 +280,17 @@ def test_a_team_is_shown_those_who_act(tmp_path: Path, monkeypatch: pytest.Monke
         np.testing.assert_array_equal(teams, np.where(acts, np.arange(slots) // agents, -1))
         absent += int((~acts).sum())
     assert absent
+
+
+@pytest.mark.parametrize("env", [FOUR, PUSH])
+def test_games_against_somebody_are_the_same_on_any_number_of_envs(env: str, tmp_path: Path) -> None:
+    run = mv.train(env, run_dir=tmp_path / "run", **RUN)
+    found = []
+    for count in (1, 3, 8):
+        text = (run.path / "config.yaml").read_text()
+        (run.path / "config.yaml").write_text(re.sub("evaluation_envs: .*", f"evaluation_envs: {count}", text))
+        found.append(evaluate_run(run, episodes=10, opponent="random"))
+    assert found[0] == found[1] == found[2]
 
 
 def test_opponents_need_another_side(tmp_path: Path) -> None:

@@ -237,7 +237,7 @@ class _GroupBatch:
             mine = np.flatnonzero(acting & (self._who[slots] == number))
             if not len(mine):
                 continue
-            actions = self._chosen(number, slots[mine], self._noise(ids)[mine] if number else None)
+            actions = self._chosen(number, slots[mine], self._noise(slots[mine]) if number else None)
             taken = np.asarray(player.for_env(actions))
             if found is None:
                 found = np.zeros((len(slots), *taken.shape[1:]), taken.dtype)
@@ -246,10 +246,10 @@ class _GroupBatch:
             found = np.asarray(self._players[0].for_env(self._actions[slots]))
         return found if self._single else found.reshape(len(ids), self.agents, *found.shape[1:])
 
-    def _noise(self, ids: list[int]) -> Array:
-        """[slots of ids, …] what is random about the opponent: of every episode by itself."""
+    def _noise(self, slots: Array) -> Array:
+        """[slots, …] what is random about the opponent: drawn where it acts, of every episode by itself."""
         opponent = self._players[1]
-        return np.concatenate([opponent.noise(self._rngs[env_id], 1, self.agents)[0] for env_id in ids])
+        return np.concatenate([opponent.noise(self._rngs[slot // self.agents], 1, 1)[0] for slot in slots.tolist()])
 
     def _chosen(self, number: int, slots: Array, noise: Array | None) -> Array:
         player, memory = self._players[number], self._memory[number]
