@@ -39,7 +39,8 @@ from benchmarks.stepping import _progress
 from multiverse.executors.machine import usable_cores
 from multiverse.experience.cells import Cells
 from multiverse.experience.features import Features
-from multiverse.experience.numpy_policies import NumpyPolicy, head_for
+from multiverse.experience.heads import head_for
+from multiverse.experience.numpy_policies import NumpyPolicy
 
 BAR = 1.6
 TASKS = 20

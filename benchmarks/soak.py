@@ -92,7 +92,9 @@ class Soak:
         self.rollout_sniper = Sniper(
             self._seed, SPARED_WORKERS, lambda: self.rollout_envs.worker_pids, self.rollout_hits, ROLLOUT_S
         )
-        self._turn_of_rollouts(1)  # what workers load for their first one belongs to the warm-up, not to what they gather
+        self._turn_of_rollouts(
+            1
+        )  # what workers load for their first one belongs to the warm-up, not to what they gather
         while self._elapsed_s() < self.seconds:
             self._turn_in_lock_step(CALLS_IN_A_TURN)
             self._turn_of_whoever_is_ready(CALLS_IN_A_TURN)

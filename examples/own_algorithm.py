@@ -19,7 +19,8 @@ import numpy as np
 import multiverse as mv
 from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.experience.features import Features
-from multiverse.experience.numpy_policies import NumpyPolicy, action_of, head_for
+from multiverse.experience.heads import action_of, head_for
+from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.rollout import Rollout
 
 

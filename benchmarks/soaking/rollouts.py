@@ -20,7 +20,8 @@ from multiverse.contracts.policy import Policy, Seen
 from multiverse.experience.collector import Collected, Collector, rollout_fields
 from multiverse.experience.episodes import Episode
 from multiverse.experience.features import Features
-from multiverse.experience.numpy_policies import DiscreteHead, NumpyPolicy
+from multiverse.experience.heads import DiscreteHead
+from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.rollout import Rollout, RolloutShape
 
 STEPS = 40

@@ -115,7 +115,10 @@ class Unfinished(Short):
 @pytest.mark.parametrize(
     ("algorithm", "said"),
     [
-        ("sac2", "there is no algorithm 'sac2': one of ppo, a2c, taac, sac, td3, discrete_sac, dqn, or your module:Class"),
+        (
+            "sac2",
+            "there is no algorithm 'sac2': one of ppo, a2c, taac, sac, td3, discrete_sac, dqn, or your module:Class",
+        ),
         ("no_such_module:Mine", "algorithm 'no_such_module:Mine' cannot be imported: ModuleNotFoundError"),
         ("examples.own_algorithm:Mine", "cannot be imported: AttributeError"),
         (Unfinished, "Unfinished is no algorithm yet: it has no weights"),

@@ -15,7 +15,8 @@ from gymnasium import spaces
 from multiverse.contracts.policy import Seen
 from multiverse.experience.cells import GATES, Cells
 from multiverse.experience.features import Features, previous_of
-from multiverse.experience.numpy_policies import NumpyPolicy, head_for, loaded_policy
+from multiverse.experience.heads import head_for
+from multiverse.experience.numpy_policies import NumpyPolicy, loaded_policy
 
 SEEN = spaces.Box(-np.inf, np.inf, (5,), np.float32)
 KINDS = ("lstm", "gru")

@@ -15,7 +15,8 @@ from multiverse.contracts.layout import SINGLE_AGENT
 from multiverse.contracts.policy import Seen
 from multiverse.experience.collector import Collected, Collector, rollout_fields
 from multiverse.experience.features import Features
-from multiverse.experience.numpy_policies import DiscreteHead, NumpyPolicy
+from multiverse.experience.heads import DiscreteHead
+from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.rollout import Rollout, RolloutShape
 from tests.contract.configurations import ALL, Configuration, over
 from tests.envs import Walk

@@ -15,7 +15,8 @@ from gymnasium import spaces
 
 from multiverse.contracts.policy import Seen
 from multiverse.experience.features import Features
-from multiverse.experience.numpy_policies import NumpyPolicy, head_for, loaded_policy
+from multiverse.experience.heads import head_for
+from multiverse.experience.numpy_policies import NumpyPolicy, loaded_policy
 
 SIZES = ((4, 64, 64, 2), (17, 64, 64, 6), (376, 256, 256, 17), (3, 8, 1))
 ACTIONS: dict[str, spaces.Space[Any]] = {

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 import multiverse as mv
 from multiverse.contracts.policy import Seen
-from multiverse.experience.numpy_policies import action_of
+from multiverse.experience.heads import action_of
 from multiverse.experience.random_policy import RandomPolicy
 
 

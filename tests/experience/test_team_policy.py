@@ -11,7 +11,8 @@ from gymnasium import spaces
 
 from multiverse.contracts.policy import Seen
 from multiverse.experience.features import Features
-from multiverse.experience.numpy_policies import head_for, loaded_policy
+from multiverse.experience.heads import head_for
+from multiverse.experience.numpy_policies import loaded_policy
 from multiverse.experience.team_policy import TeamPolicy
 from multiverse.learning.attention import TeamShape
 from multiverse.learning.optimizers import Adam

@@ -20,7 +20,8 @@ from multiverse.contracts.views import Array
 from multiverse.envs.meta.points import PointRobotSparse, Wind
 from multiverse.experience.cells import Cells
 from multiverse.experience.features import Features
-from multiverse.experience.numpy_policies import NumpyPolicy, head_for
+from multiverse.experience.heads import head_for
+from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.random_policy import RandomPolicy
 from multiverse.experience.rollout import Rollout
 from multiverse.experience.whole_episodes import NOISE_STEPS, EpisodeCollector, WholeEpisodes

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from multiverse.experience.numpy_policies import DiscreteHead, GaussianHead, MultiDiscreteHead
+from multiverse.experience.heads import DiscreteHead, GaussianHead, MultiDiscreteHead
 from multiverse.learning.distributions import Categorical, DiagonalGaussian, MultiCategorical
 
 ROWS = 7

@@ -15,7 +15,7 @@ from gymnasium import spaces
 from multiverse.algorithms.off_policy import Minibatch, OffPolicy, OffPolicyConfig
 from multiverse.algorithms.sac import Temperature
 from multiverse.contracts.errors import InvalidRequest
-from multiverse.experience.numpy_policies import Head, head_for
+from multiverse.experience.heads import Head, head_for
 from multiverse.learning.distributions import log_softmax, open_logits
 from multiverse.learning.optimizers import Optimizer
 

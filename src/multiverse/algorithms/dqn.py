@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from multiverse.algorithms.off_policy import Minibatch, OffPolicy, OffPolicyConfig
 from multiverse.contracts.errors import InvalidRequest
-from multiverse.experience.numpy_policies import EpsilonGreedyHead, Head
+from multiverse.experience.heads import EpsilonGreedyHead, Head
 from multiverse.learning.distributions import open_logits
 
 

@@ -16,7 +16,8 @@ from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Policy
 from multiverse.contracts.views import Array
 from multiverse.experience.features import Features
-from multiverse.experience.numpy_policies import Head, NumpyPolicy, UniformHead, action_of
+from multiverse.experience.heads import Head, UniformHead, action_of
+from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.replay import NothingToDraw, Replay, Rows
 from multiverse.experience.rollout import Rollout
 from multiverse.learning.loss import Shape, as_numpy

@@ -16,7 +16,8 @@ from multiverse.contracts.policy import Leaves, Policy
 from multiverse.contracts.views import Array
 from multiverse.experience.cells import Cells
 from multiverse.experience.features import Features, Previous
-from multiverse.experience.numpy_policies import OBSERVATION_CLIP, NumpyPolicy, action_of, head_for
+from multiverse.experience.heads import action_of, head_for
+from multiverse.experience.numpy_policies import OBSERVATION_CLIP, NumpyPolicy
 from multiverse.experience.rollout import Rollout
 from multiverse.learning.chunks import Along, Chunks, chunks_of
 from multiverse.learning.loss import TEAM, Batch, Shape, as_numpy

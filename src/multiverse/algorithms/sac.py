@@ -13,7 +13,7 @@ import numpy as np
 
 from multiverse.algorithms.off_policy import Minibatch, OffPolicy, OffPolicyConfig
 from multiverse.contracts.errors import InvalidRequest
-from multiverse.experience.numpy_policies import LOG_STD_RANGE, Head, bounded_head
+from multiverse.experience.heads import LOG_STD_RANGE, Head, bounded_head
 from multiverse.learning.distributions import HALF_LOG_TAU
 from multiverse.learning.optimizers import Adam, Optimizer
 

@@ -21,7 +21,7 @@ from multiverse.algorithms.ppo import METRICS, PPO, PPOConfig
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Leaves, Policy
 from multiverse.contracts.views import Array
-from multiverse.experience.numpy_policies import DiscreteHead, gumbel, head_for
+from multiverse.experience.heads import DiscreteHead, gumbel, head_for
 from multiverse.experience.rollout import Rollout
 from multiverse.experience.team_policy import TeamPolicy
 from multiverse.learning.loss import Batch, as_numpy

@@ -11,7 +11,7 @@ from typing import Any
 
 from multiverse.algorithms.off_policy import Minibatch, OffPolicy, OffPolicyConfig
 from multiverse.contracts.errors import InvalidRequest
-from multiverse.experience.numpy_policies import Head, bounded_head
+from multiverse.experience.heads import Head, bounded_head
 
 
 # -- config ------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from multiverse.algorithms.on_policy import inputs
 from multiverse.contracts.policy import Memory, Seen
 from multiverse.contracts.views import Array
 from multiverse.experience.features import Features, previous_of
-from multiverse.experience.numpy_policies import Head
+from multiverse.experience.heads import Head
 from multiverse.learning.loss import as_numpy
 
 

@@ -13,7 +13,7 @@ from multiverse.contracts.layout import from_leaves
 from multiverse.contracts.policy import Memory, Seen
 from multiverse.contracts.views import Array
 from multiverse.experience.features import num_logits
-from multiverse.experience.numpy_policies import action_of
+from multiverse.experience.heads import action_of
 
 Player = Callable[[Any, Array | None, np.random.Generator], Any]
 """(observation, open actions or None, generator) → an action, as the env takes it."""

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Memory, Policy, Seen
 from multiverse.contracts.views import Array
-from multiverse.experience.numpy_policies import Head, head_for, outputs_of
+from multiverse.experience.heads import Head, head_for, outputs_of
 
 
 class RandomPolicy:

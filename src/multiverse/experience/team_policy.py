@@ -17,7 +17,8 @@ from multiverse.contracts.policy import MASKED_LOGIT, Memory, Policy, Seen
 from multiverse.contracts.views import Array
 from multiverse.experience.cells import in_blocks
 from multiverse.experience.features import Features
-from multiverse.experience.numpy_policies import DiscreteHead, head_for, normalized
+from multiverse.experience.heads import DiscreteHead, head_for
+from multiverse.experience.numpy_policies import normalized
 
 LAYERS = ("embed", "queries", "keys", "values", "out", "hidden", "head")
 """Dense ones, in this order; what follows on `embed` and on `hidden` is a LeakyReLU."""

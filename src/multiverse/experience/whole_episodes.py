@@ -23,7 +23,7 @@ from multiverse.contracts.policy import Policy, Seen
 from multiverse.contracts.reset_plan import ResetPlan, ResetRequest
 from multiverse.contracts.views import Array
 from multiverse.experience.features import Features
-from multiverse.experience.numpy_policies import action_of
+from multiverse.experience.heads import action_of
 from multiverse.experience.rollout import Rollout, RolloutShape, dtype_of, leaf_of, private_fields, shape_of
 from multiverse.experience.rows import answer_of, take
 from multiverse.vector.batches import StepBatch

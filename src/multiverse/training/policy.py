@@ -12,7 +12,7 @@ from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.layout import Leaf
 from multiverse.contracts.policy import Leaves, Memory, Policy, Seen
 from multiverse.experience.features import Features
-from multiverse.experience.numpy_policies import no_actions
+from multiverse.experience.heads import no_actions
 from multiverse.experience.rollout import dtype_of, leaf_of, shape_of
 from multiverse.experience.team_policy import TeamPolicy
 
