@@ -124,6 +124,20 @@ def test_a_module_before_an_id_is_code_too(name: str, strangers: Path, tmp_path:
 
 
 @pytest.mark.fault("E7")
+@pytest.mark.parametrize("name", ["evil_package:go", "evil-package:go", "runs.1.evil-package:go()"])
+@pytest.mark.parametrize("what", ["evaluation_opponent: null", "algorithm: ppo"])
+def test_an_env_of_the_callers_vouches_for_no_opponent_and_no_algorithm(
+    what: str, name: str, plain: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(plain, tmp_path / "stranger"))
+    changed(run, what, f"{what.partition(':')[0]}: {name!r}")
+    for go in (resumed, evaluate_run):
+        for own in ({}, {"env": make_env}):
+            with pytest.raises(UntrustedRun, match="evil"):
+                go(run, **own)
+
+
+@pytest.mark.fault("E7")
 def test_code_that_is_named_for_an_env_to_import_is_code_too(plain: Path, tmp_path: Path) -> None:
     """Gymnasium's own ids for foreign envs take a `module:id`."""
     run = Path(shutil.copytree(plain, tmp_path / "run"))

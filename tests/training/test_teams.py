@@ -19,7 +19,8 @@ from pettingzoo import ParallelEnv
 
 import multiverse as mv
 from multiverse.algorithms.ppo import PPO, PPOConfig
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.errors import InvalidActions, InvalidRequest
+from multiverse.experience.rollout import RolloutShape, private_fields
 from multiverse.experience.team_policy import TeamPolicy
 from multiverse.training.loading import checkpoint_of, evaluate_run
 from tests.multi_agent.envs import Village
@@ -291,6 +292,78 @@ def test_games_against_somebody_are_the_same_on_any_number_of_envs(env: str, tmp
         (run.path / "config.yaml").write_text(re.sub("evaluation_envs: .*", f"evaluation_envs: {count}", text))
         found.append(evaluate_run(run, episodes=10, opponent="random"))
     assert found[0] == found[1] == found[2]
+
+
+def raises(observation: Any, open_now: Any, rng: Any) -> int:
+    raise ValueError("boo")
+
+
+@pytest.mark.parametrize(
+    ("player", "said"),
+    [
+        (raises, "raises failed: ValueError: boo"),
+        (lambda *_: 99, "chose 99, which is none of"),
+        (lambda *_: None, "chose None"),
+        (lambda *_: 1.7, "chose 1.7"),
+        (lambda *_: -1, "chose -1"),
+    ],
+)
+def test_an_opponent_that_misbehaves_is_named(player: Any, said: str, tmp_path: Path) -> None:
+    run = mv.train(FOUR, run_dir=tmp_path / "run", **RUN)
+    with pytest.raises(InvalidActions, match=said):
+        evaluate_run(run, episodes=2, opponent=player)
+
+
+def test_an_opponent_that_fails_costs_the_evaluation_and_not_the_run(tmp_path: Path) -> None:
+    how = {"evaluation_opponent": "tests.training.test_teams:raises", "evaluate_every": 200}
+    run = mv.train(FOUR, run_dir=tmp_path / "run", **{**RUN, **how})
+    assert run.summary["finished"] and run.summary["evaluation_failures"]["failed"] >= 4
+
+
+def test_a_run_of_others_is_no_opponent(tmp_path: Path) -> None:
+    shared = mv.train(SPREAD, run_dir=tmp_path / "shared", **RUN)
+    apart = mv.train(SPREAD, run_dir=tmp_path / "apart", separate=True, **RUN)
+    push = mv.train(PUSH, run_dir=tmp_path / "push", **RUN)
+    for opponent, said in (
+        (apart, "in another way"),
+        (push, "other agents"),
+        (3, "expected 'random'"),
+        ("", "expected"),
+    ):
+        with pytest.raises(InvalidRequest, match=said):
+            evaluate_run(shared, episodes=1, opponent=opponent)
+
+
+def test_what_would_train_otherwise_than_meant_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="act in turn"):
+        mv.train(FOUR, "dqn", run_dir=tmp_path / "run", seed=1, env_steps=100)
+    for env, how in ((SPREAD, {"separate": True}), ("CartPole-v1", {})):
+        with pytest.raises(InvalidRequest, match="teammates"):
+            mv.train(env, run_dir=tmp_path / "run", critic="central", **RUN, **how)
+
+
+def test_a_central_critic_sees_nothing_of_who_is_not_there() -> None:
+    """Neither of a mate that died before, nor of the next episode's first row, nor normalised zeros."""
+    seen, steps = spaces.Box(-9.0, 9.0, (2,)), 3
+    ppo = PPO(PPOConfig(critic="central", normalize_observations=True), seen, spaces.Discrete(3), 2, 0, agents=2)
+    assert ppo._moments is not None
+    ppo._moments.update(np.random.default_rng(0).normal(3.0, 1.0, (50, 2)))
+    shape = RolloutShape("agent", seen, steps, 2, ((), np.int64), 0, True, {}, ((3,), np.float32), 2)
+    rollout = shape.rollout(private_fields(shape.fields()))
+    assert rollout.acting is not None and rollout.acting_next is not None
+    rollout.acting[...] = [[True, True], [False, True], [True, True]]  # the first one dies, and both begin anew
+    rollout.acting_next[...] = True
+    rollout.terminated[0, 0] = rollout.truncated[1, 1] = True
+    rows = rollout.observations[()]
+    rows[...] = np.arange(1, 13).reshape(3, 2, 2)
+    rows[1, 0] = 0.0
+    rollout.finals[()][1, 1] = [7.0, 8.0]
+    given: list[Any] = []
+    ppo._networks.values = lambda vector, images: given.append(np.array(vector)) or np.zeros(len(vector), np.float32)
+    ppo._batch(rollout)
+    team, _, final = given
+    assert (team.reshape(3, 2, 4)[1, 1, 2:] == 0.0).all() and (team.reshape(3, 2, 4)[0] != 0.0).all()
+    assert (final[1, 2:] == 0.0).all() and (final[1, :2] != 0.0).all()
 
 
 def test_opponents_need_another_side(tmp_path: Path) -> None:

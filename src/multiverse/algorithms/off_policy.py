@@ -87,6 +87,7 @@ class OffPolicy(Learner):
     """Replay, networks and their targets, random warm-up, and how many gradient steps are due. A subclass makes the
     networks, says how to act, and takes a gradient step."""
 
+    in_turn = False  # what a step led to is the next row's observation, which is not so where agents act in turn
     fixed = frozenset({"steps_per_env", "buffer_size", "hidden_sizes", "activation"})
     metrics: tuple[str, ...]
     """Names of what `_gradient_step` tells."""

@@ -198,7 +198,8 @@ class OnPolicy(Learner):
             rewards, following, ended, known = over_turns(*told, values, last_values, final_values)
             rollout.valid &= known  # guard: an-action-without-an-outcome-is-not-learned-from
         if self._reward_scale is not None:
-            rewards = self._reward_scale.scaled(rewards, ended, rollout.valid, acting)
+            over = rollout.terminated | rollout.truncated
+            rewards = self._reward_scale.scaled(rewards, ended, rollout.valid, acting, over)
         advantages, returns = generalized_advantages(
             rewards, values, following, ended, rollout.valid, config.gamma, config.gae_lambda, acting
         )
@@ -222,14 +223,33 @@ class OnPolicy(Learner):
         seen: Any = batch.vector
         if self._central:
             own = as_numpy(batch.vector).reshape(*rollout.rewards.shape, -1)
-            following = np.concatenate([own[1:], last[0][None]])  # what is seen after each row
+            after = np.where(self._absent(rollout.last, rollout.acting_next), 0, last[0])
+            own = np.where(self._absent(rollout.observations, rollout.acting), 0, own)
+            following = np.concatenate([own[1:], after[None]])  # what is seen after each row, …
+            following[self._over(rollout)] = 0  # … and of teams whose episode is over only what each saw last
             following[steps, slots] = final
             final = self._of_team(following)[steps, slots]
-            last = self._of_team(last[0]), last[1]
+            last = self._of_team(after), last[1]
             seen = networks.put(self._of_team(own).reshape(len(batch), -1))
             batch.columns[TEAM] = seen
         values = networks.values(seen, batch.images).reshape(rollout.rewards.shape)
         return values, networks.values(*last), (steps, slots, networks.values(final, images))
+
+    def _absent(self, observations: Leaves, acting: Array | None) -> Array:
+        """[…, slots, 1] bool: who is not there, and so shows nothing. Who only waits shows what it saw last."""
+        if acting is None:
+            return np.zeros((1,), np.bool_)
+        leaves = {path: rows.reshape(-1, *rows.shape[acting.ndim :]) for path, rows in observations.items()}
+        nothing = ~self.features.vector(leaves).any(axis=1)
+        return np.asarray(~acting & nothing.reshape(acting.shape))[..., None]
+
+    def _over(self, rollout: Rollout) -> Array:
+        """[T, slots] bool: in that row the last of its team's agents have ended."""
+        ended = rollout.terminated | rollout.truncated
+        gone = ended if rollout.acting is None else ended | ~rollout.acting
+        by_team = (len(gone), -1, self._agents)
+        over = gone.reshape(by_team).all(axis=2) & ended.reshape(by_team).any(axis=2)
+        return np.repeat(over, self._agents, axis=1)
 
     def _of_team(self, own: Array) -> Array:
         """[…, slots, size] → […, slots, agents × size]: each slot's own, then its teammates', the next ones first."""
@@ -274,6 +294,10 @@ class OnPolicy(Learner):
         chunk = chunk[steps * rollout.slots + slots]
         memory[chunk >= 0] = after[chunk[chunk >= 0]]
         previous = rollout.actions[steps, slots], rollout.rewards[steps, slots]
+        if rollout.acting is not None and rollout.previous is not None:  # who waited acted before that
+            waited, (actions, rewards) = ~rollout.acting[steps, slots], previous
+            actions[waited] = rollout.previous[0][steps, slots][waited]
+            rewards[waited] += rollout.previous[1][steps, slots][waited].astype(rewards.dtype)
         final_values = steps, slots, one_more(finals, previous, memory)
         return values.reshape(rollout.rewards.shape), last_values, final_values
 

@@ -12,7 +12,6 @@ from multiverse.contracts.errors import InvalidActions
 from multiverse.contracts.layout import from_leaves
 from multiverse.contracts.policy import Memory, Seen
 from multiverse.contracts.views import Array
-from multiverse.experience.features import num_logits
 from multiverse.experience.heads import action_of
 
 Player = Callable[[Any, Array | None, np.random.Generator], Any]
@@ -28,9 +27,6 @@ class FunctionPolicy:
         self._player, self._observation_space, self._space = player, observation_space, action_space
         self._shape, self._dtype = action_of(action_space)
         self._start = int(action_space.start) if isinstance(action_space, spaces.Discrete) else 0
-        self._count = (
-            num_logits(action_space) if isinstance(action_space, spaces.Discrete | spaces.MultiDiscrete) else 0
-        )
 
     def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
         return rng.integers(0, 2**63, (steps, rows))
@@ -44,13 +40,25 @@ class FunctionPolicy:
             values = {path: rows[row] for path, rows in seen.observations.items()}
             shown = from_leaves(self._observation_space, values)
             mask = None if seen.masks is None else seen.masks[row]
-            rng = np.random.default_rng(0 if noise is None else int(noise[row]))
-            action = np.asarray(self._player(shown, mask, rng)).reshape(self._shape)
-            if self._count and (mask is not None) and not self._shape and not mask[int(action) - self._start]:
-                name = getattr(self._player, "__name__", self._player)
-                raise InvalidActions(f"the opponent {name} chose {int(action)}, which is not open: {mask.tolist()}")
-            chosen[row] = action - self._start
+            chosen[row] = self._asked(shown, mask, np.random.default_rng(0 if noise is None else int(noise[row])))
         return chosen, memory
+
+    def _asked(self, shown: Any, mask: Array | None, rng: np.random.Generator) -> Array:
+        """An action, as policies have them; refused, with the opponent's name, if it is none."""
+        name = getattr(self._player, "__name__", self._player)
+        try:
+            said = self._player(shown, mask, rng)
+            action = np.asarray(said).reshape(self._shape)
+        except Exception as error:  # whatever it does
+            raise InvalidActions(f"the opponent {name} failed: {type(error).__name__}: {error}") from error
+        if isinstance(self._space, spaces.Box):
+            return np.asarray(action, np.float32)
+        if action.dtype.kind not in "iub" or not self._space.contains(action.astype(self._space.dtype)):
+            raise InvalidActions(f"the opponent {name} chose {said!r}, which is none of {self._space}")
+        found = np.asarray(action - self._start)
+        if mask is not None and not self._shape and not mask[int(found)]:
+            raise InvalidActions(f"the opponent {name} chose {said!r}, which is not open: {mask.tolist()}")
+        return found
 
     def for_env(self, actions: Array) -> Any:
         return actions + self._start if self._start else actions

@@ -49,11 +49,13 @@ class RewardNormalizer:
         self._moments, self._gamma, self._clip = RunningMeanStd(1), gamma, clip
         self._returns = np.zeros(slots)
 
-    def scaled(self, rewards: Array, ended: Array, valid: Array, acting: Array | None = None) -> Array:
+    def scaled(
+        self, rewards: Array, ended: Array, valid: Array, acting: Array | None = None, over: Array | None = None
+    ) -> Array:
         """[T, S] the rollout's rewards, scaled by what is known with it; rows in which a slot does not act are no step
-        of its."""
+        of its. `over`: where its episodes ended, also while it waited."""
         if acting is not None:
-            return self._scaled_by_turns(rewards, ended, valid, acting)
+            return self._scaled_by_turns(rewards, ended, valid, acting, ended if over is None else over)
         seen = rewards.astype(np.float64)
         for returns, end, any_end in zip(seen, ended, np.asarray(ended.any(axis=1))):
             returns += self._returns * self._gamma
@@ -61,11 +63,11 @@ class RewardNormalizer:
         self._returns = self._returns.copy()  # of one row, not the whole rollout
         return self._by_what_is_seen(seen, valid, rewards)
 
-    def _scaled_by_turns(self, rewards: Array, ended: Array, valid: Array, acting: Array) -> Array:
+    def _scaled_by_turns(self, rewards: Array, ended: Array, valid: Array, acting: Array, over: Array) -> Array:
         seen, returns = rewards.astype(np.float64), self._returns
-        for row, end, acts in zip(seen, ended, acting):
+        for row, end, acts, gone in zip(seen, ended, acting, over):
             row += returns * self._gamma
-            returns = np.where(acts, np.where(end, 0.0, row), returns)
+            returns = np.where(acts, np.where(end, 0.0, row), np.where(gone, 0.0, returns))
         self._returns = returns
         return self._by_what_is_seen(seen, valid, rewards)
 

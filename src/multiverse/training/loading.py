@@ -29,7 +29,7 @@ from multiverse.training.space_description import space_from
 from multiverse.training.storage.checkpoint import load as load_checkpoint
 from multiverse.training.storage.checkpoint import load_latest, taken_over
 from multiverse.training.storage.checkpoint_format import Checkpoint
-from multiverse.training.storage.origin import check_trusted
+from multiverse.training.storage.origin import check_trusted, names_code
 from multiverse.training.storage.run_directory import (
     CONFIG,
     NEW_SPACES,
@@ -174,9 +174,22 @@ def opponents_for(opponent: Any, groups: Sequence[Group]) -> list[Policy] | None
     player = opponent if callable(opponent) else _function(opponent) if isinstance(opponent, str) else None
     if player is not None:
         return [FunctionPolicy(player, group.observation_space, group.action_space) for group in groups]
-    policies = load(opponent)
+    if not isinstance(opponent, str | Path) and not hasattr(opponent, "path"):
+        raise InvalidRequest(f"opponent={opponent!r}: expected 'random', a run, or a function")
+    if not opponent:
+        raise InvalidRequest("opponent='': expected 'random', a run, or module:function")
+    try:
+        policies = load(opponent)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"opponent: {error}; or 'random', or module:function") from error
     if not isinstance(policies, LoadedPolicies) or {*policies} != {agent for group in groups for agent in group.agents}:
         raise InvalidRequest(f"opponent={opponent!r}: that run was trained on other agents")
+    for group in groups:
+        theirs = policies[group.agents[0]]
+        if group.agents not in policies.groups.values():
+            raise InvalidRequest(f"opponent={opponent!r}: its agents share learners in another way (separate)")
+        if (theirs.observation_space, theirs.action_space) != (group.observation_space, group.action_space):
+            raise InvalidRequest(f"opponent={opponent!r}: {group.agents[0]} sees or does something else there")
     return [policies[group.agents[0]].acting for group in groups]
 
 
@@ -253,7 +266,9 @@ def trusted_config(
 ) -> TrainConfig:
     """The config of a run whose env is about to be made; `UntrustedRun` if that would call a stranger's code."""
     saved = _saved(run)
-    if env is None:  # else it is the caller's own, whatever the run says
+    # What the caller brings is the caller's own, whatever the run says; the rest of what it names is not.
+    brought = {"env": env, "env_kwargs": env, "algorithm": algorithm}
+    if names_code({name: value for name, value in saved.items() if brought.get(name) is None}):
         check_trusted(saved, read_mark(run), run, trust)
     return saved_config(saved, str(run / CONFIG), algorithm, env_kwargs)
 

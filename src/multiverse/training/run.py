@@ -81,6 +81,9 @@ def start_run(
 ) -> Run:
     """A new run of a whole config. `on_start` is called once it has its directory, before anything is learned."""
     begun_from = None if init_from is None else checkpoint_of(init_from)
+    if config.evaluation_opponent is not None and Path(config.evaluation_opponent).exists():
+        absolute = str(Path(config.evaluation_opponent).absolute())  # it is asked for again, from wherever
+        config = dataclasses.replace(config, evaluation_opponent=absolute)
     session = Session(config, config.env if env is None else env, algorithm_maker(config, algorithm))
     try:
         if begun_from is not None:

@@ -56,6 +56,7 @@ class Session:
             self.learners = Learners(
                 description.groups, self._single, functools.partial(_learner, config, make_algorithm), config.seed
             )
+            _refuse_misfits(config, description, self.learners)
             self._shapes = [
                 rollout_shape(learner, group, config.num_envs, self._single)
                 for learner, group in zip(self.learners, description.groups)
@@ -264,6 +265,16 @@ def _in_words(lost: Lost) -> str:
 
 def _never() -> bool:
     return False
+
+
+def _refuse_misfits(config: TrainConfig, description: EnvDescription, learners: Learners) -> None:
+    """What would train, and not as it was meant."""
+    if description.kind == "turns" and not all(getattr(learner, "in_turn", True) for learner in learners):
+        raise InvalidRequest(
+            f"{config.algorithm} learns from replay, and agents of {config.env} act in turn: ppo and a2c can do that"
+        )
+    if getattr(config.settings, "critic", "own") == "central" and all(len(g.agents) == 1 for g in description.groups):
+        raise InvalidRequest(f"critic='central': of {config.env}, no agent here has teammates that share its learner")
 
 
 def _learner(config: TrainConfig, make: MakeAlgorithm, group: Group, seed: int) -> Algorithm:

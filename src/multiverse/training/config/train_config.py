@@ -201,11 +201,12 @@ class TrainConfig:
         for name in ("num_envs", "evaluation_episodes", "evaluation_envs", "keep_checkpoints", "torch_threads"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise InvalidRequest(f"{name}={value}: at least 1")
-        if self.opponents < 0 or self.opponent_every < 1 or not 0.0 <= self.opponent_share <= 1.0:
-            raise InvalidRequest(
-                f"opponents={self.opponents}: 0 or more; opponent_every={self.opponent_every}: at least 1; "
-                f"opponent_share={self.opponent_share}: between 0 and 1"
-            )
+        if self.opponents < 0:
+            raise InvalidRequest(f"opponents={self.opponents}: 0 or more")
+        if self.opponent_every < 1:
+            raise InvalidRequest(f"opponent_every={self.opponent_every}: at least 1")
+        if not 0.0 <= self.opponent_share <= 1.0:
+            raise InvalidRequest(f"opponent_share={self.opponent_share}: between 0 and 1")
         if not self.checkpoint_every_s >= 0.0:
             raise InvalidRequest(f"checkpoint_every_s={self.checkpoint_every_s}: 0 or more")
         for name in ("seed", "evaluation_seed"):

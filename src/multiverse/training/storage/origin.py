@@ -70,9 +70,8 @@ _HEADER = re.compile(r"(?i)\b(?:authorization|bearer|basic)\b")
 def names_code(config: Mapping[str, Any]) -> bool:
     """Whether making the env or the algorithm of this config would import what it names; ids in Gymnasium's registry
     and our own algorithms name nothing."""
-    named = f"{config.get('env', '')}{config.get('algorithm', '')}"
-    more = (*_texts(config.get("env_kwargs")), *_texts(config.get(OPPONENT)))
-    return ":" in named or any(_CODE.fullmatch(text) for text in more)
+    named = "".join(str(config.get(name) or "") for name in ("env", "algorithm", OPPONENT))
+    return ":" in named or any(_CODE.fullmatch(text) for text in _texts(config.get("env_kwargs")))
 
 
 def in_a_call(config: Mapping[str, Any]) -> str:
@@ -83,7 +82,7 @@ def in_a_call(config: Mapping[str, Any]) -> str:
     more = ["…"] if len(arguments) > MOST_ARGUMENTS else []
     env = f"{in_words(str(config.get('env')))[1:-1]}({', '.join(arguments[:MOST_ARGUMENTS] + more)})"
     named = [str(config.get(name) or "") for name in ("algorithm", OPPONENT)]
-    return " and ".join([env, *(in_words(one)[1:-1] for one in named if ":" in one)])
+    return " and ".join([*([env] if config.get("env") else []), *(in_words(one)[1:-1] for one in named if ":" in one)])
 
 
 def check_trusted(config: Mapping[str, Any], mark: Any, where: Path | str, trust: bool) -> None:
