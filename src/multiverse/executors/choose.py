@@ -18,7 +18,7 @@ from multiverse.adapters.env_source import Recipe
 from multiverse.contracts.env import Env
 from multiverse.contracts.errors import EnvFailed, MultiverseError, ReplyTimeout, WorkerDied
 from multiverse.contracts.failures import OnFailure
-from multiverse.contracts.layout import ACTIONS
+from multiverse.contracts.layout import ACTION_MASKS, ACTIONS
 from multiverse.contracts.plan import ExecutorName, Plan, StartMethod, Timeouts, Waiting
 from multiverse.contracts.reset_plan import ResetRequest
 from multiverse.contracts.views import Views
@@ -163,10 +163,19 @@ def tried(recipes: Sequence[Recipe], hybrid: Plan) -> tuple[float, float]:
         executor.close(timeout_s=0.5)
 
 
+def _put_open_actions(views: Views) -> None:
+    """Where masks forbid things, what is open now: an env may refuse the rest, or say aloud what it thinks of it."""
+    for group in views.layout.groups:
+        if group.masks:
+            first = views[(group.name, ACTION_MASKS)].argmax(axis=1)
+            views[(group.name, ACTIONS)][...] = first + getattr(group.action_space, "start", 0)
+
+
 def _lock_step(executor: Executor, seconds: float) -> float:
     """Seconds that a step of all takes."""
     begun, count = time.perf_counter(), 0
     while not count or time.perf_counter() < begun + seconds:
+        _put_open_actions(executor.views)
         if executor.step_all() & EXTRAS:
             failures = [failure for _, extras in executor.extras_of(executor.hosts) for failure in extras.failures]
             if failures:
@@ -182,7 +191,7 @@ def _begin(envs: EnvRange) -> None:
 
 
 def _put_actions(views: Views) -> None:
-    """Something to do for everybody, at every step the same."""
+    """Something to do for everybody, at every step the same where no mask forbids it."""
     for group in views.layout.groups:
         for slot in range(views.layout.slots(group)):
             row_writer(group.action_space, views, (group.name, ACTIONS), slot)(group.action_space.sample())
