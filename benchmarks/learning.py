@@ -28,7 +28,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -267,14 +267,28 @@ def installed(wanted: list[str] | None) -> list[Task]:
 
 def measured(out: Path, options: argparse.Namespace) -> bool:
     """Run what is not finished and show what is; whether that is everything."""
-    first, tasks = began(out), installed(options.tasks)
-    jobs = [(task, seed) for task in reversed(tasks) for seed in range(1, 1 + options.seeds)]
-    runs = Runs(out, options.env_steps)
+    before = {one["env"]: one for one in json.loads(RESULTS.read_text())["tasks"]} if RESULTS.exists() else {}
+
+    def each(task: Task, found: list[dict[str, Any]]) -> dict[str, Any]:
+        return shown(task, found, options.seeds, before.get(task.name))
+
+    return tallied(out, options, installed(options.tasks), Runs(out, options.env_steps), found_in, each)
+
+
+def tallied(
+    out: Path,
+    options: argparse.Namespace,
+    tasks: list[Any],
+    runs: Runs,
+    found_in: Found,
+    shown: Callable[[Any, list[dict[str, Any]]], dict[str, Any]],
+) -> bool:
+    """The table of these tasks, as far as their runs have come to an end; whether all have."""
+    first, jobs = began(out), [(task, seed) for task in reversed(tasks) for seed in range(1, 1 + options.seeds)]
     run_all(jobs, runs, options.jobs, options.limit_s)
     ended = {job: found for job in jobs if (found := found_in(runs.directory(job))) is not None}
-    before = {one["env"]: one for one in json.loads(RESULTS.read_text())["tasks"]} if RESULTS.exists() else {}
     table = [
-        shown(task, found, options.seeds, before.get(task.name))
+        shown(task, found)
         for task in tasks
         if (found := [ended[job] for job in jobs if job[0] is task and job in ended])
     ]
@@ -283,14 +297,13 @@ def measured(out: Path, options: argparse.Namespace) -> bool:
         again = f"the same command goes on with them (--out {out})" if options.out else "--out DIR would keep them"
         print(f"\nunfinished: {', '.join(unfinished)}; {again}")
     if options.json:
-        write_results(options.json, first, {"episodes": EPISODES, "unfinished": unfinished, "tasks": table})
+        write_results(options.json, first, {"episodes": options.episodes, "unfinished": unfinished, "tasks": table})
     return not unfinished
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", nargs="+", choices=[task.name for task in TASKS], default=None)
-    parser.add_argument("--memory", action="store_true", help="all tasks with memory, and those beside them")
+def parser_for(told: str | None, tasks: Sequence[Any], episodes: int) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=told, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", nargs="+", choices=[task.name for task in tasks], default=None)
     parser.add_argument("--seeds", type=int, default=5, help="of each task")
     parser.add_argument("--jobs", type=int, default=usable_cores(), help="runs side by side; default: the usable cores")
     parser.add_argument("--out", type=Path, help="where the runs lie, to go on with them; default: nowhere afterwards")
@@ -298,11 +311,19 @@ def main() -> int:
     parser.add_argument("--env-steps", type=int, help="of every run, for a short look; default: the preset's")
     parser.add_argument("--json", type=Path, help="write everything here too")
     parser.add_argument("--one", nargs=3, metavar=("TASK", "SEED", "RUN"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.memory:
-        options.tasks = [task.name for task in TASKS if task.env in WITH_MEMORY]
+    parser.set_defaults(episodes=episodes)
+    return parser
+
+
+def answered(
+    options: argparse.Namespace,
+    tasks: Sequence[Any],
+    one_run: Callable[[Any, int, Path, int | None], None],
+    measured: Callable[[Path, argparse.Namespace], bool],
+) -> int:
+    """One run, for whoever has started this as one; else the whole table. The exit code."""
     if options.one:
-        (task,) = [task for task in TASKS if task.name == options.one[0]]
+        (task,) = [task for task in tasks if task.name == options.one[0]]
         one_run(task, int(options.one[1]), Path(options.one[2]), options.env_steps)
         return 0
     if options.out:
@@ -310,6 +331,15 @@ def main() -> int:
         return int(not measured(options.out, options))
     with tempfile.TemporaryDirectory() as nowhere:
         return int(not measured(Path(nowhere), options))
+
+
+def main() -> int:
+    parser = parser_for(__doc__, TASKS, EPISODES)
+    parser.add_argument("--memory", action="store_true", help="all tasks with memory, and those beside them")
+    options = parser.parse_args()
+    if options.memory:
+        options.tasks = [task.name for task in TASKS if task.env in WITH_MEMORY]
+    return answered(options, TASKS, one_run, measured)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,12 +31,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.learning import Runs, began, run_all
-from benchmarks.provenance import write_results
+from benchmarks.learning import Runs, answered, parser_for, tallied
 from benchmarks.team_players import assigned
 from multiverse.cli.seeds import bootstrap_interval, interquartile_mean
 from multiverse.contracts.seeds import evaluation_seed
-from multiverse.executors.machine import usable_cores
 
 EPISODES = 300
 FIGURES = "figures.json"
@@ -187,46 +184,13 @@ def _in_words(value: Any) -> str:
 
 def measured(out: Path, options: argparse.Namespace) -> bool:
     """Run what is not finished and show what is; whether that is everything."""
-    first = began(out)
     tasks = [task for task in TASKS if options.tasks is None or task.name in options.tasks]
-    jobs = [(task, seed) for task in reversed(tasks) for seed in range(1, 1 + options.seeds)]
     runs = Runs(out, options.env_steps, Path(__file__), found_in)
-    run_all(jobs, runs, options.jobs, options.limit_s)
-    ended = {job: found for job in jobs if (found := found_in(runs.directory(job))) is not None}
-    table = [
-        shown(task, found, options.seeds)
-        for task in tasks
-        if (found := [ended[job] for job in jobs if job[0] is task and job in ended])
-    ]
-    unfinished = [f"{task.name} seed {seed}" for task, seed in jobs if (task, seed) not in ended]
-    if unfinished:
-        again = f"the same command goes on with them (--out {out})" if options.out else "--out DIR would keep them"
-        print(f"\nunfinished: {', '.join(unfinished)}; {again}")
-    if options.json:
-        write_results(options.json, first, {"episodes": EPISODES, "unfinished": unfinished, "tasks": table})
-    return not unfinished
+    return tallied(out, options, tasks, runs, found_in, lambda task, found: shown(task, found, options.seeds))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", nargs="+", choices=[task.name for task in TASKS], default=None)
-    parser.add_argument("--seeds", type=int, default=5, help="of each task")
-    parser.add_argument("--jobs", type=int, default=usable_cores(), help="runs side by side; default: the usable cores")
-    parser.add_argument("--out", type=Path, help="where the runs lie, to go on with them; default: nowhere afterwards")
-    parser.add_argument("--limit-s", type=float, help="end by then, with a checkpoint of every run")
-    parser.add_argument("--env-steps", type=int, help="of every run, for a short look; default: the preset's")
-    parser.add_argument("--json", type=Path, help="write everything here too")
-    parser.add_argument("--one", nargs=3, metavar=("TASK", "SEED", "RUN"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.one:
-        (task,) = [task for task in TASKS if task.name == options.one[0]]
-        one_run(task, int(options.one[1]), Path(options.one[2]), options.env_steps)
-        return 0
-    if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        return int(not measured(options.out, options))
-    with tempfile.TemporaryDirectory() as nowhere:
-        return int(not measured(Path(nowhere), options))
+    return answered(parser_for(__doc__, TASKS, EPISODES).parse_args(), TASKS, one_run, measured)
 
 
 if __name__ == "__main__":

@@ -140,8 +140,6 @@ def _one_source(source: Any) -> tuple[Source, tuple[Wrapper, ...]]:
 
 def _from_string(text: str) -> Source:
     module_name, colon, name = BUILT_IN.get(text, text).rpartition(":")
-    if text.startswith("multiverse/"):
-        importlib.import_module("multiverse.envs")  # registers them
     module = _imported(module_name, text) if colon else None
     found: Any = getattr(module, name, None)
     if callable(found):
