@@ -10,6 +10,7 @@
 | spread central | share | the same with a critic that sees the whole team (`critic="central"`) |
 | push | ratio | how far the trained agent ends from its goal, of how far a random one does, both with its adversary |
 | four | wins, wins_random | against a one-ply player (takes a win, blocks a loss) and a random one, from both sides |
+| four alone | the same | of a policy that has learned from playing against its present self alone (`opponents=0`) |
 
 Figures are of the final weights, deterministic, over episodes on seeds that no training sees. Runs are processes with
 one thread each, stopped and resumed as those of `learning.py`, whose options these are.
@@ -122,13 +123,15 @@ class Task:
 
 
 SPREAD = "mpe2.simple_spread_v3:parallel_env"
+FOUR = "pettingzoo.classic.connect_four_v3:env"
 ONE_PLY = "benchmarks.team_players:one_ply"
 CURVE = {"evaluation_opponent": ONE_PLY, "evaluate_every": 200_000, "evaluation_episodes": 100}
 TASKS = (
     Task("push", "mpe2.simple_push_v3:parallel_env", measure_push, {"ratio": 0.5}),
     Task("spread", SPREAD, measure_spread, {"share": 0.6}),
     Task("spread central", SPREAD, measure_spread, {"share": 0.6}, {"critic": "central"}),
-    Task("four", "pettingzoo.classic.connect_four_v3:env", measure_four, {"wins": 0.6, "wins_random": 0.95}, CURVE),
+    Task("four", FOUR, measure_four, {"wins": 0.6, "wins_random": 0.95}, CURVE),
+    Task("four alone", FOUR, measure_four, {"wins": 0.6, "wins_random": 0.95}, {**CURVE, "opponents": 0}),
 )
 """From the shortest run to the longest."""
 

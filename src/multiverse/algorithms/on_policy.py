@@ -20,6 +20,7 @@ from multiverse.experience.heads import action_of, head_for
 from multiverse.experience.numpy_policies import OBSERVATION_CLIP, NumpyPolicy
 from multiverse.experience.rollout import Rollout
 from multiverse.learning.chunks import Along, Chunks, chunks_of
+from multiverse.learning.convolution import Convolution
 from multiverse.learning.loss import TEAM, Batch, Shape, as_numpy
 from multiverse.learning.normalizers import RewardNormalizer, RunningMeanStd
 from multiverse.learning.numpy_learner import NumpyLearner
@@ -54,6 +55,11 @@ class OnPolicyConfig(Settings):
     """Units of each hidden layer."""
     activation: Literal["tanh", "relu"] = "tanh"
     """Between the layers."""
+    filters: int = 0
+    """Of a convolution before the hidden layers, over observations that are a board, a grid or a small picture: one
+    Box of three axes. 0: none."""
+    kernel_size: int = 3
+    """How high and wide such filters are."""
     memory: Literal["lstm", "gru"] | None = None
     """A recurrent cell before the layers of both networks, so that they remember what they have seen."""
     memory_size: int = 64
@@ -80,15 +86,18 @@ class OnPolicyConfig(Settings):
     """Learn from rewards on the scale of the returns seen so far."""
 
     def __post_init__(self) -> None:
-        self._check("at least 1", lambda value: value >= 1, "steps_per_env", "memory_size", "chunk_length")
+        counts = "steps_per_env", "memory_size", "chunk_length", "kernel_size"
+        self._check("at least 1", lambda value: value >= 1, *counts)
         self._check("between 0 and 1", lambda value: 0.0 <= value <= 1.0, "gamma", "gae_lambda")
         self._check("above 0", lambda value: value > 0.0, "learning_rate", "max_grad_norm")
-        self._check("0 or more", lambda value: value >= 0.0, "value_coef", "entropy_coef")
+        self._check("0 or more", lambda value: value >= 0.0, "value_coef", "entropy_coef", "filters")
         self._check("a finite number", math.isfinite, *(k for k, v in vars(self).items() if isinstance(v, float)))
         if any(size < 1 for size in self.hidden_sizes):
             raise InvalidRequest(f"hidden_sizes={self.hidden_sizes}: each at least 1")
         if self.see_previous and self.memory is None:
             raise InvalidRequest("see_previous=True: only with a memory, lstm or gru")
+        if self.filters and (self.memory is not None or self.critic == "central"):
+            raise InvalidRequest(f"filters={self.filters}: goes without a memory, and with each agent's own critic")
         if self.critic == "central" and self.memory is not None:
             raise InvalidRequest("critic='central' goes without a memory: what a team remembers has no place yet")
 
@@ -98,8 +107,8 @@ class OnPolicy(Learner):
     """A policy and a value network, normalisers, and everything of a run but the update itself."""
 
     fixed: frozenset[str] = frozenset({
-        "steps_per_env", "hidden_sizes", "activation", "share_features", "normalize_observations", "normalize_rewards",
-        "squash", "memory", "memory_size", "see_previous", "critic",
+        "steps_per_env", "hidden_sizes", "activation", "filters", "kernel_size", "share_features",
+        "normalize_observations", "normalize_rewards", "squash", "memory", "memory_size", "see_previous", "critic",
     })  # fmt: skip
     optimizer: type[Optimizer] = Adam
 
@@ -134,7 +143,10 @@ class OnPolicy(Learner):
         images = [tuple(leaf.space.shape or ()) for leaf in self.features.images]
         settings = {name: getattr(self.config, name) for name in named}
         judged = self.features.size * (self._agents if self._central else 1)
-        shape = Shape(self.features.size, images, self._action_space, **settings, critic_size=judged)
+        convolution = self._convolution() if self.config.filters else None
+        shape = Shape(
+            self.features.size, images, self._action_space, **settings, critic_size=judged, convolution=convolution
+        )
         largest = max(*shape.hidden_sizes, 0, shape.memory_size if shape.memory else 0)
         if not images and device == "cpu" and largest <= LARGEST_IN_NUMPY:
             return NumpyLearner(shape, self.optimizer, seed)
@@ -142,6 +154,15 @@ class OnPolicy(Learner):
         from multiverse.learning.actor_critic import ActorCritic
 
         return ActorCritic(shape, self.optimizer, seed, device)
+
+    def _convolution(self) -> Convolution:
+        if self.features.board is None:
+            raise InvalidRequest(
+                f"filters={self.config.filters}: for observations of one Box of three axes, and these are "
+                f"{self.features.all_leaves[0].space if len(self.features.all_leaves) == 1 else 'several'}; "
+                "images of 36 × 36 bytes and more have convolutions of their own"
+            )
+        return Convolution(self.features.board, self.config.filters, self.config.kernel_size)
 
     # -- acting --------------------------------------------------------------------------------------------------
     def policy(self) -> Policy:

@@ -29,7 +29,7 @@ from multiverse.learning.threads import torch_for
 
 NOT_HERE = (
     "hidden_sizes", "activation", "memory", "memory_size", "chunk_length", "see_previous", "critic", "share_features",
-    "ortho_init", "log_std_init", "squash",
+    "ortho_init", "log_std_init", "squash", "filters", "kernel_size",
 )  # fmt: skip
 """Settings of other networks, and of Box actions."""
 

@@ -64,6 +64,12 @@ class Features(PackedOnce):
                 smallest, _, to_column = _counts(action_space, 0)
                 self._actions = to_column + smallest  # as policies have them: from 0
 
+    @property
+    def board(self) -> tuple[int, ...] | None:
+        """The shape of what is in the vector, where that is one Box of three axes: a board, a grid, a small picture."""
+        shape = self._flat[0].space.shape if self._plain and not self.see_previous else None
+        return shape if shape is not None and len(shape) == 3 else None
+
     def vector(self, observations: Leaves, previous: Previous | None = None) -> Array:
         """[rows, size] float32; `previous`: as the policy was shown it."""
         if self._plain and not self.see_previous:

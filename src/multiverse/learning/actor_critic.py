@@ -107,6 +107,8 @@ class ActorCritic:
         self.optimizer.gradient.zero_()
         by_entropy = torch.full_like(entropies, found.by_entropy)
         torch.autograd.backward((log_probs, values, entropies), (found.by_log_prob, found.by_value, by_entropy))
+        for network in (self.actor, self.critic):
+            network.tie()
         return found.metrics
 
     # -- acting --------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from gymnasium import spaces
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.views import Array
 from multiverse.learning.chunks import Along
+from multiverse.learning.convolution import Convolution
 
 SHUFFLED_ROWS = 4096
 """So many are gathered at once, of which minibatches are slices: few calls, and no second copy of a long rollout."""
@@ -39,6 +40,12 @@ class Shape:
     memory_size: int = 64
     chunk_length: int = 32
     critic_size: int | None = None  # of what the value sees instead of the vector; None: the same
+    convolution: Convolution | None = None  # the first of the layers
+
+    @property
+    def hidden(self) -> tuple[int, ...]:
+        """Units of all layers but the last."""
+        return self.hidden_sizes if self.convolution is None else (self.convolution.outputs, *self.hidden_sizes)
 
     @property
     def judged(self) -> int:

@@ -61,16 +61,28 @@ class Network(nn.Module):
     def __init__(self, shape: Shape, outputs: int, last_gain: float, convolutions: nn.ModuleList | None = None) -> None:
         super().__init__()
         seen = shape.size + _IMAGE_FEATURES * len(shape.images)
-        widths = [seen if shape.memory is None else shape.memory_size, *shape.hidden_sizes, outputs]
+        widths = [seen if shape.memory is None else shape.memory_size, *shape.hidden, outputs]
         _ = parameters_of(widths)  # refused if they are too many
         self.convolutions = convolutions or nn.ModuleList([Convolutions(image) for image in shape.images])
         self.cell = None if shape.memory is None else _cell(shape, seen)
         layers: list[nn.Module] = []
         for inward, outward in itertools.pairwise(widths):
             layer = nn.Linear(inward, outward)
-            gain = math.sqrt(2) if len(layers) < 2 * len(shape.hidden_sizes) else last_gain
+            gain = math.sqrt(2) if len(layers) < 2 * len(shape.hidden) else last_gain
             layers += [orthogonal(layer, gain) if shape.ortho_init else layer, _ACTIVATIONS[shape.activation]()]
         self.dense = nn.Sequential(*layers[:-1])
+        self._convolution = shape.convolution
+        if shape.convolution is not None:
+            self.register_buffer("tied", torch.from_numpy(shape.convolution.tied), persistent=False)
+            kernel = nn.init.orthogonal_(torch.empty(shape.convolution.kernel), math.sqrt(2)).numpy()
+            layers[0].weight.data.copy_(torch.from_numpy(shape.convolution.spread(kernel)))
+            nn.init.zeros_(layers[0].bias)
+
+    def tie(self) -> None:
+        """Of a first layer that is a convolution, the gradients of what is the same are one."""
+        if self._convolution is not None:
+            first = self.dense[0]
+            self._convolution.tie(first.weight.grad, first.bias.grad, self.tied)
 
     def features(self, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
         """What the dense layers are given: the vector, and what the convolutions make of the images."""

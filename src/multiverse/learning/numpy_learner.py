@@ -17,6 +17,7 @@ from gymnasium import spaces
 from multiverse.contracts.views import Array
 from multiverse.learning.cells import CELLS, Weights
 from multiverse.learning.chunks import Along
+from multiverse.learning.convolution import Convolution
 from multiverse.learning.distributions import distribution_for
 from multiverse.learning.loss import TEAM, Batch, Loss, Outputs, Shape, of_cell, parameters_of, time_scales
 from multiverse.learning.optimizers import Optimizer
@@ -42,18 +43,18 @@ class NumpyLearner:
         outputs, gaussian = self.distribution.outputs, isinstance(shape.action_space, spaces.Box)
         kind = None if shape.memory is None else CELLS[shape.memory]
         inward, of_cells = (shape.size, 0) if kind is None else (shape.memory_size, 2 * of_cell(shape, kind.gates))
-        actor, critic = (inward, *shape.hidden_sizes, outputs), (inward, *shape.hidden_sizes, 1)
+        actor, critic = (inward, *shape.hidden, outputs), (inward, *shape.hidden, 1)
         if kind is None:
             critic = (shape.judged, *critic[1:])
         count = parameters_of(actor) + parameters_of(critic) + of_cells + (outputs if gaussian else 0)
         self.optimizer, self._at = optimizer(np, np.zeros(count, np.float32)), 0
         cells = [] if kind is None else [Weights(self, kind.gates, shape.size, shape.memory_size)]
-        self._actor = Dense(self, actor, shape.activation)
+        self._actor = Dense(self, actor, shape.activation, convolution=shape.convolution)
         if gaussian:
             self.distribution.log_std, self._by_log_std = self.part((outputs,))
             self.distribution.log_std[...] = shape.log_std_init
         cells += [] if kind is None else [Weights(self, kind.gates, shape.size, shape.memory_size)]
-        self._critic = Dense(self, critic, shape.activation)
+        self._critic = Dense(self, critic, shape.activation, convolution=shape.convolution)
         self._cells = None if kind is None else kind(cells)
         rng = np.random.default_rng((seed, 3))
         for weights in cells:
@@ -130,9 +131,16 @@ class NumpyLearner:
 
 class Dense:
     """A few layers, forward and backward, in buffers that are kept. `copies` of them see the same rows side by side:
-    what is [rows, …] of one is [copies, rows, …] then."""
+    what is [rows, …] of one is [copies, rows, …] then. The first layer may be a convolution."""
 
-    def __init__(self, owner: Owner, sizes: Sequence[int], activation: str, copies: int = 0) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        sizes: Sequence[int],
+        activation: str,
+        copies: int = 0,
+        convolution: Convolution | None = None,
+    ) -> None:
         self.layers: list[Layer] = []
         for inward, outward in itertools.pairwise(sizes):
             weights, by_weights = owner.part((outward, inward))
@@ -143,12 +151,15 @@ class Dense:
         self._zeros = np.zeros(max(self._hidden, default=0), np.float32)
         self._buffers: dict[int, tuple[list[Array], list[Array], Array]] = {}  # by rows
         self._inputs: list[Array] = []
+        self._convolution = convolution
 
     def begin(self, rng: np.random.Generator, last_gain: float, orthogonal: bool) -> None:
         """The first weights; biases are zero, or (not orthogonal) as torch begins."""
         last = len(self.layers) - 1
         for i, (weights, bias, _, _) in enumerate(self.layers):
-            if orthogonal:
+            if i == 0 and self._convolution is not None:
+                weights[...] = self._convolution.spread(_orthogonal(rng, self._convolution.kernel) * np.sqrt(2))
+            elif orthogonal:
                 weights[...] = _orthogonal(rng, weights.shape) * (last_gain if i == last else np.sqrt(2))
             else:
                 limit = 1 / np.sqrt(weights.shape[-1])
@@ -189,6 +200,8 @@ class Dense:
             self._times(ones, by_output, out=by_bias)
             if i:
                 by_output = self._before(i, by_output)
+            elif self._convolution is not None:
+                self._convolution.tie(by_weights, by_bias, self._convolution.tied)
         if by_input is not None:
             np.matmul(by_output, self.layers[0][0], out=by_input)
 
