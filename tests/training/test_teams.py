@@ -18,8 +18,10 @@ from mpe2.simple_push_v3 import parallel_env
 from pettingzoo import ParallelEnv
 
 import multiverse as mv
+from multiverse.algorithms.central_critic import TeamView
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.contracts.errors import InvalidActions, InvalidRequest
+from multiverse.experience.features import Features
 from multiverse.experience.rollout import RolloutShape, private_fields
 from multiverse.experience.team_policy import TeamPolicy
 from multiverse.training.loading import checkpoint_of, evaluate_run
@@ -29,6 +31,8 @@ from tests.training.runs import SMALL, digest, lines_of
 SPREAD, FOUR = "mpe2.simple_spread_v3:parallel_env", "pettingzoo.classic.connect_four_v3:env"
 PUSH = "mpe2.simple_push_v3:parallel_env"
 VILLAGE, CIRCLE = "tests.training.test_teams:SeededVillage", "tests.multi_agent.envs:Circle"
+STATELY = "tests.training.test_central_critic:StatelyVillage"
+STATELY_CIRCLE = "tests.training.test_central_critic:StatelyCircle"
 RUN: dict[str, Any] = {**SMALL, "env_steps": 800, "checkpoint_every_s": 0.0}
 POOL = {"opponents": 2, "opponent_every": 2, "opponent_share": 0.7}
 AGENTS = {"env_kwargs": {"agents": ("farmer_0", "farmer_1", "guard_0", "guard_1")}}
@@ -43,6 +47,9 @@ RUNS = {
     "taac": (SPREAD, TAAC),
     "taac, come and go": (VILLAGE, {**AGENTS, **TAAC}),
     "central": (SPREAD, {"critic": "central"}),
+    "on the state": (SPREAD, {"critic": "state"}),
+    "on the state, come and go": (STATELY, {**AGENTS, "critic": "state", "normalize_observations": True}),
+    "on the state, in turn": (STATELY_CIRCLE, {**AGENTS, "critic": "state"}),
     "in turn, with memory": (CIRCLE, {**AGENTS, "memory": "gru", "memory_size": 8, "see_previous": True}),
     "self-play, with memory": (FOUR, {**POOL, "memory": "lstm", "memory_size": 8, "chunk_length": 8}),
 }
@@ -123,9 +130,9 @@ def test_a_central_critic_sees_its_team_and_the_policy_only_itself(tmp_path: Pat
 
 def test_what_a_team_sees_is_everybodys_own_first() -> None:
     seen = spaces.Box(-1.0, 1.0, (2,))
-    ppo = PPO(PPOConfig(critic="central"), seen, spaces.Discrete(3), 6, 0, agents=3)
+    view = TeamView(Features(seen, spaces.Discrete(3)), 3)
     own = np.arange(2 * 6 * 2, dtype=np.float32).reshape(2, 6, 2)  # 2 rows of 2 envs × 3 agents
-    found = ppo._of_team(own)
+    found = view.of_team(own)
     assert found.shape == (2, 6, 6)
     assert found[1, 4].tolist() == [*own[1, 4], *own[1, 5], *own[1, 3]]
 

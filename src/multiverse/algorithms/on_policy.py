@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.algorithms.algorithm import Learner, Settings
+from multiverse.algorithms.central_critic import StateView, TeamView
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Leaves, Policy
 from multiverse.contracts.views import Array
@@ -63,9 +64,9 @@ class OnPolicyConfig(Settings):
     policy had there: longer is slower, and nothing teaches it what must be remembered for longer than this."""
     see_previous: bool = False
     """With `memory`: show the previous action and reward to both networks too."""
-    critic: Literal["own", "central"] = "own"
-    """What the value of a slot is judged by: what it sees itself, or (MAPPO) what its whole team sees. Policies act on
-    their own observations either way."""
+    critic: Literal["own", "central", "state"] = "own"
+    """What the value of a slot is judged by: what it sees itself, or (MAPPO) what its whole team sees, or what it sees
+    itself and the env's `state()`. Policies act on their own observations in any case."""
     share_features: bool = False
     """Of images: the same convolutions for policy and value, instead of some for each."""
     ortho_init: bool = True
@@ -89,8 +90,10 @@ class OnPolicyConfig(Settings):
             raise InvalidRequest(f"hidden_sizes={self.hidden_sizes}: each at least 1")
         if self.see_previous and self.memory is None:
             raise InvalidRequest("see_previous=True: only with a memory, lstm or gru")
-        if self.critic == "central" and self.memory is not None:
-            raise InvalidRequest("critic='central' goes without a memory: what a team remembers has no place yet")
+        if self.critic != "own" and self.memory is not None:
+            raise InvalidRequest(
+                f"critic={self.critic!r} goes without a memory, {self.memory}: leave memory= out, or take critic='own'"
+            )
 
 
 # -- what learns -------------------------------------------------------------------------------------------------
@@ -112,13 +115,20 @@ class OnPolicy(Learner):
         seed: int,
         device: str = "cpu",
         agents: int = 1,
+        state_space: spaces.Space[Any] | None = None,
     ) -> None:
-        """`agents`: of each env, whose slots lie side by side."""
+        """`agents`: of each env, whose slots lie side by side. `state_space`: of the envs' state(), if it is used."""
         super().__init__()
-        self._agents, self._central = agents, config.critic == "central" and agents > 1
+        self._agents = agents
         self.config, self.steps_per_env, self._action_space = config, config.steps_per_env, action_space
         self.features = Features(observation_space, action_space, config.see_previous)
         self.action = action_of(action_space)
+        self._view: TeamView | StateView | None = None  # of a critic that sees more than the policy
+        if config.critic == "central" and agents > 1:
+            self._view = TeamView(self.features, agents)
+        elif config.critic == "state":
+            normalize = config.normalize_observations
+            self._view = StateView(self.features, agents, state_space, action_space, normalize)
         self._networks = self._new_networks(seed, device)
         self._rng = np.random.default_rng((seed, 1))
         self._moments = RunningMeanStd(self.features.size) if config.normalize_observations else None
@@ -133,7 +143,7 @@ class OnPolicy(Learner):
                  "memory_size", "chunk_length")  # fmt: skip
         images = [tuple(leaf.space.shape or ()) for leaf in self.features.images]
         settings = {name: getattr(self.config, name) for name in named}
-        judged = self.features.size * (self._agents if self._central else 1)
+        judged = None if self._view is None else self._view.size
         shape = Shape(self.features.size, images, self._action_space, **settings, critic_size=judged)
         largest = max(*shape.hidden_sizes, 0, shape.memory_size if shape.memory else 0)
         if not images and device == "cpu" and largest <= LARGEST_IN_NUMPY:
@@ -221,42 +231,13 @@ class OnPolicy(Learner):
         steps, slots, finals = rollout.ends()
         last, (final, images) = inputs(self.features, rollout.last, frozen), inputs(self.features, finals, frozen)
         seen: Any = batch.vector
-        if self._central:
+        if self._view is not None:
             own = as_numpy(batch.vector).reshape(*rollout.rewards.shape, -1)
-            after = np.where(self._absent(rollout.last, rollout.acting_next), 0, last[0])
-            own = np.where(self._absent(rollout.observations, rollout.acting), 0, own)
-            following = np.concatenate([own[1:], after[None]])  # what is seen after each row, …
-            following[self._over(rollout)] = 0  # … and of teams whose episode is over only what each saw last
-            following[steps, slots] = final
-            final = self._of_team(following)[steps, slots]
-            last = self._of_team(after), last[1]
-            seen = networks.put(self._of_team(own).reshape(len(batch), -1))
+            judged, after, final = self._view.judged(rollout, own, last[0], final)
+            last, seen = (after, last[1]), networks.put(judged.reshape(len(batch), -1))
             batch.columns[TEAM] = seen
         values = networks.values(seen, batch.images).reshape(rollout.rewards.shape)
         return values, networks.values(*last), (steps, slots, networks.values(final, images))
-
-    def _absent(self, observations: Leaves, acting: Array | None) -> Array:
-        """[…, slots, 1] bool: who is not there, and so shows nothing. Who only waits shows what it saw last."""
-        if acting is None:
-            return np.zeros((1,), np.bool_)
-        leaves = {path: rows.reshape(-1, *rows.shape[acting.ndim :]) for path, rows in observations.items()}
-        nothing = ~self.features.vector(leaves).any(axis=1)
-        return np.asarray(~acting & nothing.reshape(acting.shape))[..., None]
-
-    def _over(self, rollout: Rollout) -> Array:
-        """[T, slots] bool: in that row the last of its team's agents have ended."""
-        ended = rollout.terminated | rollout.truncated
-        gone = ended if rollout.acting is None else ended | ~rollout.acting
-        by_team = (len(gone), -1, self._agents)
-        over = gone.reshape(by_team).all(axis=2) & ended.reshape(by_team).any(axis=2)
-        return np.repeat(over, self._agents, axis=1)
-
-    def _of_team(self, own: Array) -> Array:
-        """[…, slots, size] → […, slots, agents × size]: each slot's own, then its teammates', the next ones first."""
-        agents, size = self._agents, own.shape[-1]
-        in_order = (np.arange(agents)[:, None] + np.arange(agents)) % agents
-        by_env = own.reshape(*own.shape[:-2], -1, agents, size)
-        return by_env[..., in_order, :].reshape(*own.shape[:-1], agents * size)
 
     # -- with memory ---------------------------------------------------------------------------------------------
     def _chunks(self, rollout: Rollout) -> Chunks:
@@ -313,16 +294,24 @@ class OnPolicy(Learner):
         if self._moments is not None:
             seen = self.features.vector(_flat(rollout.observations), _previous(rollout))
             self._moments.update(seen[rollout.valid.reshape(-1)])
+        if isinstance(self._view, StateView):
+            self._view.saw(rollout)
 
     # -- saving --------------------------------------------------------------------------------------------------
     def weights(self) -> dict[str, Any]:
-        moments = {} if self._moments is None else {"observations": self._moments.state()}
+        moments = {name: moments.state() for name, moments in self._normalizers()}
         return {"parameters": self._networks.optimizer.weights(), **moments}
+
+    def _normalizers(self) -> list[tuple[str, RunningMeanStd]]:
+        of_states = None if self._view is None else self._view.moments
+        found = (("observations", self._moments), ("states", of_states))
+        return [(name, one) for name, one in found if one is not None]
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         self._networks.optimizer.load_weights(weights["parameters"])
-        if self._moments is not None and "observations" in weights:
-            self._moments.load(weights["observations"])
+        for name, moments in self._normalizers():
+            if name in weights:
+                moments.load(weights[name])
         self._policy = None
 
     def state(self) -> dict[str, Any]:

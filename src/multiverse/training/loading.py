@@ -80,12 +80,12 @@ def load(
         if algorithm is None and (held := _held(saved, groups, found)) is not None:
             return held
         config = saved_config(saved, str(where / CONFIG), algorithm, needs_env=False)
-        return _policy(config, algorithm, groups, found)
+        return _policy(config, algorithm, groups, found, where)
     config = trusted_config(where, env, algorithm, env_kwargs, trust)
     how: dict[str, Any] = {"env_kwargs": config.env_kwargs or None, "groups": "separate" if config.separate else None}
     with make_vec(source_of(config, env), 1, "serial", **how) as envs:
         groups = _groups(envs)
-    return _policy(config, algorithm, groups, found)
+    return _policy(config, algorithm, groups, found, where)
 
 
 @takes_old_names
@@ -110,7 +110,8 @@ def evaluate_run(
     """
     checked_run_seed("seed", seed)
     found = checkpoint_of(run, which)
-    config = trusted_config(find_run(path_of(run)).path, env, algorithm, env_kwargs, trust)
+    where = find_run(path_of(run)).path
+    config = trusted_config(where, env, algorithm, env_kwargs, trust)
     count = 1 if watch else dataclasses.replace(config, evaluation_episodes=episodes).num_evaluation_envs
     how: dict[str, Any] = {"workers": config.workers, "start_method": config.start_method} if count > 1 else {}
     how |= {"env_kwargs": config.env_kwargs or None, "autoreset": "disabled", "infos": False, "copy": False}
@@ -118,7 +119,7 @@ def evaluate_run(
     how["groups"] = "separate" if config.separate else None
     with make_vec(source_of(config, env), count, config.executor if count > 1 else "serial", **how) as envs:
         held = None if algorithm is not None else _held(vars(config), _groups(envs), found)
-        policy = held or _policy(config, algorithm, _groups(envs), found)
+        policy = held or _policy(config, algorithm, _groups(envs), found, where)
         acting = policy.acting if isinstance(policy, LoadedPolicies) else [policy.acting]
         against = opponents_for(config.evaluation_opponent if opponent is None else opponent, _groups(envs))
         evaluation = evaluate(envs, acting, episodes, seed, opponents=against)
@@ -137,15 +138,16 @@ def _held(saved: Mapping[str, Any], groups: Sequence[Group], found: Checkpoint) 
 
 
 def _policy(
-    config: TrainConfig, algorithm: MakeAlgorithm | None, groups: Sequence[Group], found: Checkpoint
+    config: TrainConfig, algorithm: MakeAlgorithm | None, groups: Sequence[Group], found: Checkpoint, run: Path
 ) -> LoadedPolicy | LoadedPolicies:
-    make, acting = algorithm_maker(config, algorithm), []
+    make, acting, state = algorithm_maker(config, algorithm), [], (read_spaces(run) or {}).get("state")
     with taken_over(found):
         learned = learned_in(found.state["session"])
         for group in groups:
             agents, saved = len(group.agents), learned[group.name]
             slots = config.num_envs * agents
-            learner = make(group.observation_space, group.action_space, slots, config.seed, agents)
+            state_space = None if state is None else space_from(state)
+            learner = make(group.observation_space, group.action_space, slots, config.seed, agents, state_space)
             learner.load_weights(saved["weights"])
             learner.load(saved["state"])
             acting.append(learner.policy())

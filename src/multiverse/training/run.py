@@ -194,7 +194,9 @@ def _write_spaces(where: RunDirectory, session: Session) -> None:
             for group in session.envs.views.layout.groups
         ]
         only = {name: groups[0][name] for name in ("observation", "action")}
-        where.write_spaces(only if is_single(session.envs) else {"groups": groups})
+        state_space = session.envs.views.layout.state_space
+        state = {} if state_space is None else {"state": described(state_space)}
+        where.write_spaces(only if is_single(session.envs) else {"groups": groups, **state})
     except InvalidRequest as error:
         log.info("to act with this run's policy its env will be needed: %s", error)
 
