@@ -95,10 +95,10 @@ def measure_push(run: Path) -> Figures:
 
 
 def measure_four(run: Path) -> Figures:
-    from multiverse.training.loading import evaluate_run
+    from multiverse.training.loading import evaluate
 
     wins = {
-        name: evaluate_run(run, episodes=EPISODES, opponent=opponent).wins
+        name: evaluate(run, episodes=EPISODES, opponent=opponent).wins
         for name, opponent in (("wins", ONE_PLY), ("wins_random", "random"))
     }
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

@@ -45,7 +45,15 @@ MOST_OF_A_ROLLOUT = 0.01
 class Session:
     """Envs under way, an algorithm, and the rollout between them. `close` it."""
 
-    def __init__(self, config: TrainConfig, env: Any, make_algorithm: MakeAlgorithm, plan: Plan | None = None) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        env: Any,
+        make_algorithm: MakeAlgorithm,
+        plan: Plan | None = None,
+        opponent: Any = None,
+    ) -> None:
+        """`opponent`: of evaluations, where it is no name that the config holds."""
         reset_plan = DerivedSeeds(config.seed)
 
         def lay_out(description: EnvDescription) -> list[Field]:
@@ -75,7 +83,7 @@ class Session:
             self._pool = Pool(groups, *how) if config.opponents else None
             self._collector = Collector(self.envs, self._shapes, path, reset_plan, self._pool is not None)
             self._can_be_saved = isinstance(self.envs, VectorEnv) and self.envs.can_be_saved()
-            self.opponents = opponents_for(config.evaluation_opponent, groups)
+            self.opponents = opponents_for(config.evaluation_opponent if opponent is None else opponent, groups)
             make = functools.partial(_evaluation_envs, config, env, self.envs.plan)
             self.evaluation_envs = EvaluationEnvs(make, config.num_evaluation_envs, config.restarts_per_minute)
         except BaseException:
