@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,14 @@ import pytest
 from gymnasium import spaces
 
 import multiverse as mv
+from multiverse.algorithms import on_policy
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.contracts.errors import EnvFailed, InvalidRequest
 from multiverse.experience.rollout import Rollout
+from multiverse.training.algorithm_maker import algorithm_maker
+from multiverse.training.config.train_config import config_for
 from multiverse.training.loading import checkpoint_of
+from multiverse.training.session import Session
 from tests.multi_agent.envs import Circle, Life, Pair, Village
 from tests.training.runs import SMALL
 
@@ -210,5 +215,34 @@ def test_what_has_no_state_is_refused_with_what_to_do(tmp_path: Path) -> None:
             mv.make_vec(env, 2, "serial", state=True)
     with pytest.raises(InvalidRequest, match=r"image.*critic='central'"):
         mv.train(ImageState, run_dir=tmp_path / "run", **RUN)
-    with pytest.raises(InvalidRequest, match=r"critic='state' goes without a memory.*critic='own'"):
-        mv.train(SPREAD, run_dir=tmp_path / "run", memory="gru", **RUN)
+
+
+@pytest.mark.parametrize("critic", ["central", "state"])
+@pytest.mark.parametrize("memory", ["lstm", "gru"])
+def test_a_policy_that_remembers_and_a_critic_that_sees_more_learn_alike_in_numpy_and_torch(
+    critic: str, memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The policy has a cell and the critic none; torch's gradient is its own."""
+    how = {**RUN, "critic": critic, "memory": memory, "memory_size": 8, "see_previous": True, "chunk_length": 8}
+    name = "tests.training.test_central_critic:StatelyVillage"
+    how |= {"hidden_sizes": (16,), "env_kwargs": {"agents": AGENTS}}
+    config = config_for(name, "ppo", {key: value for key, value in how.items() if key != "preset"}, preset=False)
+    session = Session(config, name, algorithm_maker(config))
+    try:
+        session.begin()
+        assert session.collect(lambda: False) is not None
+        monkeypatch.setattr(on_policy, "LARGEST_IN_NUMPY", 0)
+        twins = Session(config, name, algorithm_maker(config))
+        twins.close()
+        for rollout, ppo, twin in zip(session.rollouts, session.learners, twins.learners):
+            assert rollout.memory["cells"].shape[2] == 1 and rollout.memory["cells"].any()
+            assert len(ppo._networks.cells()) == len(twin._networks.cells()) == 1  # type: ignore[attr-defined]
+            twin.load_weights(ppo.weights())
+            first = np.array(ppo.weights()["parameters"])
+            for learner in (ppo, twin):
+                learner.update([deepcopy(rollout)], 0.0)
+            after = [np.asarray(learner.weights()["parameters"]) for learner in (ppo, twin)]
+            assert np.abs(after[0] - first).max() > 1e-3
+            np.testing.assert_allclose(after[0], after[1], atol=2e-5)
+    finally:
+        session.close()

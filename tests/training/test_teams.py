@@ -50,6 +50,11 @@ RUNS = {
     "on the state": (SPREAD, {"critic": "state"}),
     "on the state, come and go": (STATELY, {**AGENTS, "critic": "state", "normalize_observations": True}),
     "on the state, in turn": (STATELY_CIRCLE, {**AGENTS, "critic": "state"}),
+    "central, with memory": (SPREAD, {"critic": "central", "memory": "gru", "memory_size": 8, "see_previous": True}),
+    "on the state, in turn, with memory": (
+        STATELY_CIRCLE,
+        {**AGENTS, "critic": "state", "memory": "lstm", "memory_size": 8, "see_previous": True},
+    ),
     "in turn, with memory": (CIRCLE, {**AGENTS, "memory": "gru", "memory_size": 8, "see_previous": True}),
     "self-play, with memory": (FOUR, {**POOL, "memory": "lstm", "memory_size": 8, "chunk_length": 8}),
 }
@@ -130,7 +135,7 @@ def test_a_central_critic_sees_its_team_and_the_policy_only_itself(tmp_path: Pat
 
 def test_what_a_team_sees_is_everybodys_own_first() -> None:
     seen = spaces.Box(-1.0, 1.0, (2,))
-    view = TeamView(Features(seen, spaces.Discrete(3)), 3)
+    view = TeamView(2, Features(seen, spaces.Discrete(3)), 3)
     own = np.arange(2 * 6 * 2, dtype=np.float32).reshape(2, 6, 2)  # 2 rows of 2 envs × 3 agents
     found = view.of_team(own)
     assert found.shape == (2, 6, 6)

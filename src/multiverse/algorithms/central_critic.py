@@ -24,9 +24,10 @@ class TeamView:
 
     moments: RunningMeanStd | None = None  # they are normalised as the slots' own
 
-    def __init__(self, features: Features, agents: int) -> None:
-        self._features, self._agents = features, agents
-        self.size = features.size * agents
+    def __init__(self, size: int, observed: Features, agents: int) -> None:
+        """`size`: of what each slot sees itself, of which `observed` is what the env shows."""
+        self._features, self._agents = observed, agents
+        self.size = size * agents
 
     def judged(self, rollout: Rollout, own: Array, last: Array, final: Array) -> Judged:
         """From what each slot sees itself."""
@@ -66,7 +67,7 @@ class StateView:
     """The slot's own observation, then the env's state()."""
 
     def __init__(
-        self, features: Features, agents: int, space: spaces.Space[Any] | None, action_space: Any, normalize: bool
+        self, size: int, agents: int, space: spaces.Space[Any] | None, action_space: Any, normalize: bool
     ) -> None:
         if space is None:
             raise InvalidRequest(
@@ -79,7 +80,7 @@ class StateView:
                 f"critic='state': the env's state() is an image, {space}, and values are shown numbers beside what the "
                 "agent sees; critic='central' shows them what the whole team sees"
             )
-        self.size = features.size + self._features.size
+        self.size = size + self._features.size
         self.moments = RunningMeanStd(self._features.size) if normalize else None
 
     def judged(self, rollout: Rollout, own: Array, last: Array, final: Array) -> Judged:

@@ -56,7 +56,8 @@ class OnPolicyConfig(Settings):
     activation: Literal["tanh", "relu"] = "tanh"
     """Between the layers."""
     memory: Literal["lstm", "gru"] | None = None
-    """A recurrent cell before the layers of both networks, so that they remember what they have seen."""
+    """A recurrent cell before the layers of both networks, so that they remember what they have seen; a central critic,
+    which sees more than the policy, has none."""
     memory_size: int = 64
     """Units of such a cell."""
     chunk_length: int = 32
@@ -90,10 +91,6 @@ class OnPolicyConfig(Settings):
             raise InvalidRequest(f"hidden_sizes={self.hidden_sizes}: each at least 1")
         if self.see_previous and self.memory is None:
             raise InvalidRequest("see_previous=True: only with a memory, lstm or gru")
-        if self.critic != "own" and self.memory is not None:
-            raise InvalidRequest(
-                f"critic={self.critic!r} goes without a memory, {self.memory}: leave memory= out, or take critic='own'"
-            )
 
 
 # -- what learns -------------------------------------------------------------------------------------------------
@@ -125,10 +122,10 @@ class OnPolicy(Learner):
         self.action = action_of(action_space)
         self._view: TeamView | StateView | None = None  # of a critic that sees more than the policy
         if config.critic == "central" and agents > 1:
-            self._view = TeamView(self.features, agents)
+            self._view = TeamView(self.features.size, Features(observation_space, action_space), agents)
         elif config.critic == "state":
             normalize = config.normalize_observations
-            self._view = StateView(self.features, agents, state_space, action_space, normalize)
+            self._view = StateView(self.features.size, agents, state_space, action_space, normalize)
         self._networks = self._new_networks(seed, device)
         self._rng = np.random.default_rng((seed, 1))
         self._moments = RunningMeanStd(self.features.size) if config.normalize_observations else None
@@ -169,7 +166,8 @@ class OnPolicy(Learner):
         if self.features.images:
             from multiverse.algorithms.torch_policy import TorchPolicy
 
-            remembers = None if cells is None else (cells.first_memory(1), networks.critic)
+            critic = networks.critic if self._view is None else None
+            remembers = None if cells is None else (cells.first_memory(1), critic)
             return TorchPolicy(self.features, networks.actor, head, self._updates, networks.device, frozen, remembers)
         return NumpyPolicy(self.features, networks.layers(), self.config.activation, head, self._updates, frozen, cells)
 
@@ -196,7 +194,8 @@ class OnPolicy(Learner):
             networks.put(rollout.actions.reshape(-1, *rollout.actions.shape[2:])),
             None if masks is None else networks.put(masks.reshape(-1, masks.shape[-1])),
         )
-        look = self._values if config.memory is None else self._values_along_chunks
+        remembers = config.memory is not None and self._view is None
+        look = self._values_along_chunks if remembers else self._values
         values, last_values, final_values = look(rollout, batch)
         ended, rewards, acting = rollout.terminated | rollout.truncated, rollout.rewards, rollout.acting
         if acting is None or acting.all():
@@ -229,7 +228,8 @@ class OnPolicy(Learner):
         """([T, S] of all rows, [S] of what came after the last, (steps, slots, values) of final observations)."""
         networks, frozen = self._networks, self._frozen_moments()
         steps, slots, finals = rollout.ends()
-        last, (final, images) = inputs(self.features, rollout.last, frozen), inputs(self.features, finals, frozen)
+        last = inputs(self.features, rollout.last, frozen, _previous_after(rollout))
+        final, images = inputs(self.features, finals, frozen, _previous_at_ends(rollout, steps, slots))
         seen: Any = batch.vector
         if self._view is not None:
             own = as_numpy(batch.vector).reshape(*rollout.rewards.shape, -1)
@@ -260,26 +260,20 @@ class OnPolicy(Learner):
         values = np.zeros(rollout.rewards.size, np.float32)  # rows in which nobody acted have none
         values[rows] = found
 
-        def one_more(leaves: Leaves, previous: Any, memory: Array) -> Array:
+        def one_more(leaves: Leaves, previous: Previous | None, memory: Array) -> Array:
             """[rows] values of what is seen after that."""
             if not len(memory):
                 return np.zeros(0, np.float32)
-            shown = (np.zeros(len(memory), np.bool_), *previous)
             alone = Along([len(memory)], networks.put(memory))
-            return np.asarray(networks.values_along(*inputs(self.features, leaves, frozen, shown), alone)[0])
+            return np.asarray(networks.values_along(*inputs(self.features, leaves, frozen, previous), alone)[0])
 
-        last_values = one_more(rollout.last, rollout.last_previous, rollout.last_memory["cells"])
+        last_values = one_more(rollout.last, _previous_after(rollout), rollout.last_memory["cells"])
         steps, slots, finals = rollout.ends()
         memory, chunk = rollout.memory["cells"][steps, slots], np.full(values.shape, -1)
         chunk[rows[along.lasts()]] = np.arange(len(after))
         chunk = chunk[steps * rollout.slots + slots]
         memory[chunk >= 0] = after[chunk[chunk >= 0]]
-        previous = rollout.actions[steps, slots], rollout.rewards[steps, slots]
-        if rollout.acting is not None and rollout.previous is not None:  # who waited acted before that
-            waited, (actions, rewards) = ~rollout.acting[steps, slots], previous
-            actions[waited] = rollout.previous[0][steps, slots][waited]
-            rewards[waited] += rollout.previous[1][steps, slots][waited].astype(rewards.dtype)
-        final_values = steps, slots, one_more(finals, previous, memory)
+        final_values = steps, slots, one_more(finals, _previous_at_ends(rollout, steps, slots), memory)
         return values.reshape(rollout.rewards.shape), last_values, final_values
 
     def _count(self, taken: Sequence[Any]) -> list[bool]:
@@ -359,6 +353,23 @@ def _previous(rollout: Rollout) -> Previous | None:
         return None
     actions, rewards = rollout.previous
     return rollout.starts.reshape(-1), actions.reshape(-1, *actions.shape[2:]), rewards.reshape(-1)
+
+
+def _previous_after(rollout: Rollout) -> Previous | None:
+    """[S, …] the same after the last row."""
+    return rollout.last_previous and (np.zeros(rollout.slots, np.bool_), *rollout.last_previous)
+
+
+def _previous_at_ends(rollout: Rollout, steps: Array, slots: Array) -> Previous | None:
+    """[ends, …] and where episodes ended."""
+    if rollout.previous is None:
+        return None
+    actions, rewards = rollout.actions[steps, slots], rollout.rewards[steps, slots]
+    if rollout.acting is not None:  # who waited acted before that
+        waited = ~rollout.acting[steps, slots]
+        actions[waited] = rollout.previous[0][steps, slots][waited]
+        rewards[waited] += rollout.previous[1][steps, slots][waited].astype(rewards.dtype)
+    return np.zeros(len(steps), np.bool_), actions, rewards
 
 
 def explained_variance(values: Array, returns: Array) -> float:
