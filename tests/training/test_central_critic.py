@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
+from pettingzoo import ParallelEnv
 
 import multiverse as mv
 from multiverse.algorithms import on_policy
@@ -21,7 +22,7 @@ from multiverse.training.config.train_config import config_for
 from multiverse.training.loading import checkpoint_of
 from multiverse.training.session import Session
 from tests.multi_agent.envs import Circle, Life, Pair, Village
-from tests.training.runs import SMALL
+from tests.training.runs import SMALL, lines_of
 
 SPREAD, FOUR = "mpe2.simple_spread_v3:parallel_env", "pettingzoo.classic.connect_four_v3:env"
 RUN: dict[str, Any] = {**SMALL, "env_steps": 800, "critic": "state"}
@@ -157,6 +158,7 @@ def test_an_episode_that_was_cut_is_valued_by_its_final_state(monkeypatch: pytes
     assert final.tolist() == [[5, 5, 8], [5, 5, 8]]
 
 
+@pytest.mark.fault("B4")
 def test_the_state_of_a_step_that_was_lost_is_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     how = {"num_envs": 1, "env_kwargs": {"fault": "raise", "at": 3}, "on_failure": "restart", "env_steps": 25}
     name = "tests.training.test_central_critic:StatelyPair"
@@ -165,6 +167,7 @@ def test_the_state_of_a_step_that_was_lost_is_the_one_before(tmp_path: Path, mon
     assert rollout["final_states"][()][2, 0, 0] == 2 and not rollout["valid"][2].any()
 
 
+@pytest.mark.fault("B4")
 def test_a_worker_that_is_lost_leaves_the_states_it_had_delivered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,6 +208,51 @@ def test_nobody_is_asked_for_a_state_that_nobody_uses() -> None:
         assert envs.get_attr("asked") == (0, 0)
         with pytest.raises(InvalidRequest, match="state=True"):
             envs.states  # noqa: B018
+
+
+class Weather(ParallelEnv):
+    """Rain or sunshine is drawn once an episode, pays or costs 1 at every step, and is seen by nobody."""
+
+    metadata: dict[str, Any] = {"name": "weather"}  # noqa: RUF012
+    render_mode, state_space, sunny, steps = None, spaces.Discrete(2), 0, 0
+
+    def __init__(self) -> None:
+        self.possible_agents, self.agents, self.rng = ["left", "right"], [], np.random.default_rng()
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Box(-1, 1, (1,), np.float32)
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.rng = np.random.default_rng(seed)
+        self.sunny, self.steps, self.agents = int(self.rng.integers(2)), 0, list(self.possible_agents)
+        return dict.fromkeys(self.agents, np.ones(1, np.float32)), {a: {} for a in self.agents}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        self.steps, there = self.steps + 1, self.agents
+        self.agents = there if self.steps < 20 else []
+        seen, pay = dict.fromkeys(there, np.ones(1, np.float32)), dict.fromkeys(there, 2.0 * self.sunny - 1.0)
+        never, over = dict.fromkeys(there, False), dict.fromkeys(there, not self.agents)
+        return seen, pay, never, over, {a: {} for a in there}
+
+    def state(self) -> int:
+        return self.sunny
+
+
+def test_values_that_see_the_state_know_what_agents_cannot(tmp_path: Path) -> None:
+    how = {**RUN, "env_steps": 6_000, "num_envs": 8, "steps_per_env": 40, "learning_rate": 3e-3, "gamma": 0.9}
+    how |= {"normalize_observations": False, "normalize_rewards": False, "epochs": 8}
+    known = {}
+    for critic in ("central", "state"):
+        run = mv.train(Weather, run_dir=tmp_path / critic, **{**how, "critic": critic})
+        known[critic] = np.mean([one["explained_variance"] for one in metrics_of(run.path)[-5:]])
+    assert known["central"] < 0.1 and known["state"] > 0.9
+
+
+def metrics_of(run: Path) -> list[dict[str, Any]]:
+    return [one for one in lines_of(run, "metrics.jsonl") if "explained_variance" in one]
 
 
 def test_what_has_no_state_is_refused_with_what_to_do(tmp_path: Path) -> None:

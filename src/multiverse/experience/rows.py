@@ -172,7 +172,7 @@ class Rows:
                 rows[row, ended] = now[ended]
             for rows, now in self._final_states:
                 somebody = ended.reshape(-1, self._agents).any(axis=1)
-                rows[row, somebody] = now[somebody]
+                rows[row, somebody] = now[somebody]  # guard: final-states-are-kept
         if self._acting is None:
             self._previous = self._actions[row], self._values[row, REWARD]
         else:  # what a slot earns until it acts again is for its last action
