@@ -8,6 +8,7 @@
 |---|---|---|
 | spread | share | of the way from a random team's return to that of one whose agents are assigned landmarks |
 | spread central | share | the same with a critic that sees the whole team (`critic="central"`) |
+| spread state | share | the same with one that sees the env's state beside the agent's own (`critic="state"`) |
 | push | ratio | how far the trained agent ends from its goal, of how far a random one does, both with its adversary |
 | four | wins, wins_random | against a one-ply player (takes a win, blocks a loss) and a random one, from both sides |
 | four alone | the same | of a policy that has learned from playing against its present self alone (`opponents=0`) |
@@ -96,10 +97,10 @@ def measure_push(run: Path) -> Figures:
 
 
 def measure_four(run: Path) -> Figures:
-    from multiverse.training.loading import evaluate_run
+    from multiverse.training.loading import evaluate
 
     wins = {
-        name: evaluate_run(run, episodes=EPISODES, opponent=opponent).wins
+        name: evaluate(run, episodes=EPISODES, opponent=opponent).wins
         for name, opponent in (("wins", ONE_PLY), ("wins_random", "random"))
     }
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -130,6 +131,7 @@ TASKS = (
     Task("push", "mpe2.simple_push_v3:parallel_env", measure_push, {"ratio": 0.5}),
     Task("spread", SPREAD, measure_spread, {"share": 0.6}),
     Task("spread central", SPREAD, measure_spread, {"share": 0.6}, {"critic": "central"}),
+    Task("spread state", SPREAD, measure_spread, {"share": 0.6}, {"critic": "state"}),
     Task("four", FOUR, measure_four, {"wins": 0.6, "wins_random": 0.95}, CURVE),
     Task("four alone", FOUR, measure_four, {"wins": 0.6, "wins_random": 0.95}, {**CURVE, "opponents": 0}),
 )

@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from multiverse.experience.episode_workers import EpisodeWorkers
     from multiverse.experience.random_policy import RandomPolicy
     from multiverse.experience.whole_episodes import EpisodeCollector, WholeEpisodes
+    from multiverse.training.evaluation import Evaluation
     from multiverse.training.hooks import Hook
-    from multiverse.training.loading import load
+    from multiverse.training.loading import evaluate, load
     from multiverse.training.recording import record
     from multiverse.training.run import Run, resume, train
     from multiverse.vector.batches import AgentsBatch, GroupBatch, StepBatch
@@ -63,7 +64,8 @@ _HOMES = {
     "multiverse.vector.parallel": ("MultiAgentVectorEnv",),
     "multiverse.vector.turns": ("Turn", "TurnVectorEnv"),
     "multiverse.training.run": ("Run", "resume", "train"),
-    "multiverse.training.loading": ("load",),
+    "multiverse.training.loading": ("evaluate", "load"),
+    "multiverse.training.evaluation": ("Evaluation",),
     "multiverse.training.recording": ("record",),
     "multiverse.training.hooks": ("Hook",),
     "multiverse.vector.batches": ("AgentsBatch", "GroupBatch", "StepBatch"),
@@ -98,6 +100,7 @@ __all__ = [
     "EnvFailed",
     "EpisodeCollector",
     "EpisodeWorkers",
+    "Evaluation",
     "Finding",
     "GroupBatch",
     "Hook",
@@ -126,6 +129,7 @@ __all__ = [
     "WorkerDied",
     "check_env",
     "draw_tasks",
+    "evaluate",
     "flatten_agents",
     "load",
     "make_vec",

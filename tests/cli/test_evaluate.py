@@ -87,5 +87,8 @@ def test_an_opponent_of_the_runs_own_is_told_too(elsewhere: Path, capsys: pytest
     assert main(["evaluate", "runs", "--episodes", "4", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["opponent"] == "random" and 0 <= told["wins"] <= 1
+    assert main(["evaluate", "runs", "--episodes", "4", "--json", "--opponent", "self"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["opponent"] is None and "wins" not in told
     assert main(["list"]) == 0
     assert ", won " in capsys.readouterr().out

@@ -22,7 +22,7 @@ from multiverse.training import evaluation as evaluation_module
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.evaluation import Evaluation, evaluate
 from multiverse.training.evaluation_envs import EvaluationEnvs, told_as_evaluations
-from multiverse.training.loading import checkpoint_of, evaluate_run
+from multiverse.training.loading import checkpoint_of
 from multiverse.vector.single import VectorEnv
 from tests.contract.conftest import nothing_left_behind  # noqa: F401
 from tests.training.envs import Wanderer
@@ -198,7 +198,7 @@ def test_a_run_is_the_same_on_any_number_of_evaluation_envs(executor: str, worke
     settings = {**RUN, "executor": executor, "workers": workers}
     one, four = (mv.train("Pendulum-v1", run_dir=tmp_path / str(n), evaluation_envs=n, **settings).path for n in (1, 4))
     assert lines_of(one, "metrics.jsonl") == lines_of(four, "metrics.jsonl") and digest(one) == digest(four)
-    found = [evaluate_run(run, episodes=7, seed=1) for run in (one, four)]
+    found = [mv.evaluate(run, episodes=7, seed=1) for run in (one, four)]
     assert found[0] == found[1] and len(found[0].returns) == 7
 
 

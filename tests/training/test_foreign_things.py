@@ -14,7 +14,7 @@ import pytest
 import multiverse as mv
 from multiverse.contracts.errors import CheckpointBroken
 from multiverse.training.evaluation import Evaluation
-from multiverse.training.loading import evaluate_run
+from multiverse.training.loading import evaluate
 from multiverse.training.storage.files import LineFile, RunLock, cut, read_lines
 from tests.training.runs import SMALL, digest, lines_of
 
@@ -54,7 +54,7 @@ def linked(run: Path, name: str, target: Path) -> None:
 
 @pytest.mark.fault("E7")
 @pytest.mark.parametrize("name", [*OWN_FILES, *OWN_FOLDERS, *ASIDE])
-@pytest.mark.parametrize("go", [resumed, mv.load, evaluate_run])
+@pytest.mark.parametrize("go", [resumed, mv.load, evaluate])
 def test_a_link_in_a_run_is_not_followed(go: Callable[..., Any], name: str, plain: Path, tmp_path: Path) -> None:
     """It leads to somebody's own things, which look like a run's."""
     run, victim = (Path(shutil.copytree(plain, tmp_path / place)) for place in ("run", "victim"))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from multiverse.training.loading import evaluate_run
+from multiverse.training.loading import evaluate
 from tests.training.runs import SMALL, digest, lines_of
 from tests.training.test_exact_resume import KILLED
 
@@ -87,7 +87,7 @@ def played(policy: Any, seed: int) -> float:
 def test_a_loaded_policy_plays_as_evaluations_do(uninterrupted: Path) -> None:
     from multiverse.contracts.seeds import evaluation_seed
 
-    policy, found = mv.load(uninterrupted), evaluate_run(uninterrupted, episodes=4)
+    policy, found = mv.load(uninterrupted), evaluate(uninterrupted, episodes=4)
     assert [played(policy, evaluation_seed(0, k)) for k in range(4)] == list(found.returns)
     assert len(set(found.returns)) > 1
 
@@ -105,6 +105,16 @@ def test_it_remembers_from_call_to_call_until_it_is_reset(uninterrupted: Path) -
     assert (remembered(0, 1, 2) == remembered(0, 1, 2)).all()
     assert (remembered(0, 1, 2) != remembered(3, 1, 2)).any()
     assert (remembered(0, 1) != remembered(0, 1, reward=-3.0)).any()
+
+
+def test_what_it_remembers_is_not_lost_because_there_are_other_rows(uninterrupted: Path) -> None:
+    policy, rows = mv.load(uninterrupted), np.zeros((6, 4), np.float32)
+    policy.act(rows)
+    with pytest.raises(mv.InvalidRequest, match=r"4 rows, .* had 6, .*reset\(\) first"):
+        policy.act(rows[:4])
+    policy.act(rows)
+    policy.reset()
+    policy.act(rows[:4])
 
 
 def test_loading_one_needs_no_torch(uninterrupted: Path) -> None:

@@ -19,7 +19,7 @@ from gymnasium import spaces
 import multiverse as mv
 from multiverse.cli.main import main
 from multiverse.contracts.errors import RunNotWritable
-from multiverse.training.loading import evaluate_run
+from multiverse.training.loading import evaluate
 from multiverse.training.storage.video import VideoFile
 from tests.training.runs import SMALL
 
@@ -158,7 +158,7 @@ def test_the_command_says_where_it_is_and_plays_what_evaluate_plays(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = mv.train("CartPole-v1", run_dir=tmp_path / "one", **{**SMALL, "env_steps": 100})
-    evaluation = evaluate_run(run, episodes=2, seed=4)
+    evaluation = evaluate(run, episodes=2, seed=4)
     capsys.readouterr()
     assert main(["record", str(run.path), "--which", "best", "--episodes", "2", "--seed", "4"]) == 0
     video = run.path / "videos" / "best-seed-4.mp4"
@@ -169,6 +169,15 @@ def test_the_command_says_where_it_is_and_plays_what_evaluate_plays(
     assert main(["record", str(run.path), "--out", str(tmp_path / "film.mp4"), "--fps", "25", "--seed", "4"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"{tmp_path / 'film.mp4'}: ") and out.endswith(f"return {returns.split(', ')[0]}\n")
+
+
+def test_the_command_records_games_against_somebody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    four = "pettingzoo.classic.connect_four_v3:env"
+    run = mv.train(four, run_dir=tmp_path / "one", **{**SMALL, "env_steps": 100})
+    capsys.readouterr()
+    assert main(["record", str(run.path), "--opponent", "random", "--episodes", "2"]) == 0
+    returns = mv.evaluate(run, episodes=2, opponent="random").returns
+    assert capsys.readouterr().out.endswith(f"returns {', '.join(f'{one:.1f}' for one in returns)}\n")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 import multiverse as mv
 from multiverse.cli.main import main
 from multiverse.contracts.errors import UntrustedRun
-from multiverse.training.loading import evaluate_run
+from multiverse.training.loading import evaluate
 from tests.cli.training_commands import SMALL as FLAGS
 from tests.training.runs import SMALL
 
@@ -85,7 +85,7 @@ def resumed(run: Path, **named: Any) -> None:
 
 
 @pytest.mark.fault("E7")
-@pytest.mark.parametrize("go", [resumed, evaluate_run])
+@pytest.mark.parametrize("go", [resumed, evaluate])
 def test_what_a_strangers_run_would_call_is_named_and_wants_trust(
     go: Callable[..., Any], strangers: Path, harm: Path
 ) -> None:
@@ -102,7 +102,7 @@ def test_what_a_strangers_run_would_call_is_named_and_wants_trust(
 @pytest.mark.fault("E7")
 def test_an_env_that_the_caller_gives_is_his_own(strangers: Path, harm: Path) -> None:
     changed(strangers, f"  path: {harm}", "  level: 3")
-    assert len(evaluate_run(strangers, env=make_env, episodes=1).returns) == 1
+    assert len(evaluate(strangers, env=make_env, episodes=1).returns) == 1
     mv.resume(strangers, env=make_env, env_steps=200)
     with pytest.raises(UntrustedRun, match="os:mkdir"):  # and vouches for nothing else
         mv.resume(strangers, env_steps=300)
@@ -115,7 +115,7 @@ def test_a_module_before_an_id_is_code_too(name: str, strangers: Path, tmp_path:
     changed(strangers, "env: os:mkdir", f"env: {name}")
     sys.path.insert(0, str(tmp_path))
     try:
-        for go in (resumed, evaluate_run):
+        for go in (resumed, evaluate):
             with pytest.raises(UntrustedRun, match=name.partition(":")[0]):
                 go(strangers)
     finally:
@@ -131,7 +131,7 @@ def test_an_env_of_the_callers_vouches_for_no_opponent_and_no_algorithm(
 ) -> None:
     run = Path(shutil.copytree(plain, tmp_path / "stranger"))
     changed(run, what, f"{what.partition(':')[0]}: {name!r}")
-    for go in (resumed, evaluate_run):
+    for go in (resumed, evaluate):
         for own in ({}, {"env": make_env}):
             with pytest.raises(UntrustedRun, match="evil"):
                 go(run, **own)
@@ -151,7 +151,7 @@ def test_code_that_is_named_for_an_env_to_import_is_code_too(plain: Path, tmp_pa
 def test_an_algorithm_by_name_is_never_imported(strangers: Path) -> None:
     """Nor is it needed to act: the run holds the policy itself."""
     changed(strangers, "algorithm: ppo", "algorithm: os:mkdir")
-    for go in (resumed, evaluate_run):
+    for go in (resumed, evaluate):
         with pytest.raises(UntrustedRun, match="os:mkdir"):
             go(strangers)  # type: ignore[operator]
     assert "os:mkdir for" in repr(mv.load(strangers))
@@ -183,7 +183,7 @@ SECRET = {"api_key": "hunter2"}
 
 @pytest.mark.fault("E7")
 def test_ones_own_runs_need_no_word(mine: Path) -> None:
-    assert len(evaluate_run(mine, episodes=1, env_kwargs=SECRET).returns) == 1
+    assert len(evaluate(mine, episodes=1, env_kwargs=SECRET).returns) == 1
     for steps in (200, 300):  # also after its config was written again
         assert mv.resume(mine, env_steps=steps, env_kwargs=SECRET).summary["env_steps"] == steps
     assert mv.load(mine).act(np.zeros(4, np.float32)) in (0, 1)

@@ -18,17 +18,21 @@ from mpe2.simple_push_v3 import parallel_env
 from pettingzoo import ParallelEnv
 
 import multiverse as mv
+from multiverse.algorithms.central_critic import TeamView
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.contracts.errors import InvalidActions, InvalidRequest
+from multiverse.experience.features import Features
 from multiverse.experience.rollout import RolloutShape, private_fields
 from multiverse.experience.team_policy import TeamPolicy
-from multiverse.training.loading import checkpoint_of, evaluate_run
+from multiverse.training.loading import checkpoint_of, evaluate
 from tests.multi_agent.envs import Village
 from tests.training.runs import SMALL, digest, lines_of
 
 SPREAD, FOUR = "mpe2.simple_spread_v3:parallel_env", "pettingzoo.classic.connect_four_v3:env"
 PUSH = "mpe2.simple_push_v3:parallel_env"
 VILLAGE, CIRCLE = "tests.training.test_teams:SeededVillage", "tests.multi_agent.envs:Circle"
+STATELY = "tests.training.test_central_critic:StatelyVillage"
+STATELY_CIRCLE = "tests.training.test_central_critic:StatelyCircle"
 RUN: dict[str, Any] = {**SMALL, "env_steps": 800, "checkpoint_every_s": 0.0}
 POOL = {"opponents": 2, "opponent_every": 2, "opponent_share": 0.7}
 AGENTS = {"env_kwargs": {"agents": ("farmer_0", "farmer_1", "guard_0", "guard_1")}}
@@ -43,6 +47,14 @@ RUNS = {
     "taac": (SPREAD, TAAC),
     "taac, come and go": (VILLAGE, {**AGENTS, **TAAC}),
     "central": (SPREAD, {"critic": "central"}),
+    "on the state": (SPREAD, {"critic": "state"}),
+    "on the state, come and go": (STATELY, {**AGENTS, "critic": "state", "normalize_observations": True}),
+    "on the state, in turn": (STATELY_CIRCLE, {**AGENTS, "critic": "state"}),
+    "central, with memory": (SPREAD, {"critic": "central", "memory": "gru", "memory_size": 8, "see_previous": True}),
+    "on the state, in turn, with memory": (
+        STATELY_CIRCLE,
+        {**AGENTS, "critic": "state", "memory": "lstm", "memory_size": 8, "see_previous": True},
+    ),
     "in turn, with memory": (CIRCLE, {**AGENTS, "memory": "gru", "memory_size": 8, "see_previous": True}),
     "self-play, with memory": (FOUR, {**POOL, "memory": "lstm", "memory_size": 8, "chunk_length": 8}),
 }
@@ -123,9 +135,9 @@ def test_a_central_critic_sees_its_team_and_the_policy_only_itself(tmp_path: Pat
 
 def test_what_a_team_sees_is_everybodys_own_first() -> None:
     seen = spaces.Box(-1.0, 1.0, (2,))
-    ppo = PPO(PPOConfig(critic="central"), seen, spaces.Discrete(3), 6, 0, agents=3)
+    view = TeamView(2, Features(seen, spaces.Discrete(3)), 3)
     own = np.arange(2 * 6 * 2, dtype=np.float32).reshape(2, 6, 2)  # 2 rows of 2 envs × 3 agents
-    found = ppo._of_team(own)
+    found = view.of_team(own)
     assert found.shape == (2, 6, 6)
     assert found[1, 4].tolist() == [*own[1, 4], *own[1, 5], *own[1, 3]]
 
@@ -208,10 +220,10 @@ def test_self_play_learns_to_beat_others_and_says_how_often(tmp_path: Path) -> N
     settings |= {"normalize_observations": False, "normalize_rewards": False, "entropy_coef": 0.02}
     run = mv.train(FOUR, run_dir=tmp_path / "run", **settings)
     against = {"random": "random", "a function": leftmost, "itself": run.path}
-    found = {name: evaluate_run(run, episodes=100, opponent=one) for name, one in against.items()}
+    found = {name: evaluate(run, episodes=100, opponent=one) for name, one in against.items()}
     assert found["random"].wins > 0.7 and found["random"].summary()["wins"] == found["random"].wins
     assert found["a function"].wins in (0.0, 0.5, 1.0)  # neither draws anything: only the side tells games apart
-    assert evaluate_run(run, episodes=100, opponent="random") == found["random"]
+    assert evaluate(run, episodes=100, opponent="random") == found["random"]
     played = lines_of(run.path, "episodes.jsonl")
     share = np.mean(["opponent" in one for one in played])
     assert 0.5 < share < 0.9  # of POOL's 0.7, but for the first updates, before there is anybody
@@ -219,6 +231,59 @@ def test_self_play_learns_to_beat_others_and_says_how_often(tmp_path: Path) -> N
     assert {one["return"] for one in played if "opponent" in one} <= {-1.0, 0.0, 1.0} and sides
     pool = checkpoint_of(run).state["session"]["opponents"]
     assert len(pool["versions"]) == 2 and set(map(str, pool["versions"])) <= set(pool["policies"])
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> mv.Run:
+    """A run whose evaluations are against a player at random."""
+    return mv.train(FOUR, run_dir=tmp_path_factory.mktemp("four") / "run", evaluation_opponent="random", **RUN)
+
+
+def test_a_run_that_names_an_opponent_can_be_evaluated_against_itself(four: mv.Run) -> None:
+    against_random, against_itself = mv.evaluate(four, episodes=4), mv.evaluate(four, episodes=4, opponent="self")
+    assert against_random.opponent and not against_itself.opponent
+    assert against_itself.cancels and not against_random.cancels
+    told = repr(against_itself)
+    assert told.startswith(
+        "<evaluation of ppo for pettingzoo.classic.connect_four_v3:env after 800 env steps: mean_return"
+    )
+    assert "episodes 4" in told and "wins" not in told and "wins" in repr(against_random)
+
+
+def test_loaded_policies_play_as_their_run_does(four: mv.Run) -> None:
+    found = [mv.evaluate(four, episodes=6, opponent=one) for one in (four, four.path, mv.load(four))]
+    assert found[0] == found[1] == found[2]
+
+
+def test_opponents_of_a_program_are_the_runs_own_or_must_be_given_again(tmp_path: Path, four: mv.Run) -> None:
+    def local(observation: Any, open_now: Any, rng: Any) -> int:
+        return leftmost(observation, open_now, rng)
+
+    given = {"importable": leftmost, "local": local, "policies": mv.load(four), "run": four}
+    runs = {
+        name: mv.train(FOUR, run_dir=tmp_path / name, evaluation_opponent=one, **RUN) for name, one in given.items()
+    }
+    named = {name: mv.evaluate(run, episodes=4) for name, run in runs.items() if name in ("importable", "run")}
+    assert named["importable"] == mv.evaluate(runs["importable"], episodes=4, opponent=leftmost)
+    assert named["run"] == mv.evaluate(runs["run"], episodes=4, opponent=four.path)
+    assert runs["local"].summary["evaluation"] == runs["importable"].summary["evaluation"]
+    for name in ("local", "policies"):
+        for again in (mv.evaluate, mv.resume):
+            with pytest.raises(InvalidRequest, match=r"<\w.*>, was an object of the program .*: pass it again"):
+                again(runs[name])
+        more = mv.resume(runs[name], evaluation_opponent=given[name], env_steps=900)
+        assert more.summary["env_steps"] >= 900 and "wins" in more.summary["evaluation"]
+
+
+def test_a_best_that_says_nothing_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    how = {**RUN, "evaluate_every": 200}
+    for opponent, times in (("self", 1), ("random", 0)):
+        caplog.clear()
+        mv.train(FOUR, run_dir=tmp_path / opponent, evaluation_opponent=opponent, **how)
+        assert sum("evaluation_opponent='random' would tell" in one for one in caplog.messages) == times
+    caplog.clear()
+    mv.train(SPREAD, run_dir=tmp_path / "spread", **how)
+    assert "would tell" not in caplog.text
 
 
 class Watches(mv.Hook):
@@ -292,7 +357,7 @@ def test_games_against_somebody_are_the_same_on_any_number_of_envs(env: str, tmp
     for count in (1, 3, 8):
         text = (run.path / "config.yaml").read_text()
         (run.path / "config.yaml").write_text(re.sub("evaluation_envs: .*", f"evaluation_envs: {count}", text))
-        found.append(evaluate_run(run, episodes=10, opponent="random"))
+        found.append(evaluate(run, episodes=10, opponent="random"))
     assert found[0] == found[1] == found[2]
 
 
@@ -313,7 +378,7 @@ def raises(observation: Any, open_now: Any, rng: Any) -> int:
 def test_an_opponent_that_misbehaves_is_named(player: Any, said: str, tmp_path: Path) -> None:
     run = mv.train(FOUR, run_dir=tmp_path / "run", **RUN)
     with pytest.raises(InvalidActions, match=said):
-        evaluate_run(run, episodes=2, opponent=player)
+        evaluate(run, episodes=2, opponent=player)
 
 
 def test_an_opponent_that_fails_costs_the_evaluation_and_not_the_run(tmp_path: Path) -> None:
@@ -333,7 +398,7 @@ def test_a_run_of_others_is_no_opponent(tmp_path: Path) -> None:
         ("", "expected"),
     ):
         with pytest.raises(InvalidRequest, match=said):
-            evaluate_run(shared, episodes=1, opponent=opponent)
+            evaluate(shared, episodes=1, opponent=opponent)
 
 
 def test_what_would_train_otherwise_than_meant_is_refused(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from multiverse.training import evaluation_envs
 from multiverse.training import trainer as trainer_module
 from multiverse.training.config.train_config import PARTS
 from multiverse.training.evaluation import Evaluation
-from multiverse.training.loading import checkpoint_of, evaluate_run
+from multiverse.training.loading import checkpoint_of, evaluate
 from multiverse.training.session import Session
 from multiverse.training.trainer import Trainer
 from tests.training.runs import SMALL, digest, lines_of
@@ -144,9 +144,9 @@ def test_a_target_ends_the_run(tmp_path: Path) -> None:
 def test_an_evaluation_is_the_same_whatever_the_training_was(tmp_path: Path) -> None:
     one = trained(tmp_path / "one", num_envs=4, executor="serial")
     other = trained(tmp_path / "other", num_envs=4, executor="process", workers=2)
-    found = [evaluate_run(run, episodes=3, seed=1) for run in (one, other)]
+    found = [evaluate(run, episodes=3, seed=1) for run in (one, other)]
     assert found[0] == found[1] and len(found[0].returns) == 3
-    assert evaluate_run(one, episodes=3, seed=2) != found[0]
+    assert evaluate(one, episodes=3, seed=2) != found[0]
 
 
 def test_no_training_episode_has_an_evaluations_seed() -> None:
@@ -169,7 +169,7 @@ def test_a_run_can_begin_with_anothers_weights(tmp_path: Path) -> None:
     one = trained(tmp_path / "one", normalize_observations=False)
     still = {"env_steps": 100, "learning_rate": 1e-12, "seed": 9, "normalize_observations": False}
     other = trained(tmp_path / "other", init_from=one.path, **still)
-    assert evaluate_run(one, episodes=3) == evaluate_run(other, episodes=3)
+    assert evaluate(one, episodes=3) == evaluate(other, episodes=3)
 
 
 def test_the_best_one_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +287,7 @@ def test_a_checkpoint_names_no_code(tmp_path: Path) -> None:
     kept = {key: value for key, value in found.manifest.items() if key in ("clock",)}
     checkpoint.save(run.path / "checkpoints", "step-000000000900", found.state, {**kept, "config": evil})
     assert mv.load(run).act(np.zeros(4, np.float32)) in (0, 1)
-    assert len(evaluate_run(run, episodes=1).returns) == 1
+    assert len(evaluate(run, episodes=1).returns) == 1
 
 
 @pytest.mark.fault("B5")
@@ -317,10 +317,10 @@ def test_a_secret_is_asked_for_again(tmp_path: Path) -> None:
     run = mv.train(where, run_dir=tmp_path / "run", env_kwargs=secret, **{**SMALL, "env_steps": 100})
     written = [path.read_bytes() for path in run.path.rglob("*") if path.is_file()]
     assert not any(b"sesame" in content for content in written)
-    for again in (mv.resume, evaluate_run):
+    for again in (mv.resume, evaluate):
         with pytest.raises(mv.InvalidRequest, match=r"env_kwargs\.api_key was secret"):
             again(run)  # type: ignore[operator]
-    evaluate_run(run, episodes=1, env_kwargs=secret)
+    evaluate(run, episodes=1, env_kwargs=secret)
     mv.load(run)  # needs no env, and so no secret
     assert mv.resume(run, env_steps=200, env_kwargs=secret).summary["env_steps"] == 200
 
@@ -444,7 +444,7 @@ def test_only_what_was_learned_is_taken_over(tmp_path: Path) -> None:
 
 def test_a_callable_env_must_be_given_again(tmp_path: Path) -> None:
     run = mv.train(lambda: gym.make("CartPole-v1"), run_dir=tmp_path / "run", **{**SMALL, "env_steps": 100})
-    for again in (evaluate_run, mv.resume):
+    for again in (evaluate, mv.resume):
         with pytest.raises(mv.InvalidRequest, match="pass it again, env="):
             again(run)  # type: ignore[operator]
     assert mv.load(run).act(np.zeros(4, np.float32)) in (0, 1)  # needs no env

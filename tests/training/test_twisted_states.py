@@ -17,7 +17,7 @@ import multiverse as mv
 from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.cli.main import main
 from multiverse.contracts.errors import CheckpointBroken, RunNotSaved
-from multiverse.training.loading import evaluate_run
+from multiverse.training.loading import evaluate
 from multiverse.training.storage import checkpoint, checkpoint_format
 from multiverse.training.trainer import Trainer
 from tests.cli.training_commands import SMALL as FLAGS
@@ -101,7 +101,7 @@ POLICIES = [
 @pytest.mark.parametrize(("place", "value"), POLICIES, ids=lambda one: str(one)[:40])
 def test_a_signed_state_of_no_policy_is_refused_in_one_sentence(place: str, value: Any, run: Path) -> None:
     twist(run, place, value)
-    for go in (mv.load, evaluate_run):
+    for go in (mv.load, evaluate):
         with pytest.raises(CheckpointBroken, match="makes no sense here") as refused:
             go(run)  # type: ignore[operator]
         assert "\n" not in str(refused.value)
@@ -184,7 +184,7 @@ def test_numbers_that_nobody_can_use_are_refused_in_one_sentence(
 @pytest.mark.parametrize("seed", [-5, 2**70])
 def test_an_evaluation_and_a_reset_plan_want_a_seed_too(seed: int, plain: Path) -> None:
     with pytest.raises(mv.InvalidRequest, match=f"seed={seed}: from 0"):
-        evaluate_run(plain, seed=seed)
+        evaluate(plain, seed=seed)
     for plan in (mv.DerivedSeeds, lambda seed: mv.DrawnTasks(seed, range(3))):
         with pytest.raises(mv.InvalidRequest, match=f"run_seed={seed}: from 0"):
             plan(seed)

@@ -300,6 +300,15 @@ def test_opponents_are_no_team_and_that_is_told_once(make_it: Any, monkeypatch: 
     assert len(told) == 1
 
 
+def test_envs_of_one_name_in_two_modules_are_two_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flatten_agents, "_told", set())
+    kinds = [type("raw_env", (Game,), {"__module__": module}) for module in ("chess", "go", "go")]
+    with pytest.warns(UserWarning, match="play against each other") as told:
+        for kind in kinds:
+            stepped(mv.flatten_agents(kind()), flatten_agents.WATCHED_STEPS + 300)
+    assert [str(one.message).split()[4] for one in told] == ["chess.raw_env", "go.raw_env"]
+
+
 @pytest.mark.parametrize("make_it", TOGETHER)
 def test_agents_that_do_not_are_not_warned_of(make_it: Any, recwarn: pytest.WarningsRecorder) -> None:
     stepped(mv.flatten_agents(make_it()), flatten_agents.WATCHED_STEPS + 300)

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from multiverse.contracts.env import ACTION_MASK
 from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.layout import Group
+from multiverse.contracts.layout import Group, leaves
 
 Groups = Mapping[str, Sequence[str]] | Literal["separate"]
 
@@ -23,6 +23,7 @@ class AgentOptions:
     groups: Groups | None = None  # name → agents, or each by itself; by equal spaces where nothing is said
     possible_agents: Sequence[str] | None = None  # for envs that do not say
     parallel: bool = False  # an AEC env in which everybody acts at once
+    state: bool = False  # ask for the env's `state()`, too
 
 
 NOTHING_SAID = AgentOptions()
@@ -40,6 +41,14 @@ def agents_of(env: Any, options: AgentOptions) -> tuple[str, ...]:
     if twice:
         raise InvalidRequest(f"possible_agents: {twice} twice; each agent has one row")
     return tuple(found)
+
+
+def state_space_of(env: Any) -> spaces.Space[Any] | None:
+    """What `state()` returns is of this space; None if the env does not say so, or it is not all numbers."""
+    found = getattr(env, "state_space", None)
+    if not isinstance(found, spaces.Space) or not all(leaf.numeric for leaf in leaves(found)):
+        return None
+    return found
 
 
 def groups_of(env: Any, agents: Sequence[str], options: AgentOptions) -> tuple[Group, ...]:

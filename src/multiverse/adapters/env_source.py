@@ -10,9 +10,12 @@ from __future__ import annotations
 import copy
 import functools
 import importlib
+import importlib.util
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -148,7 +151,25 @@ def _from_string(text: str) -> Source:
         return gymnasium.spec(name)  # as in Gymnasium, the module may be one that registers the id
     except gymnasium.error.Error as error:
         neither = f"module {module_name!r} has no callable {name!r}, and Gymnasium says: " if colon else ""
-        raise InvalidRequest(f"env={text!r}: {neither}{error}") from error
+        raise InvalidRequest(f"env={text!r}: {neither}{error}{'' if colon else _as_module(text)}") from error
+
+
+def _as_module(text: str) -> str:
+    """Which of a PettingZoo module's functions make its envs, if this names such a module. It is not imported for that:
+    nobody has asked for it."""
+    package, *inside = text.split(".")
+    try:
+        found = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return ""
+    for home in (found and found.submodule_search_locations) or ():
+        try:
+            source = Path(home, *inside).with_suffix(".py").read_text()
+        except (OSError, ValueError):
+            continue
+        if makers := [name for name in ("parallel_env", "env") if re.search(rf"\b{name}\b", source)]:
+            return f" {text} is a module: did you mean {' or '.join(f'{text}:{name}' for name in makers)}?"
+    return ""
 
 
 def _imported(module_name: str, text: str) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from multiverse.adapters.agent_row import AgentRow
-from multiverse.adapters.agents import AgentOptions, agents_of, groups_of
+from multiverse.adapters.agents import AgentOptions, agents_of, groups_of, state_space_of
 from multiverse.contracts.env import EnvDescription, EnvKind, SlotRow
 from multiverse.contracts.errors import BadValue
 from multiverse.contracts.infos import refuse_no_dict
@@ -25,6 +25,7 @@ class PettingZooEnv:
         self.description = EnvDescription(
             groups=self._groups,
             kind=self.kind,
+            state_space=state_space_of(env) if options.state else None,
             metadata=dict(getattr(env, "metadata", {})),
             render_mode=getattr(env, "render_mode", None),
         )

@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.algorithms.algorithm import Learner, Settings
+from multiverse.algorithms.central_critic import StateView, TeamView
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Leaves, Policy
 from multiverse.contracts.views import Array
@@ -61,7 +62,8 @@ class OnPolicyConfig(Settings):
     kernel_size: int = 3
     """How high and wide such filters are."""
     memory: Literal["lstm", "gru"] | None = None
-    """A recurrent cell before the layers of both networks, so that they remember what they have seen."""
+    """A recurrent cell before the layers of both networks, so that they remember what they have seen; a central critic,
+    which sees more than the policy, has none."""
     memory_size: int = 64
     """Units of such a cell."""
     chunk_length: int = 32
@@ -69,9 +71,9 @@ class OnPolicyConfig(Settings):
     policy had there: longer is slower, and nothing teaches it what must be remembered for longer than this."""
     see_previous: bool = False
     """With `memory`: show the previous action and reward to both networks too."""
-    critic: Literal["own", "central"] = "own"
-    """What the value of a slot is judged by: what it sees itself, or (MAPPO) what its whole team sees. Policies act on
-    their own observations either way."""
+    critic: Literal["own", "central", "state"] = "own"
+    """What the value of a slot is judged by: what it sees itself, or (MAPPO) what its whole team sees, or what it sees
+    itself and the env's `state()`. Policies act on their own observations in any case."""
     share_features: bool = False
     """Of images: the same convolutions for policy and value, instead of some for each."""
     ortho_init: bool = True
@@ -96,10 +98,8 @@ class OnPolicyConfig(Settings):
             raise InvalidRequest(f"hidden_sizes={self.hidden_sizes}: each at least 1")
         if self.see_previous and self.memory is None:
             raise InvalidRequest("see_previous=True: only with a memory, lstm or gru")
-        if self.filters and (self.memory is not None or self.critic == "central"):
+        if self.filters and (self.memory is not None or self.critic != "own"):
             raise InvalidRequest(f"filters={self.filters}: goes without a memory, and with each agent's own critic")
-        if self.critic == "central" and self.memory is not None:
-            raise InvalidRequest("critic='central' goes without a memory: what a team remembers has no place yet")
 
 
 # -- what learns -------------------------------------------------------------------------------------------------
@@ -121,13 +121,20 @@ class OnPolicy(Learner):
         seed: int,
         device: str = "cpu",
         agents: int = 1,
+        state_space: spaces.Space[Any] | None = None,
     ) -> None:
-        """`agents`: of each env, whose slots lie side by side."""
+        """`agents`: of each env, whose slots lie side by side. `state_space`: of the envs' state(), if it is used."""
         super().__init__()
-        self._agents, self._central = agents, config.critic == "central" and agents > 1
+        self._agents = agents
         self.config, self.steps_per_env, self._action_space = config, config.steps_per_env, action_space
         self.features = Features(observation_space, action_space, config.see_previous)
         self.action = action_of(action_space)
+        self._view: TeamView | StateView | None = None  # of a critic that sees more than the policy
+        if config.critic == "central" and agents > 1:
+            self._view = TeamView(self.features.size, Features(observation_space, action_space), agents)
+        elif config.critic == "state":
+            normalize = config.normalize_observations
+            self._view = StateView(self.features.size, agents, state_space, action_space, normalize)
         self._networks = self._new_networks(seed, device)
         self._rng = np.random.default_rng((seed, 1))
         self._moments = RunningMeanStd(self.features.size) if config.normalize_observations else None
@@ -142,7 +149,7 @@ class OnPolicy(Learner):
                  "memory_size", "chunk_length")  # fmt: skip
         images = [tuple(leaf.space.shape or ()) for leaf in self.features.images]
         settings = {name: getattr(self.config, name) for name in named}
-        judged = self.features.size * (self._agents if self._central else 1)
+        judged = None if self._view is None else self._view.size
         convolution = self._convolution() if self.config.filters else None
         shape = Shape(
             self.features.size, images, self._action_space, **settings, critic_size=judged, convolution=convolution
@@ -180,7 +187,8 @@ class OnPolicy(Learner):
         if self.features.images:
             from multiverse.algorithms.torch_policy import TorchPolicy
 
-            remembers = None if cells is None else (cells.first_memory(1), networks.critic)
+            critic = networks.critic if self._view is None else None
+            remembers = None if cells is None else (cells.first_memory(1), critic)
             return TorchPolicy(self.features, networks.actor, head, self._updates, networks.device, frozen, remembers)
         return NumpyPolicy(self.features, networks.layers(), self.config.activation, head, self._updates, frozen, cells)
 
@@ -207,7 +215,8 @@ class OnPolicy(Learner):
             networks.put(rollout.actions.reshape(-1, *rollout.actions.shape[2:])),
             None if masks is None else networks.put(masks.reshape(-1, masks.shape[-1])),
         )
-        look = self._values if config.memory is None else self._values_along_chunks
+        remembers = config.memory is not None and self._view is None
+        look = self._values_along_chunks if remembers else self._values
         values, last_values, final_values = look(rollout, batch)
         ended, rewards, acting = rollout.terminated | rollout.truncated, rollout.rewards, rollout.acting
         if acting is None or acting.all():
@@ -240,44 +249,16 @@ class OnPolicy(Learner):
         """([T, S] of all rows, [S] of what came after the last, (steps, slots, values) of final observations)."""
         networks, frozen = self._networks, self._frozen_moments()
         steps, slots, finals = rollout.ends()
-        last, (final, images) = inputs(self.features, rollout.last, frozen), inputs(self.features, finals, frozen)
+        last = inputs(self.features, rollout.last, frozen, _previous_after(rollout))
+        final, images = inputs(self.features, finals, frozen, _previous_at_ends(rollout, steps, slots))
         seen: Any = batch.vector
-        if self._central:
+        if self._view is not None:
             own = as_numpy(batch.vector).reshape(*rollout.rewards.shape, -1)
-            after = np.where(self._absent(rollout.last, rollout.acting_next), 0, last[0])
-            own = np.where(self._absent(rollout.observations, rollout.acting), 0, own)
-            following = np.concatenate([own[1:], after[None]])  # what is seen after each row, …
-            following[self._over(rollout)] = 0  # … and of teams whose episode is over only what each saw last
-            following[steps, slots] = final
-            final = self._of_team(following)[steps, slots]
-            last = self._of_team(after), last[1]
-            seen = networks.put(self._of_team(own).reshape(len(batch), -1))
+            judged, after, final = self._view.judged(rollout, own, last[0], final)
+            last, seen = (after, last[1]), networks.put(judged.reshape(len(batch), -1))
             batch.columns[TEAM] = seen
         values = networks.values(seen, batch.images).reshape(rollout.rewards.shape)
         return values, networks.values(*last), (steps, slots, networks.values(final, images))
-
-    def _absent(self, observations: Leaves, acting: Array | None) -> Array:
-        """[…, slots, 1] bool: who is not there, and so shows nothing. Who only waits shows what it saw last."""
-        if acting is None:
-            return np.zeros((1,), np.bool_)
-        leaves = {path: rows.reshape(-1, *rows.shape[acting.ndim :]) for path, rows in observations.items()}
-        nothing = ~self.features.vector(leaves).any(axis=1)
-        return np.asarray(~acting & nothing.reshape(acting.shape))[..., None]
-
-    def _over(self, rollout: Rollout) -> Array:
-        """[T, slots] bool: in that row the last of its team's agents have ended."""
-        ended = rollout.terminated | rollout.truncated
-        gone = ended if rollout.acting is None else ended | ~rollout.acting
-        by_team = (len(gone), -1, self._agents)
-        over = gone.reshape(by_team).all(axis=2) & ended.reshape(by_team).any(axis=2)
-        return np.repeat(over, self._agents, axis=1)
-
-    def _of_team(self, own: Array) -> Array:
-        """[…, slots, size] → […, slots, agents × size]: each slot's own, then its teammates', the next ones first."""
-        agents, size = self._agents, own.shape[-1]
-        in_order = (np.arange(agents)[:, None] + np.arange(agents)) % agents
-        by_env = own.reshape(*own.shape[:-2], -1, agents, size)
-        return by_env[..., in_order, :].reshape(*own.shape[:-1], agents * size)
 
     # -- with memory ---------------------------------------------------------------------------------------------
     def _chunks(self, rollout: Rollout) -> Chunks:
@@ -300,26 +281,20 @@ class OnPolicy(Learner):
         values = np.zeros(rollout.rewards.size, np.float32)  # rows in which nobody acted have none
         values[rows] = found
 
-        def one_more(leaves: Leaves, previous: Any, memory: Array) -> Array:
+        def one_more(leaves: Leaves, previous: Previous | None, memory: Array) -> Array:
             """[rows] values of what is seen after that."""
             if not len(memory):
                 return np.zeros(0, np.float32)
-            shown = (np.zeros(len(memory), np.bool_), *previous)
             alone = Along([len(memory)], networks.put(memory))
-            return np.asarray(networks.values_along(*inputs(self.features, leaves, frozen, shown), alone)[0])
+            return np.asarray(networks.values_along(*inputs(self.features, leaves, frozen, previous), alone)[0])
 
-        last_values = one_more(rollout.last, rollout.last_previous, rollout.last_memory["cells"])
+        last_values = one_more(rollout.last, _previous_after(rollout), rollout.last_memory["cells"])
         steps, slots, finals = rollout.ends()
         memory, chunk = rollout.memory["cells"][steps, slots], np.full(values.shape, -1)
         chunk[rows[along.lasts()]] = np.arange(len(after))
         chunk = chunk[steps * rollout.slots + slots]
         memory[chunk >= 0] = after[chunk[chunk >= 0]]
-        previous = rollout.actions[steps, slots], rollout.rewards[steps, slots]
-        if rollout.acting is not None and rollout.previous is not None:  # who waited acted before that
-            waited, (actions, rewards) = ~rollout.acting[steps, slots], previous
-            actions[waited] = rollout.previous[0][steps, slots][waited]
-            rewards[waited] += rollout.previous[1][steps, slots][waited].astype(rewards.dtype)
-        final_values = steps, slots, one_more(finals, previous, memory)
+        final_values = steps, slots, one_more(finals, _previous_at_ends(rollout, steps, slots), memory)
         return values.reshape(rollout.rewards.shape), last_values, final_values
 
     def _count(self, taken: Sequence[Any]) -> list[bool]:
@@ -334,16 +309,24 @@ class OnPolicy(Learner):
         if self._moments is not None:
             seen = self.features.vector(_flat(rollout.observations), _previous(rollout))
             self._moments.update(seen[rollout.valid.reshape(-1)])
+        if isinstance(self._view, StateView):
+            self._view.saw(rollout)
 
     # -- saving --------------------------------------------------------------------------------------------------
     def weights(self) -> dict[str, Any]:
-        moments = {} if self._moments is None else {"observations": self._moments.state()}
+        moments = {name: moments.state() for name, moments in self._normalizers()}
         return {"parameters": self._networks.optimizer.weights(), **moments}
+
+    def _normalizers(self) -> list[tuple[str, RunningMeanStd]]:
+        of_states = None if self._view is None else self._view.moments
+        found = (("observations", self._moments), ("states", of_states))
+        return [(name, one) for name, one in found if one is not None]
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         self._networks.optimizer.load_weights(weights["parameters"])
-        if self._moments is not None and "observations" in weights:
-            self._moments.load(weights["observations"])
+        for name, moments in self._normalizers():
+            if name in weights:
+                moments.load(weights[name])
         self._policy = None
 
     def state(self) -> dict[str, Any]:
@@ -391,6 +374,23 @@ def _previous(rollout: Rollout) -> Previous | None:
         return None
     actions, rewards = rollout.previous
     return rollout.starts.reshape(-1), actions.reshape(-1, *actions.shape[2:]), rewards.reshape(-1)
+
+
+def _previous_after(rollout: Rollout) -> Previous | None:
+    """[S, …] the same after the last row."""
+    return rollout.last_previous and (np.zeros(rollout.slots, np.bool_), *rollout.last_previous)
+
+
+def _previous_at_ends(rollout: Rollout, steps: Array, slots: Array) -> Previous | None:
+    """[ends, …] and where episodes ended."""
+    if rollout.previous is None:
+        return None
+    actions, rewards = rollout.actions[steps, slots], rollout.rewards[steps, slots]
+    if rollout.acting is not None:  # who waited acted before that
+        waited = ~rollout.acting[steps, slots]
+        actions[waited] = rollout.previous[0][steps, slots][waited]
+        rewards[waited] += rollout.previous[1][steps, slots][waited].astype(rewards.dtype)
+    return np.zeros(len(steps), np.bool_), actions, rewards
 
 
 def explained_variance(values: Array, returns: Array) -> float:

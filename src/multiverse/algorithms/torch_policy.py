@@ -29,7 +29,7 @@ class TorchPolicy:
         shift_and_scale: tuple[Array, Array] | None = None,
         remembers: tuple[Memory, Any] | None = None,
     ) -> None:
-        """`remembers`: what one row remembers at an episode's start, [1, …], and the critic, which remembers too."""
+        """`remembers`: what one row remembers at an episode's start, [1, …], and the critic, if it remembers too."""
         self._first, critic = ({}, None) if remembers is None else remembers
         self._actor, self._critic = deepcopy(actor), deepcopy(critic)
         self._features, self._head, self.version = features, head, version
@@ -45,13 +45,15 @@ class TorchPolicy:
         vector, images = inputs(self._features, seen.observations, self._shift_and_scale, previous_of(seen))
         given = self._tensor(vector), [self._tensor(one) for one in images]
         with torch.inference_mode():
-            if self._critic is None:
+            if not self._first:
                 output = self._actor(*given)
-            else:  # the value's memory goes on too: the rollout holds it for the update
+            else:
                 before, counts = self._tensor(memory["cells"]), [len(vector)]
                 hidden, after = self._actor.remember(self._actor.features(*given), counts, before[:, 0])
-                _, of_value = self._critic.remember(self._critic.features(*given), counts, before[:, 1])
-                output, memory = self._actor.dense(hidden), {"cells": as_numpy(torch.stack([after, of_value], dim=1))}
+                output, known = self._actor.dense(hidden), [after]
+                if self._critic is not None:  # the value's memory goes on too: the rollout holds it for the update
+                    known.append(self._critic.remember(self._critic.features(*given), counts, before[:, 1])[1])
+                memory = {"cells": as_numpy(torch.stack(known, dim=1))}
         return self._head.choose(output.cpu().numpy(), noise, seen.masks), memory
 
     def for_env(self, actions: Array) -> Any:

@@ -26,6 +26,7 @@ class EnvDescription:
 
     groups: tuple[Group, ...]
     kind: EnvKind = "single"
+    state_space: Any = None  # of what the env shows as a whole; None where nobody has asked for it
     metadata: dict[str, Any] = field(default_factory=dict)
     render_mode: str | None = None
     spec: Any = None

@@ -35,6 +35,9 @@ BAD_VALUES, OUT_OF_BOUNDS, ENV_RESTARTS = 0, 1, 2  # of COUNTS: per env, over th
 INFO_VALUES: FieldName = ("info_values",)
 INFO_MASKS: FieldName = ("info_masks",)
 
+STATE = "state()"
+"""In the place of a group's name: of an env as a whole, one row per env (PettingZoo's `state()`)."""
+
 SINGLE_AGENT = "agent"
 """The one group, and the one agent in it, of a single-agent env."""
 
@@ -104,6 +107,14 @@ class Layout:
     groups: tuple[Group, ...]
     with_final_observations: bool
     more: tuple[Field, ...] = ()  # whatever else hosts and caller share: the rollouts of a training
+    state_space: spaces.Space[Any] | None = None  # of what envs show as a whole; None: they are not asked
+
+    @property
+    def shown(self) -> tuple[Group, ...]:
+        """Whatever has rows of observations: the groups and, as one more that never acts, the envs as a whole."""
+        if self.state_space is None:
+            return self.groups
+        return (*self.groups, Group(STATE, (STATE,), self.state_space, spaces.Discrete(1)))
 
     def slots(self, group: Group) -> int:
         return self.num_envs * len(group.agents)
@@ -115,7 +126,7 @@ class Layout:
 
     def rows_of_field(self, name: FieldName, env_ids: range) -> slice:
         """The same for a field that belongs to a group."""
-        return self.rows(next(group for group in self.groups if group.name == name[0]), env_ids)
+        return self.rows(next(group for group in self.shown if group.name == name[0]), env_ids)
 
     def fields(self) -> list[Field]:
         """Every array, in the order in which it lies in the block."""
@@ -128,6 +139,8 @@ class Layout:
         ]
         for group in self.groups:
             fields += self._group_fields(group)
+        for group in self.shown[len(self.groups) :]:
+            fields += (one for one in self._group_fields(group) if one.name[1] in (OBSERVATIONS, FINAL_OBSERVATIONS))
         return [*fields, *self.more]
 
     def object_names(self) -> list[tuple[FieldName, int]]:

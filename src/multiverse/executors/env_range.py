@@ -20,6 +20,7 @@ from multiverse.contracts.layout import (
     EPISODES,
     FINAL_OBSERVATIONS,
     OBSERVATIONS,
+    STATE,
     STEPPING,
     FieldName,
     Group,
@@ -36,9 +37,20 @@ from multiverse.memory.env_rows import EnvRows, object_rows, observation_rows, p
 from multiverse.memory.info_columns import InfoWriter
 from multiverse.memory.last_rows import LastRows
 from multiverse.memory.own_columns import RangeColumns
-from multiverse.memory.space_rows import env_actions_reader
+from multiverse.memory.space_rows import env_actions_reader, row_writer
 
 _NOBODY: list[int] = []
+
+
+def _and_state(call: Callable[..., Any], env: Env, write: Callable[[Any], None]) -> Callable[..., Any]:
+    """A step or reset of an env, after which it is asked what it is like as a whole."""
+
+    def call_and_look(*arguments: Any) -> Any:
+        outcome = call(*arguments)
+        write(env.call("state", (), {}))
+        return outcome
+
+    return call_and_look
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +94,9 @@ class EnvRange:
         self._own = RangeColumns(views, ids)
         for env_id, env in zip(ids, self.envs):
             env.bind(self._own.rows_of(env_id))
+        self._write_states: list[Callable[[Any], None]] = []
+        if (space := views.layout.state_space) is not None:
+            self._write_states = [row_writer(space, views, (STATE, OBSERVATIONS), env_id) for env_id in ids]
         self._look_up_steps()
         self._everyone = list(range(len(ids)))
         self._read_actions = env_actions_reader(views, ids)
@@ -116,9 +131,12 @@ class EnvRange:
         self._log.share = share
 
     def _look_up_steps(self) -> None:
-        envs = list(zip(self.config.env_ids, self.envs))
-        self._steps = [signed(env.step, "step", env_id) for env_id, env in envs]
-        self._resets = [signed(env.reset, "reset", env_id) for env_id, env in envs]
+        calls: list[tuple[Callable[..., Any], Callable[..., Any]]] = [(env.step, env.reset) for env in self.envs]
+        for i, write in enumerate(self._write_states):
+            step, reset = calls[i]
+            calls[i] = _and_state(step, self.envs[i], write), _and_state(reset, self.envs[i], write)
+        self._steps = [signed(step, "step", env_id) for env_id, (step, _) in zip(self.config.env_ids, calls)]
+        self._resets = [signed(reset, "reset", env_id) for env_id, (_, reset) in zip(self.config.env_ids, calls)]
 
     kept: dict[Any, Any]
     """Of functions that are run here again and again: what they would have to make anew each time."""
@@ -374,7 +392,7 @@ class EnvRange:
             task = self.config.tasks[checked_task(task, len(self.config.tasks))]
         self._log.begin(i, episode, seed, task)
         try:
-            info = self._resets[i](seed, options, task)
+            info: Infos = self._resets[i](seed, options, task)
             refuse_no_dict("reset's info", info)
         except Exception as error:
             raise InEnv(env_id, error) from error

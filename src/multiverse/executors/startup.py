@@ -10,7 +10,7 @@ from typing import Any
 
 from multiverse.adapters.env_source import Recipe
 from multiverse.contracts.env import EnvDescription
-from multiverse.contracts.errors import EnvFailed, MultiverseError, RemoteError, SpacesDiffer
+from multiverse.contracts.errors import EnvFailed, InvalidRequest, MultiverseError, RemoteError, SpacesDiffer
 from multiverse.contracts.failures import DEFAULT_POLICY, FailurePolicy
 from multiverse.contracts.layout import EPISODES, Field, Layout
 from multiverse.contracts.plan import DEFAULT_TIMEOUTS, Autoreset, Plan, Timeouts, autoreset_for
@@ -114,7 +114,11 @@ class _Start:
             num_envs = sum(len(share.recipes) for share in self.shares)
             same_step = autoreset_for(self.config.autoreset, description.kind) == "same_step"
             more = tuple(self.fields(description))
-            views = self._lay_out(Layout(num_envs, description.groups, same_step, more))
+            if self.shares[0].recipes[0].agents.state and description.state_space is None:
+                raise InvalidRequest(
+                    "state=True: the env has no state() with a `state_space` of numbers, as PettingZoo's"
+                )
+            views = self._lay_out(Layout(num_envs, description.groups, same_step, more, description.state_space))
             hosts: list[Host] = [*([self.local] if self.local else []), *self.workers]
             executor = Executor(hosts, views, self.plan.waiting, self.team)
             policy, tasks = self.config.failure_policy, self.config.tasks

@@ -21,7 +21,7 @@ from multiverse.contracts.failures import OnBadValue
 from multiverse.contracts.layout import BAD_VALUES, COUNTS, OBSERVATIONS, OUT_OF_BOUNDS, Group, Leaf, leaves
 from multiverse.contracts.views import Array, Views
 from multiverse.memory.env_rows import env_rows
-from multiverse.memory.own_columns import OwnColumns, RangeColumns
+from multiverse.memory.own_columns import RangeColumns
 from multiverse.memory.space_rows import called
 
 FEW_NUMBERS = 512
@@ -145,13 +145,13 @@ def _at(index: tuple[int, ...]) -> str:
 class _GroupRows:
     """What the envs of one range return for one group of agents."""
 
-    def __init__(self, views: Views, group: Group, env_ids: range, own: OwnColumns) -> None:
+    def __init__(self, views: Views, group: Group, env_ids: range, own_rewards: Array) -> None:
         self._group = group
         numeric = [leaf for leaf in leaves(group.observation_space) if leaf.numeric]
         self.watched = [_Watched(leaf, views, group, env_ids) for leaf in numeric]
         agents = len(group.agents)
-        self._rewards = own.rewards.reshape(len(env_ids), agents)
-        rewards = memoryview(own.rewards)
+        self._rewards = own_rewards.reshape(len(env_ids), agents)
+        rewards = memoryview(cast(Any, own_rewards))
         self.look = _looker(self.watched, rewards)
         self.look_at = [
             _looker([watched.row(i) for watched in self.watched], rewards[i * agents : (i + 1) * agents])
@@ -187,8 +187,9 @@ class ValueGuard:
         self.mode, self._first, self._count = mode, env_ids.start, len(env_ids)
         counts = views[COUNTS][:, env_ids.start : env_ids.stop]
         self._bad_values, self._out_of_bounds = counts[BAD_VALUES], counts[OUT_OF_BOUNDS]
-        groups = zip(views.layout.groups, own.groups)
-        self._groups = [_GroupRows(views, group, env_ids, columns) for group, columns in groups]
+        rewards = [*(columns.rewards for columns in own.groups), np.zeros(len(env_ids))]  # a state has none
+        groups = zip(views.layout.shown, rewards)
+        self._groups = [_GroupRows(views, group, env_ids, column) for group, column in groups]
         looks = [group.look for group in self._groups]
         self.look = looks[0] if len(looks) == 1 else lambda: any(look() for look in looks)
         self.warnings: list[str] = []

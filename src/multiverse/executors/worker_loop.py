@@ -198,6 +198,8 @@ def difference_between(one: EnvDescription, other: EnvDescription, bounds_may_di
                 if kind == "observation_space" and bounds_may_differ and alike(getattr(a, kind), getattr(b, kind)):
                     continue
                 return f"{kind} {getattr(b, kind)} instead of {getattr(a, kind)}"
+    if one.state_space != other.state_space:
+        return f"state_space {other.state_space} instead of {one.state_space}"
     return ""
 
 

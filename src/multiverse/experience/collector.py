@@ -11,7 +11,17 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from multiverse.contracts.failures import BAD_VALUE, RESTARTED
-from multiverse.contracts.layout import EPISODE_LENGTH, OBSERVATIONS, REWARD, VALUES, Field, FieldName, Group, Path
+from multiverse.contracts.layout import (
+    EPISODE_LENGTH,
+    OBSERVATIONS,
+    REWARD,
+    STATE,
+    VALUES,
+    Field,
+    FieldName,
+    Group,
+    Path,
+)
 from multiverse.contracts.policy import Policy
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.contracts.views import Array
@@ -193,6 +203,9 @@ class Collector:
             for path in rollout.observations:
                 shown = arrays[(rollout.group, OBSERVATIONS, *path)]
                 arrays[(rollout.group, ROLLOUT, "observations", *path)][row, slots] = shown[slots]
+            for path in rollout.states:
+                mine, shown = slice(env_ids.start, env_ids.stop), arrays[(STATE, OBSERVATIONS, *path)]
+                arrays[(rollout.group, ROLLOUT, "states", *path)][row, mine] = shown[mine]
 
     def _of_slots(self, envs: Array, rollout: Rollout) -> Array:
         """[…, envs] → […, slots]"""
@@ -217,6 +230,8 @@ class Collector:
             rollout.terminated[row, slots], rollout.truncated[row, slots] = False, True
             for path, rows in rollout.observations.items():
                 rollout.finals[path][row, slots] = rows[row, slots]
+            for path, rows in rollout.states.items():
+                rollout.final_states[path][row, mine] = rows[row, mine]
         arrays[FRESH][mine] = True
         for env_id in env_ids:
             episode, seed = self._begun(env_id)

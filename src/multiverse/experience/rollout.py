@@ -40,6 +40,9 @@ class Rollout:
     last_memory: Memory = field(default_factory=dict)  # [S, …] each: and after the last one
     previous: tuple[Array, Array] | None = None  # [T, S, …], [T, S]: actions and rewards it was shown, if it remembers
     last_previous: tuple[Array, Array] | None = None  # [S, …], [S] and after the last row
+    states: Leaves = field(default_factory=dict)  # [T, envs, …] what each env is like as a whole, if it was asked
+    last_states: Leaves = field(default_factory=dict)  # [envs, …] and after the last row
+    final_states: Leaves = field(default_factory=dict)  # [T, envs, …] and where somebody's episode ended in this row
     group: str = SINGLE_AGENT  # the agents whose slots these are
     agents: int = 1  # of that group in each env: slot = env × agents + agent
     policy_version: int = 0
@@ -83,6 +86,7 @@ class RolloutShape:
     memory: Memory = field(default_factory=dict)  # [1, …] of one slot
     noise: tuple[tuple[int, ...], Any] = ((), np.float32)  # (shape, dtype) of one slot's at one step
     agents: int = 1  # of the group in each env
+    state_space: spaces.Space[Any] | None = None  # of what envs are like as a whole; None: nobody asks
 
     def fields(self) -> list[Field]:
         """What was before the first row, or is after the last, has a row more."""
@@ -109,7 +113,14 @@ class RolloutShape:
             fields.append(self._field(("masks",), (*whole, self.masks), np.bool_))
         if self.comes_and_goes:
             fields.append(self._field(("acting",), (more, self.slots), np.bool_))
+        for leaf in self._state_leaves():
+            shape, dtype = (self.slots // self.agents, *shape_of(leaf)), dtype_of(leaf)
+            fields.append(self._field(("states", *leaf.path), (more, *shape), dtype))
+            fields.append(self._field(("final_states", *leaf.path), (self.steps, *shape), dtype))
         return fields
+
+    def _state_leaves(self) -> list[Leaf]:
+        return [] if self.state_space is None else numeric_leaves(self.state_space)
 
     def _field(self, name: FieldName, shape: tuple[int, ...], dtype: Any) -> Field:
         return Field((self.group, ROLLOUT, *name), shape, np.dtype(dtype))
@@ -121,7 +132,7 @@ class RolloutShape:
             return arrays[(self.group, ROLLOUT, *name)]
 
         paths = [leaf.path for leaf in numeric_leaves(self.observation_space)]
-        ended, previous = at("ended"), None
+        ended, previous, of_state = at("ended"), None, [leaf.path for leaf in self._state_leaves()]
         if self.memory:
             previous = at("previous_actions"), at("previous_rewards")
         at("valid")[...] = True
@@ -142,6 +153,9 @@ class RolloutShape:
             last_memory={name: at("memory", name)[-1] for name in self.memory},
             previous=previous and (previous[0][:-1], previous[1][:-1]),
             last_previous=previous and (previous[0][-1], previous[1][-1]),
+            states={path: at("states", *path)[:-1] for path in of_state},
+            last_states={path: at("states", *path)[-1] for path in of_state},
+            final_states={path: at("final_states", *path) for path in of_state},
             group=self.group,
             agents=self.agents,
         )

@@ -21,6 +21,7 @@ from multiverse.contracts.layout import (
     OBSERVATIONS,
     PRESENT,
     REWARD,
+    STATE,
     VALUES,
     FieldName,
     Group,
@@ -57,6 +58,13 @@ class Rows:
             (mine[("finals", *path)][:, slots], now.get((FINAL_OBSERVATIONS, *path), now[(OBSERVATIONS, *path)]))
             for path in self._observations
         ]
+        envs, states = slice(env_ids.start, env_ids.stop), [name[1:] for name in mine if name[0] == "states"]
+        shown = [
+            [arrays.get((STATE, kind, *path), arrays[(STATE, OBSERVATIONS, *path)])[envs] for path in states]
+            for kind in (OBSERVATIONS, FINAL_OBSERVATIONS)
+        ]
+        self._shown += [(mine[("states", *path)][:, envs], now) for path, now in zip(states, shown[0])]
+        self._final_states = [(mine[("final_states", *path)][:, envs], now) for path, now in zip(states, shown[1])]
         self._kept = {str(name[1]): rows[:, slots] for name, rows in mine.items() if name[0] == "memory"}
         self._shown_before = [mine[(f"previous_{n}",)][:, slots] for n in ("actions", "rewards") if self._kept]
         self._actions, self._noise = mine[("actions",)][:, slots], mine[("noise",)][:, slots]
@@ -162,6 +170,9 @@ class Rows:
         if np.count_nonzero(ended):
             for rows, now in self._finals:
                 rows[row, ended] = now[ended]
+            for rows, now in self._final_states:
+                somebody = ended.reshape(-1, self._agents).any(axis=1)
+                rows[row, somebody] = now[somebody]  # guard: final-states-are-kept
         if self._acting is None:
             self._previous = self._actions[row], self._values[row, REWARD]
         else:  # what a slot earns until it acts again is for its last action

@@ -36,7 +36,8 @@ class ActorCritic:
         with first_weights(seed):
             self.actor = Network(shape, self.distribution.outputs, 0.01).to(self.device)
             shared = self.actor.convolutions if shape.share_features else None
-            self.critic = Network(replace(shape, size=shape.judged), 1, 1.0, shared).to(self.device)
+            memory = shape.memory if shape.critic_remembers else None
+            self.critic = Network(replace(shape, size=shape.judged, memory=memory), 1, 1.0, shared).to(self.device)
         std: list[nn.Parameter] = []
         if isinstance(shape.action_space, spaces.Box):
             first = torch.full((self.distribution.outputs,), shape.log_std_init, device=self.device)
@@ -99,7 +100,8 @@ class ActorCritic:
         if batch.along is not None:
             counts, memory = batch.along
             to_actor, _ = self.actor.remember(to_actor, counts, memory[:, 0])
-            to_critic, _ = self.critic.remember(to_critic, counts, memory[:, 1])
+            if self.critic.cell is not None:
+                to_critic, _ = self.critic.remember(to_critic, counts, memory[:, 1])
         output, values = self.actor.dense(to_actor), self.critic.dense(to_critic).squeeze(-1)
         log_probs, entropies = self.distribution.log_prob_and_entropy(torch, output, batch.actions, batch.masks)
         with torch.no_grad():
@@ -117,7 +119,7 @@ class ActorCritic:
         return layers_of(self.actor.dense)
 
     def cells(self) -> list[list[Array]]:
-        """The weights of the policy's recurrent cell and of the value's, copies."""
+        """The weights of the policy's recurrent cell and of the value's, if it has one, copies."""
         cells = [network.cell for network in (self.actor, self.critic) if network.cell is not None]
         return [[as_numpy(value) for value in cell.parameters()] for cell in cells]
 

@@ -48,6 +48,11 @@ class Shape:
         return self.hidden_sizes if self.convolution is None else (self.convolution.outputs, *self.hidden_sizes)
 
     @property
+    def critic_remembers(self) -> bool:
+        """Only where it sees what the policy does, which carries its memory along."""
+        return self.memory is not None and self.critic_size is None
+
+    @property
     def judged(self) -> int:
         """How many numbers the value is given, images aside."""
         return self.size if self.critic_size is None else self.critic_size

@@ -42,10 +42,10 @@ class NumpyLearner:
         self.distribution = distribution_for(shape)
         outputs, gaussian = self.distribution.outputs, isinstance(shape.action_space, spaces.Box)
         kind = None if shape.memory is None else CELLS[shape.memory]
-        inward, of_cells = (shape.size, 0) if kind is None else (shape.memory_size, 2 * of_cell(shape, kind.gates))
-        actor, critic = (inward, *shape.hidden, outputs), (inward, *shape.hidden, 1)
-        if kind is None:
-            critic = (shape.judged, *critic[1:])
+        both = 1 + shape.critic_remembers
+        inward, of_cells = (shape.size, 0) if kind is None else (shape.memory_size, both * of_cell(shape, kind.gates))
+        judged = inward if shape.critic_remembers else shape.judged
+        actor, critic = (inward, *shape.hidden, outputs), (judged, *shape.hidden, 1)
         count = parameters_of(actor) + parameters_of(critic) + of_cells + (outputs if gaussian else 0)
         self.optimizer, self._at = optimizer(np, np.zeros(count, np.float32)), 0
         cells = [] if kind is None else [Weights(self, kind.gates, shape.size, shape.memory_size)]
@@ -53,7 +53,8 @@ class NumpyLearner:
         if gaussian:
             self.distribution.log_std, self._by_log_std = self.part((outputs,))
             self.distribution.log_std[...] = shape.log_std_init
-        cells += [] if kind is None else [Weights(self, kind.gates, shape.size, shape.memory_size)]
+        if kind is not None and shape.critic_remembers:
+            cells.append(Weights(self, kind.gates, shape.size, shape.memory_size))
         self._critic = Dense(self, critic, shape.activation, convolution=shape.convolution)
         self._cells = None if kind is None else kind(cells)
         rng = np.random.default_rng((seed, 3))
@@ -94,7 +95,7 @@ class NumpyLearner:
         if self._cells is None or batch.along is None:
             return batch.vector, batch.columns.get(TEAM, batch.vector)
         hidden = self._cells.forward(batch.vector, batch.along.counts, batch.along.memory)
-        return hidden[:, 0], hidden[:, 1]
+        return hidden[:, 0], batch[TEAM] if TEAM in batch.columns else hidden[:, 1]
 
     # -- learning ------------------------------------------------------------------------------------------------
     def gradient(self, batch: Batch, loss: Loss) -> Any:
@@ -113,9 +114,9 @@ class NumpyLearner:
                 self._actor.backward(by_output)
                 self._critic.backward(found.by_value[:, None])
             else:
-                by_hidden = np.empty((len(batch), 2, self._cells.size), np.float32)
+                by_hidden = np.empty((len(batch), len(self._cells.weights), self._cells.size), np.float32)
                 self._actor.backward(by_output, by_hidden[:, 0])
-                self._critic.backward(found.by_value[:, None], by_hidden[:, 1])
+                self._critic.backward(found.by_value[:, None], None if TEAM in batch.columns else by_hidden[:, 1])
                 self._cells.backward(by_hidden)
         return found.metrics
 
@@ -125,7 +126,7 @@ class NumpyLearner:
         return [(weights.T.copy(), bias.copy()) for weights, bias, _, _ in self._actor.layers]
 
     def cells(self) -> list[list[Array]]:
-        """The weights of the policy's recurrent cell and of the value's, copies."""
+        """The weights of the policy's recurrent cell and of the value's, if it has one, copies."""
         return [] if self._cells is None else [[one.copy() for one in cell.values] for cell in self._cells.weights]
 
 

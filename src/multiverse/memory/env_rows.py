@@ -48,10 +48,11 @@ def env_rows(views: Views, group: Group, name: FieldName, env_ids: range) -> Env
 
 
 def observation_rows(views: Views, kind: str, env_ids: range) -> list[EnvRows]:
-    """The same of every observation leaf of every group; `kind`: those shown now, or the final ones."""
+    """The same of every observation leaf of every group, and of the envs' states; `kind`: those shown now, or the final
+    ones."""
     return [
         env_rows(views, group, (group.name, kind, *leaf.path), env_ids)
-        for group in views.layout.groups
+        for group in views.layout.shown
         for leaf in leaves(group.observation_space)
     ]
 

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.contracts.errors import BadValue, InvalidActions
-from multiverse.contracts.layout import ACTIONS, PYTHON_INTS, FieldName, Leaf, Path, from_leaves, leaves
+from multiverse.contracts.layout import ACTIONS, PYTHON_INTS, STATE, FieldName, Leaf, Path, from_leaves, leaves
 from multiverse.contracts.views import Array, Views
 
 Write = Callable[[Any], None]
@@ -112,7 +112,7 @@ def _fits(array: Array, dtype: np.dtype[Any]) -> bool:
 
 def called(name: FieldName) -> str:
     """A leaf as a user knows it: "the observation['camera'][1]"."""
-    kind, path = str(name[1]).rstrip("s"), name[2:]
+    kind, path = name[0] if name[0] == STATE else str(name[1]).rstrip("s"), name[2:]
     return f"the {kind}" + "".join(f"[{key!r}]" for key in path)
 
 

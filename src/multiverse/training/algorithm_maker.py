@@ -18,7 +18,8 @@ from multiverse.training.storage.state_codec import encode
 
 MakeAlgorithm = Callable[..., Algorithm]
 """(observation space, action space, slots, seed) → an algorithm; with a `Config`, (config, …, device) → one. Where the
-slots are those of several agents in each env, and it takes `agents`, their number is passed too."""
+slots are those of several agents in each env, and it takes `agents`, their number is passed too, and likewise
+`state_space`, where its settings say `critic="state"`."""
 
 ASKED = (
     "features",
@@ -39,8 +40,11 @@ def algorithm_maker(config: TrainConfig, own: MakeAlgorithm | None = None) -> Ma
     """What makes the algorithm of this config, once the spaces of its env are known; `own` if the caller brings one."""
     device, kind = checked_device(config.device), algorithm_class(config.algorithm) if own is None else own
 
-    def make(observation_space: Any, action_space: Any, slots: int, seed: int, agents: int = 1) -> Algorithm:
-        team = {"agents": agents} if agents > 1 and _takes_agents(kind) else {}
+    def make(
+        observation_space: Any, action_space: Any, slots: int, seed: int, agents: int = 1, state_space: Any = None
+    ) -> Algorithm:
+        told = {"agents": agents if agents > 1 else None, "state_space": state_space}
+        team = {name: one for name, one in told.items() if one is not None and _takes(kind, name)}
         if getattr(kind, "Config", None) is None:
             _refuse_other_signature(kind, "observation_space, action_space, slots, seed")
             made = kind(observation_space, action_space, slots, seed, **team)
@@ -92,9 +96,9 @@ def _refuse_odd(made: Any) -> None:
         ) from error
 
 
-def _takes_agents(kind: Any) -> bool:
+def _takes(kind: Any, name: str) -> bool:
     try:
-        return "agents" in inspect.signature(kind).parameters
+        return name in inspect.signature(kind).parameters
     except ValueError:
         return False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,11 @@ class Evaluation:
     lost: tuple[int, ...] = ()  # episodes that their env failed in, from 0: they do not count
     by_agent: dict[str, tuple[float, ...]] | None = None  # the returns of each of several
     opponent: bool = False  # somebody else played the other side
+    of: str = field(default="", compare=False)  # whose policy, in words
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name} {value:.4g}" for name, value in self.summary().items())
+        return f"<evaluation{' of ' * bool(self.of)}{self.of}: {told}>"
 
     @property
     def mean_return(self) -> float:
@@ -53,6 +58,14 @@ class Evaluation:
     def wins(self) -> float:
         """The share of episodes in which the policy had a return above 0."""
         return float(np.mean([one > 0 for one in self.returns]))
+
+    @property
+    def cancels(self) -> bool:
+        """Whether the policy played against itself, and what one agent won another lost: then the mean says nothing."""
+        if self.by_agent is None or self.opponent:
+            return False
+        each = np.array(list(self.by_agent.values()))
+        return bool(each.any() and np.allclose(each.sum(axis=0), 0.0, atol=1e-6 * np.abs(each).max()))
 
     def summary(self) -> dict[str, Any]:
         return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,8 +22,9 @@ from multiverse.experience.random_policy import RandomPolicy
 from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
 from multiverse.training.config.build import in_todays_names, takes_old_names
 from multiverse.training.config.files import read_config
-from multiverse.training.config.train_config import TrainConfig, saved_config
-from multiverse.training.evaluation import Evaluation, evaluate
+from multiverse.training.config.train_config import TrainConfig, name_of, saved_config
+from multiverse.training.evaluation import Evaluation
+from multiverse.training.evaluation import evaluate as play
 from multiverse.training.learners import learned_in, policies_in
 from multiverse.training.policy import LoadedPolicies, LoadedPolicy
 from multiverse.training.space_description import space_from
@@ -51,6 +53,8 @@ class HasPath(Protocol):
 
 
 RunPath = HasPath | Path | str
+SELF = "self"
+"""In the place of an opponent: the policy plays all sides, also where its run names somebody else."""
 
 
 def _groups(envs: BaseVectorEnv) -> tuple[Group, ...]:
@@ -80,16 +84,16 @@ def load(
         if algorithm is None and (held := _held(saved, groups, found)) is not None:
             return held
         config = saved_config(saved, str(where / CONFIG), algorithm, needs_env=False)
-        return _policy(config, algorithm, groups, found)
+        return _policy(config, algorithm, groups, found, where)
     config = trusted_config(where, env, algorithm, env_kwargs, trust)
     how: dict[str, Any] = {"env_kwargs": config.env_kwargs or None, "groups": "separate" if config.separate else None}
     with make_vec(source_of(config, env), 1, "serial", **how) as envs:
         groups = _groups(envs)
-    return _policy(config, algorithm, groups, found)
+    return _policy(config, algorithm, groups, found, where)
 
 
 @takes_old_names
-def evaluate_run(
+def evaluate(
     run: RunPath,
     *,
     episodes: int = 100,
@@ -102,15 +106,21 @@ def evaluate_run(
     trust: bool = False,
     watch: Wrapper | None = None,
 ) -> Evaluation:
-    """How good a run's policy is: deterministic, on seeds no training sees. `trust`: as for `resume`.
+    """How good a run's policy is, deterministic, on seeds no training sees: `mv.evaluate(run).mean_return`.
 
-    `opponent`: who plays the other side: `"random"`, another run, or a function (observation, open actions, generator)
-    → action; the policy's side alternates from episode to episode. Default: the policy plays all sides. `watch` wraps
-    the env, of which there is only one then, in this process.
+    Args:
+        which: the `"latest"` checkpoint, or the `"best"`.
+        seed: equal seeds give equal episodes, whatever the training.
+        opponent: who plays the other side: `"random"`, another run, policies (`mv.load`), or a function (observation,
+            open actions or None, generator) → action; the policy's side alternates from episode to episode. `"self"`:
+            the policy plays all sides. Default: as in the run's own evaluations.
+        env, algorithm, env_kwargs, trust: as for `mv.resume`.
+        watch: wraps the env, of which there is only one then, in this process.
     """
     checked_run_seed("seed", seed)
     found = checkpoint_of(run, which)
-    config = trusted_config(find_run(path_of(run)).path, env, algorithm, env_kwargs, trust)
+    where = find_run(path_of(run)).path
+    config = trusted_config(where, env, algorithm, env_kwargs, trust)
     count = 1 if watch else dataclasses.replace(config, evaluation_episodes=episodes).num_evaluation_envs
     how: dict[str, Any] = {"workers": config.workers, "start_method": config.start_method} if count > 1 else {}
     how |= {"env_kwargs": config.env_kwargs or None, "autoreset": "disabled", "infos": False, "copy": False}
@@ -118,12 +128,12 @@ def evaluate_run(
     how["groups"] = "separate" if config.separate else None
     with make_vec(source_of(config, env), count, config.executor if count > 1 else "serial", **how) as envs:
         held = None if algorithm is not None else _held(vars(config), _groups(envs), found)
-        policy = held or _policy(config, algorithm, _groups(envs), found)
+        policy = held or _policy(config, algorithm, _groups(envs), found, where)
         acting = policy.acting if isinstance(policy, LoadedPolicies) else [policy.acting]
         against = opponents_for(config.evaluation_opponent if opponent is None else opponent, _groups(envs))
-        evaluation = evaluate(envs, acting, episodes, seed, opponents=against)
-    assert evaluation is not None
-    return evaluation
+        found_out = play(envs, acting, episodes, seed, opponents=against)
+    assert found_out is not None
+    return dataclasses.replace(found_out, of=_told(vars(config), found))
 
 
 def _held(saved: Mapping[str, Any], groups: Sequence[Group], found: Checkpoint) -> LoadedPolicy | LoadedPolicies | None:
@@ -137,15 +147,16 @@ def _held(saved: Mapping[str, Any], groups: Sequence[Group], found: Checkpoint) 
 
 
 def _policy(
-    config: TrainConfig, algorithm: MakeAlgorithm | None, groups: Sequence[Group], found: Checkpoint
+    config: TrainConfig, algorithm: MakeAlgorithm | None, groups: Sequence[Group], found: Checkpoint, run: Path
 ) -> LoadedPolicy | LoadedPolicies:
-    make, acting = algorithm_maker(config, algorithm), []
+    make, acting, state = algorithm_maker(config, algorithm), [], (read_spaces(run) or {}).get("state")
     with taken_over(found):
         learned = learned_in(found.state["session"])
         for group in groups:
             agents, saved = len(group.agents), learned[group.name]
             slots = config.num_envs * agents
-            learner = make(group.observation_space, group.action_space, slots, config.seed, agents)
+            state_space = None if state is None else space_from(state)
+            learner = make(group.observation_space, group.action_space, slots, config.seed, agents, state_space)
             learner.load_weights(saved["weights"])
             learner.load(saved["state"])
             acting.append(learner.policy())
@@ -164,24 +175,18 @@ def _loaded(acting: Sequence[Policy], groups: Sequence[Group], told: str) -> Loa
 
 
 def opponents_for(opponent: Any, groups: Sequence[Group]) -> list[Policy] | None:
-    """Who plays the other side, for each group: `"random"`, a run, or a function; None for nobody."""
-    if opponent is None:
+    """Who plays the other side, for each group: `"random"`, a run, its policies, or a function; None for nobody, which
+    is also what `"self"` means."""
+    if opponent is None or (isinstance(opponent, str) and opponent == SELF):
         return None
     if sum(len(group.agents) for group in groups) < 2:
         raise InvalidRequest(f"opponent={opponent!r}: there is no other side, the env has one agent")
-    if opponent == "random":
+    if isinstance(opponent, str) and opponent == "random":
         return [RandomPolicy(group.action_space) for group in groups]
     player = opponent if callable(opponent) else _function(opponent) if isinstance(opponent, str) else None
     if player is not None:
         return [FunctionPolicy(player, group.observation_space, group.action_space) for group in groups]
-    if not isinstance(opponent, str | Path) and not hasattr(opponent, "path"):
-        raise InvalidRequest(f"opponent={opponent!r}: expected 'random', a run, or a function")
-    if not opponent:
-        raise InvalidRequest("opponent='': expected 'random', a run, or module:function")
-    try:
-        policies = load(opponent)
-    except InvalidRequest as error:
-        raise InvalidRequest(f"opponent: {error}; or 'random', or module:function") from error
+    policies = opponent if isinstance(opponent, LoadedPolicies | LoadedPolicy) else _of_a_run(opponent)
     if not isinstance(policies, LoadedPolicies) or {*policies} != {agent for group in groups for agent in group.agents}:
         raise InvalidRequest(f"opponent={opponent!r}: that run was trained on other agents")
     for group in groups:
@@ -191,6 +196,33 @@ def opponents_for(opponent: Any, groups: Sequence[Group]) -> list[Policy] | None
         if (theirs.observation_space, theirs.action_space) != (group.observation_space, group.action_space):
             raise InvalidRequest(f"opponent={opponent!r}: {group.agents[0]} sees or does something else there")
     return [policies[group.agents[0]].acting for group in groups]
+
+
+def _of_a_run(opponent: Any) -> LoadedPolicy | LoadedPolicies:
+    if not isinstance(opponent, str | Path) and not hasattr(opponent, "path"):
+        raise InvalidRequest(f"opponent={opponent!r}: expected 'random', 'self', a run, its policies, or a function")
+    if not opponent:
+        raise InvalidRequest("opponent='': expected 'random', 'self', a run, or module:function")
+    if isinstance(opponent, str) and opponent.startswith("<"):
+        raise InvalidRequest(
+            f"the evaluation_opponent of this run, {opponent}, was an object of the program that trained it: pass it "
+            "again (evaluate: opponent=…, or opponent='self')"
+        )
+    try:
+        return load(opponent)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"opponent: {error}; or 'random', 'self', or module:function") from error
+
+
+def opponent_name(opponent: Any) -> str:
+    """Of one that is no text, what a config can hold: where its run lies, `module:function` if that can be imported
+    again, else a name in angle brackets."""
+    if isinstance(opponent, Path) or hasattr(opponent, "path"):
+        return str(path_of(opponent))
+    module, name = getattr(opponent, "__module__", ""), name_of(opponent)
+    if module != "__main__" and getattr(sys.modules.get(module), name, None) is opponent:
+        return f"{module}:{name}"
+    return f"<{name.strip('<>')}>"
 
 
 def _function(name: str) -> Any:

@@ -42,13 +42,19 @@ class LoadedPolicy:
     ) -> Any:
         """The action for an observation, or one per row of a batch; not deterministic: a draw from the policy.
 
-        A policy with memory remembers from call to call; `reset()` where an episode begins. `action_mask`: which
+        A policy with memory remembers from call to call; `reset()` where an episode begins, and before a batch of other
+        rows. `previous_reward`: of the last action, if the policy looks at it (`see_previous`). `action_mask`: which
         actions are open, where the observation does not say so itself.
         """
         seen, batched = self._taken_apart(observation)
         rows = len(next(iter(seen.values())))
         noise = None if deterministic else self.acting.noise(self._rng, 1, rows)[0]
         starts = np.full(rows, rows != self._rows)
+        if self._memory and rows != self._rows:
+            raise InvalidRequest(
+                f"{rows} rows, and the call before had {self._rows}, which this policy remembers: reset() first, if "
+                "these are other episodes; else as many rows every time"
+            )
         if rows != self._rows:
             self._memory, self._rows = self.acting.first_memory(rows), rows
             self._previous_actions = no_actions(self.action_space, rows)
@@ -124,7 +130,11 @@ class LoadedPolicies(Mapping[str, LoadedPolicy]):
         previous_rewards: Mapping[str, Any] | None = None,
         action_masks: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """An action for every agent that observes something."""
+        """An action for every agent that observes something.
+
+        `previous_rewards`: agent → what its last action earned, for policies that look at it (`see_previous`); 0 where
+        it is left out. `action_masks`: agent → [actions] 1 where one is open, for envs that say so in their infos.
+        """
         rewards, masks = previous_rewards or {}, action_masks or {}
         chosen: dict[str, Any] = {}
         for agents in self.groups.values():

@@ -13,7 +13,7 @@ from typing import Any
 from multiverse.contracts.errors import EnvFailed, InvalidRequest, MultiverseError
 from multiverse.training.algorithm_maker import MakeAlgorithm
 from multiverse.training.evaluation import Evaluation
-from multiverse.training.loading import RunPath, checkpoint_of, config_of, evaluate_run, path_of
+from multiverse.training.loading import RunPath, checkpoint_of, config_of, evaluate, path_of
 from multiverse.training.storage.run_directory import VIDEOS, find_run
 from multiverse.training.storage.video import VideoFile, imageio_ffmpeg
 
@@ -61,7 +61,7 @@ def record(
     how |= {"opponent": opponent, "trust": trust}
     with camera:
         try:
-            evaluation = evaluate_run(found.path, env_kwargs=kwargs, watch=camera, **how)
+            evaluation = evaluate(found.path, env_kwargs=kwargs, watch=camera, **how)
         except EnvFailed as error:
             raise camera.why(error) or error from None
     assert camera.video is not None

@@ -18,7 +18,15 @@ from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
 from multiverse.training.config.build import as_plain, build, takes_old_names
 from multiverse.training.config.train_config import BUDGETS, TrainConfig, config_for, plain_config
 from multiverse.training.hooks import Hook
-from multiverse.training.loading import RunPath, checkpoint_of, path_of, source_of, steps_of, trusted_config
+from multiverse.training.loading import (
+    RunPath,
+    checkpoint_of,
+    opponent_name,
+    path_of,
+    source_of,
+    steps_of,
+    trusted_config,
+)
 from multiverse.training.session import Session
 from multiverse.training.space_description import described
 from multiverse.training.storage.checkpoint import Checkpoints, taken_over
@@ -64,9 +72,15 @@ def train(
         preset: whether to begin from the settings known to suit this env, or another env whose settings to begin from;
             what is given here goes before them.
         settings: fields of `TrainConfig` and of the algorithm's config: `num_envs=8`, `learning_rate=1e-3`.
+            `evaluation_opponent` may be a run, policies (`mv.load`) or a function, too.
     """
+    if not isinstance(opponent := settings.get("evaluation_opponent"), str | None):
+        settings["evaluation_opponent"] = opponent_name(opponent)
+    else:
+        opponent = None  # the config holds it
     config = config_for(env, algorithm, settings, preset)
-    return start_run(config, env, run_dir, root, hooks, init_from, None if isinstance(algorithm, str) else algorithm)
+    own = None if isinstance(algorithm, str) else algorithm
+    return start_run(config, env, run_dir, root, hooks, init_from, own, opponent=opponent)
 
 
 def start_run(
@@ -78,13 +92,16 @@ def start_run(
     init_from: Path | str | None = None,
     algorithm: MakeAlgorithm | None = None,
     on_start: OnStart | None = None,
+    opponent: Any = None,
 ) -> Run:
-    """A new run of a whole config. `on_start` is called once it has its directory, before anything is learned."""
+    """A new run of a whole config. `on_start` is called once it has its directory, before anything is learned.
+    `opponent`: of its evaluations, where it is no name that a config holds."""
     begun_from = None if init_from is None else checkpoint_of(init_from)
     if config.evaluation_opponent is not None and Path(config.evaluation_opponent).exists():
         absolute = str(Path(config.evaluation_opponent).absolute())  # it is asked for again, from wherever
         config = dataclasses.replace(config, evaluation_opponent=absolute)
-    session = Session(config, config.env if env is None else env, algorithm_maker(config, algorithm))
+    maker = algorithm_maker(config, algorithm)
+    session = Session(config, config.env if env is None else env, maker, opponent=opponent)
     try:
         if begun_from is not None:
             with taken_over(begun_from):
@@ -112,6 +129,7 @@ def resume(
     episodes: int | None = None,
     minutes: float | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
+    evaluation_opponent: Any = None,
     hooks: Sequence[Hook] = (),
     on_start: OnStart | None = None,
     trust: bool = False,
@@ -119,8 +137,9 @@ def resume(
     """Go on with a run exactly where its last checkpoint was taken, or where the one was that is named
     (`RUN/checkpoints/step-000000098304`): what came after that goes. A larger budget makes it longer.
 
-    `env`, `algorithm`, `env_kwargs`: for runs whose env or algorithm was a callable, or whose env got a secret: no
-    file holds those. `trust`: whether code that the run names may be called though somebody else has written it.
+    `env`, `algorithm`, `evaluation_opponent`, `env_kwargs`: for runs of which one was an object of the program, or
+    whose env got a secret: no file holds those. `trust`: whether code that the run names may be called though somebody
+    else has written it.
     """
     named = find_run(path_of(run))
     with RunDirectory.open(named.path) as where:
@@ -134,7 +153,8 @@ def resume(
             where.write_config(plain_config(config))  # the next resume has the new budget too
         if found is not None:
             _tell_differences(found, config)  # guard: differences-are-told
-        session = Session(config, source_of(config, env), algorithm_maker(config, algorithm), _plan_of(found))
+        made = source_of(config, env), algorithm_maker(config, algorithm), _plan_of(found), evaluation_opponent
+        session = Session(config, *made)
         try:
             trainer = Trainer(config, session, where, hooks)
             if found is None:
@@ -194,7 +214,9 @@ def _write_spaces(where: RunDirectory, session: Session) -> None:
             for group in session.envs.views.layout.groups
         ]
         only = {name: groups[0][name] for name in ("observation", "action")}
-        where.write_spaces(only if is_single(session.envs) else {"groups": groups})
+        state_space = session.envs.views.layout.state_space
+        state = {} if state_space is None else {"state": described(state_space)}
+        where.write_spaces(only if is_single(session.envs) else {"groups": groups, **state})
     except InvalidRequest as error:
         log.info("to act with this run's policy its env will be needed: %s", error)
 

@@ -14,7 +14,7 @@ import numpy as np
 from multiverse.algorithms.algorithm import Algorithm
 from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import InvalidRequest, ReplyTimeout, WorkerDied
-from multiverse.contracts.layout import OBSERVATIONS, Field, FieldName, Group
+from multiverse.contracts.layout import OBSERVATIONS, STATE, Field, FieldName, Group
 from multiverse.contracts.plan import Plan
 from multiverse.contracts.reset_plan import DerivedSeeds
 from multiverse.executors.backends import BACKENDS
@@ -45,7 +45,15 @@ MOST_OF_A_ROLLOUT = 0.01
 class Session:
     """Envs under way, an algorithm, and the rollout between them. `close` it."""
 
-    def __init__(self, config: TrainConfig, env: Any, make_algorithm: MakeAlgorithm, plan: Plan | None = None) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        env: Any,
+        make_algorithm: MakeAlgorithm,
+        plan: Plan | None = None,
+        opponent: Any = None,
+    ) -> None:
+        """`opponent`: of evaluations, where it is no name that the config holds."""
         reset_plan = DerivedSeeds(config.seed)
 
         def lay_out(description: EnvDescription) -> list[Field]:
@@ -54,11 +62,14 @@ class Session:
             if self._single and config.separate:
                 raise InvalidRequest(f"separate: {config.env} has one agent")
             self.learners = Learners(
-                description.groups, self._single, functools.partial(_learner, config, make_algorithm), config.seed
+                description.groups,
+                self._single,
+                functools.partial(_learner, config, make_algorithm, description.state_space),
+                config.seed,
             )
             _refuse_misfits(config, description, self.learners)
             self._shapes = [
-                rollout_shape(learner, group, config.num_envs, self._single)
+                rollout_shape(learner, group, config.num_envs, self._single, description.state_space)
                 for learner, group in zip(self.learners, description.groups)
             ]
             everywhere = all(collected_in_workers(one.policy(), one.steps_per_env) for one in self.learners)
@@ -72,7 +83,7 @@ class Session:
             self._pool = Pool(groups, *how) if config.opponents else None
             self._collector = Collector(self.envs, self._shapes, path, reset_plan, self._pool is not None)
             self._can_be_saved = isinstance(self.envs, VectorEnv) and self.envs.can_be_saved()
-            self.opponents = opponents_for(config.evaluation_opponent, groups)
+            self.opponents = opponents_for(config.evaluation_opponent if opponent is None else opponent, groups)
             make = functools.partial(_evaluation_envs, config, env, self.envs.plan)
             self.evaluation_envs = EvaluationEnvs(make, config.num_evaluation_envs, config.restarts_per_minute)
         except BaseException:
@@ -176,8 +187,9 @@ class Session:
         }
 
     def _shown(self) -> list[FieldName]:
-        """Where the block has what slots see, group after group."""
-        return [(rollout.group, OBSERVATIONS, *path) for rollout in self.rollouts for path in rollout.last]
+        """Where the block has what slots see, group after group, and what envs are like as a whole."""
+        shown = [(rollout.group, OBSERVATIONS, *path) for rollout in self.rollouts for path in rollout.last]
+        return [*shown, *((STATE, OBSERVATIONS, *path) for path in self.rollouts[0].last_states)]
 
     def _saved_states(self) -> list[Any]:
         """The envs' states as they are now; an env that is lost with its worker meanwhile begins another episode."""
@@ -274,15 +286,20 @@ def _refuse_misfits(config: TrainConfig, description: EnvDescription, learners: 
             f"{config.algorithm} learns from replay, and agents of {config.env} act in turn: ppo and a2c can do that"
         )
     if getattr(config.settings, "critic", "own") == "central" and all(len(g.agents) == 1 for g in description.groups):
-        raise InvalidRequest(f"critic='central': of {config.env}, no agent here has teammates that share its learner")
+        raise InvalidRequest(
+            f"critic='central': of {config.env}, no agent here has teammates that share its learner; critic='state' "
+            "shows values the env's state(), if it has one"
+        )
 
 
-def _learner(config: TrainConfig, make: MakeAlgorithm, group: Group, seed: int) -> Algorithm:
+def _learner(config: TrainConfig, make: MakeAlgorithm, state_space: Any, group: Group, seed: int) -> Algorithm:
     agents = len(group.agents)
-    return make(group.observation_space, group.action_space, config.num_envs * agents, seed, agents)
+    return make(group.observation_space, group.action_space, config.num_envs * agents, seed, agents, state_space)
 
 
-def rollout_shape(algorithm: Algorithm, group: Group, num_envs: int, single: bool = True) -> RolloutShape:
+def rollout_shape(
+    algorithm: Algorithm, group: Group, num_envs: int, single: bool = True, state_space: Any = None
+) -> RolloutShape:
     """What a rollout of this algorithm must have room for."""
     policy, masks = algorithm.policy(), group.masks
     if single and algorithm.features.mask is not None:
@@ -299,6 +316,7 @@ def rollout_shape(algorithm: Algorithm, group: Group, num_envs: int, single: boo
         policy.first_memory(1),
         (noise.shape[2:], noise.dtype),
         len(group.agents),
+        state_space,
     )
 
 
@@ -322,6 +340,7 @@ def _training_envs(
         reply_timeout_s=config.reply_timeout_s,
         fields=lay_out,
         groups="separate" if config.separate else None,
+        state=getattr(config.settings, "critic", "own") == "state",
         **how,
     )
 

@@ -204,6 +204,11 @@ class Trainer:
         metrics = {f"evaluation_{name}": value for name, value in found.summary().items()}
         self._sinks.write(metrics, self.clock.env_steps)
         self._tell("on_evaluation", found)
+        if found.cancels and self.best_return == float("-inf"):
+            log.warning(
+                "in evaluations the policy plays itself, and what one agent wins another loses: their mean return says "
+                "nothing, and neither does which checkpoint is the best; evaluation_opponent='random' would tell"
+            )
         if found.mean_return > self.best_return:
             self.best_return = found.mean_return
             self._save(best=True)

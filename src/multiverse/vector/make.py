@@ -69,6 +69,7 @@ def make_vec(
     groups: Groups | None = None,
     possible_agents: Sequence[str] | None = None,
     parallel: bool = False,
+    state: bool = False,
     fields: startup.MoreFields | None = None,
 ) -> VectorEnv:
     """Many copies of `env` as one `VectorEnv`, which is a `gymnasium.vector.VectorEnv`.
@@ -103,6 +104,7 @@ def make_vec(
             agents with equal spaces.
         possible_agents: every agent that there can be, for PettingZoo envs that do not say.
         parallel: True takes a PettingZoo AEC env in which everybody really acts at once as a parallel one.
+        state: True asks PettingZoo envs for their `state()` after every reset and step: `envs.states`.
         reset_plan: (env id, episode) → `ResetRequest`, evaluated where the env runs, at every reset. `DerivedSeeds`
             seeds every episode; `DrawnTasks` draws its task as well.
         tasks: all tasks there are, sent to the workers once; `reset(tasks=[…])` and the reset plan then name them by
@@ -140,7 +142,7 @@ def make_vec(
     _check_kinds(copy, render_mode, reset_plan)
     tasks = _checked_tasks(tasks)
     timeouts = Timeouts(reply_timeout_s, reset_timeout_s, close_timeout_s)
-    agents = AgentOptions(groups, possible_agents, parallel)
+    agents = AgentOptions(groups, possible_agents, parallel, state)
     each = [replace(recipe, agents=agents) for recipe in recipes(env, num_envs, env_kwargs, wrappers)]
     if render_mode is not None:
         each = _with_render_mode(each, render_mode)

@@ -11,7 +11,7 @@ from gymnasium.vector.utils import batch_space
 
 from multiverse.contracts.errors import InvalidActions, InvalidRequest
 from multiverse.contracts.infos import Infos, reordered_infos
-from multiverse.contracts.layout import Group
+from multiverse.contracts.layout import OBSERVATIONS, STATE, Group, from_leaves, leaves
 from multiverse.contracts.views import Array
 from multiverse.vector.base import BaseVectorEnv, Running
 from multiverse.vector.batches import AgentsBatch, ByAgent
@@ -65,6 +65,16 @@ class BaseMultiAgentVectorEnv(BaseVectorEnv):
     def episode_lengths(self) -> dict[str, Array]:
         """agent → [num_envs] steps in which it acted, likewise."""
         return by_agent(self._readers, "episode_lengths", ALL)
+
+    @property
+    def states(self) -> Any:
+        """[num_envs, …] the envs' `state()` after their last step or reset (`make_vec(..., state=True)`); after a
+        `"same_step"` autoreset that of the new episode."""
+        views = self._executor.views
+        if (space := views.layout.state_space) is None:
+            raise InvalidRequest("states: these envs are not asked for their state(): make_vec(..., state=True)")
+        paths = [leaf.path for leaf in leaves(space)]
+        return from_leaves(space, {path: views[(STATE, OBSERVATIONS, *path)].copy() for path in paths})
 
     def _group(self, agent: str) -> Group:
         if agent not in self._group_of:

@@ -113,8 +113,8 @@ class FlattenedAgents(gymnasium.Env[Row, Row]):
         self._episodes += over
         if len(self._rewards) < WATCHED_STEPS or self._episodes < WATCHED_EPISODES:
             return
-        lost, name = cancelled_share(np.array(self._rewards)), type(self.env.unwrapped).__name__
-        self._rewards = None
+        lost, kind = cancelled_share(np.array(self._rewards)), type(self.env.unwrapped)
+        self._rewards, name = None, f"{kind.__module__}.{kind.__qualname__}"  # many of PettingZoo's are a raw_env
         if lost > 0.5 and name not in _told:
             _told.add(name)
             warnings.warn(

@@ -209,7 +209,7 @@ GUARDS = (
         "a-strangers-code-is-not-called",
         ("E7",),
         NEVER,
-        (f"{STRANGERS}::test_what_a_strangers_run_would_call_is_named_and_wants_trust[evaluate_run]",),
+        (f"{STRANGERS}::test_what_a_strangers_run_would_call_is_named_and_wants_trust[evaluate]",),
     ),
     Guard(
         "links-in-a-run-are-not-followed",

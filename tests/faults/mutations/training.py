@@ -10,6 +10,7 @@ PPO = "tests/algorithms/test_ppo.py"
 COLLECTOR = "tests/experience/test_collector.py"
 ROWS = "tests/faults/test_rows.py"
 TEAMS = "tests/training/test_teams.py"
+CENTRAL = "tests/training/test_central_critic.py"
 WHOLE = "tests/faults/test_whole_episodes.py"
 REPLAYING = "tests/experience/test_restoring.py"
 MARKS = "tests/training/test_marks.py"
@@ -68,6 +69,12 @@ GUARDS = (
         ("B4",),
         GONE,
         (f"{TEAMS}::test_an_action_whose_outcome_is_not_known_is_not_learned_from",),
+    ),
+    Guard(
+        "final-states-are-kept",
+        ("B4",),
+        GONE,
+        (f"{CENTRAL}::test_the_state_of_a_step_that_was_lost_is_the_one_before",),
     ),
     Guard(
         "opponents-rows-are-not-learned-from",

@@ -39,9 +39,9 @@ class Evaluate:
     """The checkpoint with the best evaluation instead of the latest."""
     seed: int = 0
     """Of the episodes."""
-    opponent: Annotated[str | None, tyro.conf.arg(metavar="random|RUN|MODULE:FUNCTION")] = None
-    """Who plays the other side: any open action, another run's policy, or a function (observation, open actions,
-    generator) → action. Default: as in the run's own evaluations."""
+    opponent: Annotated[str | None, tyro.conf.arg(metavar="random|self|RUN|MODULE:FUNCTION")] = None
+    """Who plays the other side: any open action, the policy itself, another run's, or a function (observation, open
+    actions, generator) → action. Default: as in the run's own evaluations."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ID|MODULE:NAME")] = None
     """The env, for a run whose env was an object of a program."""
     trust: bool = False
@@ -53,12 +53,12 @@ class Evaluate:
 def run(arguments: Sequence[str]) -> int:
     options = parse(Evaluate, "evaluate", DESCRIPTION, arguments)
     require_positive(episodes=options.episodes)
-    from multiverse.training.loading import checkpoint_of, evaluate_run
+    from multiverse.training.loading import checkpoint_of, evaluate
 
     which = "best" if options.best else "latest"
     checkpoint = checkpoint_of(options.run, which)
     how: dict[str, Any] = {"episodes": options.episodes, "seed": options.seed, "opponent": options.opponent}
-    found = evaluate_run(checkpoint.path, env=options.env, trust=options.trust, **how)
+    found = evaluate(checkpoint.path, env=options.env, trust=options.trust, **how)
     report = _report(options, checkpoint, found)
     if options.json:
         print_json(report)
@@ -69,13 +69,14 @@ def run(arguments: Sequence[str]) -> int:
 
 def _report(options: Evaluate, checkpoint: Checkpoint, found: Evaluation) -> dict[str, Any]:
     from multiverse.training.loading import config_of, steps_of
+    from multiverse.training.storage.origin import OPPONENT
 
     return {
         "checkpoint": str(checkpoint.path),
         "env": options.env or config_of(checkpoint.path).get("env"),
         "env_steps": steps_of(checkpoint),
         "seed": options.seed,
-        "opponent": options.opponent or config_of(checkpoint.path).get("evaluation_opponent"),
+        "opponent": (options.opponent or config_of(checkpoint.path).get(OPPONENT)) if found.opponent else None,
         **found.summary(),
         "returns": list(found.returns),
         "lengths": list(found.lengths),

@@ -17,6 +17,7 @@ screen, and the extra `video`.
 
 examples:
   multiverse record runs/CartPole-v1
+  multiverse record runs/connect_four --opponent random
   multiverse record runs/LunarLander-v3 --which best --out landing.mp4"""
 
 
@@ -34,6 +35,8 @@ class Record:
     """The latest checkpoint, or the one with the best evaluation."""
     seed: int = 0
     """Of the episodes."""
+    opponent: Annotated[str | None, tyro.conf.arg(metavar="random|self|RUN|MODULE:FUNCTION")] = None
+    """Who plays the other side, as for `multiverse evaluate`."""
     fps: float | None = None
     """Frames per second; else as the env says."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ID|MODULE:NAME")] = None
@@ -49,6 +52,7 @@ def run(arguments: Sequence[str]) -> int:
 
     chosen: dict[str, Any] = {"which": options.which, "env": options.env, "trust": options.trust}
     how: dict[str, Any] = {"episodes": options.episodes, "seed": options.seed, "fps": options.fps}
+    how["opponent"] = options.opponent
     made = record(options.run, options.out, **chosen, **how)
     returns = ", ".join(f"{one:.1f}" for one in made.evaluation.returns)
     told = "return" if len(made.evaluation.returns) == 1 else "returns"

@@ -185,7 +185,8 @@ class TrainConfig:
     """Envs that evaluations are played on side by side; their number changes no figure. Default: 10, but 1 where
     `num_envs` is 1."""
     evaluation_opponent: str | None = None
-    """Who plays the other side in evaluations: `random`, a run, or module:function. Default: the policy itself."""
+    """Who plays the other side in evaluations: `random`, a run, or module:function. Default: `self`, the policy itself,
+    of which neither the mean return nor the best checkpoint says anything where one agent wins what another loses."""
     evaluation_seed: int = 0
     """Equal seeds give equal episodes, whatever the training."""
     checkpoint_every_s: float = 30.0

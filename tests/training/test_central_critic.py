@@ -1,0 +1,296 @@
+"""A critic that sees the env's state(): what travels, when it is asked for, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from pettingzoo import ParallelEnv
+
+import multiverse as mv
+from multiverse.algorithms import on_policy
+from multiverse.algorithms.ppo import PPO, PPOConfig
+from multiverse.contracts.errors import EnvFailed, InvalidRequest
+from multiverse.experience.rollout import Rollout
+from multiverse.training.algorithm_maker import algorithm_maker
+from multiverse.training.config.train_config import config_for
+from multiverse.training.loading import checkpoint_of
+from multiverse.training.session import Session
+from tests.multi_agent.envs import Circle, Life, Pair, Village
+from tests.training.runs import SMALL, lines_of
+
+SPREAD, FOUR = "mpe2.simple_spread_v3:parallel_env", "pettingzoo.classic.connect_four_v3:env"
+RUN: dict[str, Any] = {**SMALL, "env_steps": 800, "critic": "state"}
+AGENTS = ("farmer_0", "farmer_1", "guard_0", "guard_1")
+
+
+class Stately(Life):
+    """Whose state tells of the episode what no agent sees: its step, its number, and who is there."""
+
+    state_space = spaces.Dict(
+        clock=spaces.Box(0, np.inf, (2,), np.float64), there=spaces.MultiBinary(4), phase=spaces.Discrete(3)
+    )
+
+    def begin(self, seed: int | None) -> None:
+        super().begin(seed)
+        self.resets = int(self.rng.integers(2))
+
+    def state(self) -> dict[str, Any]:
+        there = np.array([agent in self.agents for agent in self.possible_agents], np.int8)
+        return {"clock": np.array([self.steps, self.resets], float), "there": there, "phase": self.steps % 3}
+
+
+class StatelyVillage(Stately, Village): ...
+
+
+class StatelyCircle(Stately, Circle): ...
+
+
+class StatelyPair(Pair):
+    """Counts how often it is asked; goes wrong with its state as it is told."""
+
+    state_space: Any = spaces.Box(0, 100, (1,), np.float32)
+
+    def __init__(self, wrong: Any = None, **how: Any) -> None:
+        super().__init__(**how)
+        self.wrong, self.asked = wrong, 0
+
+    def state(self) -> Any:
+        self.asked += 1
+        if self.wrong is not None and self.steps == self.at:
+            return self.wrong
+        return np.array([self.steps], np.float32)
+
+    def _raise(self, result: list[Any]) -> None:
+        self.steps = 77  # of a step that does not count
+        super()._raise(result)
+
+
+class ImageState(StatelyPair):
+    state_space = spaces.Box(0, 255, (64, 64, 3), np.uint8)
+
+
+def collected(monkeypatch: pytest.MonkeyPatch, env: Any, home: Path, **how: Any) -> list[dict[str, Any]]:
+    """What a run has learned from, rollout after rollout."""
+    seen: list[dict[str, Any]] = []
+    before = PPO._batch
+
+    def kept(self: PPO, rollout: Rollout) -> Any:
+        names = ("states", "last_states", "final_states")
+        leaves = {name: {path: rows.copy() for path, rows in getattr(rollout, name).items()} for name in names}
+        ended = (rollout.terminated | rollout.truncated).reshape(rollout.steps, -1, rollout.agents).any(axis=2)
+        seen.append({**leaves, "ended": ended, "group": rollout.group, "valid": rollout.valid.copy()})
+        return before(self, rollout)
+
+    monkeypatch.setattr(PPO, "_batch", kept)
+    mv.train(env, run_dir=home, **{**RUN, **how})
+    return seen
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("env", [StatelyVillage, StatelyCircle])
+def test_states_travel_with_their_rows(env: Any, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row has the state that was there when its actions were chosen; where somebody ended, also the one after."""
+    where = {"executor": "process", "workers": workers} if workers else {}
+    name = f"tests.training.test_central_critic:{env.__name__}"
+    rollouts = collected(monkeypatch, name, tmp_path / "run", env_kwargs={"agents": AGENTS}, **where)
+    assert {one["group"] for one in rollouts} == {"farmer", "guard"}
+    ends = begun = 0
+    for one in rollouts:
+        clock, final = (one[name][("clock",)] for name in ("states", "final_states"))
+        steps = np.concatenate([clock[..., 0], one["last_states"][("clock",)][None, :, 0]])
+        for t, env_id in itertools.product(range(len(clock)), range(clock.shape[1])):
+            on = steps[t + 1, env_id] == steps[t, env_id] + 1
+            assert on or steps[t + 1, env_id] == 0  # or the next episode's first
+            begun += not on
+            if one["ended"][t, env_id]:
+                assert final[t, env_id, 0] == steps[t, env_id] + 1
+                assert final[t, env_id, 1] == clock[t, env_id, 1]
+                ends += 1
+        assert (one["states"][("phase",)] == clock[..., 0] % 3).all()
+    assert ends > 50 and begun > 20
+
+
+def test_values_are_judged_by_what_a_slot_sees_and_the_state(tmp_path: Path) -> None:
+    run = mv.train(SPREAD, run_dir=tmp_path / "run", hidden_sizes=(16,), **RUN)
+    session = checkpoint_of(run).state["session"]
+    assert session["policies"]["agent"]["weights"][0].shape == (18, 16)
+    sizes = [sum((i + 1) * o for i, o in itertools.pairwise(widths)) for widths in ((18, 16, 5), (18 + 54, 16, 1))]
+    assert session["algorithms"]["agent"]["weights"]["parameters"].size == sum(sizes)
+    observations = {agent: np.zeros(18, np.float32) for agent in ("agent_0", "agent_1", "agent_2")}
+    assert mv.load(run, algorithm=PPO).act(observations) == mv.load(run).act(observations)
+
+
+def test_an_episode_that_was_cut_is_valued_by_its_final_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, state = spaces.Box(-9.0, 9.0, (2,)), spaces.Box(-9.0, 9.0, (1,))
+    ppo = PPO(PPOConfig(critic="state", steps_per_env=2), seen, spaces.Discrete(3), 4, 0, agents=2, state_space=state)
+    rollout = Rollout(
+        observations={(): np.ones((2, 4, 2), np.float32)},
+        last={(): np.ones((4, 2), np.float32)},
+        finals={(): np.full((2, 4, 2), 5.0, np.float32)},
+        actions=np.zeros((2, 4), np.int64),
+        rewards=np.zeros((2, 4), np.float32),
+        terminated=np.zeros((2, 4), np.bool_),
+        truncated=np.array([[False] * 4, [False, False, True, True]]),
+        valid=np.ones((2, 4), np.bool_),
+        starts=np.zeros((2, 4), np.bool_),
+        states={(): np.array([[[1], [2]], [[3], [4]]], np.float32)},
+        last_states={(): np.array([[6], [7]], np.float32)},
+        final_states={(): np.array([[[0], [0]], [[0], [8]]], np.float32)},
+        agents=2,
+    )
+    given: list[Any] = []
+
+    def values(vector: Any, images: Any) -> Any:
+        given.append(np.array(vector))
+        return np.zeros(len(vector), np.float32)
+
+    monkeypatch.setattr(ppo._networks, "values", values)
+    ppo._batch(rollout)
+    rows, last, final = given
+    assert rows.reshape(2, 4, 3)[..., 2].tolist() == [[1, 1, 2, 2], [3, 3, 4, 4]]
+    assert last[:, 2].tolist() == [6, 6, 7, 7]
+    assert final.tolist() == [[5, 5, 8], [5, 5, 8]]
+
+
+@pytest.mark.fault("B4")
+def test_the_state_of_a_step_that_was_lost_is_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    how = {"num_envs": 1, "env_kwargs": {"fault": "raise", "at": 3}, "on_failure": "restart", "env_steps": 25}
+    name = "tests.training.test_central_critic:StatelyPair"
+    (rollout,) = collected(monkeypatch, name, tmp_path / "run", restarts_per_minute=99, **how)
+    assert rollout["states"][()][:7, 0, 0].tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert rollout["final_states"][()][2, 0, 0] == 2 and not rollout["valid"][2].any()
+
+
+@pytest.mark.fault("B4")
+def test_a_worker_that_is_lost_leaves_the_states_it_had_delivered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how = {"num_envs": 2, "env_kwargs": {"fault": "kill", "at": 3}, "on_failure": "restart", "env_steps": 50}
+    name, more = "tests.training.test_central_critic:StatelyPair", {"executor": "process", "workers": 1}
+    (rollout,) = collected(monkeypatch, name, tmp_path / "run", restarts_per_minute=99, **how, **more)
+    assert rollout["states"][()][:6, :, 0].tolist() == [[0, 0], [1, 1], [2, 2], [0, 0], [1, 1], [2, 2]]
+    assert (rollout["final_states"][()][2] == 2).all() and not rollout["valid"][2].any()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [(np.array([np.nan], np.float32), r"the state\(\) is nan at index 0"), (np.zeros(2), r"the state\(\) has shape")],
+)
+def test_a_state_that_is_none_is_the_envs_failure(wrong: Any, said: str) -> None:
+    envs = mv.make_vec(StatelyPair, 2, "serial", env_kwargs={"wrong": wrong}, state=True)
+    envs.reset(seed=1)
+    with pytest.raises(EnvFailed, match=said):
+        for _ in range(3):
+            envs.step({agent: np.zeros(2, np.int64) for agent in ("left", "right")})
+    envs.close()
+
+
+@pytest.mark.parametrize("executor", ["serial", "thread", "process"])
+def test_a_vector_env_has_the_states_of_its_envs(executor: Any) -> None:
+    with mv.make_vec(StatelyPair, 3, executor, state=True) as envs:
+        envs.reset(seed=1)
+        assert envs.states.tolist() == [[0], [0], [0]]
+        envs.step({agent: np.zeros(3, np.int64) for agent in ("left", "right")})
+        assert envs.states.tolist() == [[1], [1], [1]]
+        assert envs.get_attr("asked") == (2, 2, 2)
+
+
+def test_nobody_is_asked_for_a_state_that_nobody_uses() -> None:
+    with mv.make_vec(StatelyPair, 2, "serial") as envs:
+        envs.reset(seed=1)
+        envs.step({agent: np.zeros(2, np.int64) for agent in ("left", "right")})
+        assert envs.get_attr("asked") == (0, 0)
+        with pytest.raises(InvalidRequest, match="state=True"):
+            envs.states  # noqa: B018
+
+
+class Weather(ParallelEnv):
+    """Rain or sunshine is drawn once an episode, pays or costs 1 at every step, and is seen by nobody."""
+
+    metadata: dict[str, Any] = {"name": "weather"}  # noqa: RUF012
+    render_mode, state_space, sunny, steps = None, spaces.Discrete(2), 0, 0
+
+    def __init__(self) -> None:
+        self.possible_agents, self.agents, self.rng = ["left", "right"], [], np.random.default_rng()
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Box(-1, 1, (1,), np.float32)
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.rng = np.random.default_rng(seed)
+        self.sunny, self.steps, self.agents = int(self.rng.integers(2)), 0, list(self.possible_agents)
+        return dict.fromkeys(self.agents, np.ones(1, np.float32)), {a: {} for a in self.agents}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        self.steps, there = self.steps + 1, self.agents
+        self.agents = there if self.steps < 20 else []
+        seen, pay = dict.fromkeys(there, np.ones(1, np.float32)), dict.fromkeys(there, 2.0 * self.sunny - 1.0)
+        never, over = dict.fromkeys(there, False), dict.fromkeys(there, not self.agents)
+        return seen, pay, never, over, {a: {} for a in there}
+
+    def state(self) -> int:
+        return self.sunny
+
+
+def test_values_that_see_the_state_know_what_agents_cannot(tmp_path: Path) -> None:
+    how = {**RUN, "env_steps": 6_000, "num_envs": 8, "steps_per_env": 40, "learning_rate": 3e-3, "gamma": 0.9}
+    how |= {"normalize_observations": False, "normalize_rewards": False, "epochs": 8}
+    known = {}
+    for critic in ("central", "state"):
+        run = mv.train(Weather, run_dir=tmp_path / critic, **{**how, "critic": critic})
+        known[critic] = np.mean([one["explained_variance"] for one in metrics_of(run.path)[-5:]])
+    assert known["central"] < 0.1 and known["state"] > 0.9
+
+
+def metrics_of(run: Path) -> list[dict[str, Any]]:
+    return [one for one in lines_of(run, "metrics.jsonl") if "explained_variance" in one]
+
+
+def test_what_has_no_state_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    for env in ("CartPole-v1", FOUR):
+        with pytest.raises(InvalidRequest, match=r"state_space.*critic='central'"):
+            mv.train(env, run_dir=tmp_path / "run", **RUN)
+        with pytest.raises(InvalidRequest, match="state_space"):
+            mv.make_vec(env, 2, "serial", state=True)
+    with pytest.raises(InvalidRequest, match=r"image.*critic='central'"):
+        mv.train(ImageState, run_dir=tmp_path / "run", **RUN)
+
+
+@pytest.mark.parametrize("critic", ["central", "state"])
+@pytest.mark.parametrize("memory", ["lstm", "gru"])
+def test_a_policy_that_remembers_and_a_critic_that_sees_more_learn_alike_in_numpy_and_torch(
+    critic: str, memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The policy has a cell and the critic none; torch's gradient is its own."""
+    how = {**RUN, "critic": critic, "memory": memory, "memory_size": 8, "see_previous": True, "chunk_length": 8}
+    name = "tests.training.test_central_critic:StatelyVillage"
+    how |= {"hidden_sizes": (16,), "env_kwargs": {"agents": AGENTS}}
+    config = config_for(name, "ppo", {key: value for key, value in how.items() if key != "preset"}, preset=False)
+    session = Session(config, name, algorithm_maker(config))
+    try:
+        session.begin()
+        assert session.collect(lambda: False) is not None
+        monkeypatch.setattr(on_policy, "LARGEST_IN_NUMPY", 0)
+        twins = Session(config, name, algorithm_maker(config))
+        twins.close()
+        for rollout, ppo, twin in zip(session.rollouts, session.learners, twins.learners):
+            assert rollout.memory["cells"].shape[2] == 1 and rollout.memory["cells"].any()
+            assert len(ppo._networks.cells()) == len(twin._networks.cells()) == 1  # type: ignore[attr-defined]
+            twin.load_weights(ppo.weights())
+            first = np.array(ppo.weights()["parameters"])
+            for learner in (ppo, twin):
+                learner.update([deepcopy(rollout)], 0.0)
+            after = [np.asarray(learner.weights()["parameters"]) for learner in (ppo, twin)]
+            assert np.abs(after[0] - first).max() > 1e-3
+            np.testing.assert_allclose(after[0], after[1], atol=2e-5)
+    finally:
+        session.close()
