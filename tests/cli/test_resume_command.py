@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from multiverse.cli import progress
 from multiverse.cli.main import main
+from multiverse.training import progress
 from multiverse.training.config.files import read_config
 from tests.cli.training_commands import SMALL, train
 from tests.training.runs import digest

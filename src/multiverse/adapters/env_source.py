@@ -13,7 +13,7 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, WrapperSpec, load_env_creator
@@ -104,6 +104,21 @@ def recipes(
     kwargs = _per_env_kwargs(env_kwargs, count)
     wraps = _per_env_wrappers(wrappers, count)
     return [Recipe(s, dict(k), (*own, *w)) for (s, own), k, w in zip(sources, kwargs, wraps)]
+
+
+def wrapped(source: EnvSource, wrappers: Sequence[Wrapper]) -> EnvSource:
+    """The same, whose envs come in these wrappers; the first is the innermost."""
+    if not wrappers:
+        return source
+    if isinstance(source, list | tuple):
+        return [cast(Callable[..., Any], wrapped(one, wrappers)) for one in source]
+    _refuse_no_wrappers("wrappers", wrappers)
+    bare, own = _one_source(source)
+    return functools.partial(_built, bare, (*own, *wrappers))
+
+
+def _built(source: Source, wrappers: tuple[Wrapper, ...], **kwargs: Any) -> Any:
+    return Recipe(source, kwargs, wrappers).build_foreign()
 
 
 def _sources(source: EnvSource, num_envs: int | None) -> list[tuple[Source, tuple[Wrapper, ...]]]:

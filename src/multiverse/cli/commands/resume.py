@@ -47,10 +47,12 @@ def run(arguments: Sequence[str]) -> int:
     require_positive(env_steps=options.env_steps, episodes=options.episodes, minutes=options.minutes)
     if options.tensorboard:
         require("tensorboard", "tensorboard", purpose="--tensorboard")
-    from multiverse.cli.progress import LinePrinter, run_with_progress
-    from multiverse.training.run import resume
+    from multiverse.training.progress import LinePrinter, ProgressLines, run_with_progress
+    from multiverse.training.run import resume_run
 
-    budget: dict[str, Any] = {"env_steps": options.env_steps, "episodes": options.episodes, "minutes": options.minutes}
-    go_on = functools.partial(resume, options.run, env=options.env, trust=options.trust, **budget)
-    run_with_progress(go_on, LinePrinter(), tensorboard=options.tensorboard)
+    budgets = {"env_steps": options.env_steps, "episodes": options.episodes, "minutes": options.minutes}
+    given = {name: value for name, value in budgets.items() if value is not None}
+    how: dict[str, Any] = {"env": options.env, "trust": options.trust, "tensorboard": options.tensorboard}
+    go_on = functools.partial(resume_run, options.run, given, **how)
+    run_with_progress(go_on, ProgressLines(LinePrinter()))
     return 0

@@ -11,6 +11,7 @@ import argparse
 import ast
 import dataclasses
 import difflib
+import functools
 import inspect
 import textwrap
 import types
@@ -31,7 +32,7 @@ from multiverse.training.config.train_config import PRESETS, SYNONYMS, TrainConf
 from multiverse.training.storage.origin import check_trusted
 
 if TYPE_CHECKING:
-    from multiverse.cli.progress import LinePrinter
+    from multiverse.training.progress import LinePrinter
     from multiverse.training.run import Run
 
 DESCRIPTION = """\
@@ -49,7 +50,7 @@ examples:
 
 
 def run(arguments: Sequence[str]) -> int:
-    from multiverse.cli.progress import LinePrinter
+    from multiverse.training.progress import LinePrinter
 
     options = train_options(arguments)
     config = config_from(options)
@@ -142,20 +143,23 @@ def _announced(options: TrainOptions, config: TrainConfig) -> list[str]:
 
 
 def _train(options: TrainOptions, config: TrainConfig, voice: LinePrinter, run_dir: Path | str) -> Run:
-    from multiverse.cli.progress import run_with_progress
+    from multiverse.training.progress import ProgressLines, run_with_progress
     from multiverse.training.run import start_run
 
     return run_with_progress(
-        lambda **watching: start_run(
-            config, run_dir=run_dir or None, init_from=options.command["init_from"] or None, **watching
+        functools.partial(
+            start_run,
+            config,
+            run_dir=run_dir or None,
+            init_from=options.command["init_from"] or None,
+            tensorboard=bool(options.command["tensorboard"]),
         ),
-        voice,
-        tensorboard=options.command["tensorboard"],
+        ProgressLines(voice),
     )
 
 
 def _train_seeds(options: TrainOptions, config: TrainConfig, voice: LinePrinter) -> None:
-    from multiverse.cli.seeds import seed_lines
+    from multiverse.training.seeds import seed_lines
 
     runs: dict[int, Run] = {}
     home, count = options.command["run_dir"], options.command["seeds"]
@@ -200,6 +204,10 @@ class Setting:
         else:
             how |= {"metavar": self.metavar, "nargs": "+" if get_origin(self.kind) is tuple else None}
         group.add_argument(*self.flags, **how)
+
+    def takes(self, word: str) -> bool:
+        """Whether this word may be one of a list of its values: whole numbers, or module:name."""
+        return ":" in word if str in get_args(self.kind) else word.replace(",", "").isdigit()
 
     def read(self, words: Any) -> Any:
         """What was typed, as a config file would have it."""
@@ -280,8 +288,8 @@ def train_options(arguments: Sequence[str]) -> TrainOptions:
         raise InvalidRequest(f"there is no {strange}; {hint}")
     given = vars(typed)
     envs = [*given.pop("env", []), *unknown]
-    for words in given.values():  # `--hidden-sizes 64 64 CartPole-v1`: what is no number is the env
-        while isinstance(words, list) and len(words) > 1 and not words[-1].replace(",", "").isdigit():
+    for name, words in given.items():  # `--hidden-sizes 64 64 CartPole-v1`: what is no number, or wrapper, is the env
+        while isinstance(words, list) and len(words) > 1 and not every[name].takes(words[-1]):
             envs.append(words.pop())
     if len(envs) > 1:
         raise InvalidRequest(f"one env at a time: {envs[0]}, or {envs[1]}?")

@@ -51,7 +51,7 @@ SYNONYMS = {
     "evaluation_episodes": ("n_eval_episodes",),
     "evaluation_envs": ("n_eval_envs",),
 }
-"""What other libraries call a setting: flags take these too."""
+"""What other libraries call a setting: flags and arguments in Python take these too."""
 
 
 PARTS = ("act", "step", "learn", "evaluate", "save", "other")
@@ -145,6 +145,8 @@ class TrainConfig:
     """Stop as soon as an evaluation reaches this mean return."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments for the env."""
+    wrappers: tuple[str, ...] = ()
+    """What each env is wrapped in, the innermost first: module:name of something that takes an env and returns one."""
     separate: bool = False
     """Of several agents: each has a learner of its own, also where their spaces are equal."""
     opponents: int = 0
@@ -389,6 +391,12 @@ def import_name(kind: Any) -> str:
     module, name = getattr(kind, "__module__", "__main__"), getattr(kind, "__qualname__", "<locals>")
     importable = isinstance(kind, type) and module != "__main__" and "<locals>" not in name and hasattr(kind, "Config")
     return f"{module}:{name}" if importable else name_of(kind)
+
+
+def wrapper_name(wrapper: Any) -> str:
+    """The same of what wraps envs, which may be a function too."""
+    module, name = getattr(wrapper, "__module__", "__main__"), getattr(wrapper, "__qualname__", "<locals>")
+    return f"{module}:{name}" if module != "__main__" and name.isidentifier() else name_of(wrapper)
 
 
 def name_of(env: Any) -> str:
