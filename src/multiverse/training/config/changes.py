@@ -33,13 +33,14 @@ def in_our_names(settings: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def without_schedules(settings: Mapping[str, Any], kind: Any) -> tuple[dict[str, Any], dict[str, Schedule]]:
+def without_schedules(settings: Mapping[str, Any], kind: Any) -> tuple[Located, dict[str, Schedule]]:
     """(settings with the first values of those that are functions, and these functions). Only numbers of an algorithm
     (`kind`) follow one."""
     kinds = typing.get_type_hints(kind.Config) if own_settings(kind) else {}
     numbers = {name for name, one in kinds.items() if {one, *typing.get_args(one)} & {int, float}}
     schedules = {name: value for name, value in settings.items() if name in numbers and callable(value)}
-    return {**settings, **{name: schedule(1.0) for name, schedule in schedules.items()}}, schedules
+    values = {**settings, **{name: schedule(1.0) for name, schedule in schedules.items()}}
+    return Located(values, getattr(settings, "places", {})), schedules
 
 
 KEPT = frozenset({"env", "algorithm", "seed", "num_envs", "separate", "opponents", "wrappers"})
@@ -53,6 +54,7 @@ def changed_config(config: TrainConfig, settings: Mapping[str, Any], kind: Any) 
             f"{', '.join(wrong)} cannot change in a run: another may begin with its weights (init_from)"
         )
     budgets = {name: value for name, value in settings.items() if name in BUDGETS and value is not None}
-    rest = {name: value for name, value in settings.items() if name not in BUDGETS}
+    places = getattr(settings, "places", {})
+    rest = Located({name: value for name, value in settings.items() if name not in BUDGETS}, places)
     whole = merged(plain_config(config), rest, config.algorithm, own_settings(kind))
-    return train_config(Located({**whole, **budgets}, getattr(settings, "places", {})), kind)
+    return train_config(Located({**whole, **budgets}, places), kind)
