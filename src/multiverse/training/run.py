@@ -81,6 +81,7 @@ def train(
     wrappers: Sequence[Any] = (),
     tensorboard: bool = False,
     progress: bool = True,
+    seeds: int = 1,
     **settings: Any,
 ) -> Run:
     """Train an algorithm: `run = mv.train("CartPole-v1", num_envs=8, env_steps=100_000, seed=1)`.
@@ -96,6 +97,8 @@ def train(
         wrappers: what each env is wrapped in, the innermost first: callables, or module:name of one.
         tensorboard: metrics for TensorBoard too, in the run's own `tensorboard/`.
         progress: whether to tell how it goes: in terminals and notebooks by a bar, elsewhere in a line now and then.
+        seeds: so many runs, from `seed` on, in one directory (`SeedRuns`): side by side in processes of their own where
+            there are cores, unless env, algorithm, hooks, wrappers or schedules are objects of this program.
         settings: fields of `TrainConfig` and of the algorithm's config, `num_envs=8`, `learning_rate=1e-3`, also by
             the names that flags have (`lr`, `total_timesteps`, `net_arch`). A number of the algorithm's may be a
             function of how much of the budget is left: `lr=lambda left: 3e-4 * left`.
@@ -107,22 +110,22 @@ def train(
     if wrappers:
         given["wrappers"] = [one if isinstance(one, str) else wrapper_name(one) for one in wrappers]
     config = config_for(env, algorithm, given, preset)
+    own: dict[str, Any] = {"env": env, "wrappers": wrappers or None, "schedules": schedules}
+    own["algorithm"] = None if isinstance(algorithm, str) else algorithm
+    if seeds != 1:
+        from multiverse.training import seed_runs
+
+        begun_from = None if init_from is None else str(Path(init_from).absolute())
+        path = seed_runs.new_set(config, seeds, run_dir, root, init_from=begun_from, tensorboard=tensorboard)
+        return seed_runs.run_in_program(path, config, {}, hooks, progress, **own)
     begin = functools.partial(
-        start_run,
-        config,
-        env,
-        run_dir,
-        root,
-        init_from=init_from,
-        algorithm=None if isinstance(algorithm, str) else algorithm,
-        wrappers=wrappers or None,
-        schedules=schedules,
-        tensorboard=tensorboard,
+        start_run, config, run_dir=run_dir, root=root, init_from=init_from, tensorboard=tensorboard, **own
     )
-    return _watched(begin, hooks, progress)
+    return watched(begin, hooks, progress)
 
 
-def _watched(begin: Callable[..., Run], own: Sequence[Hook], progress: bool) -> Run:
+def watched(begin: Callable[..., Run], own: Sequence[Hook], progress: bool) -> Run:
+    """Begin a run (`begin(hooks=…)`) from a program, with these hooks, and tell of it or not."""
     how = ProgressLines(printer_for_programs(), in_python=True) if progress else Progress(in_python=True)
     return run_with_progress(lambda hooks: begin(hooks=[*hooks, *own]), how)
 
@@ -188,9 +191,17 @@ def resume(
     env got a secret: no file holds those. `trust`: whether code that the run names may be called though somebody else
     has written it. `settings`: other ones from here on, `learning_rate=1e-4`, `executor="serial"`; as for `train`.
     """
+    from multiverse.training import seed_runs
+
+    if seed_runs.is_set(path := path_of(run)):
+        if env_kwargs is not None or tensorboard:
+            raise InvalidRequest("env_kwargs and tensorboard are for one run: resume each of these by itself")
+        config, given, schedules = seed_runs.set_config(path, in_our_names(settings), trust, env, algorithm)
+        own = {"env": env, "algorithm": algorithm, "wrappers": wrappers, "schedules": schedules}
+        return seed_runs.run_in_program(path, config, given, hooks, progress, trust, **own)
     how: dict[str, Any] = {"env": env, "algorithm": algorithm, "env_kwargs": env_kwargs, "wrappers": wrappers}
     begin = functools.partial(resume_run, run, in_our_names(settings), trust=trust, tensorboard=tensorboard, **how)
-    return _watched(begin, hooks, progress)
+    return watched(begin, hooks, progress)
 
 
 def resume_run(

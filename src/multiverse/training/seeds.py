@@ -1,14 +1,10 @@
-"""Several seeds as one figure: the interquartile mean with a bootstrap interval, beside every seed's own."""
+"""Several seeds as one figure: the interquartile mean, with a bootstrap interval."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from multiverse.training.run import Run
 
 DRAWS = 10_000
 INTERVAL = 95.0
@@ -29,17 +25,3 @@ def bootstrap_interval(values: Sequence[float], seed: int = 0) -> tuple[float, f
     means = [interquartile_mean(row) for row in drawn]
     low, high = np.percentile(means, [(100 - INTERVAL) / 2, (100 + INTERVAL) / 2])
     return float(low), float(high)
-
-
-def seed_lines(runs: dict[int, Run]) -> list[str]:
-    """Every seed's final evaluation, and what they say together; one whose evaluation failed has nothing to say."""
-    found = {seed: run.summary["evaluation"] for seed, run in runs.items()}
-    returns = {seed: float(one["mean_return"]) for seed, one in found.items() if one is not None}
-    told = {seed: f"{returns[seed]:.1f}" if seed in returns else "failed" for seed in runs}
-    rows = [f"  {seed:>6}  {told[seed]:>10}  {runs[seed].path}" for seed in runs]
-    together = "IQM: no seed has an evaluation that came to its end"
-    if returns:
-        low, high = bootstrap_interval(list(returns.values()))
-        iqm = interquartile_mean(list(returns.values()))
-        together = f"IQM of {len(returns)} seeds: {iqm:.1f} ({INTERVAL:g} % bootstrap interval {low:.1f} to {high:.1f})"
-    return ["", f"{'seed':>8}  {'return':>10}  run", *rows, together]

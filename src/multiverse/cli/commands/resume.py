@@ -13,8 +13,9 @@ from multiverse.algorithms import ALGORITHMS, algorithm_class
 from multiverse.cli.flags import WORDS, Setting, all_settings, parser, spelled, typed
 from multiverse.cli.main import require, require_positive
 from multiverse.contracts.errors import InvalidRequest
-from multiverse.training.config.build import Located
+from multiverse.training.config.build import Located, in_todays_names
 from multiverse.training.config.changes import KEPT
+from multiverse.training.config.files import read_config
 from multiverse.training.config.train_config import BUDGETS
 
 DESCRIPTION = """\
@@ -30,7 +31,7 @@ examples:
 
 WHICH = (
     "The run's directory, or one above: then the run in it that was written to last. A checkpoint in it: then the run "
-    "goes on from there, and what came after it goes."
+    "goes on from there, and what came after it goes. The directory of several seeds: all that are not done."
 )
 COMMAND = (
     Setting("env", str, "", "The env (ID or MODULE:NAME), for a run whose env was an object of a program."),
@@ -51,7 +52,16 @@ def run(arguments: Sequence[str]) -> int:
         require("tensorboard", "tensorboard", purpose="--tensorboard")
     from multiverse.training.progress import LinePrinter, ProgressLines, run_with_progress
     from multiverse.training.run import resume_run
+    from multiverse.training.seed_runs import is_set, set_config
 
+    if is_set(Path(where)):
+        from multiverse.cli.seeds import run_and_tell
+
+        if command["env"] or command["tensorboard"]:
+            raise InvalidRequest("--env and --tensorboard are for one run: resume each of these by itself")
+        config, _, _ = set_config(Path(where), settings, bool(command["trust"]))
+        run_and_tell(Path(where), config, settings, LinePrinter(), bool(command["trust"]))
+        return 0
     how: dict[str, Any] = {
         "env": command["env"] or None,
         "trust": bool(command["trust"]),
@@ -93,10 +103,14 @@ def flags_of(settings: Iterable[Setting]) -> argparse.ArgumentParser:
 def _algorithm_of(run: str, trust: bool) -> str:
     """One of a stranger's is not imported for its flags."""
     from multiverse.training.loading import config_of
+    from multiverse.training.seed_runs import is_set
     from multiverse.training.storage.origin import check_trusted
-    from multiverse.training.storage.run_directory import find_run, read_mark
+    from multiverse.training.storage.run_directory import CONFIG, find_run, read_mark
 
-    config, where = config_of(run), find_run(run).path
+    if is_set(where := Path(run)):
+        config: dict[str, Any] = in_todays_names(read_config(where / CONFIG))
+    else:
+        config, where = config_of(run), find_run(run).path
     named = str(config.get("algorithm", "ppo"))
     if named in ALGORITHMS or ":" not in named:
         return named if named in ALGORITHMS else "ppo"

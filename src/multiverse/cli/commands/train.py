@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import difflib
 import functools
 from collections.abc import Mapping, Sequence
@@ -129,7 +128,9 @@ def _announced(options: TrainOptions, config: TrainConfig) -> list[str]:
     ]
     spend = " or ".join(part for part in budget if part)
     envs = "1 env" if config.num_envs == 1 else f"{config.num_envs} envs"
-    lines = [f"Training {config.algorithm} on {config.env}: {envs}, {spend}, seed {config.seed}."]
+    last = config.seed + options.command["seeds"] - 1
+    seeds = f"seed {config.seed}" if last == config.seed else f"seeds {config.seed} to {last}"
+    lines = [f"Training {config.algorithm} on {config.env}: {envs}, {spend}, {seeds}."]
     source = options.command["preset"] or config.env
     if not options.command["no_preset"] and (source, config.algorithm) in presets():
         lines.append(f"Settings: the preset for {source} (`multiverse list presets`), unless given otherwise.")
@@ -153,16 +154,13 @@ def _train(options: TrainOptions, config: TrainConfig, voice: LinePrinter, run_d
 
 
 def _train_seeds(options: TrainOptions, config: TrainConfig, voice: LinePrinter) -> None:
-    from multiverse.training.seeds import seed_lines
+    from multiverse.cli.seeds import run_and_tell
+    from multiverse.training.seed_runs import new_set
 
-    runs: dict[int, Run] = {}
-    home, count = options.command["run_dir"], options.command["seeds"]
-    for seed in range(config.seed, config.seed + count):
-        voice.say(f"\nSeed {seed} ({len(runs) + 1} of {count})")
-        mine = Path(home) / f"seed-{seed}" if home else ""
-        runs[seed] = _train(options, dataclasses.replace(config, seed=seed), voice, mine)
-    for line in seed_lines(runs):
-        voice.say(line)
+    command = options.command
+    how = {"init_from": command["init_from"] or None, "tensorboard": bool(command["tensorboard"])}
+    path = new_set(config, command["seeds"], command["run_dir"] or None, "runs", **how)
+    run_and_tell(path, config, {}, voice)
 
 
 # -- the flags ---------------------------------------------------------------------------------------------------
@@ -176,7 +174,12 @@ COMMAND = (
     ),
     Setting("preset", str, "", "The env whose preset to begin from. Default: that of ENV, if there is one."),
     Setting("no_preset", bool, None, "Begin from the plain defaults instead."),
-    Setting("seeds", int, 1, "So many runs, with the seeds SEED, SEED + 1, …; then their IQM."),
+    Setting(
+        "seeds",
+        int,
+        1,
+        "So many runs, of SEED, SEED + 1, …, side by side where cores allow; and their IQM.",
+    ),
     Setting("init_from", str, "", "A run whose weights to begin with."),
     Setting("run_dir", str, "", "Where the run lies. Default: runs/<env>/<algorithm>-<seed>-<time>."),
     Setting("tensorboard", bool, None, "Metrics for TensorBoard too (an extra)."),

@@ -100,7 +100,7 @@ class RunDirectory:
         path = Path(root) / safe_name(env) if run_dir is None else Path(run_dir)
         try:
             if run_dir is None:
-                return cls(_fresh(path, f"{safe_name(algorithm)}-{seed}-{time.strftime('%Y%m%d-%H%M%S')}"))
+                return cls(fresh(path, f"{safe_name(algorithm)}-{seed}-{time.strftime('%Y%m%d-%H%M%S')}"))
             _refuse_used(path)
             path.mkdir(parents=True, exist_ok=True)
         except RunNotWritable:
@@ -337,7 +337,7 @@ def safe_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:80] or "unnamed"
 
 
-def _fresh(parent: Path, name: str) -> Path:
+def fresh(parent: Path, name: str) -> Path:
     """A directory that was not there before."""
     parent.mkdir(parents=True, exist_ok=True)
     number = 1
