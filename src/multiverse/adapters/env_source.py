@@ -53,12 +53,27 @@ class Recipe:
     def build_foreign(self) -> Any:
         """The env itself, with its wrappers and nothing of ours."""
         if isinstance(self.source, EnvSpec):
-            env: Any = gymnasium.make(self.source, **self.kwargs)
+            env: Any = _made(self.source, self.kwargs)
         else:
             env = self.source(**self.kwargs)
         for wrap in self.wrappers:
             env = wrap(env)
         return env
+
+
+EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
+"""Of Gymnasium's envs that need one: ours, by the module they are in."""
+
+
+def _made(spec: EnvSpec, kwargs: Mapping[str, Any]) -> Any:
+    try:
+        return gymnasium.make(spec, **kwargs)
+    except gymnasium.error.DependencyNotInstalled as error:
+        extra = next((ours for module, ours in EXTRAS.items() if str(spec.entry_point).startswith(module)), None)
+        if extra is None:
+            raise
+        needs = f"{spec.id} needs what is not installed here: pip install 'multiverse[{extra}]'"
+        raise gymnasium.error.DependencyNotInstalled(needs) from error
 
 
 def adapt(env: Any, agents: AgentOptions = NOTHING_SAID) -> Env:
