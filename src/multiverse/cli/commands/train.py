@@ -106,11 +106,12 @@ def _refuse_early(options: TrainOptions, config: TrainConfig) -> None:
 def _refuse_unknown_env(config: TrainConfig) -> None:
     """With the id that was probably meant: of several versions the one that has a preset."""
     from multiverse.adapters.env_source import recipes
-    from multiverse.cli.commands.list import env_names
 
     try:
         recipes(config.env, 1, config.env_kwargs, None)
     except InvalidRequest as error:
+        from multiverse.cli.commands.list import env_names
+
         by_form = {name.lower(): name for name in env_names()}
         near = [by_form[form] for form in difflib.get_close_matches(config.env.lower(), by_form, n=5)]
         best = next((name for name in near if (name, config.algorithm) in presets()), near[0] if near else None)
