@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from multiverse.training.loading import evaluate, load
     from multiverse.training.recording import record
     from multiverse.training.run import Run, resume, train
+    from multiverse.training.seed_runs import SeedRuns
     from multiverse.vector.batches import AgentsBatch, GroupBatch, StepBatch
     from multiverse.vector.make import make_vec
     from multiverse.vector.parallel import MultiAgentVectorEnv
@@ -64,6 +65,7 @@ _HOMES = {
     "multiverse.vector.parallel": ("MultiAgentVectorEnv",),
     "multiverse.vector.turns": ("Turn", "TurnVectorEnv"),
     "multiverse.training.run": ("Run", "resume", "train"),
+    "multiverse.training.seed_runs": ("SeedRuns",),
     "multiverse.training.loading": ("evaluate", "load"),
     "multiverse.training.evaluation": ("Evaluation",),
     "multiverse.training.recording": ("record",),
@@ -119,6 +121,7 @@ __all__ = [
     "ResetPlan",
     "ResetRequest",
     "Run",
+    "SeedRuns",
     "SpacesDiffer",
     "StepBatch",
     "TrainingDiverged",

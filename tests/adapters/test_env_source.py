@@ -81,17 +81,17 @@ def test_a_factory_that_builds_something_else_is_told_so(factory: Any, said: str
     ("typed", "meant"),
     [
         ("mpe2.simple_spread_v3", "mpe2.simple_spread_v3:parallel_env or mpe2.simple_spread_v3:env?"),
-        ("pettingzoo.classic.connect_four_v3", "did you mean pettingzoo.classic.connect_four_v3:env?"),
+        ("pettingzoo.classic.connect_four_v3", "Did you mean pettingzoo.classic.connect_four_v3:env?"),
     ],
 )
 def test_a_module_of_pettingzoos_by_itself_comes_with_what_to_type(typed: str, meant: str) -> None:
     with pytest.raises(mv.InvalidRequest) as told:
         mv.make_vec(typed, 2)
     assert meant in str(told.value)
-    for other in ("gymnasium.spaces", "nowhere.at_all", "__main__.Env"):
+    for other in ("nowhere.at_all", "__main__.Env"):
         with pytest.raises(mv.InvalidRequest) as told:
             mv.make_vec(other, 2)
-        assert "did you mean" not in str(told.value)
+        assert "id you mean" not in str(told.value)
 
 
 def test_a_recipe_has_its_own_kwargs() -> None:

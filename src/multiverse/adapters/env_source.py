@@ -13,10 +13,11 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, WrapperSpec, load_env_creator
@@ -28,6 +29,7 @@ from multiverse.adapters.pettingzoo_aec import PettingZooTurnEnv
 from multiverse.adapters.pettingzoo_parallel import PettingZooParallelEnv, all_at_once
 from multiverse.contracts.env import Env, EnvKind
 from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.imports import module_named, with_a_colon
 from multiverse.contracts.plan import whole_number
 
 EnvSource = str | EnvSpec | Callable[..., Any] | Sequence[Callable[..., Any]]
@@ -56,12 +58,50 @@ class Recipe:
     def build_foreign(self) -> Any:
         """The env itself, with its wrappers and nothing of ours."""
         if isinstance(self.source, EnvSpec):
-            env: Any = gymnasium.make(self.source, **self.kwargs)
+            env: Any = _made(self.source, self.kwargs)
         else:
             env = self.source(**self.kwargs)
         for wrap in self.wrappers:
             env = wrap(env)
         return env
+
+
+EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
+"""Of Gymnasium's envs that need one: ours, by the module they are in."""
+
+
+def _made(spec: EnvSpec, kwargs: Mapping[str, Any]) -> Any:
+    try:
+        with _without_words_to_gymnasium(spec):
+            return gymnasium.make(spec, **kwargs)
+    except gymnasium.error.DependencyNotInstalled as error:
+        extra = next((ours for module, ours in EXTRAS.items() if str(spec.entry_point).startswith(module)), None)
+        if extra is None:
+            raise
+        needs = f"{spec.id} needs what is not installed here: pip install 'multiverse[{extra}]'"
+        raise gymnasium.error.DependencyNotInstalled(needs) from error
+
+
+@contextmanager
+def _without_words_to_gymnasium(spec: EnvSpec) -> Iterator[None]:
+    """MuJoCo tells, at every load, what is deprecated in the model files that come with Gymnasium: nothing that whoever
+    uses them could change, and said once for each env. Its other warnings, and those of other models, are heard."""
+    if not str(spec.entry_point).startswith("gymnasium.envs.mujoco") or importlib.util.find_spec("mujoco") is None:
+        yield
+        return
+    mujoco = importlib.import_module("mujoco")
+    before = mujoco.get_mju_user_warning()
+    if before is None:
+        mujoco.set_mju_user_warning(_tell_what_is_new)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
+
+
+def _tell_what_is_new(warning: str) -> None:
+    if "deprecated" not in warning:
+        sys.stderr.write(f"WARNING: {warning}\n")
 
 
 def adapt(env: Any, agents: AgentOptions = NOTHING_SAID) -> Env:
@@ -70,6 +110,8 @@ def adapt(env: Any, agents: AgentOptions = NOTHING_SAID) -> Env:
         return GymnasiumEnv(env)
     kind = pettingzoo_kind(env)
     if kind == "parallel":
+        if agents.parallel:
+            raise InvalidRequest("parallel=True: this env's agents act at once already; leave it out")
         return PettingZooParallelEnv(env, agents)
     if kind == "turns":
         if agents.parallel:
@@ -107,6 +149,21 @@ def recipes(
     kwargs = _per_env_kwargs(env_kwargs, count)
     wraps = _per_env_wrappers(wrappers, count)
     return [Recipe(s, dict(k), (*own, *w)) for (s, own), k, w in zip(sources, kwargs, wraps)]
+
+
+def wrapped(source: EnvSource, wrappers: Sequence[Wrapper]) -> EnvSource:
+    """The same, whose envs come in these wrappers; the first is the innermost."""
+    if not wrappers:
+        return source
+    if isinstance(source, list | tuple):
+        return [cast(Callable[..., Any], wrapped(one, wrappers)) for one in source]
+    _refuse_no_wrappers("wrappers", wrappers)
+    bare, own = _one_source(source)
+    return functools.partial(_built, bare, (*own, *wrappers))
+
+
+def _built(source: Source, wrappers: tuple[Wrapper, ...], **kwargs: Any) -> Any:
+    return Recipe(source, kwargs, wrappers).build_foreign()
 
 
 def _sources(source: EnvSource, num_envs: int | None) -> list[tuple[Source, tuple[Wrapper, ...]]]:
@@ -151,7 +208,8 @@ def _from_string(text: str) -> Source:
         return gymnasium.spec(name)  # as in Gymnasium, the module may be one that registers the id
     except gymnasium.error.Error as error:
         neither = f"module {module_name!r} has no callable {name!r}, and Gymnasium says: " if colon else ""
-        raise InvalidRequest(f"env={text!r}: {neither}{error}{'' if colon else _as_module(text)}") from error
+        meant = "" if colon else _as_module(text) or with_a_colon(text)
+        raise InvalidRequest(f"env={text!r}: {neither}{error}{f' Did you mean {meant}?' if meant else ''}") from error
 
 
 def _as_module(text: str) -> str:
@@ -168,13 +226,15 @@ def _as_module(text: str) -> str:
         except (OSError, ValueError):
             continue
         if makers := [name for name in ("parallel_env", "env") if re.search(rf"\b{name}\b", source)]:
-            return f" {text} is a module: did you mean {' or '.join(f'{text}:{name}' for name in makers)}?"
+            return " or ".join(f"{text}:{name}" for name in makers)
     return ""
 
 
 def _imported(module_name: str, text: str) -> Any:
     try:
-        return importlib.import_module(module_name)
+        return module_named(module_name)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"env={text!r}: {error}") from error
     except Exception as error:  # whatever the user's module does when it is imported
         raise InvalidRequest(
             f"env={text!r}: importing {module_name!r} failed ({type(error).__name__}: {error})"
