@@ -64,6 +64,11 @@ class Features(PackedOnce):
                 smallest, _, to_column = _counts(action_space, 0)
                 self._actions = to_column + smallest  # as policies have them: from 0
 
+    @property
+    def parts(self) -> tuple[int, int, int]:
+        """How many numbers of the vector are the observation's, the previous action's and the previous reward's."""
+        return self._seen, max(0, self.size - self._seen - 1), int(self.see_previous)
+
     def vector(self, observations: Leaves, previous: Previous | None = None) -> Array:
         """[rows, size] float32; `previous`: as the policy was shown it."""
         if self._plain and not self.see_previous:
