@@ -4,7 +4,7 @@
     python benchmarks/recurrent.py --rows cart-pole --rounds 3
 
 The rows are pomdp-baselines' settings (cell, embeddings, layers, batch). Both learn from the same sequences: whole
-episodes, or pieces of 64 steps. Theirs is what its paper does: `nn.LSTM` or `nn.GRU` along [longest + 1, batch], once for
+episodes, or pieces of 64 steps. Theirs is what its code does: `nn.LSTM` or `nn.GRU` along [longest + 1, batch], for
 every loss that needs it, and masks where a sequence is over. Episodes are as long as they are in the env (CartPole: as
 those of a policy that has learned half of it). One thread each, in turn, seconds of the processor; the ratio is the
 median over the rounds. The bar is 1.5.

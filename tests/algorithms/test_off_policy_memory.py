@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from multiverse.contracts.policy import Seen
 from multiverse.experience.numpy_policies import loaded_policy
 from multiverse.experience.rollout import Rollout, rollout_for
 from multiverse.learning.loss import Shown
+from multiverse.learning.threads import torch_threads
 from tests.algorithms.test_off_policy import HIDDEN, KINDS, OBSERVATIONS, SLOTS, Reference, made, network
 
 SIZE, EMBEDDED = 6, {"observation_embedding": 5, "action_embedding": 3, "reward_embedding": 2}
@@ -140,6 +142,12 @@ def fed(algorithm: Any, reference: Any) -> None:
         return found
 
     algorithm._normal, algorithm._gradient_step = drawing, stepping
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with torch_threads(1):
+        yield
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])

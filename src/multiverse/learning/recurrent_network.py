@@ -46,6 +46,7 @@ class RecurrentLayers:
         self._dense = Dense(heads, (2 * size, *shape.hidden_sizes, outputs), shape.activation, copies)
         self._size, self._copies = size, copies
         self._along: Any = None  # what it went along, and how often the weights had changed then
+        self._said: Array | None = None  # of all rows of that
 
     def put(self, array: Array) -> Array:
         return array
@@ -54,8 +55,16 @@ class RecurrentLayers:
         return self.forward(shown, more)
 
     def forward(self, shown: Shown, more: Array | None = None) -> Array:
-        self._rows, hidden = shown.rows, self._remembered(shown)[shown.rows]
-        short = self._shortcut.forward(given(shown, more, self._shortcut.inputs))
+        """Without `more`, all rows go through the layers once, whichever of them are asked about."""
+        hidden, self._rows = self._remembered(shown), shown.rows
+        if more is not None:
+            return self._through(hidden[shown.rows], given(shown, more, self._shortcut.inputs))
+        if self._said is None:
+            self._said = self._through(hidden, shown.vector[:, : self._shortcut.inputs])
+        return self._said[..., shown.rows, :]
+
+    def _through(self, hidden: Array, current: Array) -> Array:
+        short = self._shortcut.forward(current)
         self._short = np.maximum(short, ZERO, out=short)
         return self._dense.forward(np.concatenate((hidden, short), -1))
 
@@ -69,18 +78,21 @@ class RecurrentLayers:
             np.maximum(self._embedded, ZERO, out=self._embedded)
             nothing = np.zeros((shown.counts[0], 1, self._cells.parts, self._size), np.float32)
             self._hidden = self._cells.forward(self._embedded, shown.counts, nothing)[:, 0]
-            self._along = shown.vector, changes
+            self._along, self._said = (shown.vector, changes), None
         return self._hidden
 
     def backward(self, by_output: Array) -> None:
-        size, rows = self._size, len(self._short)
-        by_given = np.empty((*((self._copies,) if self._copies else ()), rows, 2 * size), np.float32)
+        size, rows = self._size, self._rows
+        if self._said is not None:
+            by_output, some = np.zeros(self._said.shape, np.float32), by_output
+            by_output[..., rows, :], rows = some, slice(None)
+        by_given = np.empty((*by_output.shape[:-1], 2 * size), np.float32)
         self._dense.backward(by_output, by_given)
         if self._copies:
             by_given = by_given.sum(axis=0)
         self._shortcut.backward(by_given[:, size:] * (self._short > 0))
         by_hidden = np.zeros((len(self._hidden), 1, size), np.float32)
-        by_hidden[self._rows, 0] = by_given[:, :size]
+        by_hidden[rows, 0] = by_given[:, :size]
         self._cells.backward(by_hidden)
         by_embedded = self._cells.by_input(0)
         by_embedded *= self._embedded > 0
