@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from multiverse.experience.episode_workers import EpisodeWorkers
     from multiverse.experience.random_policy import RandomPolicy
     from multiverse.experience.whole_episodes import EpisodeCollector, WholeEpisodes
+    from multiverse.training.config.rollout_files import rollout_settings
     from multiverse.training.hooks import Hook
     from multiverse.training.loading import load
     from multiverse.training.recording import record
@@ -63,6 +64,7 @@ _HOMES = {
     "multiverse.vector.parallel": ("MultiAgentVectorEnv",),
     "multiverse.vector.turns": ("Turn", "TurnVectorEnv"),
     "multiverse.training.run": ("Run", "resume", "train"),
+    "multiverse.training.config.rollout_files": ("rollout_settings",),
     "multiverse.training.loading": ("load",),
     "multiverse.training.recording": ("record",),
     "multiverse.training.hooks": ("Hook",),
@@ -131,6 +133,7 @@ __all__ = [
     "make_vec",
     "record",
     "resume",
+    "rollout_settings",
     "train",
 ]
 

@@ -239,9 +239,14 @@ class OffPolicy(Learner):
         self._policy = None
         if self._env_steps <= self.config.learning_starts:
             return UpdateReport()
+        return self.learn(self._due(count))
+
+    def learn(self, gradient_steps: int) -> UpdateReport:
+        """So many of them, on what replay holds."""
         self._before_learning()
+        self._policy = None
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # noticed where the gradient is
-            found = [self._gradient_step(batch) for batch in self._minibatches(self._due(count))]
+            found = [self._gradient_step(batch) for batch in self._minibatches(gradient_steps)]
         if not found:
             return UpdateReport()
         self._acting = None
