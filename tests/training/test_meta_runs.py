@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +152,55 @@ def test_a_loaded_policy_remembers_as_the_evaluation_did(uninterrupted: dict[str
             observation, reward, terminated, truncated, _ = env.step(policy.act(observation, previous_reward=reward))
             total, over = total + float(reward), terminated or truncated
         assert total == found.returns[k]
+
+
+# -- faults ------------------------------------------------------------------------------------------------------
+class Numbered(gym.Env[Any, Any]):
+    """Shows which episode this is, and its steps so far; kills its worker once, where a note says so."""
+
+    observation_space, action_space = gym.spaces.Box(0, 1e6, (2,), np.float32), gym.spaces.Discrete(2)
+
+    def __init__(self, note: str) -> None:
+        self._note = Path(note)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._episode, self._steps = int(self.np_random.integers(10**6)), 0
+        return np.array([self._episode, 0], np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        if self._steps == 13 and self._note.exists():
+            self._note.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        over = self._steps == 25
+        return np.array([self._episode, self._steps], np.float32), 1.0, False, over, {}
+
+
+@pytest.mark.fault("G10")
+@pytest.mark.parametrize("architecture", [{}, {"markov_actor": True}, {"sequence_length": 9}])
+def test_after_a_worker_was_killed_in_a_rollout_replay_gives_only_steps_that_follow_one_another(
+    architecture: dict[str, Any], tmp_path: Path
+) -> None:
+    found = []
+
+    class Look(mv.Hook):
+        def on_update(self, trainer: Any, report: Any) -> None:
+            if trainer.clock.updates == 5:
+                (tmp_path / "note").touch()
+            found.append((trainer.session.algorithm.replay, trainer.clock.lost_steps))
+
+    settings = {**RUN, **architecture, "algorithm": "discrete_sac", "executor": "process", "workers": 2}
+    settings |= {"env_kwargs": {"note": str(tmp_path / "note")}, "buffer_size": 1000, "hooks": [Look()]}
+    run = mv.train(Numbered, run_dir=tmp_path / "run", **settings)
+    replay, lost = found[-1]
+    assert run.summary["failures"]["worker_restarts"] == 1 and lost == 2  # one step of both envs of that worker
+    assert replay.added * 3 == run.summary["env_steps"] == 600
+    drawn = replay.sequences(np.random.default_rng(0), 400, architecture.get("sequence_length"))
+    (seen,), lengths = drawn.observations.values(), drawn.mask.sum(axis=0)
+    cut = 0
+    for k, length in enumerate(lengths.tolist()):
+        episode, step = seen[: length + 1, k].T
+        assert (episode == episode[0]).all() and (np.diff(step) == 1).all()
+        cut += drawn.starts[k] and length < 24 and "sequence_length" not in architecture
+    assert cut or "sequence_length" in architecture  # what came before the loss is still learned from
