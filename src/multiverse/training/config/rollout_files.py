@@ -12,9 +12,10 @@ from typing import Any
 import gymnasium
 
 from multiverse.contracts.errors import InvalidConfig, in_words
-from multiverse.envs import WITH_TASKS
 from multiverse.training.config.build import Located, nearest, place_of
 
+OURS = "multiverse/"
+"""Before ids of ours, which are known by their names in the field too."""
 ALGORITHMS = {"sac": "sac", "td3": "td3", "sacd": "discrete_sac", "discrete_sac": "discrete_sac", "dqn": "dqn"}
 ARCHITECTURES = ("mlp", "memory", "memory-markov")
 POLICY = {
@@ -121,11 +122,12 @@ class _Sections:
             raise self._refused("env", "env_type", f"expected meta or pomdp, found {in_words(kind)}")
         if not isinstance(named, str) or ":" in named:  # nothing is imported for a file that nobody may trust
             raise InvalidConfig("env.env_name", f"expected a Gymnasium id, found {in_words(named)}")
-        name = f"multiverse/{named}" if named in WITH_TASKS else named
+        name = f"{OURS}{named}" if f"{OURS}{named}" in gymnasium.registry else named
+        ours = [one.removeprefix(OURS) for one in gymnasium.registry if one.startswith(OURS)]
         try:
             env = gymnasium.make(name)
         except gymnasium.error.Error as error:
-            raise self._refused("env", "env_name", str(error), nearest(named, sorted(WITH_TASKS))) from None
+            raise self._refused("env", "env_name", str(error), nearest(named, ours)) from None
         horizon = env.get_wrapper_attr("horizon") if env.has_wrapper_attr("horizon") else None
         horizon = horizon or (env.spec and env.spec.max_episode_steps)
         env.close()
