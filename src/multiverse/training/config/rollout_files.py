@@ -11,7 +11,8 @@ from typing import Any
 
 import gymnasium
 
-from multiverse.contracts.errors import InvalidConfig, in_words
+from multiverse.adapters.env_source import recipes
+from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.training.config.build import Located, nearest, place_of
 
 OURS = "multiverse/"
@@ -123,10 +124,10 @@ class _Sections:
         if not isinstance(named, str) or ":" in named:  # nothing is imported for a file that nobody may trust
             raise InvalidConfig("env.env_name", f"expected a Gymnasium id, found {in_words(named)}")
         name = f"{OURS}{named}" if f"{OURS}{named}" in gymnasium.registry else named
-        ours = [one.removeprefix(OURS) for one in gymnasium.registry if one.startswith(OURS)]
         try:
-            env = gymnasium.make(name)
-        except gymnasium.error.Error as error:
+            env = recipes(name, 1, None, None)[0].build_foreign()
+        except InvalidRequest as error:
+            ours = [one.removeprefix(OURS) for one in gymnasium.registry if one.startswith(OURS)]
             raise self._refused("env", "env_name", str(error), nearest(named, ours)) from None
         horizon = env.get_wrapper_attr("horizon") if env.has_wrapper_attr("horizon") else None
         horizon = horizon or (env.spec and env.spec.max_episode_steps)
