@@ -197,24 +197,34 @@ def test_the_storage_forgets_the_oldest() -> None:
         assert len(stored(made)) == 300 == made.policy_storage.size
 
 
-@pytest.mark.parametrize("arch", AGENT_ARCHS)
-def test_it_trains_with_every_architecture(arch: AGENT_ARCHS, capsys: pytest.CaptureFixture[str]) -> None:
+def learning(arch: AGENT_ARCHS, workers: int) -> Learner:
     policy: dict[str, Any] = {"arch": str(arch), "seq_model": "mlp" if arch is AGENT_ARCHS.Markov else "gru",
                               "rnn_hidden_size": 8, "policy_layers": [8]}  # fmt: skip
-    env = {**SPARSE, "num_parallel_workers": 2}
-    with Learner(env, TRAIN, seed=3, eval={"log_interval": 2}, policy=policy) as made:
+    env = {**SPARSE, "num_parallel_workers": workers}
+    return Learner(env, TRAIN, seed=3, eval={"log_interval": 2}, policy=policy)
+
+
+@pytest.mark.parametrize("arch", AGENT_ARCHS)
+def test_it_trains_with_every_architecture_and_workers_change_nothing(
+    arch: AGENT_ARCHS, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with learning(arch, 2) as made, learning(arch, 1) as alone:
         before = made.algorithm.weights()["actor"]
         made.train()
         assert made._n_env_steps_total == made.n_env_steps_total == 13 * 120 == made.policy_storage.size
         assert (made.algorithm.weights()["actor"] != before).any()
         assert bool(made.agent.first_memory(1)) == (arch is AGENT_ARCHS.Memory)
-    told = capsys.readouterr().out.splitlines()
+        told = capsys.readouterr().out.splitlines()
+        alone.train()
+        assert_same(stored(made), stored(alone))
+        for name, weights in made.algorithm.weights().items():
+            np.testing.assert_array_equal(weights, alone.algorithm.weights()[name])
+    assert capsys.readouterr().out.splitlines() == told
     assert told[0] == "Collecting initial pool of data.." and len(told) == 4
     assert re.match(r"960 env steps \| train tasks \d+\.\d → \d+\.\d \| critic_loss ", told[1])
     assert re.match(r"1,560 env steps \| held-out tasks \d+\.\d → \d+\.\d, success \d+% → \d+%$", told[3])
 
 
-# -- one env at a time -------------------------------------------------------------------------------------------------
 def test_remotes_reset_to_a_task_and_step() -> None:
     manager = make_parallel_env("PointRobot-v0", 2, num_workers=3, seed=1, num_train_tasks=5, num_eval_tasks=2)
     try:
