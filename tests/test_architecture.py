@@ -31,7 +31,7 @@ ALLOWED = {
     "experience": ENGINE | {"vector", "experience"},
     "learning": {"contracts", "learning"},
     "algorithms": {"contracts", "experience", "learning", "algorithms"},
-    "training": ENGINE | {"vector", "experience", "learning", "algorithms", "training"},
+    "training": ENGINE | {"wrappers", "vector", "experience", "learning", "algorithms", "training"},
 }
 """Which parts of the house each part may import. The command line may import anything."""
 

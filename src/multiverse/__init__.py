@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from multiverse.experience.episode_workers import EpisodeWorkers
     from multiverse.experience.random_policy import RandomPolicy
     from multiverse.experience.whole_episodes import EpisodeCollector, WholeEpisodes
+    from multiverse.training.config.rollout_files import rollout_settings
     from multiverse.training.evaluation import Evaluation
     from multiverse.training.hooks import Hook
     from multiverse.training.loading import evaluate, load
@@ -66,6 +67,7 @@ _HOMES = {
     "multiverse.vector.turns": ("Turn", "TurnVectorEnv"),
     "multiverse.training.run": ("Run", "resume", "train"),
     "multiverse.training.seed_runs": ("SeedRuns",),
+    "multiverse.training.config.rollout_files": ("rollout_settings",),
     "multiverse.training.loading": ("evaluate", "load"),
     "multiverse.training.evaluation": ("Evaluation",),
     "multiverse.training.recording": ("record",),
@@ -138,6 +140,7 @@ __all__ = [
     "make_vec",
     "record",
     "resume",
+    "rollout_settings",
     "train",
 ]
 

@@ -17,6 +17,7 @@ from multiverse.algorithms import algorithm_class, off_policy
 from multiverse.contracts.errors import InvalidRequest, TrainingDiverged
 from multiverse.contracts.policy import Seen
 from multiverse.experience.rollout import Rollout, rollout_for
+from multiverse.learning.loss import Shown
 
 OBSERVATIONS = spaces.Box(-9, 9, (5,), np.float32)
 BOX, DISCRETE = spaces.Box(-2, 2, (3,), np.float32), spaces.Discrete(4, start=2)
@@ -230,16 +231,16 @@ def test_the_gradient_by_what_was_given_is_autograds(name: str, learner: str) ->
     answer = torch.stack([one(vector) for one in modules])
     answer.backward(torch.as_tensor(by_output))
     assert vector.grad is not None
-    found = twins.forward(twins.put(given))
+    found = twins.forward(Shown(twins.put(given)))
     np.testing.assert_allclose(found, answer.detach(), rtol=1e-5, atol=1e-6)
     columns = twins.by_vector(twins.put(by_output), slice(-3, None))
     np.testing.assert_allclose(columns, vector.grad[:, -3:], rtol=1e-5, atol=1e-6)
-    twins.forward(twins.put(given))
+    twins.forward(Shown(twins.put(given)))
     twins.backward(twins.put(by_output))
     expected = torch.cat([parameter.grad.reshape(-1) for one in modules for parameter in one.parameters()])  # type: ignore[union-attr]
     np.testing.assert_allclose(twins.optimizer.gradient, expected, rtol=1e-5, atol=1e-6)
     alone = twins.first()
-    np.testing.assert_allclose(alone.forward(twins.put(given)), answer[0].detach(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(alone.forward(Shown(twins.put(given))), answer[0].detach(), rtol=1e-5, atol=1e-6)
     alone.by_vector(twins.put(by_output[0]), slice(None))
 
 

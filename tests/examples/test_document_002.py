@@ -25,8 +25,9 @@ from examples.meta_rl.envs.meta.wrappers import VariBadWrapper
 from examples.meta_rl.envs.parallel_env_manager import ParallelEnvManager
 from examples.meta_rl.policies.learner import Learner
 from examples.meta_rl.policies.models import AGENT_ARCHS
+from multiverse.experience.replay import STARTS
 from tests.examples.programs import ROOT
-from tests.experience.test_whole_episodes import Clock, arrays, network
+from tests.experience.test_whole_episodes import Clock, network
 
 FOLDER = ROOT / "examples" / "meta_rl"
 FACADES = [path for path in sorted(FOLDER.rglob("*.py")) if path.name != "__init__.py" or path.parent.name == "models"]
@@ -42,7 +43,9 @@ def learner(workers: int, **env: Any) -> Learner:
 
 
 def stored(made: Learner) -> list[dict[str, Any]]:
-    return [arrays(episode) for episode in made.policy_storage.episodes]
+    """Every step, as replay holds it."""
+    table = made.policy_storage.replay.state()["rows"]
+    return [{name: row[name] for name in row.dtype.names} for row in table.records(table.first, table.last)]
 
 
 def assert_same(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
@@ -114,10 +117,12 @@ def test_the_config_has_the_documents_keys() -> None:
 @pytest.mark.parametrize(
     ("section", "change", "told"),
     [
-        ("env", {"num_train_task": 3}, "env: there is no num_train_task; did you mean num_train_tasks?"),
-        ("train", {"speed": 9}, "train: there is no speed: there are batch_size, "),
+        ("env", {"num_train_task": 3}, "env.num_train_task: there is no such setting. Did you mean num_train_tasks?"),
+        ("train", {"speed": 9}, "train.speed: there is no such setting. There are: batch_size, "),
+        ("policy", {"dqn_layers": [64]}, "policy.dqn_layers: actor and critics have the same layers here"),
+        ("policy", {"algo_name": "sca"}, "policy.algo_name: there is no 'sca'. Did you mean sac?"),
         ("env", {"env_type": "pomdp"}, "env_type='pomdp': this learner is for 'meta'"),
-        ("env", {"num_train_tasks": 0}, "0 train and 20 eval tasks: at least 1 and 0"),
+        ("env", {"num_train_tasks": 0}, "env.num_train_tasks: expected a number of at least 1, found 0"),
     ],
 )
 def test_a_mistake_in_the_config_is_named(section: str, change: dict[str, Any], told: str) -> None:
@@ -168,9 +173,9 @@ def test_the_documents_loop_collects_the_initial_pool_and_rollouts(capsys: pytes
     with learner(2) as other:
         other.collect_initial_pool()
         assert capsys.readouterr().out == "Collecting initial pool of data..\n"
-        assert_same(stored(other), stored(made)[:3])
+        assert_same(stored(other), stored(made)[: 3 * 120])
         other.collect_initial_pool()  # it is there
-        assert len(stored(other)) == 3
+        assert len(stored(other)) == 3 * 120
 
 
 @pytest.mark.parametrize("acts", ["random", "Markov", "Memory"])
@@ -187,13 +192,39 @@ def test_it_falls_back_to_sequential_collection_with_the_same_result(acts: str) 
 
 
 def test_the_storage_forgets_the_oldest() -> None:
-    with learner(1) as made:
-        made.policy_storage.buffer_size = 300
+    with Learner({**SPARSE, "num_parallel_workers": 1}, {**TRAIN, "buffer_size": 300}, seed=3) as made:
         made.collect_rollouts_parallel(4, random_actions=True)
-        assert len(stored(made)) == 2 and made.policy_storage.size == 240
+        assert len(stored(made)) == 300 == made.policy_storage.size
 
 
-# -- one env at a time -------------------------------------------------------------------------------------------------
+def learning(arch: AGENT_ARCHS, workers: int) -> Learner:
+    policy: dict[str, Any] = {"arch": str(arch), "seq_model": "mlp" if arch is AGENT_ARCHS.Markov else "gru",
+                              "rnn_hidden_size": 8, "policy_layers": [8]}  # fmt: skip
+    env = {**SPARSE, "num_parallel_workers": workers}
+    return Learner(env, TRAIN, seed=3, eval={"log_interval": 2}, policy=policy)
+
+
+@pytest.mark.parametrize("arch", AGENT_ARCHS)
+def test_it_trains_with_every_architecture_and_workers_change_nothing(
+    arch: AGENT_ARCHS, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with learning(arch, 2) as made, learning(arch, 1) as alone:
+        before = made.algorithm.weights()["actor"]
+        made.train()
+        assert made._n_env_steps_total == made.n_env_steps_total == 13 * 120 == made.policy_storage.size
+        assert (made.algorithm.weights()["actor"] != before).any()
+        assert bool(made.agent.first_memory(1)) == (arch is AGENT_ARCHS.Memory)
+        told = capsys.readouterr().out.splitlines()
+        alone.train()
+        assert_same(stored(made), stored(alone))
+        for name, weights in made.algorithm.weights().items():
+            np.testing.assert_array_equal(weights, alone.algorithm.weights()[name])
+    assert capsys.readouterr().out.splitlines() == told
+    assert told[0] == "Collecting initial pool of data.." and len(told) == 4
+    assert re.match(r"960 env steps \| train tasks \d+\.\d → \d+\.\d \| critic_loss ", told[1])
+    assert re.match(r"1,560 env steps \| held-out tasks \d+\.\d → \d+\.\d, success \d+% → \d+%$", told[3])
+
+
 def test_remotes_reset_to_a_task_and_step() -> None:
     manager = make_parallel_env("PointRobot-v0", 2, num_workers=3, seed=1, num_train_tasks=5, num_eval_tasks=2)
     try:
@@ -238,8 +269,9 @@ def test_a_worker_that_dies_is_replaced_and_rollouts_are_whole() -> None:
         os.kill(made.train_env_parallel.engine.worker_pids[1], signal.SIGKILL)
         made.collect_rollouts_parallel(4, random_actions=True, parallel_env=made.train_env_parallel)
         alone.collect_rollouts_parallel(6, random_actions=True)
-        assert [len(one["rewards"]) for one in stored(made)] == [120] * 6
-        assert_same(stored(made)[:3], stored(alone)[:3])  # of the worker that lived, and before
+        begun = [k for k, step in enumerate(stored(made)) if step["flags"][0] & STARTS]
+        assert begun == [k * 120 for k in range(6)] and len(stored(made)) == 6 * 120
+        assert_same(stored(made)[: 3 * 120], stored(alone)[: 3 * 120])  # of the worker that lived, and before
 
 
 # -- its four troubleshooting entries ----------------------------------------------------------------------------------

@@ -276,6 +276,38 @@ def test_the_documents_learner_makes_its_envs_and_collects_in_parallel(capsys: p
         assert (len(learner.train_tasks), len(learner.eval_tasks)) == (50, 20)
 
 
+def test_the_documents_loop_trains(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("mujoco")
+    from examples.meta_rl.policies.learner import Learner
+
+    few = {
+        "env": {"num_parallel_workers": 2},
+        "policy": {"rnn_hidden_size": 8, "policy_layers": [8], "dqn_layers": [8]},
+    }
+    few["train"] = {"num_init_rollouts_pool": 1, "num_rollouts_per_iter": 2, "num_iters": 1, "num_updates_per_iter": 2}
+    with Learner.from_config(ROOT / "examples/meta_rl/configs/ant_dir.yaml", **few) as learner:
+        learner.train()
+        assert learner._n_env_steps_total >= learner.n_env_steps_total
+    told = capsys.readouterr().out
+    assert told.startswith("Collecting initial pool of data..\n") and "env steps | train tasks " in told
+
+
+def test_the_documents_config_from_the_command_line(tmp_path: Path) -> None:
+    pytest.importorskip("mujoco")
+    config, less = ROOT / "examples/meta_rl/configs/ant_dir.yaml", ["--updates-per-step", "0.0005"]
+    less += ["--env-steps", "4800", "--learning-starts", "100", "--memory-size", "8", "--hidden-sizes", "8"]
+    command = [sys.executable, "-m", "multiverse", "train", "--config", str(config), "--run-dir", str(tmp_path / "run")]
+    command += [*less, "--workers", "2", "--evaluation-episodes", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT_S)
+    assert done.returncode == 0, done.stderr
+    assert "(episode_1 " in done.stdout
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(config.read_text().replace("num_train_tasks", "num_train_task"))
+    done = subprocess.run([*command[:5], str(wrong)], capture_output=True, text=True, timeout=TIME_LIMIT_S)
+    assert done.returncode != 0
+    assert "line 8: env.num_train_task: there is no such setting. Did you mean num_train_tasks?" in done.stderr
+
+
 def test_the_documents_task_assignment() -> None:
     import numpy as np
 

@@ -244,10 +244,8 @@ def test_a_run_that_names_an_opponent_can_be_evaluated_against_itself(four: mv.R
     assert against_random.opponent and not against_itself.opponent
     assert against_itself.cancels and not against_random.cancels
     told = repr(against_itself)
-    assert told.startswith(
-        "<evaluation of ppo for pettingzoo.classic.connect_four_v3:env after 800 env steps: mean_return"
-    )
-    assert "episodes 4" in told and "wins" not in told and "wins" in repr(against_random)
+    assert told.startswith("<Evaluation of ppo for pettingzoo.classic.connect_four_v3:env after 800 env steps: return")
+    assert "over 4 episodes" in told and "won" not in told and "won" in repr(against_random)
 
 
 def test_loaded_policies_play_as_their_run_does(four: mv.Run) -> None:

@@ -1,19 +1,22 @@
-"""Today this is `mv.EpisodeCollector(envs, mv.DrawnTasks(seed, range(50)))`: rollouts under the document's names.
+"""Today this is `mv.EpisodeCollector(envs, mv.DrawnTasks(seed, range(50)))`, and an algorithm that learns from replay.
 
     from policies.learner import Learner                               # in examples/meta_rl
     with Learner.from_config("configs/ant_dir.yaml") as learner:
+        learner.train()                                                # or, step by step:
         learner.collect_initial_pool()                                 # random actions
         env_steps = learner.collect_rollouts_parallel(num_rollouts=12, parallel_env=learner.train_env_parallel)
+        learner.log_train_stats(learner.update(100))
 
 A rollout is a meta-episode: k episodes of one train task. What is collected does not depend on the workers: with
-`parallel_env=None` one env plays the same rollouts one after another, transition for transition.
+`parallel_env=None` one env plays the same rollouts one after another, transition for transition. `multiverse train
+--config configs/ant_dir.yaml` learns the same with checkpoints, exact resume and figures.
 """
 
 from __future__ import annotations
 
-import difflib
+import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,34 +24,32 @@ import numpy as np
 import yaml
 
 import multiverse as mv
+from multiverse import algorithms
 
 if "." in __package__:
     from ..envs.meta.make_env import make_env, make_parallel_env
 else:  # in examples/meta_rl, where `envs` and `policies` lie side by side
     from envs.meta.make_env import make_env, make_parallel_env
 
-TRAIN = {"num_iters", "num_init_rollouts_pool", "num_rollouts_per_iter", "buffer_size", "num_updates_per_iter",
-         "batch_size", "sampled_seq_len"}  # fmt: skip
-ENV = {"env_type", "env_name", "max_rollouts_per_task", "num_train_tasks", "num_eval_tasks", "num_parallel_workers",
-       "oracle"}  # fmt: skip
-
 
 class PolicyStorage:
-    """Whole episodes, oldest first; the oldest go when there are more than `buffer_size` steps."""
+    """The replay of what learns, under the document's name; the oldest steps go when there are more than it holds."""
 
-    def __init__(self, buffer_size: int) -> None:
-        self.buffer_size, self.episodes, self.size = int(buffer_size), [], 0
+    def __init__(self, replay: Any) -> None:
+        self.replay = replay
 
     def add_sample(self, episode: Any) -> None:
         """One rollout [steps, 1], as `WholeEpisodes.each()` gives it."""
-        self.episodes.append(episode)
-        self.size += episode.steps
-        while self.size > self.buffer_size and len(self.episodes) > 1:
-            self.size -= self.episodes.pop(0).steps
+        self.replay.add(episode)
+
+    @property
+    def size(self) -> int:
+        """Env steps."""
+        return len(self.replay)
 
 
 class Learner:
-    """Envs, tasks, rollouts and where they go. `agent` acts: any policy on our contract, `mv.RandomPolicy` at first."""
+    """Envs, tasks, rollouts, and an algorithm that learns from them. `agent` acts: its policy, or any of our kind."""
 
     def __init__(
         self,
@@ -58,27 +59,41 @@ class Learner:
         eval: Mapping[str, Any] | None = None,
         policy: Mapping[str, Any] | None = None,
     ) -> None:
-        self.seed, self.policy_args, self.eval_args = seed, dict(policy or {}), dict(eval or {})
-        _refuse_unknown("train", train, TRAIN)
-        _refuse_unknown("env", env, ENV)
-        self.num_iters, self.num_init_rollouts_pool = int(train["num_iters"]), int(train["num_init_rollouts_pool"])
-        self.num_rollouts_per_iter = int(train["num_rollouts_per_iter"])
+        sections = {"seed": seed, "env": env, "train": train, "eval": eval or {}, "policy": policy or {}}
+        if env.get("env_type") != "meta":
+            told = "this learner is for 'meta'; `multiverse train` for others"
+            raise mv.InvalidRequest(f"env_type={env.get('env_type')!r}: {told}")
+        settings = mv.rollout_settings(sections)
+        self.seed, self.num_iters = seed, int(train["num_iters"])
+        self.num_init_rollouts_pool = int(train.get("num_init_rollouts_pool", 0))
+        self.num_rollouts_per_iter, self.updates = int(train["num_rollouts_per_iter"]), train["num_updates_per_iter"]
+        self.log_interval = int((eval or {}).get("log_interval", 10))
         self.init_env(**env)
-        self.agent: Any = mv.RandomPolicy(self.train_env.action_space)
-        self.policy_storage = PolicyStorage(int(float(train["buffer_size"])))
+        self.algorithm = self._made(settings)
+        self.agent: Any = self.algorithm.policy()
+        self.policy_storage = PolicyStorage(self.algorithm.replay)
         self._n_env_steps_total = self._n_rollouts_total = self._n_rollouts_dropped = 0
         rollouts = self.num_init_rollouts_pool + self.num_iters * self.num_rollouts_per_iter
         self.n_env_steps_total = rollouts * self.max_trajectory_len
         self.collected: Any = None  # the last rollouts
         self._collectors: dict[mv.VectorEnv, mv.EpisodeCollector] = {}
 
+    def _made(self, settings: Mapping[str, Any]) -> Any:
+        """What `multiverse train` makes of the same config, but for the random actions: those are asked for here."""
+        kind, env = algorithms.algorithm_class(settings["algorithm"]), self.train_env
+        own = {field.name: settings[field.name] for field in fields(kind.Config) if field.name in settings}
+        config = kind.Config(
+            **{**own, "learning_starts": 0, "hidden_sizes": tuple(own.get("hidden_sizes", (256, 256)))}
+        )
+        return kind(config, env.observation_space, env.action_space, 1, self.seed)
+
     @classmethod
     def from_config(cls, path: str | Path, **changes: Any) -> Learner:
         """From a YAML file with the document's keys; `changes` replace keys of its sections: env={"num_…": 2}."""
         given = yaml.safe_load(Path(path).read_text())
-        _refuse_unknown(str(path), given, {"seed", "env", "train", "eval", "policy"})
         for section, change in changes.items():
             given[section] = {**given[section], **change} if isinstance(change, Mapping) else change
+        mv.rollout_settings(given)  # refuses what it does not know
         return cls(**given)
 
     def init_env(
@@ -93,8 +108,6 @@ class Learner:
     ) -> None:
         """`train_env`, `eval_env` and, for several workers, `train_env_parallel` (else None): all with the tasks that
         the run's seed draws, once."""
-        if env_type != "meta":
-            raise mv.InvalidRequest(f"env_type={env_type!r}: this learner is for 'meta'; `multiverse train` for others")
         counts = {"num_train_tasks": num_train_tasks, "num_eval_tasks": num_eval_tasks}
         self.train_env = make_env(env_name, max_rollouts_per_task, seed=self.seed, **counts, **kwargs)
         shared = {"tasks": (self.train_env.train_tasks, self.train_env.eval_tasks), **kwargs}
@@ -136,6 +149,38 @@ class Learner:
             missing = self.num_init_rollouts_pool - self._n_env_steps_total // self.max_trajectory_len
             self.collect_rollouts_parallel(missing, random_actions=True, parallel_env=self.train_env_parallel)
 
+    # -- learning --------------------------------------------------------------------------------------------------
+    def train(self) -> None:
+        """The whole run: the initial pool, then rollouts and updates in turn."""
+        self._start_training()
+        self.collect_initial_pool()
+        while self._n_env_steps_total < self.n_env_steps_total:
+            env_steps = self.collect_rollouts_parallel(
+                num_rollouts=self.num_rollouts_per_iter, parallel_env=self.train_env_parallel
+            )
+            per_step = isinstance(self.updates, float)  # a fraction: of the env steps
+            self.log_train_stats(self.update(math.ceil(self.updates * env_steps) if per_step else self.updates))
+
+    def _start_training(self) -> None:
+        self._n_iters = 0
+
+    def update(self, num_updates: int) -> dict[str, float]:
+        """So many gradient steps from `policy_storage`; returns what they tell, in the mean."""
+        report = self.algorithm.learn(num_updates)
+        self.agent = self.algorithm.policy()
+        return dict(report.metrics)
+
+    def log_train_stats(self, train_stats: Mapping[str, float]) -> None:
+        """A line; every `log_interval` iterations also what the held-out tasks say."""
+        self._n_iters = getattr(self, "_n_iters", 0) + 1
+        told = ", ".join(f"{name} {value:.3g}" for name, value in train_stats.items())
+        when = f"{self._n_env_steps_total:,} env steps"
+        print(f"{when} | train tasks {_each(self.collected.returns_per_episode.mean(axis=0), '.1f')} | {told}")
+        if self._n_iters % self.log_interval == 0:
+            found, success = self.evaluate()
+            rates = "" if success is None else f", success {_each(success, '.0%')}"
+            print(f"{when} | held-out tasks {_each(found, '.1f')}{rates}")
+
     def _train_plan(self, attempt: int, number: int) -> mv.ResetRequest:
         """Every rollout has a train task, each as likely."""
         drawn = mv.DrawnTasks(self.seed, range(len(self.train_tasks)))(attempt, number)
@@ -174,9 +219,6 @@ class Learner:
         self.close()
 
 
-def _refuse_unknown(section: str, given: Mapping[str, Any], known: set[str]) -> None:
-    for key in given:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, 1)
-            hint = f"; did you mean {near[0]}?" if near else f": there are {', '.join(sorted(known))}"
-            raise mv.InvalidRequest(f"{section}: there is no {key}{hint}")
+def _each(numbers: Any, how: str) -> str:
+    """Of the first episode of a task, of the second, …"""
+    return " → ".join(format(float(one), how) for one in numbers)

@@ -75,18 +75,18 @@ class DiscreteSAC(OffPolicy):
         config, xp, actor, critic = self.config, self._actor.xp, self._actor, self._critic
         count, alpha = len(batch.rewards), self._temperature.value(config)
 
-        log_probs = log_softmax(xp, open_logits(xp, actor.output(*batch.after), batch.masks_after))
-        values = xp.minimum(*self._targets["critic"].output(*batch.after))
+        log_probs = log_softmax(xp, open_logits(xp, actor.output(batch.after), batch.masks_after))
+        values = xp.minimum(*self._targets["critic"].output(batch.after))
         following = soft_values(xp, xp.exp(log_probs), log_probs, values, alpha)
         target = batch.rewards + batch.discounts * following
-        values = critic.forward(*batch.seen)
+        values = critic.forward(batch.seen)
         taken = batch.actions[:, None] == self._put(np.arange(values.shape[-1]))
         errors = (values * taken).sum(-1) - target
         critic.backward(errors[..., None] * taken / count)
         learned = critic.optimizer.step(config.learning_rate, math.inf)
 
-        log_probs = log_softmax(xp, open_logits(xp, actor.forward(*batch.seen), batch.masks))
-        probs, values = xp.exp(log_probs), xp.minimum(*critic.output(*batch.seen))
+        log_probs = log_softmax(xp, open_logits(xp, actor.forward(batch.seen), batch.masks))
+        probs, values = xp.exp(log_probs), xp.minimum(*critic.output(batch.seen))
         actor.backward(actor_gradient(xp, probs, log_probs, values, alpha))
         improved = actor.optimizer.step(config.learning_rate, math.inf)
         entropy = -(probs * log_probs).sum(-1).mean()

@@ -49,6 +49,8 @@ class DQNConfig(OffPolicyConfig):
         super().__post_init__()
         self._check("at least 1", lambda value: value >= 1, "target_update_interval")
         self._check("above 0", lambda value: value > 0.0, "max_grad_norm")
+        if self.markov_actor:
+            raise InvalidRequest("markov_actor=True: dqn has no actor beside what values its actions")
         self._check("between 0 and 1", lambda value: 0.0 <= value <= 1.0, "exploration_fraction",
                     "exploration_initial_eps", "exploration_final_eps")  # fmt: skip
 
@@ -99,9 +101,9 @@ class DQN(OffPolicy):
 
     def _gradient_step(self, batch: Minibatch) -> tuple[Any, Any]:
         config, network, xp = self.config, self._values, self._values.xp
-        following = open_logits(xp, self._targets["values"].output(*batch.after), batch.masks_after)
+        following = open_logits(xp, self._targets["values"].output(batch.after), batch.masks_after)
         target = batch.rewards + batch.discounts * xp.amax(following, -1)
-        values = network.forward(*batch.seen)
+        values = network.forward(batch.seen)
         taken = batch.actions[:, None] == self._put(np.arange(values.shape[-1]))
         chosen = (values * taken).sum(-1)
         losses, by_value = huber(xp, chosen - target)

@@ -15,17 +15,21 @@ from multiverse.algorithms.on_policy import inputs
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Policy
 from multiverse.contracts.views import Array
+from multiverse.experience.cells import Cells
 from multiverse.experience.features import Features
 from multiverse.experience.heads import Head, UniformHead, action_of
 from multiverse.experience.numpy_policies import NumpyPolicy
-from multiverse.experience.replay import NothingToDraw, Replay, Rows
+from multiverse.experience.replay import NothingToDraw, Replay, Rows, Sequences
 from multiverse.experience.rollout import Rollout
-from multiverse.learning.loss import Shape, as_numpy
+from multiverse.learning.loss import Shape, Shown, as_numpy
 from multiverse.learning.normalizers import like
 from multiverse.learning.numpy_network import NumpyNetwork
 from multiverse.learning.optimizers import Optimizer
+from multiverse.learning.recurrent_network import RecurrentNetwork
 from multiverse.learning.threads import torch_for
 
+MEMORY_ROWS = 64
+"""For so many rows cells remember at first, at most, where sequences are whole episodes."""
 LARGEST_IN_NUMPY = 512
 """Units of a hidden layer: up to that numpy was faster than torch here, also for TD3's customary 400 and 300."""
 
@@ -57,10 +61,28 @@ class OffPolicyConfig(Settings):
     """Units of each hidden layer."""
     activation: Literal["tanh", "relu"] = "relu"
     """Between the layers."""
+    memory: Literal["lstm", "gru"] | None = None
+    """A recurrent cell before the layers, of the actor and of the critics each, so that they remember what they have
+    seen. They learn along sequences drawn from replay, each from an empty memory."""
+    memory_size: int = 128
+    """Units of such a cell."""
+    markov_actor: bool = False
+    """With `memory`: only the critics remember; the actor acts on what it sees now (Memory-Markov)."""
+    sequences: int = 32
+    """With `memory`: sequences drawn from replay for one gradient step, instead of `batch_size` single steps."""
+    sequence_length: int | None = None
+    """Steps of each at most; nothing teaches what must be remembered for longer. Default: whole episodes."""
+    observation_embedding: int = 32
+    """With `memory`: units of the layer between the observation and the cell."""
+    action_embedding: int = 8
+    """… between the previous action and the cell; 0: it is not shown …"""
+    reward_embedding: int = 8
+    """… and between the previous reward and the cell; 0 likewise."""
 
     def __post_init__(self) -> None:
-        self._check("at least 1", lambda value: value >= 1, "steps_per_env", "buffer_size", "batch_size")
-        self._check("0 or more", lambda value: value >= 0, "learning_starts")
+        self._check("at least 1", lambda value: value >= 1, "steps_per_env", "buffer_size", "batch_size",
+                    "memory_size", "sequences", "sequence_length", "observation_embedding")  # fmt: skip
+        self._check("0 or more", lambda value: value >= 0, "learning_starts", "action_embedding", "reward_embedding")
         self._check("above 0", lambda value: value > 0, "learning_rate", "updates_per_step", "tau")
         self._check("between 0 and 1", lambda value: 0.0 <= value <= 1.0, "gamma", "tau")
         self._check("a finite number", math.isfinite, *(k for k, v in vars(self).items() if isinstance(v, float)))
@@ -68,15 +90,17 @@ class OffPolicyConfig(Settings):
                     "gradient_steps")  # fmt: skip
         if any(size < 1 for size in self.hidden_sizes):
             raise InvalidRequest(f"hidden_sizes={self.hidden_sizes}: each at least 1")
+        if self.markov_actor and self.memory is None:
+            raise InvalidRequest("markov_actor=True: only with a memory, lstm or gru; without one every actor is")
 
 
 class Minibatch(NamedTuple):
     """Steps to learn from, where the networks are.  N of them."""
 
-    seen: tuple[Any, list[Any]]  # features [N, size] and images, as networks take them
+    seen: Shown  # of sequences, all rows; and which of them the steps are
     actions: Any  # [N, …]
     rewards: Any  # [N]
-    after: tuple[Any, list[Any]]  # what the steps led to
+    after: Shown  # what the steps led to
     discounts: Any  # [N] γ, or 0 where the task ended
     masks: Any  # [N, actions] what was open, or None; before …
     masks_after: Any  # … and after the step
@@ -88,7 +112,8 @@ class OffPolicy(Learner):
     networks, says how to act, and takes a gradient step."""
 
     in_turn = False  # what a step led to is the next row's observation, which is not so where agents act in turn
-    fixed = frozenset({"steps_per_env", "buffer_size", "hidden_sizes", "activation"})
+    fixed = frozenset({"steps_per_env", "buffer_size", "hidden_sizes", "activation", "memory", "memory_size",
+                       "markov_actor", "observation_embedding", "action_embedding", "reward_embedding"})  # fmt: skip
     metrics: tuple[str, ...]
     """Names of what `_gradient_step` tells."""
 
@@ -103,7 +128,10 @@ class OffPolicy(Learner):
     ) -> None:
         super().__init__()
         self.config, self.steps_per_env, self._action_space = config, config.steps_per_env, action_space
-        self.features, self.action = Features(observation_space, action_space), action_of(action_space)
+        embedded = config.action_embedding + config.reward_embedding
+        self._seen = Features(observation_space, action_space, config.memory is not None and embedded > 0)
+        self.features = Features(observation_space, action_space) if config.markov_actor else self._seen
+        self.action = action_of(action_space)
         self._seed, self._device = seed, device
         self._networks: dict[str, Any] = {}  # by name, and
         self._targets: dict[str, Any] = {}  # what follows some of them
@@ -111,7 +139,7 @@ class OffPolicy(Learner):
         self._env_steps, self._updates, self._steps, self._owed = 0, 0, 0, 0.0
         self._progress = 0.0
         self._policy: Policy | None = None
-        self._layers: list[tuple[Array, Array]] | None = None
+        self._acting: tuple[Any, Any, Any] | None = None  # layers, cell and embedding that act now
         self._make_networks()
         _ = self.policy()  # what cannot act is refused before anything is collected
         self.replay = Replay(observation_space, self.action, slots, config.buffer_size)
@@ -137,13 +165,15 @@ class OffPolicy(Learner):
     # -- networks ------------------------------------------------------------------------------------------------
     def _network(self, name: str, outputs: int, copies: int = 0, more: int = 0, follows: bool = True) -> Any:
         """A network that sees observations and `more` numbers; in numpy where a few small dense layers on the CPU are
-        all there is, which is faster. `follows`: a target follows it."""
+        all there is, which is faster, and where it remembers. `follows`: a target follows it."""
         config, images = self.config, [tuple(leaf.space.shape or ()) for leaf in self.features.images]
         size, hidden = self.features.size + more, config.hidden_sizes
         shape = Shape(size, images, self._action_space, hidden, config.activation, ortho_init=False)
         seed = (self._seed, 3, len(self._networks))
         network: Any
-        if not images and self._device == "cpu" and max(hidden, default=0) <= LARGEST_IN_NUMPY:
+        if config.memory is not None and not (config.markov_actor and name == self.acts):
+            network = RecurrentNetwork(self._recurrent(images), outputs, more, copies, seed)
+        elif not images and self._device == "cpu" and max(hidden, default=0) <= LARGEST_IN_NUMPY:
             network = NumpyNetwork(shape, outputs, copies, seed)
         else:
             torch_for("learning from images" if images else "learning on a GPU, or with layers of more than 512 units,")
@@ -154,6 +184,19 @@ class OffPolicy(Learner):
         if follows:
             self._targets[name] = network.target()
         return network
+
+    def _recurrent(self, images: Sequence[Any]) -> Shape:
+        """How networks look that remember."""
+        config = self.config
+        if images or self._device != "cpu":
+            raise InvalidRequest(f"memory={config.memory!r}: these learn with one from numbers, on the CPU; ppo from "
+                                 "images and on a GPU too")  # fmt: skip
+        units = config.observation_embedding, config.action_embedding, config.reward_embedding
+        return Shape(
+            self._seen.size, (), self._action_space, config.hidden_sizes, config.activation, memory=config.memory,
+            memory_size=config.memory_size, chunk_length=config.sequence_length or MEMORY_ROWS,
+            embeddings=tuple(zip(self._seen.parts, units if self._seen.see_previous else (units[0], 0, 0))),
+        )  # fmt: skip
 
     @property
     def _optimizers(self) -> dict[str, Optimizer]:
@@ -179,9 +222,12 @@ class OffPolicy(Learner):
             from multiverse.algorithms.torch_policy import TorchPolicy
 
             return TorchPolicy(self.features, network.networks[0], head, self._updates, network.device)
-        if self._layers is None:
-            self._layers = network.layers()
-        return NumpyPolicy(self.features, self._layers, self.config.activation, head, self._updates)
+        if self._acting is None:
+            remembers = isinstance(network, RecurrentNetwork)
+            cells = (Cells(self.config.memory, [network.cell()]), network.embedding()) if remembers else (None, None)
+            self._acting = network.layers(), *cells
+        layers, cell, embedding = self._acting
+        return NumpyPolicy(self.features, layers, self.config.activation, head, self._updates, None, cell, embedding)
 
     # -- learning ------------------------------------------------------------------------------------------------
     def update(self, rollouts: Sequence[Rollout], progress: float) -> UpdateReport:
@@ -193,12 +239,17 @@ class OffPolicy(Learner):
         self._policy = None
         if self._env_steps <= self.config.learning_starts:
             return UpdateReport()
+        return self.learn(self._due(count))
+
+    def learn(self, gradient_steps: int) -> UpdateReport:
+        """So many of them, on what replay holds."""
         self._before_learning()
+        self._policy = None
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # noticed where the gradient is
-            found = [self._gradient_step(batch) for batch in self._minibatches(self._due(count))]
+            found = [self._gradient_step(batch) for batch in self._minibatches(gradient_steps)]
         if not found:
             return UpdateReport()
-        self._layers = None
+        self._acting = None
         xp = self._networks[self.acts].xp
         taken = as_numpy(xp.stack([took for took, _ in found])).tolist()
         self._refuse_many_bad(taken)
@@ -219,23 +270,49 @@ class OffPolicy(Learner):
     def _minibatches(self, count: int) -> Iterator[Minibatch]:
         for _ in range(count):
             try:
-                rows = self.replay.rows(self._rng, self.config.batch_size)
+                yield self._drawn_steps() if self.config.memory is None else self._drawn_sequences()
             except NothingToDraw:  # all steps so far were lost
                 return
-            yield self._minibatch(rows)
+
+    def _drawn_steps(self) -> Minibatch:
+        return self._minibatch(self.replay.rows(self._rng, self.config.batch_size))
 
     def _minibatch(self, rows: Rows) -> Minibatch:
         put, features = self._put, self.features
         seen, after = (inputs(features, leaves, None) for leaves in (rows.observations, rows.next_observations))
         masks, masks_after = (features.open_actions(leaves) for leaves in (rows.observations, rows.next_observations))
         return Minibatch(
-            (put(seen[0]), [put(image) for image in seen[1]]),
+            Shown(put(seen[0]), [put(image) for image in seen[1]]),
             put(rows.actions),
             put(rows.rewards),
-            (put(after[0]), [put(image) for image in after[1]]),
+            Shown(put(after[0]), [put(image) for image in after[1]]),
             put(np.float32(self.config.gamma) * ~rows.terminated),
             None if masks is None else put(masks),
             None if masks_after is None else put(masks_after),
+        )
+
+    def _drawn_sequences(self) -> Minibatch:
+        """All steps of some sequences, packed: the first steps of all, the longest first, then all second steps, …"""
+        found: Sequences = self.replay.sequences(self._rng, self.config.sequences, self.config.sequence_length)
+        order = np.argsort(-found.mask.sum(axis=0), kind="stable")
+        steps = found.mask[:, order]
+        there = np.concatenate((np.ones_like(steps[:1]), steps))  # and what the last of each led to
+        leaves = {path: rows[:, order][there] for path, rows in found.observations.items()}
+        before = [
+            np.concatenate((np.zeros_like(one[:1]), one))[:, order][there] for one in (found.actions, found.rewards)
+        ]
+        counts = there.sum(axis=1).tolist()
+        rows, after = np.flatnonzero(np.concatenate((steps, steps[:1] & False))[there]), slice(counts[0], None)
+        vector = self._seen.vector(leaves, (np.arange(len(before[0])) < counts[0], before[0], before[1]))
+        masks = self._seen.open_actions(leaves)
+        return Minibatch(
+            Shown(vector, (), counts, rows),
+            found.actions[:, order][steps],
+            found.rewards[:, order][steps],
+            Shown(vector, (), counts, after),
+            np.float32(self.config.gamma) * ~found.terminated[:, order][steps],
+            None if masks is None else masks[rows],
+            None if masks is None else masks[after],
         )
 
     def _put(self, array: Array) -> Any:
@@ -254,7 +331,7 @@ class OffPolicy(Learner):
             optimizer.load_weights(weights[name])
         for target in self._targets.values():
             target.follow(1.0)
-        self._policy = self._layers = None
+        self._policy = self._acting = None
 
     def state(self) -> dict[str, Any]:
         return {
@@ -280,4 +357,4 @@ class OffPolicy(Learner):
         self._owed, self._progress = float(state["owed"]), float(state["progress"])
         self.change(**state["changed"])
         self.replay.load(state["replay"])
-        self._policy = self._layers = None
+        self._policy = self._acting = None

@@ -93,18 +93,17 @@ class SAC(OffPolicy):
 
     def _gradient_step(self, batch: Minibatch) -> tuple[Any, Any]:
         config, xp, actor, critic = self.config, self._actor.xp, self._actor, self._critic
-        (seen, images), (after, images_after), count = batch.seen, batch.after, len(batch.rewards)
-        size = batch.actions.shape[-1]
+        count, size = batch.actions.shape
         alpha = self._temperature.value(config)
-        following = squashed_gaussian(xp, actor.output(after, images_after), self._normal(count, size))
-        values = self._targets["critic"].output(xp.concatenate((after, following.actions), -1), images_after)[..., 0]
+        following = squashed_gaussian(xp, actor.output(batch.after), self._normal(count, size))
+        values = self._targets["critic"].output(batch.after, following.actions)[..., 0]
         target = batch.rewards + batch.discounts * (xp.minimum(*values) - alpha * following.log_probs)
-        errors = critic.forward(xp.concatenate((seen, batch.actions), -1), images)[..., 0] - target
+        errors = critic.forward(batch.seen, batch.actions)[..., 0] - target
         critic.backward(errors[..., None] / count)
         learned = critic.optimizer.step(config.learning_rate, math.inf)
 
-        drawn = squashed_gaussian(xp, actor.forward(seen, images), self._normal(count, size))
-        values = critic.forward(xp.concatenate((seen, drawn.actions), -1), images)[..., 0]
+        drawn = squashed_gaussian(xp, actor.forward(batch.seen), self._normal(count, size))
+        values = critic.forward(batch.seen, drawn.actions)[..., 0]
         smaller = xp.stack((values[0] <= values[1], values[0] > values[1])) * (values * 0 + 1)
         by_action = critic.by_vector(smaller[..., None], slice(-size, None))
         actor.backward(actor_gradient(xp, drawn, by_action, alpha))

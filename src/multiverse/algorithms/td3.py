@@ -12,6 +12,7 @@ from typing import Any
 from multiverse.algorithms.off_policy import Minibatch, OffPolicy, OffPolicyConfig
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.experience.heads import Head, bounded_head
+from multiverse.learning.loss import Shown
 
 
 # -- config ------------------------------------------------------------------------------------------------------
@@ -65,27 +66,26 @@ class TD3(OffPolicy):
 
     def _gradient_step(self, batch: Minibatch) -> tuple[Any, Any]:
         config, xp, critic = self.config, self._actor.xp, self._critic
-        (seen, images), (after, images_after), count = batch.seen, batch.after, len(batch.rewards)
-        noise = self._normal(*batch.actions.shape)
-        following = smoothed(xp, xp.tanh(self._targets["actor"].output(after, images_after)), noise, config)
-        values = self._targets["critic"].output(xp.concatenate((after, following), -1), images_after)[..., 0]
+        noise, count = self._normal(*batch.actions.shape), len(batch.rewards)
+        following = smoothed(xp, xp.tanh(self._targets["actor"].output(batch.after)), noise, config)
+        values = self._targets["critic"].output(batch.after, following)[..., 0]
         target = batch.rewards + batch.discounts * xp.minimum(*values)
-        values = critic.forward(xp.concatenate((seen, batch.actions), -1), images)[..., 0]
+        values = critic.forward(batch.seen, batch.actions)[..., 0]
         errors = values - target
         critic.backward(errors[..., None] * (2.0 / count))
         taken = critic.optimizer.step(config.learning_rate, math.inf)
         self._steps += 1
         if self._steps % config.policy_delay == 0:
-            taken = taken & self._improve_actor(seen, images, count)
+            taken = taken & self._improve_actor(batch.seen, count)
             for target in self._targets.values():
                 target.follow(config.tau)
         return taken, xp.stack([(errors * errors).mean(-1).sum(), values[0].mean()])
 
-    def _improve_actor(self, seen: Any, images: Any, count: int) -> Any:
+    def _improve_actor(self, seen: Shown, count: int) -> Any:
         """Up the first critic's value of what the actor does."""
         xp, actor, critic = self._actor.xp, self._actor, self._first_critic
-        actions = xp.tanh(actor.forward(seen, images))
-        values = critic.forward(xp.concatenate((seen, actions), -1), images)
+        actions = xp.tanh(actor.forward(seen))
+        values = critic.forward(seen, actions)
         by_action = critic.by_vector(values * 0 + 1, slice(-actions.shape[-1], None))
         actor.backward(by_action * (1.0 - actions * actions) / -count)
         return actor.optimizer.step(self.config.learning_rate, math.inf)

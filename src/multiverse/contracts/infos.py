@@ -75,3 +75,9 @@ def empty_column(value: Any, rows: int) -> Any:
 def reordered_infos(infos: Infos, order: Any) -> Infos:
     """The rows of merged infos in another order."""
     return {k: reordered_infos(v, order) if isinstance(v, dict) else v[order] for k, v in infos.items()}
+
+
+def of_row(infos: Infos, row: int) -> Infos:
+    """One env's own."""
+    keys = [key for key in infos if f"_{key}" in infos and infos[f"_{key}"][row]]
+    return {key: infos[key][row] for key in keys}

@@ -70,6 +70,11 @@ class Features(PackedOnce):
         shape = self._flat[0].space.shape if self._plain and not self.see_previous else None
         return shape if shape is not None and len(shape) == 3 else None
 
+    @property
+    def parts(self) -> tuple[int, int, int]:
+        """How many numbers of the vector are the observation's, the previous action's and the previous reward's."""
+        return self._seen, max(0, self.size - self._seen - 1), int(self.see_previous)
+
     def vector(self, observations: Leaves, previous: Previous | None = None) -> Array:
         """[rows, size] float32; `previous`: as the policy was shown it."""
         if self._plain and not self.see_previous:

@@ -49,11 +49,14 @@ class NumpyPolicy:
         version: int,
         shift_and_scale: tuple[Array, Array] | None = None,
         cells: Cells | None = None,
+        embedding: tuple[Array, Array] | None = None,
     ) -> None:
-        """`layers`: (weights [in, out], bias) of each; the last one has no activation."""
+        """`layers`: (weights [in, out], bias) of each; the last one has no activation. `embedding`: a layer with a ReLU
+        before the cells, of which they see the first units; the others are a shortcut past them."""
         self._features, self._activation, self._head, self.version = features, activation, head, version
         self._layers = [(np.ascontiguousarray(w), np.ascontiguousarray(b)) for w, b in layers]
         self._activate, self._shift_and_scale, self._cells = ACTIVATIONS[activation], shift_and_scale, cells
+        self._embedding = embedding
 
     def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
         return self._head.noise(rng, steps, rows)
@@ -74,7 +77,15 @@ class NumpyPolicy:
     def output(self, x: Array, memory: Memory) -> tuple[Array, Memory]:
         """([rows, outputs] of features [rows, size], what is remembered then)."""
         rows, x = len(x), in_blocks(normalized(x, self._shift_and_scale))
-        if self._cells is not None:
+        if self._cells is not None and self._embedding is not None:
+            weights, bias = self._embedding
+            x = np.matmul(x, weights)
+            x += bias
+            np.maximum(x, np.float32(0), out=x)
+            seen = self._cells.inputs
+            hidden, memory = self._cells.step(np.ascontiguousarray(x[..., :seen]), memory)
+            x = np.concatenate((hidden, x[..., seen:]), -1)
+        elif self._cells is not None:
             x, memory = self._cells.step(x, memory)
         return self._through_layers(x)[:rows], memory
 
@@ -123,6 +134,8 @@ class NumpyPolicy:
             saved["cell"], saved["see_previous"] = list(self._cells.weights[0]), self._features.see_previous
             if whole:
                 saved["other_cells"] = [list(cell) for cell in self._cells.weights[1:]]
+        if self._embedding is not None:
+            saved["embedding"] = list(self._embedding)
         if self._shift_and_scale is not None:
             saved["shift"], saved["scale"] = self._shift_and_scale
         return {**saved, **self._head.saved()}
@@ -143,9 +156,16 @@ def loaded_policy(
     layers = [(np.asarray(w), np.asarray(b)) for w, b in zip(saved["weights"], saved["biases"])]
     features = Features(observation_space, action_space, bool(saved.get("see_previous", False)))
     cells = None if saved["kind"] == "dense" else Cells(saved["kind"], [saved["cell"], *saved.get("other_cells", ())])
-    if cells is not None and cells.inputs != features.size:
+    weights, bias = map(np.asarray, saved.get("embedding", (None, None)))
+    embedding = (weights, bias) if "embedding" in saved else None
+    shortcut, embedded = 0, features.size
+    if embedding is not None and cells is not None:
+        embedded, shortcut = cells.inputs, embedding[0].shape[-1] - cells.inputs
+        if embedding[0].shape != (features.size, *embedding[1].shape) or shortcut < 0:
+            raise ValueError("its embedding does not fit the observations, or not its memory")
+    if cells is not None and cells.inputs != embedded:
         raise ValueError("its memory does not fit the observations")
-    widths = [features.size if cells is None else cells.size, *(len(bias) for _, bias in layers)]
+    widths = [features.size if cells is None else cells.size + shortcut, *(len(bias) for _, bias in layers)]
     if [weights.shape for weights, _ in layers] != list(itertools.pairwise(widths)) or len(layers) != len(
         saved["biases"]
     ):
@@ -153,4 +173,4 @@ def loaded_policy(
     outputs = outputs_of(action_space) * (2 if isinstance(head, SquashedGaussianHead) else 1)
     if widths[-1] != outputs or (frozen and any(one.shape != (features.size,) for one in frozen)):
         raise ValueError("it does not fit the actions, or what normalises does not fit the observations")
-    return NumpyPolicy(features, layers, saved["activation"], head, int(saved["version"]), frozen, cells)
+    return NumpyPolicy(features, layers, saved["activation"], head, int(saved["version"]), frozen, cells, embedding)

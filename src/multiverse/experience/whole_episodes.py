@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode
 
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.failures import BAD_VALUE, RESTARTED
-from multiverse.contracts.infos import Infos
+from multiverse.contracts.infos import Infos, of_row
 from multiverse.contracts.layout import SINGLE_AGENT, FieldName
 from multiverse.contracts.plan import whole_number
 from multiverse.contracts.policy import Policy, Seen
@@ -311,7 +311,7 @@ class _Play:
         """What such an episode showed last is noted as if it had been seen once more."""
         for i in ended:
             row = int(np.searchsorted(batch.env_ids, i))
-            self._infos[int(self._columns[i])] = _of_row(batch.infos, row)
+            self._infos[int(self._columns[i])] = of_row(batch.infos, row)
         if ended:
             columns = self._columns[ended]
             t = self._steps[columns]
@@ -352,12 +352,6 @@ def _lost_rows(infos: Infos) -> list[int]:
     """Of steps that were none: their env was replaced, or had given what cannot be learned from."""
     lost = [infos[f"_{key}"] for key in (RESTARTED, BAD_VALUE) if f"_{key}" in infos]
     return np.flatnonzero(np.logical_or.reduce(lost)).tolist() if lost else []
-
-
-def _of_row(infos: Infos, row: int) -> dict[str, Any]:
-    """One env's own."""
-    keys = [key for key in infos if f"_{key}" in infos and infos[f"_{key}"][row]]
-    return {key: infos[key][row] for key in keys}
 
 
 def _column(rollout: Rollout, k: int, length: int) -> Rollout:

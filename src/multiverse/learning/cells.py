@@ -60,6 +60,10 @@ class Cells:
         was remembered before a chunk."""
         raise NotImplementedError
 
+    def by_input(self, cell: int) -> Array:
+        """[rows, in] after `backward`: the gradient by what this cell was given."""
+        return np.asarray(self._by_inward[:, cell] @ self.weights[cell].values[0])
+
     def after(self, rows: Array) -> Array:
         """[rows, cells, parts, size] what was remembered after some rows of the last `forward`."""
         raise NotImplementedError
@@ -90,6 +94,7 @@ class Cells:
 
     def _finish(self, by_inward: Array, by_recurrent: Array, hidden_before: Array) -> None:
         """The gradients of all weights, from those by the gates."""
+        self._by_inward = by_inward
         ones = np.ones(len(self._x), np.float32)
         for i, cell in enumerate(self.weights):
             np.matmul(by_inward[:, i].T, self._x, out=cell.gradients[0])

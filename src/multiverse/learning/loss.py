@@ -39,6 +39,7 @@ class Shape:
     memory: Literal["lstm", "gru"] | None = None
     memory_size: int = 64
     chunk_length: int = 32
+    embeddings: Sequence[tuple[int, int]] = ()  # (numbers, units) of the vector's parts, that of the observation first
     critic_size: int | None = None  # of what the value sees instead of the vector; None: the same
     convolution: Convolution | None = None  # the first of the layers
 
@@ -56,6 +57,16 @@ class Shape:
     def judged(self) -> int:
         """How many numbers the value is given, images aside."""
         return self.size if self.critic_size is None else self.critic_size
+
+
+class Shown(NamedTuple):
+    """What networks are shown of some steps. Where they remember, the vector is of whole sequences, whose rows lie as
+    `Along` has them, and `rows` are those that are asked about."""
+
+    vector: Any  # [rows, size] features
+    images: Sequence[Any] = ()
+    counts: Sequence[int] = ()  # how many sequences have a first row, a second one, …
+    rows: Any = None
 
 
 class Outputs(NamedTuple):

@@ -59,7 +59,7 @@ class NumpyLearner:
         self._cells = None if kind is None else kind(cells)
         rng = np.random.default_rng((seed, 3))
         for weights in cells:
-            _begin_cell(weights, rng, shape)
+            begin_cell(weights, rng, shape)
         self._actor.begin(rng, 0.01, shape.ortho_init)
         self._critic.begin(rng, 1.0, shape.ortho_init)
 
@@ -153,6 +153,7 @@ class Dense:
         self._buffers: dict[int, tuple[list[Array], list[Array], Array]] = {}  # by rows
         self._inputs: list[Array] = []
         self._convolution = convolution
+        self.inputs = sizes[0]
 
     def begin(self, rng: np.random.Generator, last_gain: float, orthogonal: bool) -> None:
         """The first weights; biases are zero, or (not orthogonal) as torch begins."""
@@ -260,7 +261,7 @@ class Dense:
         return self._buffers[rows]
 
 
-def _begin_cell(cell: Weights, rng: np.random.Generator, shape: Shape) -> None:
+def begin_cell(cell: Weights, rng: np.random.Generator, shape: Shape) -> None:
     """The first weights of a recurrent cell: orthogonal, with biases for its time scales, or as torch begins."""
     limit = 1 / np.sqrt(shape.memory_size)
     for value in cell.values:

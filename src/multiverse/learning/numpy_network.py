@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from multiverse.contracts.views import Array
-from multiverse.learning.loss import Shape, parameters_of
+from multiverse.learning.loss import Shape, Shown, parameters_of
 from multiverse.learning.numpy_learner import Dense
 from multiverse.learning.optimizers import Adam, Optimizer
 
 
 class NumpyLayers:
-    """(vector [rows, size]) → [rows, outputs], or, of several copies, [copies, rows, outputs]."""
+    """What is shown [rows, size], and `more` numbers of each row → [rows, outputs], or, of several copies, [copies,
+    rows, outputs]."""
 
     xp = np
 
@@ -29,20 +30,20 @@ class NumpyLayers:
         """Where the network is: it is there."""
         return array
 
-    def output(self, vector: Array, images: Sequence[Array] = ()) -> Array:
+    def output(self, shown: Shown, more: Array | None = None) -> Array:
         """To look at; what an earlier `forward` has kept is gone then."""
-        return self._dense.forward(vector)  # in buffers: new ones would take longer than what is done in them
+        return self.forward(shown, more)  # in buffers: new ones would take longer than what is done in them
 
-    def forward(self, vector: Array, images: Sequence[Array] = ()) -> Array:
+    def forward(self, shown: Shown, more: Array | None = None) -> Array:
         """As `output`, and what it takes to go back is kept, for one of the two that follow."""
-        return self._dense.forward(vector)
+        return self._dense.forward(given(shown, more, self._dense.inputs))
 
     def backward(self, by_output: Array) -> None:
         """From the gradient by the outputs to that by the parameters, where the optimizer takes it."""
         self._dense.backward(by_output)
 
     def by_vector(self, by_output: Array, columns: slice) -> Array:
-        """[rows, columns] from the gradient by the outputs to that by some columns of the vector, of all copies
+        """[rows, columns] from the gradient by the outputs to that by some columns of what it was given, of all copies
         together."""
         return self._dense.by_input(by_output, columns)
 
@@ -58,7 +59,7 @@ class NumpyNetwork(NumpyLayers):
         self._dense.begin(np.random.default_rng(seed), 1.0, orthogonal=False)
 
     def _over(self, parameters: Array, gradient: Array, copies: int) -> Dense:
-        return Dense(_Parts(parameters, gradient, copies), self._widths, self._activation, copies)
+        return Dense(Parts(parameters, gradient, copies), self._widths, self._activation, copies)
 
     def first(self) -> NumpyLayers:
         """The first of the copies alone, with the same parameters."""
@@ -75,21 +76,36 @@ class NumpyNetwork(NumpyLayers):
         return [(weights.T.copy(), bias.copy()) for weights, bias, _, _ in self._dense.layers]
 
 
-class NumpyTarget(NumpyLayers):
-    """Layers whose parameters follow another network's."""
+class Following:
+    """Parameters that follow another network's."""
 
-    def __init__(self, network: NumpyNetwork, parameters: Array, dense: Dense, copies: int) -> None:
-        super().__init__(dense, copies)
-        self._network, self.parameters, self._room = network, parameters, np.empty_like(parameters)
+    def __init__(self, optimizer: Optimizer, parameters: Array) -> None:
+        self._followed, self.parameters, self._room = optimizer, parameters, np.empty_like(parameters)
 
     def follow(self, tau: float) -> None:
         """θ' ← θ' + τ (θ - θ')"""
-        np.subtract(self._network.optimizer.parameters, self.parameters, out=self._room)
+        np.subtract(self._followed.parameters, self.parameters, out=self._room)
         self._room *= np.float32(tau)
         self.parameters += self._room
 
 
-class _Parts:
+class NumpyTarget(NumpyLayers, Following):
+    """Layers whose parameters follow another network's."""
+
+    def __init__(self, network: NumpyNetwork, parameters: Array, dense: Dense, copies: int) -> None:
+        NumpyLayers.__init__(self, dense, copies)
+        Following.__init__(self, network.optimizer, parameters)
+
+
+def given(shown: Shown, more: Array | None, size: int) -> Array:
+    """[rows, size] what layers take: of sequences the rows that are asked about, as much as those see of each."""
+    vector: Array = shown.vector
+    if shown.rows is not None:
+        vector = vector[shown.rows, : size - (0 if more is None else more.shape[-1])]
+    return vector if more is None else np.concatenate((vector, more), -1)
+
+
+class Parts:
     """Parameters in the order of layers, those of every copy together."""
 
     def __init__(self, parameters: Array, gradient: Array, copies: int) -> None:

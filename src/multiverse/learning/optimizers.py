@@ -33,6 +33,11 @@ class Optimizer:
         self.gradient, self._room = xp.zeros_like(parameters), xp.zeros_like(parameters)
         self._moments = [xp.zeros_like(parameters) for _ in self.moments]
 
+    @property
+    def steps(self) -> int:
+        """That were taken."""
+        return int(self._steps)
+
     def step(self, learning_rate: float, max_norm: float) -> Any:
         """Clip the gradient to that norm and go down it. Returns whether the step was taken."""
         taken = self._clip_in_numpy(max_norm) if self._xp is np else self._clip_in_torch(max_norm)

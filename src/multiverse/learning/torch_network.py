@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from multiverse.contracts.views import Array
-from multiverse.learning.loss import Shape
+from multiverse.learning.loss import Shape, Shown
 from multiverse.learning.networks import Network, first_weights, in_one_tensor, layers_of
 from multiverse.learning.optimizers import Adam, Optimizer
 
 
 class TorchLayers:
-    """(vector [rows, size], images) → [rows, outputs], or, of several copies, [copies, rows, outputs]."""
+    """What is shown, and `more` numbers of each row → [rows, outputs], or, of several copies, [copies, rows, …]."""
 
     xp = torch
 
@@ -26,14 +26,18 @@ class TorchLayers:
         """Where the network is."""
         return torch.as_tensor(array, device=self.device)
 
-    def output(self, vector: Tensor, images: Sequence[Tensor] = ()) -> Tensor:
+    def output(self, shown: Shown, more: Tensor | None = None) -> Tensor:
         with torch.no_grad():
-            return self._said(vector, images)
+            return self._said(self._joined(shown, more), shown.images)
 
-    def forward(self, vector: Tensor, images: Sequence[Tensor] = ()) -> Tensor:
-        self._given = vector.detach().requires_grad_()
-        self._answer = self._said(self._given, images)
+    def forward(self, shown: Shown, more: Tensor | None = None) -> Tensor:
+        self._given = self._joined(shown, more).detach().requires_grad_()
+        self._answer = self._said(self._given, shown.images)
         return self._answer.detach()
+
+    def _joined(self, shown: Shown, more: Tensor | None) -> Tensor:
+        vector: Tensor = shown.vector
+        return vector if more is None else torch.cat((vector, more), -1)
 
     def _said(self, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
         said = [one(vector, images) for one in self._modules]

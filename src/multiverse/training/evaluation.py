@@ -11,6 +11,7 @@ import numpy as np
 
 from multiverse.contracts.errors import EvaluationFailed, counted
 from multiverse.contracts.failures import BAD_VALUE, RESTARTED
+from multiverse.contracts.infos import Infos, of_row
 from multiverse.contracts.layout import ACTION_MASKS, REWARD, VALUES, Group
 from multiverse.contracts.policy import Policy, Seen
 from multiverse.contracts.seeds import evaluation_seed
@@ -36,6 +37,8 @@ class Evaluation:
     lost: tuple[int, ...] = ()  # episodes that their env failed in, from 0: they do not count
     by_agent: dict[str, tuple[float, ...]] | None = None  # the returns of each of several
     opponent: bool = False  # somebody else played the other side
+    by_episode: tuple[tuple[float, ...], ...] = ()  # of meta-episodes: the returns of the episodes of each …
+    success: tuple[tuple[bool, ...], ...] = ()  # … and which of these had a success, where the env names those
     of: str = field(default="", compare=False)  # whose policy, in words
 
     def __repr__(self) -> str:
@@ -77,8 +80,16 @@ class Evaluation:
             "episodes": len(self.returns),
             **({"wins": self.wins} if self.opponent else {}),
             **{f"mean_return/{agent}": float(np.mean(returns)) for agent, returns in (self.by_agent or {}).items()},
+            **_each_of("mean_return", self.by_episode),
+            **_each_of("success_rate", self.success),
             **({"lost_episodes": len(self.lost)} if self.lost else {}),
         }
+
+
+def _each_of(name: str, meta_episodes: Sequence[Sequence[float]]) -> dict[str, float]:
+    """The mean of the first episode of each, of the second, …: adapting shows from one to the next."""
+    means = np.mean(meta_episodes, axis=0) if meta_episodes else ()
+    return {f"{name}/episode_{k + 1}": float(one) for k, one in enumerate(means)}
 
 
 def evaluate(
@@ -89,12 +100,14 @@ def evaluate(
     should_stop: Callable[[], bool] = lambda: False,
     lost_before: Collection[int] = (),
     opponents: Sequence[Policy] | None = None,
+    tasks: Sequence[int] = (),
 ) -> Evaluation | None:
     """Episodes on these envs, with a policy for each group of agents; an env that has ended its episode takes the next.
     Equal seeds give equal episodes, however many envs there are and whatever the training looked like.
 
     `opponents`: who plays the other side; the policies' own side (one agent of a group that is alone, else one group)
-    alternates from episode to episode. None: everybody is played by the policies.
+    alternates from episode to episode. None: everybody is played by the policies. `tasks`: of the envs', those that
+    the episodes have in turn.
 
     None if it was asked to stop on the way; `EvaluationFailed` if no episode came to its end, or if several envs may
     have been lost with their worker. An episode of an env that never ends one is cut after `MOST_STEPS`; one that the
@@ -104,10 +117,12 @@ def evaluate(
     free: Collection[int] = range(envs.num_envs)
     playing: dict[int, int] = {}  # env id → the number of its episode
     found: dict[int, tuple[list[Array], list[Array], int]] = {}  # number → returns and who was played, and the length
+    told: dict[int, Infos] = {}  # by their envs, of meta-episodes
     lost: list[int] = []
     while True:
         if free and (begun := dict(zip(free, numbers))):
-            batch.begin(begun, [evaluation_seed(seed, k) for k in begun.values()])
+            given = [tasks[k % len(tasks)] for k in begun.values()] if len(tasks) else None
+            batch.begin(begun, [evaluation_seed(seed, k) for k in begun.values()], given)
             playing |= begun
         if not playing:
             break
@@ -122,6 +137,7 @@ def evaluate(
                 lost.append(k)
             else:
                 found[k] = batch.outcome(env_id)
+                told[k] = batch.told[env_id]
     if not found:
         raise EvaluationFailed(f"the env failed in each of its {episodes} episodes")
     in_order = [found[k] for k in sorted(found)]
@@ -135,7 +151,15 @@ def evaluate(
         tuple(sorted(lost)),
         None if is_single(envs) else by_agent,
         opponents is not None,
+        _of_all("returns_per_episode", told),
+        _of_all("success_per_episode", told),
     )
+
+
+def _of_all(name: str, told: Mapping[int, Infos]) -> tuple[Any, ...]:
+    """What the last infos of all episodes say; nothing where some say nothing."""
+    in_order = [told[k] for k in sorted(told)]
+    return tuple(tuple(one[name].tolist()) for one in in_order) if all(name in one for one in in_order) else ()
 
 
 class _Batch:
@@ -149,11 +173,12 @@ class _Batch:
         groups = envs.views.layout.groups
         self._groups = [_GroupBatch(envs, *one) for one in zip(groups, policies, others)]
         self._against = opponents is not None
+        self.told: dict[int, Infos] = {}  # by envs whose episode is over, of it
 
-    def begin(self, episodes: Mapping[int, int], seeds: list[int]) -> None:
+    def begin(self, episodes: Mapping[int, int], seeds: list[int], tasks: list[int] | None = None) -> None:
         """Other episodes of these envs: nothing is remembered of those before."""
         ids = list(episodes)
-        self._envs.reset(env_ids=None if len(ids) == self._envs.num_envs else ids, seed=seeds)
+        self._envs.reset(env_ids=None if len(ids) == self._envs.num_envs else ids, seed=seeds, tasks=tasks)
         self._refuse_lost_workers()
         for number, group in enumerate(self._groups):
             group.begin(ids)
@@ -179,6 +204,7 @@ class _Batch:
         if True not in over.tolist():
             return {}
         self._refuse_lost_workers()
+        self.told = {env_id: of_row(infos, row) for row, env_id in enumerate(ids) if over[row]}
         nobody = np.zeros_like(over)
         failed = infos.get(f"_{RESTARTED}", nobody) | infos.get(f"_{BAD_VALUE}", nobody)
         return {env_id: bool(failed[row]) for row, env_id in enumerate(ids) if over[row]}

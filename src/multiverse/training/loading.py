@@ -41,6 +41,7 @@ from multiverse.training.storage.run_directory import (
     read_mark,
     read_spaces,
 )
+from multiverse.training.tasks import evaluation_tasks, with_tasks
 from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.make import make_vec
 
@@ -87,6 +88,7 @@ def load(
         return _policy(config, algorithm, groups, found, where)
     config = trusted_config(where, env, algorithm, env_kwargs, trust)
     how: dict[str, Any] = {"env_kwargs": config.env_kwargs or None, "groups": "separate" if config.separate else None}
+    how |= with_tasks(config, source_of(config, env))
     with make_vec(source_of(config, env), 1, "serial", **how) as envs:
         groups = _groups(envs)
     return _policy(config, algorithm, groups, found, where)
@@ -124,15 +126,16 @@ def evaluate(
     config = trusted_config(where, env, algorithm, env_kwargs, trust)
     count = 1 if watch else dataclasses.replace(config, evaluation_episodes=episodes).num_evaluation_envs
     how: dict[str, Any] = {"workers": config.workers, "start_method": config.start_method} if count > 1 else {}
-    how |= {"env_kwargs": config.env_kwargs or None, "autoreset": "disabled", "infos": False, "copy": False}
-    how |= {"wrappers": [watch]} if watch else {}
+    how |= {"env_kwargs": config.env_kwargs or None, "autoreset": "disabled", "copy": False}
+    how |= with_tasks(config, source_of(config, env), *([watch] if watch else []))
+    how["infos"] = config.tasks is not None
     how["groups"] = "separate" if config.separate else None
     with make_vec(source_of(config, env, wrappers), count, config.executor if count > 1 else "serial", **how) as envs:
         held = None if algorithm is not None else _held(vars(config), _groups(envs), found)
         policy = held or _policy(config, algorithm, _groups(envs), found, where)
         acting = policy.acting if isinstance(policy, LoadedPolicies) else [policy.acting]
         against = opponents_for(config.evaluation_opponent if opponent is None else opponent, _groups(envs))
-        found_out = play(envs, acting, episodes, seed, opponents=against)
+        found_out = play(envs, acting, episodes, seed, opponents=against, tasks=evaluation_tasks(config))
     assert found_out is not None
     return dataclasses.replace(found_out, of=_told(vars(config), found))
 

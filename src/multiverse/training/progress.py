@@ -215,13 +215,16 @@ def next_lines(summary: dict[str, Any], path: Path) -> list[str]:
 
 def evaluated(summary: dict[str, Any]) -> str:
     """'return 493.1 ± 12.0, length 493, over 20 unseen episodes'; of several agents also each one's return or, against
-    an opponent, who won: each agent is then played by the policy in some of the episodes only."""
+    an opponent, who won: each agent is then played by the policy in some of the episodes only. Of meta-episodes, what
+    each of their episodes returned, and how many of those had a success."""
     prefix = "mean_return/"
     returned = f"{summary['mean_return']:.1f} ± {summary['std_return']:.1f}"
     if "wins" in summary:
         returned += f", won {100 * summary['wins']:.0f} %"
     else:
         returned += _of_each({key.removeprefix(prefix): one for key, one in summary.items() if key.startswith(prefix)})
+    if successes := [one for key, one in summary.items() if key.startswith("success_rate/")]:
+        returned += f", success {' → '.join(f'{100 * one:.0f} %' for one in successes)}"
     lost = f" ({summary['lost_episodes']} more failed)" if summary.get("lost_episodes") else ""
     episodes = counted(summary["episodes"], "unseen episode")
     return f"return {returned}, length {summary['mean_length']:.0f}, over {episodes}{lost}"

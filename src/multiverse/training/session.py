@@ -16,7 +16,7 @@ from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import InvalidRequest, ReplyTimeout, WorkerDied
 from multiverse.contracts.layout import OBSERVATIONS, STATE, Field, FieldName, Group
 from multiverse.contracts.plan import Plan
-from multiverse.contracts.reset_plan import DerivedSeeds
+from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.executors.backends import BACKENDS
 from multiverse.executors.startup import MoreFields
 from multiverse.experience.collector import Collected, Collector, collected_in_workers, rollout_fields
@@ -32,6 +32,7 @@ from multiverse.training.evaluation_envs import EvaluationEnvs
 from multiverse.training.learners import Learners
 from multiverse.training.loading import opponents_for
 from multiverse.training.storage.state_codec import encode
+from multiverse.training.tasks import evaluation_tasks, training_plan, with_tasks
 from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.make import make_vec
 from multiverse.vector.single import VectorEnv
@@ -54,7 +55,7 @@ class Session:
         opponent: Any = None,
     ) -> None:
         """`opponent`: of evaluations, where it is no name that the config holds."""
-        reset_plan = DerivedSeeds(config.seed)
+        reset_plan, tasks = training_plan(config), with_tasks(config, env)
 
         def lay_out(description: EnvDescription) -> list[Field]:
             """With the envs' spaces known the algorithms are made, and with them what their rollouts take."""
@@ -75,7 +76,8 @@ class Session:
             everywhere = all(collected_in_workers(one.policy(), one.steps_per_env) for one in self.learners)
             return rollout_fields(self._shapes, config.num_envs, config.opponents > 0) if everywhere else []
 
-        self.envs = _training_envs(config, env, reset_plan, plan, lay_out)
+        self.envs = _training_envs(config, env, reset_plan, plan, lay_out, tasks)
+        self.evaluation_tasks = evaluation_tasks(config)
         try:
             mask = next(iter(self.learners)).features.mask if self._single else None
             groups, path = self.envs.views.layout.groups, None if mask is None else mask.path
@@ -84,7 +86,7 @@ class Session:
             self._collector = Collector(self.envs, self._shapes, path, reset_plan, self._pool is not None)
             self._can_be_saved = isinstance(self.envs, VectorEnv) and self.envs.can_be_saved()
             self.opponents = opponents_for(config.evaluation_opponent if opponent is None else opponent, groups)
-            make = functools.partial(_evaluation_envs, config, env, self.envs.plan)
+            make = functools.partial(_evaluation_envs, config, env, self.envs.plan, tasks)
             self.evaluation_envs = EvaluationEnvs(make, config.num_evaluation_envs, config.restarts_per_minute)
         except BaseException:
             self.envs.close()
@@ -321,11 +323,16 @@ def rollout_shape(
 
 
 def _training_envs(
-    config: TrainConfig, env: Any, reset_plan: DerivedSeeds, plan: Plan | None, lay_out: MoreFields
+    config: TrainConfig,
+    env: Any,
+    reset_plan: ResetPlan,
+    plan: Plan | None,
+    lay_out: MoreFields,
+    tasks: Mapping[str, Any],
 ) -> BaseVectorEnv:
-    how: dict[str, Any] = {"plan": plan}
+    how: dict[str, Any] = {**tasks, "plan": plan}
     if plan is None:
-        how = {"executor": config.executor, "workers": config.workers, "start_method": config.start_method}
+        how = {**tasks, "executor": config.executor, "workers": config.workers, "start_method": config.start_method}
     return make_vec(
         env,
         config.num_envs,
@@ -345,7 +352,7 @@ def _training_envs(
     )
 
 
-def _evaluation_envs(config: TrainConfig, env: Any, plan: Plan, count: int) -> BaseVectorEnv:
+def _evaluation_envs(config: TrainConfig, env: Any, plan: Plan, tasks: Mapping[str, Any], count: int) -> BaseVectorEnv:
     """In workers, if the training's are: there a crash or a hang costs one episode. How many envs there are is never up
     to the workers."""
     apart = not BACKENDS[plan.executor].own_share and BACKENDS[plan.executor].processes
@@ -357,7 +364,8 @@ def _evaluation_envs(config: TrainConfig, env: Any, plan: Plan, count: int) -> B
         start_method=plan.start_method if apart else None,
         copy=False,
         autoreset="disabled",
-        infos=False,
+        infos=bool(tasks),  # the returns of a meta-episode's episodes are there
+        **tasks,
         env_kwargs=config.env_kwargs or None,
         groups="separate" if config.separate else None,
         on_failure=config.on_failure,

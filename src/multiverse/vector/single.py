@@ -155,5 +155,11 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
 def _can_be_saved(envs: EnvRange) -> bool:
     """Runs where the envs are. What only an env inside a wrapper has would forget the wrapper's own state."""
-    kinds = [env.classes()[0] for env in envs.envs]
-    return all(callable(getattr(kind, name, None)) for kind in kinds for name in ("save_state", "restore_state"))
+    return all(_saves(env.classes()) for env in envs.envs)
+
+
+def _saves(kinds: Sequence[type]) -> bool:
+    """Whether an env of these classes, outermost first, saves itself; a wrapper may say that it asks the next one."""
+    if not all(callable(getattr(kinds[0], name, None)) for name in ("save_state", "restore_state")):
+        return False
+    return not getattr(kinds[0], "asks_its_env", False) or _saves(kinds[1:])

@@ -31,6 +31,9 @@ class MetaEpisode(gymnasium.Wrapper[Array, Any, Any, Any], gymnasium.utils.Recor
     given holds until another is; without any, every meta-episode draws its own.
     """
 
+    asks_its_env = True
+    """It saves itself if its env does."""
+
     def __init__(self, env: gymnasium.Env[Any, Any], episodes_per_task: int, oracle: bool = False) -> None:
         gymnasium.utils.RecordConstructorArgs.__init__(self, episodes_per_task=episodes_per_task, oracle=oracle)
         super().__init__(env)

@@ -18,6 +18,7 @@ from multiverse.cli.main import require, require_positive
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.training.config.build import Located, in_todays_names, place_of
 from multiverse.training.config.files import read_config
+from multiverse.training.config.rollout_files import counts_rollouts, rollout_settings
 from multiverse.training.config.train_config import TrainConfig, config_for, merged, own_settings, presets
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def config_from(options: TrainOptions) -> TrainConfig:
     from multiverse.training.storage.run_directory import read_mark
 
     command = options.command
-    file = in_todays_names(read_config(command["config"])) if command["config"] else {}
+    file = _read(command["config"]) if command["config"] else {}
     algorithm = _named("algorithm", options.settings, file) or "ppo"
     typed = {*options.settings, *(("env", "env_kwargs") if options.env else ())}  # whoever types a name means it
     if named := {key: value for key, value in file.items() if key not in typed}:
@@ -74,6 +75,12 @@ def config_from(options: TrainOptions) -> TrainConfig:
     if not env:
         raise InvalidRequest("which env? `multiverse train CartPole-v1`, or a --config that names one")
     return config_for(env, algorithm, settings, not command["no_preset"] and (command["preset"] or True))
+
+
+def _read(path: str) -> dict[str, Any]:
+    """Settings of a run from a file, also of one that counts rollouts."""
+    file = in_todays_names(read_config(path))
+    return rollout_settings(file) if counts_rollouts(file) else file
 
 
 def _named(key: str, *given: Mapping[str, Any]) -> str:
@@ -212,7 +219,7 @@ def algorithm_in(arguments: Sequence[str]) -> str:
     words.add_argument("--trust", action="store_true")
     found, _ = words.parse_known_args([spelled(word) for word in arguments])
     if "config" in found and "algorithm" not in found:
-        file = in_todays_names(read_config(found.config))
+        file = _read(found.config)
         named = file.get("algorithm")
         if not named or not isinstance(named, str):
             return "ppo"

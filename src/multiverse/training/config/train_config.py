@@ -146,6 +146,14 @@ class TrainConfig:
     """Arguments for the env."""
     wrappers: tuple[str, ...] = ()
     """What each env is wrapped in, the innermost first: module:name of something that takes an env and returns one."""
+    tasks: int | None = None
+    """Meta-RL, of an env with tasks: so many are drawn from the seed to train on, and every episode has one of them."""
+    held_out_tasks: int = 0
+    """So many others, which no training sees, for evaluations to go through; 0: they have the training's."""
+    episodes_per_task: int = 1
+    """With `tasks`: so many episodes of a task in a row are one (`mv.MetaEpisode`), and memory goes on through them."""
+    oracle: bool = False
+    """With `tasks`: show the task, to see what knowing it is worth."""
     separate: bool = False
     """Of several agents: each has a learner of its own, also where their spaces are equal."""
     opponents: int = 0
@@ -203,6 +211,11 @@ class TrainConfig:
         for name in ("num_envs", "evaluation_episodes", "evaluation_envs", "keep_checkpoints", "torch_threads"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise InvalidRequest(f"{name}={value}: at least 1")
+        if self.tasks is None and (self.held_out_tasks, self.episodes_per_task, self.oracle) != (0, 1, False):
+            raise InvalidRequest("held_out_tasks, episodes_per_task and oracle are for runs with tasks: tasks=80, say")
+        if (self.tasks is not None and self.tasks < 1) or self.held_out_tasks < 0 or self.episodes_per_task < 1:
+            counts = self.tasks, self.held_out_tasks, self.episodes_per_task
+            raise InvalidRequest(f"tasks, held_out_tasks, episodes_per_task={counts}: at least 1, 0 and 1")
         if self.opponents < 0:
             raise InvalidRequest(f"opponents={self.opponents}: 0 or more")
         if self.opponent_every < 1:

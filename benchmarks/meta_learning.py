@@ -1,0 +1,147 @@
+"""How well off-policy algorithms learn with a memory, and without: partly observed envs, and many tasks (meta-RL).
+
+    python benchmarks/meta_learning.py                                          all rows, 5 seeds each
+    python benchmarks/meta_learning.py --jobs 16 --out DIR --limit-s 580 --json benchmarks/results/meta_learning.json
+    python benchmarks/meta_learning.py --tasks wind wind-markov --out DIR       some; again: the rest
+
+| rows | figure | wanted |
+|---|---|---|
+| pendulum-sac, pendulum-td3, cart-pole-dqn, cart-pole-discrete-sac | mean return | what is published |
+| cart-pole-v: discrete SAC with an LSTM, velocities only | mean return | 200 at 10 k env steps |
+| pendulum-v: TD3 with an LSTM, velocities only | mean return | -197 at 31 k |
+| semi-circle, -markov, -oracle | of the second episode | ≥ 1.5 × Markov, above its own first, ≥ 0.6 × oracle |
+| wind, wind-markov | mean return | above Markov, intervals apart |
+
+Variants of a row have the same env steps and gradient steps, which are told. Figures are of the final weights,
+deterministic, over 100 episodes on seeds, and tasks, that no training sees. Runs are processes with one thread each,
+stopped and resumed as those of `learning.py`, whose options these are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks import learning
+from benchmarks.learning import EPISODES, Runs, answered, parser_for, tallied
+from multiverse.cli.seeds import bootstrap_interval, interquartile_mean
+
+MARKOV = {"memory": None, "batch_size": 256}
+SEMI_CIRCLE, WIND = "multiverse/PointRobotSparse-v0", "multiverse/Wind-v0"
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One row: a preset, with some settings changed; `figure`: of its evaluation."""
+
+    name: str
+    env: str
+    algorithm: str
+    wanted: float | None = None
+    figure: str = "mean_return"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+SECOND = "mean_return/episode_2"
+TASKS = (
+    Task("pendulum-sac", "Pendulum-v1", "sac", -157.0),
+    Task("pendulum-td3", "Pendulum-v1", "td3", -152.0),
+    Task("cart-pole-dqn", "CartPole-v1", "dqn", 500.0),
+    Task("cart-pole-discrete-sac", "CartPole-v1", "discrete_sac", 500.0),
+    Task("wind-markov", WIND, "sac", settings=MARKOV),
+    Task("semi-circle-markov", SEMI_CIRCLE, "sac", figure=SECOND, settings=MARKOV),
+    Task("semi-circle-oracle", SEMI_CIRCLE, "sac", figure=SECOND, settings={**MARKOV, "oracle": True}),
+    Task("wind", WIND, "sac"),
+    Task("cart-pole-v", "multiverse/CartPole-V-v1", "discrete_sac", 200.0),
+    Task("pendulum-v", "multiverse/Pendulum-V-v1", "td3", -197.0),
+    Task("semi-circle", SEMI_CIRCLE, "sac", figure=SECOND),
+)
+"""From the shortest run to the longest."""
+BESIDE = (
+    ("semi-circle", "semi-circle-markov", 1.5),
+    ("semi-circle", "semi-circle-oracle", 0.6),
+    ("wind", "wind-markov", 1.0),
+)
+"""(row, another, how many times its figure is wanted)"""
+
+
+def one_run(task: Task, seed: int, run: Path, env_steps: int | None) -> None:
+    learning.one_run(
+        learning.Task(task.env, None, "", "", algorithm=task.algorithm, settings=task.settings), seed, run, env_steps
+    )
+
+
+def found_in(run: Path) -> dict[str, Any] | None:
+    """As `learning.found_in`, with all that the evaluation tells."""
+    found = learning.found_in(run)
+    if found is None:
+        return None
+    summary = json.loads((run / "summary.json").read_text())
+    return {**found, **summary["evaluation"], "updates": summary["updates"]}
+
+
+# -- the table ---------------------------------------------------------------------------------------------------
+def shown(task: Task, runs: list[dict[str, Any]], seeds: int) -> dict[str, Any]:
+    values = [float(run[task.figure]) for run in runs]
+    (low, high), iqm = bootstrap_interval(values), interquartile_mean(values)
+    verdict = "beside"
+    if task.wanted is not None:
+        verdict = "reached" if iqm >= task.wanted else "inside" if high >= task.wanted else "MISSED"
+    of = f"{len(runs)} seeds" if len(runs) == seeds else f"{len(runs)} of {seeds} seeds SO FAR"
+    wanted = "" if task.wanted is None else f", wanted {task.wanted:g}: {verdict}"
+    print(f"\n{task.name} ({task.env}, {task.algorithm}), {of}")
+    print(f"  {task.figure} IQM {iqm:.2f} ({low:.2f} to {high:.2f}){wanted}")
+    parts = [name for name in runs[0] if name.startswith(("mean_return/", "success_rate/"))]
+    for run in runs:
+        told = "".join(f", {name} {run[name]:.2f}" for name in parts)
+        cost = f"{run['env_steps']:,} env steps, {run['updates']:,} updates, {run['seconds']:.0f} s"
+        print(f"    seed {run['seed']}: {run['mean_return']:.2f}{told} ({cost})", flush=True)
+    return {"task": task.name, "env": task.env, "algorithm": task.algorithm, "settings": dict(task.settings),
+            "figure": task.figure, "iqm": iqm, "interval": [low, high], "wanted": task.wanted, "verdict": verdict,
+            "runs": runs}  # fmt: skip
+
+
+def compared(table: Mapping[str, dict[str, Any]]) -> list[str]:
+    """What rows are to one another, as far as they are there."""
+    lines = []
+    for name, other, times in BESIDE:
+        if name in table and other in table:
+            one, beside = table[name], table[other]
+            wanted = times * beside["iqm"]
+            apart = one["interval"][0] > beside["interval"][1] or times < 1
+            verdict = "reached" if one["iqm"] >= wanted and apart else "MISSED"
+            lines.append(f"{name} {one['iqm']:.2f}, {times:g} × {other} is {wanted:.2f}: {verdict}")
+    for name, row in table.items():
+        if row["figure"] == SECOND:
+            first = interquartile_mean([run["mean_return/episode_1"] for run in row["runs"]])
+            lines.append(f"{name}: from its first episode to its second {first:.2f} → {row['iqm']:.2f}")
+    return lines
+
+
+def measured(out: Path, options: argparse.Namespace) -> bool:
+    """Run what is not finished and show what is; whether that is everything."""
+    tasks = [task for task in TASKS if options.tasks is None or task.name in options.tasks]
+    runs, table = Runs(out, options.env_steps, Path(__file__), found_in), {}
+
+    def each(task: Task, found: list[dict[str, Any]]) -> dict[str, Any]:
+        table[task.name] = shown(task, found, options.seeds)
+        return table[task.name]
+
+    whole = tallied(out, options, tasks, runs, found_in, each)
+    print("\n" + "\n".join(compared(table)))
+    return whole
+
+
+def main() -> int:
+    return answered(parser_for(__doc__, TASKS, EPISODES).parse_args(), TASKS, one_run, measured)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

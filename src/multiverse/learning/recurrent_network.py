@@ -1,0 +1,186 @@
+"""What `NumpyNetwork` is, for networks that remember: they learn along whole sequences, each from an empty memory.
+
+Observation, previous action and previous reward are embedded (a linear layer and a ReLU each) and go through a
+recurrent cell. Its hidden state and a shortcut, an embedding of the observation (and of the action that is judged), are
+what the dense layers are given; copies of these share all that comes before. Sequences of different lengths are packed:
+no row is padding. The cell goes along them once for as long as neither they nor the weights are others.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from multiverse.contracts.views import Array
+from multiverse.learning.cells import CELLS, Weights
+from multiverse.learning.loss import Shape, Shown, parameters_of
+from multiverse.learning.numpy_learner import Dense, begin_cell
+from multiverse.learning.numpy_network import Following, Parts, given
+from multiverse.learning.optimizers import Adam, Optimizer
+
+ZERO = np.float32(0)
+
+
+class RecurrentLayers:
+    """Rows of sequences, and `more` numbers of each → [rows, outputs], or, of copies, [copies, rows, outputs]."""
+
+    xp = np
+
+    def __init__(
+        self, shape: Shape, outputs: int, more: int, copies: int, flat: tuple[Array, Array], learns: Optimizer | None
+    ) -> None:
+        """`flat`: all parameters, and where their gradients go; `learns`: who changes them, if anybody does."""
+        assert shape.memory is not None
+        kind, size, self._learns = CELLS[shape.memory], shape.memory_size, learns
+        common = common_parameters(shape, more)
+        ours = Parts(flat[0][:common], flat[1][:common], 0)
+        heads = Parts(flat[0][common:], flat[1][common:], copies)
+        self._embeddings: list[tuple[slice, slice, Dense]] = []  # which columns of the vector, and of what is embedded
+        for columns, units in _columns(shape):
+            self._embeddings.append((columns, units, Dense(ours, (_width(columns), _width(units)), "relu")))
+        self._cells = kind([Weights(ours, kind.gates, _embedded(shape), size)])
+        self._shortcut = Dense(ours, (shape.embeddings[0][0] + more, size), "relu")
+        self._dense = Dense(heads, (2 * size, *shape.hidden_sizes, outputs), shape.activation, copies)
+        self._size, self._copies = size, copies
+        self._along: Any = None  # what it went along, and how often the weights had changed then
+        self._said: Array | None = None  # of all rows of that
+
+    def put(self, array: Array) -> Array:
+        return array
+
+    def output(self, shown: Shown, more: Array | None = None) -> Array:
+        return self.forward(shown, more)
+
+    def forward(self, shown: Shown, more: Array | None = None) -> Array:
+        """Without `more`, all rows go through the layers once, whichever of them are asked about."""
+        hidden, self._rows = self._remembered(shown), shown.rows
+        if more is not None:
+            return self._through(hidden[shown.rows], given(shown, more, self._shortcut.inputs))
+        if self._said is None:
+            self._said = self._through(hidden, shown.vector[:, : self._shortcut.inputs])
+        return self._said[..., shown.rows, :]
+
+    def _through(self, hidden: Array, current: Array) -> Array:
+        short = self._shortcut.forward(current)
+        self._short = np.maximum(short, ZERO, out=short)
+        return self._dense.forward(np.concatenate((hidden, short), -1))
+
+    def _remembered(self, shown: Shown) -> Array:
+        """[rows, size] hidden states after all rows of all sequences."""
+        changes = 0 if self._learns is None else self._learns.steps
+        if self._along is None or self._along[0] is not shown.vector or self._along[1] != changes:
+            self._embedded = np.concatenate(
+                [layer.forward(shown.vector[:, of]) for of, _, layer in self._embeddings], -1
+            )
+            np.maximum(self._embedded, ZERO, out=self._embedded)
+            nothing = np.zeros((shown.counts[0], 1, self._cells.parts, self._size), np.float32)
+            self._hidden = self._cells.forward(self._embedded, shown.counts, nothing)[:, 0]
+            self._along, self._said = (shown.vector, changes), None
+        return self._hidden
+
+    def backward(self, by_output: Array) -> None:
+        size, rows = self._size, self._rows
+        if self._said is not None:
+            by_output, some = np.zeros(self._said.shape, np.float32), by_output
+            by_output[..., rows, :], rows = some, slice(None)
+        by_given = np.empty((*by_output.shape[:-1], 2 * size), np.float32)
+        self._dense.backward(by_output, by_given)
+        if self._copies:
+            by_given = by_given.sum(axis=0)
+        self._shortcut.backward(by_given[:, size:] * (self._short > 0))
+        by_hidden = np.zeros((len(self._hidden), 1, size), np.float32)
+        by_hidden[rows, 0] = by_given[:, :size]
+        self._cells.backward(by_hidden)
+        by_embedded = self._cells.by_input(0)
+        by_embedded *= self._embedded > 0
+        for _, units, layer in self._embeddings:
+            layer.backward(by_embedded[:, units])
+
+    def by_vector(self, by_output: Array, columns: slice) -> Array:
+        """By columns of what the shortcut is given: what is remembered knows nothing of an action not taken yet."""
+        by_short = self._dense.by_input(by_output, slice(self._size, None))
+        by_short *= self._short > 0
+        return self._shortcut.by_input(by_short, columns)
+
+
+class RecurrentNetwork(RecurrentLayers):
+    """Layers that learn."""
+
+    def __init__(self, shape: Shape, outputs: int, more: int, copies: int, seed: Sequence[int]) -> None:
+        dense = parameters_of((2 * shape.memory_size, *shape.hidden_sizes, outputs)) * max(1, copies)
+        self.optimizer: Optimizer = Adam(np, np.zeros(common_parameters(shape, more) + dense, np.float32), 1e-8)
+        self._made = shape, outputs, more
+        flat = self.optimizer.parameters, self.optimizer.gradient
+        super().__init__(*self._made, copies, flat, self.optimizer)
+        rng = np.random.default_rng(seed)
+        for _, _, layer in self._embeddings:
+            layer.begin(rng, 1.0, orthogonal=False)
+        begin_cell(self._cells.weights[0], rng, shape)
+        self._shortcut.begin(rng, 1.0, orthogonal=False)
+        self._dense.begin(rng, 1.0, orthogonal=False)
+
+    def first(self) -> RecurrentLayers:
+        """The first of the copies alone, with the same parameters."""
+        common = common_parameters(self._made[0], self._made[2])
+        mine = slice(common + (len(self.optimizer.parameters) - common) // self._copies)
+        flat = self.optimizer.parameters[mine], self.optimizer.gradient[mine]
+        return RecurrentLayers(*self._made, 0, flat, self.optimizer)
+
+    def target(self) -> RecurrentTarget:
+        """A network that begins as this one and follows it slowly."""
+        return RecurrentTarget(*self._made, self._copies, self.optimizer)
+
+    def layers(self) -> list[tuple[Array, Array]]:
+        """(weights [in, out], bias) of the dense ones, copies, to act with."""
+        return [(weights.T.copy(), bias.copy()) for weights, bias, _, _ in self._dense.layers]
+
+    def cell(self) -> list[Array]:
+        """The cell's weights, copies."""
+        return [one.copy() for one in self._cells.weights[0].values]
+
+    def embedding(self) -> tuple[Array, Array]:
+        """(weights [in, out], bias) of one layer that says all that is embedded, and then the shortcut."""
+        shape, width = self._made[0], self._cells.weights[0].values[0].shape[1]
+        weights, bias = np.zeros((shape.size, width + self._size), np.float32), np.zeros(width + self._size, np.float32)
+        shortcut = slice(0, shape.embeddings[0][0]), slice(width, None), self._shortcut
+        for columns, units, layer in (*self._embeddings, shortcut):
+            weights[columns, units], bias[units] = layer.layers[0][0].T, layer.layers[0][1]
+        return weights, bias
+
+
+class RecurrentTarget(RecurrentLayers, Following):
+    """Layers whose parameters follow another network's. They do so between the rows of two gradient steps."""
+
+    def __init__(self, shape: Shape, outputs: int, more: int, copies: int, followed: Optimizer) -> None:
+        Following.__init__(self, followed, followed.parameters.copy())
+        RecurrentLayers.__init__(self, shape, outputs, more, copies, (self.parameters, self.parameters), None)
+
+
+def _columns(shape: Shape) -> list[tuple[slice, slice]]:
+    """Of every part of the vector that is embedded: where it is there, and where among what is embedded."""
+    numbers, units = (list(itertools.accumulate((one[i] for one in shape.embeddings), initial=0)) for i in (0, 1))
+    return [
+        (slice(numbers[k], numbers[k + 1]), slice(units[k], units[k + 1]))
+        for k in range(len(shape.embeddings))
+        if units[k + 1] > units[k]
+    ]
+
+
+def _width(columns: slice) -> int:
+    return int(columns.stop - columns.start)
+
+
+def _embedded(shape: Shape) -> int:
+    return sum(units for _, units in shape.embeddings)
+
+
+def common_parameters(shape: Shape, more: int) -> int:
+    """Of all but the dense layers: how many."""
+    assert shape.memory is not None
+    size, inward = shape.memory_size, _embedded(shape)
+    embedding = sum(parameters_of((_width(columns), _width(units))) for columns, units in _columns(shape))
+    cell = parameters_of((inward + size + 1, CELLS[shape.memory].gates * size))
+    return embedding + cell + parameters_of((shape.embeddings[0][0] + more, size))

@@ -1,0 +1,170 @@
+"""Configs that count in rollouts and iterations, as meta-RL's do: sections env, train, eval and policy.
+
+What they say becomes settings of a run. Names are pomdp-baselines'; whatever is not understood is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+
+from multiverse.adapters.env_source import recipes
+from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
+from multiverse.training.config.build import Located, nearest, place_of
+
+OURS = "multiverse/"
+"""Before ids of ours, which are known by their names in the field too."""
+ALGORITHMS = {"sac": "sac", "td3": "td3", "sacd": "discrete_sac", "discrete_sac": "discrete_sac", "dqn": "dqn"}
+ARCHITECTURES = ("mlp", "memory", "memory-markov")
+POLICY = {
+    "rnn_hidden_size": "memory_size", "observ_embedding_size": "observation_embedding",
+    "action_embedding_size": "action_embedding", "reward_embedding_size": "reward_embedding",
+    "policy_layers": "hidden_sizes", "lr": "learning_rate", "gamma": "gamma", "tau": "tau",
+    "entropy_alpha": "entropy_coef", "target_entropy": "target_entropy",
+}  # fmt: skip
+"""Settings of the algorithm, by their names there."""
+KNOWN = {
+    "env": ("env_type", "env_name", "max_rollouts_per_task", "num_train_tasks", "num_eval_tasks",
+            "num_parallel_workers", "oracle"),
+    "train": ("num_iters", "num_init_rollouts_pool", "num_rollouts_per_iter", "buffer_size", "num_updates_per_iter",
+              "batch_size", "sampled_seq_len"),
+    "eval": ("log_interval",),
+    "policy": ("algo_name", "seq_model", "arch", "dqn_layers", *POLICY),
+}  # fmt: skip
+DEFAULTS = {"max_rollouts_per_task": 1, "num_train_tasks": 0, "num_eval_tasks": 0, "num_parallel_workers": 4,
+            "num_init_rollouts_pool": 0, "buffer_size": 1_000_000, "batch_size": 32, "sampled_seq_len": -1,
+            "log_interval": 10}  # fmt: skip
+
+
+def counts_rollouts(file: Mapping[str, Any]) -> bool:
+    """Whether a config is one of these."""
+    return isinstance(file.get("env"), Mapping)
+
+
+def rollout_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of `mv.train`, its env and algorithm among them, from the sections of such a config. An iteration is one
+    update: as many rollouts as each env needs to play so that there are `num_rollouts_per_iter`."""
+    for name in sections:
+        if name != "seed" and name not in KNOWN:
+            raise InvalidConfig(place_of(sections, name), "there is no such section", nearest(name, ["seed", *KNOWN]))
+    return _Sections(sections).settings()
+
+
+class _Sections:
+    """Values, by section and key, with where they stand."""
+
+    def __init__(self, sections: Mapping[str, Any]) -> None:
+        self._given: dict[str, Mapping[str, Any]] = {}
+        self._seed = {"seed": sections["seed"]} if "seed" in sections else {}
+        for name, known in KNOWN.items():
+            section = sections.get(name) or {}
+            if not isinstance(section, Mapping):
+                raise InvalidConfig(place_of(sections, name), f"expected settings, found {in_words(section)}")
+            for key in section:
+                if key not in known:
+                    place = place_of(section, key, f"{name}.")
+                    raise InvalidConfig(place, "there is no such setting", nearest(key, [*known]))
+            self._given[name] = section
+
+    def _refused(self, name: str, key: str, wrong: str, hint: str = "") -> InvalidConfig:
+        return InvalidConfig(place_of(self._given[name], key, f"{name}."), wrong, hint)
+
+    def _number(self, name: str, key: str, least: float) -> int | float:
+        value = self._given[name].get(key, DEFAULTS.get(key))
+        if value is None:
+            raise InvalidConfig(f"{name}.{key}", "it is missing")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < math.inf:
+            raise self._refused(name, key, f"expected a number of at least {least:g}, found {in_words(value)}")
+        return value
+
+    def _whole(self, name: str, key: str, least: int) -> int:
+        """Also if it is written as 1e6."""
+        found = self._number(name, key, least)
+        if found != int(found):
+            raise self._refused(name, key, f"expected a whole number, found {found}")
+        return int(found)
+
+    def settings(self) -> dict[str, Any]:
+        episodes, workers = (
+            self._whole("env", "max_rollouts_per_task", 1),
+            self._whole("env", "num_parallel_workers", 1),
+        )
+        env, horizon = self._env()
+        rollouts = math.ceil(self._whole("train", "num_rollouts_per_iter", 1) / workers)  # of every env
+        length, updates = episodes * horizon, self._number("train", "num_updates_per_iter", 0)
+        iteration, first = rollouts * workers * length, self._whole("train", "num_init_rollouts_pool", 0) * length
+        return Located({
+            **self._seed, **env, **self._policy(),
+            "num_envs": workers,
+            "executor": "serial" if workers == 1 else "process",
+            "workers": None if workers == 1 else workers,
+            "env_steps": first + self._whole("train", "num_iters", 1) * iteration,
+            "learning_starts": first,
+            "steps_per_env": rollouts * length,
+            "buffer_size": self._whole("train", "buffer_size", 1),
+            "gradient_steps": updates if isinstance(updates, int) else None,
+            **({} if isinstance(updates, int) else {"updates_per_step": updates}),
+            "evaluate_every": self._whole("eval", "log_interval", 1) * iteration,
+        }, self._places())  # fmt: skip
+
+    def _places(self) -> dict[str, str]:
+        """Of what is taken over under another name."""
+        policy = self._given["policy"]
+        return {ours: place_of(policy, theirs, "policy.") for theirs, ours in POLICY.items() if theirs in policy}
+
+    def _env(self) -> tuple[dict[str, Any], int]:
+        """(settings, how many steps an episode has)"""
+        given = self._given["env"]
+        named, kind = given.get("env_name"), given.get("env_type", "meta")
+        if kind not in ("meta", "pomdp"):
+            raise self._refused("env", "env_type", f"expected meta or pomdp, found {in_words(kind)}")
+        if not isinstance(named, str) or ":" in named:  # nothing is imported for a file that nobody may trust
+            raise InvalidConfig("env.env_name", f"expected a Gymnasium id, found {in_words(named)}")
+        name = f"{OURS}{named}" if f"{OURS}{named}" in gymnasium.registry else named
+        try:
+            env = recipes(name, 1, None, None)[0].build_foreign()
+        except InvalidRequest as error:
+            ours = [one.removeprefix(OURS) for one in gymnasium.registry if one.startswith(OURS)]
+            raise self._refused("env", "env_name", str(error), nearest(named, ours)) from None
+        horizon = env.get_wrapper_attr("horizon") if env.has_wrapper_attr("horizon") else None
+        horizon = horizon or (env.spec and env.spec.max_episode_steps)
+        env.close()
+        if not horizon:
+            raise self._refused("env", "env_name", "nobody says how long an episode is (horizon, max_episode_steps)")
+        if kind == "pomdp":
+            return {"env": name}, int(horizon)
+        train, held_out = self._whole("env", "num_train_tasks", 1), self._whole("env", "num_eval_tasks", 0)
+        return {
+            "env": name, "tasks": train, "held_out_tasks": held_out, "evaluation_episodes": held_out or train,
+            "episodes_per_task": self._whole("env", "max_rollouts_per_task", 1), "oracle": given.get("oracle", False),
+        }, int(horizon)  # fmt: skip
+
+    def _policy(self) -> dict[str, Any]:
+        given = self._given["policy"]
+        name, memory = given.get("algo_name", "sac"), given.get("seq_model", "mlp")
+        kind = given.get("arch", "mlp" if memory == "mlp" else "memory")
+        if name not in ALGORITHMS:
+            raise self._refused(
+                "policy", "algo_name", f"there is no {in_words(name)}", nearest(str(name), [*ALGORITHMS])
+            )
+        if memory not in ("mlp", "lstm", "gru"):
+            raise self._refused("policy", "seq_model", f"expected mlp, lstm or gru, found {in_words(memory)}")
+        if kind not in ARCHITECTURES or (kind == "mlp") != (memory == "mlp"):
+            there = f"with seq_model {memory}: {ARCHITECTURES[0] if memory == 'mlp' else 'memory or memory-markov'}"
+            raise self._refused("policy", "arch", f"found {in_words(kind)}; {there}")
+        if "dqn_layers" in given and list(given["dqn_layers"]) != list(given.get("policy_layers", given["dqn_layers"])):
+            raise self._refused("policy", "dqn_layers", "actor and critics have the same layers here: policy_layers")
+        layers = {"hidden_sizes": given["dqn_layers"]} if "dqn_layers" in given else {}
+        batch, length = self._whole("train", "batch_size", 1), self._whole("train", "sampled_seq_len", -1)
+        return {
+            "algorithm": ALGORITHMS[name],
+            **layers,
+            **{ours: given[theirs] for theirs, ours in POLICY.items() if theirs in given},
+            "memory": None if memory == "mlp" else memory,
+            **({"batch_size": batch} if memory == "mlp" else {"sequences": batch}),
+            "sequence_length": None if length < 1 else length,
+            "markov_actor": kind == "memory-markov",
+        }

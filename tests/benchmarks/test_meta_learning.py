@@ -1,0 +1,49 @@
+"""The table of what is learned with a memory: its rows are presets, and what they are to one another is told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import benchmarks.meta_learning as rows
+from benchmarks.provenance import TREE
+from multiverse.training.config.train_config import PRESETS
+
+
+def test_every_row_is_a_preset_and_variants_cost_the_same() -> None:
+    for task in rows.TASKS:
+        assert (task.env, task.algorithm) in PRESETS
+        assert not {"env_steps", "gradient_steps", "updates_per_step", "steps_per_env"} & task.settings.keys()
+
+
+def table(semi_circle: float, markov: float, low: float) -> dict[str, Any]:
+    def row(iqm: float, interval: list[float]) -> dict[str, Any]:
+        return {"figure": rows.SECOND, "iqm": iqm, "interval": interval, "runs": [{"mean_return/episode_1": 1.0}]}
+
+    return {
+        "semi-circle": row(semi_circle, [low, 9.0]),
+        "semi-circle-markov": row(markov, [0.0, 5.0]),
+        "semi-circle-oracle": row(10.0, [9.0, 11.0]),
+    }
+
+
+def test_rows_are_compared() -> None:
+    good = rows.compared(table(8.0, 5.0, 6.0))
+    assert "semi-circle 8.00, 1.5 × semi-circle-markov is 7.50: reached" in good
+    assert "semi-circle 8.00, 0.6 × semi-circle-oracle is 6.00: reached" in good
+    assert "semi-circle: from its first episode to its second 1.00 → 8.00" in good
+    assert "semi-circle 8.00, 1.5 × semi-circle-markov is 7.50: MISSED" in rows.compared(table(8.0, 5.0, 4.0))
+    assert "semi-circle 5.00, 0.6 × semi-circle-oracle is 6.00: MISSED" in rows.compared(table(5.0, 1.0, 4.5))
+
+
+def test_a_row_is_run_and_shown(tmp_path: Path) -> None:
+    command = [sys.executable, "benchmarks/meta_learning.py", "--tasks", "wind-markov", "--seeds", "1", "--jobs", "1"]
+    command += ["--env-steps", "1200", "--json", str(tmp_path / "found.json")]
+    done = subprocess.run(command, cwd=TREE, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (found,) = json.loads((tmp_path / "found.json").read_text())["tasks"]
+    (run,) = found["runs"]
+    assert found["iqm"] == run["mean_return"] and run["env_steps"] == 1200 and "mean_return/episode_1" in run

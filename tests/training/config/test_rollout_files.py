@@ -1,0 +1,106 @@
+"""Configs that count in rollouts and iterations become settings of a run, or are refused with what is wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import multiverse as mv
+from multiverse.training.config.train_config import config_for
+
+WIND: dict[str, Any] = {
+    "seed": 3,
+    "env": {"env_type": "meta", "env_name": "Wind-v0", "max_rollouts_per_task": 2, "num_train_tasks": 40,
+            "num_eval_tasks": 20, "num_parallel_workers": 4},
+    "train": {"num_iters": 10, "num_init_rollouts_pool": 8, "num_rollouts_per_iter": 10, "buffer_size": 1e6,
+              "num_updates_per_iter": 50, "batch_size": 16, "sampled_seq_len": -1},
+    "eval": {"log_interval": 2},
+    "policy": {"algo_name": "sac", "seq_model": "gru", "rnn_hidden_size": 64, "action_embedding_size": 8,
+               "observ_embedding_size": 32, "reward_embedding_size": 0, "policy_layers": [128, 128],
+               "dqn_layers": [128, 128], "lr": 0.001, "gamma": 0.9, "tau": 0.01},
+}  # fmt: skip
+STEPS = 2 * 75
+"""Of a rollout."""
+
+
+def config(**changes: dict[str, Any]) -> Any:
+    given = {name: {**section, **changes.get(name, {})} if isinstance(section, dict) else section
+             for name, section in WIND.items()}  # fmt: skip
+    settings = mv.rollout_settings(given)
+    return config_for(settings.pop("env"), settings.pop("algorithm"), settings)
+
+
+def test_everything_it_says_is_a_setting() -> None:
+    found = config()
+    assert (found.env, found.seed, found.tasks, found.held_out_tasks, found.episodes_per_task) == (
+        "multiverse/Wind-v0", 3, 40, 20, 2,
+    )  # fmt: skip
+    assert (found.num_envs, found.executor, found.workers, found.evaluation_episodes) == (4, "process", 4, 20)
+    iteration = 4 * 3 * STEPS  # 10 rollouts of 4 envs: 3 of each
+    assert found.env_steps == 8 * STEPS + 10 * iteration and found.evaluate_every == 2 * iteration
+    own = found.settings
+    assert (own.steps_per_env, own.learning_starts, own.gradient_steps) == (3 * STEPS, 8 * STEPS, 50)
+    assert (own.memory, own.memory_size, own.sequences, own.sequence_length) == ("gru", 64, 16, None)
+    assert (own.observation_embedding, own.action_embedding, own.reward_embedding) == (32, 8, 0)
+    assert (own.hidden_sizes, own.learning_rate, own.gamma, own.tau) == ((128, 128), 0.001, 0.9, 0.01)
+    assert own.buffer_size == 1_000_000 and not own.markov_actor
+
+
+def test_updates_may_be_per_env_step_sequences_short_and_actors_markov() -> None:
+    own = config(train={"num_updates_per_iter": 0.02, "sampled_seq_len": 64}, policy={"arch": "memory-markov"}).settings
+    assert own.gradient_steps is None and own.updates_per_step == 0.02  # whatever the preset says
+    assert own.sequence_length == 64 and own.markov_actor
+    markov = config(policy={"seq_model": "mlp"}).settings
+    assert markov.memory is None and markov.batch_size == 16
+
+
+def test_one_worker_is_the_caller() -> None:
+    found = config(env={"num_parallel_workers": 1})
+    assert (found.num_envs, found.executor, found.settings.steps_per_env) == (1, "serial", 10 * STEPS)
+
+
+def test_partly_observed_envs_have_no_tasks() -> None:
+    env = {"env_type": "pomdp", "env_name": "Pendulum-V-v1", "max_rollouts_per_task": 1}
+    found = config(env=env, policy={"algo_name": "td3", "seq_model": "lstm"})
+    assert (found.env, found.tasks, found.algorithm, found.settings.memory) == (
+        "multiverse/Pendulum-V-v1", None, "td3", "lstm",
+    )  # fmt: skip
+    assert found.settings.steps_per_env == 3 * 200
+
+
+@pytest.mark.parametrize(
+    ("section", "change", "told"),
+    [
+        ("env", {"env_name": "Wnd-v0"}, "env.env_name: .*Did you mean Wind-v0"),
+        ("env", {"env_name": "os:system"}, "env.env_name: expected a Gymnasium id, found 'os:system'"),
+        ("env", {"env_type": "rl"}, "env.env_type: expected meta or pomdp"),
+        ("env", {"num_train_tasks": 0}, "env.num_train_tasks: expected a number of at least 1, found 0"),
+        ("train", {"num_iters": 1.5}, "train.num_iters: expected a whole number, found 1.5"),
+        ("train", {"batch_size": True}, "train.batch_size: expected a number"),
+        ("train", {"speed": 1}, "train.speed: there is no such setting. There are: batch_size"),
+        ("policy", {"algo_name": "sca"}, "policy.algo_name: there is no 'sca'. Did you mean sac"),
+        ("policy", {"seq_model": "rnn"}, "policy.seq_model: expected mlp, lstm or gru"),
+        ("policy", {"arch": "mlp"}, "policy.arch: found 'mlp'; with seq_model gru: memory or memory-markov"),
+        ("policy", {"dqn_layers": [64]}, "policy.dqn_layers: actor and critics have the same layers"),
+    ],
+)
+def test_what_is_wrong_is_named(section: str, change: dict[str, Any], told: str) -> None:
+    with pytest.raises(mv.InvalidRequest, match=told):
+        config(**{section: change})
+
+
+def test_a_section_that_is_none_of_them_is_refused() -> None:
+    with pytest.raises(mv.InvalidRequest, match=r"polcy: there is no such section. Did you mean policy"):
+        mv.rollout_settings({**WIND, "polcy": {}})
+    with pytest.raises(mv.InvalidRequest, match=r"train.num_iters: it is missing"):
+        mv.rollout_settings({"env": WIND["env"], "train": {"num_rollouts_per_iter": 1, "num_updates_per_iter": 1}})
+
+
+def test_it_works_by_itself() -> None:
+    """Our ids are known without anything else having been imported."""
+    program = f"import multiverse as mv; print(mv.rollout_settings({WIND!r})['env'])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("multiverse/Wind-v0\n", 0)

@@ -1,0 +1,206 @@
+"""Runs with a memory from replay, and over tasks: exact wherever they run and resume, held-out tasks, and acting."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import multiverse as mv
+from multiverse.training.loading import evaluate_run
+from multiverse.training.tasks import evaluation_tasks, training_plan, with_tasks
+from tests.training.runs import digest, lines_of
+from tests.training.test_exact_resume import go_on
+
+RUN: dict[str, Any] = {
+    "seed": 5, "num_envs": 3, "env_steps": 600, "steps_per_env": 10, "learning_starts": 100, "sequences": 4,
+    "hidden_sizes": [8], "memory_size": 8, "evaluate_every": 0, "evaluation_episodes": 4, "executor": "serial",
+    "preset": False, "gradient_steps": 1, "buffer_size": 400, "memory": "gru", "checkpoint_every_s": 0.0,
+}  # fmt: skip
+TASKS = {"tasks": 6, "held_out_tasks": 4, "episodes_per_task": 2}
+SEMI_CIRCLE = {**RUN, **TASKS, "env": "multiverse/PointRobotSparse-v0", "env_kwargs": {"horizon": 15}}
+PARTLY = {**RUN, "env": "multiverse/Pendulum-V-v1", "env_kwargs": {"max_episode_steps": 40}}
+EACH: dict[str, dict[str, Any]] = {
+    "sac, memory": {**SEMI_CIRCLE, "algorithm": "sac"},
+    "sac, Memory-Markov": {**SEMI_CIRCLE, "algorithm": "sac", "markov_actor": True},
+    "sac, Markov": {**SEMI_CIRCLE, "algorithm": "sac", "memory": None, "batch_size": 16},
+    "td3, memory": {**PARTLY, "algorithm": "td3", "memory": "lstm", "sequence_length": 16},
+    "discrete sac, memory": {**RUN, "algorithm": "discrete_sac", "env": "multiverse/CartPole-V-v1"},
+    "dqn, memory": {**RUN, "algorithm": "dqn", "env": "multiverse/CartPole-V-v1", "target_update_interval": 50},
+}
+
+
+def trained(home: Path, settings: dict[str, Any], **more: Any) -> Any:
+    given = {**settings, **more}
+    return mv.train(given.pop("env"), run_dir=home, **given)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {name: trained(tmp_path_factory.mktemp("whole") / "run", one).path for name, one in EACH.items()}
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_workers_collect_what_the_caller_does_and_the_weights_are_the_same(
+    name: str, uninterrupted: dict[str, Path], tmp_path: Path
+) -> None:
+    run = trained(tmp_path / "run", EACH[name], executor="process", workers=2)
+    assert digest(run.path) == digest(uninterrupted[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "at"),
+    [
+        ("sac, memory", "collect", 60),
+        ("sac, Memory-Markov", "learn", 8),
+        ("td3, memory", "flush", 12),
+        ("discrete sac, memory", "save", 14),
+    ],
+)
+def test_a_killed_run_ends_as_if_nothing_had_happened(
+    name: str, where: str, at: int, uninterrupted: dict[str, Path], tmp_path: Path
+) -> None:
+    home, settings = tmp_path / "run", EACH[name]
+    assert not go_on(home, True, settings, where, at), "it should have died on the way"
+    mv.resume(home)
+    assert digest(home) == digest(uninterrupted[name])
+    for file in ("metrics.jsonl", "episodes.jsonl"):
+        assert lines_of(home, file) == lines_of(uninterrupted[name], file)
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------
+def test_evaluations_are_on_held_out_tasks_and_tell_each_episode(uninterrupted: dict[str, Path]) -> None:
+    found = evaluate_run(uninterrupted["sac, memory"], episodes=8)
+    assert np.shape(found.by_episode) == (8, 2) and np.shape(found.success) == (8, 2)
+    np.testing.assert_allclose(np.sum(found.by_episode, axis=1), found.returns, rtol=1e-6)
+    told = found.summary()
+    assert told["mean_return/episode_1"] + told["mean_return/episode_2"] == pytest.approx(told["mean_return"])
+    assert 0.0 <= told["success_rate/episode_2"] <= 1.0
+    last = [line for line in lines_of(uninterrupted["sac, memory"], "metrics.jsonl") if "evaluation_episodes" in line]
+    assert {"evaluation_mean_return/episode_2", "evaluation_success_rate/episode_1"} <= last[-1].keys()
+
+
+def test_train_and_evaluation_tasks_are_drawn_once_and_share_none() -> None:
+    config = mv.training.config.train_config.config_for("multiverse/Wind-v0", "sac", {"seed": 3, **TASKS}, False)  # type: ignore[attr-defined]
+    one, again = (with_tasks(config, config.env)["tasks"] for _ in range(2))
+    np.testing.assert_array_equal(one, again)
+    assert len({tuple(task) for task in one}) == 10
+    plan = training_plan(config)
+    trained_on = {plan(env, episode).task for env in range(20) for episode in range(20)}
+    assert trained_on == set(range(6)) and list(evaluation_tasks(config)) == [6, 7, 8, 9]
+
+
+class Told(gym.Env[Any, Any]):
+    """Shows its task, and nothing else happens."""
+
+    _task: Any = -1
+
+    observation_space, action_space = gym.spaces.Box(-9, 99, (1,), np.float32), gym.spaces.Discrete(2)
+
+    def sample_tasks(self, count: int) -> list[int]:
+        return list(range(count))
+
+    def reset_task(self, task: Any) -> None:
+        self._task = -1 if task is None else task
+
+    def get_task(self) -> int:
+        return self._task
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return np.array([self._task], np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.array([self._task], np.float32), float(self._task), False, True, {}
+
+
+def test_no_training_sees_what_is_held_out(tmp_path: Path) -> None:
+    """The return is the task: those of the training are the first ones."""
+    settings = {**RUN, **TASKS, "episodes_per_task": 1, "algorithm": "dqn"}
+    run = mv.train(Told, run_dir=tmp_path / "run", **settings)
+    assert {line["return"] for line in lines_of(run.path, "episodes.jsonl")} == {0.0, 1.0, 2.0, 3.0, 4.0, 5.0}
+    evaluation = evaluate_run(run.path, env=Told, episodes=8)
+    assert evaluation.returns == (6.0, 7.0, 8.0, 9.0) * 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"env": "CartPole-v1", "tasks": 3}, "CartPole-v1 has none; an env with tasks has sample_tasks"),
+        ({"episodes_per_task": 2}, "are for runs with tasks"),
+        ({"tasks": 0}, "at least 1, 0 and 1"),
+    ],
+)
+def test_tasks_that_cannot_be_are_refused(settings: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(mv.InvalidRequest, match=told):
+        trained(tmp_path / "run", {**RUN, "env": "multiverse/Wind-v0", "algorithm": "dqn", **settings})
+
+
+# -- acting ------------------------------------------------------------------------------------------------------
+def test_a_loaded_policy_remembers_as_the_evaluation_did(uninterrupted: dict[str, Path]) -> None:
+    policy = mv.load(uninterrupted["discrete sac, memory"])
+    found = evaluate_run(uninterrupted["discrete sac, memory"], episodes=3, seed=1)
+    for k in range(3):
+        env, total, reward, over = gym.make("multiverse/CartPole-V-v1"), 0.0, 0.0, False
+        observation, _ = env.reset(seed=mv.contracts.seeds.evaluation_seed(1, k))  # type: ignore[attr-defined]
+        policy.reset()
+        while not over:
+            observation, reward, terminated, truncated, _ = env.step(policy.act(observation, previous_reward=reward))
+            total, over = total + float(reward), terminated or truncated
+        assert total == found.returns[k]
+
+
+# -- faults ------------------------------------------------------------------------------------------------------
+class Numbered(gym.Env[Any, Any]):
+    """Shows which episode this is, and its steps so far; kills its worker once, where a note says so."""
+
+    observation_space, action_space = gym.spaces.Box(0, 1e6, (2,), np.float32), gym.spaces.Discrete(2)
+
+    def __init__(self, note: str) -> None:
+        self._note = Path(note)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._episode, self._steps = int(self.np_random.integers(10**6)), 0
+        return np.array([self._episode, 0], np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        if self._steps == 13 and self._note.exists():
+            self._note.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        over = self._steps == 25
+        return np.array([self._episode, self._steps], np.float32), 1.0, False, over, {}
+
+
+@pytest.mark.fault("G10")
+@pytest.mark.parametrize("architecture", [{}, {"markov_actor": True}, {"sequence_length": 9}])
+def test_after_a_worker_was_killed_in_a_rollout_replay_gives_only_steps_that_follow_one_another(
+    architecture: dict[str, Any], tmp_path: Path
+) -> None:
+    found = []
+
+    class Look(mv.Hook):
+        def on_update(self, trainer: Any, report: Any) -> None:
+            if trainer.clock.updates == 5:
+                (tmp_path / "note").touch()
+            found.append((trainer.session.algorithm.replay, trainer.clock.lost_steps))
+
+    settings = {**RUN, **architecture, "algorithm": "discrete_sac", "executor": "process", "workers": 2}
+    settings |= {"env_kwargs": {"note": str(tmp_path / "note")}, "buffer_size": 1000, "hooks": [Look()]}
+    run = mv.train(Numbered, run_dir=tmp_path / "run", **settings)
+    replay, lost = found[-1]
+    assert run.summary["failures"]["worker_restarts"] == 1 and lost == 2  # one step of both envs of that worker
+    assert replay.added * 3 == run.summary["env_steps"] == 600
+    drawn = replay.sequences(np.random.default_rng(0), 400, architecture.get("sequence_length"))
+    (seen,), lengths = drawn.observations.values(), drawn.mask.sum(axis=0)
+    cut = 0
+    for k, length in enumerate(lengths.tolist()):
+        episode, step = seen[: length + 1, k].T
+        assert (episode == episode[0]).all() and (np.diff(step) == 1).all()
+        cut += drawn.starts[k] and length < 24 and "sequence_length" not in architecture
+    assert cut or "sequence_length" in architecture  # what came before the loss is still learned from
