@@ -44,6 +44,21 @@ def test_the_best_one_and_a_checkpoint_by_its_path(elsewhere: Path, capsys: pyte
         assert told["mean_return"] == best and told["checkpoint"] == "one/checkpoints/best"
 
 
+def test_actions_are_drawn_where_that_is_asked_for(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(Path("one"), "--no-evaluation-deterministic", env_steps=128) == 0
+    drawn = json.loads(Path("one/summary.json").read_text())["evaluation"]
+
+    def told(*words: str) -> dict[str, object]:
+        capsys.readouterr()
+        assert main(["evaluate", "one", "--episodes", "2", "--json", *words]) == 0
+        found = json.loads(capsys.readouterr().out)
+        return {name: found[name] for name in drawn}
+
+    assert told() == told("--stochastic") == drawn != told("--deterministic")
+    assert main(["evaluate", "one", "--stochastic", "--deterministic"]) == 2
+    assert "--stochastic and --deterministic: one of them" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("typed", "told"),
     [

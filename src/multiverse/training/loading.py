@@ -99,10 +99,12 @@ def evaluate_run(
     algorithm: MakeAlgorithm | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
     opponent: Any = None,
+    deterministic: bool | None = None,
     trust: bool = False,
     watch: Wrapper | None = None,
 ) -> Evaluation:
-    """How good a run's policy is: deterministic, on seeds no training sees. `trust`: as for `resume`.
+    """How good a run's policy is, on seeds no training sees. `deterministic`: its most likely actions, or drawn ones;
+    None: as in the run's own evaluations (`evaluation_deterministic`). `trust`: as for `resume`.
 
     `opponent`: who plays the other side: `"random"`, another run, or a function (observation, open actions, generator)
     → action; the policy's side alternates from episode to episode. Default: the policy plays all sides. `watch` wraps
@@ -121,7 +123,8 @@ def evaluate_run(
         policy = held or _policy(config, algorithm, _groups(envs), found)
         acting = policy.acting if isinstance(policy, LoadedPolicies) else [policy.acting]
         against = opponents_for(config.evaluation_opponent if opponent is None else opponent, _groups(envs))
-        evaluation = evaluate(envs, acting, episodes, seed, opponents=against)
+        likely = config.evaluation_deterministic if deterministic is None else deterministic
+        evaluation = evaluate(envs, acting, episodes, seed, opponents=against, deterministic=likely)
     assert evaluation is not None
     return evaluation
 

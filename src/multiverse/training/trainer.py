@@ -187,7 +187,8 @@ class Trainer:
         how = self.session.learners.policies(), config.evaluation_episodes, config.evaluation_seed
         with told_as_evaluations(), self._spending("evaluate"):
             try:
-                found = played_on.evaluate(*how, self._interrupted, played_on.lost_before, self.session.opponents)
+                against = self.session.opponents, config.evaluation_deterministic
+                found = played_on.evaluate(*how, self._interrupted, played_on.lost_before, *against)
             except MultiverseError as error:
                 played_on.fail(error, self.clock.env_steps)
                 # guard: no-older-figure-after-a-failed-evaluation
