@@ -355,6 +355,7 @@ def _episode_lines(collected: Collected, env_steps: int) -> Iterable[dict[str, A
             "env_steps": env_steps,
             **({"returns": episode.by_agent} if episode.by_agent else {}),
             **({} if episode.opponent is None else {"opponent": episode.opponent}),
+            **({} if episode.version is None else {"version": episode.version}),
         }
         for episode in collected.episodes
     ]
