@@ -13,6 +13,8 @@
 | push | ratio | how far the trained agent ends from its goal, of how far a random one does, both with its adversary |
 | four | wins, wins_random | against a one-ply player (takes a win, blocks a loss) and a random one, from both sides |
 | boxes … | team_return | the height gained in BoxJump's published setting: 8 boxes, 401 steps, actions drawn |
+| boxes taac 4 to 7 | | the same on 8 boxes, of a policy that was trained on 4 to 7 of them: 0.8 of unnamed is wanted |
+| boxes taac unnamed | | of one that was trained on 8; neither sees which box it is |
 | | likely | the same with the most likely actions |
 | | tower, tallest | the tallest tower that stood for 10 steps: the mean over the episodes, and the most |
 
@@ -111,7 +113,11 @@ def measure_boxes(run: Path) -> Figures:
         """(the mean of the teams' returns, the tallest tower of every episode)."""
         towers: list[float] = []
         how: dict[str, Any] = {"episodes": BOX_EPISODES, "deterministic": deterministic, "watch": lambda env: env}
-        found = evaluate_run(run, env=lambda **arguments: HeldBoxes(towers, **arguments), **how)
+
+        def eight(sizes: Any = None, **arguments: Any) -> HeldBoxes:
+            return HeldBoxes(towers, **{"num_boxes": 8, **arguments})
+
+        found = evaluate_run(run, env=eight, **how)
         return sum(float(np.mean(one)) for one in (found.by_agent or {}).values()), towers
 
     (drawn, towers), (likely, _) = play(False), play(True)
@@ -148,8 +154,16 @@ class Task:
 
 SPREAD = "mpe2.simple_spread_v3:parallel_env"
 ONE_PLY = "benchmarks.team_players:one_ply"
+UNNAMED = {"include_highest": True, "include_time": True, "physics_steps_per_action": 8, "max_timestep": 50}
+"""BoxJump with actions held, without one-hot: a policy of one team fits every other."""
 EVERY_STEP = {"agent_one_hot": True, "include_highest": True, "include_time": True, "num_boxes": 8}
 """BoxJump as published, with an action for every step."""
+
+
+def _unnamed(**arguments: Any) -> dict[str, Any]:
+    return {"env_kwargs": {**UNNAMED, **arguments}}
+
+
 CURVE = {"evaluation_opponent": ONE_PLY, "evaluate_every": 200_000, "evaluation_episodes": 100}
 TASKS = (
     Task("push", "mpe2.simple_push_v3:parallel_env", measure_push, {"ratio": 0.5}),
@@ -160,6 +174,15 @@ TASKS = (
         Task(f"boxes {name}{told}", "BoxJump-v0", measure_boxes, {"team_return": wanted}, {**settings, **budget}, kind)
         for told, budget, wanted in ((" 45k", {"env_steps": 5_304}, 2.2), ("", {}, 3.4))
         for name, kind, settings in (("ppo", "ppo", {}), ("mappo", "ppo", {"critic": "central"}), ("taac", "taac", {}))
+    ),
+    Task("boxes taac unnamed", "BoxJump-v0", measure_boxes, {"team_return": 3.4}, _unnamed(num_boxes=8), "taac"),
+    Task(
+        "boxes taac 4 to 7",
+        "benchmarks.held_boxes:TeamsOfSizes",
+        measure_boxes,
+        {"team_return": 2.7},
+        {"preset": "BoxJump-v0", **_unnamed(sizes=[4, 5, 6, 7])},
+        "taac",
     ),
     Task(
         "boxes ppo at every step",

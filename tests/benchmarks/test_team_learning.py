@@ -82,7 +82,7 @@ def test_a_team_that_is_assigned_landmarks_is_far_better_than_a_random_one(monke
 
 
 def test_every_task_has_a_preset() -> None:
-    assert {(task.env, task.algorithm) for task in teams.TASKS} <= set(PRESETS)
+    assert {(task.settings.get("preset", task.env), task.algorithm) for task in teams.TASKS} <= set(PRESETS)
 
 
 def test_boxes_are_measured_in_the_published_env_with_actions_held() -> None:
@@ -114,9 +114,10 @@ def test_the_table_says_what_was_reached(capsys: pytest.CaptureFixture[str]) -> 
     assert "1 of 2 seeds SO FAR" in (said := capsys.readouterr().out) and "curve 200k:0.25" in said
 
 
-def test_a_short_look_at_boxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["boxes taac", "boxes taac 4 to 7"])
+def test_a_short_look_at_boxes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(teams, "BOX_EPISODES", 2)
-    (task,) = [task for task in teams.TASKS if task.name == "boxes taac"]
+    (task,) = [task for task in teams.TASKS if task.name == name]
     monkeypatch.setattr("multiverse.executors.launch.orphan_guard.watch_process", lambda pid: None)
     teams.one_run(task, 1, tmp_path / "run", 408)
     found = teams.found_in(tmp_path / "run")
