@@ -44,6 +44,7 @@ RUNS = {
     "taac, come and go": (VILLAGE, {**AGENTS, **TAAC}),
     "taac, whole episodes": (VILLAGE, {**AGENTS, **TAAC, "whole_episodes": True}),
     "in turn, whole episodes": (CIRCLE, {**AGENTS, "whole_episodes": True}),
+    "self-play, whole episodes": (FOUR, {**POOL, "whole_episodes": True}),
     "central": (SPREAD, {"critic": "central"}),
     "in turn, with memory": (CIRCLE, {**AGENTS, "memory": "gru", "memory_size": 8, "see_previous": True}),
     "self-play, with memory": (FOUR, {**POOL, "memory": "lstm", "memory_size": 8, "chunk_length": 8}),

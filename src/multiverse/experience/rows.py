@@ -265,6 +265,10 @@ class _Drawn:
             versions[i], sides[i] = self._opponents.draw(self._first + i, int(episodes[i]))
         return (versions, sides) if (versions != NOBODY).any() else None
 
+    def finish(self, waiting: Array) -> None:
+        """Of these envs nobody is in the middle of an episode."""
+        self._versions[-1, waiting] = self._sides[-1, waiting] = NOBODY
+
 
 def fill(
     groups: Sequence[Rows],
@@ -302,19 +306,19 @@ def fill(
         for rows in groups:
             rows.act(t, fresh, resetting, played)
         acted_at = perf_counter()
-        before = episodes.copy()
+        before, some_wait = episodes.copy(), False
         if taken is not None and stepping is not None:
-            stepping[...] = ~waiting
+            stepping[...], some_wait = ~waiting, bool(waiting.any())
             taken += stepping
-        for i in steps.step(only_some=bool(np.count_nonzero(waiting))):
+        for i in steps.step(some_wait):
             lost[t, i] = True  # guard: lost-rows-are-marked
         if steps.failed():
             return False
         for rows in groups:
             ended = rows.note(t)
-        over = episodes != before
-        fresh[...] = over | waiting
-        if np.count_nonzero(waiting):
+        fresh[...] = over = episodes != before
+        if some_wait:
+            fresh |= waiting
             for rows in groups:
                 rows.wait(t, waiting)
         if resetting is not None:
@@ -329,6 +333,8 @@ def fill(
             waiting |= over
     for rows in groups:
         rows.finish()
+    if drawn is not None and taken is not None:
+        drawn.finish(waiting)
     arrays[SECONDS][env_ids.start] = act_s, step_s
     return go_on(len(begun))
 
