@@ -104,3 +104,23 @@ def test_an_opponent_of_the_runs_own_is_told_too(elsewhere: Path, capsys: pytest
     assert told["opponent"] == "random" and 0 <= told["wins"] <= 1
     assert main(["list"]) == 0
     assert ", won " in capsys.readouterr().out
+
+
+def test_of_a_team_that_shares_its_rewards_the_whole_is_told(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "BoxJump-v0",
+        "--run-dir",
+        "one",
+        "--env-steps",
+        "408",
+        "--env-kwargs",
+        '{"num_boxes": 4, "max_timestep": 50}',
+    ]
+    assert main(["train", *words, "--executor", "serial", "--evaluation-episodes", "2"]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", "one", "--episodes", "2", "--json"]) == 0
+    together = 4 * json.loads(capsys.readouterr().out)["mean_return"]
+    assert main(["evaluate", "one", "--episodes", "2"]) == 0
+    assert f" (each of 4 agents, {together:.2f} together), length 51, over 2 unseen" in capsys.readouterr().out
