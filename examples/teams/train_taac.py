@@ -52,6 +52,8 @@ def in_our_words(settings: Settings) -> dict[str, Any]:
         "num_envs": training.num_parallel,
         "episodes": training.episodes,
         "steps_per_env": training.max_steps_per_episode or 512,
+        "whole_episodes": True,
+        "evaluation_deterministic": False,
         "gamma": training.gamma,
         "gae_lambda": training.lam,
         "learning_rate": training.learning_rate,

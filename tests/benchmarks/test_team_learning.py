@@ -17,8 +17,10 @@ from mpe2 import simple_spread_v3
 from pettingzoo.classic import connect_four_v3
 
 import benchmarks.team_learning as teams
+from benchmarks.held_boxes import HeldBoxes
 from benchmarks.provenance import TREE
 from benchmarks.team_players import assigned, one_ply
+from multiverse.envs.box_jump import published
 from multiverse.training.config.train_config import presets
 
 
@@ -80,7 +82,27 @@ def test_a_team_that_is_assigned_landmarks_is_far_better_than_a_random_one(monke
 
 
 def test_every_task_has_a_preset() -> None:
-    assert {(task.env, "ppo") for task in teams.TASKS} <= set(presets())
+    assert {(task.settings.get("preset", task.env), task.algorithm) for task in teams.TASKS} <= set(presets())
+
+
+def test_boxes_are_measured_in_the_published_env_with_actions_held() -> None:
+    """Seven boxes stand still and one jumps: once, and what it gains is the team's. 401 steps, 51 actions."""
+    towers: list[float] = []
+    env = HeldBoxes(towers, num_boxes=8, physics_steps_per_action=8, max_timestep=50, agent_one_hot=True)
+    bare, gained = published(include_highest=False, include_time=False), [0.0, 0.0]
+    env.reset(seed=3), bare.reset(seed=3)
+    actions = 0
+    while env.agents:
+        chosen = {agent: 3 * (agent == "box-1") for agent in env.agents}
+        seen, rewards, *_ = env.step(chosen)
+        gained[0] += sum(rewards.values())
+        for _ in range(min(8, 401 - 8 * actions)):
+            same, rewards, *_ = bare.step(chosen)
+            gained[1] += sum(rewards.values())
+        np.testing.assert_array_equal(seen["box-1"], same["box-1"])
+        actions += 1
+    assert actions == 51 and not bare.agents and gained[0] == pytest.approx(gained[1]) and 1.8 < gained[0] < 2
+    assert towers == [env.tallest_tower] == [bare.tallest_tower]
 
 
 def test_the_table_says_what_was_reached(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,6 +112,16 @@ def test_the_table_says_what_was_reached(capsys: pytest.CaptureFixture[str]) -> 
     found = teams.shown(four, [{"seed": 1, "wins": 0.7, "wins_random": 0.9, "curve": [[200_000, 0.25]]}], 2)
     assert [one["verdict"] for one in found["figures"].values()] == ["reached", "MISSED"]
     assert "1 of 2 seeds SO FAR" in (said := capsys.readouterr().out) and "curve 200k:0.25" in said
+
+
+@pytest.mark.parametrize("name", ["boxes taac", "boxes taac 4 to 7"])
+def test_a_short_look_at_boxes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teams, "BOX_EPISODES", 2)
+    (task,) = [task for task in teams.TASKS if task.name == name]
+    monkeypatch.setattr("multiverse.executors.launch.orphan_guard.watch_process", lambda pid: None)
+    teams.one_run(task, 1, tmp_path / "run", 408)
+    found = teams.found_in(tmp_path / "run")
+    assert found is not None and 0.0 < found["tower"] <= found["tallest"] < found["team_return"] + 0.5 < 8
 
 
 @pytest.mark.parametrize("task", ["push", "four"])

@@ -11,6 +11,7 @@ import gymnasium as gym
 import pytest
 
 from multiverse.cli.main import main
+from multiverse.cli.parallelism import Parallelism, Side
 
 QUICK = ["--seconds", "0.02", "--rounds", "2"]
 
@@ -59,6 +60,36 @@ def test_json_is_all_of_the_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert [plan["workers"] for plan in process["plans"]] == [1, 1]
     assert process["steps_per_s"] > 0 and process["of_the_limit"] > 0 and process["times_plain_loop"] > 0
     assert len(process["steps_per_s_by_round"]) == len(found["machine_limit_by_round"]) == 2
+
+
+def test_the_documents_table_has_its_six_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["CartPole-v1", "--num-envs", "2", "--executors", "serial", "--parallelism", "--workers", "1", *QUICK]
+    assert main(["bench", *words]) == 0
+    out = capsys.readouterr().out
+    assert "Simulated Parallelism" in out and "True Parallelism" in out
+    units = {"CPU usage": "cores", "Memory usage": "MB", "Speed": "steps/s", "Complexity": "to start"}
+    units |= {"GPU usage": "rows act in", "Rendering": "frames/s"}
+    for feature, unit in units.items():
+        (line,) = [line for line in out.splitlines() if feature in line]
+        assert line.count(unit) == 2, line
+    assert "1 process," in out and "1 + 1 processes," in out
+    assert out.splitlines()[-1].startswith("Use ")
+    assert main(["bench", *words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["parallelism"]
+    assert found["true"]["processes"] == 1 and found["simulated"]["frames_per_s"] > 0
+    assert (found["simulated"]["rows"], found["advice"][:4]) == (2, "Use ")
+
+
+def test_it_says_which_parallelism_to_use_and_what_is_not_there() -> None:
+    slow = Side(100.0, 1.0, 3.0, 0, 0.1, None, 8)
+    fast = Side(170.0, 1.9, 23.0, 2, 0.4, None, 4)
+    both = Parallelism(slow, fast, {"gpus": 4, "device": "A", "act_us": [9.0, 8.0]})
+    assert both.advice().startswith("Use true parallelism (executor='process'): 1.7 times as fast here, for 20 MB more")
+    assert ("GPU usage", "1 of 4 GPUs: 8 rows act in 9 µs", "2 of 4 GPUs: 4 rows act in 8 µs") in both.rows()
+    assert ("Rendering", "draws no pictures", "draws no pictures") in both.rows()
+    other = Parallelism(fast, slow, None)
+    assert other.advice().startswith("Use simulated parallelism (executor='serial'): true parallelism is 0.6 times as")
+    assert ("GPU usage", "torch is not installed", "torch is not installed") in other.rows()
 
 
 def test_an_executor_that_fails_is_shown_beside_the_others(capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,6 +44,21 @@ def test_the_best_one_and_a_checkpoint_by_its_path(elsewhere: Path, capsys: pyte
         assert told["mean_return"] == best and told["checkpoint"] == "one/checkpoints/best"
 
 
+def test_actions_are_drawn_where_that_is_asked_for(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(Path("one"), "--no-evaluation-deterministic", env_steps=128) == 0
+    drawn = json.loads(Path("one/summary.json").read_text())["evaluation"]
+
+    def told(*words: str) -> dict[str, object]:
+        capsys.readouterr()
+        assert main(["evaluate", "one", "--episodes", "2", "--json", *words]) == 0
+        found = json.loads(capsys.readouterr().out)
+        return {name: found[name] for name in drawn}
+
+    assert told() == told("--stochastic") == drawn != told("--deterministic")
+    assert main(["evaluate", "one", "--stochastic", "--deterministic"]) == 2
+    assert "--stochastic and --deterministic: one of them" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
@@ -92,3 +107,23 @@ def test_an_opponent_of_the_runs_own_is_told_too(elsewhere: Path, capsys: pytest
     assert told["opponent"] is None and "wins" not in told
     assert main(["list"]) == 0
     assert ", won " in capsys.readouterr().out
+
+
+def test_of_a_team_that_shares_its_rewards_the_whole_is_told(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "BoxJump-v0",
+        "--run-dir",
+        "one",
+        "--env-steps",
+        "408",
+        "--env-kwargs",
+        '{"num_boxes": 4, "max_timestep": 50}',
+    ]
+    assert main(["train", *words, "--executor", "serial", "--evaluation-episodes", "2"]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", "one", "--episodes", "2", "--json"]) == 0
+    together = 4 * json.loads(capsys.readouterr().out)["mean_return"]
+    assert main(["evaluate", "one", "--episodes", "2"]) == 0
+    assert f" (each of 4 agents, {together:.2f} together), length 51, over 2 unseen" in capsys.readouterr().out

@@ -50,6 +50,8 @@ IMPORTS = [
     ("examples.meta_rl.envs.meta.wrappers", "VariBadWrapper"),
     ("examples.meta_rl.policies.learner", "Learner"),
     ("examples.meta_rl.policies.models", "AGENT_ARCHS"),
+    ("examples.teams.parallel_environments", "ParallelEnvironmentManager"),
+    ("examples.teams.scripts.parallel_env_example", "run_single_episode"),
     ("multiverse.interop.stable_baselines3", "SubprocVecEnv"),
     ("multiverse.interop.stable_baselines3", "DummyVecEnv"),
     ("multiverse.interop.agilerl", "AsyncPettingZooVecEnv"),
@@ -323,6 +325,70 @@ def test_the_documents_task_assignment() -> None:
             assert (parallel_env.engine.call("get_task", env_ids=[worker_id])[0] == task).all()
     finally:
         parallel_env.close()
+
+
+# -- document 003: true parallelism ------------------------------------------------------------------------------------
+SCRIPT = "python scripts/parallel_env_example.py --config configs/boxjump.yaml"
+TEAM_LINES = [
+    (
+        "python train_taac.py --env boxjump --config configs/boxjump.yaml --num_parallel 4 --episodes 8",
+        "4 envs in this",
+    ),
+    (f"{SCRIPT} --num_processes 8", "8 envs in 8 processes"),
+    (f"{SCRIPT} --render", "Rendering: one process, this one"),
+    (f"{SCRIPT} --model_path files/Models/boxjump/best_model.pth", "Beginning with files/Models/boxjump/best_model-"),
+]
+
+
+def test_the_documents_commands_one_after_the_other(tmp_path: Path) -> None:
+    """In a folder with its programs and its config, the config's budget cut down."""
+    teams = ROOT / "examples" / "teams"
+    for name in ("scripts", "train_taac.py"):
+        (tmp_path / name).symlink_to(teams / name)
+    text = (teams / "configs" / "boxjump.yaml").read_text()
+    for long, short in (
+        ("timestep: 1500", "15"),
+        ("per_episode: 1501", "16"),
+        ("episodes: 100", "4"),
+        ("epochs: 10", "1"),
+    ):
+        assert text.count(long) == 1
+        text = text.replace(long, f"{long.partition(':')[0]}: {short}")
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "boxjump.yaml").write_text(text)
+    for line, said in TEAM_LINES:
+        command = [sys.executable, *shlex.split(line)[1:]]
+        how: dict[str, Any] = {"env": {**os.environ, "SDL_VIDEODRIVER": "dummy"}, "timeout": TIME_LIMIT_S}
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, **how)
+        assert done.returncode == 0 and said in done.stdout, (line, done.stdout, done.stderr)
+        assert "Best model: files/Models/boxjump/best_model.pth" in done.stdout
+
+
+def test_the_documents_pool_plays_episodes_in_processes() -> None:
+    import multiprocessing as mp
+
+    from examples.teams.scripts.parallel_env_example import run_single_episode
+
+    config = {"environment": {"name": "boxjump", "env_kwargs": {"num_boxes": 2, "max_timestep": 9}}}
+    num_processes, args_list = 2, [(i, config, None, None, False) for i in range(3)]
+    with mp.get_context("spawn").Pool(processes=num_processes) as pool:
+        results = pool.map(run_single_episode, args_list)
+    assert [statistics["process_id"] for statistics, _ in results] == [0, 1, 2]
+    first = {experience["box-1"]["observations"][0, 0] for _, experience in results}
+    assert len(first) == 3  # seeds of their own
+
+
+def test_the_documents_manager() -> None:
+    from examples.teams.parallel_environments import ParallelEnvironmentManager
+
+    env_name, env_kwargs, num_parallel = "boxjump", {"num_boxes": 2}, 3
+    parallel_manager = ParallelEnvironmentManager(env_name, env_kwargs, num_parallel)
+    try:
+        assert len(parallel_manager.reset_all()) == num_parallel
+        outcomes = parallel_manager.step_all([{"box-1": 3, "box-2": 0}] * num_parallel)
+        assert all(set(outcome.rewards) == {"box-1", "box-2"} for outcome in outcomes)
+    finally:
+        parallel_manager.close_all()
 
 
 # -- document 004 ------------------------------------------------------------------------------------------------------

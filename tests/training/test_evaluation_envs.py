@@ -89,6 +89,17 @@ class Remembers:
     def portable(self) -> None: ...
 
 
+class Draws(Remembers):
+    """The same, and chance."""
+
+    def noise(self, rng: Any, steps: int, rows: int) -> Any:
+        return rng.normal(size=(steps, rows, 2)).astype(np.float32)
+
+    def act(self, seen: Seen, noise: Any, memory: Memory) -> tuple[Any, Memory]:
+        actions, after = super().act(seen, None, memory)
+        return actions if noise is None else actions + noise, after
+
+
 def make(count: int, executor: Any, workers: int | None, **kwargs: Any) -> VectorEnv:
     how: dict[str, Any] = {"on_failure": "restart", "on_bad_value": "truncate", "autoreset": "disabled", "copy": False}
     return mv.make_vec(Uneven, count, executor, workers=workers, infos=False, env_kwargs=kwargs, **how)
@@ -115,6 +126,21 @@ def test_any_number_of_envs_and_workers_gives_the_same_figures(
         found = figures(make(count, executor, workers, **kwargs))
         assert found == on_one_env(**kwargs)
         assert len(set(found.lengths)) > 5 and (max(found.lengths) == 35) == bool(kwargs)
+
+
+def drawn(envs: VectorEnv, seed: int = 0, deterministic: bool = False) -> Evaluation:
+    with envs:
+        found = evaluate(envs, [Draws()], EPISODES, seed, deterministic=deterministic)
+    assert found is not None
+    return found
+
+
+def test_actions_that_are_drawn_belong_to_their_episode() -> None:
+    """So that they are the same on any number of envs, and others in every episode and for every seed."""
+    alone = drawn(make(1, "serial", None))
+    assert drawn(make(5, "serial", None)) == alone == drawn(make(4, "process", 2))
+    assert drawn(make(1, "serial", None), seed=1) != alone != on_one_env()
+    assert drawn(make(1, "serial", None), deterministic=True) == on_one_env()
 
 
 @pytest.mark.fault("G9")

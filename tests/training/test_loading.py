@@ -57,6 +57,22 @@ def test_what_is_loaded_acts_as_the_algorithm_did(run: mv.Run) -> None:
     assert [loaded.act(row) for row in rows] == made.act(rows).tolist()
 
 
+def test_draws_repeat_with_their_seed(tmp_path: Path) -> None:
+    """Of several agents each has draws of its own."""
+    run = mv.train("Pendulum-v1", run_dir=tmp_path / "run", **{**SMALL, "env_steps": 100})
+    policy, seen, drawn = mv.load(run), np.zeros(3, np.float32), []
+    for seed in (1, 1, 2):
+        policy.reset(seed=seed)
+        drawn.append([float(policy.act(seen, deterministic=False)[0]) for _ in range(3)])
+    assert drawn[0] == drawn[1] != drawn[2] and len(set(drawn[0])) == 3
+    spread = {**SMALL, "env_steps": 100, "run_dir": tmp_path / "team"}
+    team = mv.load(mv.train("mpe2.simple_spread_v3:parallel_env", **spread))
+    team.reset(seed=1)
+    first = [[team[agent]._rng.random() for agent in team] for _ in range(2)]
+    team.reset(seed=1)
+    assert [[team[agent]._rng.random() for agent in team] for _ in range(2)] == first and len(set(first[0])) == 3
+
+
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
 @pytest.mark.parametrize("env", ["Pendulum-v1", "CartPole-v1"])
 def test_policies_of_every_algorithm_are_held(algorithm: str, env: str, tmp_path: Path) -> None:

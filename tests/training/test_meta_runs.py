@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from multiverse.training.loading import evaluate_run
+from multiverse.training.loading import evaluate
 from multiverse.training.tasks import evaluation_tasks, training_plan, with_tasks
 from tests.training.runs import digest, lines_of
 from tests.training.test_exact_resume import go_on
@@ -75,7 +75,7 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(
 
 # -- tasks -------------------------------------------------------------------------------------------------------
 def test_evaluations_are_on_held_out_tasks_and_tell_each_episode(uninterrupted: dict[str, Path]) -> None:
-    found = evaluate_run(uninterrupted["sac, memory"], episodes=8)
+    found = evaluate(uninterrupted["sac, memory"], episodes=8)
     assert np.shape(found.by_episode) == (8, 2) and np.shape(found.success) == (8, 2)
     np.testing.assert_allclose(np.sum(found.by_episode, axis=1), found.returns, rtol=1e-6)
     told = found.summary()
@@ -123,7 +123,7 @@ def test_no_training_sees_what_is_held_out(tmp_path: Path) -> None:
     settings = {**RUN, **TASKS, "episodes_per_task": 1, "algorithm": "dqn"}
     run = mv.train(Told, run_dir=tmp_path / "run", **settings)
     assert {line["return"] for line in lines_of(run.path, "episodes.jsonl")} == {0.0, 1.0, 2.0, 3.0, 4.0, 5.0}
-    evaluation = evaluate_run(run.path, env=Told, episodes=8)
+    evaluation = evaluate(run.path, env=Told, episodes=8)
     assert evaluation.returns == (6.0, 7.0, 8.0, 9.0) * 2
 
 
@@ -143,7 +143,7 @@ def test_tasks_that_cannot_be_are_refused(settings: dict[str, Any], told: str, t
 # -- acting ------------------------------------------------------------------------------------------------------
 def test_a_loaded_policy_remembers_as_the_evaluation_did(uninterrupted: dict[str, Path]) -> None:
     policy = mv.load(uninterrupted["discrete sac, memory"])
-    found = evaluate_run(uninterrupted["discrete sac, memory"], episodes=3, seed=1)
+    found = evaluate(uninterrupted["discrete sac, memory"], episodes=3, seed=1)
     for k in range(3):
         env, total, reward, over = gym.make("multiverse/CartPole-V-v1"), 0.0, 0.0, False
         observation, _ = env.reset(seed=mv.contracts.seeds.evaluation_seed(1, k))  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ import pytest
 import multiverse as mv
 from multiverse.training import progress
 from multiverse.training.config.files import read_config
-from multiverse.training.loading import evaluate_run
+from multiverse.training.loading import evaluate
 from multiverse.training.storage import origin
 from tests.training.runs import SMALL, digest, lines_of
 
@@ -131,7 +131,7 @@ def test_wrappers_are_part_of_the_run(tmp_path: Path) -> None:
     assert found["mean_return"] == 2 * found["mean_length"]
     again = [Doubled, gymnasium.wrappers.FlattenObservation]
     assert mv.resume(run, env_steps=700, wrappers=again, progress=False).summary["env_steps"] == 700
-    tried = evaluate_run(run, episodes=2)
+    tried = evaluate(run, episodes=2)
     assert tried.returns == tuple(2.0 * length for length in tried.lengths)
 
 

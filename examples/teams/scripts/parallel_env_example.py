@@ -4,8 +4,8 @@ python scripts/parallel_env_example.py --config configs/boxjump.yaml --num_proce
 python scripts/parallel_env_example.py --config configs/boxjump.yaml --render
 python scripts/parallel_env_example.py --config configs/boxjump.yaml --model_path files/Models/boxjump/best_model.pth
 
-Every process has its own envs, with seeds of their own, and a copy of the policy; the new weights go out to all of them
-before every rollout.
+Every process has its own envs, with seeds of their own, and a copy of the policy, which plays whole episodes; what
+comes of them is put together here, where the update is, and the new weights go out to all processes before the next.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Arguments = tuple[int, Mapping[str, Any] | Settings, str | None, int | None, boo
 def run_single_episode(args: Arguments) -> tuple[dict[str, Any], dict[str, Any]]:
     """One episode of one env: (statistics, experience by agent). Its seed is the process's own.
 
-    With a model its policy plays, deterministic; without, actions are drawn. A policy acts on the CPU, in numpy,
+    With a model its policy plays; without, every action is as likely. Both draw. A policy acts on the CPU, in numpy,
     whatever the GPU.
     """
     process_id, config, model_path, gpu_id, render = args
@@ -42,6 +42,8 @@ def run_single_episode(args: Arguments) -> tuple[dict[str, Any], dict[str, Any]]
     policies: Any = None if model_path is None else mv.load(known_model(model_path), which="best")
     kwargs = {**settings.environment.env_kwargs, **({"render_mode": "human"} if render else {})}
     rng, steps = np.random.default_rng(process_id), 0
+    if policies is not None:
+        policies.reset(seed=process_id)
     with ParallelEnvironmentManager(settings.environment.name, kwargs, 1) as manager:
         (seen,) = manager.reset_all(seed=process_id)
         names = ("observations", "actions", "rewards", "dones")
@@ -49,7 +51,7 @@ def run_single_episode(args: Arguments) -> tuple[dict[str, Any], dict[str, Any]]
         while acting := manager.acting(0):
             spaces = {agent: manager.engine.single_action_space(agent) for agent in acting}
             drawn = {agent: int(rng.integers(space.n) + space.start) for agent, space in spaces.items()}
-            actions = drawn if policies is None else policies.act(seen)
+            actions = drawn if policies is None else policies.act(seen, deterministic=False)
             (outcome,) = manager.step_all([actions])
             for agent in acting:
                 done = outcome.terminations[agent] or outcome.truncations[agent]

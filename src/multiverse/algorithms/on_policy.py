@@ -40,6 +40,9 @@ class OnPolicyConfig(Settings):
 
     steps_per_env: int = 128
     """Steps of every env in a rollout, from which one update learns."""
+    whole_episodes: bool = False
+    """A rollout has one episode of every env, up to `steps_per_env` steps of it, which one version of the policy plays;
+    who has ended waits for the others. No: the envs go on, and nobody waits."""
     learning_rate: float = 3e-4
     """Step size of Adam."""
     gamma: float = 0.99
@@ -107,7 +110,7 @@ class OnPolicy(Learner):
     """A policy and a value network, normalisers, and everything of a run but the update itself."""
 
     fixed: frozenset[str] = frozenset({
-        "steps_per_env", "hidden_sizes", "activation", "filters", "kernel_size", "share_features",
+        "steps_per_env", "whole_episodes", "hidden_sizes", "activation", "filters", "kernel_size", "share_features",
         "normalize_observations", "normalize_rewards", "squash", "memory", "memory_size", "see_previous", "critic",
     })  # fmt: skip
     optimizer: type[Optimizer] = Adam

@@ -107,7 +107,7 @@ class LocalHost(_AnyHost):
 
     def step_now(self) -> None:
         self._begin_step()
-        self._flags = self._step()
+        self._flags = self._step(self._only_some)
         self._done = self.asked
 
     def _begin_step(self) -> None:
@@ -115,11 +115,11 @@ class LocalHost(_AnyHost):
             raise RequestPending("the caller's own envs were interrupted in the middle of a step: reset() or close()")
         self._begun = self.asked
 
-    def _step(self) -> int:
+    def _step(self, only_some: bool) -> int:
         number = self._now[NOW] = 1 + abs(self._now[NOW])
-        if self._only_some:
+        if only_some:
             self._share.leave_out(i for i in self.env_ids if not self._stepping[i])
-        flags = self._envs.step(self._only_some)
+        flags = self._envs.step(only_some)
         self._now[NOW] = -number
         return flags
 

@@ -27,6 +27,7 @@ from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.contracts.views import Array
 from multiverse.experience.episodes import ActionLog, Episode
 from multiverse.experience.rollout import (
+    ACTED_BY,
     BEGUN,
     FRESH,
     LOST,
@@ -34,6 +35,7 @@ from multiverse.experience.rollout import (
     SECONDS,
     SEEDS,
     SIDES,
+    TAKEN,
     VERSIONS,
     Rollout,
     RolloutShape,
@@ -54,9 +56,13 @@ def collected_in_workers(policy: Policy, steps: int) -> bool:
     return steps >= SHORTEST_IN_WORKERS and policy.portable() is not None
 
 
-def rollout_fields(shapes: Sequence[RolloutShape], num_envs: int, self_play: bool = False) -> list[Field]:
-    """What workers share with the caller for that (`make_vec(fields=…)`)."""
-    return [*(one for shape in shapes for one in shape.fields()), *env_fields(shapes[0].steps, num_envs, self_play)]
+def rollout_fields(
+    shapes: Sequence[RolloutShape], num_envs: int, self_play: bool = False, whole_episodes: bool = False
+) -> list[Field]:
+    """What workers share with the caller for that (`make_vec(fields=…)`). `whole_episodes`: a rollout has one of every
+    env, or the first rows of it; who has ended waits for the others."""
+    of_envs = env_fields(shapes[0].steps, num_envs, self_play, whole_episodes)
+    return [*(one for shape in shapes for one in shape.fields()), *of_envs]
 
 
 @dataclass(slots=True)
@@ -73,6 +79,7 @@ class Collector:
     """Steps a vector env with a policy for each of its groups, rollout after rollout, episodes running on between.
 
     In workers if `rollout_fields` were laid out there; else here, also for single agents with autoreset `next_step`.
+    Whole episodes are collected in workers only.
     """
 
     def __init__(
@@ -95,6 +102,7 @@ class Collector:
         self._noise, self._values = (
             [arrays[(shape.group, ROLLOUT, n)] for shape in shapes] for n in ("noise", "values")
         )
+        self._taken = arrays.get(TAKEN)
         self._played = [arrays[name] for name in (VERSIONS, SIDES)] if self_play else []
         for rows in self._played:
             rows[...] = NOBODY
@@ -117,6 +125,11 @@ class Collector:
         for env_id in env_ids:
             self._current[env_id] = self._begun(env_id)
             self.actions.begin(env_id)
+
+    @property
+    def env_steps(self) -> int:
+        """Of the last rollout."""
+        return self.rollouts[0].steps * self._envs.num_envs if self._taken is None else int(self._taken.sum())
 
     def _begun(self, env_id: int) -> tuple[int, int | None]:
         episode = int(self._envs.episode_counts[env_id])
@@ -173,6 +186,8 @@ class Collector:
             noise[...] = policy.noise(rng, rollout.steps, rollout.slots)
             rollout.policy_version, rollout.valid[...] = policy.version, True
         arrays[LOST][...], arrays[BEGUN][...], arrays[SECONDS][...] = False, -1, 0.0
+        if self._taken is not None:
+            self._taken[...] = 0
         self._show(0, range(self._envs.num_envs))
         began_at = perf_counter()
         if not (self._filled_in_workers if self._in_workers else self._filled)(policies, should_stop, opponents):
@@ -193,7 +208,8 @@ class Collector:
     ) -> bool:
         self._before = [self._arrays[(r.group, VALUES)].copy() for r in self.rollouts], self.starts
         arguments = [policy.portable() for policy in policies], self._mask, opponents
-        return self._envs.run_rows(fill_rows, arguments, self._arrays[LOST], should_stop, self._lost_with_worker)
+        lost, on_lost = self._arrays[LOST], self._lost_with_worker
+        return self._envs.run_rows(fill_rows, arguments, lost, should_stop, on_lost, self._taken)
 
     def _show(self, row: int, env_ids: range) -> None:
         """What the envs show now is what is seen in this row."""
@@ -219,6 +235,10 @@ class Collector:
         arrays, mine = self._arrays, slice(env_ids.start, env_ids.stop)
         values_before, fresh_before = self._before
         fresh = arrays[BEGUN][row - 1, mine] >= 0 if row else fresh_before[mine]
+        waited = np.zeros(len(env_ids), np.bool_)
+        if self._taken is not None:
+            waited = np.logical_or.reduce(arrays[BEGUN][:row, mine] >= 0)
+            arrays[BEGUN][row:, mine] = -1
         for rollout, all_values, at_first in zip(self.rollouts, self._values, values_before):
             group = self._group(rollout)
             slots, over = self._layout.rows(group, env_ids), self._of_slots(fresh, rollout)
@@ -227,15 +247,21 @@ class Collector:
             values[row][:, over] = 0.0  # a new episode, without any step
             values[row, REWARD] = 0.0
             rollout.starts[row, slots] = over
-            rollout.terminated[row, slots], rollout.truncated[row, slots] = False, True
+            rollout.terminated[row, slots] = False
+            rollout.truncated[row, slots] = rollout.valid[row, slots] = ~self._of_slots(waited, rollout)
             for path, rows in rollout.observations.items():
                 rollout.finals[path][row, slots] = rows[row, slots]
             for path, rows in rollout.states.items():
                 rollout.final_states[path][row, mine] = rows[row, mine]
         arrays[FRESH][mine] = True
-        for env_id in env_ids:
-            episode, seed = self._begun(env_id)
-            arrays[BEGUN][row, env_id], arrays[SEEDS][row, env_id] = episode, -1 if seed is None else seed
+        for env_id, had_ended in zip(env_ids, waited.tolist()):
+            at, (episode, seed) = row, self._begun(env_id)
+            if had_ended:
+                at = int(np.argmax(arrays[BEGUN][:, env_id] >= 0))
+                arrays[LOST][row, env_id] = False  # guard: who-waited-has-lost-nothing
+            if self._taken is not None:
+                self._taken[env_id] = at + 1
+            arrays[BEGUN][at, env_id], arrays[SEEDS][at, env_id] = episode, -1 if seed is None else seed
         self._show(row + 1, env_ids)
 
     def _filled(self, policies: Sequence[Policy], should_stop: Callable[[], bool], opponents: Opponents | None) -> bool:
@@ -265,7 +291,8 @@ class Collector:
         for k, env_id in enumerate(envs.tolist()):
             index, seed = self._current[env_id]
             by_agent = dict(zip(agents, returns[k].tolist())) if several else None
-            found.append(Episode(env_id, index, seed, means[k], int(lengths[k]), lost[k], by_agent, versions[k]))
+            who = versions[k], int(arrays[ACTED_BY][env_id])
+            found.append(Episode(env_id, index, seed, means[k], int(lengths[k]), lost[k], by_agent, *who))
             self._current[env_id] = begun[k], None if seeds[k] < 0 else seeds[k]
         return found
 
@@ -281,7 +308,10 @@ class Collector:
     def _log_actions(self, policies: Sequence[Policy]) -> None:
         if self.keeps_actions:
             taken = [self._as_taken(rollout, policy) for rollout, policy in zip(self.rollouts, policies)]
-            self.actions.add(taken, self._arrays[BEGUN] >= 0)
+            self.actions.add(taken, ended := self._arrays[BEGUN] >= 0)
+            if self._taken is not None:
+                for env_id in np.flatnonzero(ended.any(axis=0)).tolist():
+                    self.actions.begin(env_id)  # guard: who-waits-has-taken-nothing
 
     def _as_taken(self, rollout: Rollout, policy: Policy) -> Array:
         """[T, envs, agents, …] of a rollout, [T, envs, …] of a single agent's."""
@@ -297,7 +327,7 @@ class _CallerSteps:
         self._envs, self._plan = envs, plan
         self.next_step = envs.metadata.get("autoreset_mode") == AutoresetMode.NEXT_STEP
 
-    def step(self) -> Iterable[int]:
+    def step(self, only_some: bool) -> Iterable[int]:
         infos = self._envs.step_as_written()
         lost = [infos[f"_{key}"] for key in (RESTARTED, BAD_VALUE) if f"_{key}" in infos]
         return np.flatnonzero(np.logical_or.reduce(lost)).tolist() if lost else ()

@@ -31,6 +31,7 @@ class Episode:
     lost: bool = False  # the env or its worker was lost in it
     by_agent: dict[str, float] | None = None  # the returns of several agents; `returned` is the learners' mean then
     opponent: int | None = None  # the past version that played the other side
+    version: int | None = None  # of the policy that acted where it ended
 
 
 class RecentEpisodes:

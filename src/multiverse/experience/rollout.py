@@ -65,11 +65,13 @@ class Rollout:
 ROLLOUT = "rollout"
 """Second in the names of its fields, after the group's."""
 BEGUN, SEEDS, LOST, FRESH, SECONDS = ((ROLLOUT, name) for name in ("begun", "seeds", "lost", "fresh", "seconds"))
+ACTED_BY, TAKEN = (ROLLOUT, "acted_by"), (ROLLOUT, "taken")
 VERSIONS, SIDES = (ROLLOUT, "versions"), (ROLLOUT, "sides")
 """Of envs, not slots: [T, envs] the episode that followed on one that ended in this row (-1: none did), and its seed
 (-1: none); whether the row was lost; [envs] whether the next row is an episode's first; and [envs, 2] how long a host
-acted and stepped, in the place of its first env. In self-play [T, envs] the past version that plays (-1: none), and the
-side that the learner has."""
+acted and stepped, in the place of its first env; [envs] the version of the (first group's) policy that acted there, and
+of whole episodes how many steps were taken. In self-play [T, envs] the past version that plays (-1: none), and the side
+that the learner has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +163,14 @@ class RolloutShape:
         )
 
 
-def env_fields(steps: int, num_envs: int, self_play: bool = False) -> list[Field]:
+def env_fields(steps: int, num_envs: int, self_play: bool = False, whole_episodes: bool = False) -> list[Field]:
     """What every rollout has beside its groups'."""
+    taken = [Field(TAKEN, (num_envs,), np.dtype(np.int64))] if whole_episodes else []
     played = [Field(name, (steps, num_envs), np.dtype(np.int64)) for name in (VERSIONS, SIDES)] if self_play else []
     return [
         *played,
+        *taken,
+        Field(ACTED_BY, (num_envs,), np.dtype(np.int64)),
         Field(BEGUN, (steps, num_envs), np.dtype(np.int64)),
         Field(SEEDS, (steps, num_envs), np.dtype(np.int64)),
         Field(LOST, (steps, num_envs), np.dtype(np.bool_)),

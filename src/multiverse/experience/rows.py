@@ -22,6 +22,7 @@ from multiverse.contracts.layout import (
     PRESENT,
     REWARD,
     STATE,
+    STEPPING,
     VALUES,
     FieldName,
     Group,
@@ -33,7 +34,7 @@ from multiverse.contracts.views import Array, Views
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.hosts import GoOn
 from multiverse.executors.step_reply import EXTRAS, Extras
-from multiverse.experience.rollout import BEGUN, FRESH, LOST, ROLLOUT, SECONDS, SEEDS, SIDES, VERSIONS
+from multiverse.experience.rollout import ACTED_BY, BEGUN, FRESH, LOST, ROLLOUT, SECONDS, SEEDS, SIDES, TAKEN, VERSIONS
 from multiverse.experience.self_play import NOBODY, Opponents, who_plays
 from multiverse.memory.space_rows import ActionWriter
 
@@ -181,7 +182,21 @@ class Rows:
             self._previous = actions, np.where(acted, 0.0, rewards) + self._values[row, REWARD]
         return ended
 
+    def wait(self, row: int | slice, envs: Array) -> None:
+        """These envs [envs] bool were not stepped in this row: their episodes are over, and nothing of them goes on."""
+        slots = np.repeat(envs, self._agents)
+        self._valid[row, slots] = self._starts[row, slots] = False  # guard: who-waits-is-not-learned-from
+        self._actions[row, slots], self._values[row, :, slots], self._ended[row, :, slots] = 0, 0.0, False
+        if self._acting is not None:
+            self._acting[row, slots] = False
+        self._memory, before = {name: np.array(kept) for name, kept in self._memory.items()}, self._previous
+        self._previous = np.array(before[0]), np.array(before[1])
+        for kept in (*self._memory.values(), *self._previous):
+            kept[slots] = 0
+
     def finish(self) -> None:
+        for rows, now in self._shown:
+            rows[-1] = now
         for name, rows in self._kept.items():
             rows[-1] = self._memory[name]
         for rows, before in zip(self._shown_before, self._previous):
@@ -235,8 +250,9 @@ class Steps(Protocol):
     next_step: bool
     """The row after an episode's end begins the next one, and is no step."""
 
-    def step(self) -> Iterable[int]:
-        """One step of each, with the actions that are in the block; returns those whose step was lost."""
+    def step(self, only_some: bool) -> Iterable[int]:
+        """One step of each, or of those that are marked, with the actions that are in the block; returns those whose
+        step was lost."""
 
     def failed(self) -> bool:
         """Whether one of them failed for good in that step."""
@@ -260,6 +276,10 @@ class _Drawn:
             versions[i], sides[i] = self._opponents.draw(self._first + i, int(episodes[i]))
         return (versions, sides) if (versions != NOBODY).any() else None
 
+    def finish(self, waiting: Array) -> None:
+        """Of these envs nobody is in the middle of an episode."""
+        self._versions[-1, waiting] = self._sides[-1, waiting] = NOBODY
+
 
 def fill(
     groups: Sequence[Rows],
@@ -271,15 +291,24 @@ def fill(
     steps: Steps,
     opponents: Opponents | None = None,
 ) -> bool:
-    """Fill the rows from `first` on. False if it was to stop before, or an env has failed."""
+    """Fill the rows from `first` on. False if it was to stop before, or an env has failed.
+
+    Of whole episodes (where the arrays have `TAKEN`), an env whose episode is over waits for the others."""
     drawn, played = None if opponents is None else _Drawn(arrays, env_ids, opponents), None
     mine = slice(env_ids.start, env_ids.stop)
     begun, seeds, lost = (arrays[name][:, mine] for name in (BEGUN, SEEDS, LOST))
     episodes, fresh, act_s, step_s = arrays[EPISODES][mine], arrays[FRESH][mine], 0.0, 0.0
+    taken, stepping = (arrays[TAKEN][mine], arrays[STEPPING][mine]) if TAKEN in arrays else (None, None)
+    waiting: Array = np.logical_or.reduce(begun[:first] >= 0) if taken is not None else np.zeros(len(env_ids), np.bool_)
+    arrays[ACTED_BY][mine] = policies[0].version
     resetting = groups[0].ended_now() if steps.next_step else None
     for rows, policy in zip(groups, policies):
         rows.begin(policy, first, opponents)
     for t in range(first, len(begun)):
+        if taken is not None and waiting.all():
+            for rows in groups:
+                rows.wait(slice(t, None), waiting)
+            break
         if not go_on(t):
             return False
         began_at = perf_counter()
@@ -288,14 +317,21 @@ def fill(
         for rows in groups:
             rows.act(t, fresh, resetting, played)
         acted_at = perf_counter()
-        before = episodes.copy()
-        for i in steps.step():
+        before, some_wait = episodes.copy(), False
+        if taken is not None and stepping is not None:
+            stepping[...], some_wait = ~waiting, bool(waiting.any())
+            taken += stepping
+        for i in steps.step(some_wait):
             lost[t, i] = True  # guard: lost-rows-are-marked
         if steps.failed():
             return False
         for rows in groups:
             ended = rows.note(t)
         fresh[...] = over = episodes != before
+        if some_wait:
+            fresh |= waiting
+            for rows in groups:
+                rows.wait(t, waiting)
         if resetting is not None:
             resetting = over = ended
         if np.count_nonzero(over):
@@ -304,8 +340,12 @@ def fill(
                 seed = steps.seed_of(i)
                 seeds[t, i] = -1 if seed is None else seed
         act_s, step_s = act_s + acted_at - began_at, step_s + perf_counter() - acted_at
+        if taken is not None:
+            waiting |= over
     for rows in groups:
         rows.finish()
+    if drawn is not None and taken is not None:
+        drawn.finish(waiting)
     arrays[SECONDS][env_ids.start] = act_s, step_s
     return go_on(len(begun))
 
@@ -316,12 +356,12 @@ class _HostSteps:
 
     next_step = False
 
-    def __init__(self, envs: EnvRange, step: Callable[[], int]) -> None:
+    def __init__(self, envs: EnvRange, step: Callable[[bool], int]) -> None:
         self._envs, self._step, self.seed_of = envs, step, envs.seed_of
         self._failed = False
 
-    def step(self) -> Iterable[int]:
-        if not self._step() & EXTRAS:
+    def step(self, only_some: bool) -> Iterable[int]:
+        if not self._step(only_some) & EXTRAS:
             return ()
         said = self._envs.step_extras()
         self._failed = bool(said.failures)
@@ -333,7 +373,7 @@ class _HostSteps:
 
 def fill_rows(
     envs: EnvRange,
-    step: Callable[[], int],
+    step: Callable[[bool], int],
     go_on: GoOn,
     first: int,
     policies: Sequence[Policy],

@@ -30,7 +30,7 @@ MOST_STEPS = 50_000
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Evaluation:
-    """How good a policy was, deterministic, over some episodes."""
+    """How good a policy was, over some episodes."""
 
     returns: tuple[float, ...]  # of several agents: their mean, of those that the policy played
     lengths: tuple[int, ...]
@@ -101,19 +101,21 @@ def evaluate(
     lost_before: Collection[int] = (),
     opponents: Sequence[Policy] | None = None,
     tasks: Sequence[int] = (),
+    deterministic: bool = True,
 ) -> Evaluation | None:
     """Episodes on these envs, with a policy for each group of agents; an env that has ended its episode takes the next.
     Equal seeds give equal episodes, however many envs there are and whatever the training looked like.
 
     `opponents`: who plays the other side; the policies' own side (one agent of a group that is alone, else one group)
     alternates from episode to episode. None: everybody is played by the policies. `tasks`: of the envs', those that
-    the episodes have in turn.
+    the episodes have in turn. `deterministic`: policies take their most likely actions; else these are drawn, by noise
+    that belongs to the episode.
 
     None if it was asked to stop on the way; `EvaluationFailed` if no episode came to its end, or if several envs may
     have been lost with their worker. An episode of an env that never ends one is cut after `MOST_STEPS`; one that the
     env failed in does not count, and is told, all the more if it was lost in the last evaluation too.
     """
-    batch, numbers = _Batch(envs, policies, opponents, seed), iter(range(episodes))
+    batch, numbers = _Batch(envs, policies, opponents, seed, deterministic), iter(range(episodes))
     free: Collection[int] = range(envs.num_envs)
     playing: dict[int, int] = {}  # env id → the number of its episode
     found: dict[int, tuple[list[Array], list[Array], int]] = {}  # number → returns and who was played, and the length
@@ -166,12 +168,17 @@ class _Batch:
     """Envs under way, and what the policies are shown and remember of each."""
 
     def __init__(
-        self, envs: BaseVectorEnv, policies: Sequence[Policy], opponents: Sequence[Policy] | None, seed: int
+        self,
+        envs: BaseVectorEnv,
+        policies: Sequence[Policy],
+        opponents: Sequence[Policy] | None,
+        seed: int,
+        deterministic: bool,
     ) -> None:
         self._envs, self._seed, self._steps = envs, seed, 0
         others = [None] * len(policies) if opponents is None else opponents
         groups = envs.views.layout.groups
-        self._groups = [_GroupBatch(envs, *one) for one in zip(groups, policies, others)]
+        self._groups = [_GroupBatch(envs, *one, deterministic) for one in zip(groups, policies, others)]
         self._against = opponents is not None
         self.told: dict[int, Infos] = {}  # by envs whose episode is over, of it
 
@@ -181,7 +188,7 @@ class _Batch:
         self._envs.reset(env_ids=None if len(ids) == self._envs.num_envs else ids, seed=seeds, tasks=tasks)
         self._refuse_lost_workers()
         for number, group in enumerate(self._groups):
-            group.begin(ids)
+            group.begin(ids, [(self._seed, k, number) for k in episodes.values()])
             if self._against:
                 for env_id, k in episodes.items():
                     # One group by itself: its agents take turns in being played; else the groups do.
@@ -189,7 +196,7 @@ class _Batch:
                         side: Any = k % group.agents
                     else:
                         side = slice(None) if k % len(self._groups) == number else slice(0)
-                    group.take_sides(env_id, side, np.random.default_rng((self._seed, k, number)))
+                    group.take_sides(env_id, side)
 
     def step(self, ids: list[int]) -> dict[int, bool]:
         """One step of these envs: whose episode is over, and whether it failed."""
@@ -229,7 +236,10 @@ class _Batch:
 class _GroupBatch:
     """The slots of one group, and what its policy, and the opponent's, is shown and remembers of each."""
 
-    def __init__(self, envs: BaseVectorEnv, group: Group, policy: Policy, opponent: Policy | None) -> None:
+    def __init__(
+        self, envs: BaseVectorEnv, group: Group, policy: Policy, opponent: Policy | None, deterministic: bool
+    ) -> None:
+        self._deterministic = [deterministic, False]  # of the players
         self._envs, self._single, self.agents, self._name = envs, is_single(envs), len(group.agents), group.name
         self._features = Features(group.observation_space, group.action_space)
         self._leaves = [(leaf.path, dtype_of(leaf)) for leaf in self._features.all_leaves]
@@ -243,12 +253,15 @@ class _GroupBatch:
         self._actions = no_actions(group.action_space, count)  # the last ones
         self._first = [player.first_memory(count) for player in self._players]
         self._memory = [{name: kept.copy() for name, kept in first.items()} for first in self._first]
-        self._rngs: dict[int, np.random.Generator] = {}  # of the opponents, by env
+        self._rngs: dict[tuple[int, int], np.random.Generator] = {}  # by player and env
 
     def _slots(self, ids: Sequence[int]) -> Array:
         return (np.asarray(ids)[:, None] * self.agents + np.arange(self.agents)).reshape(-1)
 
-    def begin(self, ids: Sequence[int]) -> None:
+    def begin(self, ids: Sequence[int], seeds: Sequence[tuple[int, ...]]) -> None:
+        """`seeds`: of what is random about the players, for each env."""
+        for env_id, seed in zip(ids, seeds):
+            self._rngs[0, env_id], self._rngs[1, env_id] = (np.random.default_rng(one) for one in ((*seed, 1), seed))
         slots = self._slots(ids)
         self._starts[slots], self._rewards[slots] = True, 0.0
         self._actions[slots] = 0
@@ -256,12 +269,12 @@ class _GroupBatch:
             for name, kept in memory.items():
                 kept[slots] = first[name][slots]
 
-    def take_sides(self, env_id: int, ours: Any, rng: np.random.Generator) -> None:
-        """Which of the env's agents the policy plays in this episode, and what is random about the other ones."""
+    def take_sides(self, env_id: int, ours: Any) -> None:
+        """Which of the env's agents the policy plays in this episode."""
         who = self._who[self._slots([env_id])]
         who[:] = 1
         who[ours] = 0
-        self._who[self._slots([env_id])], self._rngs[env_id] = who, rng
+        self._who[self._slots([env_id])] = who
 
     def played(self, env_id: int) -> Array:
         """[agents] bool: by the policy."""
@@ -278,7 +291,8 @@ class _GroupBatch:
             mine = np.flatnonzero(acting & (self._who[slots] == number))
             if not len(mine):
                 continue
-            actions = self._chosen(number, slots[mine], self._noise(slots[mine]) if number else None)
+            noise = None if self._deterministic[number] else self._noise(number, slots[mine])
+            actions = self._chosen(number, slots[mine], noise)
             taken = np.asarray(player.for_env(actions))
             if found is None:
                 found = np.zeros((len(slots), *taken.shape[1:]), taken.dtype)
@@ -287,10 +301,10 @@ class _GroupBatch:
             found = np.asarray(self._players[0].for_env(self._actions[slots]))
         return found if self._single else found.reshape(len(ids), self.agents, *found.shape[1:])
 
-    def _noise(self, slots: Array) -> Array:
-        """[slots, …] what is random about the opponent: drawn where it acts, of every episode by itself."""
-        opponent = self._players[1]
-        return np.concatenate([opponent.noise(self._rngs[slot // self.agents], 1, 1)[0] for slot in slots.tolist()])
+    def _noise(self, number: int, slots: Array) -> Array:
+        """[slots, …] what is random about a player: drawn where it acts, of every episode by itself."""
+        player, envs = self._players[number], (slots // self.agents).tolist()
+        return np.concatenate([player.noise(self._rngs[number, env_id], 1, 1)[0] for env_id in envs])
 
     def _chosen(self, number: int, slots: Array, noise: Array | None) -> Array:
         player, memory = self._players[number], self._memory[number]

@@ -105,11 +105,12 @@ def evaluate(
     algorithm: MakeAlgorithm | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
     opponent: Any = None,
+    deterministic: bool | None = None,
     trust: bool = False,
     wrappers: Sequence[Wrapper | str] | None = None,
     watch: Wrapper | None = None,
 ) -> Evaluation:
-    """How good a run's policy is, deterministic, on seeds no training sees: `mv.evaluate(run).mean_return`.
+    """How good a run's policy is, on seeds no training sees: `mv.evaluate(run).mean_return`.
 
     Args:
         which: the `"latest"` checkpoint, or the `"best"`.
@@ -117,6 +118,8 @@ def evaluate(
         opponent: who plays the other side: `"random"`, another run, policies (`mv.load`), or a function (observation,
             open actions or None, generator) → action; the policy's side alternates from episode to episode. `"self"`:
             the policy plays all sides. Default: as in the run's own evaluations.
+        deterministic: its most likely actions, or drawn ones. Default: as in the run's own evaluations
+            (`evaluation_deterministic`).
         env, algorithm, env_kwargs, trust: as for `mv.resume`.
         watch: wraps the env, of which there is only one then, in this process.
     """
@@ -135,7 +138,9 @@ def evaluate(
         policy = held or _policy(config, algorithm, _groups(envs), found, where)
         acting = policy.acting if isinstance(policy, LoadedPolicies) else [policy.acting]
         against = opponents_for(config.evaluation_opponent if opponent is None else opponent, _groups(envs))
-        found_out = play(envs, acting, episodes, seed, opponents=against, tasks=evaluation_tasks(config))
+        likely = config.evaluation_deterministic if deterministic is None else deterministic
+        tasks = evaluation_tasks(config)
+        found_out = play(envs, acting, episodes, seed, opponents=against, tasks=tasks, deterministic=likely)
     assert found_out is not None
     return dataclasses.replace(found_out, of=_told(vars(config), found))
 

@@ -31,8 +31,10 @@ class LoadedPolicy:
     def __repr__(self) -> str:
         return f"<policy of {self._told}: {self.observation_space} → {self.action_space}>"
 
-    def reset(self) -> None:
-        """A new episode begins: nothing is remembered of the last one."""
+    def reset(self, seed: int | Sequence[int] | None = None) -> None:
+        """A new episode begins: nothing is remembered of the last one. `seed`: of the draws from now on."""
+        if seed is not None:
+            self._rng = np.random.default_rng(seed)
         self._memory: Memory = {}
         self._rows = 0
         self._previous_actions: Any = None
@@ -150,10 +152,10 @@ class LoadedPolicies(Mapping[str, LoadedPolicy]):
             for agent, seen in observations.items()
         }
 
-    def reset(self) -> None:
-        """A new episode begins."""
-        for policy in self._by_agent.values():
-            policy.reset()
+    def reset(self, seed: int | None = None) -> None:
+        """A new episode begins. `seed`: of the draws from now on, other ones for each agent."""
+        for k, policy in enumerate(self._by_agent.values()):
+            policy.reset(None if seed is None else (seed, k))
 
 
 def _is_batch(shape: tuple[int, ...], leaf: Leaf) -> bool:

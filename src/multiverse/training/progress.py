@@ -231,7 +231,10 @@ def evaluated(summary: dict[str, Any]) -> str:
 
 
 def _of_each(returns: dict[str, float]) -> str:
-    """' (adversary_0 -3.1, agent_0 -12.2)'; of many agents the worst and the best. Nothing of a single one."""
+    """' (adversary_0 -3.1, agent_0 -12.2)'; of many agents the worst and the best, of a team with shared rewards the
+    whole. Nothing of a single one."""
+    if len(returns) > 1 and len(set(returns.values())) == 1:
+        return f" (each of {len(returns)} agents, {sum(returns.values()):.2f} together)"
     if len(returns) > SHOWN_AGENTS:
         low, high = min(returns, key=lambda agent: returns[agent]), max(returns, key=lambda agent: returns[agent])
         return f" ({len(returns)} agents, from {low} {returns[low]:.1f} to {high} {returns[high]:.1f})"

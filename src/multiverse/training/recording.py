@@ -44,12 +44,13 @@ def record(
     algorithm: MakeAlgorithm | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
     opponent: Any = None,
+    deterministic: bool | None = None,
     trust: bool = False,
 ) -> Recording:
     """A video (mp4) of a run's policy: the first episodes that an evaluation with this seed plays, on one env here.
 
     `path`: a file, or a folder for it; None: in the run, `videos/`. `fps`: None is as many as the env says. The rest
-    is as for `mv.load`; `opponent` as for evaluations, `trust` as for `resume`.
+    is as for `mv.load`; `opponent` and `deterministic` as for evaluations, `trust` as for `resume`.
     """
     imageio_ffmpeg()
     _draw_without_a_screen()
@@ -58,7 +59,7 @@ def record(
     camera = Camera(where, named if env is None else str(env), fps)
     kwargs = {**(env_kwargs or {}), "render_mode": RGB_ARRAY}
     how: dict[str, Any] = {"episodes": episodes, "seed": seed, "env": env, "algorithm": algorithm}
-    how |= {"opponent": opponent, "trust": trust}
+    how |= {"opponent": opponent, "deterministic": deterministic, "trust": trust}
     with camera:
         try:
             evaluation = evaluate(found.path, env_kwargs=kwargs, watch=camera, **how)

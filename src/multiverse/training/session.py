@@ -74,7 +74,13 @@ class Session:
                 for learner, group in zip(self.learners, description.groups)
             ]
             everywhere = all(collected_in_workers(one.policy(), one.steps_per_env) for one in self.learners)
-            return rollout_fields(self._shapes, config.num_envs, config.opponents > 0) if everywhere else []
+            whole = getattr(config.settings, "whole_episodes", False)
+            if whole and not everywhere:
+                raise InvalidRequest(
+                    "whole_episodes: only of policies that act where the envs are, not of those the caller asks at "
+                    "every step: for images, with layers of over 256 units, or with fewer than 8 steps_per_env"
+                )
+            return rollout_fields(self._shapes, config.num_envs, config.opponents > 0, whole) if everywhere else []
 
         self.envs = _training_envs(config, env, reset_plan, plan, lay_out, tasks)
         self.evaluation_tasks = evaluation_tasks(config)
@@ -111,7 +117,7 @@ class Session:
     @property
     def env_steps(self) -> int:
         """Of a rollout."""
-        return self.rollouts[0].steps * self.envs.num_envs
+        return self._collector.env_steps
 
     def begin(self) -> None:
         """The first episode of every env."""

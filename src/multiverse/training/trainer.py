@@ -188,9 +188,8 @@ class Trainer:
         how = self.session.learners.policies(), config.evaluation_episodes, config.evaluation_seed
         with told_as_evaluations(), self._spending("evaluate"):
             try:
-                found = played_on.evaluate(*how, self._interrupted, played_on.lost_before, self.session.opponents,
-                    self.session.evaluation_tasks,
-                )  # fmt: skip
+                against = self.session.opponents, self.session.evaluation_tasks, config.evaluation_deterministic
+                found = played_on.evaluate(*how, self._interrupted, played_on.lost_before, *against)
             except MultiverseError as error:
                 played_on.fail(error, self.clock.env_steps)
                 # guard: no-older-figure-after-a-failed-evaluation
@@ -362,6 +361,7 @@ def _episode_lines(collected: Collected, env_steps: int) -> Iterable[dict[str, A
             "env_steps": env_steps,
             **({"returns": episode.by_agent} if episode.by_agent else {}),
             **({} if episode.opponent is None else {"opponent": episode.opponent}),
+            **({} if episode.version is None else {"version": episode.version}),
         }
         for episode in collected.episodes
     ]

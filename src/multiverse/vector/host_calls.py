@@ -99,13 +99,15 @@ class HostCalls:
         lost: Array,
         should_stop: Callable[[], bool],
         on_lost: Callable[[range, int], None],
+        taken: Array | None = None,
     ) -> bool:
         """A step of every env for each row of `lost`, taken where it runs (see `RowRun`) by function(env_range, step,
         go_on, first row, *arguments), which fills what `make_vec(fields=…)` has laid out; False if stopped before.
 
         `lost` ([rows, envs] bool, nowhere yet) says where a step was lost, as `function` marks it for its own envs. A
         worker that is lost, and replaced, costs its envs one row: it is marked, and `on_lost(env ids, row)` is told
-        when their next episodes have begun.
+        when their next episodes have begun. `taken` ([envs], 0 yet): `function` counts the steps there, for it does not
+        step every env in every row.
         """
         if self._state.refusal is not None:
             self._state.refuse_step()
@@ -131,10 +133,10 @@ class HostCalls:
         except BaseException:
             if executor.number != number:
                 self._state.cut_call()  # guard: a-rollout-cut-short-needs-a-reset
-            steps = run.env_steps()
+            steps = run.env_steps() if taken is None else int(taken.sum())
             self._count_steps(steps, steps)
             raise
-        self._count_steps(run.env_steps(), int(lost.sum()))
+        self._count_steps(run.env_steps() if taken is None else int(taken.sum()), int(lost.sum()))
         failed = [(host, one) for host, said in answers.items() for each in said.before for one in each.failures]
         if failed:
             self._count_steps(len(failed), len(failed))

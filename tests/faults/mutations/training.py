@@ -21,7 +21,27 @@ GIVEN_UP = f"{EVALUATIONS}::test_an_env_that_was_given_up_is_built_anew_for_the_
 
 REPLAY = "tests/experience/test_replay.py"
 
+WAITING = "tests/experience/test_whole_rollouts.py"
+
 GUARDS = (
+    Guard(
+        "who-waits-is-not-learned-from",
+        ("G7",),
+        GONE,
+        (f"{WAITING}::test_every_env_plays_one_episode_and_waits_for_the_others[serial]",),
+    ),
+    Guard(
+        "who-waited-has-lost-nothing",
+        ("G7",),
+        GONE,
+        (f"{WAITING}::test_a_worker_that_dies_costs_a_row_of_who_was_still_playing",),
+    ),
+    Guard(
+        "who-waits-has-taken-nothing",
+        ("D5",),
+        GONE,
+        (f"{WAITING}::test_where_it_runs_changes_no_bit_and_it_can_be_resumed[memory0]",),
+    ),
     Guard(
         "replay-draws-no-lost-rows",
         ("B4",),

@@ -16,6 +16,7 @@ from multiverse.contracts.plan import ExecutorName
 
 if TYPE_CHECKING:
     from multiverse.cli.comparison import Comparison, Result
+    from multiverse.cli.parallelism import Parallelism
 
     Found = dict[tuple[ExecutorName, int], Result | MultiverseError]
 
@@ -30,7 +31,12 @@ and actions are among those that masks leave open. Every round measures
 everything in turn; ratios are taken within a round, and the table shows
 medians over the rounds.
 
+With --parallelism also the table of document 003: the first number of envs in
+one process (serial) and in several (process), what each takes and gives, and
+which to use.
+
 examples:
+  multiverse bench BoxJump-v0 --num-envs 8 --parallelism
   multiverse bench Pendulum-v1 --num-envs 8 64 --env-kwargs '{"g": 9.8}'
   multiverse bench my_module:make_env --executors serial hybrid --json"""
 
@@ -51,6 +57,8 @@ class Bench:
     """How long each measurement takes."""
     rounds: int = 3
     """How often everything is measured."""
+    parallelism: bool = False
+    """Also simulated against true parallelism: cores, memory, speed, processes, GPUs and rendering."""
     env_kwargs: Annotated[str, tyro.conf.arg(metavar="JSON")] = "{}"
     """Arguments for the env, as a JSON object."""
     json: bool = False
@@ -62,10 +70,13 @@ def run(arguments: Sequence[str]) -> int:
     contenders = _contenders(options)
     comparison = _measure(options, contenders)
     found = {key: comparison.result(name) for key, name in contenders.items()}
+    both = _both_sides(options) if options.parallelism else None
     if options.json:
-        _print_json(options, comparison, found)
+        _print_json(options, comparison, found, both)
     else:
         _print_table(options, comparison, found)
+        if both is not None:
+            _print_parallelism(options, both)
     return int(bool(comparison.failures))
 
 
@@ -101,7 +112,14 @@ def _measure(options: Bench, contenders: dict[Contender, str]) -> Comparison:
     return compared(recipe, makers, options.rounds, options.seconds)
 
 
-def _print_json(options: Bench, comparison: Comparison, found: Found) -> None:
+def _both_sides(options: Bench) -> Parallelism:
+    from multiverse.cli.parallelism import measured
+
+    how = options.workers, parsed_kwargs(options.env_kwargs), options.rounds, options.seconds
+    return measured(options.env, options.num_envs[0], *how)
+
+
+def _print_json(options: Bench, comparison: Comparison, found: Found, both: Parallelism | None) -> None:
     print_json(
         {
             "env": options.env,
@@ -119,6 +137,7 @@ def _print_json(options: Bench, comparison: Comparison, found: Found) -> None:
                 | ({"failure": one_line(result)} if isinstance(result, MultiverseError) else asdict(result))
                 for (executor, num_envs), result in found.items()
             ],
+            **({} if both is None else {"parallelism": both.as_plain()}),
         }
     )
 
@@ -150,6 +169,16 @@ def _print_table(options: Bench, comparison: Comparison, found: Found) -> None:
     for (executor, num_envs), result in found.items():
         if isinstance(result, MultiverseError):
             console.print(f"{_name(executor, num_envs)}: {one_line(result)}", markup=False, soft_wrap=True)
+
+
+def _print_parallelism(options: Bench, both: Parallelism) -> None:
+    count = _name("", options.num_envs[0]).removeprefix(", ")
+    table = table_of(f"{options.env}, {count}", ("Feature", "Simulated Parallelism", "True Parallelism"), ())
+    for row in both.rows():
+        table.add_row(*row)
+    console = ResultConsole()
+    console.print(table)
+    console.print(both.advice(), markup=False, soft_wrap=True)
 
 
 def _cells(executor: str, num_envs: int, result: Result | MultiverseError) -> tuple[str, ...]:

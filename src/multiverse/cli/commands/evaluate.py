@@ -10,20 +10,23 @@ import tyro
 
 from multiverse.cli.main import parse, require_positive
 from multiverse.cli.output import print_json
+from multiverse.contracts.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from multiverse.training.evaluation import Evaluation
     from multiverse.training.storage.checkpoint_format import Checkpoint
 
 DESCRIPTION = """\
-Plays episodes with a run's policy, deterministic, on as many envs as the
-run's evaluations, on seeds that no training ever sees. Equal seeds give equal
-episodes, whatever the training looked like. Of several agents it plays all,
-or, with --opponent, one side, which alternates from episode to episode.
+Plays episodes with a run's policy, on as many envs as the run's evaluations,
+on seeds that no training ever sees, with the most likely actions or, if its
+evaluations do, drawn ones. Equal seeds give equal episodes, whatever the
+training looked like. Of several agents it plays all, or, with --opponent, one
+side, which alternates from episode to episode.
 
 examples:
   multiverse evaluate runs/CartPole-v1
   multiverse evaluate runs/connect_four --opponent random
+  multiverse evaluate runs/BoxJump-v0 --stochastic
   multiverse evaluate runs/CartPole-v1/ppo-0-20260101-120000 --best --json"""
 
 
@@ -42,6 +45,10 @@ class Evaluate:
     opponent: Annotated[str | None, tyro.conf.arg(metavar="random|self|RUN|MODULE:FUNCTION")] = None
     """Who plays the other side: any open action, the policy itself, another run's, or a function (observation, open
     actions, generator) → action. Default: as in the run's own evaluations."""
+    stochastic: bool = False
+    """Draw the actions. Default: as in the run's own evaluations (`evaluation_deterministic`)."""
+    deterministic: bool = False
+    """Take the most likely actions."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ID|MODULE:NAME")] = None
     """The env, for a run whose env was an object of a program."""
     trust: bool = False
@@ -58,6 +65,7 @@ def run(arguments: Sequence[str]) -> int:
     which = "best" if options.best else "latest"
     checkpoint = checkpoint_of(options.run, which)
     how: dict[str, Any] = {"episodes": options.episodes, "seed": options.seed, "opponent": options.opponent}
+    how["deterministic"] = deterministic_or_not(options.stochastic, options.deterministic)
     found = evaluate(checkpoint.path, env=options.env, trust=options.trust, **how)
     report = _report(options, checkpoint, found)
     if options.json:
@@ -65,6 +73,13 @@ def run(arguments: Sequence[str]) -> int:
     else:
         _print(report)
     return 0
+
+
+def deterministic_or_not(stochastic: bool, deterministic: bool) -> bool | None:
+    """None: nobody says."""
+    if stochastic and deterministic:
+        raise InvalidRequest("--stochastic and --deterministic: one of them")
+    return None if stochastic == deterministic else deterministic
 
 
 def _report(options: Evaluate, checkpoint: Checkpoint, found: Evaluation) -> dict[str, Any]:

@@ -8,12 +8,13 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from multiverse.cli.commands.evaluate import deterministic_or_not
 from multiverse.cli.main import parse, require_positive
 
 DESCRIPTION = """\
-Writes an mp4 of episodes that a run's policy plays, deterministic, on seeds
-that no training ever sees: the first ones of `multiverse evaluate`. Needs no
-screen, and the extra `video`.
+Writes an mp4 of episodes that a run's policy plays, on seeds that no training
+ever sees: the first ones of `multiverse evaluate`. Needs no screen, and the
+extra `video`.
 
 examples:
   multiverse record runs/CartPole-v1
@@ -37,6 +38,10 @@ class Record:
     """Of the episodes."""
     opponent: Annotated[str | None, tyro.conf.arg(metavar="random|self|RUN|MODULE:FUNCTION")] = None
     """Who plays the other side, as for `multiverse evaluate`."""
+    stochastic: bool = False
+    """Draw the actions. Default: as in the run's own evaluations."""
+    deterministic: bool = False
+    """Take the most likely actions."""
     fps: float | None = None
     """Frames per second; else as the env says."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ID|MODULE:NAME")] = None
@@ -53,6 +58,7 @@ def run(arguments: Sequence[str]) -> int:
     chosen: dict[str, Any] = {"which": options.which, "env": options.env, "trust": options.trust}
     how: dict[str, Any] = {"episodes": options.episodes, "seed": options.seed, "fps": options.fps}
     how["opponent"] = options.opponent
+    how["deterministic"] = deterministic_or_not(options.stochastic, options.deterministic)
     made = record(options.run, options.out, **chosen, **how)
     returns = ", ".join(f"{one:.1f}" for one in made.evaluation.returns)
     told = "return" if len(made.evaluation.returns) == 1 else "returns"

@@ -196,6 +196,9 @@ class TrainConfig:
     evaluation_opponent: str | None = None
     """Who plays the other side in evaluations: `random`, a run, or module:function. Default: `self`, the policy itself,
     of which neither the mean return nor the best checkpoint says anything where one agent wins what another loses."""
+    evaluation_deterministic: bool = True
+    """The most likely actions; no: drawn, as in training. Where agents that see the same must differ, or who is
+    predictable loses, only that shows what a policy is worth."""
     evaluation_seed: int = 0
     """Equal seeds give equal episodes, whatever the training."""
     checkpoint_every_s: float = 30.0
