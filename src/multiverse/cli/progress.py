@@ -49,6 +49,7 @@ class ProgressLines(Hook):
         self.env_steps = 0
         self._line_at = now()
         self._stretch = Clock()  # as it was when the last line was printed
+        self._scaled: Any = None  # the last decision of `num_envs="auto"` that was told
 
     def on_start(self, trainer: Trainer) -> None:
         """The run has its directory; nothing has been learned in this part of it yet."""
@@ -56,6 +57,7 @@ class ProgressLines(Hook):
         self.voice.say(f"Run: {self.path}")
         self.voice.say(f"Envs: {trainer.session.envs.plan}")
         if trainer.clock.env_steps:
+            self._scaled = None if trainer.scaling is None else trainer.scaling.last
             self.voice.say(f"Going on from {trainer.clock.env_steps:,} env steps.")
         if trainer.config.budget.spent(trainer.clock) >= 1.0:
             self.voice.say(
@@ -66,6 +68,11 @@ class ProgressLines(Hook):
     def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
         clock = trainer.clock
         self.env_steps = clock.env_steps
+        if trainer.scaling is not None and trainer.scaling.last is not self._scaled:
+            self._scaled = trainer.scaling.last
+            assert self._scaled is not None
+            told = f"{self._scaled.num_envs} envs{' to stay' * self._scaled.settled} ({self._scaled.why})"
+            self.voice.say(f"{self._scaled.env_steps:>11,} env steps | {told}")
         if self._now() - self._line_at >= LINE_EVERY_S:
             self.voice.say(self._line(trainer))
             self._begin_stretch(clock)
@@ -83,7 +90,7 @@ class ProgressLines(Hook):
         """Of the stretch since the last line; returns and lengths are those of the last hundred episodes."""
         clock, recent = trainer.clock, trainer.session.recent
         steps, seconds = clock.env_steps - self._stretch.env_steps, clock.seconds - self._stretch.seconds
-        failures = trainer.session.envs.failures
+        failures = trainer.session.failures
         parts = [
             f"{clock.env_steps:>11,} env steps ({_of_budget(trainer.config.budget, clock)})",
             f"return {recent.mean_return:.1f}{_of_each(recent.by_agent)}, length {recent.mean_length:.0f}"

@@ -18,7 +18,15 @@ from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
 from multiverse.training.config.build import as_plain, build, takes_old_names
 from multiverse.training.config.train_config import BUDGETS, TrainConfig, config_for, plain_config
 from multiverse.training.hooks import Hook
-from multiverse.training.loading import RunPath, checkpoint_of, path_of, source_of, steps_of, trusted_config
+from multiverse.training.loading import (
+    RunPath,
+    checkpoint_of,
+    num_envs_in,
+    path_of,
+    source_of,
+    steps_of,
+    trusted_config,
+)
 from multiverse.training.session import Session
 from multiverse.training.space_description import described
 from multiverse.training.storage.checkpoint import Checkpoints, taken_over
@@ -134,7 +142,8 @@ def resume(
             where.write_config(plain_config(config))  # the next resume has the new budget too
         if found is not None:
             _tell_differences(found, config)  # guard: differences-are-told
-        session = Session(config, source_of(config, env), algorithm_maker(config, algorithm), _plan_of(found))
+        make, (plan, num_envs) = algorithm_maker(config, algorithm), _envs_of(found, config)
+        session = Session(config, source_of(config, env), make, plan, num_envs)
         try:
             trainer = Trainer(config, session, where, hooks)
             if found is None:
@@ -227,12 +236,12 @@ def _tell_differences(found: Checkpoint, config: TrainConfig) -> None:
         log.warning("%s: %s", found.path.name, line)
 
 
-def _plan_of(found: Checkpoint | None) -> Plan | None:
-    """How the run's envs ran: a run goes on as it began, whatever a stopwatch would say today."""
+def _envs_of(found: Checkpoint | None, config: TrainConfig) -> tuple[Plan | None, int | None]:
+    """How the run's envs ran, and how many: a run goes on as it began, whatever a stopwatch would say today."""
     if found is None:
-        return None
+        return None, None
     with taken_over(found):
-        return build(Plan, found.state["plan"], "its plan")
+        return build(Plan, found.state["plan"], "its plan"), num_envs_in(found.state, config)
 
 
 def _check_settings(algorithm: Algorithm) -> None:

@@ -133,7 +133,7 @@ def _announced(options: TrainOptions, config: TrainConfig) -> list[str]:
         f"{config.budget.minutes:g} minutes" if config.budget.minutes else "",
     ]
     spend = " or ".join(part for part in budget if part)
-    envs = "1 env" if config.num_envs == 1 else f"{config.num_envs} envs"
+    envs = {1: "1 env", "auto": "as many envs as pay"}.get(config.num_envs, f"{config.num_envs} envs")
     lines = [f"Training {config.algorithm} on {config.env}: {envs}, {spend}, seed {config.seed}."]
     source = options.command["preset"] or config.env
     if not options.command["no_preset"] and (source, config.algorithm) in PRESETS:
@@ -187,6 +187,7 @@ class Setting:
         kinds = get_args(self.kind) if get_origin(self.kind) in (Union, types.UnionType) else (self.kind,)
         choices = [one for kind in kinds if get_origin(kind) is Literal for one in get_args(kind)]
         if choices or self.name == "env_kwargs":
+            choices = [one.__name__.upper() for one in kinds if one is int] + choices
             return "{" + ",".join(choices) + "}" if choices else "JSON"
         return str(getattr(get_args(kinds[0])[0] if get_args(kinds[0]) else kinds[0], "__name__", "value")).upper()
 
