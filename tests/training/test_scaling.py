@@ -253,10 +253,19 @@ def test_advised_envs_are_told_again(tmp_path: Path) -> None:
     assert set(returns(run)[-20:]) == {24.0}
 
 
-def test_teams_and_players_in_turn(tmp_path: Path) -> None:
-    for number, env in enumerate(("mpe2.simple_spread_v3:parallel_env", "pettingzoo.classic.connect_four_v3:env")):
-        run = train(tmp_path / str(number), env=env, env_steps=200, hidden_sizes=(8,))
-        assert counts(run) == [(40, 16), (120, 32)] and run.summary["env_steps"] == 280
+@pytest.mark.parametrize(
+    ("env", "settings"),
+    [
+        ("mpe2.simple_spread_v3:parallel_env", {"memory": "gru"}),
+        ("pettingzoo.classic.connect_four_v3:env", {"opponents": 2, "opponent_every": 1}),
+    ],
+)
+def test_teams_that_remember_and_self_play(env: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    run = train(tmp_path / "run", env=env, env_steps=200, hidden_sizes=(8,), **settings)
+    assert counts(run) == [(40, 16), (120, 32)] and run.summary["env_steps"] == 280
+    before = digest(run)
+    mv.resume(run.path / "checkpoints" / f"step-{40:012d}", hooks=[Measured({})])
+    assert digest(run) == before
 
 
 def test_algorithms_that_keep_something_for_every_env_are_refused(tmp_path: Path) -> None:
