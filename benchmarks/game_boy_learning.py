@@ -3,7 +3,7 @@
     python benchmarks/game_boy_learning.py                                    5 seeds, two cores each
     python benchmarks/game_boy_learning.py --tasks quest --seeds 1 --env-steps 200000       a first look
     python benchmarks/game_boy_learning.py --out quest --limit-s 580 --jobs 5 --json benchmarks/results/game_boy.json
-    python benchmarks/game_boy_learning.py --out quest --curve docs/pictures/quest_learning.png
+    python benchmarks/game_boy_learning.py --out quest --curve docs/pictures/quest_learning.png --video docs/quest.mp4
 
 Training begins anywhere on the way through the quest (the preset's curriculum). What is told here does not: final
 weights, 100 episodes from power-on on seeds that no training sees, at most 1,500 steps of 8 frames each (3 minutes 21
@@ -35,7 +35,9 @@ import multiverse as mv
 from benchmarks.learning import Runs, answered, parser_for, tallied
 from benchmarks.team_learning import FIGURES, found_in, shown
 from multiverse.contracts.seeds import evaluation_seed
+from multiverse.envs.game_boy import make_quest
 from multiverse.executors.machine import usable_cores
+from multiverse.training.storage.video import VideoFile
 
 QUEST = "multiverse/Quest-v0"
 EPISODES, LONGEST = 100, 1_500
@@ -144,6 +146,24 @@ def draw_curve(runs: list[Path], picture: Path) -> None:
     figure.savefig(picture, dpi=120)
 
 
+def film(run: Path, video: Path) -> None:
+    """The first episode that is won, from power-on, with actions drawn from the policy, at twice its speed."""
+    policy, info = mv.load(run), dict[str, Any]()
+    env = make_quest(observation="ram", episode_length=LONGEST, render_mode="rgb_array")
+    for number in range(EPISODES):
+        observation, _ = env.reset(seed=evaluation_seed(0, number))
+        with VideoFile(video, 2 * env.metadata["render_fps"]) as frames:
+            over = False
+            while not over:
+                frames.add(env.render().repeat(2, axis=0).repeat(2, axis=1))
+                action = int(policy.act(observation, deterministic=False))
+                observation, _, terminated, truncated, info = env.step(action)
+                over = terminated or truncated
+        if info["success"]:
+            break
+    env.close()
+
+
 def measured(out: Path, options: argparse.Namespace) -> bool:
     """Run what is not finished and show what is; whether that is everything."""
     tasks = [task for task in TASKS if options.tasks is None or task.name in options.tasks]
@@ -151,6 +171,8 @@ def measured(out: Path, options: argparse.Namespace) -> bool:
     done = tallied(out, options, tasks, runs, found_in, lambda task, found: shown(task, found, options.seeds))
     if options.curve:
         draw_curve(sorted(path.parent for path in out.glob("quest-*/metrics.jsonl")), options.curve)
+    if options.video:
+        film(out / "quest-1", options.video)
     return done
 
 
@@ -158,6 +180,7 @@ def main() -> int:
     parser = parser_for(__doc__, TASKS, EPISODES)
     parser.set_defaults(jobs=max(1, usable_cores() // CORES))
     parser.add_argument("--curve", type=Path, help="draw the learning curves there")
+    parser.add_argument("--video", type=Path, help="film the first seed's player there")
     return answered(parser.parse_args(), TASKS, one_run, measured)
 
 

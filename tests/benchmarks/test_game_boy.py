@@ -40,13 +40,13 @@ def test_who_never_moves_wins_nothing() -> None:
 
 
 def test_a_run_is_evaluated_from_power_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
-    """The figures of every seed, what they should come to, and the curve."""
+    """The figures of every seed, what they should come to, the curve and the film."""
     monkeypatch.setattr(game_boy_learning, "LONGEST", 20)
     monkeypatch.setattr(game_boy_learning, "EPISODES", 2)
     for task in game_boy_learning.TASKS:
         game_boy_learning.one_run(task, 1, tmp_path / f"{task.name}-1", 4_096)
     flags = ["--seeds", "1", "--out", str(tmp_path), "--json", str(tmp_path / "told.json")]
-    flags += ["--curve", str(tmp_path / "curve.png")]
+    flags += ["--curve", str(tmp_path / "curve.png"), "--video", str(tmp_path / "film.mp4")]
     monkeypatch.setattr("sys.argv", ["game_boy_learning.py", *flags])
     assert game_boy_learning.main() == 0
     random, quest = json.loads((tmp_path / "told.json").read_text())["tasks"]
@@ -54,5 +54,5 @@ def test_a_run_is_evaluated_from_power_on(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert quest["runs"][0]["env_steps"] == 4_096 and quest["runs"][0]["steps_best"] == 20
     verdicts = [quest["figures"][name]["verdict"] for name in ("crypt", "won", "minutes")]
     assert verdicts == ["MISSED", "MISSED", "reached"]
-    assert (tmp_path / "curve.png").stat().st_size > 1000
+    assert (tmp_path / "curve.png").stat().st_size > 1000 and (tmp_path / "film.mp4").stat().st_size > 1000
     assert "won         IQM 0.00 (0.00 to 0.00), wanted 0.5: MISSED" in capsys.readouterr().out
