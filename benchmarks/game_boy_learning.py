@@ -1,23 +1,29 @@
 """How well PPO learns to get through Lantern Vale, with its preset: every seed, from power-on, beside a random agent.
 
-    python benchmarks/game_boy_learning.py                            5 seeds of 30 minutes each, on all usable cores
-    python benchmarks/game_boy_learning.py --minutes 2 --seeds 1      a first look
-    python benchmarks/game_boy_learning.py --out quest --json benchmarks/results/game_boy_learning.json \
-        --curve docs/quest_learning.png --video docs/quest.mp4
+    python benchmarks/game_boy_learning.py                                    5 seeds, two cores each
+    python benchmarks/game_boy_learning.py --tasks quest --seeds 1 --env-steps 200000       a first look
+    python benchmarks/game_boy_learning.py --out quest --limit-s 580 --jobs 5 --json benchmarks/results/game_boy.json
+    python benchmarks/game_boy_learning.py --out quest --curve docs/pictures/quest_learning.png --video docs/quest.mp4
 
-Training begins at any stage of the quest (the preset's curriculum). What is told here does not: final weights, 100
-episodes from power-on with seeds that no training sees, at most 1,500 steps of 8 frames each (3 minutes 21 seconds of
-game). "crypt" is the share of episodes that reach the dungeon, "won" that of those that end with the lantern;
-deterministic, and with actions drawn from the policy. Ctrl-C ends the run under way with a checkpoint; the same command
-goes on with it.
+Training begins anywhere on the way through the quest (the preset's curriculum). What is told here does not: final
+weights, 100 episodes from power-on on seeds that no training sees, at most 1,500 steps of 8 frames each (3 minutes 21
+seconds of game). "crypt" is the share of episodes that reach the dungeon, "won" that of those that end with the
+lantern, as the game's RAM says, with actions drawn from the policy; "crypt_best" and "won_best" are the same with its
+most likely actions. "minutes" is what training took, on two cores.
+
+A run is a process with two workers; `--jobs` of them side by side (default: half of the usable cores). They are stopped
+and resumed as those of `learning.py`, whose options these are.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,33 +32,49 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import multiverse as mv
-from benchmarks.provenance import provenance, write_results
+from benchmarks.learning import Runs, answered, parser_for, tallied
+from benchmarks.team_learning import FIGURES, found_in, shown
 from multiverse.contracts.seeds import evaluation_seed
 from multiverse.envs.game_boy import make_quest
+from multiverse.executors.machine import usable_cores
+from multiverse.training.storage.video import VideoFile
 
 QUEST = "multiverse/Quest-v0"
 EPISODES, LONGEST = 100, 1_500
-BARS = {"crypt": 0.9, "won": 0.5}
-RANDOM_AT_MOST = 0.01
+CORES = 2
+"""Of a run."""
 
 Act = Callable[[Any], Any]
 """A batch of observations → a batch of actions."""
 
 
-def trained(seed: int, minutes: float, out: Path) -> mv.Run:
-    """Begun, gone on with, or finished already."""
-    where = out / f"seed-{seed}"
-    if (where / "config.yaml").exists():
-        return mv.resume(where, minutes=minutes, progress=False)
-    return mv.train(QUEST, seed=seed, minutes=minutes, evaluate_every=0, run_dir=where, progress=False)
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A player, and what its figures should come to: at least that, or for those in `at_most` no more."""
+
+    name: str
+    targets: Mapping[str, float]
+    at_most: tuple[str, ...] = ()
+    env: str = QUEST
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def reached(self, name: str, value: float) -> bool:
+        return value <= self.targets[name] if name in self.at_most else value >= self.targets[name]
 
 
-def played(act: Act, episodes: int) -> dict[str, float]:
-    """Shares of episodes from power-on, and the mean of their stages, health and length."""
-    num_envs = min(10, episodes)
-    found: dict[int, dict[str, Any]] = {}
-    env_kwargs = {"episode_length": LONGEST}
-    with mv.make_vec(QUEST, num_envs, "process", env_kwargs=env_kwargs, autoreset="disabled") as envs:
+TASKS = (
+    Task("random", {"crypt": 0.01, "won": 0.01}, ("crypt", "won")),
+    Task("quest", {"crypt": 0.9, "won": 0.5, "minutes": 30.0}, ("minutes",)),
+)
+
+
+# -- playing -----------------------------------------------------------------------------------------------------
+def played(act: Act, episodes: int | None = None, longest: int | None = None) -> dict[str, float]:
+    """Shares of episodes from power-on, and the means of their stages and length."""
+    episodes, longest = episodes or EPISODES, longest or LONGEST
+    num_envs, found = min(10, episodes), dict[int, dict[str, Any]]()
+    how: dict[str, Any] = {"env_kwargs": {"episode_length": longest}, "autoreset": "disabled"}
+    with mv.make_vec(QUEST, num_envs, "process", workers=min(CORES, num_envs), **how) as envs:
         for first in range(0, episodes, num_envs):
             ids = list(range(min(num_envs, episodes - first)))
             observations, _ = envs.reset(seed=[evaluation_seed(0, first + i) for i in range(num_envs)])
@@ -74,14 +96,40 @@ def random_agent(seed: int) -> Act:
     return lambda observations: rng.integers(0, 6, len(observations))
 
 
-def row_of(name: str, figures: dict[str, float]) -> str:
-    told = ", ".join(f"{key} {value:.2f}" for key, value in figures.items() if key != "steps")
-    return f"{name:28s}{told}, {figures['steps']:.0f} steps"
+def measured_run(run: mv.Run) -> dict[str, Any]:
+    policy, told = mv.load(run), run.summary
+    best = played(policy.act)
+    return {
+        **played(lambda rows: policy.act(rows, deterministic=False)),
+        **{f"{name}_best": best[name] for name in ("crypt", "won", "steps")},
+        "env_steps": told["env_steps"],
+        "minutes": (told["seconds"] - told["evaluate_s"]) / 60.0,
+    }
 
 
-# -- curve and video -----------------------------------------------------------------------------------------------
+# -- one run -----------------------------------------------------------------------------------------------------
+def one_run(task: Task, seed: int, where: Path, env_steps: int | None) -> None:
+    """Train, or go on training, and measure. In a process of its own, which ends with the one that started it."""
+    from multiverse.executors.launch.orphan_guard import watch_process
+
+    watch_process(os.getppid())
+    if task.name == "random":
+        where.mkdir(parents=True, exist_ok=True)
+        found: dict[str, Any] = played(random_agent(seed))
+    elif (where / "config.yaml").exists():
+        found = measured_run(mv.resume(where, progress=False))
+    else:
+        shutil.rmtree(where, ignore_errors=True)  # it was ended before it began
+        settings: dict[str, Any] = {"executor": "process", "workers": CORES, "evaluate_every": 0, **task.settings}
+        settings |= {"evaluation_episodes": 1, **({} if env_steps is None else {"env_steps": env_steps})}
+        found = measured_run(mv.train(QUEST, seed=seed, run_dir=where, progress=False, **settings))
+    aside = where / f"{FIGURES}.new"
+    aside.write_text(json.dumps({"seed": seed, **found}))
+    aside.rename(where / FIGURES)
+
+
 def draw_curve(runs: list[Path], picture: Path) -> None:
-    """The training episodes' mean return, which begin at any stage, by env steps."""
+    """The training episodes' mean return, which begin anywhere on the way, by env steps."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -90,7 +138,7 @@ def draw_curve(runs: list[Path], picture: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(7, 4))
     for run in runs:
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        rows = [(line["env_steps"], line["mean_return"]) for line in lines if "mean_return" in line]
+        rows = [(line["env_steps"], line["mean_return"]) for line in lines if line.get("mean_return") is not None]
         axes.plot(*zip(*rows), label=run.name)
     axes.set(xlabel="env steps", ylabel="mean return of the last 100 training episodes")
     axes.legend()
@@ -99,64 +147,42 @@ def draw_curve(runs: list[Path], picture: Path) -> None:
 
 
 def film(run: Path, video: Path) -> None:
-    """One episode from power-on, deterministic, three times as large."""
-    import imageio_ffmpeg
-
-    policy, env = mv.load(run), make_quest(observation="ram", episode_length=LONGEST, render_mode="rgb_array")
-    size = (480, 432)
-    writer = imageio_ffmpeg.write_frames(str(video), size, fps=env.metadata["render_fps"], quality=6)
-    writer.send(None)
-    observation, _ = env.reset(seed=evaluation_seed(0, 0))
-    over = False
-    while not over:
-        writer.send(np.ascontiguousarray(env.render().repeat(3, axis=0).repeat(3, axis=1)))
-        observation, _, terminated, truncated, _ = env.step(policy.act(observation))
-        over = terminated or truncated
-    writer.close()
+    """The first episode that is won, from power-on, with actions drawn from the policy, at twice its speed."""
+    policy, info = mv.load(run), dict[str, Any]()
+    env = make_quest(observation="ram", episode_length=LONGEST, render_mode="rgb_array")
+    for number in range(EPISODES):
+        observation, _ = env.reset(seed=evaluation_seed(0, number))
+        with VideoFile(video, 2 * env.metadata["render_fps"]) as frames:
+            over = False
+            while not over:
+                frames.add(env.render().repeat(2, axis=0).repeat(2, axis=1))
+                action = int(policy.act(observation, deterministic=False))
+                observation, _, terminated, truncated, info = env.step(action)
+                over = terminated or truncated
+        if info["success"]:
+            break
     env.close()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--minutes", type=float, default=30.0, help="of training, for each seed")
-    parser.add_argument("--episodes", type=int, default=EPISODES)
-    parser.add_argument("--out", type=Path, default=Path("runs/game_boy_learning"), help="the runs")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+def measured(out: Path, options: argparse.Namespace) -> bool:
+    """Run what is not finished and show what is; whether that is everything."""
+    tasks = [task for task in TASKS if options.tasks is None or task.name in options.tasks]
+    runs = Runs(out, options.env_steps, Path(__file__), found_in)
+    done = tallied(out, options, tasks, runs, found_in, lambda task, found: shown(task, found, options.seeds))
+    if options.curve:
+        draw_curve(sorted(path.parent for path in out.glob("quest-*/metrics.jsonl")), options.curve)
+    if options.video:
+        film(out / "quest-1", options.video)
+    return done
+
+
+def main() -> int:
+    parser = parser_for(__doc__, TASKS, EPISODES)
+    parser.set_defaults(jobs=max(1, usable_cores() // CORES))
     parser.add_argument("--curve", type=Path, help="draw the learning curves there")
-    parser.add_argument("--video", type=Path, help="film the first seed's policy there")
-    asked = parser.parse_args()
-    origin, rows = provenance(), []
-    by_chance = played(random_agent(0), asked.episodes)
-    print(row_of("random", by_chance), flush=True)
-    for seed in range(1, asked.seeds + 1):
-        run = trained(seed, asked.minutes, asked.out)
-        policy, told = mv.load(run), run.summary
-        found = {
-            "seed": seed,
-            "env_steps": told["env_steps"],
-            "env_steps_per_s": told["env_steps_per_s"],
-            "deterministic": played(policy.act, asked.episodes),
-            "drawn": played(lambda rows, policy=policy: policy.act(rows, deterministic=False), asked.episodes),
-        }
-        rows.append(found)
-        print(f"seed {seed}: {told['env_steps']:,} env steps, {told['env_steps_per_s']:,.0f}/s")
-        print(row_of("  deterministic", found["deterministic"]) + "\n" + row_of("  drawn", found["drawn"]), flush=True)
-    for how in ("deterministic", "drawn"):
-        for key, bar in BARS.items():
-            every = [row[how][key] for row in rows]
-            met = "met" if np.mean(every) >= bar else "MISSED"
-            told = " ".join(f"{one:.2f}" for one in every)
-            print(f"{how}, {key}: {told}; mean {np.mean(every):.2f}, bar {bar:g}: {met}")
-    print(f"random, won: {by_chance['won']:.2f}, at most {RANDOM_AT_MOST:g}")
-    runs = [asked.out / f"seed-{row['seed']}" for row in rows]
-    if asked.json:
-        write_results(asked.json, origin, {"minutes": asked.minutes, "random": by_chance, "seeds": rows})
-    if asked.curve:
-        draw_curve(runs, asked.curve)
-    if asked.video:
-        film(runs[0], asked.video)
+    parser.add_argument("--video", type=Path, help="film the first seed's player there")
+    return answered(parser.parse_args(), TASKS, one_run, measured)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -35,19 +35,24 @@ def test_training_time_is_what_the_documents_command_prints(monkeypatch: pytest.
 
 
 def test_who_never_moves_wins_nothing() -> None:
-    monkey = game_boy_learning.played(lambda observations: [0] * len(observations), 2)
-    assert (monkey["crypt"], monkey["won"], monkey["stages"], monkey["steps"]) == (0.0, 0.0, 0.0, 1500.0)
+    monkey = game_boy_learning.played(lambda observations: [0] * len(observations), 2, 50)
+    assert (monkey["crypt"], monkey["won"], monkey["stages"], monkey["steps"]) == (0.0, 0.0, 0.0, 50.0)
 
 
 def test_a_run_is_evaluated_from_power_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
-    """Every file that is asked for is there: figures, curve and film."""
+    """The figures of every seed, what they should come to, the curve and the film."""
     monkeypatch.setattr(game_boy_learning, "LONGEST", 20)
-    flags = ["--minutes", "0.02", "--seeds", "1", "--episodes", "2", "--out", str(tmp_path / "runs")]
-    flags += ["--json", str(tmp_path / "told.json"), "--curve", str(tmp_path / "curve.png")]
-    flags += ["--video", str(tmp_path / "film.mp4")]
+    monkeypatch.setattr(game_boy_learning, "EPISODES", 2)
+    for task in game_boy_learning.TASKS:
+        game_boy_learning.one_run(task, 1, tmp_path / f"{task.name}-1", 4_096)
+    flags = ["--seeds", "1", "--out", str(tmp_path), "--json", str(tmp_path / "told.json")]
+    flags += ["--curve", str(tmp_path / "curve.png"), "--video", str(tmp_path / "film.mp4")]
     monkeypatch.setattr("sys.argv", ["game_boy_learning.py", *flags])
-    game_boy_learning.main()
-    told = json.loads((tmp_path / "told.json").read_text())
-    assert told["random"]["steps"] == 20 and told["seeds"][0]["deterministic"]["steps"] == 20
+    assert game_boy_learning.main() == 0
+    random, quest = json.loads((tmp_path / "told.json").read_text())["tasks"]
+    assert random["runs"][0]["steps"] == 20 and random["figures"]["won"]["verdict"] == "reached"
+    assert quest["runs"][0]["env_steps"] == 4_096 and quest["runs"][0]["steps_best"] == 20
+    verdicts = [quest["figures"][name]["verdict"] for name in ("crypt", "won", "minutes")]
+    assert verdicts == ["MISSED", "MISSED", "reached"]
     assert (tmp_path / "curve.png").stat().st_size > 1000 and (tmp_path / "film.mp4").stat().st_size > 1000
-    assert "deterministic, won: 0.00; mean 0.00, bar 0.5: MISSED" in capsys.readouterr().out
+    assert "won         IQM 0.00 (0.00 to 0.00), wanted 0.5: MISSED" in capsys.readouterr().out

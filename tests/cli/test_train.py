@@ -17,7 +17,7 @@ import torch
 from multiverse.algorithms import ALGORITHMS
 from multiverse.cli.commands.train import COMMAND, all_settings, config_from, parser, table, train_options
 from multiverse.cli.main import main
-from multiverse.training import progress
+from multiverse.training import progress, scaling
 from multiverse.training.config.files import read_config
 from multiverse.training.config.train_config import SYNONYMS
 from multiverse.training.loading import checkpoint_of
@@ -292,6 +292,20 @@ def test_a_line_every_few_seconds_by_the_clock(
         r"restarts 0 \| .+ left"
     )
     assert all(re.fullmatch(shape, line) for line in lines), lines
+
+
+def test_as_many_envs_as_pay_are_told(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However fast it was here."""
+    monkeypatch.setattr(scaling, "MEASURED_S", 0.0)
+    assert train(Path("one"), "--num-envs", "auto", env_steps=64 * 16) == 0
+    out = capsys.readouterr().out
+    assert "as many envs as pay" in out
+    first = json.loads(Path("one", scaling.FILE).read_text().splitlines()[0])
+    steps, count = first["env_steps"], first["num_envs"]
+    assert first["tried"] == 8 and count in (4, 16)
+    assert re.search(rf" +{steps:,} env steps \| {count} envs \(env steps/s by envs: 8: [\d,]+.*\)", out)
 
 
 def test_several_seeds_and_what_they_say_together(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -174,6 +174,11 @@ class OnPolicy(Learner):
             )
         return Convolution(self.features.board, self.config.filters, self.config.kernel_size)
 
+    def set_slots(self, slots: int) -> None:
+        """So many from here on (`num_envs="auto"`), all at the beginning of an episode."""
+        if self._reward_scale is not None:
+            self._reward_scale.set_slots(slots)
+
     # -- acting --------------------------------------------------------------------------------------------------
     def policy(self) -> Policy:
         """In numpy where a few dense layers are all there is; else the network itself, in torch."""

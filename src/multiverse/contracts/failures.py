@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Generic, Literal, TypeVar
 
 OnFailure = Literal["raise", "restart"]
@@ -54,6 +54,9 @@ class Failures:
     steps_sent: int = 0
     steps_used: int = 0  # returned to the caller as real steps
     steps_discarded: int = 0  # lost with an env or worker, or forgotten by a reset
+
+    def __add__(self, other: Failures) -> Failures:
+        return Failures(*(one + another for one, another in zip(astuple(self), astuple(other))))
 
 
 @dataclass(slots=True)

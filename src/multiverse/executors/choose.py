@@ -65,7 +65,7 @@ def decide(
     """The plan for what the caller asked, with everything left open filled in."""
 
     def plan(name: ExecutorName, why: str) -> Plan:
-        return _plan(name, len(recipes), workers, start_method, waiting, why)
+        return plan_for(name, len(recipes), workers, start_method, waiting, why)
 
     if executor != "auto":
         return plan(executor, "as asked")
@@ -270,9 +270,10 @@ def _actions_of(env: Env, envs: EnvRange) -> Callable[[int], Any]:
     return lambda step: [open_action(step, slot) for slot in range(len(drawn))]
 
 
-def _plan(
+def plan_for(
     name: Any, num_envs: int, workers: int | None, start_method: StartMethod | None, waiting: Waiting, why: str
 ) -> Plan:
+    """The plan of so many envs for an executor that has been chosen."""
     backend = backend_of(name)
     if backend.own_share and backend.workers is not None and num_envs == 1:
         backend, name, why = BACKENDS["serial"], "serial", f"{why}: one env has nothing to share out"

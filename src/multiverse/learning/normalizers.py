@@ -76,6 +76,10 @@ class RewardNormalizer:
         _, scale = self._moments.shift_and_scale()
         return np.asarray(np.clip(rewards * scale, -self._clip, self._clip), np.float32)
 
+    def set_slots(self, slots: int) -> None:
+        """So many from here on, all at the beginning of an episode."""
+        self._returns = np.zeros(slots)
+
     def state(self) -> dict[str, Any]:
         return {"moments": self._moments.state(), "returns": self._returns.copy()}
 

@@ -57,7 +57,7 @@ class Advice(Hook):
         self._advisor, self._every_episodes, self._every_s = advisor, every_episodes, every_s
         self._recorded: dict[int, Decision] | None = None  # env steps → what was decided there, still to come
         self._standing: Decision = {}  # what has been decided so far and still holds
-        self._restarts = 0  # of envs, which forget what they were told
+        self._told: tuple[int, int] | None = None  # which envs, after how many restarts: new ones know nothing
         self._asked_at = 0.0  # episodes or seconds
         self._question: _Question | None = None
 
@@ -66,10 +66,12 @@ class Advice(Hook):
         clock = trainer.clock
         if self._recorded is None:
             self._begin(trainer)
-        recorded, failures = self._recorded or {}, trainer.session.envs.failures
-        if (restarts := failures.env_restarts + failures.worker_restarts) != self._restarts:
-            self._restarts = restarts
-            self._tell(trainer, self._standing)
+        recorded, failures = self._recorded or {}, trainer.session.failures
+        told = id(trainer.session.envs), failures.env_restarts + failures.worker_restarts
+        if told != self._told:
+            self._told = told
+            if self._standing:
+                self._tell(trainer, self._standing)
         if clock.env_steps in recorded:
             self._tell(trainer, recorded.pop(clock.env_steps))
         if recorded:

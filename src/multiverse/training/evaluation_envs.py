@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import asdict, astuple
+from dataclasses import asdict
 from typing import Any, cast
 
 from multiverse.contracts.errors import EvaluationFailed, MultiverseError
@@ -94,7 +94,7 @@ class EvaluationEnvs:
     def account(self) -> dict[str, int]:
         """Evaluations that failed, episodes that were lost in others, and what is counted of any vector env."""
         now = Failures() if self._envs is None else self._envs.failures
-        return {"failed": self.failed, "lost_episodes": self.lost_episodes, **asdict(_sum(self._earlier, now))}
+        return {"failed": self.failed, "lost_episodes": self.lost_episodes, **asdict(self._earlier + now)}
 
     def state(self) -> Any:
         """How each env was after the last evaluation, if they can be saved."""
@@ -124,7 +124,7 @@ class EvaluationEnvs:
         """Not before somebody asks for them: perhaps nobody does."""
         envs, self._envs, self._states = self._envs, None, None
         if envs is not None:
-            self._earlier = _sum(self._earlier, envs.failures)
+            self._earlier = self._earlier + envs.failures
             try:
                 envs.close()
             except MultiverseError:  # it failed already: how it goes does not matter
@@ -148,10 +148,6 @@ def told_as_evaluations() -> Iterator[None]:
         yield
     finally:
         log.removeFilter(name)
-
-
-def _sum(one: Failures, other: Failures) -> Failures:
-    return Failures(*(a + b for a, b in zip(astuple(one), astuple(other))))
 
 
 def _one_line(error: MultiverseError) -> str:

@@ -163,13 +163,18 @@ def _policy(
         learned = learned_in(found.state["session"])
         for group in groups:
             agents, saved = len(group.agents), learned[group.name]
-            slots = config.num_envs * agents
+            slots = num_envs_in(found.state, config) * agents
             state_space = None if state is None else space_from(state)
             learner = make(group.observation_space, group.action_space, slots, config.seed, agents, state_space)
             learner.load_weights(saved["weights"])
             learner.load(saved["state"])
             acting.append(learner.policy())
         return _loaded(acting, groups, _told(vars(config), found))
+
+
+def num_envs_in(state: Mapping[str, Any], config: TrainConfig) -> int:
+    """Of a run as it was when it was saved."""
+    return len(state["session"]["envs"]["episodes"]) if config.num_envs == "auto" else config.num_envs
 
 
 def _loaded(acting: Sequence[Policy], groups: Sequence[Group], told: str) -> LoadedPolicy | LoadedPolicies:

@@ -113,6 +113,7 @@ class ProgressLines(Progress):
         self.voice, self._now = voice, now
         self._line_at, self._first = now(), True
         self._stretch = Clock()  # as it was when the last line was printed
+        self._scaled: Any = None  # the last decision of `num_envs="auto"` that was told
 
     def tell(self, line: str) -> None:
         self.voice.say(line)
@@ -122,6 +123,7 @@ class ProgressLines(Progress):
         self.voice.say(f"Run: {self.path}")
         self.voice.say(f"Envs: {trainer.session.envs.plan}")
         if trainer.clock.env_steps:
+            self._scaled = None if trainer.scaling is None else trainer.scaling.last
             self.voice.say(f"Going on from {trainer.clock.env_steps:,} env steps.")
         if trainer.config.budget.spent(trainer.clock) >= 1.0:
             self.voice.say(
@@ -131,6 +133,11 @@ class ProgressLines(Progress):
 
     def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
         super().on_update(trainer, report)
+        if trainer.scaling is not None and trainer.scaling.last is not self._scaled:
+            self._scaled = trainer.scaling.last
+            assert self._scaled is not None
+            told = f"{self._scaled.num_envs} envs{' to stay' * self._scaled.settled} ({self._scaled.why})"
+            self.voice.say(f"{self._scaled.env_steps:>11,} env steps | {told}")
         every, clock = (BAR_EVERY_S if self.voice.redraws else LINE_EVERY_S), trainer.clock
         if self._now() - self._line_at >= every or self._first:  # the first tells that it runs, and how fast
             self._first = False
@@ -160,7 +167,7 @@ class ProgressLines(Progress):
         """Of the stretch since the last line; returns and lengths are those of the last hundred episodes."""
         clock, recent = trainer.clock, trainer.session.recent
         steps, seconds = clock.env_steps - self._stretch.env_steps, clock.seconds - self._stretch.seconds
-        failures = trainer.session.envs.failures
+        failures = trainer.session.failures
         parts = [
             f"{clock.env_steps:>11,} env steps ({_of_budget(trainer.config.budget, clock)})",
             f"return {recent.mean_return:.1f}{_of_each(recent.by_agent)}, length {recent.mean_length:.0f}"

@@ -32,6 +32,7 @@ from multiverse.training.hooks import Hook, Schedules
 from multiverse.training.loading import (
     RunPath,
     checkpoint_of,
+    num_envs_in,
     opponent_name,
     path_of,
     source_of,
@@ -244,8 +245,9 @@ def resume_run(
         source = source_of(config, env, wrappers)
         if found is not None:
             _tell_differences(found, config)  # guard: differences-are-told
-        plan = None if given.keys() & {"executor", "workers", "start_method"} else _plan_of(found)
-        session = Session(config, source, algorithm_maker(config, algorithm), plan, opponent)
+        plan, num_envs = _envs_of(found, config)
+        plan = None if given.keys() & {"executor", "workers", "start_method"} else plan
+        session = Session(config, source, algorithm_maker(config, algorithm), plan, num_envs, opponent)
         try:
             trainer = Trainer(config, session, where, _with(schedules, hooks))
             if found is None:
@@ -351,12 +353,12 @@ def _tell_differences(found: Checkpoint, config: TrainConfig) -> None:
         log.warning("%s: %s", found.path.name, line)
 
 
-def _plan_of(found: Checkpoint | None) -> Plan | None:
-    """How the run's envs ran: a run goes on as it began, whatever a stopwatch would say today."""
+def _envs_of(found: Checkpoint | None, config: TrainConfig) -> tuple[Plan | None, int | None]:
+    """How the run's envs ran, and how many: a run goes on as it began, whatever a stopwatch would say today."""
     if found is None:
-        return None
+        return None, None
     with taken_over(found):
-        return build(Plan, found.state["plan"], "its plan")
+        return build(Plan, found.state["plan"], "its plan"), num_envs_in(found.state, config)
 
 
 def _check_settings(algorithm: Algorithm) -> None:

@@ -14,10 +14,12 @@ import numpy as np
 from multiverse.algorithms.algorithm import Algorithm
 from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import InvalidRequest, ReplyTimeout, WorkerDied
+from multiverse.contracts.failures import Failures
 from multiverse.contracts.layout import OBSERVATIONS, STATE, Field, FieldName, Group
 from multiverse.contracts.plan import Plan
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.executors.backends import BACKENDS
+from multiverse.executors.choose import plan_for
 from multiverse.executors.startup import MoreFields
 from multiverse.experience.collector import Collected, Collector, collected_in_workers, rollout_fields
 from multiverse.experience.episodes import RecentEpisodes, Taken
@@ -31,6 +33,7 @@ from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.evaluation_envs import EvaluationEnvs
 from multiverse.training.learners import Learners
 from multiverse.training.loading import opponents_for
+from multiverse.training.scaling import FIRST
 from multiverse.training.storage.state_codec import encode
 from multiverse.training.tasks import evaluation_tasks, training_plan, with_tasks
 from multiverse.vector.base import BaseVectorEnv
@@ -52,47 +55,33 @@ class Session:
         env: Any,
         make_algorithm: MakeAlgorithm,
         plan: Plan | None = None,
+        num_envs: int | None = None,
         opponent: Any = None,
     ) -> None:
-        """`opponent`: of evaluations, where it is no name that the config holds."""
-        reset_plan, tasks = training_plan(config), with_tasks(config, env)
+        """`plan` and `num_envs`: those of the run that this one goes on with. `opponent`: of evaluations, where it is
+        no name that the config holds."""
+        self._config, self._env = config, env
+        self._reset_plan, self._tasks = training_plan(config), with_tasks(config, env)
+        self.evaluation_tasks = evaluation_tasks(config)
+        count = num_envs or (FIRST if config.num_envs == "auto" else config.num_envs)
 
-        def lay_out(description: EnvDescription) -> list[Field]:
-            """With the envs' spaces known the algorithms are made, and with them what their rollouts take."""
+        def make_learners(description: EnvDescription) -> None:
             self._single = description.kind == "single"
             if self._single and config.separate:
                 raise InvalidRequest(f"separate: {config.env} has one agent")
-            self.learners = Learners(
-                description.groups,
-                self._single,
-                functools.partial(_learner, config, make_algorithm, description.state_space),
-                config.seed,
-            )
+            make = functools.partial(_learner, make_algorithm, count, description.state_space)
+            self.learners = Learners(description.groups, self._single, make, config.seed)
             _refuse_misfits(config, description, self.learners)
-            self._shapes = [
-                rollout_shape(learner, group, config.num_envs, self._single, description.state_space)
-                for learner, group in zip(self.learners, description.groups)
-            ]
-            everywhere = all(collected_in_workers(one.policy(), one.steps_per_env) for one in self.learners)
-            whole = getattr(config.settings, "whole_episodes", False)
-            if whole and not everywhere:
-                raise InvalidRequest(
-                    "whole_episodes: only of policies that act where the envs are, not of those the caller asks at "
-                    "every step: for images, with layers of over 256 units, or with fewer than 8 steps_per_env"
-                )
-            return rollout_fields(self._shapes, config.num_envs, config.opponents > 0, whole) if everywhere else []
 
-        self.envs = _training_envs(config, env, reset_plan, plan, lay_out, tasks)
-        self.evaluation_tasks = evaluation_tasks(config)
+        self._open(count, plan, make_learners)
         try:
-            mask = next(iter(self.learners)).features.mask if self._single else None
-            groups, path = self.envs.views.layout.groups, None if mask is None else mask.path
+            groups = self.envs.views.layout.groups
             how = config.opponents, config.opponent_share, config.opponent_every, config.opponent_choice, config.seed
             self._pool = Pool(groups, *how) if config.opponents else None
-            self._collector = Collector(self.envs, self._shapes, path, reset_plan, self._pool is not None)
+            self._collect_from_envs()
             self._can_be_saved = isinstance(self.envs, VectorEnv) and self.envs.can_be_saved()
             self.opponents = opponents_for(config.evaluation_opponent if opponent is None else opponent, groups)
-            make = functools.partial(_evaluation_envs, config, env, self.envs.plan, tasks)
+            make = functools.partial(_evaluation_envs, config, env, self.envs.plan, self._tasks)
             self.evaluation_envs = EvaluationEnvs(make, config.num_evaluation_envs, config.restarts_per_minute)
         except BaseException:
             self.envs.close()
@@ -103,6 +92,61 @@ class Session:
         self._mark_s = float("inf")  # the shortest mark, while that is so
         self._marked_envs: dict[str, Any] = {}
         self._under_way = False  # the envs are further than the mark
+        self._next_episodes: list[int] = []  # of every env that there has been, when their number changed last
+        self._failures_before = Failures()  # of the envs before these
+        self._before_change: dict[str, Any] | None = None  # the state, while the number of envs changes
+
+    def _open(self, count: int, plan: Plan | None, make_learners: Callable[[EnvDescription], None]) -> None:
+        """The envs, with room for the rollouts of what learns, which is made as soon as their spaces are known."""
+
+        def lay_out(description: EnvDescription) -> list[Field]:
+            make_learners(description)
+            self._shapes = [
+                rollout_shape(learner, group, count, self._single, description.state_space)
+                for learner, group in zip(self.learners, description.groups)
+            ]
+            everywhere = all(collected_in_workers(one.policy(), one.steps_per_env) for one in self.learners)
+            whole = getattr(self._config.settings, "whole_episodes", False)
+            if whole and not everywhere:
+                raise InvalidRequest(
+                    "whole_episodes: only of policies that act where the envs are, not of those the caller asks at "
+                    "every step: for images, with layers of over 256 units, or with fewer than 8 steps_per_env"
+                )
+            return rollout_fields(self._shapes, count, self._config.opponents > 0, whole) if everywhere else []
+
+        self.envs = _training_envs(self._config, self._env, count, self._reset_plan, plan, lay_out, self._tasks)
+
+    def _collect_from_envs(self) -> None:
+        mask = next(iter(self.learners)).features.mask if self._single else None
+        path = None if mask is None else mask.path
+        self._collector = Collector(self.envs, self._shapes, path, self._reset_plan, self._pool is not None)
+
+    def change_num_envs(self, count: int) -> None:
+        """So many envs from here on, between two rollouts: all of them begin another episode, also those that stay."""
+        self._before_change = self.state()  # guard: a-change-of-envs-can-be-stopped
+        plan, failures, groups = self.envs.plan, self.failures, self.envs.views.layout.groups
+        begun = self.envs.episode_counts.tolist()
+        self._next_episodes[: len(begun)] = [episode + 1 for episode in begun]
+        self.envs.close()
+        for learner, group in zip(self.learners, groups):
+            learner.set_slots(count * len(group.agents))  # type: ignore[attr-defined]
+        workers = self._config.workers and min(self._config.workers, count)
+        why = plan.why.partition(";")[0]
+        as_before = plan_for(plan.executor, count, workers, plan.start_method, plan.waiting, why)
+        self._open(count, as_before, lambda description: None)
+        self._failures_before = failures
+        self._collect_from_envs()
+        new = [0] * max(0, count - len(self._next_episodes))
+        self.envs.begin_at([*self._next_episodes, *new][:count])  # guard: no-episode-is-played-again
+        self._collector.begin()
+        self._try_saving()
+        self._mark()
+        self._before_change = None
+
+    @property
+    def failures(self) -> Failures:
+        """Of all envs that there have been."""
+        return self._failures_before + self.envs.failures
 
     @property
     def algorithm(self) -> Any:
@@ -215,10 +259,13 @@ class Session:
     @property
     def at_hand(self) -> bool:
         """Whether there is a `state`: not in the middle of a rollout of envs that were not saved at its beginning."""
-        return not (self._can_be_saved and self._under_way and "states" not in self._marked_envs)
+        changing = self._before_change is not None
+        return changing or not (self._can_be_saved and self._under_way and "states" not in self._marked_envs)
 
     def state(self) -> dict[str, Any]:
         """As it was after the last update, if that is `at_hand`."""
+        if self._before_change is not None:
+            return self._before_change
         if self._can_be_saved and "states" not in self._marked_envs:
             self._mark_envs(with_states=True)  # the envs are still where they were then
         return {
@@ -227,6 +274,7 @@ class Session:
             "noise": self._marked_noise,  # guard: noise-as-it-was-at-the-mark
             "recent": self.recent.state(),
             "envs": {**self._marked_envs, **({} if self._can_be_saved else self._played_so_far())},
+            **({"next_episodes": list(self._next_episodes)} if self._next_episodes else {}),
         }
 
     def _played_so_far(self) -> dict[str, Any]:
@@ -249,7 +297,7 @@ class Session:
             self._pool.load(state["opponents"])
         self._noise.bit_generator.state = state["noise"]
         self.recent.load(state["recent"])
-        saved = state["envs"]
+        saved, self._next_episodes = state["envs"], [int(one) for one in state.get("next_episodes", [])]
         rows = {name: np.asarray(saved["observations"][str(k)]) for k, name in enumerate(self._shown())}
         if odd := [name for name, one in rows.items() if one.shape != self.envs.views[name].shape]:
             raise ValueError(f"{odd[0]} has shape {rows[odd[0]].shape}")
@@ -293,6 +341,11 @@ def _refuse_misfits(config: TrainConfig, description: EnvDescription, learners: 
         raise InvalidRequest(
             f"{config.algorithm} learns from replay, and agents of {config.env} act in turn: ppo and a2c can do that"
         )
+    if config.num_envs == "auto" and not all(hasattr(learner, "set_slots") for learner in learners):
+        raise InvalidRequest(
+            f"num_envs='auto': {config.algorithm} keeps something for every env (as a replay buffer does), and has no "
+            "set_slots(slots): give a number"
+        )
     if getattr(config.settings, "critic", "own") == "central" and all(len(g.agents) == 1 for g in description.groups):
         raise InvalidRequest(
             f"critic='central': of {config.env}, no agent here has teammates that share its learner; critic='state' "
@@ -300,9 +353,9 @@ def _refuse_misfits(config: TrainConfig, description: EnvDescription, learners: 
         )
 
 
-def _learner(config: TrainConfig, make: MakeAlgorithm, state_space: Any, group: Group, seed: int) -> Algorithm:
+def _learner(make: MakeAlgorithm, num_envs: int, state_space: Any, group: Group, seed: int) -> Algorithm:
     agents = len(group.agents)
-    return make(group.observation_space, group.action_space, config.num_envs * agents, seed, agents, state_space)
+    return make(group.observation_space, group.action_space, num_envs * agents, seed, agents, state_space)
 
 
 def rollout_shape(
@@ -331,6 +384,7 @@ def rollout_shape(
 def _training_envs(
     config: TrainConfig,
     env: Any,
+    num_envs: int,
     reset_plan: ResetPlan,
     plan: Plan | None,
     lay_out: MoreFields,
@@ -341,7 +395,7 @@ def _training_envs(
         how = {**tasks, "executor": config.executor, "workers": config.workers, "start_method": config.start_method}
     return make_vec(
         env,
-        config.num_envs,
+        num_envs,
         autoreset="same_step",
         copy=False,
         infos=False,

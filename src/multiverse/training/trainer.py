@@ -22,6 +22,7 @@ from multiverse.training.config.train_config import Clock, TrainConfig, plain_co
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.evaluation_envs import told_as_evaluations
 from multiverse.training.hooks import Hook
+from multiverse.training.scaling import Scaling
 from multiverse.training.session import Session
 from multiverse.training.storage.checkpoint import Checkpoints
 from multiverse.training.storage.run_directory import RunDirectory
@@ -54,6 +55,8 @@ class Trainer:
         self._checkpointed_at: int | None = None  # env steps
         self.skipped_updates = 0
         self._whole = True  # the algorithm is as it was after an update, and not in the middle of one
+        self.scaling = Scaling(directory.path) if config.num_envs == "auto" else None
+        self._scaled_at = -1  # env steps
 
     clock: Clock
     evaluation: Evaluation | None
@@ -81,6 +84,7 @@ class Trainer:
             try:
                 self._evaluate_now_and_then()  # a resumed run may have been cut off just before
                 while not self._over():
+                    self._scale()
                     share = self.config.budget.spent(self.clock)
                     collected = self.session.collect(self._interrupted)
                     if collected is None:
@@ -106,6 +110,15 @@ class Trainer:
 
     def _over(self) -> bool:
         return bool(self._stopped) or self._interrupted() or self.config.budget.spent(self.clock) >= 1.0
+
+    def _scale(self) -> None:
+        if self.scaling is None:
+            return
+        now = self.session.envs.num_envs
+        if (count := self.scaling.next(self.clock, now)) != now:
+            with self._spending("other"):
+                self.session.change_num_envs(count)
+        self._scaled_at = self.scaling.decided_at  # guard: a-change-of-envs-counts-once-it-is-made
 
     def _interrupted(self) -> bool:
         return self._requests.received is not None
@@ -158,6 +171,7 @@ class Trainer:
             "mean_length": self.session.recent.mean_length,
             **{f"mean_return/{agent}": value for agent, value in self.session.recent.by_agent.items()},
             **{f"{part}_share": share for part, share in shares.items()},
+            **({} if self.scaling is None else {"num_envs": self.session.envs.num_envs}),
         }
         told = {name: value if count == 1 else value / count for name, (value, count) in self._told.items()}
         self.metrics |= {name: value for name, value in told.items() if name not in self.metrics}
@@ -301,7 +315,7 @@ class Trainer:
             "evaluated_at": None if self.evaluation is None else self._evaluated_at,
             "best_return": None if self.best_return == float("-inf") else self.best_return,
             "skipped_updates": self.skipped_updates,
-            "failures": asdict(self.session.envs.failures),
+            "failures": asdict(self.session.failures),
             "evaluation_failures": self.session.evaluation_envs.account(),
             "plan": asdict(self.session.envs.plan),
         }
@@ -325,6 +339,7 @@ class Trainer:
             "skipped_updates": self.skipped_updates,
             "told": {"since": self._counted.env_steps, **self._told},
             "files": self.directory.position(),
+            **({} if self.scaling is None else {"scaled_at": self._scaled_at}),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -342,6 +357,9 @@ class Trainer:
         told = dict(state.get("told", {"since": self.clock.env_steps}))  # not in 0.1
         self._counted = replace(self.clock, env_steps=int(told.pop("since")))
         self._told = {name: [value, int(count)] for name, (value, count) in told.items()}
+        if self.scaling is not None:
+            self._scaled_at = int(state["scaled_at"])
+            self.scaling = Scaling(self.directory.path, self._scaled_at)
         self._checkpointed_at = self.clock.env_steps
         self.directory.cut_back(state["files"])
         self._checkpoints.cut_back(self.clock.env_steps)

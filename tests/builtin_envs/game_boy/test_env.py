@@ -296,3 +296,16 @@ def test_closing_gives_memory_back(cartridge: dict[str, str]) -> None:
 
     before = opened(10)  # an emulator has over 1 MB
     assert opened(40) - before < 20 << 20, "40 that are closed keep less than half of what they had"
+
+
+def test_resets_keep_no_memory(cartridge: dict[str, str]) -> None:
+    env = GameBoyEnv(**cartridge)
+
+    def reset(count: int) -> int:
+        for seed in range(count):
+            env.reset(seed=seed)
+        return psutil.Process().memory_info().rss
+
+    before = reset(100)
+    assert reset(400) - before < 4 << 20, "a state that a reset loads has over 100 kB"
+    env.close()

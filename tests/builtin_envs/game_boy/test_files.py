@@ -50,6 +50,8 @@ def test_a_folder_is_no_cartridge(tmp_path: Path) -> None:
         ("ram: {x: {address: 1, bit: 1, count: 2}}", "a bit is of one byte"),
         ("ram: {x: {address: 1, values: 1}}", r"values: expected a whole number from 2"),
         ("ram: {x: {address: 1, feature: 1}}", "feature: expected true or false"),
+        ("ram: {x: 1, boss: {address: 2, from: y}}", r"ram.boss: from: there is no 'y' in ram"),
+        ("ram: {x: 1, boss: {address: 2, from: x, values: 3}}", r"ram.boss: from: what has values, or is a bit"),
         ("actions: [up, upp]", r"actions: there is no button 'upp'. There are wait, a, b"),
         ("start: [{wait: 3, press: a}]", r"start\[0\]: expected `wait: frames` or `press: buttons`"),
         ("start: [{wait: [5, 3]}]", r"wait: expected a whole number from 5"),

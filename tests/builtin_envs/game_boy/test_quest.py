@@ -9,7 +9,9 @@ import pytest
 import multiverse as mv
 from multiverse.cli.commands.list import env_names
 from multiverse.envs.game_boy import GameBoyEnv, make_quest
-from multiverse.envs.game_boy.quest.player import Player
+from multiverse.envs.game_boy.quest.build import STEPS, STRAIGHT, bends, way_to
+from multiverse.envs.game_boy.quest.drawings import blocks
+from multiverse.envs.game_boy.quest.player import Player, open_cells
 
 RAM, SCREEN = "multiverse/Quest-v0", "multiverse/QuestScreen-v0"
 
@@ -66,11 +68,53 @@ def test_one_who_knows_the_way_is_paid_for_it_and_wins() -> None:
     assert total > 60
 
 
-def test_a_curriculum_begins_at_every_stage() -> None:
+def test_a_curriculum_begins_all_along_the_way() -> None:
     env = make_quest(observation="ram", curriculum=True)
-    assert env.starts == ["power_on", *(f"stage_{k}" for k in range(1, 9))]
-    begun = [env.reset(seed=0, options={"start": start})[1] for start in env.starts]
-    assert [info["progress"] for info in begun] == list(range(9)) and not any(info["success"] for info in begun)
-    drawn = {env.reset(seed=seed)[1]["progress"] for seed in range(60)}
+    points = [start for start in env.starts if start != "power_on"]
+    assert {f"stage_{k}" for k in range(1, 9)} < set(points) and len(set(points)) == len(points) >= 30
+    assert 0.2 < 1 - len(points) / len(env.starts) < 0.3, "the others are power-on"
+    begun = [env.reset(seed=0, options={"start": start})[1] for start in points]
+    assert [info["progress"] for info in begun] == [int(start.split("_")[1]) for start in points]
+    assert {info["room"] for info in begun} == {*range(12)} - {5} and not any(info["success"] for info in begun)
+    assert all(info["mode"] == 1 and info["health"] > 0 for info in begun)
+    drawn = {env.reset(seed=seed)[1]["progress"] for seed in range(100)}
     assert drawn == set(range(9))
     env.close()
+
+
+def test_the_firefly_shows_the_way_round_what_is_solid() -> None:
+    """From every cell of every room, bend by bend, over open cells, to where the quest goes on."""
+    exits = [
+        int(way) if way != "-" else 255 for (*_, n, e, s, w), _ in blocks("rooms.txt", "room") for way in (s, n, w, e)
+    ]
+    for step in STEPS:
+        for room in range(12):
+            cells, goal = set(open_cells(room)), way_to(*step, room, exits)
+            found = bends(cells, goal)
+            for number in [10 * row + column for column, row in cells]:
+                for _ in range(20):
+                    bend = found[number]
+                    if bend == STRAIGHT:
+                        break
+                    (x, y), (to_x, to_y) = (number % 10, number // 10), (bend % 10, bend // 10)
+                    assert (x == to_x) != (y == to_y)
+                    passed = {
+                        (i, j)
+                        for i in range(min(x, to_x), max(x, to_x) + 1)
+                        for j in range(min(y, to_y), max(y, to_y) + 1)
+                    }
+                    assert passed <= cells
+                    number = bend
+                else:
+                    raise AssertionError(f"room {room}: round and round from {number}")
+
+
+def test_in_black_water_it_points_from_bend_to_bend() -> None:
+    env = make_quest(observation="ram", curriculum=True)
+    shown = [env.reset(seed=0, options={"start": f"stage_7_{k}"})[1] for k in (1, 2, 3)]
+    env.close()
+    assert [(info["room"], info["goal_x"], info["goal_y"]) for info in shown] == [
+        (9, 112, 60),
+        (9, 32, 60),
+        (9, 72, 0),
+    ]

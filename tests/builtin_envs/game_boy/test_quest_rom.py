@@ -239,7 +239,7 @@ def test_the_pier_and_the_fisher(start: Callable[[int], Game]) -> None:
 
 def test_the_hero_falls_and_a_new_game_begins_at_the_title(start: Callable[[int], Game]) -> None:
     game = start(1)
-    game.play(lambda player: player["room"] == 2 and player["x"] in range(32, 100))
+    game.play(lambda player: player["room"] == 2 and player["x"] in range(40, 48))
     healths = [game["health"]]
     for _ in range(3000):
         game.emulator.tick(1, False)

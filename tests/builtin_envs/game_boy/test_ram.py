@@ -61,3 +61,11 @@ def test_one_field_alone_and_none() -> None:
 
 def test_what_is_none_of_its_values_is_none_of_them() -> None:
     assert Ram([RamField("room", 0xC010, values=4)]).features({"room": 9}).tolist() == [0, 0, 0, 0]
+
+
+def test_a_place_can_be_told_from_another() -> None:
+    ram = Ram([RamField("x", 0xC010, feature=False), RamField("foes", 0xC011, count=4, max=32, origin="x")])
+    assert ram.features({"x": 100, "foes": (100, 116, 84, 0)}).tolist() == [0.5, 0.75, 0.25, 0.0]
+    assert ram.features({"x": 0, "foes": (255, 32, 8, 0)}).tolist() == [1.0, 1.0, 0.625, 0.5]
+    wide = Ram([RamField("x", 0xC010, bytes=2), RamField("far", 0xC012, bytes=2, max=1000, origin="x")])
+    assert wide.features({"x": 1500, "far": 1000}).tolist()[1] == 0.25

@@ -15,6 +15,7 @@ WHOLE = "tests/faults/test_whole_episodes.py"
 REPLAYING = "tests/experience/test_restoring.py"
 MARKS = "tests/training/test_marks.py"
 EVALUATIONS = "tests/training/test_evaluations.py"
+SCALING = "tests/training/test_scaling.py"
 EVALUATION_ENVS = "tests/training/test_evaluation_envs.py"
 SAME_EVALUATIONS = f"{EVALUATIONS}::test_envs_that_save_themselves_have_the_same_evaluations_after_a_resume"
 GIVEN_UP = f"{EVALUATIONS}::test_an_env_that_was_given_up_is_built_anew_for_the_next_evaluation"
@@ -311,6 +312,30 @@ GUARDS = (
         ("G9",),
         swap("config.restarts_per_minute", "3"),
         (f"{EVALUATIONS}::test_an_evaluation_has_as_many_restarts_as_the_run",),
+    ),
+    Guard(
+        "decisions-are-replayed",
+        ("D5",),
+        NEVER,
+        (f"{SCALING}::test_a_resumed_run_follows_what_was_written[120]",),
+    ),
+    Guard(
+        "a-change-of-envs-counts-once-it-is-made",
+        ("D5",),
+        GONE,
+        (f"{SCALING}::test_a_resumed_run_follows_what_was_written[360]",),
+    ),
+    Guard(
+        "a-change-of-envs-can-be-stopped",
+        ("D5",),
+        GONE,
+        (f"{SCALING}::test_stopped_while_envs_are_changed_it_is_saved_as_it_was_before",),
+    ),
+    Guard(
+        "no-episode-is-played-again",
+        ("D5",),
+        instead("self.envs.begin_at([0] * count)"),
+        (f"{SCALING}::test_an_env_that_comes_back_goes_on_with_another_episode",),
     ),
     Guard(
         "differences-are-told",

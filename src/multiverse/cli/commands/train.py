@@ -150,7 +150,7 @@ def _announced(options: TrainOptions, config: TrainConfig) -> list[str]:
         f"{config.budget.minutes:g} minutes" if config.budget.minutes else "",
     ]
     spend = " or ".join(part for part in budget if part)
-    envs = "1 env" if config.num_envs == 1 else f"{config.num_envs} envs"
+    envs = {1: "1 env", "auto": "as many envs as pay"}.get(config.num_envs, f"{config.num_envs} envs")
     last = config.seed + options.command["seeds"] - 1
     seeds = f"seed {config.seed}" if last == config.seed else f"seeds {config.seed} to {last}"
     lines = [f"Training {config.algorithm} on {config.env}: {envs}, {spend}, {seeds}."]

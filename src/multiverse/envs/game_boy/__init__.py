@@ -6,7 +6,7 @@
 from pathlib import Path
 from typing import Any
 
-from multiverse.envs.game_boy.env import GameBoyEnv
+from multiverse.envs.game_boy.env import POWER_ON, GameBoyEnv
 
 __all__ = ["GameBoyEnv", "make_quest"]
 
@@ -17,13 +17,15 @@ def make_quest(*, curriculum: bool = False, **arguments: Any) -> GameBoyEnv:
     """Lantern Vale, by its own game file; `arguments` are those of `GameBoyEnv`.
 
     A step is eight frames, the last without a button, so that A is pressed anew at every step. With `curriculum`
-    episodes begin at power-on or at one of the quest's stages, drawn: to train with, for a quest is long; not to be
-    evaluated with.
+    a quarter of the episodes begin at power-on, the others at a point of the way through the quest, drawn: to train
+    with, for a quest is long; not to be evaluated with.
     """
     env = GameBoyEnv(QUEST / "quest.gb", QUEST / "game.yaml", **{"hold_frames": 7, "release_frames": 1, **arguments})
     if curriculum:
         from multiverse.envs.game_boy.quest.stages import stages
 
-        for name, state in stages().items():
+        points = stages()
+        for name, state in points.items():
             env.add_start(name, state)
+        env.starts += [POWER_ON] * (len(points) // 3)
     return env

@@ -38,6 +38,7 @@ class RamField:
     max: int = 255  # its feature is value / max, at most 1
     values: int = 0  # above 0: its feature is a one-hot vector of so many
     feature: bool = True  # whether it is observed
+    origin: str = ""  # a name: its feature is how far it lies from there, 0.5 if not at all, 0 and 1 from `max` on
 
     @property
     def size(self) -> int:
@@ -45,7 +46,9 @@ class RamField:
         return self.count * max(1, self.values) if self.feature else 0
 
     def features_of(self, number: int) -> tuple[float, ...]:
-        """Of one of its numbers."""
+        """Of one of its numbers, or of its distance from `origin`."""
+        if self.origin:
+            return (min(1.0, max(0.0, 0.5 + 0.5 * number / self.max)),)
         if self.values == 0:
             return (min(1.0, number / self.max),)
         return tuple(float(number == k) for k in range(self.values))
@@ -111,6 +114,9 @@ def read_game(path: Path | str) -> Game:
     known = {} if addresses is None else _addresses(where.parent / _text(top.place("addresses"), addresses))
     ram = tuple(_ram_field(name, one, known) for name, one in top.sections("ram"))
     names = {one.name: one for one in ram}
+    for one in ram:
+        if one.origin:
+            _name(f"{top.place('ram')}.{one.name}: from", one.origin, names)
     game = Game(
         ram,
         tuple(_buttons(top.place("actions"), one) for one in top.take_list("actions")) or ALL_ACTIONS,
@@ -157,10 +163,13 @@ def _ram_field(name: str, section: _Section, addresses: Mapping[str, int]) -> Ra
     values, feature = section.number("values", 0, least=2, most=256), section.take("feature", True)
     if not isinstance(feature, bool):
         raise InvalidConfig(section.place("feature"), f"expected true or false, found {in_words(feature)}")
+    origin = section.take("from", "")
     section.end()
+    if origin and (values or bit is not None):
+        raise InvalidConfig(section.place("from"), "what has values, or is a bit, lies nowhere: leave one of them out")
     if address + size * count > 0x10000:
         raise InvalidConfig(section.where, f"it ends at {address + size * count:#x}, beyond the last address, 0xFFFF")
-    return RamField(name, address, size, count, bit, most, values, feature)
+    return RamField(name, address, size, count, bit, most, values, feature, str(origin))
 
 
 def _seed_field(top: _Section, names: Mapping[str, RamField]) -> RamField | None:

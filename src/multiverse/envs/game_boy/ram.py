@@ -27,7 +27,7 @@ class Ram:
         self._others = [(field.name, _reader(field, places[field.name])) for field in fields if field not in plain]
         observed = [field for field in fields if field.feature]
         self.num_features = sum(field.size for field in observed)
-        self._observed = [(field.name, _tables(field), field.count > 1) for field in observed]
+        self._observed = [(field.name, _tables(field), field.count > 1, field.origin) for field in observed]
 
     def read(self, memory: Any) -> Values:
         raw: list[int] = []
@@ -41,12 +41,13 @@ class Ram:
     def features(self, values: Values) -> Array:
         """[features] float32, from 0 to 1."""
         row: list[float] = []
-        for name, features, several in self._observed:
+        for name, features, several, origin in self._observed:
+            here: Any = values[origin] if origin else 0
             if several:
                 for number in values[name]:  # type: ignore[union-attr]
-                    row += features(number)
+                    row += features(number - here)
             else:
-                row += features(values[name])  # type: ignore[arg-type]
+                row += features(values[name] - here)
         return np.array(row, np.float32)
 
 
@@ -89,4 +90,5 @@ def _tables(field: RamField) -> Callable[[int], tuple[float, ...]]:
     """Number → its features; looked up, where a number is a byte."""
     if field.bytes > 1:
         return field.features_of
-    return [field.features_of(number) for number in range(256)].__getitem__
+    numbers = (*range(256), *(range(-255, 0) if field.origin else ()))  # a list counts back from its end
+    return [field.features_of(number) for number in numbers].__getitem__

@@ -132,8 +132,9 @@ class TrainConfig:
     """Which algorithm learns: ppo, a2c, taac, sac, td3, discrete_sac, dqn, or module:Class of your own."""
     seed: int = 0
     """Of the whole run: weights, noise, and every episode of every env."""
-    num_envs: int = 8
-    """Envs that are stepped side by side."""
+    num_envs: int | Literal["auto"] = 8
+    """Envs that are stepped side by side. auto: from 8 on doubled, or halved, between rollouts while that makes the run
+    faster and memory allows it."""
     env_steps: int | None = None
     """Budget: steps of all envs together. Where no budget is given, 100,000 of these."""
     episodes: int | None = None
@@ -212,7 +213,7 @@ class TrainConfig:
         if self.settings is None:
             object.__setattr__(self, "settings", algorithm_class(self.algorithm).Config())
         for name in ("num_envs", "evaluation_episodes", "evaluation_envs", "keep_checkpoints", "torch_threads"):
-            if (value := getattr(self, name)) is not None and value < 1:
+            if (value := getattr(self, name)) is not None and value != "auto" and value < 1:
                 raise InvalidRequest(f"{name}={value}: at least 1")
         if self.tasks is None and (self.held_out_tasks, self.episodes_per_task, self.oracle) != (0, 1, False):
             raise InvalidRequest("held_out_tasks, episodes_per_task and oracle are for runs with tasks: tasks=80, say")
@@ -254,7 +255,7 @@ class TrainConfig:
     @property
     def num_evaluation_envs(self) -> int:
         """Of each evaluation: more than it has episodes would be idle."""
-        return min(self.evaluation_envs or (10 if self.num_envs > 1 else 1), self.evaluation_episodes)
+        return min(self.evaluation_envs or (1 if self.num_envs == 1 else 10), self.evaluation_episodes)
 
 
 # -- where it comes from -----------------------------------------------------------------------------------------

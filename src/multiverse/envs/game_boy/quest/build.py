@@ -27,6 +27,9 @@ EDGES = ((72, 112), (72, 0), (0, 56), (144, 56))
 """Where a hero leaves a room to the south, north, west and east (the order of `facing`), in pixels."""
 STAIRS = {2: (6, (72, 16)), 6: (2, (72, 112))}
 """The rooms with a way to the other floor: where it leads, and where it is."""
+STRAIGHT = 255
+SIDES = ((0, 1), (0, -1), (-1, 0), (1, 0))
+WALKED = ("open", "exit", "locked")
 STEPS = (
     (1, (96, 40)),  # the elder
     (3, (72, 56)),  # the key of the gate
@@ -176,7 +179,12 @@ def write_rooms(header: Header) -> None:
     header.array("room_enemies", enemies)
     header.array("room_finds", finds)
     header.array("room_names", names.encode())
-    header.array("guide", [part for step in STEPS for room in range(len(maps)) for part in way_to(*step, room, exits)])
+    goals = [(room, way_to(*step, room, exits)) for step in STEPS for room in range(len(maps))]
+    different = list(dict.fromkeys(goals))
+    header.array("guide", [part for _, place in goals for part in place])
+    header.array("guide_ways", [different.index(goal) for goal in goals])
+    open_cells = [{(x, y) for y in range(8) for x in range(10) if kinds[rows[y][x]] in WALKED} for rows in maps]
+    header.array("ways", [one for room, place in different for one in bends(open_cells[room], place)])
 
 
 def check_edges(maps: list[list[list[str]]], exits: list[int]) -> None:
@@ -203,6 +211,33 @@ def way_to(target: int, place: Place, room: int, exits: list[int]) -> Place:
                 first[other] = way if here == room else first[here]
                 waiting.append(other)
     return first[target]
+
+
+def bends(cells: set[Place], goal: Place) -> list[int]:
+    """For each of a room's cells the next bend of the shortest way to a goal, as the number of its cell; STRAIGHT where
+    there is none before the goal, or no way."""
+    x, y = goal
+    steps = {((x + dx) // 16, (y + 12) // 16): 0 for dx in (3, 12)}  # the feet's
+    waiting = deque(steps)
+    while waiting:
+        here = waiting.popleft()
+        for side in SIDES:
+            there = here[0] + side[0], here[1] + side[1]
+            if there in cells and there not in steps:
+                steps[there] = steps[here] + 1
+                waiting.append(there)
+
+    def straight_on(place: Place, side: Place) -> list[Place]:
+        """As far as this comes nearer to the goal with every step."""
+        there = place[0] + side[0], place[1] + side[1]
+        return [there, *straight_on(there, side)] if steps.get(there, 99) < steps[place] else []
+
+    found = [STRAIGHT] * 80
+    for (column, row), left in steps.items():
+        if left:
+            end = max((straight_on((column, row), side) for side in SIDES), key=len)[-1]
+            found[10 * row + column] = 10 * end[1] + end[0] if steps[end] else STRAIGHT
+    return found
 
 
 def build(image: Path) -> None:

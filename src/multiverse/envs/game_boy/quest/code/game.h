@@ -76,6 +76,7 @@ void enter_room(u8 number, u8 x, u8 y);
 void room_cleared(void);
 void open_door(void);
 void set_goal(void);
+void point_way(void); /* at every frame */
 void count_progress(void);
 
 /* hero.c */

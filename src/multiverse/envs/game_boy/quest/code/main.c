@@ -194,6 +194,7 @@ static void play_frame(void)
 	update_hero();
 	if (ram_mode == PLAYING) update_enemies();
 	if (ram_mode == PLAYING) update_items();
+	if (ram_mode == PLAYING) point_way();
 	draw_status();
 }
 

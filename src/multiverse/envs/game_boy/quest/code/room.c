@@ -3,6 +3,7 @@
 
 u8 cells[80];
 static u8 cleared[ROOMS];
+static const u8 *goal, *way; /* where in this room the quest goes on, and for every cell the next bend on the way there */
 static const u8 row_starts[8] = {0, 10, 20, 30, 40, 50, 60, 70};
 static const u8 room_bits[8] = {1, 2, 4, 8, 16, 32, 64, 128};
 
@@ -36,16 +37,29 @@ void count_progress(void)
 	set_goal();
 }
 
+/* The next bend of the way, by the cell that the hero's feet are in; behind the last one is the goal itself. */
+void point_way(void)
+{
+	u8 bend = way[cell_at(ram_x + 8, ram_y + 12)];
+	if (bend == 255) {
+		ram_goal_x = goal[0];
+		ram_goal_y = goal[1];
+	} else {
+		ram_goal_x = bend % 10 << 4;
+		ram_goal_y = (bend / 10 << 4) - 4;
+	}
+}
+
 /* The keys of the crypt may be found in either order; all else follows from the progress. */
 void set_goal(void)
 {
-	u8 step = ram_progress;
-	const u8 *place;
+	u8 step = ram_progress, number;
 	if (step == 5 && !ram_west_key) step = 4;
 	if (step > 8) step = 8;
-	place = guide + (u16)(step * ROOMS + ram_room) * 2;
-	ram_goal_x = place[0];
-	ram_goal_y = place[1];
+	number = step * ROOMS + ram_room;
+	goal = guide + (u16)number * 2;
+	way = ways + (u16)guide_ways[number] * 80;
+	point_way();
 }
 
 /* What was opened stands open. */
