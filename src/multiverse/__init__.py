@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from multiverse.experience.whole_episodes import EpisodeCollector, WholeEpisodes
     from multiverse.training.hooks import Hook
     from multiverse.training.loading import load
-    from multiverse.training.recording import record
+    from multiverse.training.recording import record, replay
     from multiverse.training.run import Run, resume, train
     from multiverse.vector.batches import AgentsBatch, GroupBatch, StepBatch
     from multiverse.vector.make import make_vec
@@ -64,7 +64,7 @@ _HOMES = {
     "multiverse.vector.turns": ("Turn", "TurnVectorEnv"),
     "multiverse.training.run": ("Run", "resume", "train"),
     "multiverse.training.loading": ("load",),
-    "multiverse.training.recording": ("record",),
+    "multiverse.training.recording": ("record", "replay"),
     "multiverse.training.hooks": ("Hook",),
     "multiverse.vector.batches": ("AgentsBatch", "GroupBatch", "StepBatch"),
     "multiverse.contracts.plan": ("Plan",),
@@ -130,6 +130,7 @@ __all__ = [
     "load",
     "make_vec",
     "record",
+    "replay",
     "resume",
     "train",
 ]

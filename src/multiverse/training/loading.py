@@ -92,7 +92,7 @@ def load(
 def evaluate_run(
     run: RunPath,
     *,
-    episodes: int = 100,
+    episodes: int | Sequence[int] = 100,
     seed: int = 0,
     which: str = "latest",
     env: Any = None,
@@ -102,7 +102,8 @@ def evaluate_run(
     trust: bool = False,
     watch: Wrapper | None = None,
 ) -> Evaluation:
-    """How good a run's policy is: deterministic, on seeds no training sees. `trust`: as for `resume`.
+    """How good a run's policy is: deterministic, on seeds no training sees; over so many episodes, or those of these
+    numbers. `trust`: as for `resume`.
 
     `opponent`: who plays the other side: `"random"`, another run, or a function (observation, open actions, generator)
     → action; the policy's side alternates from episode to episode. Default: the policy plays all sides. `watch` wraps
@@ -111,7 +112,8 @@ def evaluate_run(
     checked_run_seed("seed", seed)
     found = checkpoint_of(run, which)
     config = trusted_config(find_run(path_of(run)).path, env, algorithm, env_kwargs, trust)
-    count = 1 if watch else dataclasses.replace(config, evaluation_episodes=episodes).num_evaluation_envs
+    many = episodes if isinstance(episodes, int) else len(episodes)
+    count = 1 if watch else dataclasses.replace(config, evaluation_episodes=many).num_evaluation_envs
     how: dict[str, Any] = {"workers": config.workers, "start_method": config.start_method} if count > 1 else {}
     how |= {"env_kwargs": config.env_kwargs or None, "autoreset": "disabled", "infos": False, "copy": False}
     how |= {"wrappers": [watch]} if watch else {}
