@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -40,19 +41,47 @@ class LinePrinter:
             self.heard = False
 
 
-class ProgressLines(Hook):
-    """Tells how far the run is and how well it does. `now` is a clock of its own for tests."""
+class Progress(Hook):
+    """Follows a run and tells nothing but how to go on if it is interrupted. Whatever shows more of it is one too."""
 
-    def __init__(self, voice: LinePrinter, now: Any = time.monotonic) -> None:
-        self.voice, self._now = voice, now
+    def __init__(self) -> None:
         self.path: Path | None = None
         self.env_steps = 0
-        self._line_at = now()
-        self._stretch = Clock()  # as it was when the last line was printed
 
     def on_start(self, trainer: Trainer) -> None:
         """The run has its directory; nothing has been learned in this part of it yet."""
         self.path, self.env_steps = trainer.directory.path, trainer.clock.env_steps
+
+    def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
+        self.env_steps = trainer.clock.env_steps
+
+    def interrupted(self) -> None:
+        """By Ctrl-C, or SIGTERM: the run is saved, if it had begun."""
+        if self.path is not None:
+            where = shlex.quote(str(self.path))
+            self.tell(f"Interrupted at {self.env_steps:,} env steps. To go on: multiverse resume {where}")
+
+    def tell(self, line: str) -> None:
+        print(line, file=sys.stderr)
+
+    def done(self, run: Run) -> None:
+        """It came to its end."""
+
+
+class ProgressLines(Progress):
+    """Tells how far the run is and how well it does. `now` is a clock of its own for tests."""
+
+    def __init__(self, voice: LinePrinter, now: Any = time.monotonic) -> None:
+        super().__init__()
+        self.voice, self._now = voice, now
+        self._line_at = now()
+        self._stretch = Clock()  # as it was when the last line was printed
+
+    def tell(self, line: str) -> None:
+        self.voice.say(line)
+
+    def on_start(self, trainer: Trainer) -> None:
+        super().on_start(trainer)
         self.voice.say(f"Run: {self.path}")
         self.voice.say(f"Envs: {trainer.session.envs.plan}")
         if trainer.clock.env_steps:
@@ -63,9 +92,13 @@ class ProgressLines(Hook):
             )
         self._begin_stretch(trainer.clock)
 
+    def done(self, run: Run) -> None:
+        for line in summary_lines(run.summary, run.path):
+            self.voice.say(line)
+
     def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
+        super().on_update(trainer, report)
         clock = trainer.clock
-        self.env_steps = clock.env_steps
         if self._now() - self._line_at >= LINE_EVERY_S:
             self.voice.say(self._line(trainer))
             self._begin_stretch(clock)
@@ -217,27 +250,24 @@ class TensorBoardHook(Hook):
         self._sinks.close()
 
 
-def run_with_progress(begin: Callable[..., Run], voice: LinePrinter, *, tensorboard: bool = False) -> Run:
+def run_with_progress(begin: Callable[..., Run], progress: Progress, *, tensorboard: bool = False) -> Run:
     """Begin a run (`begin(hooks=…, on_start=…)`) and tell of it to its end.
 
     A run that is interrupted says how to go on with it, and the interrupt goes on its way.
     """
-    lines, board = ProgressLines(voice), TensorBoardHook()
+    board = TensorBoardHook()
 
     def on_start(trainer: Trainer) -> None:
-        lines.on_start(trainer)
+        progress.on_start(trainer)
         if tensorboard or (trainer.directory.path / TENSORBOARD).is_dir():
             board.open(trainer)
 
     try:
-        run = begin(hooks=[lines, board], on_start=on_start)
+        run = begin(hooks=[progress, board], on_start=on_start)
     except (KeyboardInterrupt, SystemExit):
-        if lines.path is not None:
-            where = shlex.quote(str(lines.path))
-            voice.say(f"Interrupted at {lines.env_steps:,} env steps. To go on: multiverse resume {where}")
+        progress.interrupted()
         raise
     finally:
         board.close()
-    for line in summary_lines(run.summary, run.path):
-        voice.say(line)
+    progress.done(run)
     return run

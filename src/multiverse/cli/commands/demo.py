@@ -65,14 +65,14 @@ def run(arguments: Sequence[str]) -> int:
 
 def _train(seed: int) -> bool:
     """Whether it learned enough."""
-    from multiverse.cli.progress import LinePrinter, run_with_progress
+    from multiverse.cli.progress import LinePrinter, ProgressLines, run_with_progress
     from multiverse.training.config.train_config import config_for
     from multiverse.training.run import start_run
 
     settings = {"num_envs": NUM_ENVS, "seed": seed, "target_return": TARGET}
     config, voice = config_for(ENV, "ppo", settings), LinePrinter()
     voice.say(f"Training {NUM_ENVS} × {ENV} until the mean return is {TARGET:g} or more.")
-    run = run_with_progress(functools.partial(start_run, config), voice)
+    run = run_with_progress(functools.partial(start_run, config), ProgressLines(voice))
     voice.say()
     found = run.summary["evaluation"]
     return found is not None and float(found["mean_return"]) >= TARGET

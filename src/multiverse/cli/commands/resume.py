@@ -40,6 +40,10 @@ class Resume:
     """Call the env that the run names (module:name), though the run was not written by you on this machine."""
     tensorboard: bool = False
     """Metrics for TensorBoard too. A run that has begun with them goes on with them."""
+    quiet: bool = False
+    """Print nothing but the run's directory, at its end."""
+    json: bool = False
+    """Print a JSON object a line: start, metrics every few seconds, evaluation, end."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -47,10 +51,12 @@ def run(arguments: Sequence[str]) -> int:
     require_positive(env_steps=options.env_steps, episodes=options.episodes, minutes=options.minutes)
     if options.tensorboard:
         require("tensorboard", "tensorboard", purpose="--tensorboard")
+    from multiverse.cli.display import progress_for
     from multiverse.cli.progress import LinePrinter, run_with_progress
     from multiverse.training.run import resume
 
     budget: dict[str, Any] = {"env_steps": options.env_steps, "episodes": options.episodes, "minutes": options.minutes}
     go_on = functools.partial(resume, options.run, env=options.env, trust=options.trust, **budget)
-    run_with_progress(go_on, LinePrinter(), tensorboard=options.tensorboard)
+    with progress_for(LinePrinter(), options.quiet, options.json) as progress:
+        run_with_progress(go_on, progress, tensorboard=options.tensorboard)
     return 0

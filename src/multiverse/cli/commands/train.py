@@ -55,8 +55,9 @@ def run(arguments: Sequence[str]) -> int:
     config = config_from(options)
     _refuse_early(options, config)
     voice = LinePrinter()
-    for line in _announced(options, config):
-        voice.say(line)
+    if not _for_programs(options):
+        for line in _announced(options, config):
+            voice.say(line)
     if options.command["seeds"] == 1:
         _train(options, config, voice, options.command["run_dir"])
     else:
@@ -142,16 +143,18 @@ def _announced(options: TrainOptions, config: TrainConfig) -> list[str]:
 
 
 def _train(options: TrainOptions, config: TrainConfig, voice: LinePrinter, run_dir: Path | str) -> Run:
+    from multiverse.cli.display import progress_for
     from multiverse.cli.progress import run_with_progress
     from multiverse.training.run import start_run
 
-    return run_with_progress(
-        lambda **watching: start_run(
-            config, run_dir=run_dir or None, init_from=options.command["init_from"] or None, **watching
-        ),
-        voice,
-        tensorboard=options.command["tensorboard"],
-    )
+    with progress_for(voice, bool(options.command["quiet"]), bool(options.command["json"])) as progress:
+        return run_with_progress(
+            lambda **watching: start_run(
+                config, run_dir=run_dir or None, init_from=options.command["init_from"] or None, **watching
+            ),
+            progress,
+            tensorboard=options.command["tensorboard"],
+        )
 
 
 def _train_seeds(options: TrainOptions, config: TrainConfig, voice: LinePrinter) -> None:
@@ -160,11 +163,17 @@ def _train_seeds(options: TrainOptions, config: TrainConfig, voice: LinePrinter)
     runs: dict[int, Run] = {}
     home, count = options.command["run_dir"], options.command["seeds"]
     for seed in range(config.seed, config.seed + count):
-        voice.say(f"\nSeed {seed} ({len(runs) + 1} of {count})")
+        if not _for_programs(options):
+            voice.say(f"\nSeed {seed} ({len(runs) + 1} of {count})")
         mine = Path(home) / f"seed-{seed}" if home else ""
         runs[seed] = _train(options, dataclasses.replace(config, seed=seed), voice, mine)
-    for line in seed_lines(runs):
+    for line in [] if _for_programs(options) else seed_lines(runs):
         voice.say(line)
+
+
+def _for_programs(options: TrainOptions) -> bool:
+    """Whether nobody reads along: then there are no words but those that were asked for."""
+    return bool(options.command["quiet"] or options.command["json"])
 
 
 # -- the flags ---------------------------------------------------------------------------------------------------
@@ -226,6 +235,8 @@ COMMAND = (
     Setting("init_from", str, "", "A run whose weights to begin with."),
     Setting("run_dir", str, "", "Where the run lies. Default: runs/<env>/<algorithm>-<seed>-<time>."),
     Setting("tensorboard", bool, None, "Metrics for TensorBoard too (an extra)."),
+    Setting("quiet", bool, None, "Print nothing but the run's directory, at its end."),
+    Setting("json", bool, None, "Print a JSON object a line: start, metrics every few seconds, evaluation, end."),
 )
 
 
