@@ -1,8 +1,8 @@
 """A run as a terminal shows it, drawn over and over in one place: how far, how well, how fast, where the time goes, and
 what the machine does; and who follows a run elsewhere: lines, JSON, or nothing.
 
-Drawn between updates, at most four times a second and never for more than a two-hundredth of the time: no thread takes
-its share from the training.
+Drawn between updates, at most four times a second and, where that would take over a two-hundredth of the time, less
+often, down to every two seconds: no thread takes its share from the training.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from multiverse.training.run import Run
     from multiverse.training.trainer import Trainer
 
-DRAW_EVERY_S, LARGEST_SHARE = 0.25, 0.005
+DRAW_EVERY_S, LARGEST_SHARE, LONGEST_S = 0.25, 0.005, 2.0
 STRETCH_S = 2.0  # that speed and shares are told of
 LEAST_COLUMNS, LEAST_ROWS = 80, 20
 LABEL_WIDTH = 9
@@ -147,14 +147,15 @@ class Display(ProgressLines):
         self._live.stop()
 
     def _draw(self, trainer: Trainer) -> None:
-        began_at, spent_s = self._now(), time.thread_time()
+        began_at = self._now()
         self._measure(trainer)
         try:
             self._live.update(self.picture(trainer), refresh=True)
         except (OSError, ValueError):  # nobody looks any more
             self._next_at = float("inf")
             return
-        self._next_at = began_at + max(DRAW_EVERY_S, (time.thread_time() - spent_s) / LARGEST_SHARE)
+        took_s = self._now() - began_at
+        self._next_at = began_at + max(DRAW_EVERY_S, min(took_s / LARGEST_SHARE, LONGEST_S))
 
     def _measure(self, trainer: Trainer) -> None:
         """Speed and shares since the last time this was done, which is some seconds ago: single updates differ."""
