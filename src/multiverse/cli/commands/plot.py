@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import tyro
 
@@ -67,8 +67,8 @@ def written_files(runs: Sequence[str], out: str | None, name: str, kinds: Sequen
     return [asked]
 
 
-def write(file: Path, content: bytes) -> None:
-    """Whole, or not at all; and say so."""
+def write(file: Path, content: bytes, told: TextIO | None = None) -> None:
+    """Whole, or not at all; and say so, on standard output or there."""
     from multiverse.training.storage.files import replace_file
 
     try:
@@ -76,4 +76,4 @@ def write(file: Path, content: bytes) -> None:
         replace_file(file, content)
     except OSError as error:
         raise InvalidRequest(f"{file} cannot be written: {error.strerror or error}") from error
-    print(file)
+    print(file, file=told)

@@ -81,6 +81,8 @@ def config_from(options: TrainOptions) -> TrainConfig:
     env = options.env or _named("env", settings)
     settings.pop("env", None)
     settings.pop("algorithm", None)
+    if command["plan"]:
+        settings["plan"] = command["plan"]
     if not env:
         raise InvalidRequest("which env? `multiverse train CartPole-v1`, or a --config that names one")
     return config_for(env, algorithm, settings, not command["no_preset"] and (command["preset"] or True))
@@ -231,6 +233,9 @@ COMMAND = (
     ),
     Setting("preset", str, "", "The env whose preset to begin from. Default: that of ENV, if there is one."),
     Setting("no_preset", bool, None, "Begin from the plain defaults instead."),
+    Setting(
+        "plan", str, "", "A file of `multiverse tune`: executor, workers and num_envs, where nothing else is given."
+    ),
     Setting("seeds", int, 1, "So many runs, with the seeds SEED, SEED + 1, …; then their IQM."),
     Setting("init_from", str, "", "A run whose weights to begin with."),
     Setting("run_dir", str, "", "Where the run lies. Default: runs/<env>/<algorithm>-<seed>-<time>."),
