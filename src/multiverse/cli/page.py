@@ -27,7 +27,7 @@ p.about { color: #666; margin-top: 0; } img, video { max-width: 100%; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid #eee; vertical-align: top; }
 th { font-weight: 600; } td.changed { font-weight: 600; }
-td:not(:first-child) { max-width: 40rem; }
+th, td:not(:last-child) { white-space: nowrap; }
 code { font: 13px ui-monospace, monospace; overflow-wrap: anywhere; }
 """
 _POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'"
@@ -54,7 +54,7 @@ def _runs(curves: Sequence[Curve]) -> str:
             told = in_figures(curve.final()), in_figures(curve.best())
             rows.append([f"{curve.label}: {len(curve.runs)} seeds together", "", "", "", *told, ""])
         rows += [_row(curve, run) for run in curve.runs]
-    names = ("run", "seed", "state", "env steps", "last evaluation", "best", "env steps/s")
+    names = ("run", "seed", "state", "env steps", "last evaluation", "best", "steps/s")
     return _section("Runs", _table(names, rows))
 
 

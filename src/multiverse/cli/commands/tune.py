@@ -62,6 +62,7 @@ def run(arguments: Sequence[str]) -> int:
     from multiverse.adapters.env_source import recipes
     from multiverse.algorithms import algorithm_class
     from multiverse.cli.tuning import RANDOM, Measuring, Search, checked_executors, plan_file, sentence
+    from multiverse.contracts.plan import Plan
     from multiverse.executors import machine
 
     kwargs, executors = parsed_kwargs(options.env_kwargs), checked_executors(options.executors)
@@ -85,6 +86,7 @@ def run(arguments: Sequence[str]) -> int:
         print_json(content)
     else:
         print(told)
-        print(f"With the actions of {options.algorithm}, collected {measure.collected}.")
+        costs = Plan(found.executor, found.workers, None, "auto", "").a_crash_costs
+        print(f"Actions of {options.algorithm}, collected {measure.collected}; a crash of an env costs {costs}.")
         print(f"Use it: multiverse train {options.env} --plan {options.out}")
     return 0
