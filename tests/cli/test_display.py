@@ -23,7 +23,7 @@ import pytest
 from rich.console import Console
 
 from multiverse.cli.bottleneck import bottleneck
-from multiverse.cli.display import Display, sparkline, time_bar
+from multiverse.cli.display import Display, Machine, sparkline, time_bar
 from multiverse.cli.main import main
 from multiverse.cli.progress import LinePrinter
 from multiverse.contracts.plan import Plan
@@ -166,6 +166,16 @@ def test_a_small_terminal_gets_lines(columns: int, rows: int, tmp_path: Path) ->
     terminal = Terminal(typed("--env-steps", "256"), columns, rows, tmp_path)
     assert terminal.read_all() == 0
     assert HIDE not in terminal.written and "Run: a" in terminal.written and "Done: " in terminal.written
+
+
+def test_a_gpu_that_torch_uses_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True, mem_get_info=lambda: (2**30, 3 * 2**30), get_device_name=lambda: "Abacus"
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    assert Machine().look(())["GPU"].plain == "Abacus: 2.0 GiB of 3.0 GiB used"
+    cuda.is_initialized = lambda: False
+    assert "GPU" not in Machine().look(())
 
 
 # -- how often ---------------------------------------------------------------------------------------------------

@@ -159,11 +159,16 @@ def test_a_run_that_has_just_begun_has_a_picture_too(elsewhere: Path) -> None:
 
 
 def test_returns_of_every_episode_of_a_task_are_drawn_where_a_run_logs_them(elsewhere: Path) -> None:
-    rows = [{"env_steps": k, "returns_per_episode": [0.0, float(k)]} for k in range(150)]
-    (write_run(Path("a")) / "episodes.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    home = write_run(Path("a"))
+    assert RunRecord(home).returns_per_episode == []
+    name = "evaluation_mean_return"
+    rows = [{"env_steps": k, name: 3.0 * k, f"{name}/episode_1": 1.0 * k, f"{name}/episode_2": 2.0 * k} for k in (1, 2)]
+    with (home / "metrics.jsonl").open("a") as file:
+        file.write("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert RunRecord(home).returns_per_episode == [[1.0, 2.0], [2.0, 4.0]]
     assert main(["plot", "a"]) == 0
     (picture,) = (one for one in pictures_in(Path("a/plot.html").read_text()) if "episode of the task" in one)
-    assert "first 100" in picture and "last 100" in picture
+    assert "first evaluation" in picture and "last evaluation" in picture
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#00
 """Told apart by those who see fewer colours too; they begin again after the last."""
 PART_COLORS = dict(zip(PARTS, ("#56b4e9", "#0072b2", "#d55e00", "#009e73", "#e69f00", "#bbbbbb")))
 SIZE = (7.2, 4.2)  # inches
-RECENT = 100  # meta-episodes
 LONG_LABEL = 60
 
 Axes = Any  # matplotlib's; it is imported when something is drawn
@@ -140,23 +139,17 @@ def _time_split(axes: Axes, curves: Sequence[Curve]) -> None:
 
 
 def _per_episode(axes: Axes, curves: Sequence[Curve]) -> None:
-    """Of the first and of the last hundred meta-episodes of all seeds together."""
+    """Of the first evaluation and of the last, the mean of all seeds."""
     for number, curve in enumerate(curves):
         every = [run.returns_per_episode for run in curve.runs if run.returns_per_episode]
-        if not every or len({len(one[0]) for one in every}) > 1:
+        if not every or len({len(one) for evaluations in every for one in evaluations}) > 1:
             continue
         color, label = COLORS[number % len(COLORS)], _label(curve)
-        for part, words, line in ((slice(RECENT), "first", ":"), (slice(-RECENT, None), "last", "-")):
-            rows = np.array([one for run in every for one in run[part]])
-            axes.plot(
-                np.arange(1, rows.shape[1] + 1),
-                rows.mean(axis=0),
-                line,
-                marker="o",
-                color=color,
-                label=f"{label}: {words} {len(rows)}",
-            )
-        axes.set_xticks(np.arange(1, rows.shape[1] + 1))
+        for which, words, line in ((0, "first evaluation", ":"), (-1, "last evaluation", "-")):
+            means = np.mean([evaluations[which] for evaluations in every], axis=0)
+            episodes = np.arange(1, len(means) + 1)
+            axes.plot(episodes, means, line, marker="o", color=color, label=f"{label}: {words}")
+            axes.set_xticks(episodes)
     axes.set_xlabel("episode of the task")
     axes.set_ylabel("return")
     _legend(axes)

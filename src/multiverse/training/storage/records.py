@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from multiverse.training.config.files import read_config
 from multiverse.training.storage.files import read_lines
 from multiverse.training.storage.run_directory import (
     CONFIG,
-    EPISODES,
     METRICS,
     VIDEOS,
     find_run,
@@ -25,8 +25,6 @@ from multiverse.training.storage.run_directory import (
 )
 
 EVALUATED = "evaluation_mean_return"
-PER_EPISODE = "returns_per_episode"
-"""Of an ended meta-episode: the return of each of its episodes."""
 
 Points = tuple[list[int], list[float]]
 """Env steps, and what was measured there."""
@@ -61,10 +59,6 @@ class RunRecord:
         """Every line: of updates and, with `evaluation_…`, of evaluations."""
         return list(read_lines(self.path / METRICS))
 
-    @cached_property
-    def episodes(self) -> list[dict[str, Any]]:
-        return list(read_lines(self.path / EPISODES))
-
     @property
     def videos(self) -> list[Path]:
         """Those in the run, the newest first."""
@@ -87,9 +81,8 @@ class RunRecord:
 
     @property
     def returns_per_episode(self) -> list[list[float]]:
-        """Of every ended meta-episode the returns of its episodes; of runs that log them."""
-        found = [row[PER_EPISODE] for row in self.episodes if isinstance(row.get(PER_EPISODE), list)]
-        return [one for one in found if one and all(map(is_number, one)) and len(one) == len(found[0])]
+        """Of meta-RL: of every evaluation, the mean return of each episode of a task."""
+        return [returns for row in self.metrics if (returns := _by_episode(row))]
 
 
 def records_at(path: Path | str) -> list[RunRecord]:
@@ -97,6 +90,11 @@ def records_at(path: Path | str) -> list[RunRecord]:
     where = Path(path)
     paths = [where] if is_run(where) or not where.is_dir() else runs_below(where)
     return [RunRecord(find_run(one).path) for one in paths]
+
+
+def _by_episode(row: dict[str, Any]) -> list[float]:
+    values: Iterable[Any] = (row.get(f"{EVALUATED}/episode_{k}") for k in count(1))
+    return [float(one) for one in takewhile(is_number, values)]
 
 
 def is_number(value: Any) -> bool:
