@@ -184,12 +184,12 @@ class Display(ProgressLines):
         rows += self._machine.look(session.envs.worker_pids).items()
         drawn = Text(no_wrap=True, overflow="crop")
         title = f"── {config.algorithm} on {config.env}, seed {config.seed} "
-        drawn.append(f"{title[:width]:─<{width}}\n", "dim").append_text(self._bar(trainer, width)).append("\n")
+        drawn.append(f"{title[:width]:─<{width}}\n", "dim").append_text(self._budget(trainer, width)).append("\n")
         for name, text in rows:
             drawn.append(f"{name:<{LABEL_WIDTH}}", "dim").append_text(text).append("\n")
         return drawn
 
-    def _bar(self, trainer: Trainer, width: int) -> Text:
+    def _budget(self, trainer: Trainer, width: int) -> Text:
         budget, clock = trainer.config.budget, trainer.clock
         spent = budget.spent(clock)
         told = f" {percent(spent)}  {clock.env_steps:,} env steps  {in_time(budget.seconds_left(clock))} left"
