@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from multiverse.training.evaluation import Evaluation
     from multiverse.training.hooks import Hook
     from multiverse.training.loading import evaluate, load
-    from multiverse.training.recording import record
+    from multiverse.training.recording import record, replay
     from multiverse.training.run import Run, resume, train
     from multiverse.training.seed_runs import SeedRuns
     from multiverse.vector.batches import AgentsBatch, GroupBatch, StepBatch
@@ -70,7 +70,7 @@ _HOMES = {
     "multiverse.training.config.rollout_files": ("rollout_settings",),
     "multiverse.training.loading": ("evaluate", "load"),
     "multiverse.training.evaluation": ("Evaluation",),
-    "multiverse.training.recording": ("record",),
+    "multiverse.training.recording": ("record", "replay"),
     "multiverse.training.hooks": ("Hook",),
     "multiverse.vector.batches": ("AgentsBatch", "GroupBatch", "StepBatch"),
     "multiverse.contracts.plan": ("Plan",),
@@ -139,6 +139,7 @@ __all__ = [
     "load",
     "make_vec",
     "record",
+    "replay",
     "resume",
     "rollout_settings",
     "train",

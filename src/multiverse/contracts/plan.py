@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import numbers
 import operator
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Literal
 
 from multiverse.contracts.errors import InvalidRequest
@@ -89,3 +92,19 @@ _A_CRASH_COSTS: dict[PlannedExecutor, str] = {
     "hybrid": "the envs of a worker or, in the caller's own share, this program",
     "process": "the envs of a worker",
 }
+
+
+def read_plan(path: os.PathLike[str] | str) -> tuple[Plan, int]:
+    """A plan that `multiverse tune` has written, and the number of envs that it is for."""
+    where, hint = os.fspath(path), "`multiverse tune ENV` writes one"
+    try:
+        found = json.loads(Path(where).read_bytes())
+    except OSError as error:
+        raise InvalidRequest(f"plan={where!r} cannot be read: {error.strerror or error}; {hint}") from error
+    except (ValueError, RecursionError):
+        raise InvalidRequest(f"{where} is no plan: it is no JSON; {hint}") from None
+    wanted = [field.name for field in fields(Plan)]
+    missing = [name for name in (*wanted, "num_envs") if not isinstance(found, dict) or name not in found]
+    if missing:
+        raise InvalidRequest(f"{where} is no plan: it has no {', '.join(missing)}; {hint}")
+    return Plan(**{name: found[name] for name in wanted}), whole_number("num_envs", found["num_envs"])

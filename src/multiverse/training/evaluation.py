@@ -95,7 +95,7 @@ def _each_of(name: str, meta_episodes: Sequence[Sequence[float]]) -> dict[str, f
 def evaluate(
     envs: BaseVectorEnv,
     policies: Sequence[Policy],
-    episodes: int,
+    episodes: int | Sequence[int],
     seed: int,
     should_stop: Callable[[], bool] = lambda: False,
     lost_before: Collection[int] = (),
@@ -106,6 +106,8 @@ def evaluate(
     """Episodes on these envs, with a policy for each group of agents; an env that has ended its episode takes the next.
     Equal seeds give equal episodes, however many envs there are and whatever the training looked like.
 
+    `episodes`: how many, or the numbers of those to play.
+
     `opponents`: who plays the other side; the policies' own side (one agent of a group that is alone, else one group)
     alternates from episode to episode. None: everybody is played by the policies. `tasks`: of the envs', those that
     the episodes have in turn. `deterministic`: policies take their most likely actions; else these are drawn, by noise
@@ -115,7 +117,8 @@ def evaluate(
     have been lost with their worker. An episode of an env that never ends one is cut after `MOST_STEPS`; one that the
     env failed in does not count, and is told, all the more if it was lost in the last evaluation too.
     """
-    batch, numbers = _Batch(envs, policies, opponents, seed, deterministic), iter(range(episodes))
+    numbers = iter(range(episodes) if isinstance(episodes, int) else episodes)
+    batch = _Batch(envs, policies, opponents, seed, deterministic)
     free: Collection[int] = range(envs.num_envs)
     playing: dict[int, int] = {}  # env id → the number of its episode
     found: dict[int, tuple[list[Array], list[Array], int]] = {}  # number → returns and who was played, and the length
@@ -141,7 +144,7 @@ def evaluate(
                 found[k] = batch.outcome(env_id)
                 told[k] = batch.told[env_id]
     if not found:
-        raise EvaluationFailed(f"the env failed in each of its {episodes} episodes")
+        raise EvaluationFailed(f"the env failed in each of its {len(lost)} episodes")
     in_order = [found[k] for k in sorted(found)]
     returns = [np.concatenate(of_each) for of_each, _, _ in in_order]
     ours = [np.concatenate(played) for _, played, _ in in_order]

@@ -98,7 +98,7 @@ def load(
 def evaluate(
     run: RunPath,
     *,
-    episodes: int = 100,
+    episodes: int | Sequence[int] = 100,
     seed: int = 0,
     which: str = "latest",
     env: Any = None,
@@ -113,6 +113,7 @@ def evaluate(
     """How good a run's policy is, on seeds no training sees: `mv.evaluate(run).mean_return`.
 
     Args:
+        episodes: how many, or the numbers of those to play.
         which: the `"latest"` checkpoint, or the `"best"`.
         seed: equal seeds give equal episodes, whatever the training.
         opponent: who plays the other side: `"random"`, another run, policies (`mv.load`), or a function (observation,
@@ -127,7 +128,8 @@ def evaluate(
     found = checkpoint_of(run, which)
     where = find_run(path_of(run)).path
     config = trusted_config(where, env, algorithm, env_kwargs, trust)
-    count = 1 if watch else dataclasses.replace(config, evaluation_episodes=episodes).num_evaluation_envs
+    many = episodes if isinstance(episodes, int) else len(episodes)
+    count = 1 if watch else dataclasses.replace(config, evaluation_episodes=many).num_evaluation_envs
     how: dict[str, Any] = {"workers": config.workers, "start_method": config.start_method} if count > 1 else {}
     how |= {"env_kwargs": config.env_kwargs or None, "autoreset": "disabled", "copy": False}
     how |= with_tasks(config, source_of(config, env), *([watch] if watch else []))

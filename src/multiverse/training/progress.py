@@ -259,7 +259,8 @@ def in_time(seconds: float) -> str:
     return f"{seconds // 3600:.0f}:{seconds % 3600 // 60:02.0f} h"
 
 
-def _failures(summary: dict[str, Any]) -> str:
+def failure_counts(summary: dict[str, Any]) -> dict[str, int]:
+    """What went wrong in a run, in words, and how often; nothing that was never met."""
     failures, evaluation = summary["failures"], summary["evaluation_failures"]
     counts = {
         "env restarts": failures["env_restarts"],
@@ -274,7 +275,11 @@ def _failures(summary: dict[str, Any]) -> str:
         "evaluation env restarts": evaluation["env_restarts"],
         "evaluation worker restarts": evaluation["worker_restarts"],
     }
-    found = [f"{name} {count:,}" for name, count in counts.items() if count]
+    return {name: count for name, count in counts.items() if count}
+
+
+def _failures(summary: dict[str, Any]) -> str:
+    found = [f"{name} {count:,}" for name, count in failure_counts(summary).items()]
     return f"Failures: {', '.join(found) or 'none'}."
 
 

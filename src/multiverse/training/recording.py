@@ -1,7 +1,8 @@
-"""Videos of a run's policy: the episodes of an evaluation, watched."""
+"""Episodes of a run's evaluations, watched: on video, and played again bit for bit."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -10,10 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from multiverse.contracts.errors import EnvFailed, InvalidRequest, MultiverseError
+from multiverse.contracts.plan import whole_number
+from multiverse.contracts.seeds import evaluation_seed
 from multiverse.training.algorithm_maker import MakeAlgorithm
+from multiverse.training.config.build import build
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.loading import RunPath, checkpoint_of, config_of, evaluate, path_of
+from multiverse.training.storage.checkpoint import taken_over
+from multiverse.training.storage.checkpoint_format import Checkpoint
 from multiverse.training.storage.run_directory import VIDEOS, find_run
 from multiverse.training.storage.video import VideoFile, imageio_ffmpeg
 
@@ -67,6 +75,125 @@ def record(
             raise camera.why(error) or error from None
     assert camera.video is not None
     return Recording(where, camera.video.frames, camera.video.fps, evaluation)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """An episode of a run's last evaluation, played again."""
+
+    episode: int
+    seed: int  # that the env was reset with
+    returned: float
+    length: int
+    digest: str  # sha256 over every action, observation, reward and end of it
+    evaluated: tuple[float, int] | None  # the return and length that the run's evaluation had; None: not known
+    video: Path | None = None
+
+    @property
+    def same(self) -> bool | None:
+        """Whether it is that episode, as far as the run has written it down; None where it has not."""
+        return None if self.evaluated is None else self.evaluated == (self.returned, self.length)
+
+
+def replay(
+    run: RunPath,
+    episode: int,
+    *,
+    video: Path | str | bool = False,
+    which: str = "latest",
+    fps: float | None = None,
+    env: Any = None,
+    trust: bool = False,
+) -> Replay:
+    """Play an episode of a checkpoint's evaluation again, by its number from 0: the same policy, the same seed, bit for
+    bit. `video`: True for one in the run's `videos/`, or where to. The rest is as for `mv.record`."""
+    if whole_number("episode", episode) < 0:
+        raise InvalidRequest(f"episode={episode}: 0 or more")
+    found, config = checkpoint_of(run, which), config_of(run)
+    seed, named = int(config.get("evaluation_seed") or 0), str(config.get("env"))
+    witness, camera = Witness(), None
+    kwargs: dict[str, Any] = {}
+    if video is not False:
+        imageio_ffmpeg()
+        _draw_without_a_screen()
+        name = f"{found.path.name}-episode-{episode}.mp4"
+        where = video_path(None if video is True else video, find_run(path_of(run)).path / VIDEOS, name)
+        camera, kwargs = Camera(where, named if env is None else str(env), fps), {"render_mode": RGB_ARRAY}
+    with ExitStack() as stack:
+        watch: Callable[[Any], Any] = witness
+        if camera is not None:
+            stack.enter_context(camera)
+            watch = _both(camera, witness)
+        try:
+            again = evaluate(
+                found.path, episodes=[episode], seed=seed, env=env, env_kwargs=kwargs, trust=trust, watch=watch
+            )
+        except EnvFailed as error:
+            raise (camera and camera.why(error)) or error from None
+    return Replay(
+        episode,
+        evaluation_seed(seed, episode),
+        again.returns[0],
+        again.lengths[0],
+        witness.digest(),
+        _evaluated(found, episode),
+        None if camera is None else where,
+    )
+
+
+def _evaluated(found: Checkpoint, episode: int) -> tuple[float, int] | None:
+    """(return, length) of an episode of the evaluation that this very policy had."""
+    with taken_over(found):
+        saved, at = found.state.get("evaluation"), found.state.get("evaluated_at")
+        if saved is None or at != found.state["clock"]["env_steps"]:
+            return None
+        evaluation = build(Evaluation, saved, "its evaluation")
+        played = [k for k in range(len(evaluation.returns) + len(evaluation.lost)) if k not in evaluation.lost]
+        if episode not in played:
+            return None
+        at = played.index(episode)
+        return evaluation.returns[at], evaluation.lengths[at]
+
+
+def _both(first: Callable[[Any], Any], second: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda env: second(first(env))
+
+
+class Witness:
+    """Wraps an env, of any API: whatever is done to it and whatever it shows goes into a digest, but for infos."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def __call__(self, env: Any) -> Any:
+        env.reset, env.step = self._heard(env, env.reset), self._heard(env, env.step)
+        return env
+
+    def _heard(self, env: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+        def and_note(*arguments: Any, **named: Any) -> Any:
+            outcome = call(*arguments, **named)
+            shown = outcome
+            if not isinstance(outcome, tuple):  # AEC returns nothing: what whoever acts next is shown
+                shown = env.last() if env.agents else (dict(env.rewards), {})
+            self._note((arguments, shown[:-1]))
+            return outcome
+
+        return and_note
+
+    def _note(self, value: Any) -> None:
+        if isinstance(value, Mapping):
+            value = [part for item in value.items() for part in item]
+        if isinstance(value, list | tuple):
+            self._hash.update(f"{len(value)}[".encode())
+            for one in value:
+                self._note(one)
+        elif isinstance(value, np.ndarray) and value.dtype != object:
+            self._hash.update(f"{value.dtype}{value.shape}".encode() + value.tobytes())
+        else:
+            self._hash.update(repr(value).encode())
+
+    def digest(self) -> str:
+        return self._hash.hexdigest()
 
 
 def video_path(path: Path | str | None, folder: Path, name: str) -> Path:

@@ -14,7 +14,7 @@ import multiverse
 from multiverse.adapters.env_source import Wrapper, wrapped
 from multiverse.algorithms import algorithm_class
 from multiverse.algorithms.algorithm import Algorithm
-from multiverse.contracts.errors import CheckpointBroken, InvalidRequest
+from multiverse.contracts.errors import CheckpointBroken, InvalidRequest, PreflightError
 from multiverse.contracts.plan import Plan
 from multiverse.experience.slots import is_single
 from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
@@ -48,7 +48,8 @@ from multiverse.training.storage.checkpoint import load as load_checkpoint
 from multiverse.training.storage.checkpoint_format import Checkpoint, differences
 from multiverse.training.storage.metric_sinks import check_tensorboard
 from multiverse.training.storage.origin import provenance, redacted
-from multiverse.training.storage.run_directory import RunDirectory, find_run, had_checkpoint
+from multiverse.training.storage.records import RunRecord
+from multiverse.training.storage.run_directory import RunDirectory, find_run, had_checkpoint, read_summary
 from multiverse.training.trainer import Trainer
 
 log = logging.getLogger("multiverse")
@@ -68,6 +69,26 @@ class Run:
         found = self.summary.get("evaluation")
         told = evaluated(found) if found else "no evaluation"
         return f"<Run {self.path}: {self.summary['env_steps']:,} env steps, {told}>"
+
+    @classmethod
+    def at(cls, path: Path | str) -> Run:
+        """The run that lies there, or, of a directory above, the one written to last; also one that is under way."""
+        where = find_run(path).path
+        return cls(where, read_summary(where))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Its metrics, a dict for every line of `metrics.jsonl`: of updates and, as `evaluation_…`, of evaluations."""
+        return RunRecord(self.path).metrics
+
+    def metrics(self) -> Any:
+        """The same as a pandas DataFrame, with a column for each metric."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise PreflightError(
+                "metrics() needs pandas, which is not installed: pip install pandas; rows() gives the same as a list"
+            ) from error
+        return pandas.DataFrame(self.rows())
 
 
 @takes_old_names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, cast, get_args
@@ -23,6 +24,7 @@ from multiverse.contracts.plan import (
     Timeouts,
     Waiting,
     autoreset_for,
+    read_plan,
     whole_number,
 )
 from multiverse.contracts.reset_plan import ResetPlan
@@ -65,7 +67,7 @@ def make_vec(
     reply_timeout_s: float | None = 60.0,
     reset_timeout_s: float | None = 300.0,
     close_timeout_s: float = 5.0,
-    plan: Plan | None = None,
+    plan: Plan | os.PathLike[str] | str | None = None,
     groups: Groups | None = None,
     possible_agents: Sequence[str] | None = None,
     parallel: bool = False,
@@ -125,8 +127,9 @@ def make_vec(
         close_timeout_s: how long `close` waits for workers to end by themselves.
         fields: for whoever collects rollouts in workers: called with the env's description, it returns what else is to
             be shared with them (`envs.views`).
-        plan: run exactly as another vector env did (`envs.plan`), without probing; instead of
-            `executor`, `workers`, `start_method` and `waiting`.
+        plan: run exactly as another vector env did (`envs.plan`), or as a file says that `multiverse tune` has written,
+            without probing; instead of `executor`, `workers`, `start_method` and `waiting`. A file also says `num_envs`
+            where nothing else does.
     """
     autoreset = _our_autoreset(autoreset)
     _check_choices(executor=(executor, ExecutorName), waiting=(waiting, Waiting))
@@ -142,6 +145,9 @@ def make_vec(
     _check_kinds(copy, render_mode, reset_plan)
     tasks = _checked_tasks(tasks)
     timeouts = Timeouts(reply_timeout_s, reset_timeout_s, close_timeout_s)
+    if isinstance(plan, str | os.PathLike) and plan not in get_args(ExecutorName):
+        plan, tuned = read_plan(plan)
+        num_envs = tuned if num_envs is None and not isinstance(env, list | tuple) else num_envs
     agents = AgentOptions(groups, possible_agents, parallel, state)
     each = [replace(recipe, agents=agents) for recipe in recipes(env, num_envs, env_kwargs, wrappers)]
     if render_mode is not None:
@@ -223,7 +229,9 @@ def _checked_plan(
     """The plan, if it is one, fits the envs, and nothing beside it says otherwise."""
     if not isinstance(plan, Plan):
         hint = f"; did you mean executor={plan!r}?" if isinstance(plan, str) else ""
-        raise InvalidRequest(f"plan={plan!r}: expected a multiverse.Plan, such as another vector env's envs.plan{hint}")
+        raise InvalidRequest(
+            f"plan={plan!r}: expected a multiverse.Plan, such as another vector env's envs.plan, or a file{hint}"
+        )
     if (executor, workers, start_method, waiting) != ("auto", None, None, "auto"):
         raise InvalidRequest("plan= says how to run: leave executor, workers, start_method and waiting out beside it")
     _check_choices(**{"plan.executor": (plan.executor, PlannedExecutor), "plan.waiting": (plan.waiting, Waiting)})

@@ -42,6 +42,8 @@ COMMAND = (
         "Call the env that the run names (module:name), though the run was not written by you on this machine.",
     ),
     Setting("tensorboard", bool, None, "Metrics for TensorBoard too. A run that began with them goes on with them."),
+    Setting("quiet", bool, None, "Print nothing but the run's directory, at its end."),
+    Setting("json", bool, None, "Print a JSON object a line: start, metrics every few seconds, evaluation, end."),
 )
 
 
@@ -50,24 +52,28 @@ def run(arguments: Sequence[str]) -> int:
     require_positive(**{name: settings[name] for name in BUDGETS if isinstance(settings.get(name), int | float)})
     if command["tensorboard"]:
         require("tensorboard", "tensorboard", purpose="--tensorboard")
-    from multiverse.training.progress import LinePrinter, ProgressLines, run_with_progress
+    from multiverse.cli.display import progress_for
+    from multiverse.training.progress import LinePrinter, run_with_progress
     from multiverse.training.run import resume_run
     from multiverse.training.seed_runs import is_set, set_config
 
+    voice = LinePrinter()
+    shown = {"quiet": bool(command["quiet"]), "as_json": bool(command["json"])}
     if is_set(Path(where)):
         from multiverse.cli.seeds import run_and_tell
 
         if command["env"] or command["tensorboard"]:
             raise InvalidRequest("--env and --tensorboard are for one run: resume each of these by itself")
         config, _, _ = set_config(Path(where), settings, bool(command["trust"]))
-        run_and_tell(Path(where), config, settings, LinePrinter(), bool(command["trust"]))
+        run_and_tell(Path(where), config, settings, voice, bool(command["trust"]), **shown)
         return 0
     how: dict[str, Any] = {
         "env": command["env"] or None,
         "trust": bool(command["trust"]),
         "tensorboard": bool(command["tensorboard"]),
     }
-    run_with_progress(functools.partial(resume_run, where, settings, **how), ProgressLines(LinePrinter()))
+    with progress_for(voice, **shown) as progress:
+        run_with_progress(functools.partial(resume_run, where, settings, **how), progress)
     return 0
 
 

@@ -46,8 +46,9 @@ def run(arguments: Sequence[str]) -> int:
     config = config_from(options)
     _refuse_early(options, config)
     voice = LinePrinter()
-    for line in _announced(options, config):
-        voice.say(line)
+    if not _for_programs(options):
+        for line in _announced(options, config):
+            voice.say(line)
     if options.command["seeds"] == 1:
         _train(options, config, voice, options.command["run_dir"])
     else:
@@ -72,6 +73,8 @@ def config_from(options: TrainOptions) -> TrainConfig:
     env = options.env or _named("env", settings)
     settings.pop("env", None)
     settings.pop("algorithm", None)
+    if command["plan"]:
+        settings["plan"] = command["plan"]
     if not env:
         raise InvalidRequest("which env? `multiverse train CartPole-v1`, or a --config that names one")
     return config_for(env, algorithm, settings, not command["no_preset"] and (command["preset"] or True))
@@ -163,19 +166,19 @@ def _announced(options: TrainOptions, config: TrainConfig) -> list[str]:
 
 
 def _train(options: TrainOptions, config: TrainConfig, voice: LinePrinter, run_dir: Path | str) -> Run:
-    from multiverse.training.progress import ProgressLines, run_with_progress
+    from multiverse.cli.display import progress_for
+    from multiverse.training.progress import run_with_progress
     from multiverse.training.run import start_run
 
-    return run_with_progress(
-        functools.partial(
-            start_run,
-            config,
-            run_dir=run_dir or None,
-            init_from=options.command["init_from"] or None,
-            tensorboard=bool(options.command["tensorboard"]),
-        ),
-        ProgressLines(voice),
+    begin = functools.partial(
+        start_run,
+        config,
+        run_dir=run_dir or None,
+        init_from=options.command["init_from"] or None,
+        tensorboard=bool(options.command["tensorboard"]),
     )
+    with progress_for(voice, **_shown(options)) as progress:
+        return run_with_progress(begin, progress)
 
 
 def _train_seeds(options: TrainOptions, config: TrainConfig, voice: LinePrinter) -> None:
@@ -185,7 +188,16 @@ def _train_seeds(options: TrainOptions, config: TrainConfig, voice: LinePrinter)
     command = options.command
     how = {"init_from": command["init_from"] or None, "tensorboard": bool(command["tensorboard"])}
     path = new_set(config, command["seeds"], command["run_dir"] or None, "runs", **how)
-    run_and_tell(path, config, {}, voice)
+    run_and_tell(path, config, {}, voice, **_shown(options))
+
+
+def _shown(options: TrainOptions) -> dict[str, bool]:
+    return {"quiet": bool(options.command["quiet"]), "as_json": bool(options.command["json"])}
+
+
+def _for_programs(options: TrainOptions) -> bool:
+    """Whether nobody reads along: then there are no words but those that were asked for."""
+    return any(_shown(options).values())
 
 
 # -- the flags ---------------------------------------------------------------------------------------------------
@@ -200,14 +212,14 @@ COMMAND = (
     Setting("preset", str, "", "The env whose preset to begin from. Default: that of ENV, if there is one."),
     Setting("no_preset", bool, None, "Begin from the plain defaults instead."),
     Setting(
-        "seeds",
-        int,
-        1,
-        "So many runs, of SEED, SEED + 1, …, side by side where cores allow; and their IQM.",
+        "plan", str, "", "A file of `multiverse tune`: executor, workers and num_envs, where nothing else is given."
     ),
+    Setting("seeds", int, 1, "So many runs, of SEED, SEED + 1, …, side by side where cores allow; and their IQM."),
     Setting("init_from", str, "", "A run whose weights to begin with."),
     Setting("run_dir", str, "", "Where the run lies. Default: runs/<env>/<algorithm>-<seed>-<time>."),
     Setting("tensorboard", bool, None, "Metrics for TensorBoard too (an extra)."),
+    Setting("quiet", bool, None, "Print nothing but the run's directory, at its end."),
+    Setting("json", bool, None, "Print a JSON object a line: start, metrics every few seconds, evaluation, end."),
 )
 
 

@@ -19,6 +19,7 @@ from multiverse.contracts.seeds import checked_run_seed
 from multiverse.experience.self_play import Choice
 from multiverse.training.config.build import Located, as_plain, build, in_todays_names, is_required, nearest, place_of
 from multiverse.training.config.files import read_config
+from multiverse.training.config.tuned import tuned_settings
 
 if TYPE_CHECKING:
     from multiverse.training.algorithm_maker import MakeAlgorithm
@@ -278,7 +279,8 @@ def config_for(
 ) -> TrainConfig:
     """The whole config from a few settings; those of the algorithm may stand beside those of the run.
 
-    A budget that is given takes the place of the preset's, in whatever unit that is.
+    A budget that is given takes the place of the preset's, in whatever unit that is. `plan` among the settings is a
+    file that `multiverse tune` has written: it goes before the preset.
     """
     if not isinstance(algorithm, str) and not callable(algorithm):
         raise InvalidRequest(f"algorithm={algorithm!r}: a name, your module:Class, or what makes one")
@@ -287,7 +289,10 @@ def config_for(
     kind = algorithm_class(algorithm) if isinstance(algorithm, str) else algorithm
     own = own_settings(kind)
     known = merged(Located({}, {}), _preset(name, learner, preset), learner, own)
-    whole = merged(known, in_todays_names(settings), learner, own)
+    given = in_todays_names(settings)
+    if (plan := given.pop("plan", None)) is not None:
+        known = merged(known, tuned_settings(plan, given), learner, own)
+    whole = merged(known, given, learner, own)
     return train_config(Located({**whole, "env": name, "algorithm": learner}, whole.places), kind)
 
 

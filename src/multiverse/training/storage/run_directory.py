@@ -146,16 +146,16 @@ class RunDirectory:
 
     def write_provenance(self, provenance: Mapping[str, Any]) -> None:
         """Where the run came from; of a resumed run, one entry more."""
-        self._write_json(PROVENANCE, {"parts": [*_parts(self.path), provenance]})
+        self._write_json(PROVENANCE, {"parts": [*read_provenance(self.path), provenance]})
 
     def last_part(self) -> Mapping[str, Any]:
         """What `write_provenance` wrote last; nothing in a run that has none."""
-        return (_parts(self.path) or [{}])[-1]
+        return (read_provenance(self.path) or [{}])[-1]
 
     def note_checkpoint(self) -> None:
         """The first checkpoint of this part of the run is in place: whoever finds none later has lost it."""
         if not self._has_checkpoint:
-            *before, part = _parts(self.path) or [{}]
+            *before, part = read_provenance(self.path) or [{}]
             try:
                 self._write_json(
                     PROVENANCE, {"parts": [*before, {**part, FIRST: time.strftime("%Y-%m-%dT%H:%M:%S%z")}]}
@@ -244,16 +244,23 @@ class RunDirectory:
 
 def had_checkpoint(run: Path) -> bool:
     """Whether a checkpoint of this run was ever in place. Runs of 0.1 tell it only by how they ended."""
-    if any(FIRST in part for part in _parts(run)):
+    if any(FIRST in part for part in read_provenance(run)):
         return True
-    summary = _read_json(run / SUMMARY)
-    return isinstance(summary, dict) and "error" not in summary  # whatever ends a run without one saves it first
+    summary = read_summary(run)
+    return bool(summary) and "error" not in summary  # whatever ends a run without one saves it first
 
 
-def _parts(run: Path) -> list[dict[str, Any]]:
+def read_provenance(run: Path) -> list[dict[str, Any]]:
+    """Where each part of a run came from, the first one first."""
     said = _read_json(run / PROVENANCE)
     parts = said.get("parts") if isinstance(said, dict) else None
     return [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+
+
+def read_summary(run: Path) -> dict[str, Any]:
+    """How a run ended; {} while it is under way."""
+    said = _read_json(run / SUMMARY)
+    return said if isinstance(said, dict) else {}
 
 
 def _read_json(path: Path) -> Any:
@@ -304,13 +311,19 @@ def _find_run(path: Path) -> FoundRun:
             return FoundRun(place.parent.parent, path)
         if path.name == CHECKPOINTS and is_run(place.parent):
             return FoundRun(place.parent, None)
-    found = [below for pattern in _BELOW for below in path.glob(pattern) if is_run(below)] if path.is_dir() else []
-    if not found:
-        raise InvalidRequest(f"{path}: {_why_no_run(path)}")
+    found = runs_below(path)
     newest = max(found, key=_last_written)
     if len(found) > 1:
         log.info("%s holds %d runs; taking %s, which was written to last", path, len(found), newest)
     return FoundRun(newest, None)
+
+
+def runs_below(path: Path) -> list[Path]:
+    """The runs in a directory that is none itself, such as the seeds of one training; at least one."""
+    found = [below for pattern in _BELOW for below in path.glob(pattern) if is_run(below)] if path.is_dir() else []
+    if not found:
+        raise InvalidRequest(f"{path}: {_why_no_run(path)}")
+    return sorted(found)
 
 
 def _refuse_foreign(run: Path) -> None:

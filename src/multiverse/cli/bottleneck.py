@@ -1,0 +1,67 @@
+"""What holds a run up: the largest part of its time, in one sentence with what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from multiverse.cli.output import percent
+from multiverse.contracts.plan import Plan
+from multiverse.training.config.train_config import TrainConfig
+
+WORDS = {
+    "act": "choosing actions",
+    "step": "stepping the envs",
+    "learn": "learning",
+    "evaluate": "evaluating",
+    "save": "saving",
+    "other": "other work",
+}
+CHEAPER = {
+    "epochs": "fewer --epochs",
+    "gradient_steps": "fewer --gradient-steps",
+    "updates_per_step": "fewer --updates-per-step",
+    "batch_size": "a larger --batch-size",
+    "hidden_sizes": "smaller --hidden-sizes",
+}
+"""Settings of algorithms that make an update shorter, the first ones that it has are told; each costs something."""
+TOLD = 2
+
+
+def bottleneck(shares: Mapping[str, float], plan: Plan, config: TrainConfig, cores: int) -> str:
+    """'Learning takes 51 % of the time: fewer --epochs (20) or a larger --batch-size (256) would shorten it.'"""
+    part = max(shares, key=lambda one: shares[one])
+    return (
+        f"{WORDS[part].capitalize()} takes {percent(shares[part])} of the time: {_remedy(part, plan, config, cores)}."
+    )
+
+
+def _remedy(part: str, plan: Plan, config: TrainConfig, cores: int) -> str:
+    if part == "step":
+        return _more_workers(plan, config, cores)
+    if part == "act":
+        return f"more --num-envs ({config.num_envs}) share a forward pass, smaller --hidden-sizes make it cheaper"
+    if part == "learn":
+        return f"{_cheaper(config.settings)} would shorten it"
+    if part == "evaluate":
+        every = config.steps_between_evaluations
+        return f"a larger --evaluate-every ({every:,}) or fewer --evaluation-episodes ({config.evaluation_episodes})"
+    if part == "save":
+        return f"a larger --checkpoint-every-s ({config.checkpoint_every_s:g}) saves less often"
+    return "a larger --log-every writes fewer metrics, and hooks may be to blame"
+
+
+def _more_workers(plan: Plan, config: TrainConfig, cores: int) -> str:
+    busy = plan.workers + (plan.executor in ("serial", "hybrid"))
+    envs = 2 * cores if config.num_envs == "auto" else config.num_envs
+    if busy < min(cores, envs):
+        named = "process" if plan.executor == "serial" else plan.executor
+        return f"{busy} of {cores} cores step; --executor {named} --workers {min(cores, envs)} uses all"
+    if envs < 2 * cores:
+        return f"{envs} envs leave cores waiting; `multiverse tune` finds how many --num-envs pay"
+    return f"all {cores} cores step already; a faster env helps, or a machine with more cores"
+
+
+def _cheaper(settings: Any) -> str:
+    found = [f"{words} ({value})" for name, words in CHEAPER.items() if (value := getattr(settings, name, None))]
+    return " or ".join(found[:TOLD]) or "a cheaper update"

@@ -1,0 +1,91 @@
+"""`multiverse compare RUN RUN`: in what runs differ, and how they did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from multiverse.cli.main import parse
+from multiverse.cli.output import ResultConsole, percent, print_json, table_of
+from multiverse.contracts.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from multiverse.cli.curves import Curve
+
+DESCRIPTION = """\
+Puts runs side by side: the settings in which they differ, the returns of
+their last and best evaluations, their speed, and where their time went. Runs
+that differ only in their seed are one column, with the interquartile mean of
+their returns and its 95 % bootstrap interval.
+
+examples:
+  multiverse compare runs/CartPole-v1/ppo-0-… runs/CartPole-v1/dqn-0-…
+  multiverse compare runs/CartPole-v1 --json"""
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Options of `multiverse compare`."""
+
+    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN")]
+    """Directories of runs, or directories above: then all runs in them."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    options = parse(Compare, "compare", DESCRIPTION, arguments)
+    from multiverse.cli.curves import curves_of, differing
+
+    curves = curves_of(options.runs)
+    if len(curves) < 2:
+        only = f": {', '.join(options.runs)} has runs of one kind only ({curves[0].label})" if curves else ""
+        raise InvalidRequest(f"compare what? Name a second run, or a directory with several{only}")
+    settings = differing([curve.runs[0] for curve in curves])
+    if options.json:
+        print_json({"runs": [_found(curve) for curve in curves], "settings": settings})
+    else:
+        _print(curves, settings)
+    return 0
+
+
+def _found(curve: Curve) -> dict[str, Any]:
+    return {
+        "label": curve.label,
+        "paths": [str(run.path) for run in curve.runs],
+        "seeds": [run.seed for run in curve.runs],
+        "env_steps": [max(run.points("seconds")[0], default=0) for run in curve.runs],
+        "last_returns": curve.final(),
+        "best_returns": curve.best(),
+        "env_steps_per_s": curve.env_steps_per_s(),
+        "time_split": curve.time_split(),
+    }
+
+
+def _print(curves: Sequence[Curve], settings: dict[str, list[Any]]) -> None:
+    """A column for each, numbered; which is which stands above."""
+    from multiverse.cli.curves import in_figures
+    from multiverse.training.config.train_config import PARTS
+
+    console, every = ResultConsole(), [_found(curve) for curve in curves]
+    for number, one in enumerate(every, start=1):
+        more = f" and {len(one['paths']) - 1} more" if len(one["paths"]) > 1 else ""
+        console.print(f"{number}: {one['label']} ({one['paths'][0]}{more})", markup=False, soft_wrap=True)
+    table = table_of("", ("",), tuple(map(str, range(1, len(curves) + 1))))
+    for name, values in settings.items():
+        table.add_row(name, *("–" if value is None else str(value) for value in values))
+    if settings:
+        table.add_section()
+    table.add_row("seeds", *(str(len(one["seeds"])) for one in every))
+    table.add_row("env steps", *(f"{max(one['env_steps']):,}" for one in every))
+    table.add_row("last evaluation", *(in_figures(one["last_returns"]) for one in every))
+    table.add_row("best evaluation", *(in_figures(one["best_returns"]) for one in every))
+    speeds = (one["env_steps_per_s"] for one in every)
+    table.add_row("env steps/s", *("–" if speed is None else f"{speed:,.0f}" for speed in speeds))
+    for part in PARTS:
+        shares = [one["time_split"].get(part) for one in every]
+        table.add_row(f"time: {part}", *("–" if share is None else percent(share) for share in shares))
+    console.print(table)

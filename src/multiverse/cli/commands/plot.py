@@ -1,0 +1,79 @@
+"""`multiverse plot RUN…`: pictures of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import tyro
+
+from multiverse.cli.main import parse
+from multiverse.contracts.errors import InvalidRequest
+
+DESCRIPTION = """\
+Draws learning curves, evaluations, speed and where the time went, as a PNG
+and as one HTML page that needs no other file. Runs that differ only in their
+seed are one line: interquartile means, with a band that is their 95 %
+bootstrap interval. Needs the extra `plot`.
+
+examples:
+  multiverse plot runs/CartPole-v1
+  multiverse plot runs/a runs/b --metrics entropy kl --out pictures/
+  multiverse plot runs/CartPole-v1 --out curves.svg"""
+
+KINDS = ("png", "svg", "pdf", "html")
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Options of `multiverse plot`."""
+
+    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN")]
+    """Directories of runs, or directories above: then all runs in them."""
+    metrics: tuple[str, ...] = ()
+    """Metrics to be drawn as well, by their names in metrics.jsonl."""
+    out: Annotated[str | None, tyro.conf.arg(metavar="FILE|FOLDER")] = None
+    """A .png, .svg, .pdf or .html, or a folder for plot.png and plot.html; else where RUN is or, of several, here."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    options = parse(Plot, "plot", DESCRIPTION, arguments)
+    from multiverse.cli.curves import curves_of, require_metrics
+    from multiverse.cli.figures import drawn, figure, panels_of
+    from multiverse.cli.page import plot_page
+
+    files = written_files(options.runs, options.out, "plot", ("png", "html"))
+    curves = curves_of(options.runs)
+    require_metrics(curves, *options.metrics)
+    panels = panels_of(curves, options.metrics)
+    for file in files:
+        kind = file.suffix[1:]
+        write(file, plot_page(curves, panels) if kind == "html" else drawn(figure(panels, curves), kind))
+    return 0
+
+
+def written_files(runs: Sequence[str], out: str | None, name: str, kinds: Sequence[str]) -> list[Path]:
+    """Where to: one file that is named, or one of each kind in a folder."""
+    if not runs:
+        raise InvalidRequest("which run? Its directory, or one above: runs/CartPole-v1")
+    asked = Path(out) if out is not None else Path(runs[0] if len(runs) == 1 else ".")
+    if out is None or asked.is_dir() or out.endswith("/"):
+        return [asked / f"{name}.{kind}" for kind in kinds]
+    known = KINDS if name == "plot" else kinds
+    if asked.suffix[1:] not in known:
+        raise InvalidRequest(f"--out {out}: expected a folder, or a file that ends in {', '.join(known)}")
+    return [asked]
+
+
+def write(file: Path, content: bytes, told: TextIO | None = None) -> None:
+    """Whole, or not at all; and say so, on standard output or there."""
+    from multiverse.training.storage.files import replace_file
+
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(file, content)
+    except OSError as error:
+        raise InvalidRequest(f"{file} cannot be written: {error.strerror or error}") from error
+    print(file, file=told)

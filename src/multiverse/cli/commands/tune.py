@@ -1,0 +1,92 @@
+"""`multiverse tune ENV`: how to run this env on this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from multiverse.cli.commands.plot import write
+from multiverse.cli.main import parse, parsed_kwargs, require_positive
+from multiverse.cli.output import percent, print_json
+
+DESCRIPTION = """\
+Measures which executor, how many envs and how many workers collect the most
+env steps per second here, with the acting of an algorithm's policy as its
+training collects them. Envs, then workers, are doubled as long as that gains
+5 %. The best is told in a sentence and written to a file, for `multiverse
+train --plan FILE` and `mv.make_vec(ENV, plan=FILE)`.
+
+examples:
+  multiverse tune CartPole-v1
+  multiverse tune HalfCheetah-v5 --algorithm sac --out cheetah.json
+  multiverse tune my_module:make_env --algorithm random --num-envs 64"""
+
+
+@dataclass(frozen=True)
+class Tune:
+    """Options of `multiverse tune`."""
+
+    env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
+    """A Gymnasium id, or module:name of something that builds an env, Gymnasium's or PettingZoo's."""
+    algorithm: str = "ppo"
+    """Whose policy acts, with the settings of the env's preset; random: actions drawn beforehand, in lock-step."""
+    num_envs: int | None = None
+    """How many envs, if that is not to be found: it changes what is learned too."""
+    workers: int | None = None
+    """How many workers, if that is not to be found."""
+    executors: tuple[str, ...] = ("serial", "thread", "process", "hybrid")
+    """Which executors."""
+    seconds: float = 0.5
+    """How long each measurement takes."""
+    rounds: int = 2
+    """How often each is measured: the best counts."""
+    env_kwargs: Annotated[str, tyro.conf.arg(metavar="JSON")] = "{}"
+    """Arguments for the env, as a JSON object."""
+    exhaustive: bool = False
+    """Then measure every combination up to four times as many envs, and tell what the search has missed."""
+    out: Annotated[str, tyro.conf.arg(metavar="FILE")] = "plan.json"
+    """Where the plan goes."""
+    json: bool = False
+    """Print the plan as well, as one JSON object."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    options = parse(Tune, "tune", DESCRIPTION, arguments)
+    require_positive(num_envs=options.num_envs, workers=options.workers, seconds=options.seconds, rounds=options.rounds)
+    from multiverse.adapters.env_source import recipes
+    from multiverse.algorithms import algorithm_class
+    from multiverse.cli.tuning import RANDOM, Measuring, Search, checked_executors, plan_file, sentence
+    from multiverse.contracts.plan import Plan
+    from multiverse.executors import machine
+
+    kwargs, executors = parsed_kwargs(options.env_kwargs), checked_executors(options.executors)
+    recipes(options.env, 1, kwargs, None)  # what is not there is one sentence, at once
+    if options.algorithm != RANDOM:
+        algorithm_class(options.algorithm)
+    cores = machine.usable_cores()
+    measure = Measuring(options.env, kwargs, options.algorithm, options.seconds, options.rounds)
+    search = Search(measure, cores, lambda line: print(line, file=sys.stderr, flush=True))
+    found = search.best(executors, options.num_envs, options.workers)
+    about = {"env": options.env, "env_kwargs": kwargs, "algorithm": options.algorithm, "usable_cores": cores}
+    about["collected"] = measure.collected
+    told, content = sentence(search, found), plan_file(search, found, about)
+    if options.exhaustive:
+        rate = search.rates[found]
+        best = max(search.everything(executors, 4 * found.num_envs), key=search.rate)
+        missed = f"Of every combination the best is {best}, {search.rates[best]:,.0f} env steps/s"
+        told = f"{told}\n{missed}: the plan has {percent(rate / search.rates[best])} of that."
+    write(Path(options.out), f"{json.dumps(content, indent=2)}\n".encode(), sys.stderr)
+    if options.json:
+        print_json(content)
+    else:
+        print(told)
+        costs = Plan(found.executor, found.workers, None, "auto", "").a_crash_costs
+        print(f"Actions of {options.algorithm}, collected {measure.collected}; a crash of an env costs {costs}.")
+        print(f"Use it: multiverse train {options.env} --plan {options.out}")
+    return 0

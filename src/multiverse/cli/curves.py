@@ -1,0 +1,191 @@
+"""Runs as pictures and tables show them: those that differ only in their seed are one, with a band over the seeds."""
+
+from __future__ import annotations
+
+import difflib
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.views import Array
+from multiverse.training.config.train_config import PARTS
+from multiverse.training.seeds import bootstrap_interval, bootstrap_intervals, interquartile_mean, interquartile_means
+from multiverse.training.storage.records import EVALUATED, Points, RunRecord, records_at
+
+POINTS = 200
+"""Of a band; and at most so many of a line: more than that nobody sees."""
+STRETCHES = 40
+"""Of a run: each has one figure for its speed."""
+DRAWS = 1_000
+MOST_NAMED = 3  # settings in a label
+
+
+@dataclass(frozen=True)
+class Band:
+    """Several seeds as one line: interquartile means, and the interval that 95 of 100 draws of the seeds stay in."""
+
+    env_steps: Array
+    middle: Array
+    low: Array
+    high: Array
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Runs of one kind, a seed each."""
+
+    label: str
+    runs: tuple[RunRecord, ...]
+
+    def each(self, name: str) -> list[Points]:
+        """One line for each seed that has this metric."""
+        return [thinned(points) for run in self.runs if (points := _measured(run, name))[0]]
+
+    def band(self, name: str) -> Band | None:
+        """As far as all seeds have come; None of a single one."""
+        return band_of(self.each(name))
+
+    def final(self) -> list[float]:
+        """Every seed's last evaluation."""
+        return [found for run in self.runs if (found := run.last(EVALUATED)) is not None]
+
+    def best(self) -> list[float]:
+        return [max(values) for run in self.runs if (values := run.points(EVALUATED)[1])]
+
+    def env_steps_per_s(self) -> float | None:
+        """Over the whole run, evaluations and all; of several seeds the median."""
+        rates = [rate for run in self.runs if (rate := mean_rate(run)) is not None]
+        return statistics.median(rates) if rates else None
+
+    def time_split(self) -> dict[str, float]:
+        """Share of each part of the seconds of all seeds; {} if none has a line of metrics."""
+        spent = dict.fromkeys(PARTS, 0.0)
+        for run in self.runs:
+            for part, part_s in _seconds_by_part(run).items():
+                spent[part] += part_s
+        whole = sum(spent.values())
+        return {part: part_s / whole for part, part_s in spent.items()} if whole else {}
+
+
+def curves_of(paths: Sequence[str | Path]) -> list[Curve]:
+    """What these paths hold, by their settings without the seed; of two runs with equal settings and seed below one
+    path the one that was begun last. Equal settings below two paths are two curves if they share a seed."""
+    by_settings: dict[str, list[tuple[str, RunRecord]]] = {}
+    for path in paths:
+        newest = {(_kind(run), str(run.seed)): run for run in sorted(records_at(path), key=_begun)}
+        for (kind, _), run in newest.items():
+            found = by_settings.setdefault(kind, [])
+            if all(one.path.resolve() != run.path.resolve() for _, one in found):
+                found.append((str(path), run))
+    groups: list[list[tuple[str, RunRecord]]] = []
+    for found in by_settings.values():
+        seeds = [str(run.seed) for _, run in found]
+        if len({*seeds}) == len(seeds):
+            groups.append(found)
+        else:
+            groups += [[one for one in found if one[0] == home] for home in dict.fromkeys(home for home, _ in found)]
+    runs = [tuple(sorted((run for _, run in group), key=lambda run: str(run.seed))) for group in groups]
+    labels = _labels([one[0] for one in runs], [group[0][0] for group in groups])
+    return [Curve(label, one) for label, one in zip(labels, runs)]
+
+
+def differing(runs: Sequence[RunRecord]) -> dict[str, list[Any]]:
+    """Settings in which these are not all alike, with the value of each; None where one has no such setting."""
+    names = list(dict.fromkeys(name for run in runs for name in run.settings))
+    every = {name: [run.settings.get(name) for run in runs] for name in names if name != "seed"}
+    return {name: values for name, values in every.items() if any(one != values[0] for one in values)}
+
+
+def band_of(lines: Sequence[Points]) -> Band | None:
+    if len(lines) < 2:
+        return None
+    first, last = max(steps[0] for steps, _ in lines), min(steps[-1] for steps, _ in lines)
+    if first >= last:
+        return None
+    grid = np.linspace(first, last, POINTS)
+    rows = np.stack([np.interp(grid, steps, values) for steps, values in lines])
+    return Band(grid, interquartile_means(rows), *bootstrap_intervals(rows, DRAWS))
+
+
+def in_figures(values: Sequence[float]) -> str:
+    """'493.1', or of several seeds 'IQM 493.1 (480.2 to 500.0)'; '–' if there is none."""
+    if len(values) < 2:
+        return f"{values[0]:,.1f}" if values else "–"
+    low, high = bootstrap_interval(values)
+    return f"IQM {interquartile_mean(values):,.1f} ({low:,.1f} to {high:,.1f})"
+
+
+def thinned(points: Points) -> Points:
+    """At most so many points as can be told apart, the last one among them."""
+    steps, values = points
+    every = -(-len(steps) // (2 * POINTS)) or 1
+    kept = sorted({*range(0, len(steps), every), len(steps) - 1}) if steps else []
+    return [steps[i] for i in kept], [values[i] for i in kept]
+
+
+def rates(run: RunRecord) -> Points:
+    """Env steps per second of every fortieth of the run, whatever it was spent on."""
+    steps, seconds = run.points("seconds")
+    found: Points = ([], [])
+    before = 0
+    for i in range(1, len(steps)):
+        enough = steps[i] - steps[before] >= (steps[-1] - steps[0]) / STRETCHES
+        if enough and seconds[i] > seconds[before]:  # a resumed run may begin with a line it had before
+            found[0].append(steps[i])
+            found[1].append((steps[i] - steps[before]) / (seconds[i] - seconds[before]))
+            before = i
+    return found
+
+
+def mean_rate(run: RunRecord) -> float | None:
+    steps, seconds = run.points("seconds")
+    return steps[-1] / seconds[-1] if seconds and seconds[-1] > 0 else None
+
+
+def _measured(run: RunRecord, name: str) -> Points:
+    return rates(run) if name == "env_steps_per_s" else run.points(name)
+
+
+def _seconds_by_part(run: RunRecord) -> dict[str, float]:
+    """From the summary or, of a run without one, its lines: each tells the shares of the time since the one before."""
+    told = {part: run.summary.get(f"{part}_s") for part in PARTS}
+    if all(isinstance(one, int | float) for one in told.values()):
+        return {part: float(one or 0.0) for part, one in told.items()}
+    _, seconds = run.points("seconds")
+    took = np.diff([0.0, *seconds])
+    shares = {part: run.points(f"{part}_share")[1] for part in PARTS}
+    return {part: float(took @ np.array(one)) for part, one in shares.items() if len(one) == len(took)}
+
+
+def _kind(run: RunRecord) -> str:
+    return repr(sorted((name, repr(value)) for name, value in run.settings.items() if name != "seed"))
+
+
+def _begun(run: RunRecord) -> str:
+    return str((run.provenance or [{}])[-1].get("started") or "")
+
+
+def _labels(first: Sequence[RunRecord], paths: Sequence[str]) -> list[str]:
+    """Each by what tells it from the others: env and algorithm, settings, and where these do not, its path."""
+    other, named = differing(first), [f"{run.config.get('env')}, {run.config.get('algorithm')}" for run in first]
+    told = []
+    for i, name in enumerate(named):
+        own = [f"{key.rpartition('.')[2]} {values[i]}" for key, values in other.items() if values[i] is not None]
+        more = ", …" if len(own) > MOST_NAMED else ""
+        what = f"{', '.join(own[:MOST_NAMED])}{more}"
+        told.append(what if len({*named}) == 1 and what else name if named.count(name) == 1 else f"{name}: {what}")
+    return [label if told.count(label) == 1 else paths[i] for i, label in enumerate(told)]
+
+
+def require_metrics(curves: Sequence[Curve], *names: str) -> None:
+    """A name that no run has is a mistake; the nearest ones are told."""
+    known = sorted({key for curve in curves for run in curve.runs for row in run.metrics for key in row})
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known[:8]
+            raise InvalidRequest(f"no run here has the metric {name}; there are {', '.join(near)}")

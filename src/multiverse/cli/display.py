@@ -1,0 +1,282 @@
+"""A run as a terminal shows it, drawn over and over in one place: how far, how well, how fast, where the time goes, and
+what the machine does; and who follows a run elsewhere: lines, JSON, or nothing.
+
+Drawn between updates, at most four times a second and, where that would take over a two-hundredth of the time, less
+often, down to every two seconds: no thread takes its share from the training.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import psutil
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from multiverse.cli.bottleneck import bottleneck
+from multiverse.cli.output import percent
+from multiverse.contracts.errors import InvalidRequest, in_bytes
+from multiverse.executors import machine
+from multiverse.training.config.train_config import PARTS
+from multiverse.training.progress import LinePrinter, Progress, ProgressLines, in_time
+from multiverse.training.storage.files import for_json
+
+if TYPE_CHECKING:
+    from multiverse.algorithms.algorithm import UpdateReport
+    from multiverse.training.evaluation import Evaluation
+    from multiverse.training.run import Run
+    from multiverse.training.trainer import Trainer
+
+DRAW_EVERY_S, LARGEST_SHARE, LONGEST_S = 0.25, 0.005, 2.0
+STRETCH_S = 2.0  # that speed and shares are told of
+LEAST_COLUMNS, LEAST_ROWS = 80, 20
+LABEL_WIDTH = 9
+BLOCKS = "▁▂▃▄▅▆▇█"
+PART_STYLES = dict(zip(PARTS, ("bright_cyan", "blue", "yellow", "green", "magenta", "bright_black")))
+
+
+@contextmanager
+def progress_for(voice: LinePrinter, quiet: bool = False, as_json: bool = False) -> Iterator[Progress]:
+    """Who follows a run for the command line: a display on a terminal that is large enough, lines elsewhere. However
+    the run ends, the terminal is as it was."""
+    progress = _chosen(voice, quiet, as_json)
+    try:
+        yield progress
+    finally:
+        if isinstance(progress, Display):
+            progress.close()
+
+
+def _chosen(voice: LinePrinter, quiet: bool, as_json: bool) -> Progress:
+    if quiet and as_json:
+        raise InvalidRequest("--quiet, or --json?")
+    if quiet:
+        return RunPath()
+    if as_json:
+        return JsonLines(voice)
+    console = Console(highlight=False)
+    if console.is_terminal and not console.is_dumb_terminal and _fits(console):
+        return Display(voice, console)
+    return ProgressLines(voice)
+
+
+def _fits(console: Console) -> bool:
+    return console.size.width >= LEAST_COLUMNS and console.size.height >= LEAST_ROWS
+
+
+class RunPath(Progress):
+    """Prints where the run lies when it is over, and nothing else."""
+
+    def done(self, run: Run) -> None:
+        print(run.path)
+
+
+class JsonLines(ProgressLines):
+    """An object a line, each with its `event`: start, metrics (as often as lines are), evaluation, end."""
+
+    def on_start(self, trainer: Trainer) -> None:
+        Progress.on_start(self, trainer)
+        self._say("start", trainer, run=str(self.path), plan=str(trainer.session.envs.plan))
+        self._begin_stretch(trainer.clock)
+
+    def on_evaluation(self, trainer: Trainer, evaluation: Evaluation) -> None:
+        self._say("evaluation", trainer, **evaluation.summary())
+
+    def done(self, run: Run) -> None:
+        self.voice.say(_as_json({"event": "end", "run": str(run.path), **run.summary}))
+
+    def interrupted(self) -> None:
+        self.voice.say(_as_json({"event": "interrupted", "env_steps": self.env_steps, "run": str(self.path)}))
+
+    def _line(self, trainer: Trainer) -> str:
+        return _as_json({"event": "metrics", "env_steps": trainer.clock.env_steps, **trainer.metrics})
+
+    def _say(self, event: str, trainer: Trainer, **told: Any) -> None:
+        self.voice.say(_as_json({"event": event, "env_steps": trainer.clock.env_steps, **told}))
+
+
+def _as_json(row: dict[str, Any]) -> str:
+    return json.dumps(for_json(row), allow_nan=False)
+
+
+class Display(ProgressLines):
+    """What is worth keeping (evaluations, warnings) scrolls by above it. `close` leaves the terminal as it was."""
+
+    def __init__(self, voice: LinePrinter, console: Console, now: Any = time.monotonic) -> None:
+        super().__init__(voice, now=now)
+        # Whatever is printed meanwhile, by whomever, goes above it.
+        self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
+        self._machine = Machine()
+        self._returns: list[float] = []
+        self._next_at = 0.0
+        self._speed, self._shares = 0.0, dict.fromkeys(PARTS, 0.0)
+
+    def on_start(self, trainer: Trainer) -> None:
+        super().on_start(trainer)
+        self._live.start()
+
+    def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
+        Progress.on_update(self, trainer, report)
+        if len(trainer.session.recent):
+            self._returns.append(trainer.session.recent.mean_return)
+        if self._now() >= self._next_at:
+            self._draw(trainer)
+
+    def on_evaluation(self, trainer: Trainer, evaluation: Evaluation) -> None:
+        super().on_evaluation(trainer, evaluation)
+        self._next_at = 0.0  # it took its time: what is shown is old
+
+    def interrupted(self) -> None:
+        self.close()
+        super().interrupted()
+
+    def done(self, run: Run) -> None:
+        self.close()
+        super().done(run)
+
+    def close(self) -> None:
+        """Nothing is left of it, and the cursor is there again. Twice does no harm."""
+        self._live.stop()
+
+    def _draw(self, trainer: Trainer) -> None:
+        began_at = self._now()
+        self._measure(trainer)
+        try:
+            self._live.update(self.picture(trainer), refresh=True)
+        except (OSError, ValueError):  # nobody looks any more
+            self._next_at = float("inf")
+            return
+        took_s = self._now() - began_at
+        self._next_at = began_at + max(DRAW_EVERY_S, min(took_s / LARGEST_SHARE, LONGEST_S))
+
+    def _measure(self, trainer: Trainer) -> None:
+        """Speed and shares since the last time this was done, which is some seconds ago: single updates differ."""
+        clock, before = trainer.clock, self._stretch
+        if clock.seconds - before.seconds >= STRETCH_S or not self._speed:
+            if clock.seconds > before.seconds:
+                self._speed = (clock.env_steps - before.env_steps) / (clock.seconds - before.seconds)
+                self._shares = clock.shares_since(before)
+            self._begin_stretch(clock)
+
+    # -- what it looks like --------------------------------------------------------------------------------------
+    def picture(self, trainer: Trainer) -> Text:
+        """One text, line by line: tables and frames would take rich ten times as long. The last line is empty, for
+        what the terminal itself writes (^C)."""
+        config, session = trainer.config, trainer.session
+        width = self._live.console.width - 1
+        rows = [
+            ("speed", self._pace(trainer)),
+            ("return", self._return(trainer)),
+            ("", Text(sparkline(self._returns, width - LABEL_WIDTH), "cyan")),
+        ]
+        if any(self._shares.values()):
+            rows += [("time", time_bar(self._shares, width - LABEL_WIDTH)), ("", legend(self._shares))]
+            sentence = bottleneck(self._shares, session.envs.plan, config, machine.usable_cores())
+            rows += [("", Text(line, "italic")) for line in textwrap.wrap(sentence, width - LABEL_WIDTH)]
+        rows += self._machine.look(session.envs.worker_pids).items()
+        drawn = Text(no_wrap=True, overflow="crop")
+        title = f"── {config.algorithm} on {config.env}, seed {config.seed} "
+        drawn.append(f"{title[:width]:─<{width}}\n", "dim").append_text(self._budget(trainer, width)).append("\n")
+        for name, text in rows:
+            drawn.append(f"{name:<{LABEL_WIDTH}}", "dim").append_text(text).append("\n")
+        return drawn
+
+    def _budget(self, trainer: Trainer, width: int) -> Text:
+        budget, clock = trainer.config.budget, trainer.clock
+        spent = budget.spent(clock)
+        told = f" {percent(spent)}  {clock.env_steps:,} env steps  {in_time(budget.seconds_left(clock))} left"
+        room = width - len(told)
+        done = round(room * spent)
+        return Text.assemble(("━" * done, "green"), ("━" * (room - done), "bright_black"), told)
+
+    def _pace(self, trainer: Trainer) -> Text:
+        clock, failures = trainer.clock, trainer.session.envs.failures
+        restarts = failures.env_restarts + failures.worker_restarts
+        told = Text.assemble((f"{self._speed:,.0f}", "bold"), " env steps/s")
+        told.append(f"   {clock.updates:,} updates   {clock.episodes:,} episodes   ")
+        return told.append(f"{restarts} restart{'' if restarts == 1 else 's'}", "bold red" if restarts else "")
+
+    def _return(self, trainer: Trainer) -> Text:
+        recent, best = trainer.session.recent, trainer.best_return
+        if not len(recent):
+            return Text("no episode has ended")
+        told = Text.assemble((f"{recent.mean_return:.1f}", "bold"), f"   length {recent.mean_length:.0f}")
+        return told.append(f"   best evaluation {best:.1f}" if best > float("-inf") else "")
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The whole course in at most so many characters, from the lowest to the highest."""
+    if len(values) < 2:
+        return ""
+    count = min(width, len(values))
+    edges = [round(i * len(values) / count) for i in range(count + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
+    low, high = min(means), max(means)
+    return "".join(BLOCKS[int((one - low) / (high - low or 1.0) * (len(BLOCKS) - 1))] for one in means)
+
+
+def time_bar(shares: Mapping[str, float], width: int) -> Text:
+    """One line, a colour for each part."""
+    bar, done, drawn = Text(), 0.0, 0
+    for part, share in shares.items():
+        done += share
+        until = max(drawn, min(width, round(done * width)))
+        bar.append("█" * (until - drawn), PART_STYLES[part])
+        drawn = until
+    return bar
+
+
+def legend(shares: Mapping[str, float]) -> Text:
+    """Fits beside its label in 80 columns, whatever the shares are."""
+    return Text(" ").join(Text.assemble(("■", PART_STYLES[part]), f"{part} {percent(shares[part])}") for part in shares)
+
+
+class Machine:
+    """What the cores, the memory and a GPU do, since the last look."""
+
+    def __init__(self) -> None:
+        self._usable = sorted(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else []
+        psutil.cpu_percent(percpu=True)  # from now on
+        self._processes: dict[int, psutil.Process] = {}
+
+    def look(self, worker_pids: tuple[int, ...]) -> dict[str, Text]:
+        return {"cores": self._cores(), "memory": self._memory(worker_pids), **self._gpu()}
+
+    def _cores(self) -> Text:
+        """A block for each; of a few also the figure."""
+        every = psutil.cpu_percent(percpu=True)
+        busy = [every[i] for i in self._usable if i < len(every)] or every
+        blocks = [BLOCKS[min(7, int(one / 12.5))] for one in busy]
+        if len(busy) <= 6:
+            return Text("  ").join(Text.assemble((b, "blue"), f" {one:.0f} %") for b, one in zip(blocks, busy))
+        return Text.assemble(("".join(blocks), "blue"), f"  {sum(busy) / len(busy):.0f} % of {len(busy)}")
+
+    def _memory(self, worker_pids: tuple[int, ...]) -> Text:
+        pids = (psutil.Process().pid, *worker_pids)
+        self._processes = {
+            pid: self._processes.get(pid) or psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)
+        }
+        held = 0
+        for process in self._processes.values():
+            try:
+                held += process.memory_info().rss
+            except psutil.Error:  # it has just gone
+                pass
+        workers = f" with {len(worker_pids)} workers" if worker_pids else ""
+        return Text(f"{in_bytes(held)}{workers}, {in_bytes(machine.memory_available())} free")
+
+    def _gpu(self) -> dict[str, Text]:
+        """Where torch is loaded and uses one."""
+        cuda = getattr(sys.modules.get("torch"), "cuda", None)
+        if cuda is None or not cuda.is_initialized():
+            return {}
+        free, whole = cuda.mem_get_info()
+        return {"GPU": Text(f"{cuda.get_device_name()}: {in_bytes(whole - free)} of {in_bytes(whole)} used")}

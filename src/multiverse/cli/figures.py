@@ -1,0 +1,192 @@
+"""Pictures of runs, drawn by matplotlib: learning curves with a band over the seeds, speed, and where the time went."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from multiverse.cli.curves import Curve
+from multiverse.cli.main import require
+from multiverse.cli.output import percent
+from multiverse.contracts.views import Array
+from multiverse.training.config.train_config import PARTS
+from multiverse.training.storage.records import EVALUATED
+
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31")
+"""Told apart by those who see fewer colours too; they begin again after the last."""
+PART_COLORS = dict(zip(PARTS, ("#56b4e9", "#0072b2", "#d55e00", "#009e73", "#e69f00", "#bbbbbb")))
+SIZE = (7.2, 4.2)  # inches
+LONG_LABEL = 60
+
+Axes = Any  # matplotlib's; it is imported when something is drawn
+Figure = Any
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture: what it shows, in a few words, and who draws it."""
+
+    title: str
+    draw: Callable[[Axes, Sequence[Curve]], None]
+
+
+def panels_of(curves: Sequence[Curve], metrics: Sequence[str] = ()) -> list[Panel]:
+    """Those that these runs have something for; and one for each metric that is asked for."""
+    found = [
+        Panel("Return while training, mean of the last 100 episodes", _metric("mean_return", "return")),
+        *([Panel("Return in evaluations, on unseen seeds", _evaluations)] if _have(curves, EVALUATED) else []),
+        Panel("Speed", _metric("env_steps_per_s", "env steps per second", from_zero=True)),
+        Panel("Where the time went", _time_split),
+    ]
+    if any(run.returns_per_episode for curve in curves for run in curve.runs):
+        found.append(Panel("Return of each episode of a task: adapting shows from left to right", _per_episode))
+    return [*found, *(Panel(name, _metric(name, name)) for name in metrics)]
+
+
+def figure(panels: Sequence[Panel], curves: Sequence[Curve]) -> Figure:
+    """All of them, two in a row."""
+    require("plot", "matplotlib", purpose="a picture")
+    from matplotlib.figure import Figure
+
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    whole = Figure(figsize=(SIZE[0] * columns, SIZE[1] * rows), layout="constrained")
+    cells = np.asarray(whole.subplots(rows, columns, squeeze=False)).reshape(-1)
+    for panel, cell in zip(panels, cells):
+        _prepare(cell, panel.title)
+        panel.draw(cell, curves)
+    for cell in cells[len(panels) :]:
+        cell.set_axis_off()
+    return whole
+
+
+def drawn(whole: Figure, kind: str) -> bytes:
+    """As a file: 'png', 'svg' or 'pdf'. Equal runs give equal files."""
+    import matplotlib
+
+    file, dates = io.BytesIO(), {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "multiverse"}):
+        whole.savefig(file, format=kind, dpi=110, metadata=dates[kind])
+    return file.getvalue()
+
+
+# -- what there is to draw -----------------------------------------------------------------------------------------
+def _metric(name: str, unit: str, from_zero: bool = False) -> Callable[[Axes, Sequence[Curve]], None]:
+    def draw(axes: Axes, curves: Sequence[Curve]) -> None:
+        _lines(axes, curves, name, "")
+        axes.set_ylabel(unit)
+        if from_zero:
+            axes.set_ylim(bottom=0)
+
+    return draw
+
+
+def _evaluations(axes: Axes, curves: Sequence[Curve]) -> None:
+    _lines(axes, curves, EVALUATED, "o")
+    axes.set_ylabel("return")
+
+
+def _lines(axes: Axes, curves: Sequence[Curve], name: str, marker: str) -> None:
+    """A line for every seed; of several, faint ones below a strong one with its band."""
+    for number, curve in enumerate(curves):
+        color, label = COLORS[number % len(COLORS)], _label(curve)
+        lines, band = curve.each(name), curve.band(name)
+        style: dict[str, Any] = {"marker": marker, "markersize": 3.5, "color": color}
+        for steps, values in lines:
+            faint = {"linewidth": 0.8, "alpha": 0.35} if band else {"linewidth": 1.6, "label": label}
+            axes.plot(steps, values, **style, **faint)
+            label = "" if band is None else label
+        if band is not None:
+            axes.fill_between(band.env_steps, band.low, band.high, color=color, alpha=0.18, linewidth=0)
+            axes.plot(band.env_steps, band.middle, color=color, linewidth=2.0, label=label)
+    if not axes.lines:
+        return _nothing(axes, f"no run here has {name} yet")
+    axes.set_xlabel("env steps")
+    axes.xaxis.set_major_formatter(lambda value, _: in_short(value))
+    if max(abs(limit) for limit in axes.get_ylim()) >= 10_000:
+        axes.yaxis.set_major_formatter(lambda value, _: in_short(value))
+    _legend(axes)
+    return None
+
+
+def _time_split(axes: Axes, curves: Sequence[Curve]) -> None:
+    """A bar for each, from left to right."""
+    found = [(curve, split) for curve in curves if (split := curve.time_split())]
+    if not found:
+        return _nothing(axes, "no run here has a line of metrics yet")
+    left: Array = np.zeros(len(found))
+    rows = np.arange(len(found))
+    for part in PARTS:
+        width = np.array([split[part] for _, split in found])
+        axes.barh(rows, width, left=left, color=PART_COLORS[part], label=part, height=0.6)
+        for row, (start, share) in enumerate(zip(left, width)):
+            if share >= 0.06:
+                axes.text(start + share / 2, row, percent(share), ha="center", va="center", fontsize=9, color="white")
+        left = left + width
+    for row, (curve, _) in enumerate(found):
+        axes.text(0, row - 0.34, _label(curve), ha="left", va="bottom", fontsize=9)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.set_ylim(len(found) - 0.4, -0.9)
+    axes.set_xlim(0, 1)
+    axes.xaxis.set_major_formatter(lambda value, _: percent(value))
+    axes.legend(ncols=len(PARTS), loc="upper center", bbox_to_anchor=(0.5, -0.1), frameon=False, fontsize=9)
+    return None
+
+
+def _per_episode(axes: Axes, curves: Sequence[Curve]) -> None:
+    """Of the first evaluation and of the last, the mean of all seeds."""
+    for number, curve in enumerate(curves):
+        every = [run.returns_per_episode for run in curve.runs if run.returns_per_episode]
+        if not every or len({len(one) for evaluations in every for one in evaluations}) > 1:
+            continue
+        color, label = COLORS[number % len(COLORS)], _label(curve)
+        for which, words, line in ((0, "first evaluation", ":"), (-1, "last evaluation", "-")):
+            means = np.mean([evaluations[which] for evaluations in every], axis=0)
+            episodes = np.arange(1, len(means) + 1)
+            axes.plot(episodes, means, line, marker="o", color=color, label=f"{label}: {words}")
+            axes.set_xticks(episodes)
+    axes.set_xlabel("episode of the task")
+    axes.set_ylabel("return")
+    _legend(axes)
+
+
+# -- how it looks --------------------------------------------------------------------------------------------------
+def _prepare(axes: Axes, title: str) -> None:
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _legend(axes: Axes) -> None:
+    axes.legend(fontsize=9, framealpha=0.8, edgecolor="none")
+
+
+def _nothing(axes: Axes, why: str) -> None:
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, why, ha="center", va="center", transform=axes.transAxes, color="#666666")
+
+
+def _label(curve: Curve) -> str:
+    """A $ would begin a formula there."""
+    text = curve.label if len(curve.label) <= LONG_LABEL else f"{curve.label[: LONG_LABEL - 1]}…"
+    seeds = f" ({len(curve.runs)} seeds)" if len(curve.runs) > 1 else ""
+    return f"{text}{seeds}".replace("$", r"\$")
+
+
+def _have(curves: Sequence[Curve], name: str) -> bool:
+    return any(run.last(name) is not None for curve in curves for run in curve.runs)
+
+
+def in_short(value: float) -> str:
+    """'950', '20k', '1.5M'."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"

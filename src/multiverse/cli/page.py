@@ -1,0 +1,194 @@
+"""Pages about runs: one HTML file each, with everything in it. Nothing is fetched, and no script runs in it: whatever a
+run's files say is shown as text."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from multiverse.cli.curves import Curve, differing, in_figures, mean_rate
+from multiverse.cli.figures import Panel, drawn, figure
+from multiverse.contracts.errors import in_bytes
+from multiverse.training.progress import failure_counts, in_time
+from multiverse.training.storage.files import read_plain
+from multiverse.training.storage.records import EVALUATED, RunRecord
+
+LARGEST_VIDEO = 2**25  # bytes: a page that a browser opens at once
+_STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .6rem; }
+p.about { color: #666; margin-top: 0; } img, video { max-width: 100%; }
+.pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(440px, 1fr)); gap: 1rem; }
+.pictures img { width: 100%; border: 1px solid #eee; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid #eee; vertical-align: top; }
+th { font-weight: 600; } td.changed { font-weight: 600; }
+th, td:not(:last-child) { white-space: nowrap; }
+code { font: 13px ui-monospace, monospace; overflow-wrap: anywhere; }
+"""
+_POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'"
+
+
+def plot_page(curves: Sequence[Curve], panels: Sequence[Panel]) -> bytes:
+    """The pictures, and what they are of."""
+    return _page(_title(curves), [_runs(curves), _pictures(curves, panels)])
+
+
+def report_page(curves: Sequence[Curve], panels: Sequence[Panel]) -> bytes:
+    """Everything that runs tell: how they went, pictures, a video, what failed, settings, and where they ran."""
+    runs = [run for curve in curves for run in curve.runs]
+    parts = [_runs(curves), _pictures(curves, panels), _video(runs), _failures(runs), _config(curves)]
+    return _page(_title(curves), [*parts, _environment(runs)])
+
+
+# -- its parts -----------------------------------------------------------------------------------------------------
+def _runs(curves: Sequence[Curve]) -> str:
+    """A row for each run and, of several seeds, one for all of them."""
+    rows = []
+    for curve in curves:
+        if len(curve.runs) > 1:
+            told = in_figures(curve.final()), in_figures(curve.best())
+            rows.append([f"{curve.label}: {len(curve.runs)} seeds together", "", "", "", *told, ""])
+        rows += [_row(curve, run) for run in curve.runs]
+    names = ("run", "seed", "state", "env steps", "last evaluation", "best", "steps/s")
+    return _section("Runs", _table(names, rows))
+
+
+def _row(curve: Curve, run: RunRecord) -> list[str]:
+    values = run.points(EVALUATED)[1]
+    steps = run.points("seconds")[0]
+    rate = mean_rate(run)
+    return [
+        str(run.path),
+        str(run.seed),
+        state_of(run),
+        f"{steps[-1]:,}" if steps else "–",
+        f"{values[-1]:,.1f}" if values else "–",
+        f"{max(values):,.1f}" if values else "–",
+        f"{rate:,.0f}" if rate else "–",
+    ]
+
+
+def state_of(run: RunRecord) -> str:
+    """'finished in 3:07 min', or how else it stands."""
+    if not run.summary:
+        return "under way, or ended without a summary"
+    took = run.summary.get("seconds")
+    how = "finished" if run.summary.get("finished") else "interrupted"
+    how = f"stopped ({run.summary['stopped']})" if run.summary.get("stopped") else how
+    how = f"failed: {run.summary['error']}" if run.summary.get("error") else how
+    return f"{how} in {in_time(took)}" if isinstance(took, int | float) else how
+
+
+def _pictures(curves: Sequence[Curve], panels: Sequence[Panel]) -> str:
+    images = [
+        f'<img alt="{_text(panel.title)}" src="{_data(drawn(figure([panel], curves), "svg"), "image/svg+xml")}">'
+        for panel in panels
+    ]
+    return _section("Pictures", f'<div class="pictures">{"".join(images)}</div>')
+
+
+def _video(runs: Sequence[RunRecord]) -> str:
+    """The newest of all; one that is too large is named."""
+    found = max((run.videos[0] for run in runs if run.videos), key=lambda path: path.stat().st_mtime_ns, default=None)
+    if found is None:
+        command = f"multiverse record {shlex.quote(str(runs[0].path))}"
+        return _section("Video", f"<p>None has been recorded: <code>{_text(command)}</code> makes one.</p>")
+    try:
+        source = _data(read_plain(found, LARGEST_VIDEO)[0], "video/mp4")
+    except (OSError, ValueError):
+        size = in_bytes(found.stat().st_size)
+        return _section("Video", f"<p><code>{_text(found)}</code> has {size}: too large for this page.</p>")
+    return _section("Video", f'<video controls loop src="{source}"></video><p><code>{_text(found)}</code></p>')
+
+
+def _failures(runs: Sequence[RunRecord]) -> str:
+    rows, untold = list[list[str]](), 0
+    for run in runs:
+        try:
+            rows += [[str(run.path), name, f"{count:,}"] for name, count in failure_counts(run.summary).items()]
+        except (LookupError, TypeError, ValueError):  # it has not ended, or its summary makes no sense
+            untold += 1
+        if run.summary.get("error"):
+            rows.append([str(run.path), "ended by", str(run.summary["error"])])
+    none = "None is told: not every run has ended." if untold else "None."
+    return _section("Failures", _table(("run", "what", "how often"), rows) if rows else f"<p>{none}</p>")
+
+
+def _config(curves: Sequence[Curve]) -> str:
+    """A column for each kind of run; bold where they differ."""
+    first = [curve.runs[0] for curve in curves]
+    names = list(dict.fromkeys(name for run in first for name in run.settings))
+    other = differing(first)
+    cells = "".join(
+        f"<tr><td><code>{_text(name)}</code></td>"
+        + "".join(_cell(_short(run.settings.get(name)), name in other) for run in first)
+        + "</tr>"
+        for name in names
+        if name != "seed"
+    )
+    heads = "".join(f"<th>{_text(curve.label)}</th>" for curve in curves)
+    return _section("Settings", f'<div class="wide"><table><tr><th>setting</th>{heads}</tr>{cells}</table></div>')
+
+
+def _cell(value: str, differs: bool) -> str:
+    return f'<td class="{"changed" if differs else ""}"><code>{_text(value)}</code></td>'
+
+
+def _environment(runs: Sequence[RunRecord]) -> str:
+    """Versions, machine, commit and command line of each part of each run; once where they are equal."""
+    told: dict[str, list[str]] = {}
+    for run in runs:
+        for number, part in enumerate(run.provenance):
+            rest = {name: part[name] for name in ("command", "plan", "versions", "machine", "git") if name in part}
+            key = json.dumps(rest, sort_keys=True, default=str)
+            told.setdefault(key, []).append(f"{run.path}{f', part {number + 1}' if number else ''}")
+    parts = []
+    for key, names in told.items():
+        rest = json.loads(key)
+        if isinstance(rest.get("command"), list):
+            rest["command"] = shlex.join(map(str, rest["command"]))
+        rows = [[name, _short(value)] for name, value in rest.items()]
+        parts.append(f"<p>{_text(', '.join(names))}</p>{_table(('', ''), rows)}")
+    return _section("Environment", "".join(parts) or "<p>Not told.</p>")
+
+
+# -- HTML ----------------------------------------------------------------------------------------------------------
+def _page(title: str, parts: Iterable[str]) -> bytes:
+    head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+    head += f"<title>{_text(title)}</title><style>{_STYLE}</style>"
+    body = f'<h1>{_text(title)}</h1><p class="about">written by multiverse</p>{"".join(parts)}'
+    return f"<!doctype html><html><head>{head}</head><body>{body}</body></html>".encode()
+
+
+def _title(curves: Sequence[Curve]) -> str:
+    named = dict.fromkeys(f"{run.config.get('algorithm')} on {run.config.get('env')}" for c in curves for run in c.runs)
+    return ", ".join(named)
+
+
+def _section(title: str, content: str) -> str:
+    return f"<h2>{_text(title)}</h2>{content}"
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{_text(name)}</th>" for name in names)
+    body = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_short(one)}" for name, one in value.items())
+    return "none" if value is None else str(value)
+
+
+def _text(value: Any) -> str:
+    return html.escape(str(value))  # guard: a-page-shows-a-runs-words-as-text
+
+
+def _data(content: bytes, kind: str) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"

@@ -1,0 +1,220 @@
+"""The best way to run an env on this machine, found by measuring: executors, then how many envs, then how many workers,
+each doubled as long as that gains something."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from multiverse.cli.output import percent
+from multiverse.contracts.errors import InvalidRequest, MultiverseError
+from multiverse.contracts.plan import PlannedExecutor
+from multiverse.executors.backends import BACKENDS
+from multiverse.executors.choose import decide
+from multiverse.measure import step_rate
+
+if TYPE_CHECKING:
+    from multiverse.training.session import Session
+
+WORTH_IT = 1.05  # a doubling must gain this much
+HOPELESS = 0.25  # of the best executor with as many envs: it is not followed any further
+MOST_ENVS = 1024
+STEPS = 32  # of a rollout: enough to be collected as in training, and short for slow envs too
+RANDOM = "random"
+
+
+@dataclass(frozen=True, order=True)
+class Way:
+    """One way to run the envs."""
+
+    executor: PlannedExecutor
+    workers: int
+    num_envs: int
+
+    def __str__(self) -> str:
+        workers = f", {self.workers} worker{'' if self.workers == 1 else 's'}" if self.workers else ""
+        return f"{self.executor}{workers}, {self.num_envs} env{'' if self.num_envs == 1 else 's'}"
+
+
+Measure = Callable[[Way], float]
+"""Env steps per second."""
+
+
+class Search:
+    """Measures ways to run an env, none twice; `rates` is what was found. A way that fails has a rate of 0."""
+
+    def __init__(self, measure: Measure, cores: int, tell: Callable[[str], None]) -> None:
+        self._measure, self._cores, self._tell = measure, cores, tell
+        self.fewest = max(4, 2 * cores)  # policies act in blocks of four rows
+        self.rates: dict[Way, float] = {}
+        self.failures: dict[Way, MultiverseError] = {}
+
+    def rate(self, way: Way) -> float:
+        if way not in self.rates:
+            try:
+                self.rates[way] = self._measure(way)
+                self._tell(f"{way}: {self.rates[way]:,.0f} env steps/s")
+            except MultiverseError as error:
+                self.rates[way], self.failures[way] = 0.0, error
+                self._tell(f"{way}: {str(error).partition(chr(10))[0]}")
+        return self.rates[way]
+
+    def best(self, executors: Sequence[PlannedExecutor], num_envs: int | None, workers: int | None) -> Way:
+        """What is given stays as it is."""
+        first = num_envs or self.fewest
+        starts = [self.way(name, first, workers) for name in executors]
+        fastest = max(map(self.rate, starts))
+        if not fastest:
+            raise next(iter(self.failures.values()))
+        for start in starts:
+            if num_envs is None and self.rate(start) >= HOPELESS * fastest:
+                self._climb(start, workers)
+        found = self._fastest()
+        if workers is None and found.workers:
+            self._other_workers(found)
+            if num_envs is None:
+                self._climb(self._fastest(), self._fastest().workers)
+        return self._smallest()
+
+    def way(self, executor: PlannedExecutor, num_envs: int, workers: int | None) -> Way:
+        """With as many workers as the executor takes by itself, or as many of these as it has use for."""
+        backend = BACKENDS[executor]
+        wanted = backend.default_workers(self._cores, num_envs) if workers is None else workers
+        return Way(executor, min(wanted, backend.most_workers(num_envs)), num_envs)
+
+    def _climb(self, way: Way, workers: int | None) -> None:
+        """Twice as many envs, again and again, while that pays."""
+        while way.num_envs < MOST_ENVS:
+            more = self.way(way.executor, 2 * way.num_envs, workers)
+            if self.rate(more) < WORTH_IT * self.rate(way):
+                return
+            way = more
+
+    def _other_workers(self, way: Way) -> None:
+        """Twice, or half as many, while that pays."""
+        most = min(BACKENDS[way.executor].most_workers(way.num_envs), 4 * self._cores)
+        for factor in (2.0, 0.5):
+            now = way
+            while 1 <= (count := int(now.workers * factor)) <= most:
+                other = dataclasses.replace(now, workers=count)
+                if self.rate(other) < WORTH_IT * self.rate(now):
+                    break
+                now = other
+
+    def _fastest(self) -> Way:
+        return max(self.rates, key=lambda way: self.rates[way])
+
+    def _smallest(self) -> Way:
+        """Of those as good as the fastest that with the fewest envs, then with the fewest workers: more would gain less
+        than a doubling must."""
+        enough = self.rates[self._fastest()] / WORTH_IT
+        good = [way for way, rate in self.rates.items() if rate > enough]
+        return min(good, key=lambda way: (way.num_envs, way.workers, -self.rates[way]))
+
+    def everything(self, executors: Sequence[PlannedExecutor], most_envs: int) -> Iterator[Way]:
+        """Every combination up to so many envs, workers doubled."""
+        num_envs = self.fewest
+        while num_envs <= min(most_envs, MOST_ENVS):
+            for name in executors:
+                counts = {self.way(name, num_envs, None).workers}
+                counts |= {
+                    self.way(name, num_envs, 2**power).workers for power in range((4 * self._cores).bit_length())
+                }
+                yield from (Way(name, count, num_envs) for count in sorted(counts))
+            num_envs *= 2
+
+
+def sentence(search: Search, found: Way) -> str:
+    """What is best, how much that is, and what more would bring."""
+    rate = search.rates[found]
+    others = {way: one for way, one in search.rates.items() if way.executor != found.executor}
+    second = max(others, key=lambda way: others[way], default=None)
+    told = f"{found}: {rate:,.0f} env steps/s"
+    if second is not None and others[second]:
+        told += f", {rate / others[second]:.2f} × the best of the others ({second})"
+    twice = dataclasses.replace(found, num_envs=2 * found.num_envs)
+    more = [
+        one for way, one in search.rates.items() if (way.executor, way.num_envs) == (twice.executor, twice.num_envs)
+    ]
+    if more:
+        gain = max(more) / rate - 1
+        told += f"; twice as many envs {'gain' if gain >= 0 else 'lose'} {percent(abs(gain))}"
+    return f"{told}."
+
+
+def plan_file(search: Search, found: Way, about: Mapping[str, Any]) -> dict[str, Any]:
+    """What `make_vec(plan=…)` and `train --plan` read, and what it was chosen from."""
+    chosen = decide(found.executor, found.workers or None, None, "auto", [None] * found.num_envs)  # type: ignore[list-item]
+    plan = dataclasses.asdict(dataclasses.replace(chosen, why=f"tune: {sentence(search, found)}"))
+    tried = [{**dataclasses.asdict(way), "env_steps_per_s": rate} for way, rate in search.rates.items()]
+    return {**plan, "num_envs": found.num_envs, **about, "env_steps_per_s": search.rates[found], "tried": tried}
+
+
+# -- how fast one way is -------------------------------------------------------------------------------------------
+@dataclass
+class Measuring:
+    """Env steps per second with the acting of this algorithm's policy, as its training collects them; `random`: of
+    random actions in lock-step. The best of some rounds: what others do to the machine only ever takes."""
+
+    env: str
+    env_kwargs: Mapping[str, Any]
+    algorithm: str
+    seconds: float
+    rounds: int
+    collected: str = "in lock-step"  # or by whom rollouts are filled
+
+    def __call__(self, way: Way) -> float:
+        return self._stepped(way) if self.algorithm == RANDOM else self._collected(way)
+
+    def _stepped(self, way: Way) -> float:
+        import multiverse as mv
+
+        how: dict[str, Any] = {"workers": way.workers or None, "env_kwargs": dict(self.env_kwargs) or None}
+        with mv.make_vec(self.env, way.num_envs, way.executor, **how) as envs:
+            return max(step_rate(envs, self.seconds) for _ in range(self.rounds))
+
+    def _collected(self, way: Way) -> float:
+        from multiverse.experience.collector import collected_in_workers
+        from multiverse.training.algorithm_maker import algorithm_maker
+        from multiverse.training.session import Session
+
+        config = config_of_way(self.env, self.env_kwargs, self.algorithm, way)
+        session = Session(config, config.env, algorithm_maker(config))
+        try:
+            portable = all(collected_in_workers(one.policy(), one.steps_per_env) for one in session.learners)
+            self.collected = "where the envs run" if portable else "in the caller"
+            session.begin()
+            self._rollouts(session, 0.0)
+            return max(self._rollouts(session, self.seconds) for _ in range(self.rounds))
+        finally:
+            session.close()
+
+    def _rollouts(self, session: Session, seconds: float) -> float:
+        """Env steps per second of rollouts for so long; at least one."""
+        steps, began_at = 0, time.perf_counter()
+        while steps == 0 or time.perf_counter() - began_at < seconds:
+            session.collect(lambda: False)
+            steps += session.env_steps
+        return steps / (time.perf_counter() - began_at)
+
+
+def config_of_way(env: str, env_kwargs: Mapping[str, Any], algorithm: str, way: Way) -> Any:
+    """The env's preset, run in this way; with short rollouts, but long enough to be collected as those of training."""
+    from multiverse.training.config.train_config import config_for
+
+    given: dict[str, Any] = {"num_envs": way.num_envs, "executor": way.executor, "workers": way.workers or None}
+    given |= {"env_kwargs": dict(env_kwargs), "evaluation_envs": 1}
+    config = config_for(env, algorithm, given)
+    longest = getattr(config.settings, "steps_per_env", STEPS)
+    if longest <= STEPS:
+        return config
+    return config_for(env, algorithm, {**given, "steps_per_env": STEPS})
+
+
+def checked_executors(names: Sequence[str]) -> list[PlannedExecutor]:
+    if not names or any(name not in BACKENDS for name in names):
+        raise InvalidRequest(f"--executors {' '.join(names)}: some of {', '.join(BACKENDS)}")
+    return [name for name in BACKENDS if name in names]

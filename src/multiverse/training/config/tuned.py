@@ -1,0 +1,15 @@
+"""Settings from a file that `multiverse tune` has written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from multiverse.contracts.plan import read_plan
+
+
+def tuned_settings(plan: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a plan file; where the executor, or its workers, are given, of these none."""
+    found, num_envs = read_plan(plan)
+    where = {"executor": found.executor, "workers": found.workers or None, "start_method": found.start_method}
+    return {"num_envs": num_envs, **({} if given.keys() & where.keys() else where)}

@@ -1,0 +1,109 @@
+"""What a run has written, for whoever looks at it later: no lock is taken, nothing is changed, no code is called."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count, takewhile
+from pathlib import Path
+from typing import Any
+
+from multiverse.training.config.build import in_todays_names
+from multiverse.training.config.files import read_config
+from multiverse.training.storage.files import read_lines
+from multiverse.training.storage.run_directory import (
+    CONFIG,
+    METRICS,
+    VIDEOS,
+    find_run,
+    is_run,
+    read_provenance,
+    read_summary,
+    runs_below,
+)
+
+EVALUATED = "evaluation_mean_return"
+
+Points = tuple[list[int], list[float]]
+"""Env steps, and what was measured there."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run as its files tell it now; also while it is under way."""
+
+    path: Path
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """Its settings, those of the algorithm in a section of their own."""
+        return in_todays_names(read_config(self.path / CONFIG))
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The same in one row: `ppo.learning_rate`."""
+        return dict(_flat(self.config.items()))
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        return read_summary(self.path)
+
+    @cached_property
+    def provenance(self) -> list[dict[str, Any]]:
+        return read_provenance(self.path)
+
+    @cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        """Every line: of updates and, with `evaluation_…`, of evaluations."""
+        return list(read_lines(self.path / METRICS))
+
+    @property
+    def videos(self) -> list[Path]:
+        """Those in the run, the newest first."""
+        found = [path for path in (self.path / VIDEOS).glob("*.mp4") if path.is_file() and not path.is_symlink()]
+        return sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+
+    @property
+    def seed(self) -> Any:
+        return self.config.get("seed", 0)
+
+    def points(self, name: str) -> Points:
+        """Wherever this metric was measured."""
+        there = [row for row in self.metrics if is_number(row.get("env_steps")) and is_number(row.get(name))]
+        return [int(row["env_steps"]) for row in there], [float(row[name]) for row in there]
+
+    def last(self, name: str) -> float | None:
+        """Where it was measured last."""
+        _, values = self.points(name)
+        return values[-1] if values else None
+
+    @property
+    def returns_per_episode(self) -> list[list[float]]:
+        """Of meta-RL: of every evaluation, the mean return of each episode of a task."""
+        return [returns for row in self.metrics if (returns := _by_episode(row))]
+
+
+def records_at(path: Path | str) -> list[RunRecord]:
+    """The run that lies there, or, of a directory above, every run in it."""
+    where = Path(path)
+    paths = [where] if is_run(where) or not where.is_dir() else runs_below(where)
+    return [RunRecord(find_run(one).path) for one in paths]
+
+
+def _by_episode(row: dict[str, Any]) -> list[float]:
+    values: Iterable[Any] = (row.get(f"{EVALUATED}/episode_{k}") for k in count(1))
+    return [float(one) for one in takewhile(is_number, values)]
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _flat(items: Iterable[tuple[str, Any]], before: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in items:
+        if isinstance(value, dict) and value:
+            yield from _flat(value.items(), f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value

@@ -1,0 +1,268 @@
+"""How `multiverse train` is followed: a display on a terminal, lines in a pipe, JSON, or nothing."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import io
+import itertools
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from multiverse.cli.bottleneck import bottleneck
+from multiverse.cli.display import Display, Machine, sparkline, time_bar
+from multiverse.cli.main import main
+from multiverse.contracts.plan import Plan
+from multiverse.training.config.train_config import PARTS, Clock, TrainConfig
+from multiverse.training.progress import LinePrinter
+from tests.cli.training_commands import SMALL, train
+
+HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
+
+
+# -- for programs ------------------------------------------------------------------------------------------------
+def test_quiet_prints_the_runs_directory_and_nothing_else(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(Path("a"), "--quiet") == 0
+    assert capsys.readouterr().out == "a\n"
+    assert main(["resume", "a", "--env-steps", "512", "--quiet"]) == 0
+    assert capsys.readouterr().out == "a\n"
+    assert train(Path("b"), "--quiet", "--seeds", "2") == 0
+    assert capsys.readouterr().out == "b/seed-0\nb/seed-1\n"
+
+
+def test_json_is_an_object_a_line(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(Path("a"), "--json", "--evaluate-every", "128") == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    events = [one["event"] for one in told if one["event"] != "metrics"]
+    assert events == ["start", "evaluation", "evaluation", "end"]
+    assert told[0]["run"] == "a" and told[-1]["env_steps"] == 256 and told[-1]["finished"] is True
+    assert main(["resume", "a", "--env-steps", "512", "--json"]) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (told[0]["event"], told[0]["env_steps"], told[-1]["env_steps"]) == ("start", 256, 512)
+
+
+def test_metrics_are_among_the_json_lines(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("multiverse.training.progress.LINE_EVERY_S", 0.0)
+    assert train(Path("a"), "--json") == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    metrics = [one for one in told if one["event"] == "metrics"]
+    assert [one["env_steps"] for one in metrics] == [64, 128, 192, 256] and "learn_share" in metrics[0]
+
+
+def test_quiet_and_json_is_a_question(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(Path("a"), "--quiet", "--json") == 2
+    assert "--quiet, or --json?" in capsys.readouterr().err and not Path("a").exists()
+
+
+# -- on a terminal -----------------------------------------------------------------------------------------------
+class Terminal:
+    """A command on a terminal of this size, and everything it writes there."""
+
+    def __init__(self, words: list[str], columns: int, rows: int, home: Path) -> None:
+        self._ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        surroundings = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": os.pathsep.join(sys.path)}
+        surroundings = {name: value for name, value in surroundings.items() if name not in ("COLUMNS", "LINES")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "multiverse.cli", *words],
+            stdin=theirs, stdout=theirs, stderr=theirs, cwd=home, env=surroundings, start_new_session=True,
+        )  # fmt: skip
+        os.close(theirs)
+        self.written = ""
+
+    def read_until(self, words: str) -> None:
+        give_up = time.monotonic() + 60
+        while words not in self.written and time.monotonic() < give_up:
+            if not self._read():
+                break
+        assert words in self.written, self.written
+
+    def read_all(self) -> int:
+        """To its end; its exit code."""
+        while self._read():
+            pass
+        os.close(self._ours)
+        return self.process.wait(30)
+
+    def _read(self) -> bool:
+        try:
+            found = os.read(self._ours, 65536)
+        except OSError as error:  # how Linux says that nobody writes there any more
+            assert error.errno == errno.EIO
+            return False
+        self.written += found.decode(errors="replace")
+        return bool(found)
+
+
+def typed(*more: str) -> list[str]:
+    return ["train", "CartPole-v1", "--run-dir", "a", *SMALL, *more]
+
+
+def test_a_terminal_shows_the_run_and_is_left_as_it_was(tmp_path: Path) -> None:
+    terminal = Terminal(typed("--env-steps", "20000"), 80, 24, tmp_path)
+    assert terminal.read_all() == 0
+    before, _, after = terminal.written.rpartition(SHOW)
+    assert before.count(HIDE) == 1 and "env steps/s" in before and "of the time: " in before
+    assert "cores" in before and "memory" in before and HIDE not in after
+    assert "Done: 20,032 env steps" in after and "Next:" in after
+    screens = before.split("── ppo on CartPole-v1, seed 0 ")[1:]
+    assert screens and max(map(len, plain(screens[-1]).splitlines())) <= 80
+
+
+def plain(text: str) -> str:
+    return "".join(part.partition("m")[2] if i else part for i, part in enumerate(text.split("\x1b[")))
+
+
+def test_an_interrupt_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
+    terminal = Terminal(typed("--env-steps", "10000000"), 100, 30, tmp_path)
+    terminal.read_until("return   ")
+    os.kill(terminal.process.pid, signal.SIGINT)
+    assert terminal.read_all() == 130
+    _, _, after = terminal.written.rpartition(SHOW)
+    assert HIDE not in after and "To go on: multiverse resume a" in after
+
+
+def test_an_error_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
+    words = ["train", "tests.cli.test_display:breaking", "--run-dir", "a", *SMALL, "--on-failure", "raise"]
+    terminal = Terminal([*words, "--env-steps", "10000000"], 80, 24, tmp_path)
+    assert terminal.read_all() == 2
+    assert HIDE in terminal.written and "enough of this" in terminal.written
+    assert HIDE not in terminal.written.rpartition(SHOW)[2]
+
+
+def breaking() -> Any:
+    """An env that has enough after a while."""
+    import gymnasium
+
+    env = gymnasium.make("CartPole-v1")
+    step, count = env.step, iter(range(2_000))
+
+    def once_more(action: Any) -> Any:
+        if next(count, None) is None:
+            raise RuntimeError("enough of this")
+        return step(action)
+
+    env.step = once_more  # type: ignore[method-assign]
+    return env
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(79, 24), (80, 10)])
+def test_a_small_terminal_gets_lines(columns: int, rows: int, tmp_path: Path) -> None:
+    terminal = Terminal(typed("--env-steps", "256"), columns, rows, tmp_path)
+    assert terminal.read_all() == 0
+    assert HIDE not in terminal.written and "Run: a" in terminal.written and "Done: " in terminal.written
+
+
+def test_a_gpu_that_torch_uses_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True, mem_get_info=lambda: (2**30, 3 * 2**30), get_device_name=lambda: "Abacus"
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    assert Machine().look(())["GPU"].plain == "Abacus: 2.0 GiB of 3.0 GiB used"
+    cuda.is_initialized = lambda: False
+    assert "GPU" not in Machine().look(())
+
+
+# -- how often ---------------------------------------------------------------------------------------------------
+def a_trainer() -> Any:
+    """As much of one as is shown."""
+    recent = type("Recent", (), {"mean_return": 50.0, "mean_length": 40.0, "__len__": lambda self: 3, "by_agent": {}})()
+    failures = SimpleNamespace(env_restarts=1, worker_restarts=2)
+    envs = SimpleNamespace(plan=Plan("process", 2, "forkserver", "auto", "as asked"), failures=failures, worker_pids=())
+    clock = Clock(env_steps=4_000, episodes=9, updates=7, seconds=10.0, learn_s=6.0, step_s=4.0)
+    return SimpleNamespace(
+        config=TrainConfig(env="CartPole-v1", env_steps=8_000),
+        clock=clock,
+        session=SimpleNamespace(envs=envs, recent=recent),
+        best_return=70.0,
+        directory=SimpleNamespace(path=Path("a")),
+    )
+
+
+def test_what_is_drawn_follows_the_run() -> None:
+    screen = io.StringIO()
+    shown = Display(LinePrinter(), Console(file=screen, force_terminal=True, width=80, height=24))
+    trainer = a_trainer()
+    shown._returns = [1.0, 2.0, 3.0]
+    shown._measure(trainer)
+    lines = shown.picture(trainer).plain.splitlines()
+    assert lines[1].endswith(" 50 %  4,000 env steps  10 s left")
+    assert lines[2] == "speed    400 env steps/s   7 updates   9 episodes   3 restarts"
+    assert lines[3] == "return   50.0   length 40   best evaluation 70.0"
+    assert lines[4] == "         ▁▄█"
+    assert "step 40 %" in lines[6] and "learn 60 %" in lines[6]
+    assert lines[7].startswith("         Learning takes 60 % of the time: ")
+    assert max(map(len, lines)) < 80
+
+
+@pytest.mark.parametrize(("cost_s", "apart_s"), [(0.0, 0.25), (0.005, 1.0), (0.1, 2.0)])
+def test_it_is_drawn_four_times_a_second_or_as_often_as_costs_next_to_nothing(
+    cost_s: float, apart_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    shown = Display(LinePrinter(), Console(file=io.StringIO(), force_terminal=True), lambda: now[0])
+    draws: list[float] = []
+
+    def update(*_: Any, **__: Any) -> None:
+        draws.append(now[0])
+        now[0] += cost_s
+
+    monkeypatch.setattr(shown._live, "update", update)
+    for _ in range(400):
+        now[0] += 0.03125
+        shown.on_update(a_trainer(), None)  # type: ignore[arg-type]
+    between = [after - before for before, after in itertools.pairwise(draws)]
+    assert between and min(between) >= apart_s and max(between) < apart_s + 0.14
+
+
+# -- the sentence ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("part", "plan", "told"),
+    [
+        ("learn", ("process", 2), "Learning takes 70 % of the time: fewer --epochs (4) or a larger --batch-size (256)"),
+        ("step", ("serial", 0), "1 of 4 cores step; --executor process --workers 4 uses all"),
+        ("step", ("process", 2), "2 of 4 cores step; --executor process --workers 4 uses all"),
+        ("step", ("hybrid", 3), "all 4 cores step already; a faster env helps"),
+        ("act", ("process", 4), "more --num-envs (8) share a forward pass"),
+        ("evaluate", ("process", 4), "a larger --evaluate-every (10,000) or fewer --evaluation-episodes (10)"),
+        ("save", ("process", 4), "a larger --checkpoint-every-s (30) saves less often"),
+        ("other", ("process", 4), "Other work takes 70 % of the time: a larger --log-every"),
+    ],
+)
+def test_the_bottleneck_is_named_with_what_to_change(part: str, plan: tuple[Any, int], told: str) -> None:
+    shares = {one: 0.7 if one == part else 0.06 for one in PARTS}
+    config = TrainConfig(env_steps=100_000)
+    assert told in bottleneck(shares, Plan(plan[0], plan[1], None, "auto", ""), config, 4)
+
+
+def test_few_envs_leave_cores_waiting() -> None:
+    config = TrainConfig(env_steps=100_000, num_envs=4)
+    told = bottleneck({"step": 1.0}, Plan("process", 4, None, "auto", ""), config, 4)
+    assert "4 envs leave cores waiting; `multiverse tune`" in told
+
+
+def test_a_course_fits_into_its_width_from_the_lowest_to_the_highest() -> None:
+    assert sparkline([], 10) == sparkline([1.0], 10) == ""
+    assert sparkline([0.0, 7.0], 10) == "▁█"
+    assert sparkline([float(i) for i in range(1_000)], 8) == "▁▂▃▄▅▆▇█"
+    assert sparkline([3.0] * 50, 10) == "▁" * 10
+
+
+def test_the_parts_of_the_time_fill_its_bar() -> None:
+    bar = time_bar({"act": 0.25, "step": 0.5, "learn": 0.25}, 8)
+    assert bar.plain == "█" * 8 and [len(range(span.start, span.end)) for span in bar.spans] == [2, 4, 2]

@@ -1,0 +1,342 @@
+"""`multiverse plot`, `compare`, `report` and `replay`: what runs have written, for people to look at."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import itertools
+import json
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import multiverse as mv
+from multiverse.cli.curves import Curve, band_of, curves_of, rates
+from multiverse.cli.main import main
+from multiverse.training.config.train_config import PARTS
+from multiverse.training.recording import Witness
+from multiverse.training.seeds import bootstrap_interval, bootstrap_intervals, interquartile_mean, interquartile_means
+from multiverse.training.storage.records import RunRecord
+from tests.cli.training_commands import train
+
+ENDED: dict[str, Any] = {
+    "finished": True,
+    "seconds": 4.0,
+    "lost_steps": 0,
+    "skipped_updates": 2,
+    "failures": {"env_restarts": 3, "worker_restarts": 0, "timeouts": 0, "bad_values": 0, "out_of_bounds": 0},
+    "evaluation_failures": {"failed": 0, "lost_episodes": 0, "env_restarts": 0, "worker_restarts": 0},
+}
+
+
+def write_run(
+    path: Path, seed: int = 0, lr: float = 1e-3, level: float = 1.0, started: str = "", lines: int = 4, **more: Any
+) -> Path:
+    """A run of 100 env steps a line, a second each, half of it learning; its return is `level` at every line."""
+    (path / "checkpoints").mkdir(parents=True)
+    config = {"env": "CartPole-v1", "algorithm": "ppo", "seed": seed, "ppo": {"learning_rate": lr}, **more}
+    (path / "config.yaml").write_text(json.dumps(config))
+    shares = {f"{part}_share": 0.5 if part in ("learn", "step") else 0.0 for part in PARTS}
+    rows: list[dict[str, Any]] = [
+        {"env_steps": 100 * k, "seconds": float(k), "mean_return": level, "entropy": 1.0 / k, **shares}
+        for k in range(1, lines + 1)
+    ]
+    rows.append({"env_steps": 100 * lines, "evaluation_mean_return": 10 * level})
+    (path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (path / "provenance.json").write_text(json.dumps({"parts": [{"started": started, "machine": {"cpu": "Abacus"}}]}))
+    return path
+
+
+def kinds(curves: list[Curve]) -> list[list[str]]:
+    return [[str(run.path) for run in curve.runs] for curve in curves]
+
+
+# -- which runs are one ------------------------------------------------------------------------------------------
+def test_seeds_are_one_curve_and_settings_tell_curves_apart(elsewhere: Path) -> None:
+    for seed in range(3):
+        write_run(Path(f"a/seed-{seed}"), seed)
+        write_run(Path(f"b/seed-{seed}"), seed, lr=0.5)
+    curves = curves_of(["a", "b"])
+    assert kinds(curves) == [[f"{home}/seed-{seed}" for seed in range(3)] for home in "ab"]
+    assert [curve.label for curve in curves] == ["learning_rate 0.001", "learning_rate 0.5"]
+    assert kinds(curves_of(["a/seed-0", "a/seed-2"])) == [["a/seed-0", "a/seed-2"]]  # named one by one
+    assert kinds(curves_of(["a", "a/seed-1"])) == [[f"a/seed-{seed}" for seed in range(3)]]  # and none twice
+
+
+def test_of_equal_runs_below_one_path_the_last_one_counts_and_below_two_both_do(elsewhere: Path) -> None:
+    write_run(Path("a/z"), started="2026-01-01T10:00:00")
+    write_run(Path("a/b"), started="2026-01-01T12:00:00")
+    write_run(Path("c/b"), started="2026-01-01T09:00:00")
+    assert kinds(curves_of(["a"])) == [["a/b"]]
+    both = curves_of(["a", "c"])
+    assert kinds(both) == [["a/b"], ["c/b"]]
+    assert [curve.label for curve in both] == ["a", "c"]
+
+
+# -- figures -----------------------------------------------------------------------------------------------------
+def test_a_band_is_the_iqm_of_the_seeds_as_far_as_all_have_come(elsewhere: Path) -> None:
+    for seed, level in enumerate((0.0, 10.0, 20.0, 70.0)):
+        write_run(Path(f"a/{seed}"), seed, level=level, lines=4 if seed else 6)
+    (curve,) = curves_of(["a"])
+    band = curve.band("mean_return")
+    assert band is not None and (band.env_steps[0], band.env_steps[-1]) == (100, 400)
+    np.testing.assert_allclose(band.middle, 15.0)
+    assert (band.low >= 0).all() and (band.low < 15).all() and (band.high > 15).all() and (band.high <= 70).all()
+    assert band_of(curve.each("mean_return")[:1]) is None
+    assert band_of([([1, 2], [0.0, 0.0]), ([3, 4], [0.0, 0.0])]) is None
+    assert curve.final() == [0.0, 100.0, 200.0, 700.0]
+
+
+def test_many_figures_at_once_are_each_ones_iqm_and_interval() -> None:
+    rows = np.random.default_rng(1).normal(size=(5, 7))
+    np.testing.assert_allclose(interquartile_means(rows), [interquartile_mean(list(column)) for column in rows.T])
+    low, high = bootstrap_intervals(rows, 10_000)
+    np.testing.assert_allclose(np.stack([low, high], 1), [bootstrap_interval(list(column)) for column in rows.T])
+
+
+def test_speed_and_time_are_those_of_the_lines(elsewhere: Path) -> None:
+    run = RunRecord(write_run(Path("a")))
+    assert rates(run) == ([200, 300, 400], [100.0, 100.0, 100.0])
+    (curve,) = curves_of(["a"])
+    assert curve.env_steps_per_s() == 100.0
+    assert curve.time_split() == {part: 0.5 if part in ("learn", "step") else 0.0 for part in PARTS}
+    (Path("a") / "summary.json").write_text(json.dumps({f"{part}_s": 3.0 * (part == "act") for part in PARTS}))
+    assert curves_of(["a"])[0].time_split() == {part: float(part == "act") for part in PARTS}
+
+
+# -- plot --------------------------------------------------------------------------------------------------------
+def test_a_png_and_a_page_that_needs_nothing_else(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed in range(3):
+        write_run(Path(f"a/{seed}"), seed, level=seed)
+    assert main(["plot", "a", "--metrics", "entropy"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["a/plot.png", "a/plot.html"]
+    assert Path("a/plot.png").read_bytes().startswith(b"\x89PNG")
+    page = Path("a/plot.html").read_text()
+    assert_whole(page)
+    pictures = pictures_in(page)
+    assert len(pictures) == 5 and all("(3 seeds)" in one for one in pictures)
+    assert "IQM 10.0 (" in page and [title for title in ("Speed", "entropy") if f'alt="{title}"' not in page] == []
+    first = Path("a/plot.png").read_bytes()
+    assert main(["plot", "a", "--metrics", "entropy"]) == 0
+    assert Path("a/plot.png").read_bytes() == first and Path("a/plot.html").read_text() == page
+
+
+def assert_whole(page: str) -> None:
+    """Nothing is fetched, nothing runs."""
+    assert [link for link in re.findall(r'(?:src|href)="([^"]*)', page) if not link.startswith("data:")] == []
+    assert "<script" not in page and "default-src 'none'" in page
+
+
+def pictures_in(page: str) -> list[str]:
+    return [base64.b64decode(one).decode() for one in re.findall(r'src="data:image/svg\+xml;base64,([^"]*)', page)]
+
+
+@pytest.mark.parametrize("kind", ["png", "svg", "pdf", "html"])
+def test_one_file_of_any_kind(kind: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(Path("a"))
+    assert main(["plot", "a", "--out", f"new/curves.{kind}"]) == 0
+    assert capsys.readouterr().out == f"new/curves.{kind}\n"
+    begins = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF", "html": b"<!doctype html>"}
+    assert Path(f"new/curves.{kind}").read_bytes().startswith(begins[kind])
+
+
+def test_runs_of_other_settings_go_beside_each_other_here(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(Path("a")), write_run(Path("b"), lr=0.5)
+    assert main(["plot", "a", "b"]) == 0
+    assert capsys.readouterr().out.splitlines() == ["plot.png", "plot.html"]
+    assert "learning_rate 0.5" in pictures_in(Path("plot.html").read_text())[0]
+
+
+def test_a_run_that_has_just_begun_has_a_picture_too(elsewhere: Path) -> None:
+    (write_run(Path("a")) / "metrics.jsonl").write_text("")
+    assert main(["plot", "a"]) == 0 and main(["report", "a"]) == 0
+    assert "no run here has mean_return yet" in pictures_in(Path("a/plot.html").read_text())[0]
+
+
+def test_returns_of_every_episode_of_a_task_are_drawn_where_a_run_logs_them(elsewhere: Path) -> None:
+    home = write_run(Path("a"))
+    assert RunRecord(home).returns_per_episode == []
+    name = "evaluation_mean_return"
+    rows = [{"env_steps": k, name: 3.0 * k, f"{name}/episode_1": 1.0 * k, f"{name}/episode_2": 2.0 * k} for k in (1, 2)]
+    with (home / "metrics.jsonl").open("a") as file:
+        file.write("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert RunRecord(home).returns_per_episode == [[1.0, 2.0], [2.0, 4.0]]
+    assert main(["plot", "a"]) == 0
+    (picture,) = (one for one in pictures_in(Path("a/plot.html").read_text()) if "episode of the task" in one)
+    assert "first evaluation" in picture and "last evaluation" in picture
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("plot", "which run?"),
+        ("plot nowhere", "nowhere: there is no such directory"),
+        ("plot a --metrics entorpy", "no run here has the metric entorpy; there are entropy"),
+        ("plot a --out curves.gif", "--out curves.gif: expected a folder, or a file that ends in png, svg, pdf, html"),
+        ("report a --out report.png", "expected a folder, or a file that ends in html"),
+        ("plot a --out a/config.yaml/", "cannot be written"),
+        ("compare a", "compare what? Name a second run, or a directory with several: a has runs of one kind only"),
+        ("compare", "compare what? Name a second run"),
+        ("replay a --episode -1", "episode=-1: 0 or more"),
+        ("replay a", "this run has no checkpoint"),
+    ],
+)
+def test_bad_input_is_one_sentence(typed: str, told: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(Path("a"))
+    assert main(typed.split()) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and told in error
+
+
+@pytest.mark.parametrize("command", ["plot", "report"])
+def test_without_matplotlib_the_extra_is_named(
+    command: str, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(Path("a"))
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
+    assert main([command, "a"]) == 2
+    assert "not installed here: pip install 'multiverse[plot]'" in capsys.readouterr().err
+    assert not [*Path("a").glob("*.html"), *Path("a").glob("*.png")]
+
+
+# -- compare -----------------------------------------------------------------------------------------------------
+def test_compare_tells_what_differs_and_how_they_did(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed in range(2):
+        write_run(Path(f"a/{seed}"), seed, level=5.0)
+    write_run(Path("b"), lr=0.5, level=7.0, target_return=9)
+    assert main(["compare", "a", "b"]) == 0
+    rows = {line.split("  ")[1]: line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")}
+    assert rows["ppo.learning_rate"].split()[1:] == ["0.001", "0.5"]
+    assert rows["target_return"].split()[1:] == ["–", "9"]
+    assert "IQM 50.0 (50.0 to 50.0)" in rows["last evaluation"] and rows["last evaluation"].split()[-1] == "70.0"
+    assert rows["time: learn"].split()[2:] == ["50", "%", "50", "%"] and "env" not in rows
+    assert main(["compare", "a", "b", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["settings"] == {"ppo.learning_rate": [0.001, 0.5], "target_return": [None, 9]}
+    assert [one["last_returns"] for one in told["runs"]] == [[50.0, 50.0], [70.0]]
+    assert [one["env_steps_per_s"] for one in told["runs"]] == [100.0, 100.0]
+
+
+# -- report ------------------------------------------------------------------------------------------------------
+def test_a_report_has_everything_in_one_file(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = write_run(Path("a"), env_kwargs={"gravity": 9.75})
+    (home / "summary.json").write_text(json.dumps(ENDED))
+    (home / "videos").mkdir()
+    (home / "videos" / "old.mp4").write_bytes(b"old")
+    (home / "videos" / "new.mp4").write_bytes(b"moving pictures")
+    assert main(["report", "a"]) == 0
+    assert capsys.readouterr().out == "a/report.html\n"
+    page = Path("a/report.html").read_text()
+    assert_whole(page)
+    assert base64.b64encode(b"moving pictures").decode() in page and len(pictures_in(page)) == 4
+    for told in ("env_kwargs.gravity", "9.75", "Abacus", "finished in 4.0 s", "gradient steps skipped", "env restarts"):
+        assert told in page, told
+    (home / "summary.json").write_text(
+        json.dumps({"error": "TrainingDiverged: nan", "failures": "none of your affair"})
+    )
+    assert main(["report", "a"]) == 0
+    assert "failed: TrainingDiverged: nan" in Path("a/report.html").read_text()
+
+
+@pytest.mark.fault("E7")
+def test_what_a_strangers_run_says_is_text_in_a_page(elsewhere: Path) -> None:
+    bad = "<script>alert(1)</script><img src=x onerror=alert(1)>"
+    home = write_run(Path("a"), env=bad, algorithm="$\\frac{1}$", env_kwargs={bad: bad})
+    (home / "summary.json").write_text(json.dumps({**ENDED, "stopped": bad}))
+    (home / "provenance.json").write_text(json.dumps({"parts": [{"command": [bad], "git": bad}]}))
+    write_run(Path("b"), lr=0.5)
+    assert main(["report", "a", "b"]) == 0
+    page = Path("report.html").read_text()
+    assert_whole(page)
+    assert bad not in page and "<script" not in "".join(pictures_in(page)) and "&lt;script&gt;" in page
+
+
+# -- replay ------------------------------------------------------------------------------------------------------
+def test_an_episode_of_the_evaluation_comes_again_bit_for_bit(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(Path("a"), "--evaluation-episodes", "3") == 0
+    capsys.readouterr()
+    told = []
+    for number in (0, 2, 2):
+        assert main(["replay", "a", "--episode", str(number), "--json"]) == 0
+        told.append(json.loads(capsys.readouterr().out))
+    assert [one["same"] for one in told] == [True] * 3
+    assert told[1] == told[2] and told[0]["digest"] != told[1]["digest"]
+    assert main(["replay", "a", "--episode", "2", "--video"]) == 0
+    said = capsys.readouterr().out
+    assert told[1]["digest"] in said and "The same return and length" in said
+    (video,) = Path("a/videos").iterdir()
+    assert video.name.endswith("-episode-2.mp4") and video.stat().st_size > 0 and str(video) in said
+    assert main(["replay", "a", "--episode", "3"]) == 0
+    assert "has not written down" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("env", ["pettingzoo.classic.connect_four_v3:env", "mpe2.simple_spread_v3:parallel_env"])
+def test_episodes_of_several_agents_come_again_too(env: str, elsewhere: Path) -> None:
+    assert train(Path("a"), "--evaluation-episodes", "1", env=env, env_steps=64) == 0
+    again = [mv.replay("a", 0) for _ in range(2)]
+    assert again[0].same and again[0] == again[1] and len({again[0].digest, Witness().digest()}) == 2
+
+
+def test_the_digest_is_of_everything_that_is_done_and_shown() -> None:
+    class Still:
+        agents = ("a",)
+
+        def reset(self, seed: int | None = None) -> None: ...
+
+        def step(self, action: Any) -> None: ...
+
+        def last(self) -> Any:
+            return {"seen": np.full(2, shown[0])}, 0.0, False, False, {"took_s": time.perf_counter()}
+
+    digests, shown = [], [0]
+    for shown[0], action in ((0, 1), (0, 1), (0, 2), (1, 1)):
+        witness = Witness()
+        env = witness(Still())
+        env.reset(seed=1)
+        env.step(action)
+        digests.append(witness.digest())
+    assert digests[0] == digests[1] and len({*digests}) == 3
+
+
+class Restless(gym.Env[Any, Any]):
+    """No episode is as long as the one before, whatever the seed."""
+
+    observation_space, action_space = spaces.Box(0, 1, (1,), np.float32), spaces.Discrete(2)
+    ages = itertools.count(1)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self._left = next(self.ages)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self._left -= 1
+        return np.zeros(1, np.float32), 1.0, self._left <= 0, False, {}
+
+
+def test_an_episode_that_does_not_come_again_is_told(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(Path("a"), env="tests.cli.test_pictures:Restless") == 0
+    capsys.readouterr()
+    assert main(["replay", "a"]) == 1
+    assert "Not the same: the run's evaluation had return" in capsys.readouterr().out
+
+
+# -- as tables ---------------------------------------------------------------------------------------------------
+def test_metrics_of_a_run_as_rows_and_as_a_table(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = mv.Run.at(write_run(Path("a/one")).parent)
+    assert run.path == Path("a/one") and run.summary == {}
+    assert [row["env_steps"] for row in run.rows()] == [100, 200, 300, 400, 400]
+    monkeypatch.setitem(sys.modules, "pandas", type("pandas", (), {"DataFrame": list}))
+    assert run.metrics() == run.rows()
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(mv.PreflightError, match=r"pip install pandas; rows\(\) gives the same as a list"):
+        run.metrics()

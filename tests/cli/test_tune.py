@@ -1,0 +1,190 @@
+"""`multiverse tune`: the search, the plan it writes, and who takes that."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import multiverse as mv
+from multiverse.cli.main import main
+from multiverse.cli.tuning import Search, Way, config_of_way, plan_file, sentence
+from multiverse.contracts.errors import PreflightError
+from multiverse.training.config.train_config import config_for
+from tests.cli.training_commands import train
+
+ALL: Any = ("serial", "thread", "process", "hybrid")
+
+
+def machine(step_s: float, hand_over_s: float, cores: int) -> Any:
+    """A machine on which workers step side by side and a lock-step costs something: env steps/s of a way."""
+
+    def rate(way: Way) -> float:
+        hosts = way.workers + (way.executor in ("serial", "hybrid"))
+        if way.executor == "thread":  # the interpreter's lock
+            hosts = 1
+        share = math.ceil(way.num_envs / hosts) * max(1.0, hosts / cores)
+        handed_over = hand_over_s * (1 + 0.2 * way.workers) if way.workers else 0.0
+        return way.num_envs / (share * step_s + handed_over)
+
+    return rate
+
+
+def searched(measure: Any, cores: int, **given: Any) -> tuple[Search, Way]:
+    search = Search(measure, cores, lambda line: None)
+    return search, search.best(ALL, given.get("num_envs"), given.get("workers"))
+
+
+@pytest.mark.parametrize("cores", [1, 2, 8, 64])
+@pytest.mark.parametrize(("step_s", "hand_over_s"), [(2e-6, 20e-6), (40e-6, 20e-6), (5e-3, 20e-6), (1e-6, 1e-3)])
+def test_what_is_found_has_nine_tenths_of_the_best_there_is(cores: int, step_s: float, hand_over_s: float) -> None:
+    measure = machine(step_s, hand_over_s, cores)
+    search, found = searched(measure, cores)
+    assert len(search.rates) < 50
+    everything = [*search.everything(ALL, 4 * found.num_envs)]
+    assert len(everything) > len(search.rates) and len({*everything}) == len(everything)
+    assert measure(found) >= 0.9 * max(map(measure, everything))
+
+
+def test_no_more_envs_than_gain_something() -> None:
+    _, found = searched(machine(5e-3, 1e-6, 4), 4)  # a slow env: as many as there are cores do
+    assert found.executor in ("process", "hybrid") and found.num_envs == 8
+    _, found = searched(lambda way: 1000.0 * (way.num_envs if way.num_envs < 100 else 100), 2)
+    assert found.num_envs == 128 and found.executor == "serial"  # all are as good: the one without workers
+
+
+def test_what_is_given_stays() -> None:
+    search, found = searched(machine(40e-6, 20e-6, 8), 8, num_envs=24)
+    assert {way.num_envs for way in search.rates} == {24} and found.num_envs == 24
+    search, found = searched(machine(40e-6, 20e-6, 8), 8, workers=2)
+    assert {way.workers for way in search.rates if way.workers} == {2} and found.workers == 2
+
+
+def test_a_way_that_fails_is_left_out_and_none_is_an_error() -> None:
+    def measure(way: Way) -> float:
+        if way.executor != "serial" or way.num_envs > 8:
+            raise PreflightError("no room")
+        return 100.0 * way.num_envs
+
+    search, found = searched(measure, 2)
+    assert str(found) == "serial, 8 envs" and len(search.failures) > 3
+    assert sentence(search, found).startswith("serial, 8 envs: 800 env steps/s; twice as many envs lose 100 %")
+    with pytest.raises(PreflightError, match="no room"):
+        Search(measure, 2, lambda line: None).best(["process"], None, None)
+
+
+def test_the_sentence_says_what_more_would_bring() -> None:
+    search, found = searched(machine(5e-3, 1e-6, 4), 4)
+    told = sentence(search, found)
+    assert told.startswith(f"{found}: ") and " × the best of the others (" in told and "; twice as many envs " in told
+
+
+def test_rollouts_are_short_and_collected_as_in_training() -> None:
+    config = config_of_way("CartPole-v1", {}, "ppo", Way("process", 2, 8))
+    assert (config.settings.steps_per_env, config.num_envs, config.executor, config.workers) == (32, 8, "process", 2)
+    assert config_of_way("Acrobot-v1", {}, "ppo", Way("serial", 0, 8)).settings.steps_per_env == 32  # 256 in its preset
+    assert config_of_way("CartPole-v1", {}, "discrete_sac", Way("serial", 0, 8)).settings.steps_per_env == 2
+
+
+# -- the command, and its file -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("algorithm", ["ppo", "random"])
+def test_the_plan_is_taken_by_make_vec_and_by_train(
+    algorithm: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--executors", "serial", "thread", "--num-envs", "4", "--seconds", "0.01", "--rounds", "1"]
+    assert main(["tune", "CartPole-v1", "--algorithm", algorithm, *words, "--exhaustive"]) == 0
+    told = capsys.readouterr()
+    assert "4 envs: " in told.out and "Use it: multiverse train CartPole-v1 --plan plan.json" in told.out
+    assert "Of every combination the best is " in told.out and "plan.json" in told.err
+    plan = json.loads(Path("plan.json").read_text())
+    assert plan["collected"] == {"ppo": "where the envs run", "random": "in lock-step"}[algorithm]
+    assert plan["num_envs"] == 4 and plan["executor"] in ("serial", "thread") and plan["algorithm"] == algorithm
+    assert {(one["executor"], one["num_envs"]) for one in plan["tried"]} >= {("serial", 4), ("thread", 4)}
+    with mv.make_vec("CartPole-v1", plan="plan.json") as envs:
+        assert (envs.num_envs, envs.plan.executor, envs.plan.workers) == (4, plan["executor"], plan["workers"])
+        assert envs.plan.why.startswith("tune: ")
+    with mv.make_vec("CartPole-v1", 6, plan=Path("plan.json")) as envs:
+        assert envs.num_envs == 6
+    assert main(["train", "CartPole-v1", "--run-dir", "a", "--plan", "plan.json", "--env-steps", "128"]) == 0
+    assert f"Envs: {plan['executor']}" in capsys.readouterr().out
+
+
+def write_plan(**more: Any) -> None:
+    plan = {"executor": "thread", "workers": 3, "start_method": None, "waiting": "park", "why": "", "num_envs": 12}
+    Path("plan.json").write_text(json.dumps({**plan, **more}))
+
+
+def test_a_plan_goes_before_the_preset_and_behind_what_is_given(elsewhere: Path) -> None:
+    write_plan()
+    found = config_for("CartPole-v1", "ppo", {"plan": "plan.json"})
+    assert (found.num_envs, found.executor, found.workers) == (12, "thread", 3)
+    assert found.settings.epochs == 20  # of the preset
+    found = config_for("CartPole-v1", "ppo", {"plan": "plan.json", "num_envs": 5, "executor": "serial"})
+    assert (found.num_envs, found.executor, found.workers) == (5, "serial", None)
+    assert train(Path("a"), "--plan", "plan.json", env_steps=64) == 0  # with --executor serial --num-envs 2
+    settings = Path("a/config.yaml").read_text()
+    assert "executor: serial" in settings and "num_envs: 2" in settings and "plan" not in settings
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "plan='plan.json' cannot be read: No such file or directory; `multiverse tune ENV` writes one"),
+        ("[", "plan.json is no plan: it is no JSON"),
+        ("[]", "plan.json is no plan: it has no executor, workers"),
+        (
+            '{"executor": "thread", "workers": 1}',
+            "plan.json is no plan: it has no start_method, waiting, why, num_envs",
+        ),
+    ],
+)
+def test_a_file_that_is_no_plan_is_one_sentence(
+    content: str | None, told: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        Path("plan.json").write_text(content)
+    assert main(["train", "CartPole-v1", "--plan", "plan.json"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and told in error
+    with pytest.raises(mv.InvalidRequest) as caught:
+        mv.make_vec("CartPole-v1", plan="plan.json")
+    assert told in str(caught.value)
+
+
+def test_nonsense_in_a_plan_is_named(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_plan(executor="magic")
+    assert main(["train", "CartPole-v1", "--plan", "plan.json"]) == 2
+    assert "executor" in capsys.readouterr().err
+    with pytest.raises(mv.InvalidRequest, match=r"plan\.executor='magic'"):
+        mv.make_vec("CartPole-v1", plan="plan.json")
+    with pytest.raises(mv.InvalidRequest, match="did you mean executor='process'"):
+        mv.make_vec("CartPole-v1", plan="process")
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("tune Nowhere-v7", "Nowhere"),
+        ("tune CartPole-v1 --executors magic", "--executors magic: some of serial, thread, process, hybrid"),
+        ("tune CartPole-v1 --seconds 0", "--seconds 0: must be more than 0"),
+        ("tune CartPole-v1 --algorithm nothing", "nothing"),
+    ],
+)
+def test_bad_input_is_one_sentence(typed: str, told: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(typed.split()) == 2
+    error = capsys.readouterr().err
+    assert told in error and error.count("\n") == 1 and not Path("plan.json").exists()
+
+
+def test_the_file_says_how_it_was_chosen() -> None:
+    search, found = searched(machine(40e-6, 20e-6, 2), 2)
+    written = plan_file(search, found, {"env": "x"})
+    assert (written["executor"], written["workers"], written["num_envs"]) == (
+        found.executor,
+        found.workers,
+        found.num_envs,
+    )
+    assert written["env"] == "x" and len(written["tried"]) == len(search.rates)
