@@ -13,7 +13,7 @@
 | spread taac | share | the same with attention over the team (`--algorithm taac`) |
 | push | ratio | how far the trained agent ends from its goal, of how far a random one does, both with its adversary |
 | four | wins, wins_random | against a one-ply player (takes a win, blocks a loss) and a random one, from both sides |
-| four alone | the same | of a policy that has learned from playing against its present self alone (`opponents=0`) |
+| four, pool | the same | of a policy that has played half of its games against past versions of itself (`opponents=100`) |
 | boxes … | team_return | the height gained in BoxJump's published setting: 8 boxes, 401 steps, actions drawn |
 | boxes taac 4 to 7 | | the same on 8 boxes, of a policy that was trained on 4 to 7 of them: 0.8 of unnamed is wanted |
 | boxes taac unnamed | | of one that was trained on 8; neither sees which box it is |
@@ -167,6 +167,7 @@ def _unnamed(**arguments: Any) -> dict[str, Any]:
     return {"env_kwargs": {**UNNAMED, **arguments}}
 
 
+POOL = {"opponents": 100, "opponent_share": 0.5, "opponent_every": 5}
 CURVE = {"evaluation_opponent": ONE_PLY, "evaluate_every": 200_000, "evaluation_episodes": 100}
 TASKS = (
     Task("push", "mpe2.simple_push_v3:parallel_env", measure_push, {"ratio": 0.5}),
@@ -196,7 +197,7 @@ TASKS = (
         {"env_kwargs": EVERY_STEP, "env_steps": 640_000, "steps_per_env": 401, "batch_size": 3208, "gamma": 0.998},
     ),
     Task("four", FOUR, measure_four, {"wins": 0.6, "wins_random": 0.95}, CURVE),
-    Task("four alone", FOUR, measure_four, {"wins": 0.6, "wins_random": 0.95}, {**CURVE, "opponents": 0}),
+    Task("four, pool", FOUR, measure_four, {"wins": 0.6, "wins_random": 0.95}, {**CURVE, **POOL}),
 )
 """From the shortest run to the longest."""
 
