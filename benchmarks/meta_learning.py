@@ -11,6 +11,7 @@
 | pendulum-v: TD3 with an LSTM, velocities only | mean return | -197 at 31 k |
 | semi-circle, -markov, -oracle | of the second episode | ≥ 1.5 × Markov, above its own first, ≥ 0.6 × oracle |
 | wind, wind-markov | mean return | above Markov, intervals apart |
+| half-cheetah-vel, ant-dir: for 28 minutes | of the second episode | above doing anything, and nothing |
 
 Variants of a row have the same env steps and gradient steps, which are told. Figures are of the final weights,
 deterministic, over 100 episodes on seeds, and tasks, that no training sees. Runs are processes with one thread each,
@@ -31,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import learning
 from benchmarks.learning import EPISODES, Runs, answered, parser_for, tallied
+from multiverse.training.config.train_config import presets
 from multiverse.training.seeds import bootstrap_interval, interquartile_mean
 
 MARKOV = {"memory": None, "batch_size": 256}
@@ -50,6 +52,7 @@ class Task:
 
 
 SECOND = "mean_return/episode_2"
+A_WHILE = {"minutes": 28.0}
 TASKS = (
     Task("pendulum-sac", "Pendulum-v1", "sac", -157.0),
     Task("pendulum-td3", "Pendulum-v1", "td3", -152.0),
@@ -62,6 +65,8 @@ TASKS = (
     Task("cart-pole-v", "multiverse/CartPole-V-v1", "discrete_sac", 200.0),
     Task("pendulum-v", "multiverse/Pendulum-V-v1", "td3", -197.0),
     Task("semi-circle", SEMI_CIRCLE, "sac", figure=SECOND),
+    Task("half-cheetah-vel", "multiverse/HalfCheetahVel-v0", "sac", figure=SECOND, settings=A_WHILE),
+    Task("ant-dir", "multiverse/AntDir-v0", "sac", figure=SECOND, settings=A_WHILE),
 )
 """From the shortest run to the longest."""
 BESIDE = (
@@ -87,6 +92,28 @@ def found_in(run: Path) -> dict[str, Any] | None:
     return {**found, **summary["evaluation"], "updates": summary["updates"]}
 
 
+def untrained(env: str, episodes: int = 20) -> dict[str, float]:
+    """The return of the second episode of a task, of who does anything, and of who does nothing: an ant is paid for
+    standing still."""
+    import gymnasium
+    import numpy as np
+
+    import multiverse as mv
+
+    made, found = mv.MetaEpisode(gymnasium.make(env), 2), {}
+    made.action_space.seed(0)
+    for name, act in (("random", made.action_space.sample), ("nothing", lambda: np.zeros(made.action_space.shape))):
+        returns = []
+        for k in range(episodes):
+            made.reset(seed=k)
+            info: dict[str, Any] = {}
+            while "returns_per_episode" not in info:
+                info = made.step(act())[-1]
+            returns.append(info["returns_per_episode"][1])
+        found[name] = float(np.mean(returns))
+    return found
+
+
 # -- the table ---------------------------------------------------------------------------------------------------
 def shown(task: Task, runs: list[dict[str, Any]], seeds: int) -> dict[str, Any]:
     values = [float(run[task.figure]) for run in runs]
@@ -103,6 +130,13 @@ def shown(task: Task, runs: list[dict[str, Any]], seeds: int) -> dict[str, Any]:
         told = "".join(f", {name} {run[name]:.2f}" for name in parts)
         cost = f"{run['env_steps']:,} env steps, {run['updates']:,} updates, {run['seconds']:.0f} s"
         print(f"    seed {run['seed']}: {run['mean_return']:.2f}{told} ({cost})", flush=True)
+    if task.settings is A_WHILE:
+        budget = presets()[task.env, task.algorithm]["env_steps"]
+        hours = interquartile_mean([run["seconds"] * budget / run["env_steps"] / 3600 for run in runs])
+        others = untrained(task.env)
+        verdict = "reached" if low > max(others.values()) else "MISSED"
+        told = ", ".join(f"{name} {value:.2f}" for name, value in others.items())
+        print(f"    {told}; above these: {verdict}; {budget:,} env steps would take {hours:.1f} h")
     return {"task": task.name, "env": task.env, "algorithm": task.algorithm, "settings": dict(task.settings),
             "figure": task.figure, "iqm": iqm, "interval": [low, high], "wanted": task.wanted, "verdict": verdict,
             "runs": runs}  # fmt: skip

@@ -148,6 +148,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOME_OF:
+        importlib.import_module("multiverse.envs")  # whoever uses this package may ask Gymnasium for its envs
         return getattr(importlib.import_module(_HOME_OF[name]), name)
     raise AttributeError(f"module 'multiverse' has no attribute {name!r}")
 

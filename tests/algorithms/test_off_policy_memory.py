@@ -266,6 +266,12 @@ def test_what_a_memory_cannot_learn_from_is_refused() -> None:
         made("dqn", memory="gru", markov_actor=True)
 
 
+def test_beside_critics_that_remember_a_large_actor_is_in_numpy_too() -> None:
+    algorithm = made("sac", **MEMORY, markov_actor=True, hidden_sizes=(600,), learning_starts=0, gradient_steps=1)
+    assert algorithm.update([rollout_of(algorithm, 0)], 0.0).gradient_steps == 1
+    assert {network.xp for network in algorithm._networks.values()} == {np}
+
+
 def test_an_embedding_of_no_units_leaves_its_input_out() -> None:
     algorithm = made("sac", **{**MEMORY, "action_embedding": 0})
     batch = Shown(np.zeros((1, 9), np.float32), (), [1], slice(None))

@@ -14,6 +14,7 @@ import pytest
 from gymnasium import spaces
 
 from multiverse.contracts.policy import Seen
+from multiverse.experience.cells import Cells
 from multiverse.experience.features import Features
 from multiverse.experience.heads import head_for
 from multiverse.experience.numpy_policies import NumpyPolicy, loaded_policy
@@ -47,6 +48,49 @@ def test_a_row_has_the_same_bits_among_any_number_of_rows(sizes: tuple[int, ...]
         for first in {0, (64 - count) // 2, 64 - count}:
             part, _ = policy.output(rows[first : first + count], {})
             assert part.tobytes() == whole[first : first + count].tobytes(), (count, first)
+
+
+def remembering(size: int = 5, units: int = 33) -> NumpyPolicy:
+    """Embeds what it sees, remembers, and has a shortcut past what it remembers."""
+    rng, space, actions = np.random.default_rng(0), spaces.Box(-9, 9, (size,), np.float32), spaces.Discrete(3)
+
+    def drawn(*shape: int) -> Any:
+        return rng.normal(size=shape).astype(np.float32)
+
+    cell = [drawn(3 * units, 20), drawn(3 * units, units), drawn(3 * units), drawn(3 * units)]
+    layers = [(drawn(units + 7, 16), drawn(16)), (drawn(16, 3), drawn(3))]
+    features = Features(space, actions, see_previous=True)
+    embedding = drawn(features.size, 20 + 7), drawn(20 + 7)
+    return NumpyPolicy(features, layers, "relu", head_for(actions), 7, None, Cells("gru", [cell]), embedding)
+
+
+def test_a_row_has_the_same_bits_among_any_number_of_rows_that_are_remembered() -> None:
+    policy = remembering()
+    rows = np.random.default_rng(1).normal(size=(3, 64, 9)).astype(np.float32)
+    whole, memory = [], policy.first_memory(64)
+    for row in rows:
+        said, memory = policy.output(row, memory)
+        whole.append(said)
+    for count in range(1, 65):
+        part = slice(64 - count, 64)
+        memory = policy.first_memory(count)
+        for row, expected in zip(rows, whole):
+            said, memory = policy.output(row[part], memory)
+            assert said.tobytes() == expected[part].tobytes(), count
+
+
+def test_an_embedding_that_does_not_fit_is_refused() -> None:
+    policy = remembering()
+    saved, spaces_ = policy.saved(), (spaces.Box(-9, 9, (5,), np.float32), spaces.Discrete(3))
+    again = loaded_policy(pickle.loads(pickle.dumps(saved)), *spaces_)
+    x, memory = np.ones((2, 9), np.float32), policy.first_memory(2)
+    assert again.output(x, memory)[0].tobytes() == policy.output(x, memory)[0].tobytes()
+    weights, bias = saved["embedding"]
+    for wrong in ([weights[1:], bias], [weights[:, :9], bias[:9]], [weights, bias[:-1]]):
+        with pytest.raises(ValueError, match="embedding does not fit"):
+            loaded_policy({**saved, "embedding": wrong}, *spaces_)
+    with pytest.raises(ValueError, match="layers do not fit"):
+        loaded_policy({**saved, "embedding": [weights[:, :-1], bias[:-1]]}, *spaces_)
 
 
 def test_and_with_another_kernel_of_the_matrix_product() -> None:

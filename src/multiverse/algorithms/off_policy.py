@@ -173,7 +173,7 @@ class OffPolicy(Learner):
         network: Any
         if config.memory is not None and not (config.markov_actor and name == self.acts):
             network = RecurrentNetwork(self._recurrent(images), outputs, more, copies, seed)
-        elif not images and self._device == "cpu" and max(hidden, default=0) <= LARGEST_IN_NUMPY:
+        elif config.memory is not None or self._in_numpy(images):
             network = NumpyNetwork(shape, outputs, copies, seed)
         else:
             torch_for("learning from images" if images else "learning on a GPU, or with layers of more than 512 units,")
@@ -184,6 +184,9 @@ class OffPolicy(Learner):
         if follows:
             self._targets[name] = network.target()
         return network
+
+    def _in_numpy(self, images: Sequence[Any]) -> bool:
+        return not images and self._device == "cpu" and max(self.config.hidden_sizes, default=0) <= LARGEST_IN_NUMPY
 
     def _recurrent(self, images: Sequence[Any]) -> Shape:
         """How networks look that remember."""

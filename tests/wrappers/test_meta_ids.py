@@ -1,0 +1,21 @@
+"""Whoever uses the package finds its envs at Gymnasium, as the documentation has it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "mv.MetaEpisode(gymnasium.make('multiverse/Wind-v0'), 2)",
+        "mv.draw_tasks(gymnasium.make('multiverse/PointRobot-v0'), 3, 2, seed=1)",
+    ],
+)
+def test_ids_of_ours_are_known_once_a_name_of_ours_is_used(use: str) -> None:
+    program = f"import gymnasium, multiverse as mv\nassert {use}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
