@@ -90,6 +90,17 @@ def test_attention_is_what_a_slow_look_at_each_team_finds(agents: int) -> None:
 
 
 @SIZES
+def test_an_agent_acts_on_itself_and_on_what_it_attends_to(agents: int) -> None:
+    actor, observations = TeamActor(SHAPE), torch.randn(TEAMS, agents, SHAPE.size)
+    logits, _ = actor(observations)
+    for team, found in zip(observations, logits):
+        own = torch.stack([actor.embed(one) for one in team])
+        seen = slow_attention(actor.attend, own)
+        for i in range(agents):
+            torch.testing.assert_close(found[i], actor.head(own[i] + seen[i]))
+
+
+@SIZES
 def test_values_are_what_a_slow_critic_says(agents: int) -> None:
     critic = TeamCritic(SHAPE)
     observations, actions, present = team(agents)

@@ -90,7 +90,7 @@ class TeamPolicy:
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
         attended = np.matmul(weights, values).transpose(0, 2, 1, 3).reshape(teams * places, -1)
-        hidden = _leaky(self._dense("hidden", self._dense("out", attended)))
+        hidden = _leaky(self._dense("hidden", own + self._dense("out", attended)))
         return self._dense("head", hidden).reshape(teams, places, -1)
 
     def _dense(self, name: str, x: Array) -> Array:

@@ -46,7 +46,10 @@ class TeamShape:
 
 # -- networks ----------------------------------------------------------------------------------------------------
 class TeamActor(nn.Module):
-    """Observations [B, N, F] → logits [B, N, A], and what the agents are to each other [B, N, E]."""
+    """Observations [B, N, F] → logits [B, N, A], and what the agents are to each other [B, N, E].
+
+    What an agent attends to is added to its own embedding, as in every transformer: without that, an agent that does
+    not know yet whom to look at hears of itself only as one of N, and all do the same."""
 
     def __init__(self, shape: TeamShape) -> None:
         super().__init__()
@@ -55,7 +58,8 @@ class TeamActor(nn.Module):
         self.head = _head(shape.embedding_size, shape.hidden_size, shape.num_actions, 0.01)
 
     def forward(self, observations: Tensor, present: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        attended = self.attend(self.embed(observations), present)
+        own = self.embed(observations)
+        attended = own + self.attend(own, present)
         return _only(self.head(attended), present), attended
 
 
