@@ -60,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
     voice = LinePrinter()
     shown = {"quiet": bool(command["quiet"]), "as_json": bool(command["json"])}
     if is_set(Path(where)):
-        from multiverse.cli.seeds import run_and_tell
+        from multiverse.cli.seed_set import run_and_tell
 
         if command["env"] or command["tensorboard"]:
             raise InvalidRequest("--env and --tensorboard are for one run: resume each of these by itself")
