@@ -10,7 +10,7 @@ ENV ?= CartPole-v1
 # The suite mostly waits for processes. A file stays with one of the two, for the sake of what its tests share.
 TWO_AT_ONCE := --numprocesses 2 --dist loadfile
 
-.PHONY: setup test test-all test-engine test-agilerl test-faults test-faults-mutations lint demo bench clean
+.PHONY: setup test test-all test-engine test-agilerl test-faults test-faults-mutations lint demo bench wheel clean
 
 setup: $(VENV)/.installed
 
@@ -75,7 +75,11 @@ lint: setup
 bench: setup
 	$(BIN)/multiverse bench $(ENV)
 
+# dist/multiverse-….whl: `pip install` it elsewhere, with extras as in docs/install.md.
+wheel:
+	$(PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+
 include examples/game_boy/train.mk
 
 clean:
-	rm -rf $(VENV) $(ENGINE_VENV) $(AGILERL_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf dist $(VENV) $(ENGINE_VENV) $(AGILERL_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -72,7 +72,7 @@ def train(env: Any, env_steps: int, executor: str, episodes: int, **settings: An
     if asked["num_envs"] > 1:  # one env is always serial
         asked["executor"] = executor
     with tempfile.TemporaryDirectory() as folder:
-        return mv.train(env, root=folder, preset=False, **asked).summary
+        return mv.train(env, root=folder, preset=False, progress=False, **asked).summary
 
 
 # -- speed ---------------------------------------------------------------------------------------------------------

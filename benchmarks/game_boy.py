@@ -102,7 +102,7 @@ def _training_rate(executor: str, num_envs: int, seed: int) -> float:
         run = mv.train(
             "multiverse/Quest-v0", preset=False, seed=seed, executor=executor, num_envs=num_envs, env_kwargs=QUEST,
             env_steps=6_000 * min(num_envs, 4), steps_per_env=750, epochs=6, batch_size=128, evaluate_every=0,
-            evaluation_episodes=1, run_dir=Path(home) / "run",
+            evaluation_episodes=1, run_dir=Path(home) / "run", progress=False,
         )  # fmt: skip
     told = run.summary
     return float(told["env_steps"] / (told["seconds"] - told["evaluate_s"] - told["save_s"]))

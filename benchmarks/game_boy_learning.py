@@ -43,8 +43,8 @@ def trained(seed: int, minutes: float, out: Path) -> mv.Run:
     """Begun, gone on with, or finished already."""
     where = out / f"seed-{seed}"
     if (where / "config.yaml").exists():
-        return mv.resume(where, minutes=minutes)
-    return mv.train(QUEST, seed=seed, minutes=minutes, evaluate_every=0, run_dir=where)
+        return mv.resume(where, minutes=minutes, progress=False)
+    return mv.train(QUEST, seed=seed, minutes=minutes, evaluate_every=0, run_dir=where, progress=False)
 
 
 def played(act: Act, episodes: int) -> dict[str, float]:

@@ -37,8 +37,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.provenance import TREE, provenance, write_results
-from multiverse.cli.seeds import bootstrap_interval, interquartile_mean
 from multiverse.executors.machine import usable_cores
+from multiverse.training.seeds import bootstrap_interval, interquartile_mean
 
 EPISODES = 100
 TO_SAVE_S = 20.0
@@ -108,12 +108,12 @@ def one_run(task: Task, seed: int, run: Path, env_steps: int | None) -> None:
 
     watch_process(os.getppid())
     if (run / "config.yaml").exists():
-        mv.resume(run)
+        mv.resume(run, progress=False)
     else:
         shutil.rmtree(run, ignore_errors=True)  # it was ended before it began
         settings: dict[str, Any] = {"executor": "serial", "evaluate_every": 0, "evaluation_episodes": EPISODES}
         settings |= {**task.settings, **({} if env_steps is None else {"env_steps": env_steps})}
-        mv.train(task.env, task.algorithm, seed=seed, run_dir=run, **settings)
+        mv.train(task.env, task.algorithm, seed=seed, run_dir=run, progress=False, **settings)
 
 
 def found_in(run: Path) -> dict[str, Any] | None:

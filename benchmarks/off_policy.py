@@ -87,7 +87,7 @@ def train_ours(row: Row, seed: int, cpu: bool) -> Measured:
         run = mv.train(
             row.env, row.algorithm, seed=seed, preset=False, num_envs=1, executor="serial", evaluate_every=0,
             env_steps=row.env_steps, learning_rate=row.learning_rate, evaluation_episodes=EVALUATION_EPISODES,
-            run_dir=Path(home) / "run", hooks=[count], hidden_sizes=[256, 256], **SAME,
+            run_dir=Path(home) / "run", progress=False, hooks=[count], hidden_sizes=[256, 256], **SAME,
         )  # fmt: skip
     told = run.summary
     took_s = count.cpu_s if cpu else told["seconds"] - told["evaluate_s"]

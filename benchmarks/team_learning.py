@@ -33,8 +33,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.learning import Runs, answered, parser_for, tallied
 from benchmarks.team_players import assigned
-from multiverse.cli.seeds import bootstrap_interval, interquartile_mean
 from multiverse.contracts.seeds import evaluation_seed
+from multiverse.training.seeds import bootstrap_interval, interquartile_mean
 
 EPISODES = 300
 FIGURES = "figures.json"
@@ -140,12 +140,12 @@ def one_run(task: Task, seed: int, run: Path, env_steps: int | None) -> None:
 
     watch_process(os.getppid())
     if (run / "config.yaml").exists():
-        mv.resume(run)
+        mv.resume(run, progress=False)
     else:
         shutil.rmtree(run, ignore_errors=True)  # it was ended before it began
         settings: dict[str, Any] = {"executor": "serial", "evaluate_every": 0, **task.settings}
         settings |= {} if env_steps is None else {"env_steps": env_steps}
-        mv.train(task.env, seed=seed, run_dir=run, **settings)
+        mv.train(task.env, seed=seed, run_dir=run, progress=False, **settings)
     aside = run / f"{FIGURES}.new"
     aside.write_text(json.dumps({"seed": seed, **task.measure(run)}))
     aside.rename(run / FIGURES)

@@ -76,7 +76,7 @@ def train(flags: argparse.Namespace) -> mv.Run:
     config = config_for(env, "ppo", {**SETTINGS, **asked}, preset=False)
     lines = TrainingLines()
     print(f"Initializing {flags.envs} parallel environments...", flush=True)
-    run = start_run(config, root=flags.output_dir, hooks=[lines], on_start=lines.on_start)
+    run = start_run(config, root=flags.output_dir, hooks=[lines])
     print(f"Cleaning up {flags.envs} environments...")
     for number in range(1, flags.envs + 1):  # `start_run` has closed them, and would have raised if it could not
         print(f"Environment {number} closed")

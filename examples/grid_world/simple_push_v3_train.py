@@ -67,7 +67,7 @@ def train(config: Config) -> Any:
                 print(f"{words} | returns {returns} (last {len(recent)} episodes)", flush=True)
 
     how = {"num_envs": config["num_envs"], "env_steps": total, "seed": config["seed"], "evaluate_every": 0}
-    return mv.train(ENV, root=config["run_dir"], hooks=[Lines()], **how)
+    return mv.train(ENV, root=config["run_dir"], hooks=[Lines()], progress=False, **how)
 
 
 def distance(env: Any, act: Act, episodes: int) -> float:

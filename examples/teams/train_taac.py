@@ -137,6 +137,7 @@ def train(settings: Settings, seed: int, **how: Any) -> mv.Run:
         hooks=[Lines(training.episodes, settings.logging.log_interval)],
         init_from=begun_from,
         preset=False,
+        progress=False,
         seed=seed,
         **{**in_our_words(settings), **how},
     )

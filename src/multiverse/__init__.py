@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from multiverse.training.loading import load
     from multiverse.training.recording import record, replay
     from multiverse.training.run import Run, resume, train
+    from multiverse.training.seed_runs import SeedRuns
     from multiverse.vector.batches import AgentsBatch, GroupBatch, StepBatch
     from multiverse.vector.make import make_vec
     from multiverse.vector.parallel import MultiAgentVectorEnv
@@ -63,6 +64,7 @@ _HOMES = {
     "multiverse.vector.parallel": ("MultiAgentVectorEnv",),
     "multiverse.vector.turns": ("Turn", "TurnVectorEnv"),
     "multiverse.training.run": ("Run", "resume", "train"),
+    "multiverse.training.seed_runs": ("SeedRuns",),
     "multiverse.training.loading": ("load",),
     "multiverse.training.recording": ("record", "replay"),
     "multiverse.training.hooks": ("Hook",),
@@ -116,6 +118,7 @@ __all__ = [
     "ResetPlan",
     "ResetRequest",
     "Run",
+    "SeedRuns",
     "SpacesDiffer",
     "StepBatch",
     "TrainingDiverged",

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.learning import TASKS, shown
 from benchmarks.provenance import COMMIT, TREE
-from multiverse.training.config.train_config import PRESETS
+from multiverse.training.config.train_config import presets
 
 
 def learn(out: Path, *more: str) -> subprocess.Popen[str]:
@@ -66,7 +66,7 @@ def test_runs_of_another_commit_are_not_mixed_in(tmp_path: Path, monkeypatch: py
 
 
 def test_every_task_has_its_preset() -> None:
-    assert [task.name for task in TASKS if (task.env, task.algorithm) not in PRESETS] == []
+    assert [task.name for task in TASKS if (task.env, task.algorithm) not in presets()] == []
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from pettingzoo.classic import connect_four_v3
 import benchmarks.team_learning as teams
 from benchmarks.provenance import TREE
 from benchmarks.team_players import assigned, one_ply
-from multiverse.training.config.train_config import PRESETS
+from multiverse.training.config.train_config import presets
 
 
 def board(*rows: str) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def test_a_team_that_is_assigned_landmarks_is_far_better_than_a_random_one(monke
 
 
 def test_every_task_has_a_preset() -> None:
-    assert {(task.env, "ppo") for task in teams.TASKS} <= set(PRESETS)
+    assert {(task.env, "ppo") for task in teams.TASKS} <= set(presets())
 
 
 def test_the_table_says_what_was_reached(capsys: pytest.CaptureFixture[str]) -> None:

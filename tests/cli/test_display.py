@@ -25,9 +25,9 @@ from rich.console import Console
 from multiverse.cli.bottleneck import bottleneck
 from multiverse.cli.display import Display, Machine, sparkline, time_bar
 from multiverse.cli.main import main
-from multiverse.cli.progress import LinePrinter
 from multiverse.contracts.plan import Plan
 from multiverse.training.config.train_config import PARTS, Clock, TrainConfig
+from multiverse.training.progress import LinePrinter
 from tests.cli.training_commands import SMALL, train
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
@@ -40,7 +40,10 @@ def test_quiet_prints_the_runs_directory_and_nothing_else(elsewhere: Path, capsy
     assert main(["resume", "a", "--env-steps", "512", "--quiet"]) == 0
     assert capsys.readouterr().out == "a\n"
     assert train(Path("b"), "--quiet", "--seeds", "2") == 0
-    assert capsys.readouterr().out == "b/seed-0\nb/seed-1\n"
+    assert capsys.readouterr().out == "b\n"
+    assert train(Path("c"), "--json", "--seeds", "2") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["event"] == "end" and told["run"] == "c" and told["seeds"] == [0, 1]
 
 
 def test_json_is_an_object_a_line(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,7 +60,7 @@ def test_json_is_an_object_a_line(elsewhere: Path, capsys: pytest.CaptureFixture
 def test_metrics_are_among_the_json_lines(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("multiverse.cli.progress.LINE_EVERY_S", 0.0)
+    monkeypatch.setattr("multiverse.training.progress.LINE_EVERY_S", 0.0)
     assert train(Path("a"), "--json") == 0
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     metrics = [one for one in told if one["event"] == "metrics"]

@@ -11,7 +11,7 @@ from multiverse.algorithms import ALGORITHMS
 from multiverse.cli.commands import list as listing
 from multiverse.cli.commands.train import config_from, train_options
 from multiverse.cli.main import main
-from multiverse.training.config.train_config import PRESETS, config_for
+from multiverse.training.config.train_config import config_for, presets
 from tests.cli.training_commands import train
 
 
@@ -26,8 +26,8 @@ def test_envs_are_those_of_gymnasium_and_our_own(capsys: pytest.CaptureFixture[s
 def test_a_presets_line_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "presets"]) == 0
     lines = capsys.readouterr().out.splitlines()[1:]
-    assert len(lines) == len(PRESETS)
-    for line, (env, algorithm) in zip(lines, PRESETS):
+    assert len(lines) == len(presets())
+    for line, (env, algorithm) in zip(lines, presets()):
         flags = shlex.split(line.partition("): ")[2])
         assert config_from(train_options([env, "--no-preset", *flags])) == config_for(env, algorithm, {})
 

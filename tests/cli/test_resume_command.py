@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from multiverse.cli import progress
 from multiverse.cli.main import main
+from multiverse.training import progress
 from multiverse.training.config.files import read_config
 from tests.cli.training_commands import SMALL, train
 from tests.training.runs import digest
@@ -58,14 +58,42 @@ def test_a_budget_that_is_spent_is_told(elsewhere: Path, capsys: pytest.CaptureF
     assert "Its budget is spent: --env-steps" in capsys.readouterr().out
 
 
+def test_settings_given_to_resume_are_those_of_the_run_from_then_on(elsewhere: Path) -> None:
+    assert train(Path("one"), env_steps=64) == 0
+    assert main(["resume", "one", "--timesteps", "128", "--lr", "1e-4", "--executor", "thread", "--workers", "1"]) == 0
+    config, summary = read_config("one/config.yaml"), json.loads(Path("one/summary.json").read_text())
+    assert (config["env_steps"], config["ppo"]["learning_rate"], config["executor"]) == (128, 1e-4, "thread")
+    assert (summary["env_steps"], summary["plan"]["executor"]) == (128, "thread")
+
+
+@pytest.mark.parametrize("word", [["train", "--help"], ["train", "CartPole-v1", "--lrr", "3"]])
+def test_help_and_a_mistyped_flag_load_nothing_that_takes_its_time(word: list[str]) -> None:
+    code = "import sys\nfrom multiverse.cli.main import main\nmain(sys.argv[1:])\nprint(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code, *word], capture_output=True, text=True)
+    loaded = set(done.stderr.split())
+    assert "gymnasium" in loaded  # all of them were told
+    assert not {"torch", "tyro", "rich", "psutil", "multiverse.vector", "multiverse.executors"} & loaded
+
+
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
         ("nowhere", "nowhere: there is no such directory"),
         ("nowhere --env-steps 0", "--env-steps 0: must be more than 0"),
+        ("", "which run?"),
+        ("one two", "one run at a time: one, or two?"),
+        ("one --env-steps", "--env-steps: expected one argument"),
+        ("one --env-steps many", "--env-steps: expected a whole number"),
+        ("one --env-step 9", "there is no --env-step; did you mean --env-steps?"),
+        ("one --lr -1", "learning_rate=-1"),
+        ("one --buffer-size 9", "there is no --buffer-size"),  # of algorithms with replay
+        ("one --num-envs 9", "there is no --num-envs"),
     ],
 )
 def test_bad_input_is_one_sentence(typed: str, told: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if typed.startswith("one -"):
+        train(Path("one"), env_steps=64)
+        capsys.readouterr()
     assert main(["resume", *typed.split()]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and told in error

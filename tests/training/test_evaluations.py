@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from multiverse.cli.progress import summary_lines
 from multiverse.contracts.seeds import evaluation_seed
 from multiverse.training import evaluation as evaluation_module
+from multiverse.training.progress import summary_lines
 from multiverse.training.storage.checkpoint import Checkpoints
 from tests.training.envs import Examined, Wanderer
 from tests.training.runs import SMALL, digest, lines_of
@@ -169,7 +169,7 @@ def test_a_last_evaluation_that_fails_leaves_no_older_figure(
     summary = json.loads((run.path / "summary.json").read_text())
     assert summary["finished"] and summary["evaluation"] is None and summary["evaluated_at"] is None
     assert summary["best_return"] is not None and summary["evaluation_failures"]["failed"] == 1
-    told = "\n".join(summary_lines(run.summary, run.path))
+    told = "\n".join(summary_lines(run.summary))
     assert "Evaluation: none, the last one failed" in told and "evaluations failed 1" in told
     assert caplog.text.count("the evaluation at 200 env steps failed") == 1
     summary = mv.resume(run, env=Examined).summary  # which tries again
@@ -223,12 +223,15 @@ def test_an_evaluation_env_that_cannot_be_built_is_called_that(tmp_path: Path) -
 
 @pytest.mark.fault("G9")
 def test_several_seeds_of_which_one_has_no_figure(tmp_path: Path) -> None:
-    from multiverse.cli.seeds import seed_lines
+    from multiverse.training.seed_runs import gathered, seed_lines
 
-    good, bad = ({"evaluation": found} for found in ({"mean_return": 3.0}, None))
-    lines = seed_lines({1: mv.Run(tmp_path / "a", good), 2: mv.Run(tmp_path / "b", bad)})
-    assert any("2  " in line and "failed" in line for line in lines) and "IQM of 1 seeds: 3.0" in lines[-1]
-    assert "no seed" in seed_lines({2: mv.Run(tmp_path / "b", bad)})[-1]
+    (tmp_path / "seeds.json").write_text('{"seeds": [1, 2]}')
+    for seed, found in ((2, None), (1, {"mean_return": 3.0})):
+        (tmp_path / f"seed-{seed}").mkdir()
+        (tmp_path / f"seed-{seed}" / "summary.json").write_text(json.dumps({"finished": True, "evaluation": found}))
+        lines = seed_lines(gathered(tmp_path))
+        told = "IQM of 1 seed: 3.0" if found else "IQM: no seed"
+        assert any("2  " in line and "failed" in line for line in lines) and lines[-1].startswith(told)
 
 
 # -- how often -------------------------------------------------------------------------------------------------------

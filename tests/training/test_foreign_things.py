@@ -124,10 +124,10 @@ def test_what_others_keep_beside_checkpoints_is_neither_read_nor_removed(plain: 
     (run / ".writing-mine").mkdir()
     (run / ".writing-summary.json-thoughts").write_text("mine")
     theirs = contents(run).items() - ours.items()
-    begun: list[int] = []
+    begun = Begins()
     for steps in (200, 300, 400, 500):
-        mv.resume(run, env_steps=steps, on_start=lambda trainer: begun.append(trainer.clock.env_steps))
-    assert begun == [100, 200, 300, 400]
+        mv.resume(run, env_steps=steps, hooks=[begun])
+    assert begun.env_steps == [100, 200, 300, 400]
     assert theirs <= contents(run).items() and (run / ".writing-mine").is_dir()
     assert "step-000000000100" not in os.listdir(folder)
 
@@ -153,6 +153,18 @@ def test_what_others_keep_inside_a_checkpoint_outlives_it(
 
 
 # -- which checkpoint ------------------------------------------------------------------------------------------------
+class Begins(mv.Hook):
+    """Where each part of a run begins."""
+
+    def __init__(self) -> None:
+        self.env_steps: list[int] = []
+        self.checkpoints: list[list[str]] = []
+
+    def on_start(self, trainer: Any) -> None:
+        self.env_steps.append(trainer.clock.env_steps)
+        self.checkpoints.append(os.listdir(trainer.directory.checkpoints))
+
+
 class Saves(mv.Hook):
     """A checkpoint after every update."""
 
@@ -171,13 +183,9 @@ def test_a_run_goes_on_from_the_checkpoint_that_is_named(
     long: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = Path(shutil.copytree(long, tmp_path / "whole"))
-    begun: list[tuple[int, list[str]]] = []
-
-    def on_start(trainer: Any) -> None:
-        begun.append((trainer.clock.env_steps, os.listdir(long / "checkpoints")))
-
-    again = mv.resume(long / "checkpoints" / "step-000000000200", on_start=on_start)
-    assert begun == [(200, ["step-000000000200"])] and again.path == long
+    begun = Begins()
+    again = mv.resume(long / "checkpoints" / "step-000000000200", hooks=[begun])
+    assert (begun.env_steps, begun.checkpoints) == ([200], [["step-000000000200"]]) and again.path == long
     assert "(step-000000000400, step-000000000300, best)" in caplog.text
     assert digest(long) == digest(whole)
     assert lines_of(long, "metrics.jsonl") == lines_of(whole, "metrics.jsonl")
@@ -190,9 +198,9 @@ def test_a_run_goes_on_from_its_best(long: Path, monkeypatch: pytest.MonkeyPatch
             "multiverse.training.evaluation_envs.evaluate", lambda *_: Evaluation((-1.0,), (1,))
         )  # none better
         mv.resume(long, env_steps=600)
-    begun: list[int] = []
-    mv.resume(long / "checkpoints" / "best", on_start=lambda trainer: begun.append(trainer.clock.env_steps))
-    assert begun == [400]
+    begun = Begins()
+    mv.resume(long / "checkpoints" / "best", hooks=[begun])
+    assert begun.env_steps == [400]
     assert {"best", "step-000000000600"} <= set(os.listdir(long / "checkpoints"))
 
 

@@ -310,3 +310,16 @@ def test_the_algorithm_of_a_strangers_config_is_not_imported(
     monkeypatch.chdir(tmp_path)
     assert "evil_algorithm:Mine" in one_line(["train", *more, "--config", "c.yaml"], capsys)
     assert not Path("harm").exists()
+
+
+@pytest.mark.fault("E7")
+def test_the_algorithm_of_a_strangers_run_is_not_imported_for_flags_of_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "worse_algorithm.py").write_text("open('harm', 'w')\nclass Mine: pass\n")
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "config.yaml").write_text("env: CartPole-v1\nalgorithm: worse_algorithm:Mine\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert "worse_algorithm:Mine" in one_line(["resume", "run", "--lr", "1"], capsys)
+    assert not Path("harm").exists()

@@ -13,7 +13,7 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, WrapperSpec, load_env_creator
@@ -53,12 +53,27 @@ class Recipe:
     def build_foreign(self) -> Any:
         """The env itself, with its wrappers and nothing of ours."""
         if isinstance(self.source, EnvSpec):
-            env: Any = gymnasium.make(self.source, **self.kwargs)
+            env: Any = _made(self.source, self.kwargs)
         else:
             env = self.source(**self.kwargs)
         for wrap in self.wrappers:
             env = wrap(env)
         return env
+
+
+EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
+"""Of Gymnasium's envs that need one: ours, by the module they are in."""
+
+
+def _made(spec: EnvSpec, kwargs: Mapping[str, Any]) -> Any:
+    try:
+        return gymnasium.make(spec, **kwargs)
+    except gymnasium.error.DependencyNotInstalled as error:
+        extra = next((ours for module, ours in EXTRAS.items() if str(spec.entry_point).startswith(module)), None)
+        if extra is None:
+            raise
+        needs = f"{spec.id} needs what is not installed here: pip install 'multiverse[{extra}]'"
+        raise gymnasium.error.DependencyNotInstalled(needs) from error
 
 
 def adapt(env: Any, agents: AgentOptions = NOTHING_SAID) -> Env:
@@ -104,6 +119,21 @@ def recipes(
     kwargs = _per_env_kwargs(env_kwargs, count)
     wraps = _per_env_wrappers(wrappers, count)
     return [Recipe(s, dict(k), (*own, *w)) for (s, own), k, w in zip(sources, kwargs, wraps)]
+
+
+def wrapped(source: EnvSource, wrappers: Sequence[Wrapper]) -> EnvSource:
+    """The same, whose envs come in these wrappers; the first is the innermost."""
+    if not wrappers:
+        return source
+    if isinstance(source, list | tuple):
+        return [cast(Callable[..., Any], wrapped(one, wrappers)) for one in source]
+    _refuse_no_wrappers("wrappers", wrappers)
+    bare, own = _one_source(source)
+    return functools.partial(_built, bare, (*own, *wrappers))
+
+
+def _built(source: Source, wrappers: tuple[Wrapper, ...], **kwargs: Any) -> Any:
+    return Recipe(source, kwargs, wrappers).build_foreign()
 
 
 def _sources(source: EnvSource, num_envs: int | None) -> list[tuple[Source, tuple[Wrapper, ...]]]:

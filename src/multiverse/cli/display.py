@@ -23,10 +23,10 @@ from rich.text import Text
 
 from multiverse.cli.bottleneck import bottleneck
 from multiverse.cli.output import percent
-from multiverse.cli.progress import LinePrinter, Progress, ProgressLines, in_time
 from multiverse.contracts.errors import InvalidRequest, in_bytes
 from multiverse.executors import machine
 from multiverse.training.config.train_config import PARTS
+from multiverse.training.progress import LinePrinter, Progress, ProgressLines, in_time
 from multiverse.training.storage.files import for_json
 
 if TYPE_CHECKING:
@@ -56,8 +56,7 @@ def progress_for(voice: LinePrinter, quiet: bool = False, as_json: bool = False)
 
 
 def _chosen(voice: LinePrinter, quiet: bool, as_json: bool) -> Progress:
-    if quiet and as_json:
-        raise InvalidRequest("--quiet, or --json?")
+    refuse_both(quiet, as_json)
     if quiet:
         return RunPath()
     if as_json:
@@ -66,6 +65,11 @@ def _chosen(voice: LinePrinter, quiet: bool, as_json: bool) -> Progress:
     if console.is_terminal and not console.is_dumb_terminal and _fits(console):
         return Display(voice, console)
     return ProgressLines(voice)
+
+
+def refuse_both(quiet: bool, as_json: bool) -> None:
+    if quiet and as_json:
+        raise InvalidRequest("--quiet, or --json?")
 
 
 def _fits(console: Console) -> bool:
@@ -111,7 +115,7 @@ class Display(ProgressLines):
     """What is worth keeping (evaluations, warnings) scrolls by above it. `close` leaves the terminal as it was."""
 
     def __init__(self, voice: LinePrinter, console: Console, now: Any = time.monotonic) -> None:
-        super().__init__(voice, now)
+        super().__init__(voice, now=now)
         # Whatever is printed meanwhile, by whomever, goes above it.
         self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
         self._machine = Machine()
@@ -184,12 +188,12 @@ class Display(ProgressLines):
         rows += self._machine.look(session.envs.worker_pids).items()
         drawn = Text(no_wrap=True, overflow="crop")
         title = f"── {config.algorithm} on {config.env}, seed {config.seed} "
-        drawn.append(f"{title[:width]:─<{width}}\n", "dim").append_text(self._bar(trainer, width)).append("\n")
+        drawn.append(f"{title[:width]:─<{width}}\n", "dim").append_text(self._budget(trainer, width)).append("\n")
         for name, text in rows:
             drawn.append(f"{name:<{LABEL_WIDTH}}", "dim").append_text(text).append("\n")
         return drawn
 
-    def _bar(self, trainer: Trainer, width: int) -> Text:
+    def _budget(self, trainer: Trainer, width: int) -> Text:
         budget, clock = trainer.config.budget, trainer.clock
         spent = budget.spent(clock)
         told = f" {percent(spent)}  {clock.env_steps:,} env steps  {in_time(budget.seconds_left(clock))} left"

@@ -12,8 +12,8 @@ from typing import Any
 
 from multiverse.cli.curves import Curve, differing, in_figures, mean_rate
 from multiverse.cli.figures import Panel, drawn, figure
-from multiverse.cli.progress import failure_counts, in_time
 from multiverse.contracts.errors import in_bytes
+from multiverse.training.progress import failure_counts, in_time
 from multiverse.training.storage.files import read_plain
 from multiverse.training.storage.records import EVALUATED, RunRecord
 

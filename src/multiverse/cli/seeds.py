@@ -1,57 +1,46 @@
-"""Several seeds as one figure: the interquartile mean with a bootstrap interval, beside every seed's own."""
+"""Several seeds, as the command line runs and tells them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import functools
+import io
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from multiverse.contracts.views import Array
-
-if TYPE_CHECKING:
-    from multiverse.training.run import Run
-
-DRAWS = 10_000
-INTERVAL = 95.0
-
-
-def interquartile_mean(values: Sequence[float]) -> float:
-    """The mean of the middle half; where a quarter of them is no whole number, those at the edges count in part."""
-    return float(interquartile_means(np.asarray(values, np.float64)))
+from multiverse.cli.display import refuse_both
+from multiverse.training.config.train_config import TrainConfig
+from multiverse.training.progress import LinePrinter, ProgressLines, run_with_progress
+from multiverse.training.run import Run
+from multiverse.training.seed_runs import ordered, read_set, run_set, seed_lines
 
 
-def interquartile_means(values: Array) -> Array:
-    """[seeds, …] → […]: the same for each of many figures."""
-    ordered, count = np.sort(values, axis=0), len(values)
-    cut, edges = count / 4, np.arange(count)
-    weights = np.clip(np.minimum(edges + 1 - cut, count - cut - edges), 0.0, 1.0)
-    return np.asarray(np.tensordot(weights / np.sum(weights), ordered, 1))
+def run_and_tell(
+    path: Path,
+    config: TrainConfig,
+    settings: Mapping[str, Any],
+    voice: LinePrinter,
+    trust: bool = False,
+    quiet: bool = False,
+    as_json: bool = False,
+) -> None:
+    """All that is not done of a set of runs, and what they say together; `quiet`, `as_json`: as of one run, of all."""
+    refuse_both(quiet, as_json)
+    loud, voice = voice, LinePrinter(io.StringIO()) if quiet or as_json else voice
 
+    def one(order: dict[str, Any]) -> Run:
+        return run_with_progress(functools.partial(ordered, order), ProgressLines(voice))
 
-def bootstrap_interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
-    """Where the interquartile mean lies in 95 of 100 draws of as many seeds from these."""
-    low, high = bootstrap_intervals(np.asarray(values, np.float64), DRAWS, seed)
-    return float(low), float(high)
-
-
-def bootstrap_intervals(values: Array, draws: int, seed: int = 0) -> tuple[Array, Array]:
-    """[seeds, …] → low and high […]: the same for each of many figures, from the same draws."""
-    drawn = np.random.default_rng(seed).choice(len(values), (draws, len(values)))
-    means = interquartile_means(np.moveaxis(values[drawn], 1, 0))
-    low, high = np.percentile(means, [(100 - INTERVAL) / 2, (100 + INTERVAL) / 2], axis=0)
-    return low, high
-
-
-def seed_lines(runs: dict[int, Run]) -> list[str]:
-    """Every seed's final evaluation, and what they say together; one whose evaluation failed has nothing to say."""
-    found = {seed: run.summary["evaluation"] for seed, run in runs.items()}
-    returns = {seed: float(one["mean_return"]) for seed, one in found.items() if one is not None}
-    told = {seed: f"{returns[seed]:.1f}" if seed in returns else "failed" for seed in runs}
-    rows = [f"  {seed:>6}  {told[seed]:>10}  {runs[seed].path}" for seed in runs]
-    together = "IQM: no seed has an evaluation that came to its end"
-    if returns:
-        low, high = bootstrap_interval(list(returns.values()))
-        iqm = interquartile_mean(list(returns.values()))
-        together = f"IQM of {len(returns)} seeds: {iqm:.1f} ({INTERVAL:g} % bootstrap interval {low:.1f} to {high:.1f})"
-    return ["", f"{'seed':>8}  {'return':>10}  run", *rows, together]
+    try:
+        found = run_set(path, config, settings, voice.say, one, apart=True, trust=trust)
+    except (KeyboardInterrupt, SystemExit):
+        voice.say(f"Interrupted. To go on with all of them: multiverse resume {shlex.quote(str(path))}")
+        raise
+    for line in seed_lines(found):
+        voice.say(line)
+    if quiet:
+        loud.say(str(path))
+    if as_json:
+        loud.say(json.dumps({"event": "end", "run": str(path), **read_set(path)}))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from multiverse.algorithms.algorithm import UpdateReport
     from multiverse.experience.collector import Collected
+    from multiverse.training.config.changes import Schedule
     from multiverse.training.evaluation import Evaluation
     from multiverse.training.trainer import Trainer
 
@@ -22,6 +24,9 @@ class Hook:
             warnings.warn("Hook.on_window is on_rollout now; the old name goes", DeprecationWarning, stacklevel=2)
             cls.on_rollout = vars(cls)["on_window"]  # type: ignore[method-assign]
 
+    def on_start(self, trainer: Trainer) -> None:
+        """The run has its directory, `trainer.directory.path`; in this part of it nothing has been learned yet."""
+
     def on_rollout(self, trainer: Trainer, collected: Collected) -> None:
         """A rollout is full and has not been learned from yet."""
 
@@ -33,3 +38,14 @@ class Hook:
 
     def on_end(self, trainer: Trainer, summary: dict[str, Any]) -> None:
         """The run is over."""
+
+
+class Schedules(Hook):
+    """Settings of the algorithm that are functions of how much of the budget is left, from 1 to 0."""
+
+    def __init__(self, schedules: Mapping[str, Schedule]) -> None:
+        self._schedules = schedules
+
+    def on_rollout(self, trainer: Trainer, collected: Collected) -> None:
+        left = 1.0 - trainer.config.budget.spent(trainer.clock)  # as it was before this rollout
+        trainer.algorithm.change(**{name: schedule(left) for name, schedule in self._schedules.items()})

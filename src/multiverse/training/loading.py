@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import gymnasium
 
-from multiverse.adapters.env_source import BUILT_IN, Wrapper
+from multiverse.adapters.env_source import BUILT_IN, Wrapper, wrapped
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest, in_a_line, in_words
 from multiverse.contracts.layout import SINGLE_AGENT, Group
 from multiverse.contracts.policy import Policy
@@ -21,7 +21,7 @@ from multiverse.experience.random_policy import RandomPolicy
 from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
 from multiverse.training.config.build import in_todays_names, takes_old_names
 from multiverse.training.config.files import read_config
-from multiverse.training.config.train_config import TrainConfig, saved_config
+from multiverse.training.config.train_config import TrainConfig, saved_config, wrapper_name
 from multiverse.training.evaluation import Evaluation, evaluate
 from multiverse.training.learners import learned_in, policies_in
 from multiverse.training.policy import LoadedPolicies, LoadedPolicy
@@ -100,6 +100,7 @@ def evaluate_run(
     env_kwargs: Mapping[str, Any] | None = None,
     opponent: Any = None,
     trust: bool = False,
+    wrappers: Sequence[Wrapper | str] | None = None,
     watch: Wrapper | None = None,
 ) -> Evaluation:
     """How good a run's policy is: deterministic, on seeds no training sees; over so many episodes, or those of these
@@ -118,7 +119,7 @@ def evaluate_run(
     how |= {"env_kwargs": config.env_kwargs or None, "autoreset": "disabled", "infos": False, "copy": False}
     how |= {"wrappers": [watch]} if watch else {}
     how["groups"] = "separate" if config.separate else None
-    with make_vec(source_of(config, env), count, config.executor if count > 1 else "serial", **how) as envs:
+    with make_vec(source_of(config, env, wrappers), count, config.executor if count > 1 else "serial", **how) as envs:
         held = None if algorithm is not None else _held(vars(config), _groups(envs), found)
         policy = held or _policy(config, algorithm, _groups(envs), found)
         acting = policy.acting if isinstance(policy, LoadedPolicies) else [policy.acting]
@@ -286,8 +287,32 @@ def path_of(run: RunPath) -> Path:
     return Path(run) if isinstance(run, str | Path) else run.path
 
 
-def source_of(config: TrainConfig, env: Any) -> Any:
-    """The env that was given, or the one that the config names, if it names one that can be found."""
+def source_of(config: TrainConfig, env: Any, wrappers: Sequence[Wrapper | str] | None = None) -> Any:
+    """The env that was given, or the one that the config names, if it names one that can be found; in its wrappers."""
+    return wrapped(_bare_source(config, env), wrappers_of(config, wrappers))
+
+
+def wrappers_of(config: TrainConfig, given: Sequence[Wrapper | str] | None = None) -> list[Wrapper]:
+    """Those that are given, which must be the run's, or else those that the config names."""
+    names = [one if isinstance(one, str) else wrapper_name(one) for one in (given or ())]
+    bare, known = ([name.rpartition(":")[2] for name in several] for several in (names, config.wrappers))
+    if given is not None and bare != known:  # a module may have them from another
+        raise InvalidRequest(f"wrappers={names}: the envs of this run are in {list(config.wrappers)}")
+    return [_wrapper(one) if isinstance(one, str) else one for one in (config.wrappers if given is None else given)]
+
+
+def _wrapper(name: str) -> Wrapper:
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise InvalidRequest(f"the wrapper {name} of this run is one of a program: pass it again, wrappers=[…]")
+    try:
+        found: Wrapper = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # whatever the user's module does
+        raise InvalidRequest(f"wrapper {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    return found
+
+
+def _bare_source(config: TrainConfig, env: Any) -> Any:
     if env is not None:
         return env
     if ":" not in config.env and config.env not in BUILT_IN and config.env not in gymnasium.registry:

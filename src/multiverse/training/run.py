@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,20 +11,40 @@ from pathlib import Path
 from typing import Any
 
 import multiverse
+from multiverse.adapters.env_source import Wrapper, wrapped
+from multiverse.algorithms import algorithm_class
 from multiverse.algorithms.algorithm import Algorithm
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest, PreflightError
 from multiverse.contracts.plan import Plan
 from multiverse.experience.slots import is_single
 from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
 from multiverse.training.config.build import as_plain, build, takes_old_names
-from multiverse.training.config.train_config import BUDGETS, TrainConfig, config_for, plain_config
-from multiverse.training.hooks import Hook
-from multiverse.training.loading import RunPath, checkpoint_of, path_of, source_of, steps_of, trusted_config
+from multiverse.training.config.changes import Schedule, changed_config, in_our_names, without_schedules
+from multiverse.training.config.train_config import (
+    BUDGETS,
+    TrainConfig,
+    config_for,
+    own_settings,
+    plain_config,
+    wrapper_name,
+)
+from multiverse.training.hooks import Hook, Schedules
+from multiverse.training.loading import (
+    RunPath,
+    checkpoint_of,
+    path_of,
+    source_of,
+    steps_of,
+    trusted_config,
+    wrappers_of,
+)
+from multiverse.training.progress import Progress, ProgressLines, evaluated, printer_for_programs, run_with_progress
 from multiverse.training.session import Session
 from multiverse.training.space_description import described
 from multiverse.training.storage.checkpoint import Checkpoints, taken_over
 from multiverse.training.storage.checkpoint import load as load_checkpoint
 from multiverse.training.storage.checkpoint_format import Checkpoint, differences
+from multiverse.training.storage.metric_sinks import check_tensorboard
 from multiverse.training.storage.origin import provenance, redacted
 from multiverse.training.storage.records import RunRecord
 from multiverse.training.storage.run_directory import RunDirectory, find_run, had_checkpoint, read_summary
@@ -31,10 +52,11 @@ from multiverse.training.trainer import Trainer
 
 log = logging.getLogger("multiverse")
 
-OnStart = Callable[[Trainer], None]
+SCHEDULES = "schedules"
+"""Of a part of a run, in its provenance: settings that were functions."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A run that has come to its end: where it lies, and how it went."""
 
@@ -61,6 +83,11 @@ class Run:
             ) from error
         return pandas.DataFrame(self.rows())
 
+    def __repr__(self) -> str:
+        found = self.summary.get("evaluation")
+        told = evaluated(found) if found else "no evaluation"
+        return f"<Run {self.path}: {self.summary.get('env_steps', 0):,} env steps, {told}>"
+
 
 @takes_old_names
 def train(
@@ -72,6 +99,10 @@ def train(
     hooks: Sequence[Hook] = (),
     init_from: Path | str | None = None,
     preset: bool | str = True,
+    wrappers: Sequence[Any] = (),
+    tensorboard: bool = False,
+    progress: bool = True,
+    seeds: int = 1,
     **settings: Any,
 ) -> Run:
     """Train an algorithm: `run = mv.train("CartPole-v1", num_envs=8, env_steps=100_000, seed=1)`.
@@ -84,10 +115,40 @@ def train(
         init_from: a run whose weights this one begins with.
         preset: whether to begin from the settings known to suit this env, or another env whose settings to begin from;
             what is given here goes before them.
-        settings: fields of `TrainConfig` and of the algorithm's config: `num_envs=8`, `learning_rate=1e-3`.
+        wrappers: what each env is wrapped in, the innermost first: callables, or module:name of one.
+        tensorboard: metrics for TensorBoard too, in the run's own `tensorboard/`.
+        progress: whether to tell how it goes: in terminals and notebooks by a bar, elsewhere in a line now and then.
+        seeds: so many runs, from `seed` on, in one directory (`SeedRuns`): side by side in processes of their own where
+            there are cores, unless env, algorithm, hooks, wrappers or schedules are objects of this program.
+        settings: fields of `TrainConfig` and of the algorithm's config, `num_envs=8`, `learning_rate=1e-3`, also by
+            the names that flags have (`lr`, `total_timesteps`, `net_arch`). A number of the algorithm's may be a
+            function of how much of the budget is left: `lr=lambda left: 3e-4 * left`.
+
+    Ctrl-C saves the run, says how to go on with it, and goes on its way.
     """
-    config = config_for(env, algorithm, settings, preset)
-    return start_run(config, env, run_dir, root, hooks, init_from, None if isinstance(algorithm, str) else algorithm)
+    kind = algorithm_class(algorithm) if isinstance(algorithm, str) else algorithm
+    given, schedules = without_schedules(in_our_names(settings), kind)
+    if wrappers:
+        given["wrappers"] = [one if isinstance(one, str) else wrapper_name(one) for one in wrappers]
+    config = config_for(env, algorithm, given, preset)
+    own: dict[str, Any] = {"env": env, "wrappers": wrappers or None, "schedules": schedules}
+    own["algorithm"] = None if isinstance(algorithm, str) else algorithm
+    if seeds != 1:
+        from multiverse.training import seed_runs
+
+        begun_from = None if init_from is None else str(Path(init_from).absolute())
+        path = seed_runs.new_set(config, seeds, run_dir, root, init_from=begun_from, tensorboard=tensorboard)
+        return seed_runs.run_in_program(path, config, {}, hooks, progress, **own)
+    begin = functools.partial(
+        start_run, config, run_dir=run_dir, root=root, init_from=init_from, tensorboard=tensorboard, **own
+    )
+    return watched(begin, hooks, progress)
+
+
+def watched(begin: Callable[..., Run], own: Sequence[Hook], progress: bool) -> Run:
+    """Begin a run (`begin(hooks=…)`) from a program, with these hooks, and tell of it or not."""
+    how = ProgressLines(printer_for_programs(), in_python=True) if progress else Progress(in_python=True)
+    return run_with_progress(lambda hooks: begin(hooks=[*hooks, *own]), how)
 
 
 def start_run(
@@ -98,14 +159,19 @@ def start_run(
     hooks: Sequence[Hook] = (),
     init_from: Path | str | None = None,
     algorithm: MakeAlgorithm | None = None,
-    on_start: OnStart | None = None,
+    wrappers: Sequence[Wrapper | str] | None = None,
+    schedules: Mapping[str, Schedule] | None = None,
+    tensorboard: bool = False,
 ) -> Run:
-    """A new run of a whole config. `on_start` is called once it has its directory, before anything is learned."""
+    """A new run of a whole config. `wrappers`: those that it names, if they are at hand."""
+    if tensorboard:
+        check_tensorboard()
     begun_from = None if init_from is None else checkpoint_of(init_from)
     if config.evaluation_opponent is not None and Path(config.evaluation_opponent).exists():
         absolute = str(Path(config.evaluation_opponent).absolute())  # it is asked for again, from wherever
         config = dataclasses.replace(config, evaluation_opponent=absolute)
-    session = Session(config, config.env if env is None else env, algorithm_maker(config, algorithm))
+    source = wrapped(config.env if env is None else env, wrappers_of(config, wrappers))
+    session = Session(config, source, algorithm_maker(config, algorithm))
     try:
         if begun_from is not None:
             with taken_over(begun_from):
@@ -116,9 +182,11 @@ def start_run(
             where.write_config(plain_config(config))
             where.write_origin()
             _write_spaces(where, session)
-            where.write_provenance(provenance(config.seed, session.envs.plan))
+            where.write_provenance({**provenance(config.seed, session.envs.plan), SCHEDULES: [*(schedules or ())]})
+            if tensorboard:
+                where.keep_for_tensorboard()
             session.begin()
-            return _trained(Trainer(config, session, where, hooks), on_start)
+            return Run(where.path, Trainer(config, session, where, _with(schedules, hooks)).run())
     finally:
         session.close()
 
@@ -129,35 +197,65 @@ def resume(
     *,
     env: Any = None,
     algorithm: MakeAlgorithm | None = None,
-    env_steps: int | None = None,
-    episodes: int | None = None,
-    minutes: float | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[Wrapper | str] | None = None,
     hooks: Sequence[Hook] = (),
-    on_start: OnStart | None = None,
     trust: bool = False,
+    tensorboard: bool = False,
+    progress: bool = True,
+    **settings: Any,
 ) -> Run:
     """Go on with a run exactly where its last checkpoint was taken, or where the one was that is named
     (`RUN/checkpoints/step-000000098304`): what came after that goes. A larger budget makes it longer.
 
-    `env`, `algorithm`, `env_kwargs`: for runs whose env or algorithm was a callable, or whose env got a secret: no
-    file holds those. `trust`: whether code that the run names may be called though somebody else has written it.
+    `env`, `algorithm`, `env_kwargs`, `wrappers`: for runs whose env, algorithm or wrappers were callables, or whose
+    env got a secret: no file holds those. `trust`: whether code that the run names may be called though somebody else
+    has written it. `settings`: other ones from here on, `learning_rate=1e-4`, `executor="serial"`; as for `train`.
     """
+    from multiverse.training import seed_runs
+
+    if seed_runs.is_set(path := path_of(run)):
+        if env_kwargs is not None or tensorboard:
+            raise InvalidRequest("env_kwargs and tensorboard are for one run: resume each of these by itself")
+        config, given, schedules = seed_runs.set_config(path, in_our_names(settings), trust, env, algorithm)
+        own = {"env": env, "algorithm": algorithm, "wrappers": wrappers, "schedules": schedules}
+        return seed_runs.run_in_program(path, config, given, hooks, progress, trust, **own)
+    how: dict[str, Any] = {"env": env, "algorithm": algorithm, "env_kwargs": env_kwargs, "wrappers": wrappers}
+    begin = functools.partial(resume_run, run, in_our_names(settings), trust=trust, tensorboard=tensorboard, **how)
+    return watched(begin, hooks, progress)
+
+
+def resume_run(
+    run: RunPath,
+    settings: Mapping[str, Any],
+    *,
+    env: Any = None,
+    algorithm: MakeAlgorithm | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[Wrapper | str] | None = None,
+    hooks: Sequence[Hook] = (),
+    trust: bool = False,
+    tensorboard: bool = False,
+) -> Run:
+    """As `resume`; `settings` go before those of the run."""
+    if tensorboard:
+        check_tensorboard()
     named = find_run(path_of(run))
     with RunDirectory.open(named.path) as where:
         config = trusted_config(where.path, env, algorithm, env_kwargs, trust)
-        more: dict[str, Any] = {"env_steps": env_steps, "episodes": episodes, "minutes": minutes}
-        given = {key: value for key, value in more.items() if value is not None}
-        config = dataclasses.replace(config, **given)
+        kind = algorithm_class(config.algorithm) if algorithm is None else algorithm
+        given, schedules = without_schedules(settings, kind)
+        _refuse_lost_schedules(where, given)
+        config = changed_config(config, given, kind)
         found = _checkpoint_to_go_on_from(where, named.checkpoint)
-        _refuse_less_than_spent(env_steps, found)
-        if given:
-            where.write_config(plain_config(config))  # the next resume has the new budget too
+        _refuse_less_than_spent(given.get("env_steps"), found)
+        source = source_of(config, env, wrappers)
         if found is not None:
             _tell_differences(found, config)  # guard: differences-are-told
-        session = Session(config, source_of(config, env), algorithm_maker(config, algorithm), _plan_of(found))
+        plan = None if given.keys() & {"executor", "workers", "start_method"} else _plan_of(found)
+        session = Session(config, source, algorithm_maker(config, algorithm), plan)
         try:
-            trainer = Trainer(config, session, where, hooks)
+            trainer = Trainer(config, session, where, _with(schedules, hooks))
             if found is None:
                 where.cut_back({})
                 session.begin()
@@ -166,13 +264,19 @@ def resume(
                     trainer.load(found.state)
                     for learner in session.learners:
                         _check_settings(learner)
+                if theirs := {name: getattr(config.settings, name) for name in own_settings(kind) & given.keys()}:
+                    session.learners.change(**theirs)  # also where a hook had changed them before
                 if named.checkpoint is not None:
                     Checkpoints(where.checkpoints).go_back(trainer.clock.env_steps)
+            if given:
+                where.write_config(plain_config(config))  # the next resume has them too
             if env is None:
                 where.write_origin()  # it was ours, or is trusted
             _write_spaces(where, session)
-            where.write_provenance(provenance(config.seed, session.envs.plan))
-            return _trained(trainer, on_start)
+            where.write_provenance({**provenance(config.seed, session.envs.plan), SCHEDULES: [*schedules]})
+            if tensorboard:
+                where.keep_for_tensorboard()
+            return Run(where.path, trainer.run())
         finally:
             session.close()
 
@@ -220,11 +324,16 @@ def _write_spaces(where: RunDirectory, session: Session) -> None:
         log.info("to act with this run's policy its env will be needed: %s", error)
 
 
-def _trained(trainer: Trainer, on_start: OnStart | None) -> Run:
-    if on_start is not None:
-        on_start(trainer)
-    summary = trainer.run()
-    return Run(trainer.directory.path, summary)
+def _with(schedules: Mapping[str, Schedule] | None, hooks: Sequence[Hook]) -> list[Hook]:
+    return [*([Schedules(schedules)] if schedules else []), *hooks]
+
+
+def _refuse_lost_schedules(where: RunDirectory, given: Mapping[str, Any]) -> None:
+    """No file holds a function: to go on without it would be another run."""
+    if lost := [name for name in where.last_part().get(SCHEDULES) or () if name not in given]:
+        raise InvalidRequest(
+            f"{lost[0]} of this run was a function of a program: pass it again, {lost[0]}=…, or a number to go on with"
+        )
 
 
 def _refuse_less_than_spent(env_steps: int | None, found: Checkpoint | None) -> None:

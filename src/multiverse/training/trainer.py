@@ -73,6 +73,7 @@ class Trainer:
 
         Ctrl-C or SIGTERM: the run is saved as it was after its last update, and the signal goes on its way.
         """
+        self._tell("on_start")
         # One thread: what BLAS adds up in several depends, in the last bits, on how many there happen to be.
         with self._requests, torch_threads(self.config.torch_threads), threadpool_limits(1, "blas"):
             self._sinks, self._looked_at = self.directory.sinks(), time.perf_counter()
@@ -299,9 +300,9 @@ class Trainer:
             "plan": asdict(self.session.envs.plan),
         }
 
-    def _tell(self, moment: str, what: Any) -> None:
+    def _tell(self, moment: str, *what: Any) -> None:
         for hook in self._hooks:
-            getattr(hook, moment)(self, what)
+            getattr(hook, moment)(self, *what)
 
     # -- its state -----------------------------------------------------------------------------------------------
     def state(self) -> dict[str, Any]:

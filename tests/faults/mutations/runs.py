@@ -176,6 +176,12 @@ GUARDS = (
         ("tests/training/test_strangers.py::test_the_algorithm_of_a_strangers_config_is_not_imported[help]",),
     ),
     Guard(
+        "a-strangers-algorithm-has-no-flags",
+        ("E7",),
+        GONE,
+        (f"{STRANGERS}::test_the_algorithm_of_a_strangers_run_is_not_imported_for_flags_of_resume",),
+    ),
+    Guard(
         "networks-are-bounded",
         ("E1",),
         NEVER,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from multiverse.contracts.errors import PreflightError
 from multiverse.training.storage import metric_sinks
 from multiverse.training.storage.files import LineFile, for_json
 from multiverse.training.storage.metric_sinks import CsvSink, JsonLinesSink, Metrics, Sinks, TensorBoardSink
@@ -172,22 +173,50 @@ def test_a_column_that_cannot_be_added_leaves_the_table_as_it_was(
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_tensorboard_shows_the_numbers_and_drops_what_a_resumed_run_takes_back(tmp_path: Path) -> None:
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+def test_tensorboard_shows_the_numbers_in_groups_and_the_settings(tmp_path: Path) -> None:
+    hparams = pytest.importorskip("tensorboard.plugins.hparams.plugin_data_pb2")
+    sink = TensorBoardSink(tmp_path, {"seed": 3, "executor": "auto", "workers": None, "ppo": {"gamma": 0.5}})
+    sink.write({"mean_return": 1.0, "act_share": 0.25, "env_steps_per_s": 9.0, "note": "text"}, 10)
+    sink.write({"evaluation_mean_return": 2.0}, 10)
+    sink.close()
+    events = shown(tmp_path)
+    groups = {"train/mean_return", "time/act_share", "time/env_steps_per_s", "evaluation/mean_return"}
+    assert set(events.Tags()["scalars"]) == groups
+    told = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    found = hparams.HParamsPluginData.FromString(told).session_start_info.hparams
+    assert {name: value.number_value or value.string_value for name, value in found.items()} == {
+        "seed": 3.0,
+        "executor": "auto",
+        "ppo.gamma": 0.5,
+    }
+
+
+def test_tensorboard_shows_of_a_resumed_run_just_what_its_lines_say(tmp_path: Path) -> None:
     first = TensorBoardSink(tmp_path)
-    for step in (10, 20, 30):
-        first.write({"return": step / 10, "note": "text"}, step)
+    for step in (10, 30):  # killed, it lacks what was still to be written at 20; and 30 is beyond the checkpoint
+        first.write({"loss": step / 10}, step)
     first.close()
-    again = TensorBoardSink(tmp_path, from_env_steps=20)
-    again.write({"return": 7.5}, 25)
+    (tmp_path / "events.out.tfevents.1.theirs").write_bytes(b"")
+    lines = [{"env_steps": 10, "seconds": 1.0, "loss": 1.0}, {"env_steps": 20, "seconds": 2.5, "loss": None}]
+    again = TensorBoardSink(tmp_path, before=lines)
+    again.write({"loss": 7.5}, 25)
     again.close()
-    events = accumulator.EventAccumulator(str(tmp_path))
+    events = shown(tmp_path).Scalars("train/loss")
+    assert [event.step for event in events] == [10, 20, 25]
+    assert (events[0].value, str(events[1].value), events[2].value) == (1.0, "nan", 7.5)
+    assert events[1].wall_time - events[0].wall_time == pytest.approx(1.5, abs=1e-3)
+    assert len(list(tmp_path.glob("*.multiverse"))) == 1 and (tmp_path / "events.out.tfevents.1.theirs").exists()
+
+
+def shown(folder: Path) -> Any:
+    """As TensorBoard itself reads it."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = accumulator.EventAccumulator(str(folder))
     events.Reload()
-    assert events.Tags()["scalars"] == ["return"]
-    assert [(event.step, event.value) for event in events.Scalars("return")] == [(10, 1.0), (25, 7.5)]
+    return events
 
 
 def test_without_tensorboard_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard.compat.proto", None)
-    with pytest.raises(ImportError, match=r"pip install 'multiverse\[tensorboard\]'"):
+    with pytest.raises(PreflightError, match=r"pip install 'multiverse\[tensorboard\]'"):
         TensorBoardSink(tmp_path)

@@ -65,8 +65,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _train(seed: int) -> bool:
     """Whether it learned enough."""
-    from multiverse.cli.progress import LinePrinter, ProgressLines, run_with_progress
     from multiverse.training.config.train_config import config_for
+    from multiverse.training.progress import LinePrinter, ProgressLines, run_with_progress
     from multiverse.training.run import start_run
 
     settings = {"num_envs": NUM_ENVS, "seed": seed, "target_return": TARGET}

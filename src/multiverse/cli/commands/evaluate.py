@@ -83,7 +83,7 @@ def _report(options: Evaluate, checkpoint: Checkpoint, found: Evaluation) -> dic
 
 
 def _print(report: dict[str, Any]) -> None:
-    from multiverse.cli.progress import evaluated
+    from multiverse.training.progress import evaluated
 
     print(f"{report['env']} after {report['env_steps']:,} env steps ({report['checkpoint']})")
     against = f", against {report['opponent']}" if report["opponent"] else ""

@@ -71,9 +71,9 @@ def env_names() -> list[str]:
 
 def preset_lines() -> list[str]:
     """Each with its settings as flags, ready to be typed."""
-    from multiverse.training.config.train_config import PRESETS
+    from multiverse.training.config.train_config import presets
 
-    return [f"  {env} ({name}): {_as_flags({'algorithm': name, **found})}" for (env, name), found in PRESETS.items()]
+    return [f"  {env} ({name}): {_as_flags({'algorithm': name, **found})}" for (env, name), found in presets().items()]
 
 
 def _as_flags(settings: dict[str, Any]) -> str:

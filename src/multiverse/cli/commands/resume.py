@@ -1,62 +1,123 @@
-"""`multiverse resume RUN`: go on with a run."""
+"""`multiverse resume RUN`: go on with a run, also with other settings."""
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
-import tyro
-
-from multiverse.cli.main import parse, require, require_positive
+from multiverse.algorithms import ALGORITHMS, algorithm_class
+from multiverse.cli.flags import WORDS, Setting, all_settings, parser, spelled, typed
+from multiverse.cli.main import require, require_positive
+from multiverse.contracts.errors import InvalidRequest
+from multiverse.training.config.build import Located, in_todays_names
+from multiverse.training.config.changes import KEPT
+from multiverse.training.config.files import read_config
+from multiverse.training.config.train_config import BUDGETS
 
 DESCRIPTION = """\
-Goes on with a run exactly where its last checkpoint was taken: an interrupted
-one to the end of its budget, a finished one with a larger budget. Weights,
-noise and every env in the middle of its episode come back as they were.
+  Goes on with a run exactly where its last checkpoint was taken: an interrupted
+  one to the end of its budget, a finished one with a larger budget. Weights,
+  noise and every env in the middle of its episode come back as they were.
+  Settings that are given go before those of the run, which keeps them.
 
 examples:
-  multiverse resume runs/CartPole-v1
-  multiverse resume runs/CartPole-v1/ppo-0-20260101-120000 --env-steps 200000"""
+    multiverse resume runs/CartPole-v1
+    multiverse resume runs/CartPole-v1/ppo-0-20260101-120000 --env-steps 200000
+    multiverse resume runs/CartPole-v1 --lr 1e-4 --executor serial"""
 
-
-@dataclass(frozen=True)
-class Resume:
-    """Options of `multiverse resume`."""
-
-    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """The run's directory, or one above: then the run in it that was written to last. A checkpoint in it: then the run
-    goes on from there, and what came after it goes."""
-    env_steps: Annotated[int | None, tyro.conf.arg(aliases=("--total-timesteps", "--timesteps"))] = None
-    """A new budget: steps of all envs together, those before included."""
-    episodes: Annotated[int | None, tyro.conf.arg(aliases=("--num-episodes",))] = None
-    """A new budget in episodes."""
-    minutes: float | None = None
-    """A new budget in minutes."""
-    env: Annotated[str | None, tyro.conf.arg(metavar="ID|MODULE:NAME")] = None
-    """The env, for a run whose env was an object of a program."""
-    trust: bool = False
-    """Call the env that the run names (module:name), though the run was not written by you on this machine."""
-    tensorboard: bool = False
-    """Metrics for TensorBoard too. A run that has begun with them goes on with them."""
-    quiet: bool = False
-    """Print nothing but the run's directory, at its end."""
-    json: bool = False
-    """Print a JSON object a line: start, metrics every few seconds, evaluation, end."""
+WHICH = (
+    "The run's directory, or one above: then the run in it that was written to last. A checkpoint in it: then the run "
+    "goes on from there, and what came after it goes. The directory of several seeds: all that are not done."
+)
+COMMAND = (
+    Setting("env", str, "", "The env (ID or MODULE:NAME), for a run whose env was an object of a program."),
+    Setting(
+        "trust",
+        bool,
+        None,
+        "Call the env that the run names (module:name), though the run was not written by you on this machine.",
+    ),
+    Setting("tensorboard", bool, None, "Metrics for TensorBoard too. A run that began with them goes on with them."),
+    Setting("quiet", bool, None, "Print nothing but the run's directory, at its end."),
+    Setting("json", bool, None, "Print a JSON object a line: start, metrics every few seconds, evaluation, end."),
+)
 
 
 def run(arguments: Sequence[str]) -> int:
-    options = parse(Resume, "resume", DESCRIPTION, arguments)
-    require_positive(env_steps=options.env_steps, episodes=options.episodes, minutes=options.minutes)
-    if options.tensorboard:
+    where, command, settings = resume_options(arguments)
+    require_positive(**{name: settings[name] for name in BUDGETS if isinstance(settings.get(name), int | float)})
+    if command["tensorboard"]:
         require("tensorboard", "tensorboard", purpose="--tensorboard")
     from multiverse.cli.display import progress_for
-    from multiverse.cli.progress import LinePrinter, run_with_progress
-    from multiverse.training.run import resume
+    from multiverse.training.progress import LinePrinter, run_with_progress
+    from multiverse.training.run import resume_run
+    from multiverse.training.seed_runs import is_set, set_config
 
-    budget: dict[str, Any] = {"env_steps": options.env_steps, "episodes": options.episodes, "minutes": options.minutes}
-    go_on = functools.partial(resume, options.run, env=options.env, trust=options.trust, **budget)
-    with progress_for(LinePrinter(), options.quiet, options.json) as progress:
-        run_with_progress(go_on, progress, tensorboard=options.tensorboard)
+    if is_set(Path(where)):
+        from multiverse.cli.seeds import run_and_tell
+
+        if command["env"] or command["tensorboard"]:
+            raise InvalidRequest("--env and --tensorboard are for one run: resume each of these by itself")
+        config, _, _ = set_config(Path(where), settings, bool(command["trust"]))
+        told = {"quiet": bool(command["quiet"]), "as_json": bool(command["json"])}
+        run_and_tell(Path(where), config, settings, LinePrinter(), bool(command["trust"]), **told)
+        return 0
+    how: dict[str, Any] = {
+        "env": command["env"] or None,
+        "trust": bool(command["trust"]),
+        "tensorboard": bool(command["tensorboard"]),
+    }
+    with progress_for(LinePrinter(), bool(command["quiet"]), bool(command["json"])) as progress:
+        run_with_progress(functools.partial(resume_run, where, settings, **how), progress)
     return 0
+
+
+def resume_options(arguments: Sequence[str]) -> tuple[str, dict[str, Any], Located]:
+    """(the run, options of the command, settings). Flags follow from the run's algorithm: it is looked for first."""
+    every = {one.name: one for name in ALGORITHMS for one in changeable(name)}
+    try:
+        known, _ = flags_of(every.values()).parse_known_intermixed_args([spelled(word) for word in arguments])
+    except argparse.ArgumentError:  # it is told below, with the flags that there are
+        known = argparse.Namespace()
+    where = next((word for word in getattr(known, WORDS, []) if Path(word).exists()), None)
+    settings = list(every.values()) if where is None else changeable(_algorithm_of(where, hasattr(known, "trust")))
+    found = typed(flags_of(settings), [*COMMAND, *settings], arguments)
+    if not found.words:
+        raise InvalidRequest("which run? `multiverse resume runs/CartPole-v1`")
+    if len(found.words) > 1:
+        raise InvalidRequest(f"one run at a time: {found.words[0]}, or {found.words[1]}?")
+    command = {one.name: found.values.pop(one.name, one.default) for one in COMMAND}
+    return found.words[0], command, Located(found.values, found.flags)
+
+
+def changeable(algorithm: str) -> list[Setting]:
+    """What a run of this algorithm may go on with; nothing has a default, it has its own."""
+    groups = all_settings(algorithm).values()
+    kept = KEPT | getattr(algorithm_class(algorithm), "fixed", frozenset())
+    return [dataclasses.replace(one, default="") for group in groups for one in group if one.name not in kept]
+
+
+def flags_of(settings: Iterable[Setting]) -> argparse.ArgumentParser:
+    return parser("resume", DESCRIPTION, "RUN", WHICH, {"what to do": COMMAND, "settings from here on": settings})
+
+
+def _algorithm_of(run: str, trust: bool) -> str:
+    """One of a stranger's is not imported for its flags."""
+    from multiverse.training.loading import config_of
+    from multiverse.training.seed_runs import is_set
+    from multiverse.training.storage.origin import check_trusted
+    from multiverse.training.storage.run_directory import CONFIG, find_run, read_mark
+
+    if is_set(where := Path(run)):
+        config: dict[str, Any] = in_todays_names(read_config(where / CONFIG))
+    else:
+        config, where = config_of(run), find_run(run).path
+    named = str(config.get("algorithm", "ppo"))
+    if named in ALGORITHMS or ":" not in named:
+        return named if named in ALGORITHMS else "ppo"
+    check_trusted(config, read_mark(where), where, trust)  # guard: a-strangers-algorithm-has-no-flags
+    return named

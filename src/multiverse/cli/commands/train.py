@@ -1,37 +1,27 @@
-"""`multiverse train ENV`: one flag for every setting; from what was typed to a whole config; then the run, or several.
-
-Its flags are read by argparse, not by tyro as those of the other commands: what was given must be told apart from what
-was left alone, for only the first goes before a config file and a preset. Values are read as in a file, and checked
-with the whole config.
-"""
+"""`multiverse train ENV`: from what was typed, a file and a preset to a whole config; then the run, or several."""
 
 from __future__ import annotations
 
 import argparse
-import ast
-import dataclasses
 import difflib
-import inspect
-import textwrap
-import types
-import typing
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any
 
-from multiverse.adapters.env_source import recipes
 from multiverse.algorithms import ALGORITHMS, algorithm_class
-from multiverse.cli.commands.list import env_names
-from multiverse.cli.main import parsed_kwargs, require, require_positive
+from multiverse.cli.flags import Setting, all_settings, spelled, typed
+from multiverse.cli.flags import parser as flags_parser
+from multiverse.cli.flags import table as table
+from multiverse.cli.main import require, require_positive
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
-from multiverse.training.config.build import OLD_NAMES, Located, in_todays_names, in_type_words, place_of
-from multiverse.training.config.files import parse_config, read_config
-from multiverse.training.config.train_config import PRESETS, SYNONYMS, TrainConfig, config_for, merged, own_settings
-from multiverse.training.storage.origin import check_trusted
+from multiverse.training.config.build import Located, in_todays_names, place_of
+from multiverse.training.config.files import read_config
+from multiverse.training.config.train_config import TrainConfig, config_for, merged, own_settings, presets
 
 if TYPE_CHECKING:
-    from multiverse.cli.progress import LinePrinter
+    from multiverse.training.progress import LinePrinter
     from multiverse.training.run import Run
 
 DESCRIPTION = """\
@@ -49,9 +39,9 @@ examples:
 
 
 def run(arguments: Sequence[str]) -> int:
-    from multiverse.cli.progress import LinePrinter
-
     options = train_options(arguments)
+    from multiverse.training.progress import LinePrinter  # which, as all below, needs more than what shows help
+
     config = config_from(options)
     _refuse_early(options, config)
     voice = LinePrinter()
@@ -68,6 +58,7 @@ def run(arguments: Sequence[str]) -> int:
 # -- the config --------------------------------------------------------------------------------------------------
 def config_from(options: TrainOptions) -> TrainConfig:
     """Flags before the file, the file before the preset, the preset before the defaults."""
+    from multiverse.training.storage.origin import check_trusted
     from multiverse.training.storage.run_directory import read_mark
 
     command = options.command
@@ -117,12 +108,15 @@ def _refuse_early(options: TrainOptions, config: TrainConfig) -> None:
 
 def _refuse_unknown_env(config: TrainConfig) -> None:
     """With the id that was probably meant: of several versions the one that has a preset."""
+    from multiverse.adapters.env_source import recipes
+    from multiverse.cli.commands.list import env_names
+
     try:
         recipes(config.env, 1, config.env_kwargs, None)
     except InvalidRequest as error:
         by_form = {name.lower(): name for name in env_names()}
         near = [by_form[form] for form in difflib.get_close_matches(config.env.lower(), by_form, n=5)]
-        best = next((name for name in near if (name, config.algorithm) in PRESETS), near[0] if near else None)
+        best = next((name for name in near if (name, config.algorithm) in presets()), near[0] if near else None)
         if ":" in config.env or best is None or best in str(error):
             raise
         raise InvalidRequest(f"there is no env {config.env}; did you mean {best}?") from error
@@ -137,40 +131,41 @@ def _announced(options: TrainOptions, config: TrainConfig) -> list[str]:
     ]
     spend = " or ".join(part for part in budget if part)
     envs = "1 env" if config.num_envs == 1 else f"{config.num_envs} envs"
-    lines = [f"Training {config.algorithm} on {config.env}: {envs}, {spend}, seed {config.seed}."]
+    last = config.seed + options.command["seeds"] - 1
+    seeds = f"seed {config.seed}" if last == config.seed else f"seeds {config.seed} to {last}"
+    lines = [f"Training {config.algorithm} on {config.env}: {envs}, {spend}, {seeds}."]
     source = options.command["preset"] or config.env
-    if not options.command["no_preset"] and (source, config.algorithm) in PRESETS:
+    if not options.command["no_preset"] and (source, config.algorithm) in presets():
         lines.append(f"Settings: the preset for {source} (`multiverse list presets`), unless given otherwise.")
     return lines
 
 
 def _train(options: TrainOptions, config: TrainConfig, voice: LinePrinter, run_dir: Path | str) -> Run:
     from multiverse.cli.display import progress_for
-    from multiverse.cli.progress import run_with_progress
+    from multiverse.training.progress import run_with_progress
     from multiverse.training.run import start_run
 
     with progress_for(voice, bool(options.command["quiet"]), bool(options.command["json"])) as progress:
         return run_with_progress(
-            lambda **watching: start_run(
-                config, run_dir=run_dir or None, init_from=options.command["init_from"] or None, **watching
+            functools.partial(
+                start_run,
+                config,
+                run_dir=run_dir or None,
+                init_from=options.command["init_from"] or None,
+                tensorboard=bool(options.command["tensorboard"]),
             ),
             progress,
-            tensorboard=options.command["tensorboard"],
         )
 
 
 def _train_seeds(options: TrainOptions, config: TrainConfig, voice: LinePrinter) -> None:
-    from multiverse.cli.seeds import seed_lines
+    from multiverse.cli.seeds import run_and_tell
+    from multiverse.training.seed_runs import new_set
 
-    runs: dict[int, Run] = {}
-    home, count = options.command["run_dir"], options.command["seeds"]
-    for seed in range(config.seed, config.seed + count):
-        if not _for_programs(options):
-            voice.say(f"\nSeed {seed} ({len(runs) + 1} of {count})")
-        mine = Path(home) / f"seed-{seed}" if home else ""
-        runs[seed] = _train(options, dataclasses.replace(config, seed=seed), voice, mine)
-    for line in [] if _for_programs(options) else seed_lines(runs):
-        voice.say(line)
+    command = options.command
+    how = {"init_from": command["init_from"] or None, "tensorboard": bool(command["tensorboard"])}
+    path = new_set(config, command["seeds"], command["run_dir"] or None, "runs", **how)
+    run_and_tell(path, config, {}, voice, quiet=bool(command["quiet"]), as_json=bool(command["json"]))
 
 
 def _for_programs(options: TrainOptions) -> bool:
@@ -179,50 +174,6 @@ def _for_programs(options: TrainOptions) -> bool:
 
 
 # -- the flags ---------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Setting:
-    """One field of a config, or one option of the command."""
-
-    name: str
-    kind: Any
-    default: Any
-    help: str
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        old = [old for old, new in OLD_NAMES.items() if new == self.name]
-        return tuple(f"--{name.replace('_', '-')}" for name in (self.name, *SYNONYMS.get(self.name, ()), *old))
-
-    @property
-    def metavar(self) -> str:
-        kinds = get_args(self.kind) if get_origin(self.kind) in (Union, types.UnionType) else (self.kind,)
-        choices = [one for kind in kinds if get_origin(kind) is Literal for one in get_args(kind)]
-        if choices or self.name == "env_kwargs":
-            return "{" + ",".join(choices) + "}" if choices else "JSON"
-        return str(getattr(get_args(kinds[0])[0] if get_args(kinds[0]) else kinds[0], "__name__", "value")).upper()
-
-    def add_to(self, group: argparse._ArgumentGroup) -> None:
-        more = [] if self.default in ("", None, {}) or self.default is False else [f"default: {in_short(self.default)}"]
-        more += [f"also {', '.join(self.flags[1:])}"] if self.flags[1:] else []
-        words = f"{self.help} ({'; '.join(more)})" if more else self.help
-        how: dict[str, Any] = {"dest": self.name, "help": words.replace("%", "%%")}
-        if self.kind is bool:
-            how["action"] = argparse.BooleanOptionalAction if self.default is not None else "store_true"
-        else:
-            how |= {"metavar": self.metavar, "nargs": "+" if get_origin(self.kind) is tuple else None}
-        group.add_argument(*self.flags, **how)
-
-    def read(self, words: Any) -> Any:
-        """What was typed, as a config file would have it."""
-        if isinstance(words, bool):
-            return words
-        if self.name == "env_kwargs":
-            return parsed_kwargs(words)
-        if isinstance(words, list):
-            return [_scalar(one, int) for word in words for one in word.split(",") if one]
-        return words if self.kind is str else _scalar(words, *(get_args(self.kind) or (self.kind,)))
-
-
 COMMAND = (
     Setting("config", str, "", "A YAML file with settings, such as the config.yaml of a run."),
     Setting(
@@ -236,7 +187,12 @@ COMMAND = (
     Setting(
         "plan", str, "", "A file of `multiverse tune`: executor, workers and num_envs, where nothing else is given."
     ),
-    Setting("seeds", int, 1, "So many runs, with the seeds SEED, SEED + 1, …; then their IQM."),
+    Setting(
+        "seeds",
+        int,
+        1,
+        "So many runs, of SEED, SEED + 1, …, side by side where cores allow; and their IQM.",
+    ),
     Setting("init_from", str, "", "A run whose weights to begin with."),
     Setting("run_dir", str, "", "Where the run lies. Default: runs/<env>/<algorithm>-<seed>-<time>."),
     Setting("tensorboard", bool, None, "Metrics for TensorBoard too (an extra)."),
@@ -245,29 +201,22 @@ COMMAND = (
 )
 
 
-def all_settings(algorithm: str = "ppo") -> dict[str, list[Setting]]:
-    """By group: those of the run, and those of its algorithm."""
-    run = [one for one in _fields_of(TrainConfig()) if one.name not in ("env", "settings")]
-    kind = algorithm_class(algorithm)
-    own = _fields_of(kind.Config()) if own_settings(kind) else []
-    return {"settings of the run": run, f"settings of {algorithm}": own}
-
-
 def algorithm_in(arguments: Sequence[str]) -> str:
     """The algorithm that these words name, or the config file among them does; flags follow from it."""
-    from multiverse.training.storage.run_directory import read_mark
-
     words = argparse.ArgumentParser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     words.add_argument("--algorithm", "--agent")
     words.add_argument("--config")
     words.add_argument("--trust", action="store_true")
-    found, _ = words.parse_known_args([_spelled(word) for word in arguments])
+    found, _ = words.parse_known_args([spelled(word) for word in arguments])
     if "config" in found and "algorithm" not in found:
         file = in_todays_names(read_config(found.config))
         named = file.get("algorithm")
         if not named or not isinstance(named, str):
             return "ppo"
         if named not in ALGORITHMS:  # guard: a-strangers-algorithm-is-not-imported-for-its-flags
+            from multiverse.training.storage.origin import check_trusted
+            from multiverse.training.storage.run_directory import read_mark
+
             check_trusted(file, read_mark(Path(found.config).parent), found.config, "trust" in found)
         return named
     return str(getattr(found, "algorithm", "ppo"))
@@ -285,128 +234,16 @@ class TrainOptions:
 def train_options(arguments: Sequence[str]) -> TrainOptions:
     """From words to options; shows help and exits where that is asked for."""
     algorithm = algorithm_in(arguments)
-    every = {one.name: one for one in (*COMMAND, *(one for group in all_settings(algorithm).values() for one in group))}
-    try:
-        typed, unknown = parser(algorithm).parse_known_intermixed_args([_spelled(word) for word in arguments])
-    except argparse.ArgumentError as error:
-        raise InvalidRequest(f"{str(error.argument_name).partition('/')[0]}: {error.message}") from None
-    if strange := next((word for word in unknown if word.startswith("-")), ""):
-        near = difflib.get_close_matches(strange, [flag for one in every.values() for flag in one.flags], n=1)
-        hint = f"did you mean {near[0]}?" if near else "`multiverse train --help` shows all"
-        raise InvalidRequest(f"there is no {strange}; {hint}")
-    given = vars(typed)
-    envs = [*given.pop("env", []), *unknown]
-    for words in given.values():  # `--hidden-sizes 64 64 CartPole-v1`: what is no number is the env
-        while isinstance(words, list) and len(words) > 1 and not words[-1].replace(",", "").isdigit():
-            envs.append(words.pop())
-    if len(envs) > 1:
-        raise InvalidRequest(f"one env at a time: {envs[0]}, or {envs[1]}?")
-    read = {name: every[name].read(words) for name, words in given.items()}
-    command = {one.name: read.pop(one.name, one.default) for one in COMMAND}
-    settings = Located(read, {name: every[name].flags[0] for name in read})
-    return TrainOptions(envs[0] if envs else "", command, settings)
+    settings = [*COMMAND, *(one for group in all_settings(algorithm).values() for one in group)]
+    found = typed(parser(algorithm), settings, arguments)
+    if len(found.words) > 1:
+        raise InvalidRequest(f"one env at a time: {found.words[0]}, or {found.words[1]}?")
+    command = {one.name: found.values.pop(one.name, one.default) for one in COMMAND}
+    return TrainOptions(found.words[0] if found.words else "", command, Located(found.values, found.flags))
 
 
 def parser(algorithm: str = "ppo") -> argparse.ArgumentParser:
-    """Every flag in its group, with its other names and its default."""
-    flags = _Parser(
-        prog="multiverse train",
-        usage="multiverse train [OPTIONS] ENV",
-        description=DESCRIPTION,
-        formatter_class=lambda prog: _Formatter(prog, max_help_position=8, width=80),
-        argument_default=argparse.SUPPRESS,
-        allow_abbrev=False,
-        exit_on_error=False,
-    )
+    """Every flag, those of this algorithm too."""
     which = "A Gymnasium id, or module:name of something that builds an env. A config file may name it instead."
-    flags.add_argument("env", nargs="*", metavar="ENV", help=which)
-    for title, settings in {"what to do": COMMAND, **all_settings(algorithm)}.items():
-        group = flags.add_argument_group(title)
-        for one in settings:
-            one.add_to(group)
-    return flags
-
-
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    def _split_lines(self, text: str, width: int) -> list[str]:
-        return textwrap.wrap(text, width, break_on_hyphens=False)
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        """A flag by its own name; its other names are in its help."""
-        if not action.option_strings:
-            return super()._format_action_invocation(action)
-        flag = action.option_strings[0]
-        if isinstance(action, argparse.BooleanOptionalAction):
-            return f"{flag}, --no-{flag.removeprefix('--')}"
-        return flag if action.nargs == 0 else f"{flag} {self._format_args(action, str(action.metavar))}"
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise InvalidRequest(message)
-
-
-def _spelled(word: str) -> str:
-    """Flags may be typed with underscores, and in any case."""
-    if not word.startswith("--"):
-        return word
-    flag, equals, value = word.partition("=")
-    return flag.replace("_", "-").lower() + equals + value
-
-
-def in_short(value: Any) -> str:
-    """A default as one would type it."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, (tuple, list)):
-        return " ".join(map(str, value))
-    return "{}" if value == {} else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def table() -> str:
-    """Every setting in Markdown, for docs/training.md."""
-    rows, shown = ["| setting | other names | value | default | |", "|---|---|---|---|---|"], set[str]()
-    for title, settings in {title: own for name in ALGORITHMS for title, own in all_settings(name).items()}.items():
-        found = {one.name: _row(one) for one in settings}
-        rows += [f"| **{title}** | | | | |", *(row for row in found.values() if row not in shown)]
-        shown.update(found.values())  # what another has just so is not told again
-    return "\n".join(rows)
-
-
-def _row(one: Setting) -> str:
-    others = ", ".join(f"`{name}`" for name in SYNONYMS.get(one.name, ()))
-    words = in_type_words(one.kind).replace("|", "\\|")
-    return f"| `{one.name}` | {others} | {words} | {in_short(one.default)} | {one.help} |"
-
-
-def _fields_of(config: Any) -> list[Setting]:
-    kinds, words = typing.get_type_hints(type(config)), _words_below_fields(type(config))
-    return [Setting(f.name, kinds[f.name], getattr(config, f.name), words[f.name]) for f in dataclasses.fields(config)]
-
-
-def _words_below_fields(config: type) -> dict[str, str]:
-    """What stands below each field of a dataclass, or of one it inherits from, in one line."""
-    found = {field.name: f"{field.name}." for field in dataclasses.fields(config)}  # where nothing stands below
-    for kind in [one for one in reversed(config.__mro__) if dataclasses.is_dataclass(one)]:
-        (node,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-        assert isinstance(node, ast.ClassDef)
-        for field, below in zip(node.body, node.body[1:]):
-            match field, below:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
-                    found[name] = " ".join(words.split())
-    return found
-
-
-def _scalar(word: str, *kinds: Any) -> Any:
-    """A word as a config file would have it; whole numbers may be written 1e6 here, and nothing as none."""
-    if word.lower() == "none" and type(None) in kinds:
-        return None
-    try:
-        value = parse_config(f"value: {word}")["value"]
-    except InvalidConfig:
-        return word
-    if isinstance(value, float) and value.is_integer() and int in kinds and float not in kinds:
-        return int(value)
-    return value
+    groups = {"what to do": COMMAND, **all_settings(algorithm)}
+    return flags_parser("train", DESCRIPTION, "ENV", which, groups)

@@ -20,7 +20,6 @@ from multiverse.experience.self_play import Choice
 from multiverse.training.config.build import Located, as_plain, build, in_todays_names, is_required, nearest, place_of
 from multiverse.training.config.files import read_config
 from multiverse.training.config.tuned import tuned_settings
-from multiverse.training.storage.origin import redacted_fields
 
 if TYPE_CHECKING:
     from multiverse.training.algorithm_maker import MakeAlgorithm
@@ -52,7 +51,7 @@ SYNONYMS = {
     "evaluation_episodes": ("n_eval_episodes",),
     "evaluation_envs": ("n_eval_envs",),
 }
-"""What other libraries call a setting: flags take these too."""
+"""What other libraries call a setting: flags and arguments in Python take these too."""
 
 
 PARTS = ("act", "step", "learn", "evaluate", "save", "other")
@@ -146,6 +145,8 @@ class TrainConfig:
     """Stop as soon as an evaluation reaches this mean return."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments for the env."""
+    wrappers: tuple[str, ...] = ()
+    """What each env is wrapped in, the innermost first: module:name of something that takes an env and returns one."""
     separate: bool = False
     """Of several agents: each has a learner of its own, also where their spaces are equal."""
     opponents: int = 0
@@ -241,12 +242,16 @@ class TrainConfig:
 
 
 # -- where it comes from -----------------------------------------------------------------------------------------
-PRESETS: dict[tuple[str, str], dict[str, Any]] = {
-    (env, algorithm): settings
-    for env, algorithms in read_config(Path(__file__).with_name("presets.yaml")).items()
-    for algorithm, settings in algorithms.items()
-}
-"""Settings that are known to suit an (env, algorithm)."""
+@functools.cache
+def presets() -> dict[tuple[str, str], dict[str, Any]]:
+    """Settings that are known to suit an (env, algorithm)."""
+    return {
+        (env, algorithm): settings
+        for env, algorithms in read_config(Path(__file__).with_name("presets.yaml")).items()
+        for algorithm, settings in algorithms.items()
+    }
+
+
 BUDGETS = ("env_steps", "episodes", "minutes")
 RUN_SETTINGS = frozenset(field.name for field in dataclasses.fields(TrainConfig)) - {"settings"}
 
@@ -356,11 +361,11 @@ def no_such(place: str, name: str, known: frozenset[str], inside: bool = False) 
 def _preset(env: str, algorithm: str, wanted: bool | str) -> dict[str, Any]:
     """The env's own if there is one, that of another env, which must be there, or none."""
     if isinstance(wanted, bool):
-        return PRESETS.get((env, algorithm), {}) if wanted else {}
-    known = [name for name, learner in PRESETS if learner == algorithm]
+        return presets().get((env, algorithm), {}) if wanted else {}
+    known = [name for name, learner in presets() if learner == algorithm]
     if wanted not in known:
         raise InvalidConfig("preset", f"there is none for {wanted}", nearest(wanted, known))
-    return PRESETS[wanted, algorithm]
+    return presets()[wanted, algorithm]
 
 
 def saved_config(
@@ -372,6 +377,8 @@ def saved_config(
 ) -> TrainConfig:
     """A run's config as it was saved. What no file holds must be given again: an algorithm of one's own, and, where its
     env is needed, secrets among the env's arguments."""
+    from multiverse.training.storage.origin import redacted_fields  # help is shown without it
+
     if isinstance(algorithm, str):
         raise InvalidRequest(f"algorithm={algorithm!r}: the run says which it is; pass what makes one of your own")
     saved = in_todays_names(saved)
@@ -394,6 +401,12 @@ def import_name(kind: Any) -> str:
     module, name = getattr(kind, "__module__", "__main__"), getattr(kind, "__qualname__", "<locals>")
     importable = isinstance(kind, type) and module != "__main__" and "<locals>" not in name and hasattr(kind, "Config")
     return f"{module}:{name}" if importable else name_of(kind)
+
+
+def wrapper_name(wrapper: Any) -> str:
+    """The same of what wraps envs, which may be a function too."""
+    module, name = getattr(wrapper, "__module__", "__main__"), getattr(wrapper, "__qualname__", "<locals>")
+    return f"{module}:{name}" if module != "__main__" and name.isidentifier() else name_of(wrapper)
 
 
 def name_of(env: Any) -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import logging
+import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from multiverse.contracts.errors import PreflightError
 from multiverse.training.storage.files import LineFile, for_json, read_lines, replace_file
 
 log = logging.getLogger("multiverse")
@@ -142,26 +145,91 @@ def _csv_line(values: Iterable[Any]) -> str:
 
 
 class TensorBoardSink:
-    """Numbers as TensorBoard's scalars, which drops what an earlier part of the run wrote after `from_env_steps`."""
+    """Numbers as TensorBoard's scalars, in groups (`train/`, `evaluation/`, `time/`), and settings as its
+    hyper-parameters.
 
-    def __init__(self, folder: Path, from_env_steps: int = 0) -> None:
-        try:
-            from tensorboard.compat.proto import event_pb2, summary_pb2
-            from tensorboard.summary.writer.event_file_writer import EventFileWriter
-        except ImportError:
-            raise ImportError("TensorBoard is not installed: pip install 'multiverse[tensorboard]'") from None
+    `before` is what the run has told so far, which is written again first: TensorBoard's own files end somewhere before
+    or after the checkpoint that a run goes on from, those of a killed process minutes before.
+    """
+
+    def __init__(
+        self, folder: Path, settings: Mapping[str, Any] | None = None, before: Iterable[Mapping[str, Any]] = ()
+    ) -> None:
+        check_tensorboard()
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
         self._events, self._summaries = event_pb2, summary_pb2
-        self._writer = EventFileWriter(str(folder))
+        for old in folder.glob(f"*{_OURS}"):
+            old.unlink()
+        self._writer = EventFileWriter(str(folder), filename_suffix=_OURS)
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-        self._add(step=from_env_steps, session_log=start)
+        self._add(step=0, session_log=start)  # a reader forgets what it has seen of the files before
+        self._add(step=0, summary=self._hyper_parameters(settings or {}))
+        self._write_again(list(before))
 
-    def write(self, metrics: Metrics, env_steps: int) -> None:
+    def _write_again(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """With the times they had, as far as they tell; evaluations were at that of the line before."""
+        seconds = [line.get("seconds") or 0.0 for line in lines]
+        began_at, so_far = time.time() - max(seconds, default=0.0), 0.0
+        for line, told in zip(lines, seconds):
+            so_far = max(so_far, told)
+            numbers = {name: math.nan if value is None else value for name, value in line.items()}
+            self.write(numbers, int(numbers.pop("env_steps")), began_at + so_far)
+
+    def write(self, metrics: Metrics, env_steps: int, at: float | None = None) -> None:
         numbers = {name: value for name, value in metrics.items() if not isinstance(value, str)}
-        values = [self._summaries.Summary.Value(tag=name, simple_value=float(v)) for name, v in numbers.items()]
-        self._add(step=env_steps, summary=self._summaries.Summary(value=values))
+        values = [self._summaries.Summary.Value(tag=_tag(name), simple_value=float(v)) for name, v in numbers.items()]
+        self._add(at, step=env_steps, summary=self._summaries.Summary(value=values))
 
     def close(self) -> None:
         self._writer.close()
 
-    def _add(self, **fields: Any) -> None:
-        self._writer.add_event(self._events.Event(wall_time=time.time(), **fields))
+    def _add(self, at: float | None = None, **fields: Any) -> None:
+        self._writer.add_event(self._events.Event(wall_time=time.time() if at is None else at, **fields))
+
+    def _hyper_parameters(self, settings: Mapping[str, Any]) -> Any:
+        from tensorboard.plugins.hparams import metadata, plugin_data_pb2
+
+        begun = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time())
+        for name, value in _flat(settings):
+            if isinstance(value, bool):
+                begun.hparams[name].bool_value = value
+            elif isinstance(value, int | float):
+                begun.hparams[name].number_value = value
+            else:
+                begun.hparams[name].string_value = str(value)
+        content = plugin_data_pb2.HParamsPluginData(session_start_info=begun)
+        kind = metadata.create_summary_metadata(content)
+        value = self._summaries.Summary.Value(
+            tag=metadata.SESSION_START_INFO_TAG, metadata=kind, tensor=metadata.NULL_TENSOR
+        )
+        return self._summaries.Summary(value=[value])
+
+
+_OURS = ".multiverse"
+"""How the names of TensorBoard's files end that are ours to replace."""
+
+
+def check_tensorboard() -> None:
+    """Refused in one sentence where it is not installed."""
+    try:
+        importlib.import_module("tensorboard.compat.proto")
+    except ImportError:
+        raise PreflightError("TensorBoard is not installed: pip install 'multiverse[tensorboard]'") from None
+
+
+def _tag(name: str) -> str:
+    """A metric in its group."""
+    if name.startswith("evaluation_"):
+        return name.replace("_", "/", 1)
+    return f"time/{name}" if name.endswith(("_share", "seconds", "_per_s")) else f"train/{name}"
+
+
+def _flat(settings: Mapping[str, Any], inside: str = "") -> Iterator[tuple[str, Any]]:
+    """Those of a section by its name: `ppo.gamma`."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{inside}{name}.")
+        elif value is not None:
+            yield f"{inside}{name}", value

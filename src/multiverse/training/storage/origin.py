@@ -44,7 +44,7 @@ from multiverse.training.storage.files import read_plain, write_new
 log = logging.getLogger("multiverse")
 
 KEY_BYTES = 32
-OPPONENT = "evaluation_opponent"
+OPPONENT, WRAPPERS = "evaluation_opponent", "wrappers"
 MOST_ARGUMENTS = 8
 """That a sentence shows."""
 _PURPOSE = b"multiverse: what a run calls\0"
@@ -70,7 +70,7 @@ _HEADER = re.compile(r"(?i)\b(?:authorization|bearer|basic)\b")
 def names_code(config: Mapping[str, Any]) -> bool:
     """Whether making the env or the algorithm of this config would import what it names; ids in Gymnasium's registry
     and our own algorithms name nothing."""
-    named = "".join(str(config.get(name) or "") for name in ("env", "algorithm", OPPONENT))
+    named = "".join(str(config.get(name) or "") for name in ("env", "algorithm", OPPONENT, WRAPPERS))
     return ":" in named or any(_CODE.fullmatch(text) for text in _texts(config.get("env_kwargs")))
 
 
@@ -82,6 +82,7 @@ def in_a_call(config: Mapping[str, Any]) -> str:
     more = ["…"] if len(arguments) > MOST_ARGUMENTS else []
     env = f"{in_words(str(config.get('env')))[1:-1]}({', '.join(arguments[:MOST_ARGUMENTS] + more)})"
     named = [str(config.get(name) or "") for name in ("algorithm", OPPONENT)]
+    named += map(str, config.get(WRAPPERS) or ())
     return " and ".join([*([env] if config.get("env") else []), *(in_words(one)[1:-1] for one in named if ":" in one)])
 
 
@@ -110,8 +111,7 @@ def mark_of(config: Mapping[str, Any]) -> str | None:
 
 def _mark(config: Mapping[str, Any], key: bytes) -> str:
     called = {name: config.get(name) for name in ("env", "env_kwargs", "algorithm")}
-    if config.get(OPPONENT) is not None:
-        called[OPPONENT] = config[OPPONENT]
+    called |= {name: config[name] for name in (OPPONENT, WRAPPERS) if config.get(name)}
     text = json.dumps(redacted(called), sort_keys=True).encode()
     return hmac.new(key, _PURPOSE + text, hashlib.sha256).hexdigest()
 

@@ -29,11 +29,20 @@ from multiverse.training.storage.files import (
     RunLock,
     cut,
     for_json,
+    read_lines,
     read_plain,
     replace_file,
     sweep_unfinished,
 )
-from multiverse.training.storage.metric_sinks import CsvSink, Guarded, JsonLinesSink, Sinks, csv_from_json_lines
+from multiverse.training.storage.metric_sinks import (
+    CsvSink,
+    Guarded,
+    JsonLinesSink,
+    Sinks,
+    TensorBoardSink,
+    check_tensorboard,
+    csv_from_json_lines,
+)
 from multiverse.training.storage.origin import mark_of, names_code, redacted
 from multiverse.training.storage.tables import TABLES
 
@@ -91,7 +100,7 @@ class RunDirectory:
         path = Path(root) / safe_name(env) if run_dir is None else Path(run_dir)
         try:
             if run_dir is None:
-                return cls(_fresh(path, f"{safe_name(algorithm)}-{seed}-{time.strftime('%Y%m%d-%H%M%S')}"))
+                return cls(fresh(path, f"{safe_name(algorithm)}-{seed}-{time.strftime('%Y%m%d-%H%M%S')}"))
             _refuse_used(path)
             path.mkdir(parents=True, exist_ok=True)
         except RunNotWritable:
@@ -139,6 +148,10 @@ class RunDirectory:
         """Where the run came from; of a resumed run, one entry more."""
         self._write_json(PROVENANCE, {"parts": [*read_provenance(self.path), provenance]})
 
+    def last_part(self) -> Mapping[str, Any]:
+        """What `write_provenance` wrote last; nothing in a run that has none."""
+        return (read_provenance(self.path) or [{}])[-1]
+
     def note_checkpoint(self) -> None:
         """The first checkpoint of this part of the run is in place: whoever finds none later has lost it."""
         if not self._has_checkpoint:
@@ -157,9 +170,21 @@ class RunDirectory:
 
     # -- what grows --------------------------------------------------------------------------------------------
     def sinks(self) -> Sinks:
-        """Metrics go to `metrics.jsonl` and `metrics.csv`; closed with the run at the latest."""
+        """Metrics go to `metrics.jsonl`, `metrics.csv` and TensorBoard's files, if the run has a directory of these;
+        closed with the run at the latest."""
         self._sinks.append(Sinks([JsonLinesSink(self._file(METRICS)), CsvSink(self.path / TABLE)]))
+        if (self.path / TENSORBOARD).is_dir():
+            Guarded("writing for TensorBoard")(self._add_tensorboard)
         return self._sinks[-1]
+
+    def keep_for_tensorboard(self) -> None:
+        """`sinks()` write for TensorBoard too, from now on and in every part of the run."""
+        check_tensorboard()
+        (self.path / TENSORBOARD).mkdir(exist_ok=True)
+
+    def _add_tensorboard(self) -> None:
+        before = read_lines(self.path / METRICS)
+        self._sinks[-1].add(TensorBoardSink(self.path / TENSORBOARD, self.read_config(), before))
 
     def write_episodes(self, episodes: Iterable[Mapping[str, Any]]) -> None:
         """Ended episodes: env id, index, seed, return, length, env steps. Fails like a sink: told once, then off."""
@@ -325,7 +350,7 @@ def safe_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:80] or "unnamed"
 
 
-def _fresh(parent: Path, name: str) -> Path:
+def fresh(parent: Path, name: str) -> Path:
     """A directory that was not there before."""
     parent.mkdir(parents=True, exist_ok=True)
     number = 1

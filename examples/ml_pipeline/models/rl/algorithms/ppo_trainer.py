@@ -87,9 +87,9 @@ class PPOTrainer:
     def _go_on(self, num_episodes: int, hooks: Sequence[mv.Hook]) -> mv.Run:
         if self._run is None:
             settings = {**self._settings, "episodes": num_episodes, "evaluate_every": 0, "evaluation_envs": 1}
-            return mv.train(self._env, "ppo", root=self._root, hooks=hooks, preset=False, **settings)
+            return mv.train(self._env, "ppo", root=self._root, hooks=hooks, preset=False, progress=False, **settings)
         env = None if isinstance(self._env, str) else self._env  # no file can hold a callable
-        return mv.resume(self._run, env=env, episodes=num_episodes, hooks=hooks)
+        return mv.resume(self._run, env=env, episodes=num_episodes, hooks=hooks, progress=False)
 
     def __enter__(self) -> PPOTrainer:
         return self

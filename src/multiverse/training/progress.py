@@ -1,19 +1,20 @@
-"""A run as the command line follows it: a line every few seconds and per evaluation, TensorBoard, and how it ended."""
+"""A run as one follows it: a line every few seconds (in a notebook one that is redrawn), one per evaluation, and how
+it ended."""
 
 from __future__ import annotations
 
+import logging
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from multiverse.training.config.train_config import PARTS, Clock
 from multiverse.training.hooks import Hook
-from multiverse.training.storage.metric_sinks import Sinks, TensorBoardSink
-from multiverse.training.storage.run_directory import TENSORBOARD
 
 if TYPE_CHECKING:
     from multiverse.algorithms.algorithm import UpdateReport
@@ -22,34 +23,68 @@ if TYPE_CHECKING:
     from multiverse.training.run import Run
     from multiverse.training.trainer import Trainer
 
-LINE_EVERY_S = 3.0
+log = logging.getLogger("multiverse")
+
+LINE_EVERY_S, BAR_EVERY_S = 3.0, 0.2
+BAR_WIDTH, NOTEBOOK_WIDTH = 20, 110
 SHOWN_AGENTS = 4
 
 
 class LinePrinter:
-    """Lines on standard output. A reader that leaves costs the lines, never the run."""
+    """Lines on a stream, by default standard output; where `redraws`, below them a bar that is written over again and
+    again. A reader that leaves costs the lines, never the run."""
 
-    def __init__(self) -> None:
-        self.heard = True
+    def __init__(self, stream: TextIO | None = None, redraws: bool = False) -> None:
+        self.stream, self.redraws, self.heard = stream, redraws, True
+        self._bar = ""  # as it stands there
 
     def say(self, line: str = "") -> None:
-        if not self.heard:
-            return
-        try:
-            print(line, flush=True)
-        except (OSError, ValueError):
-            self.heard = False
+        self._write(f"{self._over('')}\r{line}\n" if self._bar else f"{line}\n")
+        self._bar = ""
+
+    def draw(self, bar: str) -> None:
+        """The bar, as much of it as one line holds."""
+        columns = NOTEBOOK_WIDTH if in_notebook() else shutil.get_terminal_size().columns
+        bar = bar[: columns - 1]
+        self._write(self._over(bar))
+        self._bar = bar
+
+    def _over(self, bar: str) -> str:
+        """What is left of a longer one is wiped out."""
+        return f"\r{bar:<{len(self._bar)}}"
+
+    def _write(self, text: str) -> None:
+        stream = self.stream or sys.stdout
+        if self.heard:
+            try:
+                stream.write(text)
+                stream.flush()
+            except (OSError, ValueError):
+                self.heard = False
+
+
+def printer_for_programs() -> LinePrinter:
+    """For `mv.train`: standard output is the program's own, but in a notebook, where the other one is red."""
+    stream = sys.stdout if in_notebook() else sys.stderr
+    return LinePrinter(stream, redraws=in_notebook() or stream.isatty())
+
+
+def in_notebook() -> bool:
+    """Whether cells are run here: a kernel's shell is no terminal, but can go back in its line."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and hasattr(shell, "kernel")
 
 
 class Progress(Hook):
     """Follows a run and tells nothing but how to go on if it is interrupted. Whatever shows more of it is one too."""
 
-    def __init__(self) -> None:
+    def __init__(self, in_python: bool = False) -> None:
+        self.in_python = in_python
         self.path: Path | None = None
         self.env_steps = 0
 
     def on_start(self, trainer: Trainer) -> None:
-        """The run has its directory; nothing has been learned in this part of it yet."""
         self.path, self.env_steps = trainer.directory.path, trainer.clock.env_steps
 
     def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
@@ -58,11 +93,12 @@ class Progress(Hook):
     def interrupted(self) -> None:
         """By Ctrl-C, or SIGTERM: the run is saved, if it had begun."""
         if self.path is not None:
-            where = shlex.quote(str(self.path))
-            self.tell(f"Interrupted at {self.env_steps:,} env steps. To go on: multiverse resume {where}")
+            path = str(self.path)
+            how = f"mv.resume({path!r})" if self.in_python else f"multiverse resume {shlex.quote(path)}"
+            self.tell(f"Interrupted at {self.env_steps:,} env steps. To go on: {how}")
 
     def tell(self, line: str) -> None:
-        print(line, file=sys.stderr)
+        log.warning(line)
 
     def done(self, run: Run) -> None:
         """It came to its end."""
@@ -71,10 +107,10 @@ class Progress(Hook):
 class ProgressLines(Progress):
     """Tells how far the run is and how well it does. `now` is a clock of its own for tests."""
 
-    def __init__(self, voice: LinePrinter, now: Any = time.monotonic) -> None:
-        super().__init__()
+    def __init__(self, voice: LinePrinter, in_python: bool = False, now: Any = time.monotonic) -> None:
+        super().__init__(in_python)
         self.voice, self._now = voice, now
-        self._line_at = now()
+        self._line_at, self._first = now(), True
         self._stretch = Clock()  # as it was when the last line was printed
 
     def tell(self, line: str) -> None:
@@ -92,22 +128,29 @@ class ProgressLines(Progress):
             )
         self._begin_stretch(trainer.clock)
 
-    def done(self, run: Run) -> None:
-        for line in summary_lines(run.summary, run.path):
-            self.voice.say(line)
-
     def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
         super().on_update(trainer, report)
-        clock = trainer.clock
-        if self._now() - self._line_at >= LINE_EVERY_S:
-            self.voice.say(self._line(trainer))
-            self._begin_stretch(clock)
+        every, clock = (BAR_EVERY_S if self.voice.redraws else LINE_EVERY_S), trainer.clock
+        if self._now() - self._line_at >= every or self._first:  # the first tells that it runs, and how fast
+            self._first = False
+            if self.voice.redraws:
+                self._line_at = self._now()
+                self.voice.draw(self._bar(trainer))
+            else:
+                self.voice.say(self._line(trainer))
+                self._begin_stretch(clock)
 
     def on_evaluation(self, trainer: Trainer, evaluation: Evaluation) -> None:
         best = " (best so far)" if evaluation.mean_return > trainer.best_return else ""
         self.voice.say(
             f"{trainer.clock.env_steps:>11,} env steps | evaluation: {evaluated(evaluation.summary())}{best}"
         )
+
+    def done(self, run: Run) -> None:
+        for line in summary_lines(run.summary):
+            self.voice.say(line)
+        for line in [] if self.in_python else next_lines(run.summary, run.path):
+            self.voice.say(line)
 
     def _begin_stretch(self, clock: Clock) -> None:
         self._line_at, self._stretch = self._now(), replace(clock)
@@ -129,9 +172,22 @@ class ProgressLines(Progress):
         ]
         return " | ".join(parts)
 
+    def _bar(self, trainer: Trainer) -> str:
+        """Of this part of the run, in one line of a terminal."""
+        clock, budget, recent = trainer.clock, trainer.config.budget, trainer.session.recent
+        steps, seconds = clock.env_steps - self._stretch.env_steps, clock.seconds - self._stretch.seconds
+        done = round(BAR_WIDTH * budget.spent(clock))
+        parts = [
+            f"{'█' * done}{'░' * (BAR_WIDTH - done)} {100 * budget.spent(clock):.0f} %",
+            f"{clock.env_steps:,} env steps ({steps / seconds if seconds else 0:,.0f}/s)",
+            f"return {recent.mean_return:.1f}" if len(recent) else "no episode has ended",
+            f"{in_time(budget.seconds_left(clock))} left",
+        ]
+        return " | ".join(parts)
 
-def summary_lines(summary: dict[str, Any], path: Path) -> list[str]:
-    """How a run ended, and what to type next."""
+
+def summary_lines(summary: dict[str, Any]) -> list[str]:
+    """How a run ended."""
     stopped = f" ({summary['stopped']})" if summary["stopped"] else ""
     pace = f"{in_time(summary['seconds'])} ({summary['env_steps_per_s']:,.0f} env steps/s)"
     lines = [
@@ -144,12 +200,16 @@ def summary_lines(summary: dict[str, Any], path: Path) -> list[str]:
         lines.append(f"Evaluation: {evaluated(summary['evaluation'])}{best}.")
     elif summary["evaluation_failures"]["failed"]:
         lines.append(f"Evaluation: none, the last one failed{best}.")
-    lines.append(_failures(summary))
+    return [*lines, _failures(summary)]
+
+
+def next_lines(summary: dict[str, Any], path: Path) -> list[str]:
+    """What to type next."""
     where, longer = shlex.quote(str(path)), 2 * summary["env_steps"]
     more = f"resume {where} --env-steps {longer}"
     if summary["stopped"]:  # it would be stopped again
         more = f"train {shlex.quote(summary['env'])} --init-from {where}"
-    return [*lines, "Next:", f"  multiverse evaluate {where}", f"  multiverse {more}"]
+    return ["Next:", f"  multiverse evaluate {where}", f"  multiverse {more}"]
 
 
 def evaluated(summary: dict[str, Any]) -> str:
@@ -221,53 +281,15 @@ def _in_percent(shares: dict[str, float]) -> str:
     return ", ".join(f"{part} {100 * share:.0f} %" for part, share in shares.items())
 
 
-class TensorBoardHook(Hook):
-    """Metrics of updates and evaluations into the run's own `tensorboard/`; a failure there costs only itself."""
-
-    def __init__(self) -> None:
-        self._sinks, self._last = Sinks(), dict[str, Any]()  # what was written last
-
-    def open(self, trainer: Trainer) -> None:
-        self._sinks.add(TensorBoardSink(trainer.directory.path / TENSORBOARD, trainer.clock.env_steps))
-
-    def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
-        self._write(trainer)
-
-    def on_end(self, trainer: Trainer, summary: dict[str, Any]) -> None:
-        self._write(trainer)
-
-    def _write(self, trainer: Trainer) -> None:
-        """A line that is new: several updates may share one."""
-        if trainer.metrics is not self._last:
-            self._last = trainer.metrics
-            self._sinks.write(trainer.metrics, trainer.clock.env_steps)
-
-    def on_evaluation(self, trainer: Trainer, evaluation: Evaluation) -> None:
-        metrics = {f"evaluation_{name}": value for name, value in evaluation.summary().items()}
-        self._sinks.write(metrics, trainer.clock.env_steps)
-
-    def close(self) -> None:
-        self._sinks.close()
-
-
-def run_with_progress(begin: Callable[..., Run], progress: Progress, *, tensorboard: bool = False) -> Run:
-    """Begin a run (`begin(hooks=…, on_start=…)`) and tell of it to its end.
+def run_with_progress(begin: Callable[..., Run], progress: Progress) -> Run:
+    """Begin a run (`begin(hooks=…)`) and tell of it to its end.
 
     A run that is interrupted says how to go on with it, and the interrupt goes on its way.
     """
-    board = TensorBoardHook()
-
-    def on_start(trainer: Trainer) -> None:
-        progress.on_start(trainer)
-        if tensorboard or (trainer.directory.path / TENSORBOARD).is_dir():
-            board.open(trainer)
-
     try:
-        run = begin(hooks=[progress, board], on_start=on_start)
+        run = begin(hooks=[progress])
     except (KeyboardInterrupt, SystemExit):
         progress.interrupted()
         raise
-    finally:
-        board.close()
     progress.done(run)
     return run

@@ -1,0 +1,60 @@
+"""Settings as programs give them: by other names, as functions of time, and for a run that is under way."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from multiverse.contracts.errors import InvalidRequest
+from multiverse.training.config.build import Located
+from multiverse.training.config.train_config import (
+    BUDGETS,
+    SYNONYMS,
+    TrainConfig,
+    merged,
+    own_settings,
+    plain_config,
+    train_config,
+)
+
+Schedule = Callable[[float], float]
+"""From how much of the budget is left, 1 at the beginning and 0 at the end, to a setting."""
+
+
+def in_our_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of `mv.train` and `mv.resume`, which may have the names that other libraries have for them."""
+    ours = {theirs: name for name, others in SYNONYMS.items() for theirs in others}
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        if (known := ours.get(name, name)) in found:
+            raise InvalidRequest(f"{name} is another name of {known}, which is given too: leave one out")
+        found[known] = value
+    return found
+
+
+def without_schedules(settings: Mapping[str, Any], kind: Any) -> tuple[Located, dict[str, Schedule]]:
+    """(settings with the first values of those that are functions, and these functions). Only numbers of an algorithm
+    (`kind`) follow one."""
+    kinds = typing.get_type_hints(kind.Config) if own_settings(kind) else {}
+    numbers = {name for name, one in kinds.items() if {one, *typing.get_args(one)} & {int, float}}
+    schedules = {name: value for name, value in settings.items() if name in numbers and callable(value)}
+    values = {**settings, **{name: schedule(1.0) for name, schedule in schedules.items()}}
+    return Located(values, getattr(settings, "places", {})), schedules
+
+
+KEPT = frozenset({"env", "algorithm", "seed", "num_envs", "separate", "opponents", "wrappers"})
+"""Of a run, for its whole life: what it has learned and where its envs are would mean something else."""
+
+
+def changed_config(config: TrainConfig, settings: Mapping[str, Any], kind: Any) -> TrainConfig:
+    """With these settings from here on; a budget takes the place of the one of its kind only."""
+    if wrong := sorted((KEPT | getattr(kind, "fixed", frozenset())).intersection(settings)):
+        raise InvalidRequest(
+            f"{', '.join(wrong)} cannot change in a run: another may begin with its weights (init_from)"
+        )
+    budgets = {name: value for name, value in settings.items() if name in BUDGETS and value is not None}
+    places = getattr(settings, "places", {})
+    rest = Located({name: value for name, value in settings.items() if name not in BUDGETS}, places)
+    whole = merged(plain_config(config), rest, config.algorithm, own_settings(kind))
+    return train_config(Located({**whole, **budgets}, places), kind)

@@ -1,0 +1,370 @@
+"""Runs that differ only in their seeds: in one directory, side by side where cores allow, and what they say together.
+
+runs/CartPole-v1/ppo-seeds-0-4-20260102-153000/
+  config.yaml  origin.json       as those of a run
+  seeds.json                     which seeds, and of those that are done returns, interquartile mean and interval
+  seed-0/  seed-1/ …             the runs
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from multiverse.adapters.env_source import BUILT_IN
+from multiverse.algorithms import algorithm_class
+from multiverse.contracts.errors import InvalidRequest, MultiverseError
+from multiverse.executors.launch.orphan_guard import end_with
+from multiverse.executors.machine import usable_cores
+from multiverse.training.config.changes import changed_config, without_schedules
+from multiverse.training.config.files import dump_yaml
+from multiverse.training.config.train_config import TrainConfig, plain_config, saved_config
+from multiverse.training.hooks import Hook
+from multiverse.training.loading import trusted_config
+from multiverse.training.progress import (
+    LinePrinter,
+    Progress,
+    ProgressLines,
+    printer_for_programs,
+    run_with_progress,
+)
+from multiverse.training.run import Run, resume_run, start_run, watched
+from multiverse.training.seeds import DRAWS, INTERVAL, bootstrap_interval, interquartile_mean
+from multiverse.training.storage.files import for_json, read_plain, replace_file
+from multiverse.training.storage.origin import mark_of, names_code, redacted
+from multiverse.training.storage.run_directory import (
+    CONFIG,
+    LARGEST_JSON,
+    ORIGIN,
+    SUMMARY,
+    fresh,
+    is_run,
+    safe_name,
+)
+
+SEEDS = "seeds.json"
+SAVING_S = 60.0
+"""How long runs may take to save themselves when all of them are interrupted."""
+
+Say = Callable[[str], None]
+OneRun = Callable[[dict[str, Any]], Run]
+"""Begins, or goes on with, the run of one seed; see `ordered`."""
+
+
+@dataclass(frozen=True, repr=False)
+class SeedRuns(Run):
+    """Several runs; `path` and `summary` are those of all together: `summary["iqm"]`, `summary["interval"]`."""
+
+    runs: Mapping[int, Run]
+
+    def __repr__(self) -> str:
+        return f"<SeedRuns {self.path}: {together(self.summary)}>"
+
+
+# -- what they are -----------------------------------------------------------------------------------------------
+def is_set(path: Path) -> bool:
+    """Whether several seeds were begun here."""
+    return (path / SEEDS).is_file()
+
+
+def new_set(config: TrainConfig, count: int, run_dir: Path | str | None, root: Path | str, **how: Any) -> Path:
+    """A directory for this many runs, from the config's seed on; `how` is told to each of them when it begins."""
+    if count < 1:
+        raise InvalidRequest(f"seeds={count}: at least 1")
+    last = dataclasses.replace(config, seed=config.seed + count - 1).seed  # refused where it would be too large
+    name = f"{safe_name(config.algorithm.rpartition(':')[2])}-seeds-{config.seed}-{last}"
+    path = Path(root) / safe_name(config.env) if run_dir is None else Path(run_dir)
+    try:
+        if run_dir is None:
+            path = fresh(path, f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+        elif path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise InvalidRequest(f"{path} is not empty: choose another directory, or resume what is there")
+        path.mkdir(parents=True, exist_ok=True)
+        _write_config(path, config)
+        _write(path, {"seeds": list(range(config.seed, last + 1)), **how})
+    except OSError as error:
+        raise InvalidRequest(f"{path} cannot be the directory of runs: {error.strerror or error}") from error
+    return path
+
+
+def _write_config(path: Path, config: TrainConfig) -> None:
+    plain = plain_config(config)
+    replace_file(path / CONFIG, dump_yaml(redacted(plain)).encode())
+    if names_code(plain):
+        replace_file(path / ORIGIN, json.dumps({"mark": mark_of(plain)}).encode())
+
+
+def _write(path: Path, told: Mapping[str, Any]) -> None:
+    replace_file(path / SEEDS, f"{json.dumps(for_json(told), indent=2, allow_nan=False)}\n".encode())
+
+
+def read_set(path: Path) -> dict[str, Any]:
+    """What `seeds.json` says."""
+    try:
+        said = json.loads(read_plain(path / SEEDS, LARGEST_JSON)[0])
+        if all(type(seed) is int for seed in said["seeds"]):
+            return dict(said)
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        pass
+    raise InvalidRequest(f"{path / SEEDS} does not say which seeds there are: restore it, or resume each run by itself")
+
+
+def _finished(run: Path) -> Run | None:
+    try:
+        summary = json.loads(read_plain(run / SUMMARY, LARGEST_JSON)[0])
+        return Run(run, summary) if summary["finished"] is True else None
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+
+
+# -- what they say -----------------------------------------------------------------------------------------------
+def gathered(path: Path) -> SeedRuns:
+    """Those that are done, and what they say together, which is in `seeds.json` from now on."""
+    said = read_set(path)
+    done = {seed: run for seed in said["seeds"] if (run := _finished(path / f"seed-{seed}")) is not None}
+    found = {seed: run.summary["evaluation"] for seed, run in done.items()}
+    returns = {str(seed): float(one["mean_return"]) for seed, one in found.items() if one is not None}
+    said |= {"returns": returns, "iqm": None, "interval": None, "interval_percent": INTERVAL, "draws": DRAWS}
+    if returns:
+        said["iqm"] = interquartile_mean(list(returns.values()))
+        said["interval"] = list(bootstrap_interval(list(returns.values())))
+    _write(path, said)
+    return SeedRuns(path, said, done)
+
+
+def together(summary: Mapping[str, Any]) -> str:
+    """'IQM of 5 seeds: 493.1 (95 % bootstrap interval 480.2 to 500.0)'."""
+    if summary["iqm"] is None:
+        return "IQM: no seed has an evaluation that came to its end"
+    count, (low, high) = len(summary["returns"]), summary["interval"]
+    seeds = "1 seed" if count == 1 else f"{count} seeds"
+    return f"IQM of {seeds}: {summary['iqm']:.1f} ({INTERVAL:g} % bootstrap interval {low:.1f} to {high:.1f})"
+
+
+def seed_lines(found: SeedRuns) -> list[str]:
+    """Every seed's final evaluation, and what they say together; one whose evaluation failed has nothing to say."""
+    returns = found.summary["returns"]
+    told = {seed: f"{returns[str(seed)]:.1f}" if str(seed) in returns else "failed" for seed in found.runs}
+    rows = [f"  {seed:>6}  {told[seed]:>10}  {found.runs[seed].path}" for seed in found.runs]
+    return ["", f"{'seed':>8}  {'return':>10}  run", *rows, together(found.summary)]
+
+
+# -- running them ------------------------------------------------------------------------------------------------
+def run_set(
+    path: Path,
+    config: TrainConfig,
+    settings: Mapping[str, Any],
+    say: Say,
+    one: OneRun,
+    apart: bool,
+    trust: bool = False,
+) -> SeedRuns:
+    """Every run of a set that is not done: side by side in processes of their own, where these can have what it takes
+    (`apart`) and there are cores for them, or else here, one by one (`one`).
+
+    In processes of their own the failure of one costs the others nothing: it is raised when these are done.
+    """
+    at_once, config = share_of_cores(config, len(read_set(path)["seeds"])) if apart else (1, config)
+    orders, failed = orders_for(path, config, settings, trust=trust), dict[int, str]()
+    say(f"Runs: {path}")
+    try:
+        if at_once > 1:
+            failed = _side_by_side(orders, at_once, say)
+        for number, (seed, order) in enumerate(orders.items() if at_once == 1 else (), 1):
+            say(f"\nSeed {seed} ({number} of {len(orders)})")
+            one(order)
+    finally:
+        found = gathered(path)
+    if failed:
+        seed, why = next(iter(failed.items()))
+        more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+        raise MultiverseError(f"seed {seed}{more} failed: {why}. The others are done; {path} can be resumed")
+    return found
+
+
+def orders_for(path: Path, config: TrainConfig, settings: Mapping[str, Any], **how: Any) -> dict[int, dict[str, Any]]:
+    """By seed, what is still to be done; with other `settings` also for those that had come to their end."""
+    said, orders = read_set(path), {}
+    for seed in said["seeds"]:
+        run = path / f"seed-{seed}"
+        order: dict[str, Any] = {"run": str(run), **how, "tensorboard": bool(said.get("tensorboard"))}
+        if not is_run(run):
+            mine = plain_config(dataclasses.replace(config, seed=seed))
+            orders[seed] = {**order, "config": mine, "init_from": said.get("init_from")}
+        elif settings or _finished(run) is None:
+            orders[seed] = {**order, "settings": dict(settings)}
+    return orders
+
+
+def ordered(order: Mapping[str, Any], **more: Any) -> Run:
+    """The run of one seed, as a file can say it: a new one with a `config`, or one to go on with. `more`: what only
+    this process has, as `start_run` and `resume_run` take it."""
+    more["tensorboard"] = order["tensorboard"]
+    if "config" not in order:
+        settings = {**order["settings"], **(more.pop("schedules", None) or {})}
+        return resume_run(order["run"], settings, trust=order["trust"], **more)
+    config = saved_config(order["config"], order["run"], more.get("algorithm"))
+    return start_run(config, run_dir=order["run"], init_from=order["init_from"], **more)
+
+
+def share_of_cores(config: TrainConfig, count: int) -> tuple[int, TrainConfig]:
+    """(how many runs at once, the config with the workers that each may have then)."""
+    cores, alone = usable_cores(), config.executor == "serial"
+    at_once = max(1, min(count, cores // (1 if alone else config.workers or 1)))
+    if at_once > 1 and not alone and config.workers is None:
+        config = dataclasses.replace(config, workers=max(1, cores // at_once))
+    return at_once, config
+
+
+# -- side by side ------------------------------------------------------------------------------------------------
+def _side_by_side(orders: Mapping[int, dict[str, Any]], at_once: int, say: Say) -> dict[int, str]:
+    """By seed that failed: why. Lines of each have its seed before them."""
+    told: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
+    waiting, running = list(orders), dict[int, subprocess.Popen[str]]()
+    last, failed = dict[int, str](), dict[int, str]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                seed = waiting.pop(0)
+                running[seed] = _started(orders[seed])
+                threading.Thread(target=_listen, args=(seed, running[seed], told), daemon=True).start()
+            seed, line = told.get()
+            if line is not None:
+                last[seed] = line
+                say(f"seed {seed} | {line}")
+            elif running.pop(seed).wait() != 0:
+                failed[seed] = last.get(seed, "it said nothing")
+    except BaseException:
+        _end(running.values())
+        raise
+    return failed
+
+
+_CHILD = f"""
+import json, sys
+order = json.load(sys.stdin)
+sys.path[:] = order.pop("path")
+from {__name__} import child
+sys.exit(child(order))
+"""
+
+
+def _started(order: Mapping[str, Any]) -> subprocess.Popen[str]:
+    """It leads a group of its own, so that Ctrl-C in a terminal reaches it once, through us."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", _CHILD, str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        process_group=0,
+    )
+    assert child.stdin is not None
+    try:
+        child.stdin.write(json.dumps({**order, "path": sys.path}))  # secrets too: they are in no file, no command line
+        child.stdin.close()
+    except OSError:  # it has ended already, and says why
+        pass
+    return child
+
+
+def _listen(seed: int, child: subprocess.Popen[str], told: queue.SimpleQueue[tuple[int, str | None]]) -> None:
+    assert child.stdout is not None
+    with child.stdout:
+        for line in child.stdout:
+            told.put((seed, line.rstrip("\n")))
+    told.put((seed, None))
+
+
+def _end(running: Iterable[subprocess.Popen[str]]) -> None:
+    """Each saves itself; who takes too long, or is asked twice, is killed."""
+    try:
+        for child in running:
+            child.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + SAVING_S
+        for child in running:
+            child.wait(max(0.0, deadline - time.monotonic()))
+    except (subprocess.TimeoutExpired, KeyboardInterrupt, SystemExit):
+        pass
+    finally:
+        for child in running:
+            child.kill()  # nothing happens to one that has ended
+            child.wait()
+
+
+def child(order: Mapping[str, Any]) -> int:
+    """The process of one run. It ends with the process that started it."""
+    end_with(int(sys.argv[1]))
+    try:
+        run_with_progress(lambda hooks: ordered(order, hooks=hooks), ProgressLines(LinePrinter(), in_python=True))
+    except MultiverseError as error:
+        sys.stdout.write(f"{next(iter(str(error).strip().splitlines()), type(error).__name__)}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+# -- going on ----------------------------------------------------------------------------------------------------
+def set_config(path: Path, settings: Mapping[str, Any], trust: bool, env: Any = None, algorithm: Any = None) -> Any:
+    """(the config of a set that is gone on with, its settings, and those of them that are functions). It keeps them."""
+    config = trusted_config(path, env, algorithm, None, trust)
+    kind = algorithm or algorithm_class(config.algorithm)
+    given, schedules = without_schedules(settings, kind)
+    if given:
+        config = changed_config(config, given, kind)
+        _write_config(path, config)
+    return config, given, schedules
+
+
+def run_in_program(
+    path: Path,
+    config: TrainConfig,
+    settings: Mapping[str, Any],
+    hooks: Sequence[Hook],
+    progress: bool,
+    trust: bool = False,
+    **own: Any,
+) -> SeedRuns:
+    """For `mv.train` and `mv.resume`; `own`: what the program has, as `ordered` takes it."""
+    voice, here = printer_for_programs(), Progress(in_python=True)
+    say: Say = voice.say if progress else lambda line: None
+    own = {name: value for name, value in own.items() if value}
+
+    def one(order: dict[str, Any]) -> Run:
+        return watched(functools.partial(ordered, order, **own), hooks, progress)
+
+    apart = not hooks and own.keys() <= {"env", "wrappers"} and _known_by_name(config, own.get("env"))
+    try:
+        found = run_set(path, config, settings, say, one, apart, trust)
+    except (KeyboardInterrupt, SystemExit):
+        (voice.say if progress else here.tell)(f"Interrupted. To go on with all of them: mv.resume({str(path)!r})")
+        raise
+    for line in seed_lines(found):
+        say(line)
+    return found
+
+
+def _known_by_name(config: TrainConfig, env: Any) -> bool:
+    """Whether another process finds the env and its wrappers: an id may be one that only this program registers."""
+    if not isinstance(env, str | None) or any(":" not in name for name in config.wrappers):
+        return False
+    module, colon, _ = config.env.partition(":")
+    if colon or config.env in BUILT_IN:
+        return module != "__main__"
+    found = gymnasium.registry.get(config.env)
+    return found is not None and str(found.entry_point).startswith(("gymnasium.", "multiverse."))

@@ -1,0 +1,117 @@
+"""A wheel, installed where there is no clone; and that every extra that somebody is told to install is there."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+from multiverse.adapters.env_source import EXTRAS, recipes
+
+ROOT = Path(__file__).parents[1]
+PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+
+
+def said(command: list[str], **how: Any) -> str:
+    """What a command that must succeed says; nothing of this clone is at hand."""
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MAKEFLAGS", "MAKELEVEL")}
+    done = subprocess.run(command, capture_output=True, text=True, env=clean, timeout=300, **how)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As `make wheel` builds it, elsewhere."""
+    folder = tmp_path_factory.mktemp("dist")
+    words = said(["make", "--dry-run", "--no-print-directory", "wheel", f"PYTHON={sys.executable}"], cwd=ROOT)
+    command = words.replace("--wheel-dir dist", f"--wheel-dir {folder}").split()
+    said(command, cwd=ROOT)
+    (made,) = folder.glob("multiverse-*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of a fresh venv with the wheel; its dependencies are found where ours are."""
+    home = tmp_path_factory.mktemp("fresh") / "venv"
+    venv.create(home)
+    python = home / "bin" / "python"
+    said([*PIP, "--python", str(python), "install", "--quiet", "--no-deps", "--no-index", str(wheel)])
+    (packages,) = home.glob("lib/python*/site-packages")
+    (packages / "beside.pth").write_text(sysconfig.get_path("purelib"))
+    return python
+
+
+def test_a_wheel_holds_the_whole_package(wheel: Path) -> None:
+    tracked = said(["git", "ls-files", "src/multiverse"], cwd=ROOT).split()
+    inside = {f"src/{name}" for name in zipfile.ZipFile(wheel).namelist()}
+    assert {name for name in tracked if (ROOT / name).exists()} <= inside
+
+
+def test_what_a_wheel_installs_trains_with_a_preset_and_plays_the_quest(installed: Path, tmp_path: Path) -> None:
+    command, where = str(installed.parent / "multiverse"), {"cwd": tmp_path}
+    home = said([str(installed), "-c", "import multiverse; print(multiverse.__file__)"], **where)
+    assert home.startswith(str(installed.parents[1]))
+    out = said([command, "train", "CartPole-v1", "--env-steps", "256", "--evaluation-episodes", "1"], **where)
+    assert "Settings: the preset for CartPole-v1" in out and "Done: 256 env steps" in out
+    quest = "import multiverse as mv\nwith mv.make_vec('multiverse/Quest-v0', 1) as e: print(len(e.reset(seed=0)[0]))"
+    assert said([str(installed), "-c", quest], **where) == "1\n"
+
+
+def test_an_installed_package_names_its_own_extras_to_pip(installed: Path) -> None:
+    """`pip install 'multiverse[tensorboard]'` takes what is installed: no index has, or needs to have, a multiverse."""
+    how = ["install", "--dry-run", "--no-index", "--quiet", "multiverse[tensorboard]"]
+    said([*PIP, "--python", str(installed), *how])
+
+
+def texts() -> list[Path]:
+    kinds = ("*.md", "*.py", "*.mk")
+    found = [
+        path
+        for folder in ("src", "docs", "examples", "benchmarks")
+        for kind in kinds
+        for path in ROOT.glob(f"{folder}/**/{kind}")
+    ]
+    return [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "Makefile", *found]
+
+
+def test_every_extra_that_is_named_is_there() -> None:
+    known = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    named = {
+        (path.name, extra)
+        for path in texts()
+        for several in re.findall(r"(?:multiverse|whl|['\"]\.)\[([a-z0-9, -]+)\]", path.read_text())
+        for extra in re.split(r", *", several)
+    }
+    assert len(named) > 20
+    assert {(name, extra) for name, extra in named if extra not in known} == set()
+    assert set(EXTRAS.values()) <= known
+
+
+def test_every_extra_is_in_the_document() -> None:
+    known = importlib.metadata.metadata("multiverse").get_all("Provides-Extra") or []
+    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "install.md").read_text(), re.MULTILINE)
+    assert sorted(name for row in rows for name in re.findall(r"`(.*?)`", row)) == sorted(known)
+
+
+@pytest.mark.parametrize(("env", "extra"), [("LunarLander-v3", "box2d"), ("HalfCheetah-v5", "mujoco")])
+def test_an_env_without_its_extra_says_which(env: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*_: Any, **__: Any) -> None:
+        raise gymnasium.error.DependencyNotInstalled("something is not there")
+
+    monkeypatch.setattr(gymnasium, "make", absent)
+    (recipe,) = recipes(env, 1, None, None)
+    with pytest.raises(gymnasium.error.DependencyNotInstalled, match=rf"{env} needs .*'multiverse\[{extra}\]'"):
+        recipe.build()

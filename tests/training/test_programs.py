@@ -1,0 +1,234 @@
+"""`mv.train` and `mv.resume` in a program: what the command line gives, as arguments and callables."""
+
+from __future__ import annotations
+
+import io
+import logging
+import signal
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import multiverse as mv
+from multiverse.training import progress
+from multiverse.training.config.files import read_config
+from multiverse.training.loading import evaluate_run
+from multiverse.training.storage import origin
+from tests.training.runs import SMALL, digest, lines_of
+
+
+def trained(home: Path, **settings: Any) -> mv.Run:
+    return mv.train("CartPole-v1", run_dir=home, **{**SMALL, "env_steps": 400, "progress": False, **settings})
+
+
+class Rates(mv.Hook):
+    """The learning rate of every update."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def on_update(self, trainer: Any, report: Any) -> None:
+        self.seen.append(trainer.algorithm.config.learning_rate)
+
+
+# -- names and schedules -----------------------------------------------------------------------------------------
+def test_settings_have_the_names_that_flags_have(tmp_path: Path) -> None:
+    few = {name: value for name, value in SMALL.items() if name not in ("num_envs", "env_steps", "epochs")}
+    mv.train("CartPole-v1", run_dir=tmp_path / "run", progress=False, **few, n_envs=2, total_timesteps=100, lr=0.01,
+             n_epochs=1, net_arch=[8])  # fmt: skip
+    config = read_config(tmp_path / "run" / "config.yaml")
+    assert (config["num_envs"], config["env_steps"]) == (2, 100)
+    own = config["ppo"]
+    assert (own["learning_rate"], own["epochs"], own["hidden_sizes"]) == (0.01, 1, [8])
+
+
+def test_a_setting_under_two_names_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(mv.InvalidRequest, match="lr is another name of learning_rate, which is given too"):
+        trained(tmp_path / "run", learning_rate=1e-3, lr=1e-4)
+
+
+def test_a_number_may_be_a_function_of_what_is_left_of_the_budget(tmp_path: Path) -> None:
+    rates = Rates()
+    trained(tmp_path / "run", lr=lambda left: 1e-3 * left, hooks=[rates])
+    assert rates.seen == pytest.approx([1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
+    assert read_config(tmp_path / "run" / "config.yaml")["ppo"]["learning_rate"] == 1e-3
+
+
+def test_a_run_with_a_schedule_goes_on_with_it_exactly_or_is_told_that_it_needs_it(tmp_path: Path) -> None:
+    def half(left: float) -> float:
+        return 1e-3 * left
+
+    class Stops(mv.Hook):
+        def on_update(self, trainer: Any, report: Any) -> None:
+            if trainer.clock.updates == 2:
+                trainer.stop("enough")
+
+    whole = trained(tmp_path / "whole", lr=half)
+    part = trained(tmp_path / "part", lr=half, hooks=[Stops()])
+    with pytest.raises(mv.InvalidRequest, match="learning_rate of this run was a function of a program: pass it again"):
+        mv.resume(part, progress=False)
+    mv.resume(part, lr=half, progress=False)
+    assert digest(part) == digest(whole)
+
+
+# -- going on with other settings --------------------------------------------------------------------------------
+def test_a_run_goes_on_with_other_settings_and_so_does_the_next_resume(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", lr=1e-3)
+    rates = Rates()
+    mv.resume(run, env_steps=500, lr=1e-4, hooks=[rates], progress=False)
+    mv.resume(run, env_steps=600, hooks=[rates], progress=False)
+    assert rates.seen == [1e-4, 1e-4]
+
+
+def test_a_run_goes_on_where_it_is_asked_to_and_stays_the_same(tmp_path: Path) -> None:
+    one, other = trained(tmp_path / "one"), trained(tmp_path / "other")
+    one, other = (
+        mv.resume(one, env_steps=800, progress=False),
+        mv.resume(other, env_steps=800, executor="process", num_workers=1, progress=False),
+    )
+    assert (one.summary["plan"]["executor"], other.summary["plan"]["executor"]) == ("serial", "process")
+    assert digest(one) == digest(other)
+
+
+@pytest.mark.parametrize("setting", [{"num_envs": 2}, {"seed": 1}, {"net_arch": [8]}, {"algorithm": "a2c"}])
+def test_what_a_run_is_made_of_cannot_change(setting: dict[str, Any], tmp_path: Path) -> None:
+    run = trained(tmp_path / "run")
+    before = (run.path / "config.yaml").read_bytes()
+    with pytest.raises(mv.InvalidRequest, match=r"cannot change in a run|the run says which it is"):
+        mv.resume(run, env_steps=800, progress=False, **setting)
+    assert (run.path / "config.yaml").read_bytes() == before
+
+
+def test_a_setting_that_does_not_fit_leaves_the_run_as_it_was(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run")
+    before = (run.path / "config.yaml").read_bytes()
+    for wrong in ({"lr": -1.0}, {"learning_rte": 1.0}, {"device": "mps"}):
+        with pytest.raises((mv.InvalidRequest, mv.PreflightError)):
+            mv.resume(run, env_steps=800, progress=False, **wrong)
+    assert (run.path / "config.yaml").read_bytes() == before
+
+
+# -- wrappers ----------------------------------------------------------------------------------------------------
+class Doubled(gymnasium.RewardWrapper[Any, Any]):
+    """Rewards of 2 instead of 1."""
+
+    def reward(self, reward: Any) -> Any:
+        return 2.0 * float(reward)
+
+
+def test_wrappers_are_part_of_the_run(tmp_path: Path) -> None:
+    names = [f"{__name__}:Doubled", "gymnasium.wrappers:FlattenObservation"]
+    run = trained(tmp_path / "run", wrappers=[Doubled, names[1]])
+    assert read_config(run.path / "config.yaml")["wrappers"] == names
+    episodes = lines_of(run.path, "episodes.jsonl")
+    assert episodes and all(one["return"] == 2 * one["length"] for one in episodes)
+    found = mv.resume(run, env_steps=600, progress=False).summary["evaluation"]
+    assert found["mean_return"] == 2 * found["mean_length"]
+    again = [Doubled, gymnasium.wrappers.FlattenObservation]
+    assert mv.resume(run, env_steps=700, wrappers=again, progress=False).summary["env_steps"] == 700
+    tried = evaluate_run(run, episodes=2)
+    assert tried.returns == tuple(2.0 * length for length in tried.lengths)
+
+
+def test_a_wrapper_of_a_program_is_asked_for_again(tmp_path: Path) -> None:
+    def inside(env: Any) -> Any:
+        return Doubled(env)
+
+    run = trained(tmp_path / "run", wrappers=[inside])
+    with pytest.raises(mv.InvalidRequest, match=r"inside of this run is one of a program: pass it again, wrappers="):
+        mv.resume(run, env_steps=600, progress=False)
+    with pytest.raises(mv.InvalidRequest, match=r"the envs of this run are in \['.*inside'\]"):
+        mv.resume(run, env_steps=600, wrappers=[Doubled], progress=False)
+    assert mv.resume(run, env_steps=600, wrappers=[inside], progress=False).summary["env_steps"] == 600
+
+
+def test_a_strangers_wrapper_is_not_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trained(tmp_path / "run", wrappers=[Doubled])
+    file = run.path / "config.yaml"
+    file.write_text(file.read_text().replace(f"{__name__}:Doubled", "os:system"))
+    with pytest.raises(mv.MultiverseError, match="os:system"):
+        mv.resume(run, env_steps=600, progress=False)
+    monkeypatch.setattr(origin, "_read_key", lambda: b"another")  # somebody else's run
+    with pytest.raises(mv.MultiverseError, match="trust"):
+        mv.resume(run, env_steps=600, progress=False)
+
+
+# -- progress ----------------------------------------------------------------------------------------------------
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_program_hears_of_the_run_on_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = trained(tmp_path / "run", progress=True)
+    out, told = capsys.readouterr()
+    lines = told.splitlines()
+    assert out == "" and lines[0] == f"Run: {run.path}"
+    assert " 100 env steps (25 %) | " in told  # the first update, at once
+    assert lines[-1] == "Failures: none." and "\r" not in told
+
+
+def test_without_progress_nothing_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trained(tmp_path / "run")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_has_a_bar_below_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(progress, "BAR_EVERY_S", 0.0)
+    trained(tmp_path / "run", progress=True, evaluate_every=200)
+    rows = [row.split("\r")[-1].rstrip() for row in screen.getvalue().split("\n")]
+    assert rows[0].startswith("Run: ") and any(" | evaluation: return " in row for row in rows)
+    assert not any("%" in row and "█" in row for row in rows)  # every bar was written over
+    bars = [part.strip() for part in screen.getvalue().split("\r") if "█" in part or "░" in part]
+    assert bars[0].startswith("█████░░░░░░░░░░░░░░░ 25 % | 100 env steps (") and bars[0].endswith(" left")
+    assert all(len(bar) < 80 for bar in bars)
+
+
+def test_a_notebook_has_a_bar_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = SimpleNamespace(kernel=None)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    cell = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", cell)
+    trained(tmp_path / "run", progress=True)
+    assert "\r█" in cell.getvalue()
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_an_interrupted_program_is_told_where_the_run_is(
+    told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Interrupts(mv.Hook):
+        def on_update(self, trainer: Any, report: Any) -> None:
+            if trainer.clock.updates == 2:
+                signal.raise_signal(signal.SIGINT)
+
+    with caplog.at_level(logging.WARNING), pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "run", hooks=[Interrupts()], progress=told)
+    line = f"Interrupted at 200 env steps. To go on: mv.resume({str(tmp_path / 'run')!r})"
+    assert line in (capsys.readouterr().err if told else caplog.text)
+    assert mv.resume(tmp_path / "run", progress=False).summary["env_steps"] == 400
+
+
+# -- what a run is -----------------------------------------------------------------------------------------------
+def test_a_program_can_have_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorboard")
+    trained(tmp_path / "run", tensorboard=True)
+    assert len(list((tmp_path / "run" / "tensorboard").iterdir())) == 1
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto", None)
+    with pytest.raises(mv.PreflightError, match="TensorBoard is not installed"):
+        trained(tmp_path / "other", tensorboard=True)
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_run_shows_where_it_lies_and_how_it_went(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run")
+    returned = run.summary["evaluation"]["mean_return"]
+    assert repr(run).startswith(f"<Run {run.path}: 400 env steps, return {returned:.1f} ± ") and len(repr(run)) < 250
+    assert np.isfinite(returned)

@@ -1,0 +1,160 @@
+"""Several seeds: in one directory, side by side, resumed as a whole, and told as one figure in a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import psutil
+import pytest
+
+import multiverse as mv
+from multiverse.cli.main import main
+from multiverse.training import seed_runs
+from multiverse.training.seeds import bootstrap_interval, interquartile_mean
+from tests.training.runs import SMALL, digest
+
+FEW = {**SMALL, "env_steps": 200, "progress": False}
+WORDS = """
+    --executor serial --num-envs 4 --steps-per-env 25 --epochs 2 --batch-size 32 --evaluate-every 0
+    --evaluation-episodes 1 --no-preset
+"""
+FLAGS = WORDS.split()
+ON_TWO_CORES = """
+import sys
+from multiverse.training import seed_runs
+seed_runs.usable_cores = lambda: 2
+from multiverse.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seed_runs, "usable_cores", lambda: 2)
+
+
+def here(**kwargs: Any) -> Any:
+    """An env that no other process can be told of by name, as far as it knows."""
+    return gymnasium.make("CartPole-v1", **kwargs)
+
+
+def test_seeds_side_by_side_are_the_runs_that_each_would_be_alone(
+    tmp_path: Path, two_cores: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = mv.train("CartPole-v1", run_dir=tmp_path / "set", seeds=2, **{**FEW, "progress": True})
+    assert isinstance(found, seed_runs.SeedRuns) and list(found.runs) == [5, 6]
+    told = capsys.readouterr().err
+    assert all(f"seed {seed} | Run: {found.runs[seed].path}\n" in told for seed in (5, 6))
+    alone = mv.train("CartPole-v1", run_dir=tmp_path / "alone", **{**FEW, "seed": 6})
+    assert digest(found.runs[6]) == digest(alone)
+
+
+def test_what_they_say_together_is_in_a_file(tmp_path: Path) -> None:
+    found = mv.train(here, run_dir=tmp_path / "set", seeds=3, **FEW)
+    told = json.loads((tmp_path / "set" / "seeds.json").read_text())
+    returns = [run.summary["evaluation"]["mean_return"] for run in found.runs.values()]
+    assert told["returns"] == dict(zip("567", returns)) and told["seeds"] == [5, 6, 7]
+    assert told["iqm"] == interquartile_mean(returns) and told["interval"] == list(bootstrap_interval(returns))
+    assert repr(found).startswith(f"<SeedRuns {tmp_path / 'set'}: IQM of 3 seeds: {told['iqm']:.1f} (95 %")
+
+
+def test_an_interrupted_set_goes_on_with_all_that_are_not_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupts(mv.Hook):
+        def on_update(self, trainer: Any, report: Any) -> None:
+            if trainer.config.seed == 6:
+                signal.raise_signal(signal.SIGINT)
+
+    where = tmp_path / "set"
+    with pytest.raises(KeyboardInterrupt):
+        mv.train(here, run_dir=where, seeds=3, hooks=[Interrupts()], **{**FEW, "progress": True})
+    assert f"To go on with all of them: mv.resume({str(where)!r})" in capsys.readouterr().err
+    assert [(where / f"seed-{seed}").exists() for seed in (5, 6, 7)] == [True, True, False]
+    done = (where / "seed-5" / "summary.json").stat().st_mtime_ns
+    found = mv.resume(where, env=here, progress=False)
+    assert isinstance(found, seed_runs.SeedRuns) and list(found.runs) == [5, 6, 7]
+    assert (where / "seed-5" / "summary.json").stat().st_mtime_ns == done  # it was
+    assert digest(found.runs[6]) == digest(mv.train(here, run_dir=tmp_path / "alone", **{**FEW, "seed": 6}))
+    longer = mv.resume(where, env=here, env_steps=300, progress=False)
+    assert isinstance(longer, seed_runs.SeedRuns)
+    assert [run.summary["env_steps"] for run in longer.runs.values()] == [300, 300, 300]
+
+
+@pytest.mark.fault("A14")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_set_that_is_interrupted_or_killed_leaves_nothing_running(number: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ON_TWO_CORES]
+    words = ["train", "CartPole-v1", "--seeds", "2", "--run-dir", "set", *FLAGS, "--env-steps", "100000000"]
+    process = subprocess.Popen([*command, *words], cwd=tmp_path, stdout=subprocess.PIPE, text=True, process_group=0)
+    assert process.stdout is not None
+    training = set[str]()
+    for line in process.stdout:
+        if " env steps (" in line:
+            training.add(line.partition(" | ")[0])
+        if training == {"seed 0", "seed 1"}:
+            break
+    helpers = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, number)
+    rest, _ = process.communicate(timeout=60)
+    assert len(helpers) >= 2 and not psutil.wait_procs(helpers, timeout=30)[1]
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert rest.splitlines()[-1] == "Interrupted. To go on with all of them: multiverse resume set"
+        summaries = [json.loads((tmp_path / "set" / f"seed-{k}" / "summary.json").read_text()) for k in (0, 1)]
+        assert [one["finished"] for one in summaries] == [False, False]
+
+
+def test_one_that_fails_costs_the_others_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], two_cores: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "CartPole-v1", "--seeds", "2", "--run-dir", "set", *FLAGS, "--env-steps", "200"]
+    assert main(words) == 0
+    assert (tmp_path / "set" / "config.yaml").exists()
+    for file in (tmp_path / "set" / "seed-1" / "checkpoints").rglob("manifest.json"):
+        file.write_text("{}")  # no checkpoint of it is whole any more
+    capsys.readouterr()
+    assert main(["resume", "set", "--env-steps", "300"]) == 2
+    out, error = capsys.readouterr()
+    assert error.count("\n") == 1 and error.startswith("multiverse resume: seed 1 failed: ")
+    assert json.loads(Path("set/seed-0/summary.json").read_text())["env_steps"] == 300
+    assert "seed 0 | Run: set/seed-0" in out
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [({"seeds": 0}, "seeds=0: at least 1"), ({"seeds": 2, "seed": 2**64}, "from 0 to"), ({"seeds": 2}, "is not empty")],
+)
+def test_what_makes_no_sense_is_refused(settings: dict[str, Any], told: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(mv.MultiverseError, match=told):
+        mv.train("CartPole-v1", run_dir=tmp_path, **{**FEW, **settings})
+    assert os.listdir(tmp_path) == ["mine.txt"]
+
+
+@pytest.mark.parametrize(
+    ("cores", "executor", "workers", "count", "wanted"),
+    [
+        (1, "auto", None, 5, (1, None)),
+        (4, "auto", None, 2, (2, 2)),
+        (4, "auto", None, 9, (4, 1)),
+        (4, "process", 2, 9, (2, 2)),
+        (4, "process", 8, 9, (1, 8)),
+        (4, "serial", None, 3, (3, None)),
+    ],
+)
+def test_cores_are_shared_out(
+    cores: int, executor: Any, workers: int | None, count: int, wanted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seed_runs, "usable_cores", lambda: cores)
+    config = seed_runs.TrainConfig("CartPole-v1", executor=executor, workers=workers)
+    at_once, shared = seed_runs.share_of_cores(config, count)
+    assert (at_once, shared.workers) == wanted
