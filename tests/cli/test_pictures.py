@@ -8,6 +8,7 @@ import itertools
 import json
 import re
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import multiverse as mv
 from multiverse.cli.curves import Curve, band_of, curves_of, rates
 from multiverse.cli.main import main
 from multiverse.training.config.train_config import PARTS
+from multiverse.training.recording import Witness
 from multiverse.training.seeds import bootstrap_interval, bootstrap_intervals, interquartile_mean, interquartile_means
 from multiverse.training.storage.records import RunRecord
 from tests.cli.training_commands import train
@@ -276,6 +278,34 @@ def test_an_episode_of_the_evaluation_comes_again_bit_for_bit(
     assert video.name.endswith("-episode-2.mp4") and video.stat().st_size > 0 and str(video) in said
     assert main(["replay", "a", "--episode", "3"]) == 0
     assert "has not written down" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("env", ["pettingzoo.classic.connect_four_v3:env", "mpe2.simple_spread_v3:parallel_env"])
+def test_episodes_of_several_agents_come_again_too(env: str, elsewhere: Path) -> None:
+    assert train(Path("a"), "--evaluation-episodes", "1", env=env, env_steps=64) == 0
+    again = [mv.replay("a", 0) for _ in range(2)]
+    assert again[0].same and again[0] == again[1] and len({again[0].digest, Witness().digest()}) == 2
+
+
+def test_the_digest_is_of_everything_that_is_done_and_shown() -> None:
+    class Still:
+        agents = ("a",)
+
+        def reset(self, seed: int | None = None) -> None: ...
+
+        def step(self, action: Any) -> None: ...
+
+        def last(self) -> Any:
+            return {"seen": np.full(2, shown[0])}, 0.0, False, False, {"took_s": time.perf_counter()}
+
+    digests, shown = [], [0]
+    for shown[0], action in ((0, 1), (0, 1), (0, 2), (1, 1)):
+        witness = Witness()
+        env = witness(Still())
+        env.reset(seed=1)
+        env.step(action)
+        digests.append(witness.digest())
+    assert digests[0] == digests[1] and len({*digests}) == 3
 
 
 class Restless(gym.Env[Any, Any]):

@@ -171,8 +171,10 @@ class Witness:
     def _heard(self, env: Any, call: Callable[..., Any]) -> Callable[..., Any]:
         def and_note(*arguments: Any, **named: Any) -> Any:
             outcome = call(*arguments, **named)
-            shown = outcome[:-1] if isinstance(outcome, tuple) else getattr(env, "rewards", None)  # AEC returns nothing
-            self._note((arguments, shown))
+            shown = outcome
+            if not isinstance(outcome, tuple):  # AEC returns nothing: what whoever acts next is shown
+                shown = env.last() if env.agents else (dict(env.rewards), {})
+            self._note((arguments, shown[:-1]))
             return outcome
 
         return and_note
