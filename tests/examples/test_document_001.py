@@ -154,7 +154,14 @@ PARALLEL = (
 
 @pytest.mark.parametrize(
     ("n_envs", "how", "executor"),
-    [(1, None, "serial"), (4, None, None), (3, "spawn", "process"), (2, "fork", "process")],
+    [
+        (1, None, "serial"),
+        (4, None, None),
+        (8, None, None),
+        (16, None, None),
+        (3, "spawn", "process"),
+        (2, "fork", "process"),
+    ],
 )
 def test_a_training_in_the_documents_lines(
     n_envs: int, how: str | None, executor: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -170,7 +177,8 @@ def test_a_training_in_the_documents_lines(
     assert re.search(
         rf"^Evaluation after \d+ episodes: {NUMBER} ± {NUMBER} over 10 unseen episodes, on 1 env$", printed, re.M
     )
-    assert re.search(r"^Trained: [\d,]+ env steps, 2\d episodes, \d+ updates in \S+ s$", printed, re.M)
+    trained = re.search(r"^Trained: [\d,]+ env steps, (\d+) episodes, \d+ updates? in \S+ s$", printed, re.M)
+    assert trained and int(trained[1]) >= 20  # a rollout of 16 envs ends many at once
     (run,) = runs_in(tmp_path)
     assert f"Checkpoint saved: {run}\n" in printed
     plan = read_json(run / "summary.json")["plan"]

@@ -94,6 +94,19 @@ def test_the_documents_line_makes_a_multi_agent_vector_env() -> None:
         env.close()
 
 
+@pytest.mark.parametrize("limit", ["ulimit -n 4096", "ulimit -n 256"], ids=["the document's", "a small one"])
+def test_the_documents_limit_of_open_files(limit: str, tmp_path: Path) -> None:
+    """It is what many envs took there. Here they share few processes: a small limit does as well."""
+    flags = [*SMALL, "--num-envs", "16", "--no-video", "--run-dir", str(tmp_path / "runs")]
+    done = run_in_shell(f"{limit} && exec {shlex.join([sys.executable, str(MAIN), *flags])}")
+    assert done.returncode == 0, done.stderr
+    assert "Too many open files" not in done.stderr and only_run(tmp_path / "runs").is_dir()
+
+
+def run_in_shell(words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["bash", "-c", words], cwd=ROOT, capture_output=True, text=True, timeout=TIME_LIMIT_S)
+
+
 def test_flattening_lets_every_agent_act() -> None:
     """In the document's own wrapper only the first one did."""
     from examples.grid_world import FlattenMultiAgentWrapper, GridWorldEnvMultiAgent

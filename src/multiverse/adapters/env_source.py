@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib
+import importlib.util
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -25,6 +26,7 @@ from multiverse.adapters.pettingzoo_aec import PettingZooTurnEnv
 from multiverse.adapters.pettingzoo_parallel import PettingZooParallelEnv, all_at_once
 from multiverse.contracts.env import Env, EnvKind
 from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.imports import module_named, with_a_colon
 from multiverse.contracts.plan import whole_number
 
 EnvSource = str | EnvSpec | Callable[..., Any] | Sequence[Callable[..., Any]]
@@ -67,7 +69,8 @@ EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
 
 def _made(spec: EnvSpec, kwargs: Mapping[str, Any]) -> Any:
     try:
-        return gymnasium.make(spec, **kwargs)
+        with _without_words_to_gymnasium(spec):
+            return gymnasium.make(spec, **kwargs)
     except gymnasium.error.DependencyNotInstalled as error:
         extra = next((ours for module, ours in EXTRAS.items() if str(spec.entry_point).startswith(module)), None)
         if extra is None:
@@ -76,12 +79,36 @@ def _made(spec: EnvSpec, kwargs: Mapping[str, Any]) -> Any:
         raise gymnasium.error.DependencyNotInstalled(needs) from error
 
 
+@contextmanager
+def _without_words_to_gymnasium(spec: EnvSpec) -> Iterator[None]:
+    """MuJoCo tells, at every load, what is deprecated in the model files that come with Gymnasium: nothing that whoever
+    uses them could change, and said once for each env. Its other warnings, and those of other models, are heard."""
+    if not str(spec.entry_point).startswith("gymnasium.envs.mujoco") or importlib.util.find_spec("mujoco") is None:
+        yield
+        return
+    mujoco = importlib.import_module("mujoco")
+    before = mujoco.get_mju_user_warning()
+    if before is None:
+        mujoco.set_mju_user_warning(_tell_what_is_new)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
+
+
+def _tell_what_is_new(warning: str) -> None:
+    if "deprecated" not in warning:
+        sys.stderr.write(f"WARNING: {warning}\n")
+
+
 def adapt(env: Any, agents: AgentOptions = NOTHING_SAID) -> Env:
     """The adapter for a foreign env, by what it is."""
     if isinstance(env, gymnasium.Env):
         return GymnasiumEnv(env)
     kind = pettingzoo_kind(env)
     if kind == "parallel":
+        if agents.parallel:
+            raise InvalidRequest("parallel=True: this env's agents act at once already; leave it out")
         return PettingZooParallelEnv(env, agents)
     if kind == "turns":
         if agents.parallel:
@@ -178,12 +205,15 @@ def _from_string(text: str) -> Source:
         return gymnasium.spec(name)  # as in Gymnasium, the module may be one that registers the id
     except gymnasium.error.Error as error:
         neither = f"module {module_name!r} has no callable {name!r}, and Gymnasium says: " if colon else ""
-        raise InvalidRequest(f"env={text!r}: {neither}{error}") from error
+        meant = "" if colon else with_a_colon(text)
+        raise InvalidRequest(f"env={text!r}: {neither}{error}{f' Did you mean {meant}?' if meant else ''}") from error
 
 
 def _imported(module_name: str, text: str) -> Any:
     try:
-        return importlib.import_module(module_name)
+        return module_named(module_name)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"env={text!r}: {error}") from error
     except Exception as error:  # whatever the user's module does when it is imported
         raise InvalidRequest(
             f"env={text!r}: importing {module_name!r} failed ({type(error).__name__}: {error})"

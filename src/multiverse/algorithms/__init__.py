@@ -6,10 +6,10 @@ A new one is a file with a class that has a `Config` (see `algorithm.Algorithm`)
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.imports import module_named, with_a_colon
 
 ALGORITHMS = {
     "ppo": "multiverse.algorithms.ppo:PPO",
@@ -27,9 +27,11 @@ def algorithm_class(name: str) -> Any:
     """What makes the algorithm of this name, or of this `module:Class`."""
     module, _, attribute = ALGORITHMS.get(name, name).partition(":")
     if not (module and attribute):
-        raise InvalidRequest(f"there is no algorithm {name!r}: one of {', '.join(ALGORITHMS)}, or your module:Class")
+        meant = f"; did you mean {with_a_colon(name)}?" if with_a_colon(name) else ""
+        known = f"one of {', '.join(ALGORITHMS)}, or your module:Class"
+        raise InvalidRequest(f"there is no algorithm {name!r}: {known}{meant}")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        found = getattr(module_named(module), attribute)
     except Exception as error:  # whatever the user's module does
         if name in ALGORITHMS:
             raise

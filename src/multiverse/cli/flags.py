@@ -213,13 +213,16 @@ def _words_in(source: str | None) -> dict[str, dict[str, str]]:
     return {name: dict(_words_of(node)) for name, node in _classes(ast.parse(text))}
 
 
-def _classes(inside: ast.AST, before: str = "") -> Iterator[tuple[str, ast.ClassDef]]:
+def _classes(
+    inside: ast.Module | ast.ClassDef | ast.FunctionDef, before: str = ""
+) -> Iterator[tuple[str, ast.ClassDef]]:
     """Each with its qualified name."""
-    for node in ast.iter_child_nodes(inside):
+    for node in inside.body:
         if isinstance(node, ast.ClassDef):
             yield before + node.name, node
-        name = f"{before}{getattr(node, 'name', '')}."
-        yield from _classes(node, f"{name}<locals>." if isinstance(node, ast.FunctionDef) else name)
+            yield from _classes(node, f"{before}{node.name}.")
+        elif isinstance(node, ast.FunctionDef):
+            yield from _classes(node, f"{before}{node.name}.<locals>.")
 
 
 def _words_of(node: ast.ClassDef) -> Iterator[tuple[str, str]]:

@@ -367,6 +367,11 @@ def in_words(value: Any) -> str:
     return _in_short(text)
 
 
+def counted(number: int, what: str) -> str:
+    """'1 episode', '2,048 episodes'."""
+    return f"{number:,} {what}{'s' * (number != 1 and what != 'info')}"
+
+
 def in_a_line(error: BaseException) -> str:
     """An error that is not ours, for a sentence: "KeyError: 'session'"."""
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from multiverse.contracts.errors import MultiverseError
+from multiverse.contracts.errors import MultiverseError, counted
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
@@ -34,7 +34,7 @@ class CheckRun:
     skipped_because: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class CheckReport:
     """Everything found about one env, errors first."""
 
@@ -71,8 +71,8 @@ class CheckReport:
     @property
     def summary(self) -> str:
         """One line: how many of each."""
-        counts = [_count(len(self._of(severity)), severity) for severity in SEVERITIES]
-        left_out = f"; {_count(len(self.skipped), 'check')} not done" if self.skipped else ""
+        counts = [counted(len(self._of(severity)), severity) for severity in SEVERITIES]
+        left_out = f"; {counted(len(self.skipped), 'check')} not done" if self.skipped else ""
         return f"{self.env}: {', '.join(counts)}{left_out}"
 
     def raise_for_errors(self, strict: bool = False) -> None:
@@ -81,15 +81,20 @@ class CheckReport:
             raise EnvCheckFailed(self)
 
     def __str__(self) -> str:
-        skipped = [f"not done: {run.name} ({run.skipped_because})" for run in self.skipped]
-        return "\n".join([self.summary, *map(str, self.findings), *skipped])
+        return "\n".join([self.summary, *map(str, self.findings), *self.not_done])
+
+    def __repr__(self) -> str:
+        return f"<CheckReport {self.summary}>"
+
+    @property
+    def not_done(self) -> list[str]:
+        """The checks that could not be done, in one line for each reason."""
+        reasons = dict.fromkeys(run.skipped_because for run in self.skipped)
+        names = {why: ", ".join(run.name for run in self.skipped if run.skipped_because == why) for why in reasons}
+        return [f"not done, {why}: {several}" for why, several in names.items()]
 
     def _of(self, severity: Severity) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if finding.severity == severity)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1 and what != 'info')}"
 
 
 class EnvCheckFailed(MultiverseError, AssertionError):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.errors import EvaluationFailed
+from multiverse.contracts.errors import EvaluationFailed, counted
 from multiverse.contracts.failures import BAD_VALUE, RESTARTED
 from multiverse.contracts.layout import ACTION_MASKS, REWARD, VALUES, Group
 from multiverse.contracts.policy import Policy, Seen
@@ -27,7 +27,7 @@ MOST_STEPS = 50_000
 """Of one episode: about twice what the longest of the usual benchmarks has."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Evaluation:
     """How good a policy was, deterministic, over some episodes."""
 
@@ -36,6 +36,11 @@ class Evaluation:
     lost: tuple[int, ...] = ()  # episodes that their env failed in, from 0: they do not count
     by_agent: dict[str, tuple[float, ...]] | None = None  # the returns of each of several
     opponent: bool = False  # somebody else played the other side
+
+    def __repr__(self) -> str:
+        told = f"{self.mean_return:.1f} ± {self.std_return:.1f}" if self.returns else "none"
+        won = f", won {100 * self.wins:.0f} %" if self.opponent and self.returns else ""
+        return f"<Evaluation: return {told}{won}, over {counted(len(self.returns), 'episode')}>"
 
     @property
     def mean_return(self) -> float:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from multiverse.contracts.errors import counted
 from multiverse.training.config.train_config import PARTS, Clock
 from multiverse.training.hooks import Hook
 
@@ -191,8 +192,8 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     stopped = f" ({summary['stopped']})" if summary["stopped"] else ""
     pace = f"{in_time(summary['seconds'])} ({summary['env_steps_per_s']:,.0f} env steps/s)"
     lines = [
-        f"Done{stopped}: {summary['env_steps']:,} env steps, {summary['episodes']:,} episodes and "
-        f"{summary['updates']:,} updates in {pace}.",
+        f"Done{stopped}: {counted(summary['env_steps'], 'env step')}, {counted(summary['episodes'], 'episode')} and "
+        f"{counted(summary['updates'], 'update')} in {pace}.",
         f"Time: {_in_percent({part: summary[f'{part}_s'] / (summary['seconds'] or 1.0) for part in PARTS})}.",
     ]
     best = "" if summary["best_return"] is None else f"; best {summary['best_return']:.1f}"
@@ -222,7 +223,8 @@ def evaluated(summary: dict[str, Any]) -> str:
     else:
         returned += _of_each({key.removeprefix(prefix): one for key, one in summary.items() if key.startswith(prefix)})
     lost = f" ({summary['lost_episodes']} more failed)" if summary.get("lost_episodes") else ""
-    return f"return {returned}, length {summary['mean_length']:.0f}, over {summary['episodes']} unseen episodes{lost}"
+    episodes = counted(summary["episodes"], "unseen episode")
+    return f"return {returned}, length {summary['mean_length']:.0f}, over {episodes}{lost}"
 
 
 def _of_each(returns: dict[str, float]) -> str:

@@ -81,12 +81,17 @@ class BaseVectorEnv(NotCopied, ABC):
 
     closed = False
 
+    def __repr__(self) -> str:
+        name, (plan, _, _) = f"{self._name}, " if self._name else "", str(self.plan).partition(":")
+        return f"{type(self).__name__}({name}num_envs={self.num_envs}, {'closed' if self.closed else plan})"
+
     def __init__(self, running: Running) -> None:
         executor, description = running.executor, running.description
         views = executor.views
         self.num_envs = views.layout.num_envs
         self.plan, self.copy, self.spec = running.plan, bool(running.copy), description.spec
         self.metadata: dict[str, Any] = dict(description.metadata)
+        self._name = description.spec.id if description.spec else description.metadata.get("name", "")
         self.render_mode = description.render_mode
         self._executor, self._autoreset = executor, running.autoreset
         self._close_executor = weakref.finalize(self, Executor.close, executor)  # guard: del-closes

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, cast, get_args
 
 from gymnasium.vector import AutoresetMode
 
-from multiverse.adapters.agents import AgentOptions, Groups
+from multiverse.adapters.agents import NOTHING_SAID, AgentOptions, Groups
 from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
 from multiverse.contracts.env import EnvKind
 from multiverse.contracts.errors import InvalidRequest
@@ -162,6 +162,10 @@ def make_vec(
     plan = replace(plan, why=why) if why else plan
     limits: dict[str, Any] = {"failure_policy": failure_policy, "timeouts": timeouts, "tasks": tasks, "fields": fields}
     started, description = startup.start(plan, each, autoreset, infos, reset_plan, **limits)
+    if description.kind == "single" and agents != NOTHING_SAID:
+        started.close()
+        said = [name for name, value in asdict(agents).items() if value]
+        raise InvalidRequest(f"{said[0]}= is for envs of several agents, and this one has one agent: leave it out")
     if description.metadata.get("in_process") and plan.executor != "serial":
         log.warning("the env says metadata['in_process'] (it holds a GPU or a window): running serial instead")
         started.close()

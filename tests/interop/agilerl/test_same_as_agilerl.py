@@ -55,6 +55,24 @@ def assert_same_steps(theirs: Any, ours: Any, steps: int, seed: Any = 3, options
     return told
 
 
+@pytest.mark.skipif(not with_agilerl, reason="agilerl is not installed")
+def test_the_documents_lines_give_the_same_from_their_import_and_from_ours() -> None:
+    """Document 000: the line it imports, and the one below it, as they stand there; then with our import."""
+    make_env, num_envs = simple_push_v3.parallel_env, 2
+    made: dict[str, Any] = {"make_env": make_env, "num_envs": num_envs}
+    for source in ("agilerl.vector.pz_async_vec_env", "multiverse.interop.agilerl"):
+        exec(f"from {source} import AsyncPettingZooVecEnv", made)
+        exec("env = AsyncPettingZooVecEnv([make_env for _ in range(num_envs)])", made)
+        made[source] = made.pop("env")
+    theirs, ours = made["agilerl.vector.pz_async_vec_env"], made["multiverse.interop.agilerl"]
+    try:
+        assert type(theirs).__module__.startswith("agilerl.") and type(ours).__module__.startswith("multiverse.")
+        assert_same_steps(theirs, ours, 5)
+    finally:
+        theirs.close()
+        ours.close()
+
+
 # -- envs that people use ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("continuous", [False, True])
 @pytest.mark.parametrize("module", [simple_spread_v3, simple_push_v3], ids=["spread", "push"])

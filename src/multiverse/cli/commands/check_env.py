@@ -84,8 +84,8 @@ def _print_findings(report: CheckReport) -> None:
         console.print(Text.assemble((finding.severity, style), f"  {finding.code}"))
         for line in (finding.seen, finding.why, f"→ {finding.remedy}"):
             console.print(Padding(Text(line), (0, 0, 0, 4), expand=False))
-    for check in report.skipped:
-        console.print(Text.assemble(("not done", STYLES["warning"]), f"  {check.name}: {check.skipped_because}"))
+    for line in report.not_done:
+        console.print(Text(line, STYLES["warning"]))
     console.print(report.summary, markup=False, soft_wrap=True)
 
 

@@ -109,17 +109,33 @@ def _refuse_early(options: TrainOptions, config: TrainConfig) -> None:
 def _refuse_unknown_env(config: TrainConfig) -> None:
     """With the id that was probably meant: of several versions the one that has a preset."""
     from multiverse.adapters.env_source import recipes
-    from multiverse.cli.commands.list import env_names
 
     try:
         recipes(config.env, 1, config.env_kwargs, None)
     except InvalidRequest as error:
+        from multiverse.cli.commands.list import env_names
+
         by_form = {name.lower(): name for name in env_names()}
         near = [by_form[form] for form in difflib.get_close_matches(config.env.lower(), by_form, n=5)]
         best = next((name for name in near if (name, config.algorithm) in presets()), near[0] if near else None)
+        if newer := newest_version(config.env):  # with Gymnasium's own sentence
+            raise InvalidRequest(f"{error} Type: multiverse train {newer}") from error
         if ":" in config.env or best is None or best in str(error):
             raise
         raise InvalidRequest(f"there is no env {config.env}; did you mean {best}?") from error
+
+
+def newest_version(env: str) -> str:
+    """Of an id of Gymnasium's that has a newer version: that one; else ''."""
+    from gymnasium.envs.registration import find_highest_version, parse_env_id
+
+    try:
+        space, name, version = parse_env_id(env)
+    except Exception:  # no id
+        return ""
+    newest = find_highest_version(space, name)
+    older = version is not None and newest is not None and version < newest
+    return f"{f'{space}/' if space else ''}{name}-v{newest}" if older else ""
 
 
 # -- the run -----------------------------------------------------------------------------------------------------
@@ -134,6 +150,8 @@ def _announced(options: TrainOptions, config: TrainConfig) -> list[str]:
     last = config.seed + options.command["seeds"] - 1
     seeds = f"seed {config.seed}" if last == config.seed else f"seeds {config.seed} to {last}"
     lines = [f"Training {config.algorithm} on {config.env}: {envs}, {spend}, {seeds}."]
+    if newer := newest_version(config.env):
+        lines.append(f"Gymnasium has a newer version of it, {newer}: multiverse train {newer}")
     source = options.command["preset"] or config.env
     if not options.command["no_preset"] and (source, config.algorithm) in presets():
         lines.append(f"Settings: the preset for {source} (`multiverse list presets`), unless given otherwise.")

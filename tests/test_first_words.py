@@ -1,0 +1,129 @@
+"""What somebody sees first: names that are nearly right, options that mean nothing here, and what things show of
+themselves."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+import multiverse as mv
+from multiverse.algorithms import algorithm_class
+from multiverse.cli.main import main
+from multiverse.contracts.errors import counted
+from multiverse.training.evaluation import Evaluation
+from tests.cli.training_commands import train
+
+ENV = """
+import gymnasium
+
+class MyEnv(gymnasium.Wrapper):
+    def __init__(self, **kwargs):
+        super().__init__(gymnasium.make("CartPole-v1", **kwargs))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With an env in a file; whatever is put on the path is taken off again."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "env_in_a_file", raising=False)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "env_in_a_file.py").write_text(ENV)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# -- names -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("executor", ["serial", "process"])
+def test_an_env_may_be_named_by_its_file(executor: Any, folder: Path) -> None:
+    with mv.make_vec("elsewhere/env_in_a_file.py:MyEnv", 2, executor) as envs:
+        assert envs.reset(seed=0)[0].shape == (2, 4)
+
+
+def test_files_that_cannot_be_meant_are_told(folder: Path) -> None:
+    with pytest.raises(mv.InvalidRequest, match=r"nothing\.py:MyEnv': there is no file .*nothing\.py"):
+        mv.make_vec("nothing.py:MyEnv", 1)
+    (folder / "json.py").write_text(ENV)
+    with pytest.raises(mv.InvalidRequest, match="Python has another module 'json'"):
+        mv.make_vec("json.py:MyEnv", 1)
+
+
+def test_a_run_of_a_file_is_resumed(folder: Path) -> None:
+    assert train(Path("one"), env="elsewhere/env_in_a_file.py:MyEnv", env_steps=64) == 0
+    assert main(["resume", "one", "--env-steps", "128"]) == 0
+
+
+def test_dots_where_a_colon_belongs_are_told() -> None:
+    with pytest.raises(mv.InvalidRequest, match=r"Did you mean tests\.envs:Walk\?"):
+        mv.make_vec("tests.envs.Walk", 1)
+    with pytest.raises(mv.InvalidRequest, match=r"did you mean tests\.envs:Mine\?"):
+        algorithm_class("tests.envs.Mine")
+    with pytest.raises(mv.InvalidRequest, match=r"doesn't exist\.$"):
+        mv.make_vec("no.such.thing", 1)
+
+
+def test_an_old_version_of_an_env_is_told_with_what_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "LunarLander-v2"]) == 2
+    told = capsys.readouterr().err
+    assert "is deprecated. Please use `LunarLander-v3` instead." in told  # Gymnasium's own sentence
+    assert told.endswith("Type: multiverse train LunarLander-v3\n")
+    assert train(Path("one"), env="CartPole-v0", env_steps=64) == 0
+    assert "CartPole-v1: multiverse train CartPole-v1\n" in capsys.readouterr().out
+    assert train(Path("two"), env_steps=64) == 0
+    assert "newer version" not in capsys.readouterr().out
+
+
+# -- options that mean nothing here ------------------------------------------------------------------------------
+@pytest.mark.parametrize("option", [{"groups": "separate"}, {"parallel": True}, {"possible_agents": ["a"]}])
+def test_what_is_for_several_agents_is_refused_for_one(option: dict[str, Any]) -> None:
+    (name,) = option
+    with pytest.raises(mv.InvalidRequest, match=f"{name}= is for envs of several agents"):
+        mv.make_vec("CartPole-v1", 2, "serial", **option)
+
+
+def test_a_parallel_env_is_not_made_parallel() -> None:
+    spread = pytest.importorskip("mpe2.simple_spread_v3")
+    with pytest.raises(mv.MultiverseError, match="act at once already"):
+        mv.make_vec(spread.parallel_env, 2, "serial", parallel=True)
+
+
+# -- what is said, and how often ---------------------------------------------------------------------------------
+def test_what_mujoco_says_of_gymnasiums_own_models_is_not_repeated(capfd: pytest.CaptureFixture[str]) -> None:
+    mujoco = pytest.importorskip("mujoco")
+    gymnasium.make("HalfCheetah-v5").close()
+    assert "deprecated" in capfd.readouterr().err  # else there is nothing to keep quiet about
+    mv.make_vec("HalfCheetah-v5", 3, "process").close()
+    mv.make_vec("HalfCheetah-v5", 3, "serial").close()
+    assert capfd.readouterr().err == ""
+    mujoco.MjModel.from_xml_string("<mujoco><compiler settotalmass='1'/></mujoco>")  # a model of one's own
+    assert "deprecated" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("count", "told"), [(0, "0 episodes"), (1, "1 episode"), (2048, "2,048 episodes")])
+def test_one_is_not_several(count: int, told: str) -> None:
+    assert counted(count, "episode") == told
+
+
+def test_a_run_of_one_update_and_one_episode_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert train(Path("one"), "--evaluation-episodes", "1", env_steps=64) == 0
+    out = capsys.readouterr().out
+    assert " and 1 update in " in out and "over 1 unseen episode;" in out
+
+
+def test_things_show_what_they_are() -> None:
+    with mv.make_vec("CartPole-v1", 3, "process", workers=2) as envs:
+        assert repr(envs) == "VectorEnv(CartPole-v1, num_envs=3, process, 2 workers (forkserver))"
+    assert repr(envs) == "VectorEnv(CartPole-v1, num_envs=3, closed)"
+    told = repr(Evaluation((1.0, 3.0), (1, 3)))
+    assert told == "<Evaluation: return 2.0 ± 1.0, over 2 episodes>"
+    assert repr(mv.check_env("CartPole-v1", steps=50)).startswith("<CheckReport CartPole-v1: 0 errors, ")
