@@ -113,6 +113,19 @@ def test_a_setting_that_does_not_fit_leaves_the_run_as_it_was(tmp_path: Path) ->
     assert (run.path / "config.yaml").read_bytes() == before
 
 
+def test_a_run_that_was_ended_before_its_first_checkpoint_begins_with_its_weights_again(tmp_path: Path) -> None:
+    class Ends(mv.Hook):
+        def on_start(self, trainer: Any) -> None:
+            raise KeyboardInterrupt
+
+    weights = trained(tmp_path / "weights")
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "run", init_from=weights.path, hooks=[Ends()])
+    whole = trained(tmp_path / "whole", init_from=weights.path)
+    assert digest(mv.resume(tmp_path / "run", progress=False)) == digest(whole)
+    assert digest(whole) != digest(trained(tmp_path / "without"))
+
+
 # -- wrappers ----------------------------------------------------------------------------------------------------
 class Doubled(gymnasium.RewardWrapper[Any, Any]):
     """Rewards of 2 instead of 1."""
@@ -187,7 +200,7 @@ def test_a_terminal_has_a_bar_below_the_lines(tmp_path: Path, monkeypatch: pytes
     assert rows[0].startswith("Run: ") and any(" | evaluation: return " in row for row in rows)
     assert not any("%" in row and "█" in row for row in rows)  # every bar was written over
     bars = [part.strip() for part in screen.getvalue().split("\r") if "█" in part or "░" in part]
-    assert bars[0].startswith("█████░░░░░░░░░░░░░░░ 25 % | 100 env steps (") and bars[0].endswith(" left")
+    assert bars[0].startswith("███░░░░░░░░░ 25 % | ") and " left | return " in bars[0] and bars[0].endswith("/s)")
     assert all(len(bar) < 80 for bar in bars)
 
 

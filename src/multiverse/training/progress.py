@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("multiverse")
 
 LINE_EVERY_S, BAR_EVERY_S = 3.0, 0.2
-BAR_WIDTH, NOTEBOOK_WIDTH = 20, 110
+BAR_WIDTH, NOTEBOOK_WIDTH = 12, 110
 SHOWN_AGENTS = 4
 
 
@@ -180,9 +180,9 @@ class ProgressLines(Progress):
         done = round(BAR_WIDTH * budget.spent(clock))
         parts = [
             f"{'█' * done}{'░' * (BAR_WIDTH - done)} {100 * budget.spent(clock):.0f} %",
-            f"{clock.env_steps:,} env steps ({steps / seconds if seconds else 0:,.0f}/s)",
-            f"return {recent.mean_return:.1f}" if len(recent) else "no episode has ended",
             f"{in_time(budget.seconds_left(clock))} left",
+            f"return {recent.mean_return:.1f}" if len(recent) else "no episode has ended",
+            f"{clock.env_steps:,} env steps ({steps / seconds if seconds else 0:,.0f}/s)",
         ]
         return " | ".join(parts)
 

@@ -52,8 +52,8 @@ from multiverse.training.trainer import Trainer
 
 log = logging.getLogger("multiverse")
 
-SCHEDULES = "schedules"
-"""Of a part of a run, in its provenance: settings that were functions."""
+SCHEDULES, BEGUN_FROM = "schedules", "begun_from"
+"""Of a part of a run, in its provenance: settings that were functions; the checkpoint whose weights it began with."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -136,7 +136,7 @@ def train(
     if seeds != 1:
         from multiverse.training import seed_runs
 
-        begun_from = None if init_from is None else str(Path(init_from).absolute())
+        begun_from = None if init_from is None else str(path_of(init_from).absolute())
         path = seed_runs.new_set(config, seeds, run_dir, root, init_from=begun_from, tensorboard=tensorboard)
         return seed_runs.run_in_program(path, config, {}, hooks, progress, **own)
     begin = functools.partial(
@@ -173,16 +173,15 @@ def start_run(
     source = wrapped(config.env if env is None else env, wrappers_of(config, wrappers))
     session = Session(config, source, algorithm_maker(config, algorithm))
     try:
-        if begun_from is not None:
-            with taken_over(begun_from):
-                session.learners.load_weights(begun_from.state["session"])
+        _begin_with(begun_from, session)
         with RunDirectory.create(
             root, env=config.env, algorithm=config.algorithm.rpartition(":")[2], seed=config.seed, run_dir=run_dir
         ) as where:
             where.write_config(plain_config(config))
             where.write_origin()
             _write_spaces(where, session)
-            where.write_provenance({**provenance(config.seed, session.envs.plan), SCHEDULES: [*(schedules or ())]})
+            begun = {BEGUN_FROM: begun_from and str(begun_from.path.absolute()), SCHEDULES: [*(schedules or ())]}
+            where.write_provenance({**provenance(config.seed, session.envs.plan), **begun})
             if tensorboard:
                 where.keep_for_tensorboard()
             session.begin()
@@ -256,8 +255,10 @@ def resume_run(
         session = Session(config, source, algorithm_maker(config, algorithm), plan)
         try:
             trainer = Trainer(config, session, where, _with(schedules, hooks))
+            begun_from = where.last_part().get(BEGUN_FROM)
             if found is None:
                 where.cut_back({})
+                _begin_with(None if begun_from is None else checkpoint_of(str(begun_from)), session)
                 session.begin()
             else:
                 with taken_over(found):
@@ -273,7 +274,8 @@ def resume_run(
             if env is None:
                 where.write_origin()  # it was ours, or is trusted
             _write_spaces(where, session)
-            where.write_provenance({**provenance(config.seed, session.envs.plan), SCHEDULES: [*schedules]})
+            begun = {BEGUN_FROM: begun_from, SCHEDULES: [*schedules]}
+            where.write_provenance({**provenance(config.seed, session.envs.plan), **begun})
             if tensorboard:
                 where.keep_for_tensorboard()
             return Run(where.path, trainer.run())
@@ -322,6 +324,12 @@ def _write_spaces(where: RunDirectory, session: Session) -> None:
         where.write_spaces(only if is_single(session.envs) else {"groups": groups})
     except InvalidRequest as error:
         log.info("to act with this run's policy its env will be needed: %s", error)
+
+
+def _begin_with(weights: Checkpoint | None, session: Session) -> None:
+    if weights is not None:
+        with taken_over(weights):
+            session.learners.load_weights(weights.state["session"])
 
 
 def _with(schedules: Mapping[str, Schedule] | None, hooks: Sequence[Hook]) -> list[Hook]:

@@ -224,6 +224,8 @@ def ordered(order: Mapping[str, Any], **more: Any) -> Run:
 def share_of_cores(config: TrainConfig, count: int) -> tuple[int, TrainConfig]:
     """(how many runs at once, the config with the workers that each may have then)."""
     cores, alone = usable_cores(), config.executor == "serial"
+    if sys.platform == "win32":  # no process groups, and nothing that would end a process with ours
+        return 1, config
     at_once = max(1, min(count, cores // (1 if alone else config.workers or 1)))
     if at_once > 1 and not alone and config.workers is None:
         config = dataclasses.replace(config, workers=max(1, cores // at_once))

@@ -58,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
     from multiverse.training.seed_runs import is_set, set_config
 
     if is_set(Path(where)):
-        from multiverse.cli.seeds import run_and_tell
+        from multiverse.cli.seed_set import run_and_tell
 
         if command["env"] or command["tensorboard"]:
             raise InvalidRequest("--env and --tensorboard are for one run: resume each of these by itself")

@@ -177,7 +177,7 @@ def _train(options: TrainOptions, config: TrainConfig, voice: LinePrinter, run_d
 
 
 def _train_seeds(options: TrainOptions, config: TrainConfig, voice: LinePrinter) -> None:
-    from multiverse.cli.seeds import run_and_tell
+    from multiverse.cli.seed_set import run_and_tell
     from multiverse.training.seed_runs import new_set
 
     command = options.command

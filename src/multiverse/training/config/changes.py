@@ -49,6 +49,8 @@ KEPT = frozenset({"env", "algorithm", "seed", "num_envs", "separate", "opponents
 
 def changed_config(config: TrainConfig, settings: Mapping[str, Any], kind: Any) -> TrainConfig:
     """With these settings from here on; a budget takes the place of the one of its kind only."""
+    if not settings:
+        return config
     if wrong := sorted((KEPT | getattr(kind, "fixed", frozenset())).intersection(settings)):
         raise InvalidRequest(
             f"{', '.join(wrong)} cannot change in a run: another may begin with its weights (init_from)"
