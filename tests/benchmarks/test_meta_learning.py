@@ -10,12 +10,12 @@ from typing import Any
 
 import benchmarks.meta_learning as rows
 from benchmarks.provenance import TREE
-from multiverse.training.config.train_config import PRESETS
+from multiverse.training.config.train_config import presets
 
 
 def test_every_row_is_a_preset_and_variants_cost_the_same() -> None:
     for task in rows.TASKS:
-        assert (task.env, task.algorithm) in PRESETS
+        assert (task.env, task.algorithm) in presets()
         assert not {"env_steps", "gradient_steps", "updates_per_step", "steps_per_env"} & task.settings.keys()
 
 

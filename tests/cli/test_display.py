@@ -40,7 +40,10 @@ def test_quiet_prints_the_runs_directory_and_nothing_else(elsewhere: Path, capsy
     assert main(["resume", "a", "--env-steps", "512", "--quiet"]) == 0
     assert capsys.readouterr().out == "a\n"
     assert train(Path("b"), "--quiet", "--seeds", "2") == 0
-    assert capsys.readouterr().out == "b/seed-0\nb/seed-1\n"
+    assert capsys.readouterr().out == "b\n"
+    assert train(Path("c"), "--json", "--seeds", "2") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["event"] == "end" and told["run"] == "c" and told["seeds"] == [0, 1]
 
 
 def test_json_is_an_object_a_line(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

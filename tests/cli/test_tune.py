@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -44,7 +45,7 @@ def test_what_is_found_has_nine_tenths_of_the_best_there_is(cores: int, step_s: 
     measure = machine(step_s, hand_over_s, cores)
     search, found = searched(measure, cores)
     assert len(search.rates) < 50
-    everything = [*search.everything(ALL, 4 * found.num_envs)]
+    everything = [*search.everything(ALL, found)]
     assert len(everything) > len(search.rates) and len({*everything}) == len(everything)
     assert measure(found) >= 0.9 * max(map(measure, everything))
 
@@ -59,8 +60,21 @@ def test_no_more_envs_than_gain_something() -> None:
 def test_what_is_given_stays() -> None:
     search, found = searched(machine(40e-6, 20e-6, 8), 8, num_envs=24)
     assert {way.num_envs for way in search.rates} == {24} and found.num_envs == 24
+    assert {way.num_envs for way in search.everything(ALL, found, 24)} == {24}
     search, found = searched(machine(40e-6, 20e-6, 8), 8, workers=2)
     assert {way.workers for way in search.rates if way.workers} == {2} and found.workers == 2
+
+
+def test_a_machine_that_gets_busy_meanwhile_misleads_nobody() -> None:
+    speeds = {"serial": 100.0, "thread": 20.0, "process": 70.0, "hybrid": 115.0}
+    calls = itertools.count()
+
+    def measure(way: Way) -> float:
+        return speeds[way.executor] * (1.0 if next(calls) == 0 else 0.75)  # serial comes first
+
+    search, found = searched(measure, 2, num_envs=8, workers=1)
+    assert search.rates[Way("serial", 0, 8)] > search.rates[Way("hybrid", 1, 8)]
+    assert found == Way("hybrid", 1, 8)
 
 
 def test_a_way_that_fails_is_left_out_and_none_is_an_error() -> None:

@@ -56,8 +56,7 @@ def progress_for(voice: LinePrinter, quiet: bool = False, as_json: bool = False)
 
 
 def _chosen(voice: LinePrinter, quiet: bool, as_json: bool) -> Progress:
-    if quiet and as_json:
-        raise InvalidRequest("--quiet, or --json?")
+    refuse_both(quiet, as_json)
     if quiet:
         return RunPath()
     if as_json:
@@ -66,6 +65,11 @@ def _chosen(voice: LinePrinter, quiet: bool, as_json: bool) -> Progress:
     if console.is_terminal and not console.is_dumb_terminal and _fits(console):
         return Display(voice, console)
     return ProgressLines(voice)
+
+
+def refuse_both(quiet: bool, as_json: bool) -> None:
+    if quiet and as_json:
+        raise InvalidRequest("--quiet, or --json?")
 
 
 def _fits(console: Console) -> bool:

@@ -4,6 +4,7 @@ each doubled as long as that gains something."""
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 WORTH_IT = 1.05  # a doubling must gain this much
 HOPELESS = 0.25  # of the best executor with as many envs: it is not followed any further
+CLOSE = 0.7  # of the fastest: measured again, in turn with it
+TURNS = 3
 MOST_ENVS = 1024
 STEPS = 32  # of a rollout: enough to be collected as in training, and short for slow envs too
 RANDOM = "random"
@@ -108,21 +111,37 @@ class Search:
         return max(self.rates, key=lambda way: self.rates[way])
 
     def _smallest(self) -> Way:
-        """Of those as good as the fastest that with the fewest envs, then with the fewest workers: more would gain less
-        than a doubling must."""
-        enough = self.rates[self._fastest()] / WORTH_IT
-        good = [way for way, rate in self.rates.items() if rate > enough]
+        """Of the executors as good as the best, measured in turn, the one with the fewest workers; and of its ways that
+        with the fewest envs: more would gain less than a doubling must."""
+        tops = [max(ways, key=lambda way: self.rates[way]) for ways in self._by_executor().values()]
+        near = [way for way in tops if self.rates[way] >= CLOSE * self.rates[self._fastest()]]
+        shares = self.in_turn(near)
+        top = min((way for way in near if shares[way] * WORTH_IT > max(shares.values())), key=lambda way: way.workers)
+        good = [way for way in self._by_executor()[top.executor] if self.rates[way] * WORTH_IT > self.rates[top]]
         return min(good, key=lambda way: (way.num_envs, way.workers, -self.rates[way]))
 
-    def everything(self, executors: Sequence[PlannedExecutor], most_envs: int) -> Iterator[Way]:
-        """Every combination up to so many envs, workers doubled."""
-        num_envs = self.fewest
-        while num_envs <= min(most_envs, MOST_ENVS):
+    def _by_executor(self) -> dict[PlannedExecutor, list[Way]]:
+        return {name: ways for name in BACKENDS if (ways := [way for way in self.rates if way.executor == name])}
+
+    def in_turn(self, ways: Sequence[Way]) -> dict[Way, float]:
+        """Measured again, one after the other, round after round: each one's share of the fastest in its round, in the
+        median. What others do to the machine meanwhile is done to all of them."""
+        if len(ways) == 1:
+            return {ways[0]: 1.0}
+        shares: dict[Way, list[float]] = {way: [] for way in ways}
+        for _ in range(TURNS):
+            found = {way: self._measure(way) for way in ways}
+            for way, rate in found.items():
+                shares[way].append(rate / max(found.values()))
+        self._tell(f"in turn: {', '.join(f'{way} {percent(statistics.median(one))}' for way, one in shares.items())}")
+        return {way: statistics.median(one) for way, one in shares.items()}
+
+    def everything(self, executors: Sequence[PlannedExecutor], found: Way, given: int | None = None) -> Iterator[Way]:
+        """Every combination, workers doubled; up to four times as many envs as were found, unless they are given."""
+        num_envs, powers = given or self.fewest, range((4 * self._cores).bit_length())
+        while num_envs <= (given or min(4 * found.num_envs, MOST_ENVS)):
             for name in executors:
-                counts = {self.way(name, num_envs, None).workers}
-                counts |= {
-                    self.way(name, num_envs, 2**power).workers for power in range((4 * self._cores).bit_length())
-                }
+                counts = {self.way(name, num_envs, wanted).workers for wanted in (None, *(2**one for one in powers))}
                 yield from (Way(name, count, num_envs) for count in sorted(counts))
             num_envs *= 2
 

@@ -65,11 +65,6 @@ class Run:
     path: Path
     summary: dict[str, Any]
 
-    def __repr__(self) -> str:
-        found = self.summary.get("evaluation")
-        told = evaluated(found) if found else "no evaluation"
-        return f"<Run {self.path}: {self.summary['env_steps']:,} env steps, {told}>"
-
     @classmethod
     def at(cls, path: Path | str) -> Run:
         """The run that lies there, or, of a directory above, the one written to last; also one that is under way."""
@@ -89,6 +84,11 @@ class Run:
                 "metrics() needs pandas, which is not installed: pip install pandas; rows() gives the same as a list"
             ) from error
         return pandas.DataFrame(self.rows())
+
+    def __repr__(self) -> str:
+        found = self.summary.get("evaluation")
+        told = evaluated(found) if found else "no evaluation"
+        return f"<Run {self.path}: {self.summary.get('env_steps', 0):,} env steps, {told}>"
 
 
 @takes_old_names
