@@ -13,7 +13,7 @@
 | spread taac | share | the same with attention over the team (`--algorithm taac`) |
 | push | ratio | how far the trained agent ends from its goal, of how far a random one does, both with its adversary |
 | four | wins, wins_random | against a one-ply player (takes a win, blocks a loss) and a random one, from both sides |
-| four, pool | the same | of a policy that has played half of its games against past versions of itself (`opponents=100`) |
+| four, pool | the same | of one that has played half of its games against past versions of itself (`opponents=100`) |
 | boxes … | team_return | the height gained in BoxJump's published setting: 8 boxes, 401 steps, actions drawn |
 | boxes taac 4 to 7 | | the same on 8 boxes, of a policy that was trained on 4 to 7 of them: 0.8 of unnamed is wanted |
 | boxes taac unnamed | | of one that was trained on 8; neither sees which box it is |
