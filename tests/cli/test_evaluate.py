@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from multiverse.cli.main import main
+from multiverse.cli.progress import evaluated
 from tests.cli.training_commands import train
 
 
@@ -89,3 +90,11 @@ def test_an_opponent_of_the_runs_own_is_told_too(elsewhere: Path, capsys: pytest
     assert told["opponent"] == "random" and 0 <= told["wins"] <= 1
     assert main(["list"]) == 0
     assert ", won " in capsys.readouterr().out
+
+
+def test_of_meta_episodes_every_episode_is_told() -> None:
+    told = {"mean_return": 7.0, "std_return": 1.0, "mean_length": 120.0, "episodes": 20, "mean_return/episode_1": 2.0,
+            "mean_return/episode_2": 5.0, "success_rate/episode_1": 0.25, "success_rate/episode_2": 0.75}  # fmt: skip
+    assert evaluated(told) == (
+        "return 7.0 ± 1.0 (episode_1 2.0, episode_2 5.0), success 25 % → 75 %, length 120, over 20 unseen episodes"
+    )
