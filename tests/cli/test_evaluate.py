@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from multiverse.cli.main import main
+from multiverse.training.progress import evaluated
 from tests.cli.training_commands import train
 
 
@@ -127,3 +128,11 @@ def test_of_a_team_that_shares_its_rewards_the_whole_is_told(
     together = 4 * json.loads(capsys.readouterr().out)["mean_return"]
     assert main(["evaluate", "one", "--episodes", "2"]) == 0
     assert f" (each of 4 agents, {together:.2f} together), length 51, over 2 unseen" in capsys.readouterr().out
+
+
+def test_of_meta_episodes_every_episode_is_told() -> None:
+    told = {"mean_return": 7.0, "std_return": 1.0, "mean_length": 120.0, "episodes": 20, "mean_return/episode_1": 2.0,
+            "mean_return/episode_2": 5.0, "success_rate/episode_1": 0.25, "success_rate/episode_2": 0.75}  # fmt: skip
+    assert evaluated(told) == (
+        "return 7.0 ± 1.0 (episode_1 2.0, episode_2 5.0), success 25 % → 75 %, length 120, over 20 unseen episodes"
+    )
