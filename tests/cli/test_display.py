@@ -26,7 +26,8 @@ from multiverse.cli.bottleneck import bottleneck
 from multiverse.cli.display import Display, Machine, sparkline, time_bar
 from multiverse.cli.main import main
 from multiverse.contracts.plan import Plan
-from multiverse.training.config.train_config import PARTS, Clock, TrainConfig
+from multiverse.training.config.budget import PARTS, Clock
+from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.progress import LinePrinter
 from tests.cli.training_commands import SMALL, train
 

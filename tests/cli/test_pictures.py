@@ -20,7 +20,7 @@ from gymnasium import spaces
 import multiverse as mv
 from multiverse.cli.curves import Curve, band_of, curves_of, rates
 from multiverse.cli.main import main
-from multiverse.training.config.train_config import PARTS
+from multiverse.training.config.budget import PARTS
 from multiverse.training.recording import Witness
 from multiverse.training.seeds import bootstrap_interval, bootstrap_intervals, interquartile_mean, interquartile_means
 from multiverse.training.storage.records import RunRecord

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.training.config.train_config import PARTS
+from multiverse.training.config.budget import PARTS
 from multiverse.training.loading import checkpoint_of
 from multiverse.training.storage.tables import StoredTable
 

@@ -17,7 +17,8 @@ from multiverse.contracts.errors import InvalidRequest, MultiverseError
 from multiverse.memory.interrupts import StopWaiting
 from multiverse.training import scaling
 from multiverse.training.advice import Advice
-from multiverse.training.config.train_config import Clock, TrainConfig
+from multiverse.training.config.budget import Clock
+from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.scaling import FILE, Decision, Scaling, Throughput, next_to_try
 from multiverse.training.session import Session
 from tests.training.runs import SMALL, digest, lines_of

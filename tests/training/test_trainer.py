@@ -23,7 +23,7 @@ from multiverse.experience.collector import Collected
 from multiverse.training import evaluation as evaluation_module
 from multiverse.training import evaluation_envs
 from multiverse.training import trainer as trainer_module
-from multiverse.training.config.train_config import PARTS
+from multiverse.training.config.budget import PARTS
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.loading import checkpoint_of, evaluate
 from multiverse.training.session import Session

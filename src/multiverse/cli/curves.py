@@ -13,7 +13,7 @@ import numpy as np
 
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.views import Array
-from multiverse.training.config.train_config import PARTS
+from multiverse.training.config.budget import PARTS
 from multiverse.training.seeds import bootstrap_interval, bootstrap_intervals, interquartile_mean, interquartile_means
 from multiverse.training.storage.records import EVALUATED, Points, RunRecord, records_at
 

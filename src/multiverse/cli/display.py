@@ -25,7 +25,7 @@ from multiverse.cli.bottleneck import bottleneck
 from multiverse.cli.output import percent
 from multiverse.contracts.errors import InvalidRequest, in_bytes
 from multiverse.executors import machine
-from multiverse.training.config.train_config import PARTS
+from multiverse.training.config.budget import PARTS
 from multiverse.training.progress import LinePrinter, Progress, ProgressLines, in_time
 from multiverse.training.storage.files import for_json
 

@@ -13,7 +13,7 @@ from multiverse.cli.curves import Curve
 from multiverse.cli.main import require
 from multiverse.cli.output import percent
 from multiverse.contracts.views import Array
-from multiverse.training.config.train_config import PARTS
+from multiverse.training.config.budget import PARTS
 from multiverse.training.storage.records import EVALUATED
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31")

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from multiverse.contracts.errors import counted
-from multiverse.training.config.train_config import PARTS, Clock
+from multiverse.training.config.budget import PARTS, Clock
 from multiverse.training.hooks import Hook
 
 if TYPE_CHECKING:
     from multiverse.algorithms.algorithm import UpdateReport
-    from multiverse.training.config.train_config import Budget
+    from multiverse.training.config.budget import Budget
     from multiverse.training.evaluation import Evaluation
     from multiverse.training.run import Run
     from multiverse.training.trainer import Trainer

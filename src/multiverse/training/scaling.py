@@ -17,8 +17,8 @@ import psutil
 
 from multiverse.contracts.errors import InvalidConfig
 from multiverse.executors.machine import memory_available
+from multiverse.training.config.budget import Clock
 from multiverse.training.config.build import build
-from multiverse.training.config.train_config import Clock
 from multiverse.training.storage.files import LineFile, cut, read_lines
 
 log = logging.getLogger("multiverse")

@@ -11,21 +11,16 @@ from typing import Any, cast
 
 import numpy as np
 
-from multiverse.algorithms.algorithm import Algorithm
 from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import InvalidRequest, ReplyTimeout, WorkerDied
 from multiverse.contracts.failures import Failures
-from multiverse.contracts.layout import OBSERVATIONS, STATE, Field, FieldName, Group
+from multiverse.contracts.layout import OBSERVATIONS, STATE, Field, FieldName
 from multiverse.contracts.plan import Plan
-from multiverse.contracts.reset_plan import ResetPlan
-from multiverse.executors.backends import BACKENDS
 from multiverse.executors.choose import plan_for
-from multiverse.executors.startup import MoreFields
 from multiverse.experience.collector import Collected, Collector, collected_in_workers, rollout_fields
 from multiverse.experience.episodes import RecentEpisodes, Taken
-from multiverse.experience.features import num_logits
 from multiverse.experience.restoring import Lost, put_back, restore_by_replay, saved_states
-from multiverse.experience.rollout import Rollout, RolloutShape
+from multiverse.experience.rollout import Rollout
 from multiverse.experience.self_play import Pool
 from multiverse.experience.slots import sums
 from multiverse.training.algorithm_maker import MakeAlgorithm
@@ -34,10 +29,15 @@ from multiverse.training.evaluation_envs import EvaluationEnvs
 from multiverse.training.learners import Learners
 from multiverse.training.loading import opponents_for
 from multiverse.training.scaling import FIRST
+from multiverse.training.session_envs import (
+    evaluation_envs_of,
+    make_learner,
+    refuse_misfits,
+    rollout_shape,
+    training_envs,
+)
 from multiverse.training.storage.state_codec import encode
 from multiverse.training.tasks import evaluation_tasks, training_plan, with_tasks
-from multiverse.vector.base import BaseVectorEnv
-from multiverse.vector.make import make_vec
 from multiverse.vector.single import VectorEnv
 
 log = logging.getLogger("multiverse")
@@ -69,9 +69,9 @@ class Session:
             self._single = description.kind == "single"
             if self._single and config.separate:
                 raise InvalidRequest(f"separate: {config.env} has one agent")
-            make = functools.partial(_learner, make_algorithm, count, description.state_space)
+            make = functools.partial(make_learner, make_algorithm, count, description.state_space)
             self.learners = Learners(description.groups, self._single, make, config.seed)
-            _refuse_misfits(config, description, self.learners)
+            refuse_misfits(config, description, self.learners)
 
         self._open(count, plan, make_learners)
         try:
@@ -81,7 +81,7 @@ class Session:
             self._collect_from_envs()
             self._can_be_saved = isinstance(self.envs, VectorEnv) and self.envs.can_be_saved()
             self.opponents = opponents_for(config.evaluation_opponent if opponent is None else opponent, groups)
-            make = functools.partial(_evaluation_envs, config, env, self.envs.plan, self._tasks)
+            make = functools.partial(evaluation_envs_of, config, env, self.envs.plan, self._tasks)
             self.evaluation_envs = EvaluationEnvs(make, config.num_evaluation_envs, config.restarts_per_minute)
         except BaseException:
             self.envs.close()
@@ -114,7 +114,7 @@ class Session:
                 )
             return rollout_fields(self._shapes, count, self._config.opponents > 0, whole) if everywhere else []
 
-        self.envs = _training_envs(self._config, self._env, count, self._reset_plan, plan, lay_out, self._tasks)
+        self.envs = training_envs(self._config, self._env, count, self._reset_plan, plan, lay_out, self._tasks)
 
     def _collect_from_envs(self) -> None:
         mask = next(iter(self.learners)).features.mask if self._single else None
@@ -333,103 +333,3 @@ def _in_words(lost: Lost) -> str:
 
 def _never() -> bool:
     return False
-
-
-def _refuse_misfits(config: TrainConfig, description: EnvDescription, learners: Learners) -> None:
-    """What would train, and not as it was meant."""
-    if description.kind == "turns" and not all(getattr(learner, "in_turn", True) for learner in learners):
-        raise InvalidRequest(
-            f"{config.algorithm} learns from replay, and agents of {config.env} act in turn: ppo and a2c can do that"
-        )
-    if config.num_envs == "auto" and not all(hasattr(learner, "set_slots") for learner in learners):
-        raise InvalidRequest(
-            f"num_envs='auto': {config.algorithm} keeps something for every env (as a replay buffer does), and has no "
-            "set_slots(slots): give a number"
-        )
-    if getattr(config.settings, "critic", "own") == "central" and all(len(g.agents) == 1 for g in description.groups):
-        raise InvalidRequest(
-            f"critic='central': of {config.env}, no agent here has teammates that share its learner; critic='state' "
-            "shows values the env's state(), if it has one"
-        )
-
-
-def _learner(make: MakeAlgorithm, num_envs: int, state_space: Any, group: Group, seed: int) -> Algorithm:
-    agents = len(group.agents)
-    return make(group.observation_space, group.action_space, num_envs * agents, seed, agents, state_space)
-
-
-def rollout_shape(
-    algorithm: Algorithm, group: Group, num_envs: int, single: bool = True, state_space: Any = None
-) -> RolloutShape:
-    """What a rollout of this algorithm must have room for."""
-    policy, masks = algorithm.policy(), group.masks
-    if single and algorithm.features.mask is not None:
-        masks = num_logits(group.action_space)  # type: ignore[arg-type]
-    noise = policy.noise(np.random.default_rng(0), 1, 1)
-    return RolloutShape(
-        group.name,
-        group.observation_space,
-        algorithm.steps_per_env,
-        num_envs * len(group.agents),
-        algorithm.action,
-        masks,
-        group.may_be_absent,
-        policy.first_memory(1),
-        (noise.shape[2:], noise.dtype),
-        len(group.agents),
-        state_space,
-    )
-
-
-def _training_envs(
-    config: TrainConfig,
-    env: Any,
-    num_envs: int,
-    reset_plan: ResetPlan,
-    plan: Plan | None,
-    lay_out: MoreFields,
-    tasks: Mapping[str, Any],
-) -> BaseVectorEnv:
-    how: dict[str, Any] = {**tasks, "plan": plan}
-    if plan is None:
-        how = {**tasks, "executor": config.executor, "workers": config.workers, "start_method": config.start_method}
-    return make_vec(
-        env,
-        num_envs,
-        autoreset="same_step",
-        copy=False,
-        infos=False,
-        env_kwargs=config.env_kwargs or None,
-        reset_plan=reset_plan,
-        on_failure=config.on_failure,
-        restarts_per_minute=config.restarts_per_minute,
-        on_bad_value=config.on_bad_value,
-        reply_timeout_s=config.reply_timeout_s,
-        fields=lay_out,
-        groups="separate" if config.separate else None,
-        state=getattr(config.settings, "critic", "own") == "state",
-        **how,
-    )
-
-
-def _evaluation_envs(config: TrainConfig, env: Any, plan: Plan, tasks: Mapping[str, Any], count: int) -> BaseVectorEnv:
-    """In workers, if the training's are: there a crash or a hang costs one episode. How many envs there are is never up
-    to the workers."""
-    apart = not BACKENDS[plan.executor].own_share and BACKENDS[plan.executor].processes
-    return make_vec(
-        env[0] if isinstance(env, list | tuple) else env,
-        count,
-        plan.executor if apart else "serial",
-        workers=min(plan.workers, count) if apart else None,
-        start_method=plan.start_method if apart else None,
-        copy=False,
-        autoreset="disabled",
-        infos=bool(tasks),  # the returns of a meta-episode's episodes are there
-        **tasks,
-        env_kwargs=config.env_kwargs or None,
-        groups="separate" if config.separate else None,
-        on_failure=config.on_failure,
-        restarts_per_minute=config.restarts_per_minute,  # guard: evaluations-have-the-runs-restarts
-        on_bad_value=config.on_bad_value,
-        reply_timeout_s=config.reply_timeout_s,
-    )

@@ -17,8 +17,9 @@ from multiverse.contracts.errors import MultiverseError, RunNotSaved
 from multiverse.experience.collector import Collected
 from multiverse.learning.threads import torch_threads
 from multiverse.memory.interrupts import StopRequests, StopWaiting
+from multiverse.training.config.budget import Clock
 from multiverse.training.config.build import build
-from multiverse.training.config.train_config import Clock, TrainConfig, plain_config
+from multiverse.training.config.train_config import TrainConfig, plain_config
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.evaluation_envs import told_as_evaluations
 from multiverse.training.hooks import Hook

@@ -68,7 +68,7 @@ def _found(curve: Curve) -> dict[str, Any]:
 def _print(curves: Sequence[Curve], settings: dict[str, list[Any]]) -> None:
     """A column for each, numbered; which is which stands above."""
     from multiverse.cli.curves import in_figures
-    from multiverse.training.config.train_config import PARTS
+    from multiverse.training.config.budget import PARTS
 
     console, every = ResultConsole(), [_found(curve) for curve in curves]
     for number, one in enumerate(every, start=1):

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +17,7 @@ from multiverse.contracts.failures import RESTARTS_PER_MINUTE, OnBadValue
 from multiverse.contracts.plan import ExecutorName, StartMethod
 from multiverse.contracts.seeds import checked_run_seed
 from multiverse.experience.self_play import Choice
+from multiverse.training.config.budget import Budget
 from multiverse.training.config.build import Located, as_plain, build, in_todays_names, is_required, nearest, place_of
 from multiverse.training.config.files import read_config
 from multiverse.training.config.tuned import tuned_settings
@@ -52,75 +53,6 @@ SYNONYMS = {
     "evaluation_envs": ("n_eval_envs",),
 }
 """What other libraries call a setting: flags and arguments in Python take these too."""
-
-
-PARTS = ("act", "step", "learn", "evaluate", "save", "other")
-"""What the time of a run is spent on."""
-
-
-@dataclass(slots=True)
-class Clock:
-    """Counts over the whole life of a run, resumes included."""
-
-    env_steps: int = 0
-    episodes: int = 0
-    updates: int = 0
-    seconds: float = 0.0
-    lost_steps: int = 0
-    act_s: float = 0.0  # of these seconds: choosing actions, …
-    step_s: float = 0.0
-    learn_s: float = 0.0
-    evaluate_s: float = 0.0
-    save_s: float = 0.0
-    other_s: float = 0.0  # … and the rest: hooks, metrics
-
-    def __post_init__(self) -> None:
-        self.other_s += self.seconds - sum(getattr(self, f"{part}_s") for part in PARTS)  # 0.1 had no parts
-
-    def spend(self, **parts_s: float) -> None:
-        """So much more time, by what it was spent on."""
-        for part, part_s in parts_s.items():
-            setattr(self, f"{part}_s", getattr(self, f"{part}_s") + part_s)
-            self.seconds += part_s
-
-    def shares_since(self, before: Clock) -> dict[str, float]:
-        """Of each part, from 0 to 1."""
-        spent = {part: getattr(self, f"{part}_s") - getattr(before, f"{part}_s") for part in PARTS}
-        return {part: part_s / (self.seconds - before.seconds or 1.0) for part, part_s in spent.items()}
-
-    def state(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """Whatever is spent first ends the run."""
-
-    env_steps: int | None = None
-    episodes: int | None = None
-    minutes: float | None = None
-
-    def __post_init__(self) -> None:
-        given = {name: value for name, value in asdict(self).items() if value is not None}
-        if not given:
-            raise InvalidRequest("a run needs a budget: env_steps, episodes or minutes")
-        for name, value in given.items():
-            if not value > 0:
-                raise InvalidRequest(f"{name}={value}: more than 0")
-
-    def spent(self, clock: Clock) -> float:
-        """From 0 to 1; 1 is all of it."""
-        shares = [
-            clock.env_steps / self.env_steps if self.env_steps else 0.0,
-            clock.episodes / self.episodes if self.episodes else 0.0,
-            clock.seconds / (60.0 * self.minutes) if self.minutes else 0.0,
-        ]
-        return min(1.0, max(shares))
-
-    def seconds_left(self, clock: Clock) -> float:
-        """As far as one can tell from the pace so far."""
-        share = self.spent(clock)
-        return clock.seconds * (1.0 - share) / share if share else float("inf")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,126 @@
+"""The envs of a session, what learns from them, and what their rollouts take; what does not fit together is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from multiverse.algorithms.algorithm import Algorithm
+from multiverse.contracts.env import EnvDescription
+from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.layout import Group
+from multiverse.contracts.plan import Plan
+from multiverse.contracts.reset_plan import ResetPlan
+from multiverse.executors.backends import BACKENDS
+from multiverse.executors.startup import MoreFields
+from multiverse.experience.features import num_logits
+from multiverse.experience.rollout import RolloutShape
+from multiverse.training.algorithm_maker import MakeAlgorithm
+from multiverse.training.config.train_config import TrainConfig
+from multiverse.training.learners import Learners
+from multiverse.vector.base import BaseVectorEnv
+from multiverse.vector.make import make_vec
+
+
+def refuse_misfits(config: TrainConfig, description: EnvDescription, learners: Learners) -> None:
+    """What would train, and not as it was meant."""
+    if description.kind == "turns" and not all(getattr(learner, "in_turn", True) for learner in learners):
+        raise InvalidRequest(
+            f"{config.algorithm} learns from replay, and agents of {config.env} act in turn: ppo and a2c can do that"
+        )
+    if config.num_envs == "auto" and not all(hasattr(learner, "set_slots") for learner in learners):
+        raise InvalidRequest(
+            f"num_envs='auto': {config.algorithm} keeps something for every env (as a replay buffer does), and has no "
+            "set_slots(slots): give a number"
+        )
+    if getattr(config.settings, "critic", "own") == "central" and all(len(g.agents) == 1 for g in description.groups):
+        raise InvalidRequest(
+            f"critic='central': of {config.env}, no agent here has teammates that share its learner; critic='state' "
+            "shows values the env's state(), if it has one"
+        )
+
+
+def make_learner(make: MakeAlgorithm, num_envs: int, state_space: Any, group: Group, seed: int) -> Algorithm:
+    agents = len(group.agents)
+    return make(group.observation_space, group.action_space, num_envs * agents, seed, agents, state_space)
+
+
+def rollout_shape(
+    algorithm: Algorithm, group: Group, num_envs: int, single: bool = True, state_space: Any = None
+) -> RolloutShape:
+    """What a rollout of this algorithm must have room for."""
+    policy, masks = algorithm.policy(), group.masks
+    if single and algorithm.features.mask is not None:
+        masks = num_logits(group.action_space)  # type: ignore[arg-type]
+    noise = policy.noise(np.random.default_rng(0), 1, 1)
+    return RolloutShape(
+        group.name,
+        group.observation_space,
+        algorithm.steps_per_env,
+        num_envs * len(group.agents),
+        algorithm.action,
+        masks,
+        group.may_be_absent,
+        policy.first_memory(1),
+        (noise.shape[2:], noise.dtype),
+        len(group.agents),
+        state_space,
+    )
+
+
+def training_envs(
+    config: TrainConfig,
+    env: Any,
+    num_envs: int,
+    reset_plan: ResetPlan,
+    plan: Plan | None,
+    lay_out: MoreFields,
+    tasks: Mapping[str, Any],
+) -> BaseVectorEnv:
+    how: dict[str, Any] = {**tasks, "plan": plan}
+    if plan is None:
+        how = {**tasks, "executor": config.executor, "workers": config.workers, "start_method": config.start_method}
+    return make_vec(
+        env,
+        num_envs,
+        autoreset="same_step",
+        copy=False,
+        infos=False,
+        env_kwargs=config.env_kwargs or None,
+        reset_plan=reset_plan,
+        on_failure=config.on_failure,
+        restarts_per_minute=config.restarts_per_minute,
+        on_bad_value=config.on_bad_value,
+        reply_timeout_s=config.reply_timeout_s,
+        fields=lay_out,
+        groups="separate" if config.separate else None,
+        state=getattr(config.settings, "critic", "own") == "state",
+        **how,
+    )
+
+
+def evaluation_envs_of(
+    config: TrainConfig, env: Any, plan: Plan, tasks: Mapping[str, Any], count: int
+) -> BaseVectorEnv:
+    """In workers, if the training's are: there a crash or a hang costs one episode. How many envs there are is never up
+    to the workers."""
+    apart = not BACKENDS[plan.executor].own_share and BACKENDS[plan.executor].processes
+    return make_vec(
+        env[0] if isinstance(env, list | tuple) else env,
+        count,
+        plan.executor if apart else "serial",
+        workers=min(plan.workers, count) if apart else None,
+        start_method=plan.start_method if apart else None,
+        copy=False,
+        autoreset="disabled",
+        infos=bool(tasks),  # the returns of a meta-episode's episodes are there
+        **tasks,
+        env_kwargs=config.env_kwargs or None,
+        groups="separate" if config.separate else None,
+        on_failure=config.on_failure,
+        restarts_per_minute=config.restarts_per_minute,  # guard: evaluations-have-the-runs-restarts
+        on_bad_value=config.on_bad_value,
+        reply_timeout_s=config.reply_timeout_s,
+    )
