@@ -171,7 +171,7 @@ FILES = {
         ("CartPole-v1 --learnin-rate 3", "did you mean --learning-rate?"),
         ("CartPole-v1 -n 3", "there is no -n"),
         ("CartPole-v1 --num-envs", "--num-envs: expected one argument"),
-        ("CartPole-v1 --num-envs eight", "--num-envs: expected a whole number, found the text 'eight'"),
+        ("CartPole-v1 --num-envs eight", "--num-envs: expected a whole number or auto, found the text 'eight'"),
         ("CartPole-v1 --num-envs 0", "num_envs=0: at least 1"),
         ("CartPole-v1 --gamma 1.5", "gamma=1.5: between 0 and 1"),
         ("CartPole-v1 --executor proces", "Did you mean process?"),

@@ -183,7 +183,7 @@ def in_type_words(kind: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join(in_type_words(one) for one in inner)
     if origin is Literal:
-        return f"one of {', '.join(map(str, inner))}"
+        return f"one of {', '.join(map(str, inner))}" if len(inner) > 1 else str(inner[0])
     if origin in (tuple, list) or kind in (tuple, list):
         return "a list" + (f" ({in_type_words(inner[0])} each)" if inner and inner[0] is not Any else "")
     if dataclasses.is_dataclass(kind) or (isinstance(origin, type) and issubclass(origin, Mapping)) or kind is dict:
