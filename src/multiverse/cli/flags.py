@@ -48,7 +48,7 @@ class Setting:
         kinds = get_args(self.kind) if get_origin(self.kind) in (Union, types.UnionType) else (self.kind,)
         choices = [one for kind in kinds if get_origin(kind) is Literal for one in get_args(kind)]
         if choices or self.name == "env_kwargs":
-            choices = [one.__name__.upper() for one in kinds if one is int] + choices
+            choices = [one.__name__.upper() for one in kinds if one in (int, float)] + choices
             return "{" + ",".join(choices) + "}" if choices else "JSON"
         return str(getattr(get_args(kinds[0])[0] if get_args(kinds[0]) else kinds[0], "__name__", "value")).upper()
 
