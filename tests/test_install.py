@@ -36,7 +36,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As `make wheel` builds it, elsewhere."""
     folder = tmp_path_factory.mktemp("dist")
     words = said(["make", "--dry-run", "--no-print-directory", "wheel", f"PYTHON={sys.executable}"], cwd=ROOT)
-    command = words.replace("--wheel-dir dist", f"--wheel-dir {folder}").split()
+    command = words.replace("--wheel-dir dist", f"--no-build-isolation --wheel-dir {folder}").split()
     said(command, cwd=ROOT)
     (made,) = folder.glob("multiverse-*.whl")
     return made
