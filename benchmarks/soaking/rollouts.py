@@ -25,6 +25,7 @@ from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.rollout import Rollout, RolloutShape
 
 STEPS = 40
+VERSION = 0  # of the policy: it learns nothing
 """Of a rollout."""
 
 
@@ -50,7 +51,7 @@ class Rollouts:
         layers = [
             (draw.normal(size=(features.size, NUM_ACTIONS)).astype(np.float32), np.zeros(NUM_ACTIONS, np.float32))
         ]
-        self._policy = NumpyPolicy(features, layers, "tanh", DiscreteHead(NUM_ACTIONS), version=0)
+        self._policy = NumpyPolicy(features, layers, "tanh", DiscreteHead(NUM_ACTIONS), VERSION)
         self._noise, self._same_noise = (np.random.default_rng((schedule.run_seed, 4)) for _ in range(2))
         (self.rollout,) = self._collector.rollouts
         self.auditor = RolloutAuditor(schedule, envs.num_envs, envs_per_worker, hits)
@@ -95,7 +96,7 @@ class _Book:
         return reward, terminated, truncated
 
     def summed_up(self, lost: bool) -> Episode:
-        return Episode(self.env_id, self.episode, self.seed, self.returned, self.steps, lost)
+        return Episode(self.env_id, self.episode, self.seed, self.returned, self.steps, lost, version=VERSION)
 
 
 class RolloutAuditor:

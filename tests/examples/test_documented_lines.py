@@ -364,11 +364,12 @@ def test_the_documents_commands_one_after_the_other(tmp_path: Path) -> None:
         assert "Best model: files/Models/boxjump/best_model.pth" in done.stdout
 
 
-def test_the_documents_pool_plays_episodes_in_processes() -> None:
-    import multiprocessing as mp
+POOL = """\
+import multiprocessing as mp
 
-    from examples.teams.scripts.parallel_env_example import run_single_episode
+from examples.teams.scripts.parallel_env_example import run_single_episode
 
+if __name__ == "__main__":
     config = {"environment": {"name": "boxjump", "env_kwargs": {"num_boxes": 2, "max_timestep": 9}}}
     num_processes, args_list = 2, [(i, config, None, None, False) for i in range(3)]
     with mp.get_context("spawn").Pool(processes=num_processes) as pool:
@@ -376,6 +377,17 @@ def test_the_documents_pool_plays_episodes_in_processes() -> None:
     assert [statistics["process_id"] for statistics, _ in results] == [0, 1, 2]
     first = {experience["box-1"]["observations"][0, 0] for _, experience in results}
     assert len(first) == 3  # seeds of their own
+"""
+
+
+def test_the_documents_pool_plays_episodes_in_processes(tmp_path: Path) -> None:
+    """In a program of its own: a pool leaves Python's resource tracker running."""
+    (tmp_path / "pool.py").write_text(POOL)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, str(tmp_path / "pool.py")]
+    how: dict[str, Any] = {"env": environment, "timeout": TIME_LIMIT_S}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, **how)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_documents_manager() -> None:
