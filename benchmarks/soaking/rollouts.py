@@ -25,8 +25,9 @@ from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.rollout import Rollout, RolloutShape
 
 STEPS = 40
-VERSION = 0  # of the policy: it learns nothing
 """Of a rollout."""
+VERSION = 0
+"""Of the policy, which learns nothing."""
 
 
 def shape_for(observation_space: Any, num_envs: int) -> RolloutShape:
