@@ -194,7 +194,11 @@ def test_after_a_worker_was_killed_in_a_rollout_replay_gives_only_steps_that_fol
     settings |= {"env_kwargs": {"note": str(tmp_path / "note")}, "buffer_size": 1000, "hooks": [Look()]}
     run = mv.train(Numbered, run_dir=tmp_path / "run", **settings)
     replay, lost = found[-1]
-    assert run.summary["failures"]["worker_restarts"] == 1 and lost == 2  # one step of both envs of that worker
+    assert run.summary["failures"]["worker_restarts"] == 1
+    assert lost in (
+        1,
+        2,
+    )  # one step of each env of that worker: whoever sees the note first dies, of two envs or of one
     assert replay.added * 3 == run.summary["env_steps"] == 600
     drawn = replay.sequences(np.random.default_rng(0), 400, architecture.get("sequence_length"))
     (seen,), lengths = drawn.observations.values(), drawn.mask.sum(axis=0)
