@@ -26,9 +26,11 @@ from multiverse.cli.bottleneck import bottleneck
 from multiverse.cli.display import Display, Machine, sparkline, time_bar
 from multiverse.cli.main import main
 from multiverse.contracts.plan import Plan
+from multiverse.training import scaling
 from multiverse.training.config.budget import PARTS, Clock
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.progress import LinePrinter
+from multiverse.training.scaling import Decision
 from tests.cli.training_commands import SMALL, train
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
@@ -66,6 +68,18 @@ def test_metrics_are_among_the_json_lines(
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     metrics = [one for one in told if one["event"] == "metrics"]
     assert [one["env_steps"] for one in metrics] == [64, 128, 192, 256] and "learn_share" in metrics[0]
+
+
+def test_decisions_of_num_envs_auto_are_json_too(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(scaling, "MEASURED_S", 0.0)
+    assert train(Path("a"), "--json", "--num-envs", "auto", env_steps=64 * 16) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    decided = [json.loads(line) for line in Path("a", scaling.FILE).read_text().splitlines()]
+    assert decided and [one for one in told if one["event"] == "num_envs"] == [
+        {"event": "num_envs", **one} for one in decided
+    ]
 
 
 def test_quiet_and_json_is_a_question(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,12 +201,13 @@ def a_trainer() -> Any:
     """As much of one as is shown."""
     recent = type("Recent", (), {"mean_return": 50.0, "mean_length": 40.0, "__len__": lambda self: 3, "by_agent": {}})()
     failures = SimpleNamespace(env_restarts=1, worker_restarts=2)
-    envs = SimpleNamespace(plan=Plan("process", 2, "forkserver", "auto", "as asked"), failures=failures, worker_pids=())
+    envs = SimpleNamespace(plan=Plan("process", 2, "forkserver", "auto", "as asked"), worker_pids=())
     clock = Clock(env_steps=4_000, episodes=9, updates=7, seconds=10.0, learn_s=6.0, step_s=4.0)
     return SimpleNamespace(
         config=TrainConfig(env="CartPole-v1", env_steps=8_000),
         clock=clock,
-        session=SimpleNamespace(envs=envs, recent=recent),
+        session=SimpleNamespace(envs=envs, recent=recent, failures=failures),
+        scaling=None,
         best_return=70.0,
         directory=SimpleNamespace(path=Path("a")),
     )
@@ -212,6 +227,15 @@ def test_what_is_drawn_follows_the_run() -> None:
     assert "step 40 %" in lines[6] and "learn 60 %" in lines[6]
     assert lines[7].startswith("         Learning takes 60 % of the time: ")
     assert max(map(len, lines)) < 80
+
+
+def test_a_decision_of_num_envs_auto_scrolls_by_once() -> None:
+    said, trainer = io.StringIO(), a_trainer()
+    shown = Display(LinePrinter(said), Console(file=io.StringIO(), force_terminal=True, width=80, height=24))
+    trainer.scaling = SimpleNamespace(last=None)
+    for trainer.scaling.last in (None, *[Decision(3_000, 2, 9.0, 1, True, "it pays")] * 2):
+        shown.on_update(trainer, None)  # type: ignore[arg-type]
+    assert said.getvalue() == "      3,000 env steps | 1 env to stay (it pays)\n"
 
 
 @pytest.mark.parametrize(("cost_s", "apart_s"), [(0.0, 0.25), (0.005, 1.0), (0.1, 2.0)])

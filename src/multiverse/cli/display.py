@@ -13,6 +13,7 @@ import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from multiverse.algorithms.algorithm import UpdateReport
     from multiverse.training.evaluation import Evaluation
     from multiverse.training.run import Run
+    from multiverse.training.scaling import Decision
     from multiverse.training.trainer import Trainer
 
 DRAW_EVERY_S, LARGEST_SHARE, LONGEST_S = 0.25, 0.005, 2.0
@@ -84,12 +86,16 @@ class RunPath(Progress):
 
 
 class JsonLines(ProgressLines):
-    """An object a line, each with its `event`: start, metrics (as often as lines are), evaluation, end."""
+    """An object a line, each with its `event`: start, metrics (as often as lines are), num_envs (a decision of
+    `--num-envs auto`), evaluation, end."""
 
     def on_start(self, trainer: Trainer) -> None:
         Progress.on_start(self, trainer)
         self._say("start", trainer, run=str(self.path), plan=str(trainer.session.envs.plan))
         self._begin_stretch(trainer.clock)
+
+    def scaled(self, decision: Decision) -> None:
+        self.voice.say(_as_json({"event": "num_envs", **asdict(decision)}))
 
     def on_evaluation(self, trainer: Trainer, evaluation: Evaluation) -> None:
         self._say("evaluation", trainer, **evaluation.summary())
@@ -112,7 +118,8 @@ def _as_json(row: dict[str, Any]) -> str:
 
 
 class Display(ProgressLines):
-    """What is worth keeping (evaluations, warnings) scrolls by above it. `close` leaves the terminal as it was."""
+    """What is worth keeping (evaluations, decisions of `--num-envs auto`, warnings) scrolls by above it. `close` leaves
+    the terminal as it was."""
 
     def __init__(self, voice: LinePrinter, console: Console, now: Any = time.monotonic) -> None:
         super().__init__(voice, now=now)
@@ -202,7 +209,7 @@ class Display(ProgressLines):
         return Text.assemble(("━" * done, "green"), ("━" * (room - done), "bright_black"), told)
 
     def _pace(self, trainer: Trainer) -> Text:
-        clock, failures = trainer.clock, trainer.session.envs.failures
+        clock, failures = trainer.clock, trainer.session.failures
         restarts = failures.env_restarts + failures.worker_restarts
         told = Text.assemble((f"{self._speed:,.0f}", "bold"), " env steps/s")
         told.append(f"   {clock.updates:,} updates   {clock.episodes:,} episodes   ")

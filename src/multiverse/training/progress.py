@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from multiverse.training.config.budget import Budget
     from multiverse.training.evaluation import Evaluation
     from multiverse.training.run import Run
+    from multiverse.training.scaling import Decision
     from multiverse.training.trainer import Trainer
 
 log = logging.getLogger("multiverse")
@@ -84,12 +85,21 @@ class Progress(Hook):
         self.in_python = in_python
         self.path: Path | None = None
         self.env_steps = 0
+        self._decision: Decision | None = None  # the last one that was told
 
     def on_start(self, trainer: Trainer) -> None:
         self.path, self.env_steps = trainer.directory.path, trainer.clock.env_steps
+        self._decision = None if trainer.scaling is None else trainer.scaling.last
 
     def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
         self.env_steps = trainer.clock.env_steps
+        decision = None if trainer.scaling is None else trainer.scaling.last
+        if decision is not None and decision is not self._decision:
+            self._decision = decision
+            self.scaled(decision)
+
+    def scaled(self, decision: Decision) -> None:
+        """`num_envs="auto"` has decided how many envs to go on with."""
 
     def interrupted(self) -> None:
         """By Ctrl-C, or SIGTERM: the run is saved, if it had begun."""
@@ -113,7 +123,6 @@ class ProgressLines(Progress):
         self.voice, self._now = voice, now
         self._line_at, self._first = now(), True
         self._stretch = Clock()  # as it was when the last line was printed
-        self._scaled: Any = None  # the last decision of `num_envs="auto"` that was told
 
     def tell(self, line: str) -> None:
         self.voice.say(line)
@@ -123,7 +132,6 @@ class ProgressLines(Progress):
         self.voice.say(f"Run: {self.path}")
         self.voice.say(f"Envs: {trainer.session.envs.plan}")
         if trainer.clock.env_steps:
-            self._scaled = None if trainer.scaling is None else trainer.scaling.last
             self.voice.say(f"Going on from {trainer.clock.env_steps:,} env steps.")
         if trainer.config.budget.spent(trainer.clock) >= 1.0:
             self.voice.say(
@@ -133,11 +141,6 @@ class ProgressLines(Progress):
 
     def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
         super().on_update(trainer, report)
-        if trainer.scaling is not None and trainer.scaling.last is not self._scaled:
-            self._scaled = trainer.scaling.last
-            assert self._scaled is not None
-            told = f"{self._scaled.num_envs} envs{' to stay' * self._scaled.settled} ({self._scaled.why})"
-            self.voice.say(f"{self._scaled.env_steps:>11,} env steps | {told}")
         every, clock = (BAR_EVERY_S if self.voice.redraws else LINE_EVERY_S), trainer.clock
         if self._now() - self._line_at >= every or self._first:  # the first tells that it runs, and how fast
             self._first = False
@@ -147,6 +150,10 @@ class ProgressLines(Progress):
             else:
                 self.voice.say(self._line(trainer))
                 self._begin_stretch(clock)
+
+    def scaled(self, decision: Decision) -> None:
+        told = f"{counted(decision.num_envs, 'env')}{' to stay' * decision.settled} ({decision.why})"
+        self.voice.say(f"{decision.env_steps:>11,} env steps | {told}")
 
     def on_evaluation(self, trainer: Trainer, evaluation: Evaluation) -> None:
         best = " (best so far)" if evaluation.mean_return > trainer.best_return else ""
