@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import pty
+import re
 import signal
 import struct
 import subprocess
@@ -27,9 +28,9 @@ from multiverse.cli.display import Display, Machine, sparkline, time_bar
 from multiverse.cli.main import main
 from multiverse.contracts.plan import Plan
 from multiverse.training import scaling
-from multiverse.training.config.budget import PARTS, Clock
+from multiverse.training.config.budget import PARTS, Budget, Clock
 from multiverse.training.config.train_config import TrainConfig
-from multiverse.training.progress import LinePrinter
+from multiverse.training.progress import LinePrinter, ProgressLines
 from multiverse.training.scaling import Decision
 from tests.cli.training_commands import SMALL, train
 
@@ -236,6 +237,36 @@ def test_a_decision_of_num_envs_auto_scrolls_by_once() -> None:
     for trainer.scaling.last in (None, *[Decision(3_000, 2, 9.0, 1, True, "it pays")] * 2):
         shown.on_update(trainer, None)  # type: ignore[arg-type]
     assert said.getvalue() == "      3,000 env steps | 1 env to stay (it pays)\n"
+
+
+@pytest.mark.parametrize("how", ["display", "lines", "bar"])
+def test_the_time_left_is_at_the_pace_of_late(how: str) -> None:
+    """A replay algorithm fills its memory at 1,000 env steps a second, then learns at 100."""
+    said, trainer = io.StringIO(), a_trainer()
+    shown: Any = ProgressLines(LinePrinter(said, redraws=how == "bar"), now=lambda: trainer.clock.seconds)
+    if how == "display":
+        console = Console(file=said, force_terminal=True, width=80, height=24)
+        shown = Display(LinePrinter(), console, lambda: float(trainer.clock.seconds))
+    trainer.clock = Clock()
+    for update in range(1, 31):
+        trainer.clock = Clock(env_steps=200 * update + 1_600 * min(update, 2), seconds=2.0 * update, updates=update)
+        trainer.config = TrainConfig(env="CartPole-v1", env_steps=trainer.clock.env_steps + 1_000)
+        shown.on_update(trainer, None)
+    if how == "display":
+        said.write(shown.picture(trainer).plain)
+    assert re.findall(r"([\d.:]+ \w+) left", said.getvalue())[-1] == "10 s"
+
+
+def test_the_time_left_of_every_kind_of_budget() -> None:
+    before, now = Clock(env_steps=100, episodes=4, seconds=1.0), Clock(env_steps=200, episodes=8, seconds=11.0)
+    assert Budget(env_steps=300).seconds_left(now, before) == pytest.approx(10.0)
+    assert Budget(episodes=10).seconds_left(now, before) == pytest.approx(5.0)
+    assert Budget(env_steps=300, episodes=10, minutes=0.2).seconds_left(now, before) == pytest.approx(1.0)
+    assert Budget(env_steps=300).seconds_left(now, now) == pytest.approx(5.5)  # nothing since: as from the beginning
+    assert Budget(env_steps=300).seconds_left(Clock(), Clock()) == float("inf")
+    assert Budget(env_steps=100).seconds_left(now, before) == 0.0
+    evaluated = Clock(env_steps=200, seconds=31.0, evaluate_s=20.0)  # every hundred env steps one of 10 s
+    assert Budget(env_steps=300).seconds_left(evaluated, before) == pytest.approx(20.0)
 
 
 @pytest.mark.parametrize(("cost_s", "apart_s"), [(0.0, 0.25), (0.005, 1.0), (0.1, 2.0)])

@@ -27,7 +27,7 @@ from multiverse.cli.output import percent
 from multiverse.contracts.errors import InvalidRequest, in_bytes
 from multiverse.executors import machine
 from multiverse.training.config.budget import PARTS
-from multiverse.training.progress import LinePrinter, Progress, ProgressLines, in_time
+from multiverse.training.progress import LinePrinter, Progress, ProgressLines
 from multiverse.training.storage.files import for_json
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class JsonLines(ProgressLines):
     def on_start(self, trainer: Trainer) -> None:
         Progress.on_start(self, trainer)
         self._say("start", trainer, run=str(self.path), plan=str(trainer.session.envs.plan))
-        self._begin_stretch(trainer.clock)
+        self._begin(trainer.clock)
 
     def scaled(self, decision: Decision) -> None:
         self.voice.say(_as_json({"event": "num_envs", **asdict(decision)}))
@@ -203,7 +203,7 @@ class Display(ProgressLines):
     def _budget(self, trainer: Trainer, width: int) -> Text:
         budget, clock = trainer.config.budget, trainer.clock
         spent = budget.spent(clock)
-        told = f" {percent(spent)}  {clock.env_steps:,} env steps  {in_time(budget.seconds_left(clock))} left"
+        told = f" {percent(spent)}  {clock.env_steps:,} env steps  {self._left(trainer)}"
         room = width - len(told)
         done = round(room * spent)
         return Text.assemble(("━" * done, "green"), ("━" * (room - done), "bright_black"), told)

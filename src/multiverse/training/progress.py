@@ -122,7 +122,8 @@ class ProgressLines(Progress):
         super().__init__(in_python)
         self.voice, self._now = voice, now
         self._line_at, self._first = now(), True
-        self._stretch = Clock()  # as it was when the last line was printed
+        self._stretch = Clock()  # as it was when the last line was printed, …
+        self._earlier = Clock()  # … and the one before
 
     def tell(self, line: str) -> None:
         self.voice.say(line)
@@ -137,7 +138,7 @@ class ProgressLines(Progress):
             self.voice.say(
                 "Its budget is spent: --env-steps, --episodes or --minutes with a larger one makes it longer."
             )
-        self._begin_stretch(trainer.clock)
+        self._begin(trainer.clock)
 
     def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
         super().on_update(trainer, report)
@@ -147,6 +148,8 @@ class ProgressLines(Progress):
             if self.voice.redraws:
                 self._line_at = self._now()
                 self.voice.draw(self._bar(trainer))
+                if clock.seconds - self._stretch.seconds >= LINE_EVERY_S:
+                    self._begin_stretch(clock)
             else:
                 self.voice.say(self._line(trainer))
                 self._begin_stretch(clock)
@@ -167,8 +170,17 @@ class ProgressLines(Progress):
         for line in [] if self.in_python else next_lines(run.summary, run.path):
             self.voice.say(line)
 
+    def _begin(self, clock: Clock) -> None:
+        """What was before is another part of the run."""
+        self._stretch = replace(clock)
+        self._begin_stretch(clock)
+
     def _begin_stretch(self, clock: Clock) -> None:
-        self._line_at, self._stretch = self._now(), replace(clock)
+        self._line_at, self._earlier, self._stretch = self._now(), self._stretch, replace(clock)
+
+    def _left(self, trainer: Trainer) -> str:
+        """At the pace of the last two stretches: '3:07 min left'."""
+        return f"{in_time(trainer.config.budget.seconds_left(trainer.clock, self._earlier))} left"
 
     def _line(self, trainer: Trainer) -> str:
         """Of the stretch since the last line; returns and lengths are those of the last hundred episodes."""
@@ -183,18 +195,18 @@ class ProgressLines(Progress):
             f"{steps / seconds if seconds else 0:,.0f} env steps/s",
             _in_percent(clock.shares_since(self._stretch)),
             f"restarts {failures.env_restarts + failures.worker_restarts}",
-            f"{in_time(trainer.config.budget.seconds_left(clock))} left",
+            self._left(trainer),
         ]
         return " | ".join(parts)
 
     def _bar(self, trainer: Trainer) -> str:
-        """Of this part of the run, in one line of a terminal."""
+        """Of the last two stretches, in one line of a terminal."""
         clock, budget, recent = trainer.clock, trainer.config.budget, trainer.session.recent
-        steps, seconds = clock.env_steps - self._stretch.env_steps, clock.seconds - self._stretch.seconds
+        steps, seconds = clock.env_steps - self._earlier.env_steps, clock.seconds - self._earlier.seconds
         done = round(BAR_WIDTH * budget.spent(clock))
         parts = [
             f"{'█' * done}{'░' * (BAR_WIDTH - done)} {100 * budget.spent(clock):.0f} %",
-            f"{in_time(budget.seconds_left(clock))} left",
+            self._left(trainer),
             f"return {recent.mean_return:.1f}" if len(recent) else "no episode has ended",
             f"{clock.env_steps:,} env steps ({steps / seconds if seconds else 0:,.0f}/s)",
         ]
