@@ -29,7 +29,7 @@ from multiverse.cli.main import main
 from multiverse.contracts.plan import Plan
 from multiverse.training import scaling
 from multiverse.training.config.budget import PARTS, Budget, Clock
-from multiverse.training.config.train_config import TrainConfig
+from multiverse.training.config.train_config import TrainConfig, config_for
 from multiverse.training.progress import LinePrinter, ProgressLines
 from multiverse.training.scaling import Decision
 from tests.cli.training_commands import SMALL, train
@@ -307,6 +307,28 @@ def test_the_bottleneck_is_named_with_what_to_change(part: str, plan: tuple[Any,
     shares = {one: 0.7 if one == part else 0.06 for one in PARTS}
     config = TrainConfig(env_steps=100_000)
     assert told in bottleneck(shares, Plan(plan[0], plan[1], None, "auto", ""), config, 4)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "given", "told"),
+    [
+        ("sac", {}, "fewer --updates-per-step (1.0) or smaller --hidden-sizes (256 256) would shorten it"),
+        ("dqn", {"gradient_steps": 4}, "fewer --gradient-steps (4) or smaller --hidden-sizes (64 64) would"),
+        ("td3", {"memory": "gru"}, "fewer --updates-per-step (1.0) or a shorter --sequence-length (whole episodes)"),
+        ("ppo", {"memory": "gru"}, "fewer --epochs (4) or a larger --batch-size (256)"),
+    ],
+)
+def test_what_makes_learning_cheaper_depends_on_the_algorithm(algorithm: str, given: Any, told: str) -> None:
+    config = config_for("any-v0", algorithm, {"env_steps": 100, **given})
+    assert told in bottleneck({"learn": 1.0}, Plan("serial", 0, None, "auto", ""), config, 4)
+
+
+def test_one_worker_is_one_worker() -> None:
+    assert " with 1 worker, " in Machine().look((os.getpid(),))["memory"].plain
+    trainer = a_trainer()
+    trainer.clock.updates = trainer.clock.episodes = 1
+    shown = Display(LinePrinter(), Console(file=io.StringIO(), force_terminal=True, width=80, height=24))
+    assert "   1 update   1 episode   3 restarts" in shown.picture(trainer).plain
 
 
 def test_few_envs_leave_cores_waiting() -> None:

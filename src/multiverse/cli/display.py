@@ -24,7 +24,7 @@ from rich.text import Text
 
 from multiverse.cli.bottleneck import bottleneck
 from multiverse.cli.output import percent
-from multiverse.contracts.errors import InvalidRequest, in_bytes
+from multiverse.contracts.errors import InvalidRequest, counted, in_bytes
 from multiverse.executors import machine
 from multiverse.training.config.budget import PARTS
 from multiverse.training.progress import LinePrinter, Progress, ProgressLines
@@ -212,8 +212,8 @@ class Display(ProgressLines):
         clock, failures = trainer.clock, trainer.session.failures
         restarts = failures.env_restarts + failures.worker_restarts
         told = Text.assemble((f"{self._speed:,.0f}", "bold"), " env steps/s")
-        told.append(f"   {clock.updates:,} updates   {clock.episodes:,} episodes   ")
-        return told.append(f"{restarts} restart{'' if restarts == 1 else 's'}", "bold red" if restarts else "")
+        told.append(f"   {counted(clock.updates, 'update')}   {counted(clock.episodes, 'episode')}   ")
+        return told.append(counted(restarts, "restart"), "bold red" if restarts else "")
 
     def _return(self, trainer: Trainer) -> Text:
         recent, best = trainer.session.recent, trainer.best_return
@@ -281,7 +281,7 @@ class Machine:
                 held += process.memory_info().rss
             except psutil.Error:  # it has just gone
                 pass
-        workers = f" with {len(worker_pids)} workers" if worker_pids else ""
+        workers = f" with {counted(len(worker_pids), 'worker')}" if worker_pids else ""
         return Text(f"{in_bytes(held)}{workers}, {in_bytes(machine.memory_available())} free")
 
     def _gpu(self) -> dict[str, Text]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from multiverse.cli.output import percent
-from multiverse.contracts.errors import InvalidRequest, MultiverseError
+from multiverse.contracts.errors import InvalidRequest, MultiverseError, counted
 from multiverse.contracts.plan import PlannedExecutor
 from multiverse.executors.backends import BACKENDS
 from multiverse.executors.choose import decide
@@ -38,8 +38,8 @@ class Way:
     num_envs: int
 
     def __str__(self) -> str:
-        workers = f", {self.workers} worker{'' if self.workers == 1 else 's'}" if self.workers else ""
-        return f"{self.executor}{workers}, {self.num_envs} env{'' if self.num_envs == 1 else 's'}"
+        workers = f", {counted(self.workers, 'worker')}" if self.workers else ""
+        return f"{self.executor}{workers}, {counted(self.num_envs, 'env')}"
 
 
 Measure = Callable[[Way], float]
