@@ -230,6 +230,16 @@ def test_what_is_drawn_follows_the_run() -> None:
     assert max(map(len, lines)) < 80
 
 
+def test_without_colours_bars_can_be_read_too() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, height=24, no_color=True)
+    shown, trainer = Display(LinePrinter(), console), a_trainer()
+    shown._measure(trainer)
+    budget, time, legend = (shown.picture(trainer).plain.splitlines()[i] for i in (1, 5, 6))
+    bar = budget.partition(" ")[0]
+    assert {*bar} == {"━", "─"} and abs(bar.count("━") - bar.count("─")) <= 1
+    assert time.split()[1] == "▓" * 28 + "▒" * 42 and "▓step 40 % ▒learn 60 %" in legend
+
+
 def test_a_decision_of_num_envs_auto_scrolls_by_once() -> None:
     said, trainer = io.StringIO(), a_trainer()
     shown = Display(LinePrinter(said), Console(file=io.StringIO(), force_terminal=True, width=80, height=24))

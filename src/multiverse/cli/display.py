@@ -42,6 +42,8 @@ STRETCH_S = 2.0  # that speed and shares are told of
 LEAST_COLUMNS, LEAST_ROWS = 80, 20
 LABEL_WIDTH = 9
 BLOCKS = "▁▂▃▄▅▆▇█"
+PART_FILLS = dict(zip(PARTS, "█▓▒░▞·"))
+"""Where there are no colours."""
 PART_STYLES = dict(zip(PARTS, ("bright_cyan", "blue", "yellow", "green", "magenta", "bright_black")))
 
 
@@ -189,7 +191,9 @@ class Display(ProgressLines):
             ("", Text(sparkline(self._returns, width - LABEL_WIDTH), "cyan")),
         ]
         if any(self._shares.values()):
-            rows += [("time", time_bar(self._shares, width - LABEL_WIDTH)), ("", legend(self._shares))]
+            console = self._live.console
+            fills = PART_FILLS if console.no_color or console.color_system is None else {}
+            rows += [("time", time_bar(self._shares, width - LABEL_WIDTH, fills)), ("", legend(self._shares, fills))]
             sentence = bottleneck(self._shares, session.envs.plan, config, machine.usable_cores())
             rows += [("", Text(line, "italic")) for line in textwrap.wrap(sentence, width - LABEL_WIDTH)]
         rows += self._machine.look(session.envs.worker_pids).items()
@@ -206,7 +210,7 @@ class Display(ProgressLines):
         told = f" {percent(spent)}  {clock.env_steps:,} env steps  {self._left(trainer)}"
         room = width - len(told)
         done = round(room * spent)
-        return Text.assemble(("━" * done, "green"), ("━" * (room - done), "bright_black"), told)
+        return Text.assemble(("━" * done, "green"), ("─" * (room - done), "bright_black"), told)
 
     def _pace(self, trainer: Trainer) -> Text:
         clock, failures = trainer.clock, trainer.session.failures
@@ -234,20 +238,22 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(BLOCKS[int((one - low) / (high - low or 1.0) * (len(BLOCKS) - 1))] for one in means)
 
 
-def time_bar(shares: Mapping[str, float], width: int) -> Text:
-    """One line, a colour for each part."""
+def time_bar(shares: Mapping[str, float], width: int, fills: Mapping[str, str] = {}) -> Text:
+    """One line, a colour for each part, or what fills it."""
     bar, done, drawn = Text(), 0.0, 0
     for part, share in shares.items():
         done += share
         until = max(drawn, min(width, round(done * width)))
-        bar.append("█" * (until - drawn), PART_STYLES[part])
+        bar.append(fills.get(part, "█") * (until - drawn), PART_STYLES[part])
         drawn = until
     return bar
 
 
-def legend(shares: Mapping[str, float]) -> Text:
+def legend(shares: Mapping[str, float], fills: Mapping[str, str] = {}) -> Text:
     """Fits beside its label in 80 columns, whatever the shares are."""
-    return Text(" ").join(Text.assemble(("■", PART_STYLES[part]), f"{part} {percent(shares[part])}") for part in shares)
+    return Text(" ").join(
+        Text.assemble((fills.get(part, "■"), PART_STYLES[part]), f"{part} {percent(shares[part])}") for part in shares
+    )
 
 
 class Machine:
