@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from multiverse.training.session import Session
 
 WORTH_IT = 1.05  # a doubling must gain this much
+IN_VAIN = 2  # so many doublings in a row that gain less end the search for envs
 HOPELESS = 0.25  # of the best executor with as many envs: it is not followed any further
 CLOSE = 0.7  # of the fastest: measured again, in turn with it
 TURNS = 3
@@ -89,12 +90,15 @@ class Search:
         return Way(executor, min(wanted, backend.most_workers(num_envs)), num_envs)
 
     def _climb(self, way: Way, workers: int | None) -> None:
-        """Twice as many envs, again and again, while that pays."""
-        while way.num_envs < MOST_ENVS:
-            more = self.way(way.executor, 2 * way.num_envs, workers)
-            if self.rate(more) < WORTH_IT * self.rate(way):
+        """Twice as many envs, again and again, until that gains too little twice in a row, or fails: once may be the
+        doing of whoever else uses the machine."""
+        best, in_vain = self.rate(way), 0
+        while way.num_envs < MOST_ENVS and in_vain < IN_VAIN:
+            way = self.way(way.executor, 2 * way.num_envs, workers)
+            if not self.rate(way):
                 return
-            way = more
+            in_vain = 0 if self.rate(way) >= WORTH_IT * best else in_vain + 1
+            best = max(best, self.rate(way))
 
     def _other_workers(self, way: Way) -> None:
         """Twice, or half as many, while that pays."""
