@@ -1,5 +1,5 @@
 """The best way to run an env on this machine, found by measuring: executors, then how many envs, then how many workers,
-each doubled as long as that gains something."""
+doubled as long as that gains something."""
 
 from __future__ import annotations
 

@@ -18,9 +18,10 @@ from multiverse.cli.output import BUSY_MACHINE, percent, print_json
 DESCRIPTION = """\
 Measures which executor, how many envs and how many workers collect the most
 env steps per second here, with the acting of an algorithm's policy as its
-training collects them. Envs, until it gains less than 5 % twice in a row,
-then workers, while it gains as much, are doubled. The best is told in a sentence and written to a file, for `multiverse
-train --plan FILE` and `mv.make_vec(ENV, plan=FILE)`.
+training collects them. Envs are doubled until that gains less than 5 % twice
+in a row, then workers as long as it gains as much. The best is told in a
+sentence and written to a file, for `multiverse train --plan FILE` and
+`mv.make_vec(ENV, plan=FILE)`.
 
 examples:
   multiverse tune CartPole-v1
