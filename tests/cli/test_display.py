@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import pty
+import re
 import signal
 import struct
 import subprocess
@@ -26,9 +27,11 @@ from multiverse.cli.bottleneck import bottleneck
 from multiverse.cli.display import Display, Machine, sparkline, time_bar
 from multiverse.cli.main import main
 from multiverse.contracts.plan import Plan
-from multiverse.training.config.budget import PARTS, Clock
-from multiverse.training.config.train_config import TrainConfig
-from multiverse.training.progress import LinePrinter
+from multiverse.training import scaling
+from multiverse.training.config.budget import PARTS, Budget, Clock
+from multiverse.training.config.train_config import TrainConfig, config_for
+from multiverse.training.progress import LinePrinter, ProgressLines
+from multiverse.training.scaling import Decision
 from tests.cli.training_commands import SMALL, train
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
@@ -66,6 +69,18 @@ def test_metrics_are_among_the_json_lines(
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     metrics = [one for one in told if one["event"] == "metrics"]
     assert [one["env_steps"] for one in metrics] == [64, 128, 192, 256] and "learn_share" in metrics[0]
+
+
+def test_decisions_of_num_envs_auto_are_json_too(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(scaling, "MEASURED_S", 0.0)
+    assert train(Path("a"), "--json", "--num-envs", "auto", env_steps=64 * 16) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    decided = [json.loads(line) for line in Path("a", scaling.FILE).read_text().splitlines()]
+    assert decided and [one for one in told if one["event"] == "num_envs"] == [
+        {"event": "num_envs", **one} for one in decided
+    ]
 
 
 def test_quiet_and_json_is_a_question(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,12 +202,13 @@ def a_trainer() -> Any:
     """As much of one as is shown."""
     recent = type("Recent", (), {"mean_return": 50.0, "mean_length": 40.0, "__len__": lambda self: 3, "by_agent": {}})()
     failures = SimpleNamespace(env_restarts=1, worker_restarts=2)
-    envs = SimpleNamespace(plan=Plan("process", 2, "forkserver", "auto", "as asked"), failures=failures, worker_pids=())
+    envs = SimpleNamespace(plan=Plan("process", 2, "forkserver", "auto", "as asked"), worker_pids=())
     clock = Clock(env_steps=4_000, episodes=9, updates=7, seconds=10.0, learn_s=6.0, step_s=4.0)
     return SimpleNamespace(
         config=TrainConfig(env="CartPole-v1", env_steps=8_000),
         clock=clock,
-        session=SimpleNamespace(envs=envs, recent=recent),
+        session=SimpleNamespace(envs=envs, recent=recent, failures=failures),
+        scaling=None,
         best_return=70.0,
         directory=SimpleNamespace(path=Path("a")),
     )
@@ -212,6 +228,55 @@ def test_what_is_drawn_follows_the_run() -> None:
     assert "step 40 %" in lines[6] and "learn 60 %" in lines[6]
     assert lines[7].startswith("         Learning takes 60 % of the time: ")
     assert max(map(len, lines)) < 80
+
+
+def test_without_colours_bars_can_be_read_too() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, height=24, no_color=True)
+    shown, trainer = Display(LinePrinter(), console), a_trainer()
+    shown._measure(trainer)
+    budget, time, legend = (shown.picture(trainer).plain.splitlines()[i] for i in (1, 5, 6))
+    bar = budget.partition(" ")[0]
+    assert {*bar} == {"━", "─"} and abs(bar.count("━") - bar.count("─")) <= 1
+    assert time.split()[1] == "▓" * 28 + "▒" * 42 and "▓step 40 % ▒learn 60 %" in legend
+
+
+def test_a_decision_of_num_envs_auto_scrolls_by_once() -> None:
+    said, trainer = io.StringIO(), a_trainer()
+    shown = Display(LinePrinter(said), Console(file=io.StringIO(), force_terminal=True, width=80, height=24))
+    trainer.scaling = SimpleNamespace(last=None)
+    for trainer.scaling.last in (None, *[Decision(3_000, 2, 9.0, 1, True, "it pays")] * 2):
+        shown.on_update(trainer, None)  # type: ignore[arg-type]
+    assert said.getvalue() == "      3,000 env steps | 1 env to stay (it pays)\n"
+
+
+@pytest.mark.parametrize("how", ["display", "lines", "bar"])
+def test_the_time_left_is_at_the_pace_of_late(how: str) -> None:
+    """A replay algorithm fills its memory at 1,000 env steps a second, then learns at 100."""
+    said, trainer = io.StringIO(), a_trainer()
+    shown: Any = ProgressLines(LinePrinter(said, redraws=how == "bar"), now=lambda: trainer.clock.seconds)
+    if how == "display":
+        console = Console(file=said, force_terminal=True, width=80, height=24)
+        shown = Display(LinePrinter(), console, lambda: float(trainer.clock.seconds))
+    trainer.clock = Clock()
+    for update in range(1, 31):
+        trainer.clock = Clock(env_steps=200 * update + 1_600 * min(update, 2), seconds=2.0 * update, updates=update)
+        trainer.config = TrainConfig(env="CartPole-v1", env_steps=trainer.clock.env_steps + 1_000)
+        shown.on_update(trainer, None)
+    if how == "display":
+        said.write(shown.picture(trainer).plain)
+    assert re.findall(r"([\d.:]+ \w+) left", said.getvalue())[-1] == "10 s"
+
+
+def test_the_time_left_of_every_kind_of_budget() -> None:
+    before, now = Clock(env_steps=100, episodes=4, seconds=1.0), Clock(env_steps=200, episodes=8, seconds=11.0)
+    assert Budget(env_steps=300).seconds_left(now, before) == pytest.approx(10.0)
+    assert Budget(episodes=10).seconds_left(now, before) == pytest.approx(5.0)
+    assert Budget(env_steps=300, episodes=10, minutes=0.2).seconds_left(now, before) == pytest.approx(1.0)
+    assert Budget(env_steps=300).seconds_left(now, now) == pytest.approx(5.5)  # nothing since: as from the beginning
+    assert Budget(env_steps=300).seconds_left(Clock(), Clock()) == float("inf")
+    assert Budget(env_steps=100).seconds_left(now, before) == 0.0
+    evaluated = Clock(env_steps=200, seconds=31.0, evaluate_s=20.0)  # every hundred env steps one of 10 s
+    assert Budget(env_steps=300).seconds_left(evaluated, before) == pytest.approx(20.0)
 
 
 @pytest.mark.parametrize(("cost_s", "apart_s"), [(0.0, 0.25), (0.005, 1.0), (0.1, 2.0)])
@@ -252,6 +317,28 @@ def test_the_bottleneck_is_named_with_what_to_change(part: str, plan: tuple[Any,
     shares = {one: 0.7 if one == part else 0.06 for one in PARTS}
     config = TrainConfig(env_steps=100_000)
     assert told in bottleneck(shares, Plan(plan[0], plan[1], None, "auto", ""), config, 4)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "given", "told"),
+    [
+        ("sac", {}, "fewer --updates-per-step (1.0) or smaller --hidden-sizes (256 256) would shorten it"),
+        ("dqn", {"gradient_steps": 4}, "fewer --gradient-steps (4) or smaller --hidden-sizes (64 64) would"),
+        ("td3", {"memory": "gru"}, "fewer --updates-per-step (1.0) or a shorter --sequence-length (whole episodes)"),
+        ("ppo", {"memory": "gru"}, "fewer --epochs (4) or a larger --batch-size (256)"),
+    ],
+)
+def test_what_makes_learning_cheaper_depends_on_the_algorithm(algorithm: str, given: Any, told: str) -> None:
+    config = config_for("any-v0", algorithm, {"env_steps": 100, **given})
+    assert told in bottleneck({"learn": 1.0}, Plan("serial", 0, None, "auto", ""), config, 4)
+
+
+def test_one_worker_is_one_worker() -> None:
+    assert " with 1 worker, " in Machine().look((os.getpid(),))["memory"].plain
+    trainer = a_trainer()
+    trainer.clock.updates = trainer.clock.episodes = 1
+    shown = Display(LinePrinter(), Console(file=io.StringIO(), force_terminal=True, width=80, height=24))
+    assert "   1 update   1 episode   3 restarts" in shown.picture(trainer).plain
 
 
 def test_few_envs_leave_cores_waiting() -> None:

@@ -19,6 +19,7 @@ from gymnasium import spaces
 
 import multiverse as mv
 from multiverse.cli.curves import Curve, band_of, curves_of, rates
+from multiverse.cli.figures import drawn, figure, panels_of
 from multiverse.cli.main import main
 from multiverse.training.config.budget import PARTS
 from multiverse.training.recording import Witness
@@ -77,7 +78,33 @@ def test_of_equal_runs_below_one_path_the_last_one_counts_and_below_two_both_do(
     assert kinds(curves_of(["a"])) == [["a/b"]]
     both = curves_of(["a", "c"])
     assert kinds(both) == [["a/b"], ["c/b"]]
-    assert [curve.label for curve in both] == ["a", "c"]
+    assert [curve.label for curve in both] == ["a/b", "c/b"]
+
+
+def test_how_a_run_was_run_does_not_tell_curves_apart(elsewhere: Path) -> None:
+    write_run(Path("a/set/seed-0"), 0, workers=1), write_run(Path("a/set/seed-1"), 1, workers=1)
+    write_run(Path("a/single"), 2, workers=None)
+    (curve,) = curves_of(["a"])
+    assert [run.seed for run in curve.runs] == [0, 1, 2]
+    write_run(Path("a/serial"), 0, workers=None, executor="serial")  # seed 0 once more: it is no other seed
+    told = {"workers none, executor serial", "workers 1, executor none", "workers none, executor none"}
+    assert {curve.label for curve in curves_of(["a"])} == told
+
+
+def test_no_two_labels_are_equal(elsewhere: Path) -> None:
+    for number in range(12):  # they differ in three settings that are told in any case, and in a fourth
+        more = {"num_envs": number // 6, "epochs": number // 6, "minutes": number // 6 or None}
+        write_run(Path(f"many/{number}"), **more, target_return=number % 6)
+    labels = [curve.label for curve in curves_of(["many"])]
+    assert len({*labels}) == 12 and "learning_rate" not in labels[0]
+    assert sorted(labels)[0] == "num_envs 0, epochs 0, minutes none, target_return 0"
+    for home in "pq":  # equal ones, in equally named directories
+        write_run(Path(f"{home}/r"), lr=0.5), write_run(Path(f"{home}/s"), algorithm="dqn")
+    assert [curve.label for curve in curves_of(["p", "q"])] == ["ppo: p/r", "ppo: q/r", "dqn: p/s", "dqn: q/s"]
+    write_run(Path("x"), env="A"), write_run(Path("y"), env="B", target_return=1)
+    write_run(Path("z"), env="B", target_return=None)
+    told = ["A, ppo", "B, ppo: target_return 1", "B, ppo: target_return none"]
+    assert [curve.label for curve in curves_of("xyz")] == told
 
 
 # -- figures -----------------------------------------------------------------------------------------------------
@@ -154,6 +181,36 @@ def test_runs_of_other_settings_go_beside_each_other_here(elsewhere: Path, capsy
     assert "learning_rate 0.5" in pictures_in(Path("plot.html").read_text())[0]
 
 
+def test_many_curves_have_their_legend_below(elsewhere: Path, recwarn: pytest.WarningsRecorder) -> None:
+    for number in range(40):
+        write_run(Path(f"a/{number}"), lr=number, env_kwargs={"a_setting_with_a_long_name": "x" * 39})
+    curves = curves_of(["a"])
+    whole = figure(panels_of(curves), curves)
+    drawn(whole, "png")
+    assert [str(one.message) for one in recwarn if "layout" in str(one.message)] == []
+    axes = whole.axes[0]
+    assert axes.get_legend().get_window_extent().y1 < axes.get_window_extent().y0
+    assert axes.get_window_extent().height > 200  # something is left to draw in
+    styles = {(line.get_color(), line.get_linestyle()) for line in axes.lines}
+    assert len(styles) == 32  # eight colours, four kinds of lines
+    few = figure(panels_of(curves[:8]), curves[:8])
+    drawn(few, "png")
+    assert few.axes[0].get_legend().get_window_extent().y0 > few.axes[0].get_window_extent().y0
+
+
+def test_each_env_has_its_own_axes(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(Path("r/a")), write_run(Path("r/b"), env="Acrobot-v1"), write_run(Path("r/c"), env="Acrobot-v1", lr=1.0)
+    curves = curves_of(["r"])
+    panels = panels_of(curves)
+    assert [panel.title for panel in panels if "Speed" in panel.title] == ["CartPole-v1: Speed", "Acrobot-v1: Speed"]
+    whole = figure(panels, curves)
+    assert [len(axes.lines) for axes in whole.axes] == [1, 1, 1, 0, 2, 2, 2, 0]
+    for number in range(20):
+        write_run(Path(f"r/env-{number}"), env=f"env-{number}")
+    assert main(["plot", "r"]) == 2
+    assert "runs of 22 envs, and a picture has 16 at most: name those of some" in capsys.readouterr().err
+
+
 def test_a_run_that_has_just_begun_has_a_picture_too(elsewhere: Path) -> None:
     (write_run(Path("a")) / "metrics.jsonl").write_text("")
     assert main(["plot", "a"]) == 0 and main(["report", "a"]) == 0
@@ -223,6 +280,14 @@ def test_compare_tells_what_differs_and_how_they_did(elsewhere: Path, capsys: py
     assert told["settings"] == {"ppo.learning_rate": [0.001, 0.5], "target_return": [None, 9]}
     assert [one["last_returns"] for one in told["runs"]] == [[50.0, 50.0], [70.0]]
     assert [one["env_steps_per_s"] for one in told["runs"]] == [100.0, 100.0]
+
+
+def test_settings_of_different_algorithms_are_one(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(Path("a"))
+    write_run(Path("b"), algorithm="sac", ppo={}, sac={"learning_rate": 0.5, "tau": 0.1})
+    assert main(["compare", "a", "b", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["settings"]
+    assert told["learning_rate"] == [0.001, 0.5] and told["tau"] == [None, 0.1] and "sac.tau" not in told
 
 
 # -- report ------------------------------------------------------------------------------------------------------

@@ -57,6 +57,13 @@ def test_no_more_envs_than_gain_something() -> None:
     assert found.num_envs == 128 and found.executor == "serial"  # all are as good: the one without workers
 
 
+def test_one_doubling_that_gains_nothing_is_not_the_end() -> None:
+    rates = {4: 100.0, 8: 101.0, 16: 200.0, 32: 201.0, 64: 202.0, 128: 900.0}
+    search, found = searched(lambda way: rates.get(way.num_envs, 0.0) * (way.executor == "serial"), 2)
+    assert found == Way("serial", 0, 16)
+    assert {way.num_envs for way in search.rates if way.executor == "serial"} == {4, 8, 16, 32, 64}
+
+
 def test_what_is_given_stays() -> None:
     search, found = searched(machine(40e-6, 20e-6, 8), 8, num_envs=24)
     assert {way.num_envs for way in search.rates} == {24} and found.num_envs == 24
@@ -123,7 +130,25 @@ def test_the_plan_is_taken_by_make_vec_and_by_train(
     with mv.make_vec("CartPole-v1", 6, plan=Path("plan.json")) as envs:
         assert envs.num_envs == 6
     assert main(["train", "CartPole-v1", "--run-dir", "a", "--plan", "plan.json", "--env-steps", "128"]) == 0
-    assert f"Envs: {plan['executor']}" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"Envs: {plan['executor']}" in out and "Plan: plan.json says how many envs, and where they run" in out
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_what_a_plan_is_worth_is_said(
+    busy: bool, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("multiverse.cli.comparison.BUSY_ABOVE", -1.0 if busy else 2.0)
+    monkeypatch.setattr("multiverse.cli.tuning.MOST_ENVS", 4)
+    words = ["tune", "CartPole-v1", "--executors", "serial", "--seconds", "0.01", "--rounds", "1"]
+    assert main(words) == 0
+    told = capsys.readouterr()
+    assert ("Other programs are using this machine" in told.out) is busy
+    assert ("Other programs are using this machine" in told.err) is busy
+    assert json.loads(Path("plan.json").read_text())["machine_is_busy"] is busy
+    assert "changes what a run learns too" in told.out
+    assert main([*words, "--num-envs", "4"]) == 0
+    assert "changes what a run learns too" not in capsys.readouterr().out
 
 
 def write_plan(**more: Any) -> None:

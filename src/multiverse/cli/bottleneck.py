@@ -21,6 +21,8 @@ CHEAPER = {
     "epochs": "fewer --epochs",
     "gradient_steps": "fewer --gradient-steps",
     "updates_per_step": "fewer --updates-per-step",
+    "sequence_length": "a shorter --sequence-length",
+    "sequences": "fewer --sequences",
     "batch_size": "a larger --batch-size",
     "hidden_sizes": "smaller --hidden-sizes",
 }
@@ -63,5 +65,23 @@ def _more_workers(plan: Plan, config: TrainConfig, cores: int) -> str:
 
 
 def _cheaper(settings: Any) -> str:
-    found = [f"{words} ({value})" for name, words in CHEAPER.items() if (value := getattr(settings, name, None))]
+    without = set[str]()
+    if hasattr(settings, "updates_per_step"):
+        without.add("batch_size")  # every gradient step draws a batch of its own: a larger one costs more
+        without.add(
+            "updates_per_step" if getattr(settings, "gradient_steps", 0) else "gradient_steps"
+        )  # one goes before the other
+    if not (hasattr(settings, "updates_per_step") and getattr(settings, "memory", None)):
+        without |= {"sequence_length", "sequences"}
+    found = [
+        f"{words} ({_value(getattr(settings, name))})"
+        for name, words in CHEAPER.items()
+        if hasattr(settings, name) and name not in without
+    ]
     return " or ".join(found[:TOLD]) or "a cheaper update"
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "whole episodes"
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)

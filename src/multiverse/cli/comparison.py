@@ -123,6 +123,16 @@ def compared(recipe: Recipe, contenders: Mapping[str, Make], rounds: int, second
         return comparison
 
 
+def machine_is_busy(recipe: Recipe, seconds: float) -> bool:
+    """A look before something is measured: whether bare loops of this env, one on each core, have to wait for one."""
+    try:
+        with BareLoops(recipe) as loops:
+            loops.machine_limit(seconds)
+            return (loops.waited_share or 0.0) > BUSY_ABOVE
+    except MultiverseError:  # it does not run in processes: that is said where it is measured
+        return False
+
+
 def read_contender(make: Make, seconds: float) -> Reading:
     """Make it, step it, look at its processes, close it."""
     before = descendants()

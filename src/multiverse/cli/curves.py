@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from multiverse.algorithms import section_of
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.views import Array
 from multiverse.training.config.budget import PARTS
@@ -22,7 +23,13 @@ POINTS = 200
 STRETCHES = 40
 """Of a run: each has one figure for its speed."""
 DRAWS = 1_000
-MOST_NAMED = 3  # settings in a label
+MOST_NAMED = 3  # settings in a label, unless more are needed to tell curves apart
+LONG_VALUE = 40  # characters of one there
+HOW_IT_RUNS = frozenset(
+    {"executor", "workers", "start_method", "torch_threads", "on_failure", "restarts_per_minute", "reply_timeout_s",
+     "log_every", "evaluation_envs", "checkpoint_every_s", "keep_checkpoints"}
+)  # fmt: skip
+"""Settings that change nothing of what is learned: `--seeds`, say, gives each run one worker."""
 
 
 @dataclass(frozen=True)
@@ -73,31 +80,48 @@ class Curve:
 
 
 def curves_of(paths: Sequence[str | Path]) -> list[Curve]:
-    """What these paths hold, by their settings without the seed; of two runs with equal settings and seed below one
-    path the one that was begun last. Equal settings below two paths are two curves if they share a seed."""
+    """What these paths hold, by their settings without the seed and how they were run; of two runs with equal settings
+    and seed below one path the one that was begun last. Runs that share a seed are two curves: by path, and below one
+    path by how they were run."""
     by_settings: dict[str, list[tuple[str, RunRecord]]] = {}
     for path in paths:
         newest = {(_kind(run), str(run.seed)): run for run in sorted(records_at(path), key=_begun)}
-        for (kind, _), run in newest.items():
-            found = by_settings.setdefault(kind, [])
+        for run in newest.values():
+            found = by_settings.setdefault(_kind(run, HOW_IT_RUNS), [])
             if all(one.path.resolve() != run.path.resolve() for _, one in found):
                 found.append((str(path), run))
-    groups: list[list[tuple[str, RunRecord]]] = []
-    for found in by_settings.values():
-        seeds = [str(run.seed) for _, run in found]
-        if len({*seeds}) == len(seeds):
-            groups.append(found)
-        else:
-            groups += [[one for one in found if one[0] == home] for home in dict.fromkeys(home for home, _ in found)]
+    groups = [group for found in by_settings.values() for group in _apart(found)]
     runs = [tuple(sorted((run for _, run in group), key=lambda run: str(run.seed))) for group in groups]
-    labels = _labels([one[0] for one in runs], [group[0][0] for group in groups])
-    return [Curve(label, one) for label, one in zip(labels, runs)]
+    return [Curve(label, one) for label, one in zip(_labels(runs), runs)]
+
+
+def _apart(found: list[tuple[str, RunRecord]], by_path: bool = True) -> list[list[tuple[str, RunRecord]]]:
+    """Of each seed one at most."""
+    seeds = [str(run.seed) for _, run in found]
+    if len({*seeds}) == len(seeds):
+        return [found]
+    parts: dict[str, list[tuple[str, RunRecord]]] = {}
+    for path, run in found:
+        parts.setdefault(path if by_path else _kind(run), []).append((path, run))
+    return [group for part in parts.values() for group in (_apart(part, False) if by_path else [part])]
+
+
+def settings_of(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
+    """Of each in one row; of different algorithms `ppo.gamma` and `sac.gamma` are one setting, `gamma`."""
+    sections = [f"{section_of(str(run.config.get('algorithm')))}." for run in runs]
+    if len({*sections}) == 1:
+        return [run.settings for run in runs]
+    return [
+        {name.removeprefix(section): value for name, value in run.settings.items()}
+        for section, run in zip(sections, runs)
+    ]
 
 
 def differing(runs: Sequence[RunRecord]) -> dict[str, list[Any]]:
     """Settings in which these are not all alike, with the value of each; None where one has no such setting."""
-    names = list(dict.fromkeys(name for run in runs for name in run.settings))
-    every = {name: [run.settings.get(name) for run in runs] for name in names if name != "seed"}
+    rows = settings_of(runs)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    every = {name: [row.get(name) for row in rows] for name in names if name != "seed"}
     return {name: values for name, values in every.items() if any(one != values[0] for one in values)}
 
 
@@ -162,24 +186,58 @@ def _seconds_by_part(run: RunRecord) -> dict[str, float]:
     return {part: float(took @ np.array(one)) for part, one in shares.items() if len(one) == len(took)}
 
 
-def _kind(run: RunRecord) -> str:
-    return repr(sorted((name, repr(value)) for name, value in run.settings.items() if name != "seed"))
+def _kind(run: RunRecord, without: frozenset[str] = frozenset()) -> str:
+    """All settings but the seed and these; equal ones are equal texts."""
+    return repr(sorted((name, repr(value)) for name, value in run.settings.items() if name not in {"seed", *without}))
 
 
 def _begun(run: RunRecord) -> str:
     return str((run.provenance or [{}])[-1].get("started") or "")
 
 
-def _labels(first: Sequence[RunRecord], paths: Sequence[str]) -> list[str]:
-    """Each by what tells it from the others: env and algorithm, settings, and where these do not, its path."""
-    other, named = differing(first), [f"{run.config.get('env')}, {run.config.get('algorithm')}" for run in first]
-    told = []
-    for i, name in enumerate(named):
-        own = [f"{key.rpartition('.')[2]} {values[i]}" for key, values in other.items() if values[i] is not None]
-        more = ", …" if len(own) > MOST_NAMED else ""
-        what = f"{', '.join(own[:MOST_NAMED])}{more}"
-        told.append(what if len({*named}) == 1 and what else name if named.count(name) == 1 else f"{name}: {what}")
-    return [label if told.count(label) == 1 else paths[i] for i, label in enumerate(told)]
+def _labels(runs: Sequence[tuple[RunRecord, ...]]) -> list[str]:
+    """Each by what tells it from the others: env and algorithm where these differ; of those that share them settings
+    and, where these do not tell, the directory. No two are equal."""
+    envs, algorithms = ([str(one[0].config.get(name)) for one in runs] for name in ("env", "algorithm"))
+    named = [f"{env}, {algorithm}" for env, algorithm in zip(envs, algorithms)]
+    labels = [*named] if len({*envs}) > 1 or len({*named}) == 1 else algorithms
+    for name in [name for name in dict.fromkeys(named) if named.count(name) > 1]:
+        alike = [i for i, one in enumerate(named) if one == name]
+        for i, told in zip(alike, _told_apart([runs[i] for i in alike])):
+            labels[i] = told if len({*named}) == 1 else f"{labels[i]}: {told}"
+    return labels
+
+
+def _told_apart(runs: Sequence[tuple[RunRecord, ...]]) -> list[str]:
+    """Runs of one env and algorithm: by as many settings as it takes, at least the first three that differ."""
+    found = differing([one[0] for one in runs])
+    found = {name: found[name] for name in sorted(found, key=lambda name: name in HOW_IT_RUNS)}
+    chosen, rows = list[str](), [""] * len(runs)
+    for name, values in found.items():
+        more = [f"{row}, {name.rpartition('.')[2]} {_in_short(value)}" for row, value in zip(rows, values)]
+        if len({*more}) > len({*rows}) or (len(chosen) < MOST_NAMED and name not in HOW_IT_RUNS):
+            chosen, rows = [*chosen, name], more
+    rest = ", …" if {*found} - HOW_IT_RUNS - {*chosen} else ""
+    told = [f"{row}{rest}".removeprefix(", ") for row in rows]
+    places = [(one[0].path if len(one) == 1 else one[0].path.parent).parts for one in runs]
+    for alike in [[i for i, one in enumerate(told) if one == label] for label in dict.fromkeys(told)]:
+        for i, tail in zip(alike, _tails([places[i] for i in alike]) if len(alike) > 1 else []):
+            told[i] = f"{told[i]}, {tail}".removeprefix(", ")
+    return told
+
+
+def _tails(places: Sequence[tuple[str, ...]]) -> list[str]:
+    """As much of the end of each path as tells them apart; of equal ones also which it is."""
+    for length in range(1, max(map(len, places)) + 1):
+        tails = [str(Path(*parts[-length:])) for parts in places]
+        if len({*tails}) == len(tails):
+            return tails
+    return [f"{Path(*parts)} ({number})" for number, parts in enumerate(places, start=1)]
+
+
+def _in_short(value: Any) -> str:
+    text = "none" if value is None else str(value)
+    return text if len(text) <= LONG_VALUE else f"{text[: LONG_VALUE - 1]}…"
 
 
 def require_metrics(curves: Sequence[Curve], *names: str) -> None:

@@ -13,6 +13,7 @@ import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -23,16 +24,17 @@ from rich.text import Text
 
 from multiverse.cli.bottleneck import bottleneck
 from multiverse.cli.output import percent
-from multiverse.contracts.errors import InvalidRequest, in_bytes
+from multiverse.contracts.errors import InvalidRequest, counted, in_bytes
 from multiverse.executors import machine
 from multiverse.training.config.budget import PARTS
-from multiverse.training.progress import LinePrinter, Progress, ProgressLines, in_time
+from multiverse.training.progress import LinePrinter, Progress, ProgressLines
 from multiverse.training.storage.files import for_json
 
 if TYPE_CHECKING:
     from multiverse.algorithms.algorithm import UpdateReport
     from multiverse.training.evaluation import Evaluation
     from multiverse.training.run import Run
+    from multiverse.training.scaling import Decision
     from multiverse.training.trainer import Trainer
 
 DRAW_EVERY_S, LARGEST_SHARE, LONGEST_S = 0.25, 0.005, 2.0
@@ -40,6 +42,8 @@ STRETCH_S = 2.0  # that speed and shares are told of
 LEAST_COLUMNS, LEAST_ROWS = 80, 20
 LABEL_WIDTH = 9
 BLOCKS = "▁▂▃▄▅▆▇█"
+PART_FILLS = dict(zip(PARTS, "█▓▒░▞·"))
+"""Where there are no colours."""
 PART_STYLES = dict(zip(PARTS, ("bright_cyan", "blue", "yellow", "green", "magenta", "bright_black")))
 
 
@@ -84,12 +88,16 @@ class RunPath(Progress):
 
 
 class JsonLines(ProgressLines):
-    """An object a line, each with its `event`: start, metrics (as often as lines are), evaluation, end."""
+    """An object a line, each with its `event`: start, metrics (as often as lines are), num_envs (a decision of
+    `--num-envs auto`), evaluation, end."""
 
     def on_start(self, trainer: Trainer) -> None:
         Progress.on_start(self, trainer)
         self._say("start", trainer, run=str(self.path), plan=str(trainer.session.envs.plan))
-        self._begin_stretch(trainer.clock)
+        self._begin(trainer.clock)
+
+    def scaled(self, decision: Decision) -> None:
+        self.voice.say(_as_json({"event": "num_envs", **asdict(decision)}))
 
     def on_evaluation(self, trainer: Trainer, evaluation: Evaluation) -> None:
         self._say("evaluation", trainer, **evaluation.summary())
@@ -112,7 +120,8 @@ def _as_json(row: dict[str, Any]) -> str:
 
 
 class Display(ProgressLines):
-    """What is worth keeping (evaluations, warnings) scrolls by above it. `close` leaves the terminal as it was."""
+    """What is worth keeping (evaluations, decisions of `--num-envs auto`, warnings) scrolls by above it. `close` leaves
+    the terminal as it was."""
 
     def __init__(self, voice: LinePrinter, console: Console, now: Any = time.monotonic) -> None:
         super().__init__(voice, now=now)
@@ -182,7 +191,9 @@ class Display(ProgressLines):
             ("", Text(sparkline(self._returns, width - LABEL_WIDTH), "cyan")),
         ]
         if any(self._shares.values()):
-            rows += [("time", time_bar(self._shares, width - LABEL_WIDTH)), ("", legend(self._shares))]
+            console = self._live.console
+            fills = PART_FILLS if console.no_color or console.color_system is None else {}
+            rows += [("time", time_bar(self._shares, width - LABEL_WIDTH, fills)), ("", legend(self._shares, fills))]
             sentence = bottleneck(self._shares, session.envs.plan, config, machine.usable_cores())
             rows += [("", Text(line, "italic")) for line in textwrap.wrap(sentence, width - LABEL_WIDTH)]
         rows += self._machine.look(session.envs.worker_pids).items()
@@ -196,17 +207,17 @@ class Display(ProgressLines):
     def _budget(self, trainer: Trainer, width: int) -> Text:
         budget, clock = trainer.config.budget, trainer.clock
         spent = budget.spent(clock)
-        told = f" {percent(spent)}  {clock.env_steps:,} env steps  {in_time(budget.seconds_left(clock))} left"
+        told = f" {percent(spent)}  {clock.env_steps:,} env steps  {self._left(trainer)}"
         room = width - len(told)
         done = round(room * spent)
-        return Text.assemble(("━" * done, "green"), ("━" * (room - done), "bright_black"), told)
+        return Text.assemble(("━" * done, "green"), ("─" * (room - done), "bright_black"), told)
 
     def _pace(self, trainer: Trainer) -> Text:
-        clock, failures = trainer.clock, trainer.session.envs.failures
+        clock, failures = trainer.clock, trainer.session.failures
         restarts = failures.env_restarts + failures.worker_restarts
         told = Text.assemble((f"{self._speed:,.0f}", "bold"), " env steps/s")
-        told.append(f"   {clock.updates:,} updates   {clock.episodes:,} episodes   ")
-        return told.append(f"{restarts} restart{'' if restarts == 1 else 's'}", "bold red" if restarts else "")
+        told.append(f"   {counted(clock.updates, 'update')}   {counted(clock.episodes, 'episode')}   ")
+        return told.append(counted(restarts, "restart"), "bold red" if restarts else "")
 
     def _return(self, trainer: Trainer) -> Text:
         recent, best = trainer.session.recent, trainer.best_return
@@ -227,20 +238,22 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(BLOCKS[int((one - low) / (high - low or 1.0) * (len(BLOCKS) - 1))] for one in means)
 
 
-def time_bar(shares: Mapping[str, float], width: int) -> Text:
-    """One line, a colour for each part."""
+def time_bar(shares: Mapping[str, float], width: int, fills: Mapping[str, str] = {}) -> Text:
+    """One line, a colour for each part, or what fills it."""
     bar, done, drawn = Text(), 0.0, 0
     for part, share in shares.items():
         done += share
         until = max(drawn, min(width, round(done * width)))
-        bar.append("█" * (until - drawn), PART_STYLES[part])
+        bar.append(fills.get(part, "█") * (until - drawn), PART_STYLES[part])
         drawn = until
     return bar
 
 
-def legend(shares: Mapping[str, float]) -> Text:
+def legend(shares: Mapping[str, float], fills: Mapping[str, str] = {}) -> Text:
     """Fits beside its label in 80 columns, whatever the shares are."""
-    return Text(" ").join(Text.assemble(("■", PART_STYLES[part]), f"{part} {percent(shares[part])}") for part in shares)
+    return Text(" ").join(
+        Text.assemble((fills.get(part, "■"), PART_STYLES[part]), f"{part} {percent(shares[part])}") for part in shares
+    )
 
 
 class Machine:
@@ -274,7 +287,7 @@ class Machine:
                 held += process.memory_info().rss
             except psutil.Error:  # it has just gone
                 pass
-        workers = f" with {len(worker_pids)} workers" if worker_pids else ""
+        workers = f" with {counted(len(worker_pids), 'worker')}" if worker_pids else ""
         return Text(f"{in_bytes(held)}{workers}, {in_bytes(machine.memory_available())} free")
 
     def _gpu(self) -> dict[str, Text]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 from multiverse.cli.curves import Curve
 from multiverse.cli.main import require
 from multiverse.cli.output import percent
+from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.views import Array
 from multiverse.training.config.budget import PARTS
 from multiverse.training.storage.records import EVALUATED
@@ -20,7 +22,11 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#00
 """Told apart by those who see fewer colours too; they begin again after the last."""
 PART_COLORS = dict(zip(PARTS, ("#56b4e9", "#0072b2", "#d55e00", "#009e73", "#e69f00", "#bbbbbb")))
 SIZE = (7.2, 4.2)  # inches
-LONG_LABEL = 60
+WIDE = 60  # characters of a line in a picture
+DASHES = ("-", "--", ":", "-.")
+MOST_INSIDE = 8  # curves in a legend inside the axes
+LINE_HEIGHT, BAR_HEIGHT = 0.2, 0.3  # inches: of a legend, and of the time of a run
+MOST_ENVS = 16
 
 Axes = Any  # matplotlib's; it is imported when something is drawn
 Figure = Any
@@ -35,7 +41,31 @@ class Panel:
 
 
 def panels_of(curves: Sequence[Curve], metrics: Sequence[str] = ()) -> list[Panel]:
-    """Those that these runs have something for; and one for each metric that is asked for."""
+    """Those that these runs have something for; and one for each metric that is asked for. Returns of one env say
+    nothing of another's: each env has panels of its own."""
+    by_env: dict[str, list[Curve]] = {}
+    for curve in curves:
+        by_env.setdefault(_env(curve), []).append(curve)
+    if len(by_env) > MOST_ENVS:
+        raise InvalidRequest(f"runs of {len(by_env)} envs, and a picture has {MOST_ENVS} at most: name those of some")
+    if len(by_env) == 1:
+        return _panels(curves, metrics)
+    return [
+        Panel(f"{env}: {panel.title}", _only(env, panel))
+        for env, own in by_env.items()
+        for panel in _panels(own, metrics)
+    ]
+
+
+def _env(curve: Curve) -> str:
+    return str(curve.runs[0].config.get("env"))
+
+
+def _only(env: str, panel: Panel) -> Callable[[Axes, Sequence[Curve]], None]:
+    return lambda axes, curves: panel.draw(axes, [curve for curve in curves if _env(curve) == env])
+
+
+def _panels(curves: Sequence[Curve], metrics: Sequence[str]) -> list[Panel]:
     found = [
         Panel("Return while training, mean of the last 100 episodes", _metric("mean_return", "return")),
         *([Panel("Return in evaluations, on unseen seeds", _evaluations)] if _have(curves, EVALUATED) else []),
@@ -61,6 +91,9 @@ def figure(panels: Sequence[Panel], curves: Sequence[Curve]) -> Figure:
         panel.draw(cell, curves)
     for cell in cells[len(panels) :]:
         cell.set_axis_off()
+    below = max(map(_lines_below, cells))
+    taller = max(LINE_HEIGHT * below, BAR_HEIGHT * (len(curves) - MOST_INSIDE), 0.0)
+    whole.set_size_inches(SIZE[0] * columns, (SIZE[1] + taller) * rows)
     return whole
 
 
@@ -95,14 +128,14 @@ def _lines(axes: Axes, curves: Sequence[Curve], name: str, marker: str) -> None:
     for number, curve in enumerate(curves):
         color, label = COLORS[number % len(COLORS)], _label(curve)
         lines, band = curve.each(name), curve.band(name)
-        style: dict[str, Any] = {"marker": marker, "markersize": 3.5, "color": color}
+        style: dict[str, Any] = {"marker": marker, "markersize": 3.5, "color": color, "linestyle": _dashes(number)}
         for steps, values in lines:
             faint = {"linewidth": 0.8, "alpha": 0.35} if band else {"linewidth": 1.6, "label": label}
             axes.plot(steps, values, **style, **faint)
             label = "" if band is None else label
         if band is not None:
             axes.fill_between(band.env_steps, band.low, band.high, color=color, alpha=0.18, linewidth=0)
-            axes.plot(band.env_steps, band.middle, color=color, linewidth=2.0, label=label)
+            axes.plot(band.env_steps, band.middle, _dashes(number), color=color, linewidth=2.0, label=label)
     if not axes.lines:
         return _nothing(axes, f"no run here has {name} yet")
     axes.set_xlabel("env steps")
@@ -119,16 +152,16 @@ def _time_split(axes: Axes, curves: Sequence[Curve]) -> None:
     if not found:
         return _nothing(axes, "no run here has a line of metrics yet")
     left: Array = np.zeros(len(found))
-    rows = np.arange(len(found))
+    rows, height = np.arange(len(found)), 0.6 if len(found) <= MOST_INSIDE else 0.4  # labels go between
     for part in PARTS:
         width = np.array([split[part] for _, split in found])
-        axes.barh(rows, width, left=left, color=PART_COLORS[part], label=part, height=0.6)
+        axes.barh(rows, width, left=left, color=PART_COLORS[part], label=part, height=height)
         for row, (start, share) in enumerate(zip(left, width)):
             if share >= 0.06:
                 axes.text(start + share / 2, row, percent(share), ha="center", va="center", fontsize=9, color="white")
         left = left + width
     for row, (curve, _) in enumerate(found):
-        axes.text(0, row - 0.34, _label(curve), ha="left", va="bottom", fontsize=9)
+        axes.text(0, row - height / 2 - 0.04, _label(curve), ha="left", va="bottom", fontsize=9)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
     axes.set_ylim(len(found) - 0.4, -0.9)
@@ -157,7 +190,7 @@ def _per_episode(axes: Axes, curves: Sequence[Curve]) -> None:
 
 # -- how it looks --------------------------------------------------------------------------------------------------
 def _prepare(axes: Axes, title: str) -> None:
-    axes.set_title(title, loc="left", fontsize=11)
+    axes.set_title(_plain(textwrap.fill(title, WIDE)), loc="left", fontsize=11)
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
@@ -165,7 +198,23 @@ def _prepare(axes: Axes, title: str) -> None:
 
 
 def _legend(axes: Axes) -> None:
-    axes.legend(fontsize=9, framealpha=0.8, edgecolor="none")
+    """Inside; of many curves below, where it hides none."""
+    _, labels = axes.get_legend_handles_labels()
+    if len(labels) <= MOST_INSIDE:
+        axes.legend(fontsize=9, framealpha=0.8, edgecolor="none")
+    else:
+        axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.15), frameon=False, fontsize=9)
+
+
+def _lines_below(axes: Axes) -> int:
+    """Of text, in a legend that is not inside."""
+    _, labels = axes.get_legend_handles_labels()
+    return sum(label.count("\n") + 1 for label in labels) if len(labels) > MOST_INSIDE else 0
+
+
+def _dashes(number: int) -> str:
+    """Colours begin again after the last: then lines are another kind."""
+    return DASHES[number // len(COLORS) % len(DASHES)]
 
 
 def _nothing(axes: Axes, why: str) -> None:
@@ -174,10 +223,14 @@ def _nothing(axes: Axes, why: str) -> None:
 
 
 def _label(curve: Curve) -> str:
-    """A $ would begin a formula there."""
-    text = curve.label if len(curve.label) <= LONG_LABEL else f"{curve.label[: LONG_LABEL - 1]}…"
+    """In lines that fit; whole, for its end may be what tells it from others."""
     seeds = f" ({len(curve.runs)} seeds)" if len(curve.runs) > 1 else ""
-    return f"{text}{seeds}".replace("$", r"\$")
+    return _plain(textwrap.fill(f"{curve.label}{seeds}", WIDE))
+
+
+def _plain(text: str) -> str:
+    """A $ would begin a formula."""
+    return text.replace("$", r"\$")
 
 
 def _have(curves: Sequence[Curve], name: str) -> bool:

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from multiverse.cli.curves import Curve, differing, in_figures, mean_rate
+from multiverse.cli.curves import Curve, differing, in_figures, mean_rate, settings_of
 from multiverse.cli.figures import Panel, drawn, figure
 from multiverse.contracts.errors import in_bytes
 from multiverse.training.progress import failure_counts, in_time
@@ -122,11 +122,12 @@ def _failures(runs: Sequence[RunRecord]) -> str:
 def _config(curves: Sequence[Curve]) -> str:
     """A column for each kind of run; bold where they differ."""
     first = [curve.runs[0] for curve in curves]
-    names = list(dict.fromkeys(name for run in first for name in run.settings))
+    rows = settings_of(first)
+    names = list(dict.fromkeys(name for row in rows for name in row))
     other = differing(first)
     cells = "".join(
         f"<tr><td><code>{_text(name)}</code></td>"
-        + "".join(_cell(_short(run.settings.get(name)), name in other) for run in first)
+        + "".join(_cell(_short(row.get(name)), name in other) for row in rows)
         + "</tr>"
         for name in names
         if name != "seed"

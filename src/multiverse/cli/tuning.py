@@ -1,5 +1,5 @@
 """The best way to run an env on this machine, found by measuring: executors, then how many envs, then how many workers,
-each doubled as long as that gains something."""
+doubled as long as that gains something."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from multiverse.cli.output import percent
-from multiverse.contracts.errors import InvalidRequest, MultiverseError
+from multiverse.contracts.errors import InvalidRequest, MultiverseError, counted
 from multiverse.contracts.plan import PlannedExecutor
 from multiverse.executors.backends import BACKENDS
 from multiverse.executors.choose import decide
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from multiverse.training.session import Session
 
 WORTH_IT = 1.05  # a doubling must gain this much
+IN_VAIN = 2  # so many doublings in a row that gain less end the search for envs
 HOPELESS = 0.25  # of the best executor with as many envs: it is not followed any further
 CLOSE = 0.7  # of the fastest: measured again, in turn with it
 TURNS = 3
@@ -38,8 +39,8 @@ class Way:
     num_envs: int
 
     def __str__(self) -> str:
-        workers = f", {self.workers} worker{'' if self.workers == 1 else 's'}" if self.workers else ""
-        return f"{self.executor}{workers}, {self.num_envs} env{'' if self.num_envs == 1 else 's'}"
+        workers = f", {counted(self.workers, 'worker')}" if self.workers else ""
+        return f"{self.executor}{workers}, {counted(self.num_envs, 'env')}"
 
 
 Measure = Callable[[Way], float]
@@ -89,12 +90,15 @@ class Search:
         return Way(executor, min(wanted, backend.most_workers(num_envs)), num_envs)
 
     def _climb(self, way: Way, workers: int | None) -> None:
-        """Twice as many envs, again and again, while that pays."""
-        while way.num_envs < MOST_ENVS:
-            more = self.way(way.executor, 2 * way.num_envs, workers)
-            if self.rate(more) < WORTH_IT * self.rate(way):
+        """Twice as many envs, again and again, until that gains too little twice in a row, or fails: once may be the
+        doing of whoever else uses the machine."""
+        best, in_vain = self.rate(way), 0
+        while way.num_envs < MOST_ENVS and in_vain < IN_VAIN:
+            way = self.way(way.executor, 2 * way.num_envs, workers)
+            if not self.rate(way):
                 return
-            way = more
+            in_vain = 0 if self.rate(way) >= WORTH_IT * best else in_vain + 1
+            best = max(best, self.rate(way))
 
     def _other_workers(self, way: Way) -> None:
         """Twice, or half as many, while that pays."""

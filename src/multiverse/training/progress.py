@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from multiverse.training.config.budget import Budget
     from multiverse.training.evaluation import Evaluation
     from multiverse.training.run import Run
+    from multiverse.training.scaling import Decision
     from multiverse.training.trainer import Trainer
 
 log = logging.getLogger("multiverse")
@@ -84,12 +85,21 @@ class Progress(Hook):
         self.in_python = in_python
         self.path: Path | None = None
         self.env_steps = 0
+        self._decision: Decision | None = None  # the last one that was told
 
     def on_start(self, trainer: Trainer) -> None:
         self.path, self.env_steps = trainer.directory.path, trainer.clock.env_steps
+        self._decision = None if trainer.scaling is None else trainer.scaling.last
 
     def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
         self.env_steps = trainer.clock.env_steps
+        decision = None if trainer.scaling is None else trainer.scaling.last
+        if decision is not None and decision is not self._decision:
+            self._decision = decision
+            self.scaled(decision)
+
+    def scaled(self, decision: Decision) -> None:
+        """`num_envs="auto"` has decided how many envs to go on with."""
 
     def interrupted(self) -> None:
         """By Ctrl-C, or SIGTERM: the run is saved, if it had begun."""
@@ -112,8 +122,8 @@ class ProgressLines(Progress):
         super().__init__(in_python)
         self.voice, self._now = voice, now
         self._line_at, self._first = now(), True
-        self._stretch = Clock()  # as it was when the last line was printed
-        self._scaled: Any = None  # the last decision of `num_envs="auto"` that was told
+        self._stretch = Clock()  # as it was when the last line was printed, …
+        self._earlier = Clock()  # … and the one before
 
     def tell(self, line: str) -> None:
         self.voice.say(line)
@@ -123,30 +133,30 @@ class ProgressLines(Progress):
         self.voice.say(f"Run: {self.path}")
         self.voice.say(f"Envs: {trainer.session.envs.plan}")
         if trainer.clock.env_steps:
-            self._scaled = None if trainer.scaling is None else trainer.scaling.last
             self.voice.say(f"Going on from {trainer.clock.env_steps:,} env steps.")
         if trainer.config.budget.spent(trainer.clock) >= 1.0:
             self.voice.say(
                 "Its budget is spent: --env-steps, --episodes or --minutes with a larger one makes it longer."
             )
-        self._begin_stretch(trainer.clock)
+        self._begin(trainer.clock)
 
     def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
         super().on_update(trainer, report)
-        if trainer.scaling is not None and trainer.scaling.last is not self._scaled:
-            self._scaled = trainer.scaling.last
-            assert self._scaled is not None
-            told = f"{self._scaled.num_envs} envs{' to stay' * self._scaled.settled} ({self._scaled.why})"
-            self.voice.say(f"{self._scaled.env_steps:>11,} env steps | {told}")
         every, clock = (BAR_EVERY_S if self.voice.redraws else LINE_EVERY_S), trainer.clock
         if self._now() - self._line_at >= every or self._first:  # the first tells that it runs, and how fast
             self._first = False
             if self.voice.redraws:
                 self._line_at = self._now()
                 self.voice.draw(self._bar(trainer))
+                if clock.seconds - self._stretch.seconds >= LINE_EVERY_S:
+                    self._begin_stretch(clock)
             else:
                 self.voice.say(self._line(trainer))
                 self._begin_stretch(clock)
+
+    def scaled(self, decision: Decision) -> None:
+        told = f"{counted(decision.num_envs, 'env')}{' to stay' * decision.settled} ({decision.why})"
+        self.voice.say(f"{decision.env_steps:>11,} env steps | {told}")
 
     def on_evaluation(self, trainer: Trainer, evaluation: Evaluation) -> None:
         best = " (best so far)" if evaluation.mean_return > trainer.best_return else ""
@@ -160,8 +170,17 @@ class ProgressLines(Progress):
         for line in [] if self.in_python else next_lines(run.summary, run.path):
             self.voice.say(line)
 
+    def _begin(self, clock: Clock) -> None:
+        """What was before is another part of the run."""
+        self._stretch = replace(clock)
+        self._begin_stretch(clock)
+
     def _begin_stretch(self, clock: Clock) -> None:
-        self._line_at, self._stretch = self._now(), replace(clock)
+        self._line_at, self._earlier, self._stretch = self._now(), self._stretch, replace(clock)
+
+    def _left(self, trainer: Trainer) -> str:
+        """At the pace of the last two stretches: '3:07 min left'."""
+        return f"{in_time(trainer.config.budget.seconds_left(trainer.clock, self._earlier))} left"
 
     def _line(self, trainer: Trainer) -> str:
         """Of the stretch since the last line; returns and lengths are those of the last hundred episodes."""
@@ -176,18 +195,18 @@ class ProgressLines(Progress):
             f"{steps / seconds if seconds else 0:,.0f} env steps/s",
             _in_percent(clock.shares_since(self._stretch)),
             f"restarts {failures.env_restarts + failures.worker_restarts}",
-            f"{in_time(trainer.config.budget.seconds_left(clock))} left",
+            self._left(trainer),
         ]
         return " | ".join(parts)
 
     def _bar(self, trainer: Trainer) -> str:
-        """Of this part of the run, in one line of a terminal."""
+        """Of the last two stretches, in one line of a terminal."""
         clock, budget, recent = trainer.clock, trainer.config.budget, trainer.session.recent
-        steps, seconds = clock.env_steps - self._stretch.env_steps, clock.seconds - self._stretch.seconds
+        steps, seconds = clock.env_steps - self._earlier.env_steps, clock.seconds - self._earlier.seconds
         done = round(BAR_WIDTH * budget.spent(clock))
         parts = [
             f"{'█' * done}{'░' * (BAR_WIDTH - done)} {100 * budget.spent(clock):.0f} %",
-            f"{in_time(budget.seconds_left(clock))} left",
+            self._left(trainer),
             f"return {recent.mean_return:.1f}" if len(recent) else "no episode has ended",
             f"{clock.env_steps:,} env steps ({steps / seconds if seconds else 0:,.0f}/s)",
         ]

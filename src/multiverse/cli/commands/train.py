@@ -162,6 +162,8 @@ def _announced(options: TrainOptions, config: TrainConfig) -> list[str]:
     source = options.command["preset"] or config.env
     if not options.command["no_preset"] and (source, config.algorithm) in presets():
         lines.append(f"Settings: the preset for {source} (`multiverse list presets`), unless given otherwise.")
+    if plan := options.command["plan"]:
+        lines.append(f"Plan: {plan} says how many envs, and where they run, unless given otherwise.")
     return lines
 
 

@@ -13,14 +13,15 @@ import tyro
 
 from multiverse.cli.commands.plot import write
 from multiverse.cli.main import parse, parsed_kwargs, require_positive
-from multiverse.cli.output import percent, print_json
+from multiverse.cli.output import BUSY_MACHINE, percent, print_json
 
 DESCRIPTION = """\
 Measures which executor, how many envs and how many workers collect the most
 env steps per second here, with the acting of an algorithm's policy as its
-training collects them. Envs, then workers, are doubled as long as that gains
-5 %. The best is told in a sentence and written to a file, for `multiverse
-train --plan FILE` and `mv.make_vec(ENV, plan=FILE)`.
+training collects them. Envs are doubled until that gains less than 5 % twice
+in a row, then workers as long as it gains as much. The best is told in a
+sentence and written to a file, for `multiverse train --plan FILE` and
+`mv.make_vec(ENV, plan=FILE)`.
 
 examples:
   multiverse tune CartPole-v1
@@ -61,20 +62,23 @@ def run(arguments: Sequence[str]) -> int:
     require_positive(num_envs=options.num_envs, workers=options.workers, seconds=options.seconds, rounds=options.rounds)
     from multiverse.adapters.env_source import recipes
     from multiverse.algorithms import algorithm_class
+    from multiverse.cli.comparison import machine_is_busy
     from multiverse.cli.tuning import RANDOM, Measuring, Search, checked_executors, plan_file, sentence
     from multiverse.contracts.plan import Plan
     from multiverse.executors import machine
 
     kwargs, executors = parsed_kwargs(options.env_kwargs), checked_executors(options.executors)
-    recipes(options.env, 1, kwargs, None)  # what is not there is one sentence, at once
+    (recipe,) = recipes(options.env, 1, kwargs, None)  # what is not there is one sentence, at once
     if options.algorithm != RANDOM:
         algorithm_class(options.algorithm)
     cores = machine.usable_cores()
+    if busy := machine_is_busy(recipe, options.seconds):
+        print(BUSY_MACHINE, file=sys.stderr, flush=True)
     measure = Measuring(options.env, kwargs, options.algorithm, options.seconds, options.rounds)
     search = Search(measure, cores, lambda line: print(line, file=sys.stderr, flush=True))
     found = search.best(executors, options.num_envs, options.workers)
     about = {"env": options.env, "env_kwargs": kwargs, "algorithm": options.algorithm, "usable_cores": cores}
-    about["collected"] = measure.collected
+    about |= {"collected": measure.collected, "machine_is_busy": busy}
     told, content = sentence(search, found), plan_file(search, found, about)
     if options.exhaustive:
         best = max(search.everything(executors, found, options.num_envs), key=search.rate)
@@ -87,5 +91,12 @@ def run(arguments: Sequence[str]) -> int:
         print(told)
         costs = Plan(found.executor, found.workers, None, "auto", "").a_crash_costs
         print(f"Actions of {options.algorithm}, collected {measure.collected}; a crash of an env costs {costs}.")
+        if options.num_envs is None and options.algorithm != RANDOM:
+            print(
+                f"How many envs there are changes what a run learns too, and {found.num_envs} are best for speed only: "
+                "compare returns, or keep the number (--num-envs)."
+            )
+        if busy:
+            print(BUSY_MACHINE)
         print(f"Use it: multiverse train {options.env} --plan {options.out}")
     return 0

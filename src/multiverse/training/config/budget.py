@@ -70,7 +70,14 @@ class Budget:
         ]
         return min(1.0, max(shares))
 
-    def seconds_left(self, clock: Clock) -> float:
-        """As far as one can tell from the pace so far."""
-        share = self.spent(clock)
-        return clock.seconds * (1.0 - share) / share if share else float("inf")
+    def seconds_left(self, clock: Clock, since: Clock) -> float:
+        """At the pace since then: a run is not equally fast all the time, and replay algorithms learn nothing at first.
+        Evaluations come now and then, and count with their mean over the run."""
+        left = [60.0 * self.minutes - clock.seconds] if self.minutes else []
+        for name in ("env_steps", "episodes"):
+            limit, done = getattr(self, name), getattr(clock, name)
+            if limit and done:
+                before = since if done > getattr(since, name) else Clock()
+                took_s = (clock.seconds - clock.evaluate_s) - (before.seconds - before.evaluate_s)
+                left.append((limit - done) * (took_s / (done - getattr(before, name)) + clock.evaluate_s / done))
+        return max(0.0, min(left, default=float("inf")))
