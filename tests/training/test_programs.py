@@ -229,6 +229,25 @@ def test_an_interrupted_program_is_told_where_the_run_is(
     assert mv.resume(tmp_path / "run", progress=False).summary["env_steps"] == 400
 
 
+@pytest.mark.parametrize("saved", [True, False])
+def test_an_impatient_ctrl_c_is_told_what_it_lost(saved: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class InterruptsTwice(mv.Hook):
+        def on_update(self, trainer: Any, report: Any) -> None:
+            if trainer.clock.updates == 1 and saved:
+                trainer.save()
+            if trainer.clock.updates == 2:
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
+
+    with caplog.at_level(logging.WARNING), pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "run", hooks=[InterruptsTwice()], progress=False)
+    how = f"mv.resume({str(tmp_path / 'run')!r})"
+    lost = f"without saving; the last checkpoint is at 100. To go on from there: {how}"
+    line = lost if saved else f"and nothing was saved. To begin it anew: {how}"
+    assert line in caplog.text and "Ended at 200 env steps" in caplog.text and "Interrupted at" not in caplog.text
+    assert mv.resume(tmp_path / "run", progress=False).summary["env_steps"] == 400
+
+
 # -- what a run is -----------------------------------------------------------------------------------------------
 def test_a_program_can_have_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorboard")

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from multiverse.contracts.errors import counted
 from multiverse.training.config.budget import PARTS, Clock
 from multiverse.training.hooks import Hook
+from multiverse.training.storage.checkpoint import saved_steps
+from multiverse.training.storage.run_directory import CHECKPOINTS
 
 if TYPE_CHECKING:
     from multiverse.algorithms.algorithm import UpdateReport
@@ -92,10 +94,17 @@ class Progress(Hook):
         self.env_steps = trainer.clock.env_steps
 
     def interrupted(self) -> None:
-        """By Ctrl-C, or SIGTERM: the run is saved, if it had begun."""
-        if self.path is not None:
-            path = str(self.path)
-            how = f"mv.resume({path!r})" if self.in_python else f"multiverse resume {shlex.quote(path)}"
+        """By Ctrl-C, or SIGTERM: the run is saved, if it had begun and nobody asked twice."""
+        if self.path is None:
+            return
+        path, saved = str(self.path), saved_steps(self.path / CHECKPOINTS)
+        how = f"mv.resume({path!r})" if self.in_python else f"multiverse resume {shlex.quote(path)}"
+        if saved is None:
+            self.tell(f"Ended at {self.env_steps:,} env steps, and nothing was saved. To begin it anew: {how}")
+        elif saved < self.env_steps:
+            ended = f"Ended at {self.env_steps:,} env steps without saving; the last checkpoint is at {saved:,}"
+            self.tell(f"{ended}. To go on from there: {how}")
+        else:
             self.tell(f"Interrupted at {self.env_steps:,} env steps. To go on: {how}")
 
     def tell(self, line: str) -> None:
