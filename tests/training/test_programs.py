@@ -230,7 +230,9 @@ def test_an_interrupted_program_is_told_where_the_run_is(
 
 
 @pytest.mark.parametrize("saved", [True, False])
-def test_an_impatient_ctrl_c_is_told_what_it_lost(saved: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_impatient_ctrl_c_is_told_what_it_lost(
+    saved: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     class InterruptsTwice(mv.Hook):
         def on_update(self, trainer: Any, report: Any) -> None:
             if trainer.clock.updates == 1 and saved:

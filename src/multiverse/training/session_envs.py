@@ -102,21 +102,24 @@ def training_envs(
 
 
 def evaluation_envs_of(
-    config: TrainConfig, env: Any, plan: Plan, tasks: Mapping[str, Any], count: int
+    config: TrainConfig, env: Any, plan: Plan | None, tasks: Mapping[str, Any], count: int
 ) -> BaseVectorEnv:
-    """In workers, if the training's are: there a crash or a hang costs one episode. How many envs there are is never up
-    to the workers."""
-    apart = not BACKENDS[plan.executor].own_share and BACKENDS[plan.executor].processes
+    """In workers, if those of `plan` are, or else as the config says: there a crash or a hang costs one episode. How
+    many envs there are is never up to the workers."""
+    workers = config.workers and min(config.workers, count)
+    how: dict[str, Any] = {"executor": config.executor, "workers": workers, "start_method": config.start_method}
+    if plan is not None:
+        apart = not BACKENDS[plan.executor].own_share and BACKENDS[plan.executor].processes
+        workers = min(plan.workers, count)
+        how = {"executor": plan.executor, "workers": workers, "start_method": plan.start_method} if apart else {}
     return make_vec(
         env[0] if isinstance(env, list | tuple) else env,
         count,
-        plan.executor if apart else "serial",
-        workers=min(plan.workers, count) if apart else None,
-        start_method=plan.start_method if apart else None,
         copy=False,
         autoreset="disabled",
-        infos=bool(tasks),  # the returns of a meta-episode's episodes are there
+        infos="tasks" in tasks,  # the returns of a meta-episode's episodes are there
         **tasks,
+        **(how or {"executor": "serial"}),
         env_kwargs=config.env_kwargs or None,
         groups="separate" if config.separate else None,
         on_failure=config.on_failure,
