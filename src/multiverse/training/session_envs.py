@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,9 +24,13 @@ from multiverse.training.learners import Learners
 from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.make import make_vec
 
+log = logging.getLogger("multiverse")
+
 
 def refuse_misfits(config: TrainConfig, description: EnvDescription, learners: Learners) -> None:
-    """What would train, and not as it was meant."""
+    """What would train, and not as it was meant; what it is hardly meant for is told."""
+    if config.algorithm == "taac" and all(len(group.agents) == 1 for group in description.groups):
+        log.warning("%s has no team: taac learns here as for a team of one; ppo is simpler", config.env)
     if description.kind == "turns" and not all(getattr(learner, "in_turn", True) for learner in learners):
         raise InvalidRequest(
             f"{config.algorithm} learns from replay, and agents of {config.env} act in turn: ppo and a2c can do that"
