@@ -127,7 +127,7 @@ def _refuse_unknown_env(config: TrainConfig) -> None:
         best = next((name for name in near if (name, config.algorithm) in presets()), near[0] if near else None)
         if newer := newest_version(config.env):  # with Gymnasium's own sentence
             raise InvalidRequest(f"{error} Type: multiverse train {newer}") from error
-        if ":" in config.env or best is None or best in str(error):
+        if ":" in config.env or config.env.endswith(".py") or best is None or best in str(error):
             raise
         raise InvalidRequest(f"there is no env {config.env}; did you mean {best}?") from error
 
