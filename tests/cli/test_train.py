@@ -276,6 +276,14 @@ def test_a_run_tells_what_it_is_how_it_went_and_what_is_next(
     assert json.loads((path / "summary.json").read_text())["env_steps"] == 128
 
 
+def test_a_config_file_is_named_where_settings_come_from(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.yaml").write_text("env: CartPole-v1\n")
+    words = [word for word in SMALL if word != "--no-preset"]
+    assert main(["train", "--config", "mine.yaml", *words, "--env-steps", "64"]) == 0
+    told = "Settings: those of mine.yaml, then the preset for CartPole-v1 (`multiverse list presets`), unless given"
+    assert told in capsys.readouterr().out
+
+
 def test_a_line_every_few_seconds_by_the_clock(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -160,8 +160,11 @@ def _announced(options: TrainOptions, config: TrainConfig) -> list[str]:
     if newer := newest_version(config.env):
         lines.append(f"Gymnasium has a newer version of it, {newer}: multiverse train {newer}")
     source = options.command["preset"] or config.env
+    settings = [f"those of {options.command['config']}"] if options.command["config"] else []
     if not options.command["no_preset"] and (source, config.algorithm) in presets():
-        lines.append(f"Settings: the preset for {source} (`multiverse list presets`), unless given otherwise.")
+        settings.append(f"the preset for {source} (`multiverse list presets`)")
+    if settings:
+        lines.append(f"Settings: {', then '.join(settings)}, unless given otherwise.")
     return lines
 
 
