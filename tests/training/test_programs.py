@@ -47,6 +47,27 @@ def test_settings_have_the_names_that_flags_have(tmp_path: Path) -> None:
     assert (own["learning_rate"], own["epochs"], own["hidden_sizes"]) == (0.01, 1, [8])
 
 
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"lrr": 1e-3}, r"^lrr: there is no such setting. Did you mean lr\?$"),
+        ({"algorithm": "pppo"}, r"there is no algorithm 'pppo'.*; did you mean ppo\?$"),
+        ({"num_envs": 0}, "^num_envs=0: at least 1$"),
+        ({"lr": lambda: 1}, "^learning_rate: a function of how much of the budget is left.*failed: TypeError"),
+    ],
+)
+def test_a_slip_of_the_pen_is_told_in_a_sentence(settings: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(mv.InvalidRequest, match=told):
+        trained(tmp_path / "run", **settings)
+
+
+@pytest.mark.parametrize("episodes", ["x", 1.5, [0, "x"], 0, []])
+def test_episodes_of_an_evaluation_are_whole_numbers(episodes: Any, tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", env_steps=100)
+    with pytest.raises(mv.InvalidRequest, match=r"episodes=.*(expected a whole number|at least 1)"):
+        mv.evaluate(run, episodes=episodes)
+
+
 def test_a_setting_under_two_names_is_refused(tmp_path: Path) -> None:
     with pytest.raises(mv.InvalidRequest, match="lr is another name of learning_rate, which is given too"):
         trained(tmp_path / "run", learning_rate=1e-3, lr=1e-4)

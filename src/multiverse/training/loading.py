@@ -15,6 +15,7 @@ import gymnasium
 from multiverse.adapters.env_source import BUILT_IN, Wrapper, wrapped
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest, in_a_line, in_words
 from multiverse.contracts.layout import SINGLE_AGENT, Group
+from multiverse.contracts.plan import whole_number
 from multiverse.contracts.policy import Policy
 from multiverse.contracts.seeds import checked_run_seed
 from multiverse.executors.choose import plan_for
@@ -131,7 +132,12 @@ def evaluate(
     found = checkpoint_of(run, which)
     where = find_run(path_of(run)).path
     config = trusted_config(where, env, algorithm, env_kwargs, trust)
-    many = episodes if isinstance(episodes, int) else len(episodes)
+    if isinstance(episodes, str) or not isinstance(episodes, Sequence):
+        many = episodes = whole_number("episodes", episodes)
+    else:
+        many = len(episodes := [whole_number("episodes", one) for one in episodes])
+    if many < 1:
+        raise InvalidRequest(f"episodes={episodes}: at least 1")
     count = 1 if watch else dataclasses.replace(config, evaluation_episodes=many).num_evaluation_envs
     tasks = with_tasks(config, source_of(config, env), *([watch] if watch else []))
     here = plan_for("serial", 1, None, None, "auto", "watched") if watch else None
