@@ -159,9 +159,8 @@ class ProgressLines(Progress):
 
     def on_evaluation(self, trainer: Trainer, evaluation: Evaluation) -> None:
         best = " (best so far)" if evaluation.mean_return > trainer.best_return else ""
-        self.voice.say(
-            f"{trainer.clock.env_steps:>11,} env steps | evaluation: {evaluated(evaluation.summary())}{best}"
-        )
+        told = evaluated(evaluation.summary(), trainer.config.evaluation_opponent)
+        self.voice.say(f"{trainer.clock.env_steps:>11,} env steps | evaluation: {told}{best}")
 
     def done(self, run: Run) -> None:
         for line in summary_lines(run.summary):
@@ -214,7 +213,7 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     ]
     best = "" if summary["best_return"] is None else f"; best {summary['best_return']:.1f}"
     if summary["evaluation"] is not None:
-        lines.append(f"Evaluation: {evaluated(summary['evaluation'])}{best}.")
+        lines.append(f"Evaluation: {evaluated(summary['evaluation'], summary.get('evaluation_opponent'))}{best}.")
     elif summary["evaluation_failures"]["failed"]:
         lines.append(f"Evaluation: none, the last one failed{best}.")
     return [*lines, _failures(summary)]
@@ -229,7 +228,7 @@ def next_lines(summary: dict[str, Any], path: Path) -> list[str]:
     return ["Next:", f"  multiverse evaluate {where}", f"  multiverse {more}"]
 
 
-def evaluated(summary: dict[str, Any]) -> str:
+def evaluated(summary: dict[str, Any], opponent: str | None = None) -> str:
     """'return 493.1 ± 12.0, length 493, over 20 unseen episodes'; of several agents also each one's return or, against
     an opponent, who won: each agent is then played by the policy in some of the episodes only. Of meta-episodes, what
     each of their episodes returned, and how many of those had a success."""
@@ -243,7 +242,8 @@ def evaluated(summary: dict[str, Any]) -> str:
         returned += f", success {' → '.join(f'{100 * one:.0f} %' for one in successes)}"
     lost = f" ({summary['lost_episodes']} more failed)" if summary.get("lost_episodes") else ""
     episodes = counted(summary["episodes"], "unseen episode")
-    return f"return {returned}, length {summary['mean_length']:.0f}, over {episodes}{lost}"
+    against = f", against {opponent}" if opponent and "wins" in summary else ""
+    return f"return {returned}, length {summary['mean_length']:.0f}, over {episodes}{lost}{against}"
 
 
 def _of_each(returns: dict[str, float]) -> str:
