@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import gymnasium
 
 from multiverse.adapters.env_source import BUILT_IN, Wrapper, wrapped
-from multiverse.contracts.errors import CheckpointBroken, InvalidRequest, in_a_line, in_words
+from multiverse.contracts.errors import CheckpointBroken, EvaluationFailed, InvalidRequest, in_a_line, in_words
 from multiverse.contracts.layout import SINGLE_AGENT, Group
 from multiverse.contracts.plan import whole_number
 from multiverse.contracts.policy import Policy
@@ -142,7 +142,10 @@ def evaluate(
     tasks = with_tasks(config, source_of(config, env), *([watch] if watch else []))
     here = plan_for("serial", 1, None, None, "auto", "watched") if watch else None
     make = partial(evaluation_envs_of, config, source_of(config, env, wrappers), here, tasks)
-    played_on = EvaluationEnvs(make, count, config.restarts_per_minute)
+    try:
+        played_on = EvaluationEnvs(make, count, config.restarts_per_minute)
+    except EvaluationFailed as error:  # there are no other envs that it must be told from
+        raise error.__cause__ or error from None
     try:
         groups = _groups(played_on.envs)
         held = None if algorithm is not None else _held(vars(config), groups, found)
