@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -75,6 +76,23 @@ def test_what_is_no_env_is_refused_in_plain_words(source: Any, num_envs: int | N
 def test_a_factory_that_builds_something_else_is_told_so(factory: Any, said: str) -> None:
     with pytest.raises(mv.MultiverseError, match=said):
         mv.make_vec(factory, 2, "serial")
+
+
+@pytest.mark.parametrize(
+    ("source", "meant"),
+    [
+        ("class Cart(gym.Env): ...\nclass Wheel: ...\ndef make_env(): ...\ndef _env(): ...", ":Cart or {}:make_env"),
+        ("def build(): ...\nsurely = 1", ":build"),
+        ("surely = 1", ":NAME"),
+        ("class", "cannot be read: .*line 1"),
+    ],
+)
+def test_a_file_without_a_name_is_read_for_its_envs_and_not_imported(source: str, meant: str, tmp_path: Path) -> None:
+    file = str(tmp_path / "my_env.py")
+    Path(file).write_text(f"import nothing_of_this_name\n{source}" if meant.startswith(":") else source)
+    told = f"which env of that file.* Type {file}{meant.format(file)}$" if meant.startswith(":") else meant
+    with pytest.raises(mv.InvalidRequest, match=told):
+        mv.make_vec(file, 2)
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,8 @@ def test_against_an_opponent_it_tells_who_won(elsewhere: Path, capsys: pytest.Ca
 def test_an_opponent_of_the_runs_own_is_told_too(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     four = "pettingzoo.classic.connect_four_v3:env"
     assert train(Path("runs/one"), "--evaluation-opponent", "random", env=four, env_steps=64) == 0
-    assert ", won " in capsys.readouterr().out
+    told = [line for line in capsys.readouterr().out.splitlines() if ", won " in line]
+    assert len(told) == 2 and all(", against random" in line for line in told)  # as it happened, and at the end
     assert main(["evaluate", "runs", "--episodes", "4", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["opponent"] == "random" and 0 <= told["wins"] <= 1

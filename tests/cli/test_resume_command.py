@@ -87,7 +87,10 @@ def test_help_and_a_mistyped_flag_load_nothing_that_takes_its_time(word: list[st
         ("one --env-step 9", "there is no --env-step; did you mean --env-steps?"),
         ("one --lr -1", "learning_rate=-1"),
         ("one --buffer-size 9", "there is no --buffer-size"),  # of algorithms with replay
-        ("one --num-envs 9", "there is no --num-envs"),
+        ("one --num-envs 9", "--num-envs cannot change in a run: another may begin with its weights (--init-from)"),
+        ("one --net_arch=64,64", "--net-arch cannot change in a run"),
+        ("one --seed 3", "--seed cannot change in a run"),
+        ("one --no-separate", "--no-separate cannot change in a run"),
     ],
 )
 def test_bad_input_is_one_sentence(typed: str, told: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -174,6 +174,7 @@ FILES = {
         ("", "which env?"),
         ("CartPoel-v1", "did you mean CartPole-v1?"),
         ("cartpole", "did you mean CartPole-v1?"),
+        ("pendulum_v1.py", "env='pendulum_v1.py': which env of that file? It cannot be read"),
         ("no_such_module:make", "no_such_module"),
         ("CartPole-v1 Pendulum-v1", "one env at a time"),
         ("CartPole-v1 --learnin-rate 3", "did you mean --learning-rate?"),
@@ -273,6 +274,14 @@ def test_a_run_tells_what_it_is_how_it_went_and_what_is_next(
     ):
         assert told in out
     assert json.loads((path / "summary.json").read_text())["env_steps"] == 128
+
+
+def test_a_config_file_is_named_where_settings_come_from(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.yaml").write_text("env: CartPole-v1\n")
+    words = [word for word in SMALL if word != "--no-preset"]
+    assert main(["train", "--config", "mine.yaml", *words, "--env-steps", "64"]) == 0
+    told = "Settings: those of mine.yaml, then the preset for CartPole-v1 (`multiverse list presets`), unless given"
+    assert told in capsys.readouterr().out
 
 
 def test_a_line_every_few_seconds_by_the_clock(

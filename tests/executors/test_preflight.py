@@ -104,9 +104,11 @@ def test_more_workers_than_cores_are_advised_against(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(machine, "usable_cores", lambda: 2)
+    preflight._advise.cache_clear()
     preflight.advise_workers(2)
     assert caplog.messages == []
     preflight.advise_workers(7)
+    preflight.advise_workers(7)  # and nobody is told twice
     (message,) = caplog.messages
     assert "7 worker processes share 2 usable cores" in message
     assert "workers=2" in message

@@ -256,13 +256,28 @@ def metrics_of(run: Path) -> list[dict[str, Any]]:
 
 
 def test_what_has_no_state_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=r"state_space.*critic='central'"):
+        mv.train(FOUR, run_dir=tmp_path / "run", **RUN)
     for env in ("CartPole-v1", FOUR):
-        with pytest.raises(InvalidRequest, match=r"state_space.*critic='central'"):
-            mv.train(env, run_dir=tmp_path / "run", **RUN)
         with pytest.raises(InvalidRequest, match="state_space"):
             mv.make_vec(env, 2, "serial", state=True)
     with pytest.raises(InvalidRequest, match=r"image.*critic='central'"):
         mv.train(ImageState, run_dir=tmp_path / "run", **RUN)
+
+
+@pytest.mark.parametrize("critic", ["central", "state"])
+def test_of_one_agent_neither_critic_is_recommended(critic: str, tmp_path: Path) -> None:
+    told = f"critic='{critic}': CartPole-v1 has one agent, and 'central' and 'state' are for several: leave it out"
+    with pytest.raises(InvalidRequest, match=told):
+        mv.train("CartPole-v1", run_dir=tmp_path / "run", **{**RUN, "critic": critic})
+
+
+def test_a_team_of_one_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = {**SMALL, "env_steps": 100, "progress": False}
+    for name in ("epochs", "normalize_rewards"):
+        settings.pop(name)
+    mv.train("CartPole-v1", "taac", run_dir=tmp_path / "run", **settings)
+    assert "CartPole-v1 has no team: taac learns here as for a team of one" in caplog.text
 
 
 @pytest.mark.parametrize("critic", ["central", "state"])

@@ -191,6 +191,19 @@ def test_seeds_that_fail_every_time_are_told_and_the_others_count(
 
 
 @pytest.mark.fault("G9")
+@pytest.mark.parametrize(
+    ("fault", "more"),
+    [("raise", {}), ("nan", {"on_bad_value": "truncate"}), ("die", {"executor": "process", "workers": 1})],
+)
+def test_asked_for_by_themselves_they_fail_as_in_the_run(fault: str, more: dict[str, Any], tmp_path: Path) -> None:
+    kwargs = {"what": fault, "seed": evaluation_seed(0, 1)}
+    settings = {**RUN, "evaluate_every": 0, "evaluation_envs": 2, "env_kwargs": kwargs, **more}
+    run = mv.train(Examined, run_dir=tmp_path / "run", **settings)
+    found = mv.evaluate(run, env=Examined, episodes=2)
+    assert found.summary() == run.summary["evaluation"] and found.lost == (1,)
+
+
+@pytest.mark.fault("G9")
 def test_evaluations_that_fail_one_after_another_say_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = mv.train(Examined, run_dir=tmp_path / "run", **{**RUN, "env_kwargs": {"what": "raise"}})
     assert run.summary["evaluation"] is None and run.summary["evaluation_failures"]["failed"] == 4

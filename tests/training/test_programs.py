@@ -47,6 +47,27 @@ def test_settings_have_the_names_that_flags_have(tmp_path: Path) -> None:
     assert (own["learning_rate"], own["epochs"], own["hidden_sizes"]) == (0.01, 1, [8])
 
 
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"lrr": 1e-3}, r"^lrr: there is no such setting. Did you mean lr\?$"),
+        ({"algorithm": "pppo"}, r"there is no algorithm 'pppo'.*; did you mean ppo\?$"),
+        ({"num_envs": 0}, "^num_envs=0: at least 1$"),
+        ({"lr": lambda: 1}, "^learning_rate: a function of how much of the budget is left.*failed: TypeError"),
+    ],
+)
+def test_a_slip_of_the_pen_is_told_in_a_sentence(settings: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(mv.InvalidRequest, match=told):
+        trained(tmp_path / "run", **settings)
+
+
+@pytest.mark.parametrize("episodes", ["x", 1.5, [0, "x"], 0, []])
+def test_episodes_of_an_evaluation_are_whole_numbers(episodes: Any, tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", env_steps=100)
+    with pytest.raises(mv.InvalidRequest, match=r"episodes=.*(expected a whole number|at least 1)"):
+        mv.evaluate(run, episodes=episodes)
+
+
 def test_a_setting_under_two_names_is_refused(tmp_path: Path) -> None:
     with pytest.raises(mv.InvalidRequest, match="lr is another name of learning_rate, which is given too"):
         trained(tmp_path / "run", learning_rate=1e-3, lr=1e-4)
@@ -226,6 +247,27 @@ def test_an_interrupted_program_is_told_where_the_run_is(
         trained(tmp_path / "run", hooks=[Interrupts()], progress=told)
     line = f"Interrupted at 200 env steps. To go on: mv.resume({str(tmp_path / 'run')!r})"
     assert line in (capsys.readouterr().err if told else caplog.text)
+    assert mv.resume(tmp_path / "run", progress=False).summary["env_steps"] == 400
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_an_impatient_ctrl_c_is_told_what_it_lost(
+    saved: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class InterruptsTwice(mv.Hook):
+        def on_update(self, trainer: Any, report: Any) -> None:
+            if trainer.clock.updates == 1 and saved:
+                trainer.save()
+            if trainer.clock.updates == 2:
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)
+
+    with caplog.at_level(logging.WARNING), pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "run", hooks=[InterruptsTwice()], progress=False)
+    how = f"mv.resume({str(tmp_path / 'run')!r})"
+    lost = f"without saving; the last checkpoint is at 100. To go on from there: {how}"
+    line = lost if saved else f"and nothing was saved. To begin it anew: {how}"
+    assert line in caplog.text and "Ended at 200 env steps" in caplog.text and "Interrupted at" not in caplog.text
     assert mv.resume(tmp_path / "run", progress=False).summary["env_steps"] == 400
 
 

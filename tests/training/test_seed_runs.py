@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import psutil
 import pytest
 
@@ -63,6 +64,25 @@ def test_what_they_say_together_is_in_a_file(tmp_path: Path) -> None:
     assert told["returns"] == dict(zip("567", returns)) and told["seeds"] == [5, 6, 7]
     assert told["iqm"] == interquartile_mean(returns) and told["interval"] == list(bootstrap_interval(returns))
     assert repr(found).startswith(f"<SeedRuns {tmp_path / 'set'}: IQM of 3 seeds: {told['iqm']:.1f} (95 %")
+
+
+def test_they_are_never_taken_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = mv.train(here, run_dir="set", seeds=2, **FEW)
+    assert isinstance(found, seed_runs.SeedRuns)
+    told = r"several seeds \(seed-5, seed-6\): choose one, set/seed-5, or in Python run.runs\[5\]"
+    one_run: list[Any] = [mv.evaluate, mv.load, mv.record, lambda run: mv.replay(run, 0)]
+    for what in one_run:
+        with pytest.raises(mv.InvalidRequest, match=told):
+            what(found)
+    for words in (["evaluate", "set"], ["record", "set"], ["replay", "set", "--episode", "0"]):
+        assert main(words) == 2 and "choose one, set/seed-5" in capsys.readouterr().err
+    assert mv.load(found.runs[6]).act(np.zeros(4, np.float32)) in (0, 1)
+    rows = found.rows()
+    assert [row["seed"] for row in rows] == [seed for seed, run in found.runs.items() for _ in run.rows()]
+    assert {row["seed"] for row in rows} == {5, 6}
 
 
 def test_an_interrupted_set_goes_on_with_all_that_are_not_done(
@@ -126,7 +146,11 @@ def test_one_that_fails_costs_the_others_nothing(
     out, error = capsys.readouterr()
     assert error.count("\n") == 1 and error.startswith("multiverse resume: seed 1 failed: ")
     assert json.loads(Path("set/seed-0/summary.json").read_text())["env_steps"] == 300
-    assert "seed 0 | Run: set/seed-0" in out
+    assert "seed 0 | Run: set/seed-0" in out and "The others are done; set can be resumed" in error
+    for file in (tmp_path / "set" / "seed-0" / "checkpoints").rglob("manifest.json"):
+        file.write_text("{}")
+    assert main(["resume", "set", "--env-steps", "400"]) == 2
+    assert "The others" not in (error := capsys.readouterr().err) and "set can be resumed" in error
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ script ("__main__:MyEnv") it is that thing that goes, for a worker has another `
 
 from __future__ import annotations
 
+import ast
 import copy
 import functools
 import importlib
@@ -28,7 +29,7 @@ from multiverse.adapters.gymnasium import GymnasiumEnv
 from multiverse.adapters.pettingzoo_aec import PettingZooTurnEnv
 from multiverse.adapters.pettingzoo_parallel import PettingZooParallelEnv, all_at_once
 from multiverse.contracts.env import Env, EnvKind
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.errors import InvalidRequest, in_a_line
 from multiverse.contracts.imports import module_named, with_a_colon
 from multiverse.contracts.plan import whole_number
 
@@ -200,6 +201,8 @@ def _one_source(source: Any) -> tuple[Source, tuple[Wrapper, ...]]:
 
 def _from_string(text: str) -> Source:
     module_name, colon, name = BUILT_IN.get(text, text).rpartition(":")
+    if not colon and text.endswith(".py"):
+        raise InvalidRequest(f"env={text!r}: which env of that file? {_in_file(text)}")
     module = _imported(module_name, text) if colon else None
     found: Any = getattr(module, name, None)
     if callable(found):
@@ -210,6 +213,21 @@ def _from_string(text: str) -> Source:
         neither = f"module {module_name!r} has no callable {name!r}, and Gymnasium says: " if colon else ""
         meant = "" if colon else _as_module(text) or with_a_colon(text)
         raise InvalidRequest(f"env={text!r}: {neither}{error}{f' Did you mean {meant}?' if meant else ''}") from error
+
+
+def _in_file(text: str) -> str:
+    """What of this file makes an env, by its names: classes and functions that are called after envs, or all if none
+    are. It is only read: nobody has asked to import it."""
+    try:
+        defined = ast.parse(Path(text).read_text()).body
+    except (OSError, ValueError, SyntaxError) as error:
+        return f"It cannot be read: {in_a_line(error)}"
+    found: dict[str, str] = {}  # by name: what it is called after
+    for one in defined:
+        if isinstance(one, ast.ClassDef | ast.FunctionDef) and not one.name.startswith("_"):
+            found[one.name] = " ".join([one.name, *map(ast.unparse, getattr(one, "bases", ()))]).lower()
+    likely = [name for name, after in found.items() if "env" in after] or [*found]
+    return f"Type {' or '.join(f'{text}:{name}' for name in likely) or f'{text}:NAME'}"
 
 
 def _as_module(text: str) -> str:

@@ -69,16 +69,16 @@ class StateView:
     def __init__(
         self, size: int, agents: int, space: spaces.Space[Any] | None, action_space: Any, normalize: bool
     ) -> None:
+        instead = "; critic='central' shows values what the whole team sees" if agents > 1 else ""
         if space is None:
             raise InvalidRequest(
-                "critic='state': the env has no state() with a `state_space` of numbers, as PettingZoo's; "
-                "critic='central' shows values what the whole team sees"
+                f"critic='state': the env has no state() with a `state_space` of numbers, as PettingZoo's{instead}"
             )
         self._features, self._agents = Features(space, action_space), agents
         if self._features.images:
             raise InvalidRequest(
                 f"critic='state': the env's state() is an image, {space}, and values are shown numbers beside what the "
-                "agent sees; critic='central' shows them what the whole team sees"
+                f"agent sees{instead}"
             )
         self.size = size + self._features.size
         self.moments = RunningMeanStd(self._features.size) if normalize else None

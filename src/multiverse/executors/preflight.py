@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
@@ -78,15 +79,19 @@ def check_descriptors(workers: int, kind: str = "worker processes", each: int | 
 
 def advise_workers(workers: int) -> None:
     """More workers than cores is allowed, and hardly ever what one wants: envs may be many, workers should not."""
-    cores = machine.usable_cores()
-    if workers > cores:
-        log.warning(
-            "%d worker processes share %d usable core%s: a worker can host many envs, so workers=%d is usually faster",
-            workers,
-            cores,
-            "s" * (cores != 1),
-            cores,
-        )
+    if workers > (cores := machine.usable_cores()):
+        _advise(workers, cores)
+
+
+@functools.cache  # the envs of evaluations, say, have as many again: once is enough
+def _advise(workers: int, cores: int) -> None:
+    log.warning(
+        "%d worker processes share %d usable core%s: a worker can host many envs, so workers=%d is usually faster",
+        workers,
+        cores,
+        "s" * (cores != 1),
+        cores,
+    )
 
 
 def check_memory(size: int) -> None:

@@ -6,16 +6,19 @@ import dataclasses
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import gymnasium
 
 from multiverse.adapters.env_source import BUILT_IN, Wrapper, wrapped
-from multiverse.contracts.errors import CheckpointBroken, InvalidRequest, in_a_line, in_words
+from multiverse.contracts.errors import CheckpointBroken, EvaluationFailed, InvalidRequest, in_a_line, in_words
 from multiverse.contracts.layout import SINGLE_AGENT, Group
+from multiverse.contracts.plan import whole_number
 from multiverse.contracts.policy import Policy
 from multiverse.contracts.seeds import checked_run_seed
+from multiverse.executors.choose import plan_for
 from multiverse.experience.numpy_policies import loaded_policy
 from multiverse.experience.opponents import FunctionPolicy
 from multiverse.experience.random_policy import RandomPolicy
@@ -24,9 +27,10 @@ from multiverse.training.config.build import in_todays_names, takes_old_names
 from multiverse.training.config.files import read_config
 from multiverse.training.config.train_config import TrainConfig, name_of, saved_config, wrapper_name
 from multiverse.training.evaluation import Evaluation
-from multiverse.training.evaluation import evaluate as play
+from multiverse.training.evaluation_envs import EvaluationEnvs
 from multiverse.training.learners import learned_in, policies_in
 from multiverse.training.policy import LoadedPolicies, LoadedPolicy
+from multiverse.training.session_envs import evaluation_envs_of
 from multiverse.training.space_description import space_from
 from multiverse.training.storage.checkpoint import load as load_checkpoint
 from multiverse.training.storage.checkpoint import load_latest, taken_over
@@ -128,21 +132,31 @@ def evaluate(
     found = checkpoint_of(run, which)
     where = find_run(path_of(run)).path
     config = trusted_config(where, env, algorithm, env_kwargs, trust)
-    many = episodes if isinstance(episodes, int) else len(episodes)
+    if isinstance(episodes, str) or not isinstance(episodes, Sequence):
+        many = episodes = whole_number("episodes", episodes)
+    else:
+        many = len(episodes := [whole_number("episodes", one) for one in episodes])
+    if many < 1:
+        raise InvalidRequest(f"episodes={episodes}: at least 1")
     count = 1 if watch else dataclasses.replace(config, evaluation_episodes=many).num_evaluation_envs
-    how: dict[str, Any] = {"workers": config.workers, "start_method": config.start_method} if count > 1 else {}
-    how |= {"env_kwargs": config.env_kwargs or None, "autoreset": "disabled", "copy": False}
-    how |= with_tasks(config, source_of(config, env), *([watch] if watch else []))
-    how["infos"] = config.tasks is not None
-    how["groups"] = "separate" if config.separate else None
-    with make_vec(source_of(config, env, wrappers), count, config.executor if count > 1 else "serial", **how) as envs:
-        held = None if algorithm is not None else _held(vars(config), _groups(envs), found)
-        policy = held or _policy(config, algorithm, _groups(envs), found, where)
+    tasks = with_tasks(config, source_of(config, env), *([watch] if watch else []))
+    here = plan_for("serial", 1, None, None, "auto", "watched") if watch else None
+    make = partial(evaluation_envs_of, config, source_of(config, env, wrappers), here, tasks)
+    try:
+        played_on = EvaluationEnvs(make, count, config.restarts_per_minute)
+    except EvaluationFailed as error:  # there are no other envs that it must be told from
+        raise error.__cause__ or error from None
+    try:
+        groups = _groups(played_on.envs)
+        held = None if algorithm is not None else _held(vars(config), groups, found)
+        policy = held or _policy(config, algorithm, groups, found, where)
         acting = policy.acting if isinstance(policy, LoadedPolicies) else [policy.acting]
-        against = opponents_for(config.evaluation_opponent if opponent is None else opponent, _groups(envs))
+        against = opponents_for(config.evaluation_opponent if opponent is None else opponent, groups)
         likely = config.evaluation_deterministic if deterministic is None else deterministic
-        tasks = evaluation_tasks(config)
-        found_out = play(envs, acting, episodes, seed, opponents=against, tasks=tasks, deterministic=likely)
+        how = against, evaluation_tasks(config), likely
+        found_out = played_on.evaluate(acting, episodes, seed, lambda: False, (), *how)
+    finally:
+        played_on.close()
     assert found_out is not None
     return dataclasses.replace(found_out, of=_told(vars(config), found))
 

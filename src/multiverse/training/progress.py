@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from multiverse.contracts.errors import counted
 from multiverse.training.config.budget import PARTS, Clock
 from multiverse.training.hooks import Hook
+from multiverse.training.storage.checkpoint import saved_steps
+from multiverse.training.storage.run_directory import CHECKPOINTS
 
 if TYPE_CHECKING:
     from multiverse.algorithms.algorithm import UpdateReport
@@ -102,10 +104,17 @@ class Progress(Hook):
         """`num_envs="auto"` has decided how many envs to go on with."""
 
     def interrupted(self) -> None:
-        """By Ctrl-C, or SIGTERM: the run is saved, if it had begun."""
-        if self.path is not None:
-            path = str(self.path)
-            how = f"mv.resume({path!r})" if self.in_python else f"multiverse resume {shlex.quote(path)}"
+        """By Ctrl-C, or SIGTERM: the run is saved, if it had begun and nobody asked twice."""
+        if self.path is None:
+            return
+        path, saved = str(self.path), saved_steps(self.path / CHECKPOINTS)
+        how = f"mv.resume({path!r})" if self.in_python else f"multiverse resume {shlex.quote(path)}"
+        if saved is None:
+            self.tell(f"Ended at {self.env_steps:,} env steps, and nothing was saved. To begin it anew: {how}")
+        elif saved < self.env_steps:
+            ended = f"Ended at {self.env_steps:,} env steps without saving; the last checkpoint is at {saved:,}"
+            self.tell(f"{ended}. To go on from there: {how}")
+        else:
             self.tell(f"Interrupted at {self.env_steps:,} env steps. To go on: {how}")
 
     def tell(self, line: str) -> None:
@@ -160,9 +169,8 @@ class ProgressLines(Progress):
 
     def on_evaluation(self, trainer: Trainer, evaluation: Evaluation) -> None:
         best = " (best so far)" if evaluation.mean_return > trainer.best_return else ""
-        self.voice.say(
-            f"{trainer.clock.env_steps:>11,} env steps | evaluation: {evaluated(evaluation.summary())}{best}"
-        )
+        told = evaluated(evaluation.summary(), trainer.config.evaluation_opponent)
+        self.voice.say(f"{trainer.clock.env_steps:>11,} env steps | evaluation: {told}{best}")
 
     def done(self, run: Run) -> None:
         for line in summary_lines(run.summary):
@@ -224,7 +232,7 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     ]
     best = "" if summary["best_return"] is None else f"; best {summary['best_return']:.1f}"
     if summary["evaluation"] is not None:
-        lines.append(f"Evaluation: {evaluated(summary['evaluation'])}{best}.")
+        lines.append(f"Evaluation: {evaluated(summary['evaluation'], summary.get('evaluation_opponent'))}{best}.")
     elif summary["evaluation_failures"]["failed"]:
         lines.append(f"Evaluation: none, the last one failed{best}.")
     return [*lines, _failures(summary)]
@@ -239,7 +247,7 @@ def next_lines(summary: dict[str, Any], path: Path) -> list[str]:
     return ["Next:", f"  multiverse evaluate {where}", f"  multiverse {more}"]
 
 
-def evaluated(summary: dict[str, Any]) -> str:
+def evaluated(summary: dict[str, Any], opponent: str | None = None) -> str:
     """'return 493.1 ± 12.0, length 493, over 20 unseen episodes'; of several agents also each one's return or, against
     an opponent, who won: each agent is then played by the policy in some of the episodes only. Of meta-episodes, what
     each of their episodes returned, and how many of those had a success."""
@@ -253,7 +261,8 @@ def evaluated(summary: dict[str, Any]) -> str:
         returned += f", success {' → '.join(f'{100 * one:.0f} %' for one in successes)}"
     lost = f" ({summary['lost_episodes']} more failed)" if summary.get("lost_episodes") else ""
     episodes = counted(summary["episodes"], "unseen episode")
-    return f"return {returned}, length {summary['mean_length']:.0f}, over {episodes}{lost}"
+    against = f", against {opponent}" if opponent and "wins" in summary else ""
+    return f"return {returned}, length {summary['mean_length']:.0f}, over {episodes}{lost}{against}"
 
 
 def _of_each(returns: dict[str, float]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.errors import EnvFailed, InvalidRequest, MultiverseError
+from multiverse.contracts.errors import InvalidRequest, MultiverseError
 from multiverse.contracts.plan import whole_number
 from multiverse.contracts.seeds import evaluation_seed
 from multiverse.training.algorithm_maker import MakeAlgorithm
@@ -71,8 +71,10 @@ def record(
     with camera:
         try:
             evaluation = evaluate(found.path, env_kwargs=kwargs, watch=camera, **how)
-        except EnvFailed as error:
+        except MultiverseError as error:
             raise camera.why(error) or error from None
+        if camera.wrong is not None:  # the env is not to blame, and it does not just cost an episode
+            raise camera.wrong
     assert camera.video is not None
     return Recording(where, camera.video.frames, camera.video.fps, evaluation)
 
@@ -128,7 +130,7 @@ def replay(
             again = evaluate(
                 found.path, episodes=[episode], seed=seed, env=env, env_kwargs=kwargs, trust=trust, watch=watch
             )
-        except EnvFailed as error:
+        except MultiverseError as error:
             raise (camera and camera.why(error)) or error from None
     return Replay(
         episode,
@@ -211,7 +213,7 @@ class Camera:
 
     def __init__(self, path: Path, env_name: str, fps: float | None) -> None:
         self._path, self._name, self._fps = path, env_name, fps
-        self._why: MultiverseError | None = None
+        self.wrong: MultiverseError | None = None  # with the video
         self._open = ExitStack()
         self.video: VideoFile | None = None
 
@@ -225,10 +227,11 @@ class Camera:
         metadata = getattr(env, "metadata", None) or {}
         if getattr(env, "render_mode", None) != RGB_ARRAY:
             modes = ", ".join(map(str, metadata.get("render_modes", ()))) or "none"
-            self._why = self._refusal(f"it draws no {RGB_ARRAY} (its render_modes: {modes})")
-            raise self._why
-        fps = self._fps or float(metadata.get("render_fps") or USUAL_FPS)
-        self.video = self._open.enter_context(VideoFile(self._path, fps))
+            self.wrong = self._refusal(f"it draws no {RGB_ARRAY} (its render_modes: {modes})")
+            raise self.wrong
+        if self.video is None:  # else the env has failed, and is another one now
+            fps = self._fps or float(metadata.get("render_fps") or USUAL_FPS)
+            self.video = self._open.enter_context(VideoFile(self._path, fps))
         env.reset, env.step = self._watched(env, env.reset), self._watched(env, env.step)
         return env
 
@@ -245,17 +248,17 @@ class Camera:
         try:
             self.video.add(picture)
         except InvalidRequest as error:
-            self._why = self._refusal(str(error))
+            self.wrong = self._refusal(str(error))
             raise
         except MultiverseError as error:
-            self._why = error
+            self.wrong = error
             raise
 
-    def why(self, error: EnvFailed) -> MultiverseError | None:
+    def why(self, error: MultiverseError) -> MultiverseError | None:
         """Why the env has failed, if that is not its own fault but the video's."""
-        if self._why is None and "unexpected keyword argument 'render_mode'" in error.headline:
-            self._why = self._refusal("it takes no render_mode, as what draws pictures does")
-        return self._why
+        if self.wrong is None and "unexpected keyword argument 'render_mode'" in str(error):
+            self.wrong = self._refusal("it takes no render_mode, as what draws pictures does")
+        return self.wrong
 
     def _refusal(self, why: str) -> InvalidRequest:
         return InvalidRequest(f"{self._name} cannot be recorded: {why}")

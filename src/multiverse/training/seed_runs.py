@@ -50,13 +50,13 @@ from multiverse.training.storage.run_directory import (
     CONFIG,
     LARGEST_JSON,
     ORIGIN,
+    SEEDS,
     SUMMARY,
     fresh,
     is_run,
     safe_name,
 )
 
-SEEDS = "seeds.json"
 SAVING_S = 60.0
 """How long runs may take to save themselves when all of them are interrupted."""
 
@@ -70,6 +70,10 @@ class SeedRuns(Run):
     """Several runs; `path` and `summary` are those of all together: `summary["iqm"]`, `summary["interval"]`."""
 
     runs: Mapping[int, Run]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The metrics of all of them, each row with its seed."""
+        return [{"seed": seed, **row} for seed, run in self.runs.items() for row in run.rows()]
 
     def __repr__(self) -> str:
         return f"<SeedRuns {self.path}: {together(self.summary)}>"
@@ -192,7 +196,8 @@ def run_set(
     if failed:
         seed, why = next(iter(failed.items()))
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
-        raise MultiverseError(f"seed {seed}{more} failed: {why}. The others are done; {path} can be resumed")
+        others = "The others are done; " if len(failed) < len(read_set(path)["seeds"]) else ""
+        raise MultiverseError(f"seed {seed}{more} failed: {why}. {others}{path} can be resumed")
     return found
 
 

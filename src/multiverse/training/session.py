@@ -69,6 +69,12 @@ class Session:
             self._single = description.kind == "single"
             if self._single and config.separate:
                 raise InvalidRequest(f"separate: {config.env} has one agent")
+            critic = getattr(config.settings, "critic", "own")
+            if self._single and critic in ("central", "state"):
+                raise InvalidRequest(
+                    f"critic={critic!r}: {config.env} has one agent, and 'central' and 'state' are for several: leave "
+                    "it out"
+                )
             make = functools.partial(make_learner, make_algorithm, count, description.state_space)
             self.learners = Learners(description.groups, self._single, make, config.seed)
             refuse_misfits(config, description, self.learners)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,9 +24,13 @@ from multiverse.training.learners import Learners
 from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.make import make_vec
 
+log = logging.getLogger("multiverse")
+
 
 def refuse_misfits(config: TrainConfig, description: EnvDescription, learners: Learners) -> None:
-    """What would train, and not as it was meant."""
+    """What would train, and not as it was meant; what it is hardly meant for is told."""
+    if config.algorithm == "taac" and all(len(group.agents) == 1 for group in description.groups):
+        log.warning("%s has no team: taac learns here as for a team of one; ppo is simpler", config.env)
     if description.kind == "turns" and not all(getattr(learner, "in_turn", True) for learner in learners):
         raise InvalidRequest(
             f"{config.algorithm} learns from replay, and agents of {config.env} act in turn: ppo and a2c can do that"
@@ -102,21 +107,24 @@ def training_envs(
 
 
 def evaluation_envs_of(
-    config: TrainConfig, env: Any, plan: Plan, tasks: Mapping[str, Any], count: int
+    config: TrainConfig, env: Any, plan: Plan | None, tasks: Mapping[str, Any], count: int
 ) -> BaseVectorEnv:
-    """In workers, if the training's are: there a crash or a hang costs one episode. How many envs there are is never up
-    to the workers."""
-    apart = not BACKENDS[plan.executor].own_share and BACKENDS[plan.executor].processes
+    """In workers, if those of `plan` are, or else as the config says: there a crash or a hang costs one episode. How
+    many envs there are is never up to the workers."""
+    workers = config.workers and min(config.workers, count)
+    how: dict[str, Any] = {"executor": config.executor, "workers": workers, "start_method": config.start_method}
+    if plan is not None:
+        apart = not BACKENDS[plan.executor].own_share and BACKENDS[plan.executor].processes
+        workers = min(plan.workers, count)
+        how = {"executor": plan.executor, "workers": workers, "start_method": plan.start_method} if apart else {}
     return make_vec(
         env[0] if isinstance(env, list | tuple) else env,
         count,
-        plan.executor if apart else "serial",
-        workers=min(plan.workers, count) if apart else None,
-        start_method=plan.start_method if apart else None,
         copy=False,
         autoreset="disabled",
-        infos=bool(tasks),  # the returns of a meta-episode's episodes are there
+        infos="tasks" in tasks,  # the returns of a meta-episode's episodes are there
         **tasks,
+        **(how or {"executor": "serial"}),
         env_kwargs=config.env_kwargs or None,
         groups="separate" if config.separate else None,
         on_failure=config.on_failure,

@@ -313,6 +313,7 @@ class Trainer:
             "env_steps_per_s": clock.env_steps / clock.seconds if clock.seconds else 0.0,
             "mean_return": self.session.recent.mean_return,
             "evaluation": None if self.evaluation is None else self.evaluation.summary(),
+            "evaluation_opponent": self.config.evaluation_opponent,
             "evaluated_at": None if self.evaluation is None else self._evaluated_at,
             "best_return": None if self.best_return == float("-inf") else self.best_return,
             "skipped_updates": self.skipped_updates,

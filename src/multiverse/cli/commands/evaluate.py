@@ -102,5 +102,5 @@ def _print(report: dict[str, Any]) -> None:
     from multiverse.training.progress import evaluated
 
     print(f"{report['env']} after {report['env_steps']:,} env steps ({report['checkpoint']})")
-    against = f", against {report['opponent']}" if report["opponent"] else ""
-    print(f"{evaluated(report)}{against}; from {min(report['returns']):.1f} to {max(report['returns']):.1f}")
+    told = evaluated(report, report["opponent"])
+    print(f"{told}; from {min(report['returns']):.1f} to {max(report['returns']):.1f}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,9 @@ def resume_options(arguments: Sequence[str]) -> tuple[str, dict[str, Any], Locat
     except argparse.ArgumentError:  # it is told below, with the flags that there are
         known = argparse.Namespace()
     where = next((word for word in getattr(known, WORDS, []) if Path(word).exists()), None)
-    settings = list(every.values()) if where is None else changeable(_algorithm_of(where, hasattr(known, "trust")))
+    algorithm = "ppo" if where is None else _algorithm_of(where, hasattr(known, "trust"))
+    settings = list(every.values()) if where is None else changeable(algorithm)
+    _refuse_fixed(arguments, algorithm, {one.name for one in settings})
     found = typed(flags_of(settings), [*COMMAND, *settings], arguments)
     if not found.words:
         raise InvalidRequest("which run? `multiverse resume runs/CartPole-v1`")
@@ -93,6 +95,16 @@ def resume_options(arguments: Sequence[str]) -> tuple[str, dict[str, Any], Locat
         raise InvalidRequest(f"one run at a time: {found.words[0]}, or {found.words[1]}?")
     command = {one.name: found.values.pop(one.name, one.default) for one in COMMAND}
     return found.words[0], command, Located(found.values, found.flags)
+
+
+def _refuse_fixed(arguments: Sequence[str], algorithm: str, free: Set[str]) -> None:
+    """What a run has for its whole life has no flag here, and is told from a slip of the pen."""
+    every = [one for group in all_settings(algorithm).values() for one in group]
+    fixed = {flag: one.name for one in every if one.name not in free for flag in one.flags}
+    for word in arguments:
+        flag = spelled(word).partition("=")[0]
+        if flag in fixed or flag.replace("--no-", "--", 1) in fixed:
+            raise InvalidRequest(f"{flag} cannot change in a run: another may begin with its weights (--init-from)")
 
 
 def changeable(algorithm: str) -> list[Setting]:

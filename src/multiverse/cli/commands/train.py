@@ -127,7 +127,7 @@ def _refuse_unknown_env(config: TrainConfig) -> None:
         best = next((name for name in near if (name, config.algorithm) in presets()), near[0] if near else None)
         if newer := newest_version(config.env):  # with Gymnasium's own sentence
             raise InvalidRequest(f"{error} Type: multiverse train {newer}") from error
-        if ":" in config.env or best is None or best in str(error):
+        if ":" in config.env or config.env.endswith(".py") or best is None or best in str(error):
             raise
         raise InvalidRequest(f"there is no env {config.env}; did you mean {best}?") from error
 
@@ -160,8 +160,11 @@ def _announced(options: TrainOptions, config: TrainConfig) -> list[str]:
     if newer := newest_version(config.env):
         lines.append(f"Gymnasium has a newer version of it, {newer}: multiverse train {newer}")
     source = options.command["preset"] or config.env
+    settings = [f"those of {options.command['config']}"] if options.command["config"] else []
     if not options.command["no_preset"] and (source, config.algorithm) in presets():
-        lines.append(f"Settings: the preset for {source} (`multiverse list presets`), unless given otherwise.")
+        settings.append(f"the preset for {source} (`multiverse list presets`)")
+    if settings:
+        lines.append(f"Settings: {', then '.join(settings)}, unless given otherwise.")
     if plan := options.command["plan"]:
         lines.append(f"Plan: {plan} says how many envs, and where they run, unless given otherwise.")
     return lines

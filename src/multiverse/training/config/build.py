@@ -12,12 +12,12 @@ import functools
 import types
 import typing
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
-from multiverse.contracts.errors import InvalidConfig, in_words
+from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
 
 Config = TypeVar("Config")
 
@@ -61,6 +61,8 @@ def _build(kind: type[Config], mapping: Mapping[str, Any], where: str, before: s
     except InvalidConfig:
         raise
     except (ValueError, TypeError) as error:  # what the config itself has against its values
+        if not before and isinstance(error, InvalidRequest):  # it names the setting, and there is no file to name
+            raise
         raise InvalidConfig(where, str(error)) from error
 
 
@@ -72,9 +74,9 @@ def as_plain(config: Any) -> dict[str, Any]:
     return plain
 
 
-def nearest(name: str, known: list[str]) -> str:
-    """'Did you mean …?', or all there are if nothing is near."""
-    by_form = {_form(one): one for one in known}
+def nearest(name: str, known: list[str], others: Sequence[str] = ()) -> str:
+    """'Did you mean …?', or all there are if nothing is near. `others`: more names of these."""
+    by_form = {_form(one): one for one in (*known, *others)}
     if found := difflib.get_close_matches(_form(name), by_form, n=1):
         return f"Did you mean {by_form[found[0]]}?"
     return f"There are: {', '.join(sorted(known))}"

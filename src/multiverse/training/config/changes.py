@@ -6,7 +6,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.errors import InvalidRequest, in_a_line
 from multiverse.training.config.build import Located
 from multiverse.training.config.train_config import (
     BUDGETS,
@@ -39,8 +39,18 @@ def without_schedules(settings: Mapping[str, Any], kind: Any) -> tuple[Located, 
     kinds = typing.get_type_hints(kind.Config) if own_settings(kind) else {}
     numbers = {name for name, one in kinds.items() if {one, *typing.get_args(one)} & {int, float}}
     schedules = {name: value for name, value in settings.items() if name in numbers and callable(value)}
-    values = {**settings, **{name: schedule(1.0) for name, schedule in schedules.items()}}
+    values = {**settings, **{name: _first_value(name, schedule) for name, schedule in schedules.items()}}
     return Located(values, getattr(settings, "places", {})), schedules
+
+
+def _first_value(name: str, schedule: Schedule) -> float:
+    try:
+        return schedule(1.0)
+    except Exception as error:  # whatever the user's function does
+        raise InvalidRequest(
+            f"{name}: a function of how much of the budget is left, `lambda left: 3e-4 * left`; called with 1.0 it "
+            f"failed: {in_a_line(error)}"
+        ) from error
 
 
 KEPT = frozenset({"env", "algorithm", "seed", "num_envs", "separate", "opponents", "wrappers"})

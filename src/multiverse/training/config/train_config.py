@@ -302,7 +302,8 @@ def _budget_of_both(key: str, over: Mapping[str, Any]) -> bool:
 def no_such(place: str, name: str, known: frozenset[str], inside: bool = False) -> InvalidConfig:
     """An error with the setting that was probably meant."""
     meant = next((ours for ours, theirs in SYNONYMS.items() if name in theirs and ours in known), None)
-    hint = f"Did you mean {meant}?" if meant else nearest(name, sorted(known))
+    others = [theirs for ours in known for theirs in SYNONYMS.get(ours, ())]
+    hint = f"Did you mean {meant}?" if meant else nearest(name, sorted(known), others)
     if inside and name in RUN_SETTINGS:
         hint = "It is a setting of the run: it belongs outside this section"
     return InvalidConfig(place, "there is no such setting", hint)

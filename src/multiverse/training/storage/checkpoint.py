@@ -116,6 +116,12 @@ def load_latest(folder: Path | str) -> Checkpoint | None:
     return _latest(Path(folder))[0]
 
 
+def saved_steps(folder: Path | str) -> int | None:
+    """Env steps of the newest checkpoint of a folder, unread; None where there is none."""
+    found = _in_place(Path(folder))
+    return None if not found else max(_number(found[0]), 0) or _steps_of(found[0])
+
+
 class Checkpoints:
     """The checkpoints of one run: the last `keep` and the best. For the one process that holds the run's lock.
 

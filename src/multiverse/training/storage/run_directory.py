@@ -51,6 +51,8 @@ log = logging.getLogger("multiverse")
 CONFIG, PROVENANCE, SUMMARY = "config.yaml", "provenance.json", "summary.json"
 SPACES, ORIGIN = "spaces.json", "origin.json"
 METRICS, TABLE, EPISODES = "metrics.jsonl", "metrics.csv", "episodes.jsonl"
+SEEDS = "seeds.json"
+"""Where several runs differ only in their seeds, of all of them."""
 CHECKPOINTS, TENSORBOARD, VIDEOS = "checkpoints", "tensorboard", "videos"
 OWN_FILES = (CONFIG, PROVENANCE, SUMMARY, SPACES, ORIGIN, METRICS, TABLE, EPISODES, LOCK)
 FIRST = "first_checkpoint"
@@ -312,6 +314,12 @@ def _find_run(path: Path) -> FoundRun:
         if path.name == CHECKPOINTS and is_run(place.parent):
             return FoundRun(place.parent, None)
     found = runs_below(path)
+    if (path / SEEDS).is_file():
+        one, several = found[0], ", ".join(run.name for run in found)
+        raise InvalidRequest(
+            f"{path} has a run for each of several seeds ({several}): choose one, {one}, or in Python "
+            f"run.runs[{one.name.removeprefix('seed-')}]"
+        )
     newest = max(found, key=_last_written)
     if len(found) > 1:
         log.info("%s holds %d runs; taking %s, which was written to last", path, len(found), newest)
