@@ -103,6 +103,7 @@ def test_a_file_without_a_name_is_read_for_its_envs_and_not_imported(source: str
     ],
 )
 def test_a_module_of_pettingzoos_by_itself_comes_with_what_to_type(typed: str, meant: str) -> None:
+    pytest.importorskip(typed.partition(".")[0])  # the engine's tests run without
     with pytest.raises(mv.InvalidRequest) as told:
         mv.make_vec(typed, 2)
     assert meant in str(told.value)
