@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -170,9 +171,10 @@ class Numbered(gym.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self._steps += 1
-        if self._steps == 13 and self._note.exists():
-            self._note.unlink()
-            os.kill(os.getpid(), signal.SIGKILL)
+        if self._steps == 13:
+            with contextlib.suppress(FileNotFoundError):  # of two workers that see the note, one takes it
+                self._note.unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
         over = self._steps == 25
         return np.array([self._episode, self._steps], np.float32), 1.0, False, over, {}
 
@@ -195,10 +197,7 @@ def test_after_a_worker_was_killed_in_a_rollout_replay_gives_only_steps_that_fol
     run = mv.train(Numbered, run_dir=tmp_path / "run", **settings)
     replay, lost = found[-1]
     assert run.summary["failures"]["worker_restarts"] == 1
-    assert lost in (
-        1,
-        2,
-    )  # one step of each env of that worker: whoever sees the note first dies, of two envs or of one
+    assert lost in (1, 2)  # one step of each env of that worker: whoever takes the note dies, of two envs or of one
     assert replay.added * 3 == run.summary["env_steps"] == 600
     drawn = replay.sequences(np.random.default_rng(0), 400, architecture.get("sequence_length"))
     (seen,), lengths = drawn.observations.values(), drawn.mask.sum(axis=0)
