@@ -60,13 +60,14 @@ FORK = Configuration("fork", "process", 2, "fork")
 SPAWN = Configuration("spawn", "process", 2, "spawn")
 HYBRID = Configuration("hybrid", "hybrid", 1, "forkserver")
 UNEVEN = Configuration("uneven", "hybrid", 3, "forkserver", num_envs=5)
+RAY = Configuration("ray", "ray", 2)
 
-ALL = [SERIAL, THREAD, FORKSERVER, FORK, SPAWN, HYBRID, UNEVEN]
+ALL = [SERIAL, THREAD, FORKSERVER, FORK, SPAWN, HYBRID, UNEVEN, RAY]
 WITH_WORKERS = [c for c in ALL if c.has_workers]
 WITH_PROCESSES = [c for c in ALL if c.has_processes]
 WITHOUT_SPAWN = [c for c in ALL if c is not SPAWN]
 """Fresh interpreters take half a second each: left out where only the envs' results are looked at."""
-DISTINCT = [SERIAL, THREAD, FORKSERVER, HYBRID]
+DISTINCT = [SERIAL, THREAD, FORKSERVER, HYBRID, RAY]
 """One of each executor: where the start method makes no difference."""
 
 

@@ -52,6 +52,7 @@ class Field:
     name: FieldName
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    axis: int = 0  # along which envs, or their slots, follow one another
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +134,9 @@ class Layout:
         fields = [
             Field(EPISODES, (self.num_envs,), np.dtype(np.int64)),
             Field(STEPPING, (self.num_envs,), np.dtype(np.bool_)),
-            Field(COUNTS, (3, self.num_envs), np.dtype(np.int64)),
-            Field(INFO_VALUES, (MAX_INFO_COLUMNS, self.num_envs), np.dtype(np.float64)),
-            Field(INFO_MASKS, (MAX_INFO_COLUMNS, self.num_envs), np.dtype(np.bool_)),
+            Field(COUNTS, (3, self.num_envs), np.dtype(np.int64), axis=1),
+            Field(INFO_VALUES, (MAX_INFO_COLUMNS, self.num_envs), np.dtype(np.float64), axis=1),
+            Field(INFO_MASKS, (MAX_INFO_COLUMNS, self.num_envs), np.dtype(np.bool_), axis=1),
         ]
         for group in self.groups:
             fields += self._group_fields(group)
@@ -161,9 +162,9 @@ class Layout:
 
     def _group_fields(self, group: Group) -> Iterator[Field]:
         slots = self.slots(group)
-        yield Field((group.name, VALUES), (3, slots), np.dtype(np.float64))
-        yield Field((group.name, ENDED), (2, slots), np.dtype(np.bool_))
-        yield Field((group.name, PRESENT), (2, slots), np.dtype(np.bool_))
+        yield Field((group.name, VALUES), (3, slots), np.dtype(np.float64), axis=1)
+        yield Field((group.name, ENDED), (2, slots), np.dtype(np.bool_), axis=1)
+        yield Field((group.name, PRESENT), (2, slots), np.dtype(np.bool_), axis=1)
         if group.masks:
             yield Field((group.name, ACTION_MASKS), (slots, group.masks), np.dtype(np.int8))
         for kind, space in self._kinds(group):

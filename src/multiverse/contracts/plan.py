@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from multiverse.contracts.errors import InvalidRequest
 
-ExecutorName = Literal["auto", "serial", "thread", "process", "hybrid"]
-PlannedExecutor = Literal["serial", "thread", "process", "hybrid"]
+ExecutorName = Literal["auto", "serial", "thread", "process", "hybrid", "ray"]
+PlannedExecutor = Literal["serial", "thread", "process", "hybrid", "ray"]
 StartMethod = Literal["forkserver", "fork", "spawn"]
 Autoreset = Literal["next_step", "same_step", "disabled"]
 Waiting = Literal["auto", "spin", "park"]
@@ -66,6 +66,23 @@ DEFAULT_TIMEOUTS = Timeouts()
 
 
 @dataclass(frozen=True, slots=True)
+class RayOptions:
+    """Where a Ray cluster is, and what each worker has of it."""
+
+    address: str | None = None  # None: the cluster this program is connected to, or one of its own on this machine
+    cpus_per_worker: float = 1.0
+    gpus_per_worker: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("cpus_per_worker", "gpus_per_worker"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+                raise InvalidRequest(f"{name}={value!r}: a number, 0 or more")
+        if self.address is not None and not (isinstance(self.address, str) and self.address):
+            raise InvalidRequest(f"ray_address={self.address!r}: such as 10.0.0.1:6379, or auto")
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """How a vector env runs: pass it back as `make_vec(..., plan=envs.plan)` to run the same way again."""
 
@@ -74,6 +91,7 @@ class Plan:
     start_method: StartMethod | None  # None where nothing is started
     waiting: Waiting  # "auto": look for a while, then sleep, and adapt; "spin": always look first; "park": never
     why: str
+    ray: RayOptions | None = None  # of the executor "ray"
 
     @property
     def a_crash_costs(self) -> str:
@@ -91,6 +109,7 @@ _A_CRASH_COSTS: dict[PlannedExecutor, str] = {
     "thread": "this program",
     "hybrid": "the envs of a worker or, in the caller's own share, this program",
     "process": "the envs of a worker",
+    "ray": "the envs of a worker",
 }
 
 
@@ -103,8 +122,9 @@ def read_plan(path: os.PathLike[str] | str) -> tuple[Plan, int]:
         raise InvalidRequest(f"plan={where!r} cannot be read: {error.strerror or error}; {hint}") from error
     except (ValueError, RecursionError):
         raise InvalidRequest(f"{where} is no plan: it is no JSON; {hint}") from None
-    wanted = [field.name for field in fields(Plan)]
+    wanted = [field.name for field in fields(Plan) if field.name != "ray"]
     missing = [name for name in (*wanted, "num_envs") if not isinstance(found, dict) or name not in found]
     if missing:
         raise InvalidRequest(f"{where} is no plan: it has no {', '.join(missing)}; {hint}")
-    return Plan(**{name: found[name] for name in wanted}), whole_number("num_envs", found["num_envs"])
+    ray = RayOptions(**found["ray"]) if found.get("ray") else None
+    return Plan(**{name: found[name] for name in wanted}, ray=ray), whole_number("num_envs", found["num_envs"])

@@ -11,10 +11,12 @@ from typing import Any, Protocol
 
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.layout import Field, FieldName
-from multiverse.contracts.plan import PlannedExecutor, StartMethod
+from multiverse.contracts.plan import Plan, PlannedExecutor, RayOptions
 from multiverse.contracts.views import Array, Views
+from multiverse.executors import machine, ray_cluster
 from multiverse.executors.hosts import WorkerHost
 from multiverse.executors.process import Processes
+from multiverse.executors.ray_workers import RayWorkers
 from multiverse.executors.thread import Threads
 from multiverse.executors.worker_loop import Assignment
 
@@ -24,7 +26,7 @@ class Workers(Protocol):
 
     hosts: list[WorkerHost]  # those that have been started, in order
 
-    def start(self, assignments: Sequence[Assignment], start_method: StartMethod | None) -> None:
+    def start(self, assignments: Sequence[Assignment], plan: Plan) -> None:
         """Start one for each assignment, side by side. What has been started is in `hosts`, also if this raises."""
 
     def arrays(self, fields: Sequence[Field]) -> dict[FieldName, Array]:
@@ -55,6 +57,7 @@ class Backend:
     own_share: bool = False  # the caller steps envs too
     processes: bool = False  # its workers have start methods, and may look for a while before they sleep
     replaceable: bool = False  # a worker that dies or hangs can be ended and started again
+    cores: Callable[[RayOptions], int] = lambda _: machine.usable_cores()  # that its workers can have
 
     def most_workers(self, num_envs: int) -> int:
         """Everybody who steps needs an env."""
@@ -76,6 +79,7 @@ BACKENDS: dict[PlannedExecutor, Backend] = {
     "thread": Backend(Threads),
     "process": Backend(Processes, processes=True, replaceable=True),
     "hybrid": Backend(Processes, processes=True, replaceable=True, own_share=True),
+    "ray": Backend(RayWorkers, replaceable=True, cores=ray_cluster.cores),
 }
 
 

@@ -19,7 +19,7 @@ from multiverse.contracts.env import Env
 from multiverse.contracts.errors import EnvFailed, MultiverseError, ReplyTimeout, WorkerDied
 from multiverse.contracts.failures import OnFailure
 from multiverse.contracts.layout import ACTION_MASKS, ACTIONS
-from multiverse.contracts.plan import ExecutorName, Plan, StartMethod, Timeouts, Waiting
+from multiverse.contracts.plan import ExecutorName, Plan, RayOptions, StartMethod, Timeouts, Waiting
 from multiverse.contracts.reset_plan import ResetRequest
 from multiverse.contracts.views import Views
 from multiverse.executors import machine, startup
@@ -61,14 +61,17 @@ def decide(
     waiting: Waiting,
     recipes: Sequence[Recipe],
     on_failure: OnFailure = "raise",
+    ray: RayOptions | None = None,
 ) -> Plan:
     """The plan for what the caller asked, with everything left open filled in."""
 
     def plan(name: ExecutorName, why: str) -> Plan:
-        return plan_for(name, len(recipes), workers, start_method, waiting, why)
+        return plan_for(name, len(recipes), workers, start_method, waiting, why, ray)
 
     if executor != "auto":
         return plan(executor, "as asked")
+    if ray is not None and ray.address is not None:
+        return plan("ray", "auto: a Ray cluster was named")
     if on_failure == "restart" and usable_here():
         return plan("process", "auto: only worker processes can be restarted whatever happens to them")
     if len(recipes) == 1:
@@ -271,13 +274,20 @@ def _actions_of(env: Env, envs: EnvRange) -> Callable[[int], Any]:
 
 
 def plan_for(
-    name: Any, num_envs: int, workers: int | None, start_method: StartMethod | None, waiting: Waiting, why: str
+    name: Any,
+    num_envs: int,
+    workers: int | None,
+    start_method: StartMethod | None,
+    waiting: Waiting,
+    why: str,
+    ray: RayOptions | None = None,
 ) -> Plan:
     """The plan of so many envs for an executor that has been chosen."""
     backend = backend_of(name)
     if backend.own_share and backend.workers is not None and num_envs == 1:
         backend, name, why = BACKENDS["serial"], "serial", f"{why}: one env has nothing to share out"
-    most, cores = backend.most_workers(num_envs), machine.usable_cores()
+    options = ray or RayOptions()
+    most, cores = backend.most_workers(num_envs), machine.usable_cores() if workers else backend.cores(options)
     count = min(workers or backend.default_workers(cores, num_envs), most)
     if workers is None and backend.frees_a_core(cores, num_envs):
         why = f"{why}; one of the {cores} cores is the caller's"
@@ -286,4 +296,5 @@ def plan_for(
     if waiting == "auto" and not backend.processes:
         waiting = "park"  # a thread that looks holds the interpreter's lock meanwhile
     # guard: forkserver-is-the-default
-    return Plan(name, count, (start_method or "forkserver") if backend.processes else None, waiting, why)
+    method: StartMethod | None = (start_method or "forkserver") if backend.processes else None
+    return Plan(name, count, method, waiting, why, options if name == "ray" else None)

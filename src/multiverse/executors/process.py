@@ -16,7 +16,7 @@ import psutil
 
 from multiverse.contracts.errors import PreflightError, in_bytes
 from multiverse.contracts.layout import Field, FieldName
-from multiverse.contracts.plan import StartMethod
+from multiverse.contracts.plan import Plan, StartMethod
 from multiverse.contracts.views import Array, Views
 from multiverse.executors import machine, preflight, worker_loop
 from multiverse.executors.hosts import WorkerHost
@@ -124,8 +124,8 @@ class Processes:
         self._method: StartMethod = "forkserver"
         self._assignments: dict[int, tuple[Assignment, bytes]] = {}  # by worker, and as it travels
 
-    def start(self, assignments: Sequence[Assignment], start_method: StartMethod | None) -> None:
-        self._method = start_method or "forkserver"
+    def start(self, assignments: Sequence[Assignment], plan: Plan) -> None:
+        self._method = plan.start_method or "forkserver"
         preflight.check_processes(len(assignments), self._method)
         data = pickled(assignments) if self._method != "fork" else [b""] * len(assignments)
         self._assignments = {a.worker: (a, bytes_) for a, bytes_ in zip(assignments, data)}

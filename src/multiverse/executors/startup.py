@@ -107,7 +107,7 @@ class _Start:
     def run(self) -> Started:
         try:
             if self.team is not None:
-                self.team.start(self.assignments, self.plan.start_method)
+                self.team.start(self.assignments, self.plan)
             if self.own is not None:  # while the workers build theirs
                 self.local = LocalHost(_build_here(self.own))
             description = self._compared(self._descriptions())

@@ -11,7 +11,7 @@ from typing import Any
 
 from multiverse.contracts.errors import PreflightError, RemoteError
 from multiverse.contracts.layout import Field, FieldName
-from multiverse.contracts.plan import StartMethod
+from multiverse.contracts.plan import Plan
 from multiverse.contracts.views import Array, Views
 from multiverse.executors import preflight, worker_loop
 from multiverse.executors.hosts import WorkerHost
@@ -58,9 +58,7 @@ class ThreadLife:
         return Death(self._cause)
 
     def state(self) -> State:
-        frame = sys._current_frames().get(self._thread.ident or 0)
-        frames = reversed(traceback.extract_stack(frame)) if frame is not None else ()
-        stack = "".join(f'  File "{f.filename}", line {f.lineno} in {f.name}\n' for f in frames)
+        stack = stack_of(self._thread)
         return State("it is a thread, and threads cannot be killed", stack)  # guard: threads-cannot-be-killed-is-said
 
     def end(self, deadline: float) -> bool:
@@ -83,6 +81,13 @@ class ThreadLife:
             self._ended.ring()
 
 
+def stack_of(thread: threading.Thread) -> str:
+    """Of a thread of this process, innermost frame first, as faulthandler has it."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    frames = reversed(traceback.extract_stack(frame)) if frame is not None else ()
+    return "".join(f'  File "{f.filename}", line {f.lineno} in {f.name}\n' for f in frames)
+
+
 class Threads:
     """The worker threads of one vector env, over arrays of this process."""
 
@@ -91,7 +96,7 @@ class Threads:
         self._watched = True
         crash_report.watch(None)
 
-    def start(self, assignments: Sequence[Assignment], start_method: StartMethod | None) -> None:
+    def start(self, assignments: Sequence[Assignment], plan: Plan) -> None:
         preflight.check_threads(len(assignments))
         for assignment in assignments:
             ours, theirs = QueueLink.pair()

@@ -11,7 +11,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
@@ -63,6 +63,13 @@ class Surroundings:
         os.environ.update({**kept, **self.environ})
         os.chdir(self.cwd)
         sys.path[:], sys.argv[:] = self.sys_path, self.argv
+
+    def adopt_elsewhere(self) -> None:
+        """As far as another machine has it, and without what whoever runs this process put there."""
+        there = {name: value for name, value in os.environ.items() if name.startswith(("RAY_", "CUDA_", "PYTHON"))}
+        cwd = self.cwd if os.path.isdir(self.cwd) else os.getcwd()
+        places = [*sys.path, *(place for place in self.sys_path if place not in sys.path)]
+        replace(self, environ={**self.environ, **there}, cwd=cwd, sys_path=places).adopt()
 
 
 @dataclass(frozen=True, slots=True)

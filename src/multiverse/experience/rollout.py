@@ -103,8 +103,8 @@ class RolloutShape:
             *(self._field(("memory", n), (more, self.slots, *of.shape[1:]), of.dtype) for n, of in self.memory.items()),
             self._field(("actions",), (*whole, *shape), dtype),
             self._field(("noise",), (*whole, *of_noise), noise_dtype),
-            self._field(("values",), (self.steps, 3, self.slots), np.float64),
-            self._field(("ended",), (self.steps, 2, self.slots), np.bool_),
+            self._field(("values",), (self.steps, 3, self.slots), np.float64, axis=2),
+            self._field(("ended",), (self.steps, 2, self.slots), np.bool_, axis=2),
             self._field(("valid",), whole, np.bool_),
             self._field(("starts",), whole, np.bool_),
         ]
@@ -124,8 +124,8 @@ class RolloutShape:
     def _state_leaves(self) -> list[Leaf]:
         return [] if self.state_space is None else numeric_leaves(self.state_space)
 
-    def _field(self, name: FieldName, shape: tuple[int, ...], dtype: Any) -> Field:
-        return Field((self.group, ROLLOUT, *name), shape, np.dtype(dtype))
+    def _field(self, name: FieldName, shape: tuple[int, ...], dtype: Any, axis: int = 1) -> Field:
+        return Field((self.group, ROLLOUT, *name), shape, np.dtype(dtype), axis)
 
     def rollout(self, arrays: Mapping[FieldName, Array]) -> Rollout:
         """Over such arrays."""
@@ -166,14 +166,14 @@ class RolloutShape:
 def env_fields(steps: int, num_envs: int, self_play: bool = False, whole_episodes: bool = False) -> list[Field]:
     """What every rollout has beside its groups'."""
     taken = [Field(TAKEN, (num_envs,), np.dtype(np.int64))] if whole_episodes else []
-    played = [Field(name, (steps, num_envs), np.dtype(np.int64)) for name in (VERSIONS, SIDES)] if self_play else []
+    played = [Field(name, (steps, num_envs), np.dtype(np.int64), 1) for name in (VERSIONS, SIDES)] if self_play else []
     return [
         *played,
         *taken,
         Field(ACTED_BY, (num_envs,), np.dtype(np.int64)),
-        Field(BEGUN, (steps, num_envs), np.dtype(np.int64)),
-        Field(SEEDS, (steps, num_envs), np.dtype(np.int64)),
-        Field(LOST, (steps, num_envs), np.dtype(np.bool_)),
+        Field(BEGUN, (steps, num_envs), np.dtype(np.int64), axis=1),
+        Field(SEEDS, (steps, num_envs), np.dtype(np.int64), axis=1),
+        Field(LOST, (steps, num_envs), np.dtype(np.bool_), axis=1),
         Field(FRESH, (num_envs,), np.dtype(np.bool_)),
         Field(SECONDS, (num_envs, 2), np.dtype(np.float64)),
     ]

@@ -77,6 +77,25 @@ class Link(ABC):
     def close(self) -> None: ...
 
 
+def packed(message: Any, by_name_first: bool = False) -> bytes:
+    """By value what only we have: what cannot be had by name, or by one in our `__main__`. A worker's way back is
+    by name, whatever it is: cloudpickle would write its copy of a class of the caller's over the original."""
+    try:
+        by_name = pickle.dumps(message)
+        if by_name_first or not (b"__main__" in by_name or cloudpickle.list_registry_pickle_by_value()):
+            return by_name
+    except Exception:
+        pass
+    return cloudpickle.dumps(message)  # type: ignore[no-any-return]
+
+
+def _read(number: int, data: Any) -> tuple[int, Any]:
+    try:
+        return number, pickle.loads(data)
+    except Exception as error:
+        raise Unreadable(number, error) from error
+
+
 class PipeLink(Link):
     """Between processes. Once a message was cut in two, nothing on the pipe can be trusted: the link stays broken."""
 
@@ -89,15 +108,7 @@ class PipeLink(Link):
         return self._connection.fileno()
 
     def pack(self, message: Any) -> bytes:
-        """By value what only we have: what cannot be had by name, or by one in our `__main__`. A worker's way back is
-        by name, whatever it is: cloudpickle would write its copy of a class of the caller's over the original."""
-        try:
-            by_name = pickle.dumps(message)
-            if self._by_name_first or not (b"__main__" in by_name or cloudpickle.list_registry_pickle_by_value()):
-                return by_name
-        except Exception:
-            pass
-        return cloudpickle.dumps(message)  # type: ignore[no-any-return]
+        return packed(message, self._by_name_first)
 
     def send_packed(self, packed: Any, number: int) -> None:
         with HeldInterrupts():
@@ -119,10 +130,7 @@ class PipeLink(Link):
                 raise LinkBroken(str(error)) from error
             self._broken = False
         (number,) = _NUMBER.unpack_from(data)
-        try:
-            return number, pickle.loads(memoryview(data)[_NUMBER.size :])
-        except Exception as error:
-            raise Unreadable(number, error) from error
+        return _read(number, memoryview(data)[_NUMBER.size :])
 
     def poll(self, timeout_s: float) -> bool:
         try:
@@ -172,3 +180,34 @@ class QueueLink(Link):
 
     def close(self) -> None:
         pass
+
+
+class PackedLink(QueueLink):
+    """An end of a link whose other end, a `QueueLink`, passes messages on as the bytes they travel as; None, where
+    nothing will follow any more."""
+
+    def __init__(
+        self, outgoing: queue.SimpleQueue[Any], incoming: queue.SimpleQueue[Any], by_name_first: bool = False
+    ) -> None:
+        super().__init__(outgoing, incoming)
+        self._by_name_first, self._over = by_name_first, False
+
+    @classmethod
+    def beside(cls, by_name_first: bool = False) -> tuple[PackedLink, QueueLink]:
+        """Both ends: the one that packs, and the one that passes on."""
+        one: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        other: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        return cls(one, other, by_name_first), QueueLink(other, one)
+
+    def pack(self, message: Any) -> bytes:
+        return packed(message, self._by_name_first)
+
+    def receive(self) -> tuple[int, Any]:
+        number, data = (0, None) if self._over else super().receive()
+        if data is None:
+            self._over = True
+            raise LinkBroken("the other side is gone")  # guard: a-lost-actor-hangs-up
+        return _read(number, data)
+
+    def poll(self, timeout_s: float) -> bool:
+        return self._over or super().poll(timeout_s)

@@ -148,6 +148,15 @@ class WorkerMailbox(_Mailbox):
         words[_ROW_AT], words[_ROW] = monotonic_ns(), row  # guard: a-row-restarts-the-deadline
         return not words[_STOP]
 
+    def still_at_it(self) -> None:
+        """Of a worker elsewhere, whose rows come all at once: it is in another one by now."""
+        self._words[_ROW_AT] = monotonic_ns()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the request is to end with the row it is in."""
+        return bool(self._words[_STOP])
+
     def say_asleep(self, asleep: bool) -> None:
         self._words[_WORKER_ASLEEP] = asleep
 

@@ -42,6 +42,7 @@ from multiverse.training.loading import (
 )
 from multiverse.training.progress import Progress, ProgressLines, evaluated, printer_for_programs, run_with_progress
 from multiverse.training.session import Session
+from multiverse.training.session_envs import WHERE
 from multiverse.training.space_description import described
 from multiverse.training.storage.checkpoint import Checkpoints, taken_over
 from multiverse.training.storage.checkpoint import load as load_checkpoint
@@ -266,7 +267,7 @@ def resume_run(
         if found is not None:
             _tell_differences(found, config)  # guard: differences-are-told
         plan, num_envs = _envs_of(found, config)
-        plan = None if given.keys() & {"executor", "workers", "start_method"} else plan
+        plan = None if given.keys() & set(WHERE) else plan
         session = Session(config, source, algorithm_maker(config, algorithm), plan, num_envs, opponent)
         try:
             trainer = Trainer(config, session, where, _with(schedules, hooks))

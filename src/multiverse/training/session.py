@@ -138,7 +138,7 @@ class Session:
             learner.set_slots(count * len(group.agents))  # type: ignore[attr-defined]
         workers = self._config.workers and min(self._config.workers, count)
         why = plan.why.partition(";")[0]
-        as_before = plan_for(plan.executor, count, workers, plan.start_method, plan.waiting, why)
+        as_before = plan_for(plan.executor, count, workers, plan.start_method, plan.waiting, why, plan.ray)
         self._open(count, as_before, lambda description: None)
         self._failures_before = failures
         self._collect_from_envs()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,10 @@ from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.make import make_vec
 
 log = logging.getLogger("multiverse")
+
+OF_RAY = ("ray_address", "cpus_per_worker", "gpus_per_worker")
+WHERE = ("executor", "workers", "start_method", *OF_RAY)
+"""Settings that say where envs run."""
 
 
 def refuse_misfits(config: TrainConfig, description: EnvDescription, learners: Learners) -> None:
@@ -86,7 +91,7 @@ def training_envs(
 ) -> BaseVectorEnv:
     how: dict[str, Any] = {**tasks, "plan": plan}
     if plan is None:
-        how = {**tasks, "executor": config.executor, "workers": config.workers, "start_method": config.start_method}
+        how = {**tasks, **_where(config, config.workers)}
     return make_vec(
         env,
         num_envs,
@@ -106,17 +111,24 @@ def training_envs(
     )
 
 
+def _where(config: TrainConfig, workers: int | None) -> dict[str, Any]:
+    """As the config says. A run that has moved away from Ray keeps the settings that it had there."""
+    names = [name for name in WHERE if name not in OF_RAY or config.executor in ("auto", "ray")]
+    return {**{name: getattr(config, name) for name in names}, "workers": workers}
+
+
 def evaluation_envs_of(
     config: TrainConfig, env: Any, plan: Plan | None, tasks: Mapping[str, Any], count: int
 ) -> BaseVectorEnv:
     """In workers, if those of `plan` are, or else as the config says: there a crash or a hang costs one episode. How
     many envs there are is never up to the workers."""
     workers = config.workers and min(config.workers, count)
-    how: dict[str, Any] = {"executor": config.executor, "workers": workers, "start_method": config.start_method}
+    how = _where(config, workers)
     if plan is not None:
-        apart = not BACKENDS[plan.executor].own_share and BACKENDS[plan.executor].processes
-        workers = min(plan.workers, count)
-        how = {"executor": plan.executor, "workers": workers, "start_method": plan.start_method} if apart else {}
+        apart = not BACKENDS[plan.executor].own_share and BACKENDS[plan.executor].replaceable
+        # On a Ray cluster they use the training's cores, which rest meanwhile.
+        ray = plan.ray and replace(plan.ray, cpus_per_worker=0.0)  # guard: evaluations-ask-for-no-cores-of-their-own
+        how = {"plan": replace(plan, workers=min(plan.workers, count), ray=ray)} if apart else {}
     return make_vec(
         env[0] if isinstance(env, list | tuple) else env,
         count,

@@ -20,6 +20,7 @@ from multiverse.contracts.plan import (
     ExecutorName,
     Plan,
     PlannedExecutor,
+    RayOptions,
     StartMethod,
     Timeouts,
     Waiting,
@@ -73,6 +74,9 @@ def make_vec(
     parallel: bool = False,
     state: bool = False,
     fields: startup.MoreFields | None = None,
+    ray_address: str | None = None,
+    cpus_per_worker: float = 1.0,
+    gpus_per_worker: float = 0.0,
 ) -> VectorEnv:
     """Many copies of `env` as one `VectorEnv`, which is a `gymnasium.vector.VectorEnv`.
 
@@ -89,7 +93,8 @@ def make_vec(
             class included), or a list with one callable per env.
         num_envs: how many; not needed with a list.
         executor: where they run: `"serial"` in the caller, `"thread"`, `"process"`, `"hybrid"` (processes, and the
-            caller steps its own share), or `"auto"`, which steps one throwaway env for a moment and decides.
+            caller steps its own share), `"ray"` (a Ray cluster), or `"auto"`, which steps one throwaway env for a
+            moment and decides among those of this machine.
         workers: threads or processes; each hosts many envs. Default: the usable cores; from four on `"process"` leaves
             one of them to the caller, unless every env can have its own.
         start_method: of processes: `"forkserver"` (default, a fork server of our own), `"fork"` or `"spawn"`. None
@@ -130,6 +135,9 @@ def make_vec(
         plan: run exactly as another vector env did (`envs.plan`), or as a file says that `multiverse tune` has written,
             without probing; instead of `executor`, `workers`, `start_method` and `waiting`. A file also says `num_envs`
             where nothing else does.
+        ray_address: of a Ray cluster that is there, host:port or `"auto"`, for `executor="ray"`. Default: the one that
+            this program is connected to, or one of its own on this machine, which ends with it.
+        cpus_per_worker, gpus_per_worker: what each worker there has of its node.
     """
     autoreset = _our_autoreset(autoreset)
     _check_choices(executor=(executor, ExecutorName), waiting=(waiting, Waiting))
@@ -145,6 +153,9 @@ def make_vec(
     _check_kinds(copy, render_mode, reset_plan)
     tasks = _checked_tasks(tasks)
     timeouts = Timeouts(reply_timeout_s, reset_timeout_s, close_timeout_s)
+    ray = RayOptions(ray_address, cpus_per_worker, gpus_per_worker)
+    if executor not in ("auto", "ray") and ray != RayOptions():
+        raise InvalidRequest("ray_address, cpus_per_worker and gpus_per_worker are for executor='ray'")
     if isinstance(plan, str | os.PathLike) and plan not in get_args(ExecutorName):
         plan, tuned = read_plan(plan)
         num_envs = tuned if num_envs is None and not isinstance(env, list | tuple) else num_envs
@@ -155,7 +166,7 @@ def make_vec(
     if plan is None:
         _say_what_has_no_effect(executor, workers, start_method)
         executor, why = _where_windows_work(each, executor)
-        plan = decide(executor, workers, start_method, waiting, each, on_failure)
+        plan = decide(executor, workers, start_method, waiting, each, on_failure, ray)
     else:
         plan = _checked_plan(plan, len(each), executor, workers, start_method, waiting)
         executor, why = _where_windows_work(each, plan.executor)

@@ -101,9 +101,15 @@ class TrainConfig:
     executor: ExecutorName = "auto"
     """Where the envs run."""
     workers: int | None = None
-    """Threads or processes of the executor."""
+    """Threads, processes or Ray actors of the executor."""
     start_method: StartMethod | None = None
     """How processes are started."""
+    ray_address: str | None = None
+    """With `--executor ray`: of the cluster, host:port or auto. Default: one of its own, on this machine."""
+    cpus_per_worker: float = 1.0
+    """That each worker has of its node, with `--executor ray`."""
+    gpus_per_worker: float = 0.0
+    """The same of GPUs."""
     on_failure: Literal["restart", "raise"] = "restart"
     """An env that raises, and a worker that dies or hangs: replaced, or an error."""
     restarts_per_minute: int = RESTARTS_PER_MINUTE

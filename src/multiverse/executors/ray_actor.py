@@ -1,0 +1,104 @@
+"""A worker inside a Ray actor: the worker loop of all others, in a thread, over arrays that mirror the caller's."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+import traceback
+from typing import Any
+
+import psutil
+
+from multiverse.contracts.errors import RemoteError
+from multiverse.contracts.layout import Layout
+from multiverse.contracts.views import Views
+from multiverse.executors import worker_loop
+from multiverse.executors.step_reply import EXTRAS
+from multiverse.executors.thread import stack_of
+from multiverse.executors.worker_loop import CLOSE, ROWS, RUN, Surroundings
+from multiverse.memory.block import private_arrays
+from multiverse.memory.doorbell import new_doorbell
+from multiverse.memory.link import PackedLink
+from multiverse.memory.mailbox import CONTROL, CallerMailbox, WorkerMailbox, control_field
+from multiverse.memory.mirror import Changes, Mirror
+from multiverse.memory.waiting import WaitSet
+
+
+class RayActor:
+    """One request at a time; `stop` and `state` may be called meanwhile."""
+
+    def __init__(self, surroundings: Surroundings, assignment: bytes) -> None:
+        self._inner, self._link = PackedLink.beside(by_name_first=True)
+        self._mailbox: CallerMailbox | None = None
+        self._wait_set = WaitSet()
+        self._thread = threading.Thread(target=self._work, args=(surroundings, assignment), daemon=True)
+        self._thread.start()
+
+    def _work(self, surroundings: Surroundings, data: bytes) -> None:
+        try:
+            try:
+                surroundings.adopt_elsewhere()
+                assignment = pickle.loads(data)
+            except Exception as error:
+                self._inner.send(RemoteError.of(error))
+                return
+            self._env_ids = assignment.config.env_ids
+            worker_loop.work(assignment, self._inner, lambda replacing: (*self._bound, replacing), WaitSet())
+        except SystemExit as error:  # as it would end a worker process
+            self._exit(error.code if isinstance(error.code, int) else 1)
+        except BaseException:
+            traceback.print_exc()
+            self._exit(1)
+
+    def _exit(self, code: int) -> None:
+        sys.stderr.flush()
+        os._exit(code)  # guard: an-actor-ends-with-its-worker
+
+    def described(self) -> tuple[bytes, int, str]:
+        """The worker's first word; its process; and the node that it is on."""
+        import ray
+
+        return self._link.receive()[1], os.getpid(), ray.get_runtime_context().get_node_id()
+
+    def connect(self, layout: Layout, changes: Changes, replacing: bool) -> None:
+        arrays = private_arrays([control_field(1), *layout.fields()])
+        views, bells = Views.over(layout, arrays), (new_doorbell(), new_doorbell())
+        self._mirror = Mirror(views, self._env_ids)
+        self._mirror.apply(changes)
+        self._mailbox = CallerMailbox(arrays[CONTROL], 0, *bells)
+        self._mailbox.add_to(self._wait_set)
+        self._bound = views, WorkerMailbox(arrays[CONTROL], 0, *bells)
+        self._link.send_packed(pickle.dumps(replacing), 0)
+
+    def request(self, command: int, number: int, message: bytes | None, changes: Changes) -> Any:
+        """(flags, what follows by link or None, what has changed, the row it came to)"""
+        mailbox = self._mailbox
+        assert mailbox is not None
+        self._mirror.apply(changes)
+        if command == ROWS:
+            mailbox.begin_rows(0)
+        mailbox.post(command, number)
+        if message is not None:
+            self._link.send_packed(message, number)
+        self._wait_set.sleep_until(mailbox.answered, None)
+        flags = mailbox.flags()
+        more = command == RUN or (flags if command == ROWS else flags & EXTRAS)
+        return flags, self._link.receive()[1] if more else None, self._mirror.changes(), mailbox.row
+
+    def stop(self) -> None:
+        """The rollout under way is to end with the row it is in."""
+        if self._mailbox is not None:
+            self._mailbox.stop_rows()
+
+    def state(self) -> tuple[int, str, int]:
+        """Its row, its Python stack, its memory."""
+        row = 0 if self._mailbox is None else self._mailbox.row
+        return row, stack_of(self._thread), psutil.Process().memory_info().rss
+
+    def close(self, number: int) -> bytes:
+        """Close the envs; returns what they raised."""
+        assert self._mailbox is not None
+        self._mailbox.post(CLOSE, number)
+        return bytes(self._link.receive()[1])

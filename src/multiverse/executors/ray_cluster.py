@@ -1,0 +1,218 @@
+"""The Ray cluster that workers run on: one of our own on this machine, or one that is there."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib.util
+import logging
+import os
+import signal
+import socket
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+
+import multiverse
+from multiverse.contracts.errors import InvalidRequest, PreflightError
+from multiverse.contracts.plan import RayOptions
+from multiverse.executors import machine
+
+log = logging.getLogger("multiverse")
+
+CONNECT_S = 5.0
+_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Ray's own way to have a node at 127.0.0.1: it reads this when it is imported."""
+
+_ours = False  # whether the cluster was started here
+
+
+def ray() -> Any:
+    """The package."""
+    if importlib.util.find_spec("ray") is None:
+        raise PreflightError("executor='ray' needs Ray: pip install 'multiverse[ray]'")
+    if "ray" not in sys.modules:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+
+    return ray
+
+
+def connect(options: RayOptions) -> None:
+    """To the cluster that is meant, unless this program is connected already; started if there is to be one of ours."""
+    here, address = _connected_to(), options.address
+    if here is not None:
+        if address not in (None, "auto", here):  # guard: one-cluster-a-program
+            raise InvalidRequest(
+                f"ray_address={address!r}: this program is connected to the Ray cluster at {here} already; leave the "
+                "address out, or call ray.shutdown() first"
+            )
+        return
+    if address is None:
+        _start()
+    else:
+        _join(address)
+
+
+def _connected_to() -> str | None:
+    found = sys.modules.get("ray")
+    if found is None or not found.is_initialized():
+        return None
+    return str(found.get_runtime_context().gcs_address)
+
+
+def _start() -> None:
+    """A cluster of our own: nobody else hears of it, and it ends with this program."""
+    global _ours
+    before = os.environ.get(_LOOPBACK)
+    os.environ[_LOOPBACK] = "0"  # guard: a-cluster-of-our-own-stays-here
+    try:
+        with _signals_kept():
+            ray().init(
+                address="local",
+                num_cpus=machine.usable_cores(),
+                include_dashboard=False,
+                logging_level="error",
+                _system_config={"worker_niceness": 0},  # 15 elsewhere: whoever else is busy would come first
+            )
+    finally:
+        os.environ.pop(_LOOPBACK)
+        if before is not None:
+            os.environ[_LOOPBACK] = before
+    _ours = True
+    atexit.register(shut_down)
+
+
+def _join(address: str) -> None:
+    _check_reachable(address)
+    ours = str(Path(multiverse.__file__).parent)
+    try:
+        with _signals_kept():
+            ray().init(address=address, runtime_env={"py_modules": [ours]}, logging_level="error")
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        said = " ".join(str(error).split())
+        if "ersion mismatch" in said:  # guard: versions-that-differ-are-named
+            here = f"Python {'.'.join(map(str, sys.version_info[:3]))} and Ray {ray().__version__} here"
+            said = f"{said}. There must be the same as {here}: install that on the nodes, or the nodes' here"
+        raise PreflightError(f"the Ray cluster at {address} cannot be joined: {said}") from error
+
+
+def _check_reachable(address: str) -> None:
+    """In a moment, and in a sentence: Ray itself tries for a minute."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        if address == "auto":
+            return
+        raise InvalidRequest(f"ray_address={address!r}: host:port, as `ray start --head` prints it, or auto")
+    try:
+        socket.create_connection((host, int(port)), CONNECT_S).close()
+    except OSError as error:  # guard: an-unreachable-cluster-is-named
+        raise PreflightError(
+            f"no Ray cluster answers at {address} ({error.strerror or error}): is it running (`ray start --head` "
+            "there), and may this machine reach that port?"
+        ) from error
+
+
+@contextlib.contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Ray puts a handler of its own in the place of SIGTERM's."""
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGTERM) if main else None
+    try:
+        yield
+    finally:
+        if main:
+            signal.signal(signal.SIGTERM, before)
+
+
+def shut_down() -> None:
+    """End what was started here, and nothing else."""
+    global _ours
+    if _ours and _connected_to() is not None:
+        ray().shutdown()  # guard: only-our-own-cluster-is-ended
+    _ours = False
+
+
+def own() -> bool:
+    """Whether the cluster was started here. Then it has this machine's cores, and nobody else wants them."""
+    return _ours and _connected_to() is not None
+
+
+def cores(options: RayOptions) -> int:
+    """How many workers the cluster has room for."""
+    connect(options)
+    if own():
+        return machine.usable_cores()
+    return max(1, int(_resource("CPU") / max(options.cpus_per_worker, 1e-9)) if options.cpus_per_worker else 1)
+
+
+def check(workers: int, options: RayOptions) -> None:
+    """That there is room at all; whoever else has it now may leave."""
+    for kind, each in (("CPU", 0.0 if own() else options.cpus_per_worker), ("GPU", options.gpus_per_worker)):
+        needed, there = workers * each, _resource(kind)
+        if needed > there:  # guard: what-a-cluster-lacks-is-refused
+            raise PreflightError(
+                f"{workers} workers with {each:g} {kind}s each need {needed:g}, and the Ray cluster has {there:g}: "
+                f"fewer workers, or a smaller {kind.lower()}s_per_worker"
+            )
+        free = float(ray().available_resources().get(kind, 0.0)) if needed else 0.0
+        if needed > free:
+            log.warning(
+                "%d workers need %g %ss; the Ray cluster has %g free: waiting for more", workers, needed, kind, free
+            )
+
+
+def has_free(kind: str, count: float) -> bool:
+    """Whether some node has so much left, as far as the cluster knows."""
+    return count == 0 or any(
+        resources.get(kind, 0.0) >= count for resources in ray()._private.state.available_resources_per_node().values()
+    )
+
+
+def this_node() -> Any:
+    """A strategy: where this program runs, if there is room."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(ray().get_runtime_context().get_node_id(), soft=True)
+
+
+def _resource(kind: str) -> float:
+    return float(ray().cluster_resources().get(kind, 0.0))
+
+
+@contextlib.contextmanager
+def own_modules_by_value(assignments: Any) -> Iterator[None]:
+    """While the assignments are packed for nodes elsewhere: the caller's own modules, which nobody has installed there,
+    go along with what is used of them."""
+    found = [] if own() else [m for m in _modules_of(assignments) if _is_the_callers(m)]
+    registered = [m for m in found if m.__name__ not in cloudpickle.list_registry_pickle_by_value()]
+    for module in registered:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in registered:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _modules_of(assignments: Any) -> list[ModuleType]:
+    used = [thing for a in assignments for r in a.recipes for thing in (r.source, *r.wrappers)]
+    used += [a.config.reset_plan for a in assignments]
+    names = {getattr(thing, "__module__", None) or type(thing).__module__ for thing in used}
+    tops = {name.partition(".")[0] for name in names}
+    return [sys.modules[name] for name in tops if name in sys.modules and name != "__main__"]
+
+
+def _is_the_callers(module: ModuleType) -> bool:
+    """Not installed, and not ours."""
+    file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", [])), None)
+    if file is None or module.__name__ == "multiverse":
+        return False
+    installed = [sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return not any(Path(file).is_relative_to(place) for place in installed)

@@ -1,0 +1,312 @@
+"""Workers on Ray: for each an actor, and in the caller a thread that is its stand-in.
+
+The stand-in is to the executor what a worker thread is: it takes requests from a mailbox and answers them. It has them
+done by its actor, to which it sends what has changed in the rows of its envs, and from which it hears the same
+(`memory/mirror.py`). So a rollout is one call: weights there, rows back.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import psutil
+
+from multiverse.contracts.layout import Field, FieldName
+from multiverse.contracts.plan import Plan, RayOptions
+from multiverse.contracts.views import Array, Views
+from multiverse.executors import ray_cluster
+from multiverse.executors.hosts import WorkerHost
+from multiverse.executors.life import Death, State
+from multiverse.executors.process import pickled
+from multiverse.executors.ray_actor import RayActor
+from multiverse.executors.worker_loop import CLOSE, ROWS, RUN, WITH_OBJECTS, Assignment, Surroundings
+from multiverse.memory.block import private_arrays
+from multiverse.memory.doorbell import new_doorbell
+from multiverse.memory.link import PackedLink, QueueLink
+from multiverse.memory.mailbox import CONTROL, CallerMailbox, WorkerMailbox
+from multiverse.memory.mirror import Mirror
+from multiverse.memory.waiting import WaitSet
+
+log = logging.getLogger("multiverse")
+
+LOOK_EVERY_S = 0.1
+ASK_EVERY_S = 1.0
+"""Of an actor in the middle of a rollout: which row it is in."""
+ANSWER_S = 1.0
+END_S = 5.0
+WORTH_STORING = 65_536
+"""Bytes; less goes along with the call."""
+
+
+class _GivenUp(Exception):
+    """The caller does not want this worker any more."""
+
+
+class Sent:
+    """What goes to all actors alike (a rollout's weights): in the object store once."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Any, Any] = (None, None)
+        self._lock = threading.Lock()
+
+    def reference(self, message: bytes) -> Any:
+        if len(message) < WORTH_STORING:
+            return message
+        with self._lock:
+            if self._last[0] is not message:
+                self._last = message, ray_cluster.ray().put(message)
+            return self._last[1]
+
+
+class RayLife:
+    """An actor and its stand-in."""
+
+    def __init__(
+        self, assignment: Assignment, actor: Any, link: QueueLink, sent: Sent, options: dict[str, Any]
+    ) -> None:
+        self._env_ids, self._actor, self._link, self._sent = assignment.config.env_ids, actor, link, sent
+        self._options = options
+        self._ray = ray_cluster.ray()
+        self._ended = new_doorbell()
+        self._cause = "ended"
+        self.node_in_doubt = False  # it may be gone, and its cluster not know it yet
+        self._bindings: queue.SimpleQueue[tuple[Views, WorkerMailbox, bool] | None] = queue.SimpleQueue()
+        self._mailbox: WorkerMailbox | None = None
+        self._given_up = False
+        self._process: tuple[int, str] | None = None  # pid and node
+        self._here: psutil.Process | None = None  # if that is this one
+        self._thread = threading.Thread(target=self._run, name=f"multiverse-ray-{assignment.worker}", daemon=True)
+        self._thread.start()
+
+    # -- as the executor sees it -------------------------------------------------------------------------------
+    @property
+    def sentinel(self) -> int:
+        return self._ended.wait_fd
+
+    @property
+    def pid(self) -> int | None:
+        """If it runs on this machine."""
+        return None if self._here is None else self._here.pid
+
+    def connect(self, views: Views, mailbox: WorkerMailbox, replacing: bool) -> None:
+        self._bindings.put((views, mailbox, replacing))
+
+    def death(self) -> Death:
+        where = "" if self._process is None else f" (pid {self._process[0]} of node {self._process[1][:8]})"
+        return Death(f"lost its Ray actor{where}: {self._cause}", "its process was killed, or its node is gone")
+
+    def state(self) -> State:
+        if self._process is None:
+            needs = ", ".join(f"{value:g} {name}" for name, value in self._options.items() if value) or "nothing"
+            return State(
+                f"its Ray actor has not answered yet; it waits for a node with {needs} free, or builds its envs"
+            )
+        try:
+            _, stack, rss_bytes = self._ray.get(self._actor.state.remote(), timeout=ANSWER_S)
+        except Exception as error:
+            return State(f"its Ray actor does not say what it is doing ({type(error).__name__})")
+        return State("its Ray actor lives", stack, rss_bytes)
+
+    def end(self, deadline: float) -> bool:
+        """By itself if it was asked to, or by force."""
+        if self._ended.wait_fd < 0:
+            return True  # it has been
+        if self._mailbox is not None:
+            self._thread.join(max(0.0, deadline - time.monotonic()))
+        self._given_up = True
+        self._bindings.put(None)
+        self._kill()
+        if self._mailbox is not None:
+            self._mailbox.request_bell.ring()
+        self._thread.join(END_S)
+        if self._thread.is_alive():
+            return False
+        if self._here is not None:
+            psutil.wait_procs([self._here], END_S)
+        self._ended.close()
+        return True
+
+    def _kill(self) -> None:
+        try:
+            self._ray.kill(self._actor)  # guard: an-actor-is-ended
+        except Exception:  # the cluster is gone, and the actor with it
+            pass
+
+    # -- the stand-in ------------------------------------------------------------------------------------------
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except _GivenUp:
+            pass
+        except self._ray.exceptions.RayError as error:
+            self._cause = _in_a_line(error)
+            self.node_in_doubt = "its worker process has died" not in str(error)
+        except BaseException as error:
+            self._cause = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            self._kill()
+            self._link.send_packed(None, 0)
+            self._ended.ring()
+
+    def _serve(self) -> None:
+        word, pid, node = self._answer(self._actor.described.remote())
+        self._process = pid, node
+        if node == self._ray.get_runtime_context().get_node_id():
+            self._here = psutil.Process(pid)
+        self._link.send_packed(word, 0)
+        binding = self._bindings.get()
+        if binding is None:
+            raise _GivenUp
+        views, mailbox, replacing = binding
+        self._mailbox, mirror, wait_set = mailbox, Mirror(views, self._env_ids), WaitSet()
+        mailbox.add_to(wait_set)
+        self._answer(self._actor.connect.remote(views.layout, mirror.changes(), replacing))
+        while True:
+            wait_set.sleep_until(lambda: mailbox.requested() or self._given_up, None)
+            if self._given_up:
+                raise _GivenUp
+            command = mailbox.take()
+            if command == CLOSE:
+                last = self._answer(self._actor.close.remote(mailbox.sequence))
+                self._link.send_packed(last, mailbox.sequence)
+                return
+            message = None
+            if command in (RUN, ROWS) or command & WITH_OBJECTS:
+                message = self._sent.reference(self._message(mailbox.sequence))
+            asked = self._actor.request.remote(command, mailbox.sequence, message, mirror.changes())
+            flags, reply, changes, row = self._answer(asked, mailbox if command == ROWS else None)
+            mirror.apply(changes)
+            if command == ROWS:
+                mailbox.go_on(row)
+            mailbox.reply(flags)
+            if reply is not None:
+                self._link.send_packed(reply, mailbox.sequence)
+
+    def _message(self, number: int) -> Any:
+        """What follows a request; the leavings of interrupted ones are passed over."""
+        while True:
+            found, message = self._link.receive()
+            if found == number:
+                return message
+
+    def _answer(self, asked: Any, rows: WorkerMailbox | None = None) -> Any:
+        """Of the actor; in the middle of `rows` it is told to stop, and asked how far it is."""
+        told, row, ask_at = False, 0, time.monotonic() + ASK_EVERY_S
+        while True:
+            try:
+                return self._ray.get(asked, timeout=LOOK_EVERY_S)
+            except self._ray.exceptions.GetTimeoutError:
+                pass
+            if self._given_up:
+                raise _GivenUp
+            if rows is not None and rows.stopping and not told:
+                told = True
+                self._actor.stop.remote()
+            if rows is not None and time.monotonic() > ask_at:
+                before, ask_at = row, time.monotonic() + ASK_EVERY_S
+                row = self._row(row)
+                if row != before:
+                    rows.still_at_it()
+
+    def _row(self, last: int) -> int:
+        try:
+            return int(self._ray.get(self._actor.state.remote(), timeout=ANSWER_S)[0])
+        except self._ray.exceptions.GetTimeoutError:
+            return last
+
+
+class RayHost(WorkerHost):
+    life: RayLife
+
+    def connect(self, views: Views, replacing: bool = False) -> None:
+        words, bells = views[CONTROL], (new_doorbell(), new_doorbell())
+        words[self.worker] = 0
+        self.bind(CallerMailbox(words, self.worker, *bells), views)
+        self.life.connect(views, WorkerMailbox(words, self.worker, *bells), replacing)
+
+
+class RayWorkers:
+    """The actors of one vector env."""
+
+    def __init__(self) -> None:
+        self.hosts: list[WorkerHost] = []
+        self._assignments: dict[int, tuple[Assignment, bytes]] = {}
+        self._options, self._sent = RayOptions(), Sent()
+
+    def start(self, assignments: Sequence[Assignment], plan: Plan) -> None:
+        self._options = plan.ray or RayOptions()
+        ray_cluster.connect(self._options)
+        ray_cluster.check(len(assignments), self._options)
+        with ray_cluster.own_modules_by_value(assignments):
+            data = pickled(assignments)
+        self._assignments = {a.worker: (a, bytes_) for a, bytes_ in zip(assignments, data)}
+        for worker in self._assignments:
+            self.hosts.append(self._started(worker, self._wanted(), "SPREAD"))
+
+    def _wanted(self) -> dict[str, float]:
+        """Of a cluster of our own nobody else wants anything, and there may be more workers than cores."""
+        return {
+            "num_cpus": 0.0 if ray_cluster.own() else self._options.cpus_per_worker,
+            "num_gpus": self._options.gpus_per_worker,
+        }
+
+    def _started(self, worker: int, wanted: dict[str, float], where: Any) -> RayHost:
+        assignment, data = self._assignments[worker]
+        actor = (
+            ray_cluster.ray()
+            .remote(RayActor)
+            .options(**wanted, max_concurrency=3, max_restarts=0, scheduling_strategy=where)
+            .remote(Surroundings.here(), data)
+        )
+        ours, theirs = PackedLink.beside()
+        life = RayLife(assignment, actor, theirs, self._sent, wanted)
+        return RayHost(worker, assignment.config.env_ids, ours, life)
+
+    def arrays(self, fields: Sequence[Field]) -> dict[FieldName, Array]:
+        return private_arrays(fields)
+
+    def connect(self, views: Views) -> None:
+        for host in self.hosts:
+            assert isinstance(host, RayHost)
+            host.connect(views)
+
+    def start_again(self, host: WorkerHost, views: Views, check: Callable[[WorkerHost], None]) -> WorkerHost:
+        """On a node that is surely there, if the worker may have gone with its own."""
+        assert isinstance(host, RayHost)
+        wanted, where = self._wanted(), "SPREAD"
+        if host.life.node_in_doubt:
+            where = ray_cluster.this_node()
+        if not ray_cluster.has_free("CPU", wanted["num_cpus"]):  # guard: a-lost-node-is-done-without
+            log.warning(
+                "worker %d: no node of the Ray cluster has %g CPUs free; it shares those of others from now on",
+                host.worker,
+                wanted["num_cpus"],
+            )
+            wanted["num_cpus"] = 0.0
+        new = self._started(host.worker, wanted, where)
+        try:
+            check(new)
+            new.connect(views, replacing=True)
+        except BaseException:
+            new.kill()
+            raise
+        return new
+
+    def abandon(self) -> None:
+        pass  # they end with their hosts
+
+    def close(self) -> None:
+        pass
+
+
+def _in_a_line(error: BaseException) -> str:
+    """The reason that Ray gives, without its advice."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    reason = next((line for line in lines if line.startswith(("The actor is dead", "The node"))), lines[0])
+    return f"{type(error).__name__}: {reason.split('. ')[0]}"

@@ -1,0 +1,208 @@
+"""Workers on Ray: actors that die, hang and are replaced; clusters that are not there; training that is the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import multiverse as mv
+from multiverse.executors import ray_cluster
+from tests.envs import Walk
+from tests.fault_envs import Fault
+
+PROGRAM_S = 90
+
+
+@pytest.fixture
+def made() -> Iterator[list[Any]]:
+    """Vector envs that are closed afterwards."""
+    vector_envs: list[Any] = []
+    yield vector_envs
+    for envs in vector_envs:
+        envs.close()
+
+
+def make(made: list[Any], env: Any, num_envs: int = 4, workers: int = 2, **options: Any) -> Any:
+    made.append(mv.make_vec(env, num_envs, "ray", workers=workers, **options))
+    return made[-1]
+
+
+def program(text: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, with a cluster of its own."""
+    command = [sys.executable, "-c", textwrap.dedent(text)]
+    env = {**os.environ, **environ}
+    return subprocess.run(command, capture_output=True, text=True, timeout=PROGRAM_S, env=env, check=False)
+
+
+# -- what is lost ------------------------------------------------------------------------------------------------
+@pytest.mark.fault("A1")
+def test_an_actor_that_is_killed_is_named(made: list[Any]) -> None:
+    envs = make(made, Walk)
+    envs.reset(seed=0)
+    os.kill(envs.worker_pids[1], signal.SIGKILL)
+    with pytest.raises(mv.WorkerDied, match=r"worker 1 \(envs 2-3\) lost its Ray actor.*during step") as told:
+        envs.step(np.zeros(4, np.int64))
+    assert "its node is gone" in str(told.value)
+
+
+@pytest.mark.fault("A1", "E5")
+def test_an_actor_that_is_killed_is_replaced_and_the_others_go_on(made: list[Any]) -> None:
+    envs = make(made, Walk, on_failure="restart")
+    envs.reset(seed=0)
+    envs.step(np.ones(4, np.int64))
+    old = envs.worker_pids
+    os.kill(old[0], signal.SIGKILL)
+    _, rewards, _, truncated, infos = envs.step(np.ones(4, np.int64))
+    assert truncated.tolist() == [True, True, False, False] and (rewards[:2] == 0).all()
+    assert infos["restarted"].tolist() == [True, True, False, False]
+    assert envs.failures.worker_restarts == 1 and envs.worker_pids[1] == old[1] and envs.worker_pids[0] != old[0]
+    assert not envs.step(np.ones(4, np.int64))[3].any()
+
+
+def test_an_actor_that_dies_while_it_builds_is_named(made: list[Any]) -> None:
+    with pytest.raises(mv.WorkerDied, match=r"worker \d .*lost its Ray actor.*during start"):
+        make(made, Fault, env_kwargs={"what": "kill", "phase": "constructor"})
+
+
+@pytest.mark.fault("A3")
+def test_an_actor_that_hangs_tells_where(made: list[Any]) -> None:
+    faults = [{"what": "sleep", "at": 2} if i == 3 else {} for i in range(4)]
+    envs = make(made, Fault, env_kwargs=faults, reply_timeout_s=2.0, close_timeout_s=0.1)
+    envs.reset(seed=0)
+    envs.step(np.zeros(4, np.int64))
+    with pytest.raises(mv.ReplyTimeout, match="env 3, step 2, line") as told:
+        envs.step(np.zeros(4, np.int64))
+    assert "fault_envs.py" in told.value.stack
+
+
+# -- clusters ----------------------------------------------------------------------------------------------------
+def test_a_cluster_that_does_not_answer_is_named_at_once() -> None:
+    with pytest.raises(mv.PreflightError, match=r"no Ray cluster answers at 127\.0\.0\.1:1 .*ray start --head"):
+        ray_cluster._join("127.0.0.1:1")
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    with pytest.raises(mv.InvalidRequest, match="host:port"):
+        ray_cluster._join("somewhere")
+
+
+def test_another_cluster_than_the_one_this_program_has_is_refused(made: list[Any]) -> None:
+    make(made, Walk, 2, 1)
+    with pytest.raises(mv.InvalidRequest, match=r"connected to the Ray cluster at .* already"):
+        make(made, Walk, 2, 1, ray_address="10.0.0.1:6379")
+
+
+def test_more_than_the_cluster_has_is_refused(made: list[Any]) -> None:
+    with pytest.raises(mv.PreflightError, match=r"2 workers with 1 GPUs each need 2, .* has 0: fewer workers"):
+        make(made, Walk, gpus_per_worker=1)
+
+
+@pytest.mark.parametrize("options", [{"ray_address": "10.0.0.1:6379"}, {"cpus_per_worker": 2.0}])
+def test_what_is_for_ray_is_refused_elsewhere(options: dict[str, Any]) -> None:
+    with pytest.raises(mv.InvalidRequest, match="are for executor='ray'"):
+        mv.make_vec(Walk, 2, "serial", **options)
+
+
+@pytest.mark.parametrize("cpus", [-1, float("nan"), True, "two"])
+def test_cpus_that_are_no_number_are_refused(cpus: Any) -> None:
+    with pytest.raises(mv.InvalidRequest, match="cpus_per_worker"):
+        mv.make_vec(Walk, 2, "ray", cpus_per_worker=cpus)
+
+
+def test_a_cluster_that_the_program_started_is_used_and_stays() -> None:
+    found = program(
+        """
+        import signal
+        import ray, multiverse as mv
+        ray.init(num_cpus=2, include_dashboard=False, logging_level="error")
+        handler = signal.getsignal(signal.SIGTERM)
+        envs = mv.make_vec("CartPole-v1", 2, "ray", workers=1)
+        envs.reset()
+        envs.close()
+        from multiverse.executors import ray_cluster
+        ray_cluster.shut_down()
+        print("still there:", ray.is_initialized(), ray_cluster.own(), signal.getsignal(signal.SIGTERM) == handler)
+        """
+    )
+    assert "still there: True False True" in found.stdout, found.stderr
+
+
+def test_a_cluster_of_our_own_is_on_this_machine_only_and_ends_with_the_program() -> None:
+    found = program(
+        """
+        import psutil, signal, multiverse as mv
+        envs = mv.make_vec("CartPole-v1", 2, "ray", workers=1)
+        envs.reset()
+        import ray
+        print("nodes:", [node["NodeManagerAddress"] for node in ray.nodes()])
+        print("pids:", *[child.pid for child in psutil.Process().children(recursive=True)])
+        print("handler:", signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
+        """
+    )
+    assert "nodes: ['127.0.0.1']" in found.stdout and "handler: True" in found.stdout, found.stderr
+    pids = [int(pid) for line in found.stdout.splitlines() if line.startswith("pids:") for pid in line.split()[1:]]
+    assert pids and not [pid for pid in pids if alive(pid)]
+
+
+def alive(pid: int) -> bool:
+    import psutil
+
+    try:
+        _, left = psutil.wait_procs([psutil.Process(pid)], 5)
+    except psutil.NoSuchProcess:
+        return False
+    return bool(left)
+
+
+def test_without_ray_it_says_what_to_install() -> None:
+    found = program(
+        """
+        import importlib.util, multiverse as mv
+        whole = importlib.util.find_spec
+        importlib.util.find_spec = lambda name, *more: None if name == "ray" else whole(name, *more)
+        try:
+            mv.make_vec("CartPole-v1", 2, "ray")
+        except mv.PreflightError as error:
+            print(error)
+        """
+    )
+    assert "pip install 'multiverse[ray]'" in found.stdout, found.stderr
+
+
+def test_the_callers_own_modules_go_along_by_value(tmp_path: Path) -> None:
+    """A node elsewhere cannot import them: what it gets says all of it."""
+    (tmp_path / "my_envs.py").write_text(
+        "import gymnasium\n\n\nclass Mine(gymnasium.Wrapper):\n"
+        "    def __init__(self):\n        super().__init__(gymnasium.make('CartPole-v1'))\n"
+    )
+    found = program(
+        """
+        import pickle, sys
+        import my_envs
+        from multiverse.adapters.env_source import recipes
+        from multiverse.executors import ray_cluster
+        from multiverse.executors.env_range import RangeConfig
+        from multiverse.executors.process import pickled
+        from multiverse.executors.worker_loop import Assignment
+        each = [Assignment(0, RangeConfig(range(1), None, True, None), recipes(my_envs.Mine, 1, None, None), "park")]
+        with ray_cluster.own_modules_by_value(each):
+            (data,) = pickled(each)
+        del sys.modules["my_envs"]
+        sys.path.pop()
+        sys.path[:] = [place for place in sys.path if "my_place" not in place]
+        sys.meta_path.insert(0, type("No", (), {"find_spec": staticmethod(
+            lambda name, *_: (_ for _ in ()).throw(ImportError(name)) if name == "my_envs" else None)}))
+        print("built:", pickle.loads(data).recipes[0].build())
+        """,
+        PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
+    )
+    assert "built:" in found.stdout, found.stderr
