@@ -36,15 +36,15 @@ def make(made: list[Any], env: Any, num_envs: int = 4, workers: int = 2, **optio
     return made[-1]
 
 
-def program(text: str, **environ: str) -> subprocess.CompletedProcess[str]:
+def program(text: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own, with a cluster of its own."""
-    command = [sys.executable, "-c", textwrap.dedent(text)]
+    command = [sys.executable, "-c", textwrap.dedent(text), *arguments]
     env = {**os.environ, **environ}
     return subprocess.run(command, capture_output=True, text=True, timeout=PROGRAM_S, env=env, check=False)
 
 
 # -- what is lost ------------------------------------------------------------------------------------------------
-@pytest.mark.fault("A1")
+@pytest.mark.fault("F1")
 def test_an_actor_that_is_killed_is_named(made: list[Any]) -> None:
     envs = make(made, Walk)
     envs.reset(seed=0)
@@ -54,7 +54,7 @@ def test_an_actor_that_is_killed_is_named(made: list[Any]) -> None:
     assert "its node is gone" in str(told.value)
 
 
-@pytest.mark.fault("A1", "E5")
+@pytest.mark.fault("F1")
 def test_an_actor_that_is_killed_is_replaced_and_the_others_go_on(made: list[Any]) -> None:
     envs = make(made, Walk, on_failure="restart")
     envs.reset(seed=0)
@@ -68,12 +68,13 @@ def test_an_actor_that_is_killed_is_replaced_and_the_others_go_on(made: list[Any
     assert not envs.step(np.ones(4, np.int64))[3].any()
 
 
+@pytest.mark.fault("F1")
 def test_an_actor_that_dies_while_it_builds_is_named(made: list[Any]) -> None:
     with pytest.raises(mv.WorkerDied, match=r"worker \d .*lost its Ray actor.*during start"):
         make(made, Fault, env_kwargs={"what": "kill", "phase": "constructor"})
 
 
-@pytest.mark.fault("A3")
+@pytest.mark.fault("F1")
 def test_an_actor_that_hangs_tells_where(made: list[Any]) -> None:
     faults = [{"what": "sleep", "at": 2} if i == 3 else {} for i in range(4)]
     envs = make(made, Fault, env_kwargs=faults, reply_timeout_s=2.0, close_timeout_s=0.1)
@@ -84,10 +85,71 @@ def test_an_actor_that_hangs_tells_where(made: list[Any]) -> None:
     assert "fault_envs.py" in told.value.stack
 
 
+@pytest.mark.fault("F1")
+def test_an_env_that_ends_its_program_ends_its_actor(made: list[Any]) -> None:
+    envs = make(made, Fault, env_kwargs={"what": "system_exit"})
+    envs.reset(seed=0)
+    with pytest.raises(mv.WorkerDied, match="lost its Ray actor"):
+        envs.step(np.zeros(4, np.int64))
+
+
+@pytest.mark.fault("F1")
+def test_closed_actors_are_gone(made: list[Any]) -> None:
+    envs = make(made, Walk)
+    envs.reset(seed=0)
+    pids = envs.worker_pids
+    envs.close()
+    assert len(pids) == 2 and not [pid for pid in pids if alive(pid)]
+
+
+NODES = """
+import sys
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+import multiverse as mv
+
+class Lose(mv.Hook):
+    def on_update(self, trainer, report):
+        if trainer.clock.updates == 2:
+            while nodes:
+                cluster.remove_node(nodes.pop(), allow_graceful=False)
+
+run = mv.train("CartPole-v1", executor="ray", ray_address=cluster.address, workers=3, num_envs=6, env_steps=1_800,
+               steps_per_env=50, seed=1, preset=False, evaluate_every=0, evaluation_episodes=1, hooks=[Lose()],
+               run_dir=sys.argv[1])
+told = run.summary["failures"]
+print("restarted:", told["worker_restarts"], "lost:", run.summary["lost_steps"], "of", run.summary["env_steps"])
+print("adds up:", told["steps_sent"] == told["steps_used"] + told["steps_discarded"], told["steps_discarded"])
+"""
+
+
+@pytest.mark.fault("F1")
+def test_a_run_survives_losing_all_nodes_but_one(tmp_path: Path) -> None:
+    """Two of three nodes are killed; their envs go on where there is a node, sharing its core."""
+    found = program(NODES, str(tmp_path / "run"))
+    assert "restarted: 2 lost: 4 of 1800" in found.stdout and "adds up: True 4" in found.stdout, found.stderr[-3000:]
+    assert "it shares those of others from now on" in found.stderr
+
+
 # -- clusters ----------------------------------------------------------------------------------------------------
+@pytest.mark.fault("E5")
 def test_a_cluster_that_does_not_answer_is_named_at_once() -> None:
     with pytest.raises(mv.PreflightError, match=r"no Ray cluster answers at 127\.0\.0\.1:1 .*ray start --head"):
         ray_cluster._join("127.0.0.1:1")
+
+
+@pytest.mark.fault("E5")
+def test_other_versions_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def differs(**options: Any) -> None:
+        raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.10.1")
+
+    monkeypatch.setattr(ray_cluster, "_check_reachable", lambda address: None)
+    monkeypatch.setattr(ray_cluster.ray(), "init", differs)
+    with pytest.raises(
+        mv.PreflightError, match=r"Ray: 2\.9\.0 Python: 3\.10\.1\. There must be the same as Python 3\."
+    ):
+        ray_cluster._join("10.0.0.1:6379")
 
 
 def test_an_address_that_is_none_is_refused() -> None:
@@ -95,12 +157,14 @@ def test_an_address_that_is_none_is_refused() -> None:
         ray_cluster._join("somewhere")
 
 
+@pytest.mark.fault("E5")
 def test_another_cluster_than_the_one_this_program_has_is_refused(made: list[Any]) -> None:
     make(made, Walk, 2, 1)
     with pytest.raises(mv.InvalidRequest, match=r"connected to the Ray cluster at .* already"):
         make(made, Walk, 2, 1, ray_address="10.0.0.1:6379")
 
 
+@pytest.mark.fault("F1")
 def test_more_than_the_cluster_has_is_refused(made: list[Any]) -> None:
     with pytest.raises(mv.PreflightError, match=r"2 workers with 1 GPUs each need 2, .* has 0: fewer workers"):
         make(made, Walk, gpus_per_worker=1)
@@ -118,12 +182,13 @@ def test_cpus_that_are_no_number_are_refused(cpus: Any) -> None:
         mv.make_vec(Walk, 2, "ray", cpus_per_worker=cpus)
 
 
+@pytest.mark.fault("E5")
 def test_a_cluster_that_the_program_started_is_used_and_stays() -> None:
     found = program(
         """
         import signal
         import ray, multiverse as mv
-        ray.init(num_cpus=2, include_dashboard=False, logging_level="error")
+        ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level="error")
         handler = signal.getsignal(signal.SIGTERM)
         envs = mv.make_vec("CartPole-v1", 2, "ray", workers=1)
         envs.reset()
@@ -136,6 +201,7 @@ def test_a_cluster_that_the_program_started_is_used_and_stays() -> None:
     assert "still there: True False True" in found.stdout, found.stderr
 
 
+@pytest.mark.fault("E5")
 def test_a_cluster_of_our_own_is_on_this_machine_only_and_ends_with_the_program() -> None:
     found = program(
         """

@@ -134,8 +134,8 @@ def _signals_kept() -> Iterator[None]:
 def shut_down() -> None:
     """End what was started here, and nothing else."""
     global _ours
-    if _ours and _connected_to() is not None:
-        ray().shutdown()  # guard: only-our-own-cluster-is-ended
+    if _ours and _connected_to() is not None:  # guard: only-our-own-cluster-is-ended
+        ray().shutdown()
     _ours = False
 
 

@@ -34,6 +34,7 @@ from multiverse.training.session_envs import (
     make_learner,
     refuse_misfits,
     rollout_shape,
+    tell_how_ray_collects,
     training_envs,
 )
 from multiverse.training.storage.state_codec import encode
@@ -121,6 +122,7 @@ class Session:
             return rollout_fields(self._shapes, count, self._config.opponents > 0, whole) if everywhere else []
 
         self.envs = training_envs(self._config, self._env, count, self._reset_plan, plan, lay_out, self._tasks)
+        tell_how_ray_collects(self.envs)
 
     def _collect_from_envs(self) -> None:
         mask = next(iter(self.learners)).features.mask if self._single else None

@@ -18,7 +18,7 @@ from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.executors.backends import BACKENDS
 from multiverse.executors.startup import MoreFields
 from multiverse.experience.features import num_logits
-from multiverse.experience.rollout import RolloutShape
+from multiverse.experience.rollout import BEGUN, RolloutShape
 from multiverse.training.algorithm_maker import MakeAlgorithm
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.learners import Learners
@@ -109,6 +109,19 @@ def training_envs(
         state=getattr(config.settings, "critic", "own") == "state",
         **how,
     )
+
+
+def tell_how_ray_collects(envs: BaseVectorEnv) -> None:
+    """Which of the two ways, and why."""
+    if envs.plan.executor != "ray":
+        return
+    if BEGUN in envs.views.arrays:
+        log.info("rollouts are filled in the Ray actors: weights there, rows back, once a rollout")
+    else:
+        log.warning(
+            "every step is a round through Ray, a millisecond or more: the policy is asked here (for images, layers of "
+            "over 256 units, a GPU, or fewer than 8 steps_per_env); worth it for envs that take longer than that"
+        )
 
 
 def _where(config: TrainConfig, workers: int | None) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Every guard by name: the text in the source that is the guard, what stands there without it, and who must notice."""
 
-from tests.faults.mutations import callers, causes, endings, hangs_and_deaths, recovery, runs, training, values
+from tests.faults.mutations import callers, causes, endings, hangs_and_deaths, ray, recovery, runs, training, values
 from tests.faults.mutations.guard import Guard
 
 GUARDS: tuple[Guard, ...] = (
@@ -12,4 +12,5 @@ GUARDS: tuple[Guard, ...] = (
     *callers.GUARDS,
     *runs.GUARDS,
     *training.GUARDS,
+    *ray.GUARDS,
 )

@@ -1,0 +1,60 @@
+"""Guards of workers on Ray: rows E5 and F1."""
+
+from __future__ import annotations
+
+from tests.faults.mutations.guard import GONE, NEVER, Guard, instead, swap
+
+RAY = "tests/executors/test_ray.py"
+ALL_BUT_ONE = (f"{RAY}::test_a_run_survives_losing_all_nodes_but_one",)
+
+GUARDS = (
+    # -- E5: clusters ----------------------------------------------------------------------------------------
+    Guard(
+        "a-cluster-of-our-own-stays-here",
+        ("E5",),
+        GONE,
+        (f"{RAY}::test_a_cluster_of_our_own_is_on_this_machine_only_and_ends_with_the_program",),
+    ),
+    Guard(
+        "only-our-own-cluster-is-ended",
+        ("E5",),
+        swap("_ours and ", ""),
+        (f"{RAY}::test_a_cluster_that_the_program_started_is_used_and_stays",),
+    ),
+    Guard(
+        "one-cluster-a-program",
+        ("E5",),
+        NEVER,
+        (f"{RAY}::test_another_cluster_than_the_one_this_program_has_is_refused",),
+    ),
+    Guard(
+        "an-unreachable-cluster-is-named",
+        ("E5",),
+        swap("OSError", "ZeroDivisionError"),
+        (f"{RAY}::test_a_cluster_that_does_not_answer_is_named_at_once",),
+    ),
+    Guard("versions-that-differ-are-named", ("E5",), NEVER, (f"{RAY}::test_other_versions_are_named",)),
+    # -- F1: actors and nodes --------------------------------------------------------------------------------
+    Guard("what-a-cluster-lacks-is-refused", ("F1",), NEVER, (f"{RAY}::test_more_than_the_cluster_has_is_refused",)),
+    Guard(
+        "an-actor-ends-with-its-worker",
+        ("F1",),
+        GONE,
+        (f"{RAY}::test_an_env_that_ends_its_program_ends_its_actor",),
+    ),
+    Guard("an-actor-is-ended", ("F1",), GONE, (f"{RAY}::test_closed_actors_are_gone",)),
+    Guard(
+        "a-lost-actor-hangs-up",
+        ("F1",),
+        instead("return number, data"),
+        (f"{RAY}::test_an_actor_that_dies_while_it_builds_is_named",),
+    ),
+    Guard("a-lost-node-is-done-without", ("F1",), NEVER, ALL_BUT_ONE),
+    Guard("evaluations-ask-for-no-cores-of-their-own", ("F1",), swap("=0.0", "=1.0"), ALL_BUT_ONE),
+    Guard(
+        "bits-are-compared",
+        ("F1",),
+        swap("_bits(mine) != _bits(known)", "mine != known"),
+        ("tests/memory/test_mirror.py::test_bits_are_what_counts",),
+    ),
+)

@@ -1,0 +1,62 @@
+"""Two sides without common memory: what one changes the other has, and nothing else travels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from multiverse.contracts.layout import OBSERVATIONS, REWARD, SINGLE_AGENT, VALUES, Field, Group, Layout
+from multiverse.contracts.views import Views
+from multiverse.memory.block import private_arrays
+from multiverse.memory.mirror import Mirror
+
+ROWS, WIDE = ("rows",), ("wide",)
+LAYOUT = Layout(
+    4,
+    (Group(SINGLE_AGENT, (SINGLE_AGENT,), spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2)),),
+    True,
+    (Field(ROWS, (5, 4, 2), np.dtype(np.float32), axis=1), Field(WIDE, (4,), np.dtype(np.complex128))),
+)
+MINE = range(2, 4)
+
+
+def sides() -> tuple[Views, Mirror, Views, Mirror]:
+    one, other = (Views.over(LAYOUT, private_arrays(LAYOUT.fields())) for _ in range(2))
+    return one, Mirror(one, MINE), other, Mirror(other, MINE)
+
+
+def test_what_changes_on_either_side_is_the_same_on_both() -> None:
+    one, ours, other, theirs = sides()
+    one[(SINGLE_AGENT, OBSERVATIONS)][2:] = 0.5
+    one[(SINGLE_AGENT, VALUES)][REWARD, 3] = 7.0
+    one[ROWS][4, 3] = 2.0
+    one[WIDE][2] = 1j
+    theirs.apply(ours.changes())
+    other[ROWS][1, 2] = 3.0
+    ours.apply(theirs.changes())
+    for name in one.arrays:
+        np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_only_rows_that_changed_travel_and_only_once() -> None:
+    one, ours, _, _ = sides()
+    one[ROWS][3, 2] = 1.0
+    ((name, rows, values),) = ours.changes()
+    assert name == ROWS and rows is not None and rows.tolist() == [3] and values.shape == (1, 2, 2)
+    assert ours.changes() == []
+
+
+def test_rows_of_other_envs_do_not() -> None:
+    one, ours, _, _ = sides()
+    one[(SINGLE_AGENT, OBSERVATIONS)][:2] = 0.5
+    one[ROWS][:, :2] = 1.0
+    assert ours.changes() == []
+
+
+@pytest.mark.fault("F1")
+def test_bits_are_what_counts() -> None:
+    one, ours, other, theirs = sides()
+    one[ROWS][0, 2] = -0.0, np.nan
+    theirs.apply(ours.changes())
+    assert np.signbit(other[ROWS][0, 2, 0]) and ours.changes() == []  # NaN is what it was
