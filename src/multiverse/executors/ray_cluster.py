@@ -81,6 +81,9 @@ def _start() -> None:
                 logging_level="error",
                 _system_config={"worker_niceness": 0},  # 15 elsewhere: whoever else is busy would come first
             )
+    except (OSError, RuntimeError, ValueError) as error:  # ports, memory, a path too long for its sockets
+        hint = "; RAY_TMPDIR=/tmp has it use another place" if "path length" in str(error) else ""
+        raise PreflightError(f"no Ray cluster could be started here: {error}{hint}") from error
     finally:
         os.environ.pop(_LOOPBACK)
         if before is not None:
