@@ -47,6 +47,7 @@ class RecurrentLayers:
         self._size, self._copies = size, copies
         self._along: Any = None  # what it went along, and how often the weights had changed then
         self._said: Array | None = None  # of all rows of that
+        self._whole = self  # who goes along them
 
     def put(self, array: Array) -> Array:
         return array
@@ -56,7 +57,7 @@ class RecurrentLayers:
 
     def forward(self, shown: Shown, more: Array | None = None) -> Array:
         """Without `more`, all rows go through the layers once, whichever of them are asked about."""
-        hidden, self._rows = self._remembered(shown), shown.rows
+        hidden, self._rows = self._whole._remembered(shown), shown.rows
         if more is not None:
             return self._through(hidden[shown.rows], given(shown, more, self._shortcut.inputs))
         if self._said is None:
@@ -123,11 +124,13 @@ class RecurrentNetwork(RecurrentLayers):
         self._dense.begin(rng, 1.0, orthogonal=False)
 
     def first(self) -> RecurrentLayers:
-        """The first of the copies alone, with the same parameters."""
+        """The first of the copies alone, with the same parameters, and what is remembered; to look at, not to learn."""
         common = common_parameters(self._made[0], self._made[2])
         mine = slice(common + (len(self.optimizer.parameters) - common) // self._copies)
         flat = self.optimizer.parameters[mine], self.optimizer.gradient[mine]
-        return RecurrentLayers(*self._made, 0, flat, self.optimizer)
+        found = RecurrentLayers(*self._made, 0, flat, self.optimizer)
+        found._whole = self
+        return found
 
     def target(self) -> RecurrentTarget:
         """A network that begins as this one and follows it slowly."""
