@@ -2,12 +2,15 @@
 
     python benchmarks/off_policy.py                       every row; pin it to 2 cores with taskset where there are more
     python benchmarks/off_policy.py --rows pendulum_sac --rounds 5 --json benchmarks/results/off_policy.json
+    python benchmarks/off_policy.py --rows halfcheetah_sac --rounds 3 --env-steps 100000     learning beside SB3's:
+                                                                  a round takes 40 minutes on one core (SB3's 25)
 
 `pendulum_sac` …: env steps per second of training alone with one gradient step per env step, batches of 256 and two
 hidden layers of 256, one env, start-up and evaluation not counted; in one thread each, on the CPU. Contenders take
 turns, round after round; ratios are taken within a round and their median is shown. `--cpu` compares the seconds of the
 processor that each took instead, for machines that others use too. Both take the same number of gradient steps, and the
-mean return of the final weights stands beside: `--env-steps 20000` for returns that mean something on Pendulum.
+mean return of the final weights stands beside: `--env-steps 20000` for returns that mean something on Pendulum; and
+that of the training's episodes, tenth by tenth, where there are episodes in each.
 `checkpoint`: of a replay of `--rows-in-replay` steps of HalfCheetah (1 M), the bytes and seconds of a checkpoint when
 it is all new, and after 10,000 steps more; beside it what one would cost that holds everything.
 """
@@ -15,6 +18,7 @@ it is all new, and after 10,000 steps more; beside it what one would cost that h
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
 import tempfile
@@ -65,6 +69,7 @@ class Measured:
     steps_per_s: float
     gradient_steps: int
     mean_return: float
+    curve: list[float]
 
 
 class Count(mv.Hook):
@@ -89,9 +94,11 @@ def train_ours(row: Row, seed: int, cpu: bool) -> Measured:
             env_steps=row.env_steps, learning_rate=row.learning_rate, evaluation_episodes=EVALUATION_EPISODES,
             run_dir=Path(home) / "run", progress=False, hooks=[count], hidden_sizes=[256, 256], **SAME,
         )  # fmt: skip
-    told = run.summary
+        lines = (Path(home) / "run" / "episodes.jsonl").read_text().splitlines()
+    told, episodes = run.summary, [json.loads(line) for line in lines]
+    curve = tenths([one["length"] for one in episodes], [one["return"] for one in episodes], row.env_steps)
     took_s = count.cpu_s if cpu else told["seconds"] - told["evaluate_s"]
-    return Measured(told["env_steps"] / took_s, count.gradient_steps, told["evaluation"]["mean_return"])
+    return Measured(told["env_steps"] / took_s, count.gradient_steps, told["evaluation"]["mean_return"], curve)
 
 
 def train_theirs(row: Row, seed: int, cpu: bool) -> Measured:
@@ -102,7 +109,7 @@ def train_theirs(row: Row, seed: int, cpu: bool) -> Measured:
     from stable_baselines3.common.noise import NormalActionNoise
 
     torch.set_num_threads(1)
-    env = gym.make(row.env)
+    env = Monitor(gym.make(row.env))
     more: dict[str, Any] = {}
     if row.algorithm == "td3":
         size = int(np.prod(env.action_space.shape or ()))
@@ -116,7 +123,15 @@ def train_theirs(row: Row, seed: int, cpu: bool) -> Measured:
     model.learn(row.env_steps)
     rate = model.num_timesteps / (clock() - begun)
     returned, _ = evaluate_policy(model, Monitor(gym.make(row.env)), EVALUATION_EPISODES)
-    return Measured(rate, int(model._n_updates), float(np.mean(returned)))
+    curve = tenths(env.get_episode_lengths(), env.get_episode_rewards(), row.env_steps)
+    return Measured(rate, int(model._n_updates), float(np.mean(returned)), curve)
+
+
+def tenths(lengths: list[int], returns: list[float], env_steps: int) -> list[float]:
+    """The mean return of the episodes that ended in each tenth of a training; [] where one had none."""
+    part = np.minimum(10 * (np.cumsum(lengths) - 1) // env_steps, 9)
+    found = [np.array(returns)[part == k] for k in range(10)]
+    return [round(float(one.mean()), 1) for one in found] if all(len(one) for one in found) else []
 
 
 def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -133,6 +148,9 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
         rate = statistics.median(one.steps_per_s for one in found)
         returns = ", ".join(f"{one.mean_return:.0f}" for one in found)
         print(f"  {who:5s}{rate:8.1f} env steps/s   {found[0].gradient_steps:,} gradient steps   return {returns}")
+    for who, found in (("ours", ours), ("sb3", theirs)):
+        if all(one.curve for one in found):
+            print(f"  {who:5s}by tenths {np.mean([one.curve for one in found], axis=0).round(1).tolist()}")
     verdict = "reached" if ratio >= AIM else "met" if ratio >= BAR else "MISSED"
     print(f"  × SB3 {ratio:.2f}   bar {BAR:g}, aim {AIM:g}: {verdict}", flush=True)
     return {"row": name, "ratio": ratio, "bar": BAR, "aim": AIM, "cpu": options.cpu,

@@ -5,8 +5,9 @@
 
 The rows are pomdp-baselines' settings (cell, embeddings, layers, batch). Both learn from the same sequences: whole
 episodes, or pieces of 64 steps. Theirs are plain modules: `nn.LSTM` or `nn.GRU` along [longest + 1, batch] for every
-loss that needs it, masks where a sequence is over, no gradient that nobody uses. Episodes are as long as they are in
-the env (CartPole: from 10 to 200 steps). One thread each, in turn, seconds of the processor; the ratio is the median
+loss that needs it, masks where a sequence is over, no gradient that nobody uses; the actor learns from critics that
+have just learned (ours from those before, so that they go along the sequences once). Episodes are as long as they are
+in the env (CartPole: from 10 to 200 steps). One thread each, in turn, seconds of the processor; the ratio is the median
 over the rounds. The bar is 1.5. Where all sequences are equally long, there is no padding to save.
 """
 

@@ -118,11 +118,11 @@ class Reference:
             following, log_probs = self.drawn(after, noise[0])
             value = self.values(self.targets, after, following).min(0)[0][:, 0] - alpha * log_probs
             target = rewards + discounts * value
-        errors = self.values(self.critics, seen, actions)[..., 0] - target
-        self.take(self.of_critics, 0.5 * (errors**2).mean(-1).sum())
         mine, log_probs = self.drawn(seen, noise[1])
         smaller = self.values(self.critics, seen, mine).min(0)[0][:, 0]
         self.take(self.of_actor, (alpha * log_probs - smaller).mean())
+        errors = self.values(self.critics, seen, actions)[..., 0] - target
+        self.take(self.of_critics, 0.5 * (errors**2).mean(-1).sum())
         self.take(self.of_alpha, (-self.log_alpha * (log_probs.detach() - 3.0)).mean())
         self.follow(self.targets, self.critics)
 
@@ -132,11 +132,12 @@ class Reference:
             moved = (noise[0] * 0.2).clamp(-0.5, 0.5)
             following = (self.actor_target(after).tanh() + moved).clamp(-1, 1)
             target = rewards + discounts * self.values(self.targets, after, following).min(0)[0][:, 0]
-        errors = self.values(self.critics, seen, actions)[..., 0] - target
-        self.take(self.of_critics, (errors**2).mean(-1).sum())
         self.steps += 1
         if self.steps % 2 == 0:
             self.take(self.of_actor, -self.values(self.critics, seen, self.actor(seen).tanh())[0].mean())
+        errors = self.values(self.critics, seen, actions)[..., 0] - target
+        self.take(self.of_critics, (errors**2).mean(-1).sum())
+        if self.steps % 2 == 0:
             self.follow(self.targets, self.critics)
             self.follow(self.actor_target, self.actor)
 
@@ -149,10 +150,10 @@ class Reference:
             logs = self.actor(after).log_softmax(-1)
             values = self.values(self.targets, after).min(0)[0]
             target = rewards + discounts * (logs.exp() * (values - alpha * logs)).sum(-1)
-        errors = self.values(self.critics, seen).gather(-1, chosen)[..., 0] - target
-        self.take(self.of_critics, 0.5 * (errors**2).mean(-1).sum())
         logs, values = self.actor(seen).log_softmax(-1), self.values(self.critics, seen).min(0)[0].detach()
         self.take(self.of_actor, (logs.exp() * (alpha * logs - values)).sum(-1).mean())
+        errors = self.values(self.critics, seen).gather(-1, chosen)[..., 0] - target
+        self.take(self.of_critics, 0.5 * (errors**2).mean(-1).sum())
         entropy = -(logs.exp() * logs).sum(-1).mean().detach()
         self.take(self.of_alpha, (self.log_alpha * (entropy - 0.7 * np.log(4))).sum())
         self.follow(self.targets, self.critics)

@@ -219,15 +219,20 @@ def test_a_run_that_has_just_begun_has_a_picture_too(elsewhere: Path) -> None:
 
 def test_returns_of_every_episode_of_a_task_are_drawn_where_a_run_logs_them(elsewhere: Path) -> None:
     home = write_run(Path("a"))
-    assert RunRecord(home).returns_per_episode == []
+    assert RunRecord(home).inner_episodes == 0
     name = "evaluation_mean_return"
     rows = [{"env_steps": k, name: 3.0 * k, f"{name}/episode_1": 1.0 * k, f"{name}/episode_2": 2.0 * k} for k in (1, 2)]
     with (home / "metrics.jsonl").open("a") as file:
         file.write("".join(f"{json.dumps(row)}\n" for row in rows))
-    assert RunRecord(home).returns_per_episode == [[1.0, 2.0], [2.0, 4.0]]
+    assert RunRecord(home).inner_episodes == 2
     assert main(["plot", "a"]) == 0
-    (picture,) = (one for one in pictures_in(Path("a/plot.html").read_text()) if "episode of the task" in one)
-    assert "first evaluation" in picture and "last evaluation" in picture
+    (picture,) = (one for one in pictures_in(Path("a/plot.html").read_text()) if "each episode of a task" in one)
+    assert "episode 1" in picture and "episode 2" in picture and "env steps" in picture
+    curves = curves_of(["a"])
+    (panel,) = (one for one in panels_of(curves) if "each episode of a task" in one.title)
+    (axes,) = figure([panel], curves).axes
+    assert [list(line.get_xydata()[:, 1]) for line in axes.lines] == [[1.0, 2.0], [2.0, 4.0]]
+    assert [list(line.get_xydata()[:, 0]) for line in axes.lines] == [[1, 2], [1, 2]]
 
 
 @pytest.mark.parametrize(

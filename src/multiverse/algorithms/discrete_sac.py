@@ -83,10 +83,10 @@ class DiscreteSAC(OffPolicy):
         taken = batch.actions[:, None] == self._put(np.arange(values.shape[-1]))
         errors = (values * taken).sum(-1) - target
         critic.backward(errors[..., None] * taken / count)
-        learned = critic.optimizer.step(config.learning_rate, math.inf)
+        learned = critic.optimizer.step(config.learning_rate, math.inf)  # the actor learns from what they said before
 
         log_probs = log_softmax(xp, open_logits(xp, actor.forward(batch.seen), batch.masks))
-        probs, values = xp.exp(log_probs), xp.minimum(*critic.output(batch.seen))
+        probs, values = xp.exp(log_probs), xp.minimum(*values)
         actor.backward(actor_gradient(xp, probs, log_probs, values, alpha))
         improved = actor.optimizer.step(config.learning_rate, math.inf)
         entropy = -(probs * log_probs).sum(-1).mean()

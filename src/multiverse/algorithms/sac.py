@@ -100,13 +100,14 @@ class SAC(OffPolicy):
         target = batch.rewards + batch.discounts * (xp.minimum(*values) - alpha * following.log_probs)
         errors = critic.forward(batch.seen, batch.actions)[..., 0] - target
         critic.backward(errors[..., None] / count)
-        learned = critic.optimizer.step(config.learning_rate, math.inf)
 
         drawn = squashed_gaussian(xp, actor.forward(batch.seen), self._normal(count, size))
         values = critic.forward(batch.seen, drawn.actions)[..., 0]
         smaller = xp.stack((values[0] <= values[1], values[0] > values[1])) * (values * 0 + 1)
         by_action = critic.by_vector(smaller[..., None], slice(-size, None))
         actor.backward(actor_gradient(xp, drawn, by_action, alpha))
+        # Both learn from what the other was, as Haarnoja's do: where they remember, the critics do so once for both.
+        learned = critic.optimizer.step(config.learning_rate, math.inf)
         improved = actor.optimizer.step(config.learning_rate, math.inf)
         wanted = -float(size) if config.target_entropy is None else config.target_entropy
         tuned = self._temperature.step(config, -drawn.log_probs.mean() - wanted)

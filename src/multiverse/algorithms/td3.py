@@ -73,10 +73,11 @@ class TD3(OffPolicy):
         values = critic.forward(batch.seen, batch.actions)[..., 0]
         errors = values - target
         critic.backward(errors[..., None] * (2.0 / count))
-        taken = critic.optimizer.step(config.learning_rate, math.inf)
         self._steps += 1
-        if self._steps % config.policy_delay == 0:
-            taken = taken & self._improve_actor(batch.seen, count)
+        due = self._steps % config.policy_delay == 0
+        improved = self._improve_actor(batch.seen, count) if due else True  # before the critics change: see SAC
+        taken = critic.optimizer.step(config.learning_rate, math.inf) & improved
+        if due:
             for target in self._targets.values():
                 target.follow(config.tau)
         return taken, xp.stack([(errors * errors).mean(-1).sum(), values[0].mean()])

@@ -72,8 +72,8 @@ def _panels(curves: Sequence[Curve], metrics: Sequence[str]) -> list[Panel]:
         Panel("Speed", _metric("env_steps_per_s", "env steps per second", from_zero=True)),
         Panel("Where the time went", _time_split),
     ]
-    if any(run.returns_per_episode for curve in curves for run in curve.runs):
-        found.append(Panel("Return of each episode of a task: adapting shows from left to right", _per_episode))
+    if any(run.inner_episodes for curve in curves for run in curve.runs):
+        found.append(Panel("Return of each episode of a task, in evaluations", _per_episode))
     return [*found, *(Panel(name, _metric(name, name)) for name in metrics)]
 
 
@@ -124,18 +124,25 @@ def _evaluations(axes: Axes, curves: Sequence[Curve]) -> None:
 
 
 def _lines(axes: Axes, curves: Sequence[Curve], name: str, marker: str) -> None:
-    """A line for every seed; of several, faint ones below a strong one with its band."""
     for number, curve in enumerate(curves):
-        color, label = COLORS[number % len(COLORS)], _label(curve)
-        lines, band = curve.each(name), curve.band(name)
-        style: dict[str, Any] = {"marker": marker, "markersize": 3.5, "color": color, "linestyle": _dashes(number)}
-        for steps, values in lines:
-            faint = {"linewidth": 0.8, "alpha": 0.35} if band else {"linewidth": 1.6, "label": label}
-            axes.plot(steps, values, **style, **faint)
-            label = "" if band is None else label
-        if band is not None:
-            axes.fill_between(band.env_steps, band.low, band.high, color=color, alpha=0.18, linewidth=0)
-            axes.plot(band.env_steps, band.middle, _dashes(number), color=color, linewidth=2.0, label=label)
+        style = {"marker": marker, "color": COLORS[number % len(COLORS)], "linestyle": _dashes(number)}
+        _line(axes, curve, name, _label(curve), style)
+    _over_env_steps(axes, name)
+
+
+def _line(axes: Axes, curve: Curve, name: str, label: str, style: dict[str, Any]) -> None:
+    """A line for every seed; of several, faint ones below a strong one with its band."""
+    band = curve.band(name)
+    for steps, values in curve.each(name):
+        faint = {"linewidth": 0.8, "alpha": 0.35} if band else {"linewidth": 1.6, "label": label}
+        axes.plot(steps, values, markersize=3.5, **style, **faint)
+        label = "" if band is None else label
+    if band is not None:
+        axes.fill_between(band.env_steps, band.low, band.high, color=style["color"], alpha=0.18, linewidth=0)
+        axes.plot(band.env_steps, band.middle, **{**style, "marker": ""}, linewidth=2.0, label=label)
+
+
+def _over_env_steps(axes: Axes, name: str) -> None:
     if not axes.lines:
         return _nothing(axes, f"no run here has {name} yet")
     axes.set_xlabel("env steps")
@@ -172,20 +179,15 @@ def _time_split(axes: Axes, curves: Sequence[Curve]) -> None:
 
 
 def _per_episode(axes: Axes, curves: Sequence[Curve]) -> None:
-    """Of the first evaluation and of the last, the mean of all seeds."""
+    """A line for each, in evaluations: the first dotted, the last whole."""
     for number, curve in enumerate(curves):
-        every = [run.returns_per_episode for run in curve.runs if run.returns_per_episode]
-        if not every or len({len(one) for evaluations in every for one in evaluations}) > 1:
-            continue
-        color, label = COLORS[number % len(COLORS)], _label(curve)
-        for which, words, line in ((0, "first evaluation", ":"), (-1, "last evaluation", "-")):
-            means = np.mean([evaluations[which] for evaluations in every], axis=0)
-            episodes = np.arange(1, len(means) + 1)
-            axes.plot(episodes, means, line, marker="o", color=color, label=f"{label}: {words}")
-            axes.set_xticks(episodes)
-    axes.set_xlabel("episode of the task")
+        episodes = max(run.inner_episodes for run in curve.runs)
+        for k in range(1, episodes + 1):
+            dashes = "-" if k == episodes else ":" if k == 1 else "--"
+            style = {"marker": "o", "color": COLORS[number % len(COLORS)], "linestyle": dashes}
+            _line(axes, curve, f"{EVALUATED}/episode_{k}", f"{_label(curve)}: episode {k}", style)
+    _over_env_steps(axes, f"{EVALUATED}/episode_1")
     axes.set_ylabel("return")
-    _legend(axes)
 
 
 # -- how it looks --------------------------------------------------------------------------------------------------

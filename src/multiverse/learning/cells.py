@@ -26,6 +26,19 @@ class Owner(Protocol):
         """The next parameters of this shape, and their gradients."""
 
 
+class Rooms:
+    """Arrays laid out once, for the most rows and a few more: a new one would cost as much as what is written to it."""
+
+    def __init__(self) -> None:
+        self._laid_out: dict[str, Array] = {}
+
+    def room(self, name: str, shape: tuple[int, ...]) -> Array:
+        wanted = math.prod(shape)
+        if name not in self._laid_out or len(self._laid_out[name]) < wanted:
+            self._laid_out[name] = np.empty(wanted + wanted // 8, np.float32)
+        return self._laid_out[name][:wanted].reshape(shape)
+
+
 class Weights:
     """Of one cell, as torch has them: [gates × size, in], [gates × size, size] and two biases; and their gradients."""
 
@@ -48,7 +61,7 @@ class Cells:
         self.weights, self.size = weights, weights[0].values[1].shape[1]
         self._half = np.full(self.gates * self.size, HALF)
         self._half[2 * self.size : 3 * self.size] = ONE  # the candidate, of both kinds
-        self._rooms: dict[str, Array] = {}
+        self._room = Rooms().room
 
     def forward(self, x: Array, counts: Sequence[int], memory: Array) -> Array:
         """[rows, cells, size] hidden states after rows [rows, in]. `counts`: how many chunks have a first row, a second
@@ -104,13 +117,6 @@ class Cells:
 
     def _gate(self, gates: Array, number: int) -> Array:
         return gates[..., number * self.size : (number + 1) * self.size]
-
-    def _room(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Laid out once for the most rows: a new array would cost as much as what is written to it."""
-        wanted = math.prod(shape)
-        if name not in self._rooms or len(self._rooms[name]) < wanted:
-            self._rooms[name] = np.empty(wanted, np.float32)
-        return self._rooms[name][:wanted].reshape(shape)
 
 
 class LSTM(Cells):

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.contracts.views import Array
-from multiverse.learning.cells import CELLS, Weights
+from multiverse.learning.cells import CELLS, Rooms, Weights
 from multiverse.learning.chunks import Along
 from multiverse.learning.convolution import Convolution
 from multiverse.learning.distributions import distribution_for
@@ -150,7 +150,8 @@ class Dense:
         self._tanh, self._hidden, self._lead = activation == "tanh", sizes[1:-1], (copies,) if copies else ()
         self._times: Any = np.matmul if copies else np.dot  # of one output, matmul would take six times as long
         self._zeros = np.zeros(max(self._hidden, default=0), np.float32)
-        self._buffers: dict[int, tuple[list[Array], list[Array], Array]] = {}  # by rows
+        self._room = Rooms().room
+        self._buffers: dict[int, tuple[list[Array], list[Array], Array]] = {}  # by rows, in the same rooms
         self._inputs: list[Array] = []
         self._convolution = convolution
         self.inputs = sizes[0]
@@ -253,10 +254,10 @@ class Dense:
 
     def _room_for(self, rows: int) -> tuple[list[Array], list[Array], Array]:
         if rows not in self._buffers:
-            if len(self._buffers) > 8:  # lost rows make odd sizes
+            if len(self._buffers) > 8 or rows > max(self._buffers, default=0):  # lost rows make odd sizes
                 self._buffers.clear()
             shapes = [(*self._lead, rows, width) for width in self._hidden]
-            rooms = [[np.empty(shape, np.float32) for shape in shapes] for _ in range(2)]
+            rooms = [[self._room(f"{way} {i}", shape) for i, shape in enumerate(shapes)] for way in ("said", "by")]
             self._buffers[rows] = rooms[0], rooms[1], np.ones(rows, np.float32)
         return self._buffers[rows]
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from multiverse.contracts.views import Array
-from multiverse.learning.cells import CELLS, Weights
+from multiverse.learning.cells import CELLS, Rooms, Weights
 from multiverse.learning.loss import Shape, Shown, parameters_of
 from multiverse.learning.numpy_learner import Dense, begin_cell
 from multiverse.learning.numpy_network import Following, Parts, given
@@ -44,9 +44,10 @@ class RecurrentLayers:
         self._cells = kind([Weights(ours, kind.gates, _embedded(shape), size)])
         self._shortcut = Dense(ours, (shape.embeddings[0][0] + more, size), "relu")
         self._dense = Dense(heads, (2 * size, *shape.hidden_sizes, outputs), shape.activation, copies)
-        self._size, self._copies = size, copies
+        self._size, self._copies, self._rooms = size, copies, Rooms()
         self._along: Any = None  # what it went along, and how often the weights had changed then
         self._said: Array | None = None  # of all rows of that
+        self._whole = self  # who goes along them
 
     def put(self, array: Array) -> Array:
         return array
@@ -56,7 +57,7 @@ class RecurrentLayers:
 
     def forward(self, shown: Shown, more: Array | None = None) -> Array:
         """Without `more`, all rows go through the layers once, whichever of them are asked about."""
-        hidden, self._rows = self._remembered(shown), shown.rows
+        hidden, self._rows = self._whole._remembered(shown), shown.rows
         if more is not None:
             return self._through(hidden[shown.rows], given(shown, more, self._shortcut.inputs))
         if self._said is None:
@@ -66,15 +67,16 @@ class RecurrentLayers:
     def _through(self, hidden: Array, current: Array) -> Array:
         short = self._shortcut.forward(current)
         self._short = np.maximum(short, ZERO, out=short)
-        return self._dense.forward(np.concatenate((hidden, short), -1))
+        both = np.concatenate((hidden, short), -1, out=self._rooms.room("both", (len(short), 2 * self._size)))
+        return self._dense.forward(both)
 
     def _remembered(self, shown: Shown) -> Array:
         """[rows, size] hidden states after all rows of all sequences."""
         changes = 0 if self._learns is None else self._learns.steps
         if self._along is None or self._along[0] is not shown.vector or self._along[1] != changes:
-            self._embedded = np.concatenate(
-                [layer.forward(shown.vector[:, of]) for of, _, layer in self._embeddings], -1
-            )
+            parts = [layer.forward(shown.vector[:, of]) for of, _, layer in self._embeddings]
+            room = self._rooms.room("embedded", (len(shown.vector), self._embeddings[-1][1].stop))
+            self._embedded = np.concatenate(parts, -1, out=room)
             np.maximum(self._embedded, ZERO, out=self._embedded)
             nothing = np.zeros((shown.counts[0], 1, self._cells.parts, self._size), np.float32)
             self._hidden = self._cells.forward(self._embedded, shown.counts, nothing)[:, 0]
@@ -86,12 +88,14 @@ class RecurrentLayers:
         if self._said is not None:
             by_output, some = np.zeros(self._said.shape, np.float32), by_output
             by_output[..., rows, :], rows = some, slice(None)
-        by_given = np.empty((*by_output.shape[:-1], 2 * size), np.float32)
+        by_given = self._rooms.room("by given", (*by_output.shape[:-1], 2 * size))
         self._dense.backward(by_output, by_given)
         if self._copies:
-            by_given = by_given.sum(axis=0)
-        self._shortcut.backward(by_given[:, size:] * (self._short > 0))
-        by_hidden = np.zeros((len(self._hidden), 1, size), np.float32)
+            by_given = np.sum(by_given, axis=0, out=self._rooms.room("by given of all", by_given.shape[1:]))
+        by_short, by_hidden = by_given[:, size:], self._rooms.room("by hidden", (len(self._hidden), 1, size))
+        by_short *= self._short > 0
+        self._shortcut.backward(by_short)
+        by_hidden[...] = 0
         by_hidden[rows, 0] = by_given[:, :size]
         self._cells.backward(by_hidden)
         by_embedded = self._cells.by_input(0)
@@ -123,11 +127,13 @@ class RecurrentNetwork(RecurrentLayers):
         self._dense.begin(rng, 1.0, orthogonal=False)
 
     def first(self) -> RecurrentLayers:
-        """The first of the copies alone, with the same parameters."""
+        """The first of the copies alone, with the same parameters, and what is remembered; to look at, not to learn."""
         common = common_parameters(self._made[0], self._made[2])
         mine = slice(common + (len(self.optimizer.parameters) - common) // self._copies)
         flat = self.optimizer.parameters[mine], self.optimizer.gradient[mine]
-        return RecurrentLayers(*self._made, 0, flat, self.optimizer)
+        found = RecurrentLayers(*self._made, 0, flat, self.optimizer)
+        found._whole = self
+        return found
 
     def target(self) -> RecurrentTarget:
         """A network that begins as this one and follows it slowly."""

@@ -80,9 +80,9 @@ class RunRecord:
         return values[-1] if values else None
 
     @property
-    def returns_per_episode(self) -> list[list[float]]:
-        """Of meta-RL: of every evaluation, the mean return of each episode of a task."""
-        return [returns for row in self.metrics if (returns := _by_episode(row))]
+    def inner_episodes(self) -> int:
+        """Of meta-RL: of how many episodes of a task evaluations tell the return; 0 of others."""
+        return sum(1 for _ in takewhile(lambda k: self.last(f"{EVALUATED}/episode_{k}") is not None, count(1)))
 
 
 def records_at(path: Path | str) -> list[RunRecord]:
@@ -90,11 +90,6 @@ def records_at(path: Path | str) -> list[RunRecord]:
     where = Path(path)
     paths = [where] if is_run(where) or not where.is_dir() else runs_below(where)
     return [RunRecord(find_run(one).path) for one in paths]
-
-
-def _by_episode(row: dict[str, Any]) -> list[float]:
-    values: Iterable[Any] = (row.get(f"{EVALUATED}/episode_{k}") for k in count(1))
-    return [float(one) for one in takewhile(is_number, values)]
 
 
 def is_number(value: Any) -> bool:
