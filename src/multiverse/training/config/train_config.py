@@ -104,6 +104,8 @@ class TrainConfig:
     """Threads or processes of the executor."""
     start_method: StartMethod | None = None
     """How processes are started."""
+    render: bool = False
+    """Watch env 0 in a window while it trains (`render_mode="human"`): in one process, at the window's speed."""
     on_failure: Literal["restart", "raise"] = "restart"
     """An env that raises, and a worker that dies or hangs: replaced, or an error."""
     restarts_per_minute: int = RESTARTS_PER_MINUTE
