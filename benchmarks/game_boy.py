@@ -73,8 +73,9 @@ def _figures(row: Row, rates: Rates, num_envs: int) -> list[Figure]:
     ]
     if "sb3 subproc" in rates:
         bar = {2: 1.8, 8: 1.5}.get(num_envs)
-        figures.append((f"{what}: threads / SB3's SubprocVecEnv", ratio(rates, "thread", "sb3 subproc"), bar, None))
-        figures.append((f"{what}: auto / SB3's SubprocVecEnv", ratio(rates, "auto", "sb3 subproc"), None, None))
+        for ours, wanted in (("auto", bar), ("thread", None)):
+            found = ratio(rates, ours, "sb3 subproc")
+            figures.append((f"{what}: {ours} / SB3's SubprocVecEnv", found, wanted, None))
     return figures
 
 
