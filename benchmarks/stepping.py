@@ -47,7 +47,10 @@ Figure = tuple[str, float, float | None, float | None]  # what, measured, bar, a
 class Row:
     """One row's contenders, measured in turn."""
 
-    def __init__(self, name: str, env: Any, num_envs: int, rounds: int, seconds: float, **env_kwargs: Any) -> None:
+    def __init__(
+        self, name: str, env: Any, num_envs: int, rounds: int, seconds: float, same: bool = False, **env_kwargs: Any
+    ) -> None:
+        """`same`: the limit's loops step as many envs, with the same seeds and actions, as the vector envs do."""
         self.name, self.env, self.num_envs, self.env_kwargs = name, env, num_envs, env_kwargs
         self.rounds, self.seconds = rounds, seconds
         self.contenders: dict[str, Callable[[float], float]] = {}
@@ -55,10 +58,11 @@ class Row:
         self.plans: dict[str, str] = {}
         self._open: list[Any] = []
         (recipe, *_) = recipes(env, 1, env_kwargs, None)
-        self._loops = BareLoops(recipe)
+        self._loops = BareLoops(recipe, num_envs=num_envs if same else None)
         self._open.append(self._loops)
         self.contenders["limit"] = self._loops.machine_limit
-        self.contenders["plain loop"] = self._loops.bare_rate
+        if not same:
+            self.contenders["plain loop"] = self._loops.bare_rate
 
     def ours(self, name: str, executor: str = "auto", **options: Any) -> mv.VectorEnv:
         begun = time.perf_counter()

@@ -1,11 +1,12 @@
-"""How fast teams step: BoxJump in one process, and in as many as there are cores, round after round in one run.
+"""How fast teams play: BoxJump in one process, and in as many as there are cores, round after round in one run.
 
-    python benchmarks/teams.py                              8 envs of 8 boxes
+    python benchmarks/teams.py                              8 envs of 8 boxes: about half a minute
     python benchmarks/teams.py --boxes 4 16 --rounds 5 --seconds 2
 
-Rates are env steps per second of all envs together, drawn actions included, resets not counted. They are taken in
-turn; the ratio to one process is taken within a round, and the median over the rounds is shown. "one process" is a bare
-loop over the same envs, with nothing of ours.
+Episodes: whole ones of the published env (401 steps), played by TAAC's policy, in this process or in workers that
+carry it (`--whole-episodes`). Env steps: of all envs together, in lock-step with drawn actions, resets not counted;
+"one process" is a bare loop over the same envs, with nothing of ours. Rates are taken in turn; ratios to one process
+are taken within a round, and the median over the rounds is shown.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import multiverse as mv
 from multiverse.envs.box_jump import published
 from multiverse.executors.machine import usable_cores
+from multiverse.training.algorithm_maker import algorithm_maker
+from multiverse.training.config.train_config import config_for
+from multiverse.training.session import Session
 
 NUM_ENVS, DRAWN, GOAL = 8, 64, 1.7
 ONE = "one process"
 EXECUTORS = ("serial", "hybrid", "process")
+EPISODE_STEPS = 401
 
 
 class OneProcess:
@@ -67,6 +71,29 @@ class Ours:
         self._envs.close()
 
 
+class Collecting:
+    """Whole episodes of TAAC's policy, where the envs are."""
+
+    def __init__(self, boxes: int, executor: str) -> None:
+        how = {"executor": executor, "num_envs": NUM_ENVS, "steps_per_env": EPISODE_STEPS, "whole_episodes": True}
+        env = "multiverse.envs.box_jump:published"
+        config = config_for(env, "taac", {**how, "env_kwargs": {"num_boxes": boxes}}, preset=False)
+        self._session = Session(config, env, algorithm_maker(config, None))
+        self._session.begin()
+
+    def rate(self, seconds: float) -> float:
+        """Episodes per second, of one rollout at least."""
+        episodes, began = 0, time.perf_counter()
+        while not episodes or time.perf_counter() < began + seconds:
+            collected = self._session.collect(lambda: False)
+            assert collected is not None
+            episodes += len(collected.episodes)
+        return episodes / (time.perf_counter() - began)
+
+    def close(self) -> None:
+        self._session.close()
+
+
 def _drawn(boxes: int) -> list[np.ndarray[Any, Any]]:
     """[boxes, envs] each."""
     rng = np.random.default_rng(0)
@@ -83,28 +110,36 @@ def rate(contender: OneProcess | Ours, seconds: float) -> float:
     return NUM_ENVS * t / (time.perf_counter() - began)
 
 
-def measure(boxes: int, rounds: int, seconds: float) -> dict[str, list[float]]:
-    """The rates of every contender, one for each round."""
-    makers: dict[str, Callable[[], OneProcess | Ours]] = {ONE: lambda: OneProcess(boxes)}
-    makers |= {name: lambda name=name: Ours(boxes, name) for name in EXECUTORS}  # type: ignore[misc]
-    found: dict[str, list[float]] = {name: [] for name in makers}
-    contenders = {name: make() for name, make in makers.items()}
+Rates = dict[str, list[float]]
+"""Of every contender, one for each round."""
+
+
+def measure(boxes: int, rounds: int, seconds: float) -> tuple[Rates, Rates]:
+    """(episodes per second, env steps per second)."""
+    collecting = {name: Collecting(boxes, executor) for name, executor in ((ONE, "serial"), ("process", "process"))}
+    stepping: dict[str, OneProcess | Ours] = {ONE: OneProcess(boxes)}
+    stepping |= {name: Ours(boxes, name) for name in EXECUTORS}
+    episodes: Rates = {name: [] for name in collecting}
+    steps: Rates = {name: [] for name in stepping}
     try:
         for _ in range(rounds):
-            for name, contender in contenders.items():
-                found[name].append(rate(contender, seconds))
+            for name, players in collecting.items():
+                episodes[name].append(players.rate(seconds))
+            for name, contender in stepping.items():
+                steps[name].append(rate(contender, seconds))
     finally:
-        for contender in contenders.values():
-            contender.close()
-    return found
+        for one in (*collecting.values(), *stepping.values()):
+            one.close()
+    return episodes, steps
 
 
-def tell(boxes: int, found: dict[str, list[float]]) -> None:
+def tell(boxes: int, episodes: Rates, steps: Rates) -> None:
     print(f"\nBoxJump, {NUM_ENVS} envs of {boxes} boxes, {usable_cores()} cores")
-    for name, rates in found.items():
-        ratio = statistics.median(mine / one for mine, one in zip(rates, found[ONE]))
-        goal = f"  (goal {GOAL})" if name == EXECUTORS[-1] else ""
-        print(f"  {name:<12} {statistics.median(rates):>10,.0f} env steps/s  {ratio:5.2f} × {ONE}{goal}")
+    for found, unit, goal in ((episodes, "episodes/s", GOAL), (steps, "env steps/s", None)):
+        for name, rates in found.items():
+            ratio = statistics.median(mine / one for mine, one in zip(rates, found[ONE]))
+            met = "" if goal is None or name == ONE else f"  (goal {goal}: {'met' if ratio >= goal else 'MISSED'})"
+            print(f"  {name:<12} {statistics.median(rates):>10,.1f} {unit:<11}  {ratio:5.2f} × {ONE}{met}")
 
 
 def main() -> None:
@@ -114,7 +149,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0)
     options = parser.parse_args()
     for boxes in options.boxes:
-        tell(boxes, measure(boxes, options.rounds, options.seconds))
+        tell(boxes, *measure(boxes, options.rounds, options.seconds))
 
 
 if __name__ == "__main__":

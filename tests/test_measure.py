@@ -207,6 +207,37 @@ def test_the_bare_loop_is_the_env_alone(seeded: bool) -> None:
     assert adapter.env.seeds[:3] == ([0, 1, 2] if seeded else [0, None, None])
 
 
+class Remembers(Counting):
+    """Remembers what it was told, of one endless episode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: list[int] = []
+
+    def step(self, action: Any) -> Any:
+        self.taken.append(int(action))
+        observation, reward, _, _, info = super().step(action)
+        return observation, reward, False, False, info
+
+
+def test_loops_over_as_many_envs_have_the_seeds_and_actions_of_a_vector_env() -> None:
+    def told(envs: Any) -> list[Any]:
+        return [(env.call("seeds", (), {})[:1], env.call("taken", (), {})[:64]) for env in envs.envs]
+
+    with measure.BareLoops(recipe_of(Remembers), 2, num_envs=3) as loops:
+        assert loops.cores == 2 and loops.machine_limit(SECONDS) > 0
+        found = loops._executor.run(told, dict.fromkeys(loops._executor.hosts, ()))
+        envs = mv.make_vec(Remembers, 3, "serial")
+        assert measure.step_rate(envs, SECONDS) > 0
+        ours = zip(envs.get_attr("seeds"), envs.get_attr("taken"))
+        assert [one for some in found.values() for one in some] == [(seeds[:1], taken[:64]) for seeds, taken in ours]
+        envs.close()
+    with measure.BareLoops(recipe_of(Remembers), 2, num_envs=1) as loops:
+        assert loops.cores == 1
+    with pytest.raises(mv.InvalidRequest, match="num_envs=2: loops over several envs"):
+        measure.BareLoops(recipe_of(CountingTeam), num_envs=2)
+
+
 def test_an_env_that_raises_is_reported_as_itself() -> None:
     with pytest.raises(mv.EnvFailed, match="this env cannot step"):
         measure.bare_rate(recipe_of(Raises), SECONDS)

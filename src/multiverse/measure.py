@@ -21,6 +21,7 @@ import gymnasium
 import numpy as np
 import psutil
 from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space, iterate
 
 from multiverse.adapters.agents import mask_of
 from multiverse.adapters.env_source import Recipe
@@ -191,16 +192,21 @@ def _bare_team(env: Any, groups: Sequence[Group], first: Any, begin: Callable[[]
     return at_once if first else in_turns
 
 
-def _bare_single(step: Callable[[Any], Any], actions: Sequence[Any], begin: Callable[[], Any]) -> Callable[[int], int]:
-    """What steps a bare Gymnasium env so often."""
+Bare = tuple[Callable[[Any], Any], Callable[[], Any]]
+"""What steps an env, and what begins its next episode."""
+
+
+def _bare_single(envs: Sequence[Bare], actions: Sequence[Sequence[Any]]) -> Callable[[int], int]:
+    """What steps bare Gymnasium envs so often, one after the other; `actions`: by step, one for each."""
     endless = cycle(actions)
 
     def block(size: int) -> int:
-        for action in islice(endless, size):
-            _, _, terminated, truncated, _ = step(action)
-            if terminated or truncated:
-                begin()
-        return size
+        for chosen in islice(endless, size):
+            for (step, begin), action in zip(envs, chosen):
+                _, _, terminated, truncated, _ = step(action)
+                if terminated or truncated:
+                    begin()
+        return size * len(envs)
 
     return block
 
@@ -213,13 +219,22 @@ class BareLoops:
     usable core runs one: nothing that steps these envs can be faster.
     """
 
-    def __init__(self, recipe: Recipe, cores: int | None = None, seeded: bool = False) -> None:
-        """`seeded`: every episode is given its seed, as every episode of a training is."""
-        self.cores, self._seeded = machine.usable_cores() if cores is None else cores, seeded
+    def __init__(
+        self, recipe: Recipe, cores: int | None = None, seeded: bool = False, num_envs: int | None = None
+    ) -> None:
+        """`seeded`: every episode is given its seed, as every episode of a training is. `num_envs`: so many Gymnasium
+        envs, shared out between the loops, each with the seed and the actions that `step_rate` gives it in a vector env
+        of as many: for envs whose step costs more or less by what happens in them, or by how many share a cache."""
+        self._seeded, self._num_envs = seeded, num_envs
+        self.cores = min(machine.usable_cores() if cores is None else cores, num_envs or machine.UNKNOWN)
         self.waited_share: float | None = None
         """Of the last loops' time, what they spent ready to run but without a core; None where nobody counts it."""
         plan = Plan("process", self.cores, "forkserver", "park", "bare loops")
-        self._executor, self.description = startup.start(plan, [recipe] * self.cores, "next_step", False, None)
+        each = [recipe] * (num_envs or self.cores)
+        self._executor, self.description = startup.start(plan, each, "next_step", False, None)
+        if num_envs is not None and self.description.kind != "single":
+            self.close()
+            raise InvalidRequest(f"num_envs={num_envs}: loops over several envs are for those of one agent")
 
     def bare_rate(self, seconds: float) -> float:
         """Steps per second of one bare env in a loop."""
@@ -231,7 +246,9 @@ class BareLoops:
 
     def _run(self, seconds: float, loops: int) -> float:
         hosts = self._executor.hosts[:loops]
-        rates, waited_s = zip(*self._executor.run(bare_loop, dict.fromkeys(hosts, (seconds, self._seeded))).values())
+        rates, waited_s = zip(
+            *self._executor.run(bare_loop, dict.fromkeys(hosts, (seconds, self._seeded, self._num_envs))).values()
+        )
         self.waited_share = None if None in waited_s else sum(waited_s) / (loops * seconds * (1 + WARM_UP_SHARE))
         return float(sum(rates))
 
@@ -257,24 +274,33 @@ def machine_limit(recipe: Recipe, seconds: float, cores: int | None = None) -> f
         return loops.machine_limit(seconds)
 
 
-def bare_loop(envs: EnvRange, seconds: float, seeded: bool = False) -> tuple[float, float | None]:
-    """Runs in a worker: the foreign env itself, without anything of ours around it.
+def bare_loop(
+    envs: EnvRange, seconds: float, seeded: bool = False, num_envs: int | None = None
+) -> tuple[float, float | None]:
+    """Runs in a worker: the foreign env itself, without anything of ours around it; of several agents, the first one.
 
     Returns steps per second, and the seconds it waited for a core.
     """
     env, seeds = envs.envs[0], count(1)
-    single, groups = env.description.kind == "single", env.description.groups
-    reset = env.call("get_wrapper_attr", ("reset",), {}) if single else cast(PettingZooEnv, env).foreign.reset
 
-    def begin() -> Any:
-        return reset(seed=next(seeds) if seeded else None)
+    def begun(reset: Callable[..., Any], seed: int) -> tuple[Any, Callable[[], Any]]:
+        """(what its first reset returns, what begins its next episode)."""
+        return reset(seed=seed), lambda: reset(seed=next(seeds) if seeded else None)
 
-    first = reset(seed=0)
-    if single:
-        step = env.call("get_wrapper_attr", ("step",), {})
-        block = _bare_single(step, sample_actions(groups[0].action_space), begin)
+    if env.description.kind == "single":
+        space, ids = env.description.groups[0].action_space, range(1) if num_envs is None else envs.config.env_ids
+        bare: list[Bare] = []
+        for seed, one in zip(ids, envs.envs):
+            step, reset = (one.call("get_wrapper_attr", (name,), {}) for name in ("step", "reset"))
+            bare.append((step, begun(reset, seed)[1]))
+        several = [[action] for action in sample_actions(space)]
+        if num_envs is not None:
+            batched = batch_space(space, num_envs)
+            several = [[*iterate(batched, actions)][ids.start : ids.stop] for actions in sample_actions(batched)]
+        block = _bare_single(bare, several)
     else:
-        block = _bare_team(cast(PettingZooEnv, env).foreign, groups, first, begin)
+        foreign = cast(PettingZooEnv, env).foreign
+        block = _bare_team(foreign, env.description.groups, *begun(foreign.reset, 0))
     waited_before = machine.waited_for_core_s()
     rate, waited_s = _rate(block, int, seconds), machine.waited_for_core_s()
     return rate, None if waited_s is None or waited_before is None else waited_s - waited_before

@@ -21,7 +21,7 @@ def test_every_row_has_its_figures_beside_the_documented_ones(monkeypatch: pytes
     told = {what: (value, bar) for what, value, bar, _ in figures}
     assert all(value == value for value, _ in told.values())
     assert told["2 envs: threads of the limit"][1] == 0.85
-    assert told["2 envs: threads / SB3's SubprocVecEnv"][1] == 1.8
+    assert told["2 envs: auto / SB3's SubprocVecEnv"][1] == 1.8
     assert told["private memory an instance, MB (at most)"][1] == -50.0
     assert 0.2 < told["private memory an instance, MB (at most)"][0] < 20
 

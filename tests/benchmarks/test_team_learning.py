@@ -107,11 +107,24 @@ def test_boxes_are_measured_in_the_published_env_with_actions_held() -> None:
 
 def test_the_table_says_what_was_reached(capsys: pytest.CaptureFixture[str]) -> None:
     push, *_, four = teams.TASKS
-    assert teams.shown(push, [{"seed": 1, "ratio": 0.3}], 1)["figures"]["ratio"]["verdict"] == "reached"
-    assert teams.shown(push, [{"seed": 1, "ratio": 0.6}], 1)["figures"]["ratio"]["verdict"] == "MISSED"
-    found = teams.shown(four, [{"seed": 1, "wins": 0.7, "wins_random": 0.9, "curve": [[200_000, 0.25]]}], 2)
+    assert teams.shown(push, [{"seed": 1, "ratio": 0.3}], 1, {})["figures"]["ratio"]["verdict"] == "reached"
+    assert teams.shown(push, [{"seed": 1, "ratio": 0.6}], 1, {})["figures"]["ratio"]["verdict"] == "MISSED"
+    found = teams.shown(four, [{"seed": 1, "wins": 0.7, "wins_random": 0.9, "curve": [[200_000, 0.25]]}], 2, {})
     assert [one["verdict"] for one in found["figures"].values()] == ["reached", "MISSED"]
     assert "1 of 2 seeds SO FAR" in (said := capsys.readouterr().out) and "curve 200k:0.25" in said
+
+
+def test_boxes_are_to_reach_their_target_on_every_seed_and_sizes_are_compared(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    unnamed, sizes = (one for one in teams.TASKS if one.name in ("boxes taac unnamed", "boxes taac 4 to 7"))
+    before: dict[str, teams.Figures] = {}
+    runs = [{"seed": seed, "team_return": height} for seed, height in ((1, 4.0), (2, 4.0), (3, 3.3))]
+    assert teams.shown(unnamed, runs, 3, before)["figures"]["team_return"]["verdict"] == "MISSED"
+    found = teams.shown(sizes, [{"seed": 1, "team_return": 3.0}], 3, before)["figures"]["team_return"]
+    unnamed_iqm = before["boxes taac unnamed"]["figures"]["team_return"]["iqm"]
+    assert found["verdict"] == "reached" and found["share"] == pytest.approx(3.0 / unnamed_iqm)
+    assert "of that of boxes taac unnamed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["boxes taac", "boxes taac 4 to 7"])

@@ -128,7 +128,9 @@ def test_a_window_means_serial_whatever_the_plan_says(caplog: pytest.LogCaptureF
     with mv.make_vec(Window, 2, plan=PARKED, render_mode="human") as envs:
         assert (envs.plan.executor, envs.plan.workers) == ("serial", 0)
         assert "human window" in envs.plan.why
-    assert caplog.messages == ["render_mode='human' opens a window: running serial instead of process"]
+    assert caplog.messages == [
+        "render_mode='human' opens a window: running serial instead of process, in one process, this one"
+    ]
 
 
 @pytest.mark.parametrize(

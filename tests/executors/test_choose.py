@@ -22,12 +22,6 @@ from tests.envs import AnySpace, CountsConstructions, InProcess, Walk, construct
 from tests.fault_envs import Fault
 
 
-class SaysReleasesGil(Walk):
-    def __init__(self, says: bool) -> None:
-        super().__init__()
-        self.metadata = {**self.metadata, "releases_gil": says}
-
-
 @pytest.fixture
 def cores(monkeypatch: pytest.MonkeyPatch) -> Any:
     def set_cores(count: int) -> None:
@@ -84,25 +78,8 @@ def test_slow_envs_are_shared_out_and_fast_ones_are_not(
 
 
 @pytest.mark.usefixtures("cores")
-@pytest.mark.parametrize(("step_us", "executor"), [(300, "thread"), (1, "serial")])
-def test_envs_that_release_the_gil_are_shared_out_to_threads(probe: Any, step_us: float, executor: str) -> None:
-    probe(Probe(step_us * 1e-6, False, releases_gil=True))
-    plan = plan_of(8)
-    assert plan.executor == executor and "releases the GIL" in plan.why
-    assert plan.workers == (2 if executor == "thread" else 0)
-
-
-@pytest.mark.usefixtures("cores")
-def test_that_it_releases_the_gil_an_env_says_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "SLOW_BUILD_S", 60.0)
-    for said in (True, False):
-        found = choose.probe_env(Recipe(SaysReleasesGil, {"says": said}), "forkserver")
-        assert found is not None and found.releases_gil is said
-
-
-@pytest.mark.usefixtures("cores")
-def test_where_failures_are_restarted_also_these_run_in_processes(probe: Any) -> None:
-    asked = probe(Probe(1.0, False, releases_gil=True))
+def test_where_failures_are_restarted_envs_run_in_processes(probe: Any) -> None:
+    asked = probe(Probe(1.0, False))
     assert plan_of(4, on_failure="restart").executor == "process" and asked == []
 
 

@@ -21,6 +21,7 @@ import multiverse as mv
 from multiverse.algorithms.central_critic import TeamView
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.contracts.errors import InvalidActions, InvalidRequest
+from multiverse.envs.box_jump.rendering import Renderer
 from multiverse.experience.features import Features
 from multiverse.experience.rollout import RolloutShape, private_fields
 from multiverse.experience.team_policy import TeamPolicy
@@ -439,3 +440,43 @@ def test_opponents_need_another_side(tmp_path: Path) -> None:
             mv.train("CartPole-v1", run_dir=tmp_path / "run", **RUN, **wrong)
     with pytest.raises(InvalidRequest, match="cannot be imported"):
         mv.train(FOUR, run_dir=tmp_path / "run", evaluation_opponent="nowhere:player", **RUN)
+
+
+# -- in a window -------------------------------------------------------------------------------------------------------
+BOXES = {"num_boxes": 2, "max_timestep": 9}
+WATCHED: dict[str, Any] = {**SMALL, **TAAC, "env_steps": 40, "num_envs": 2, "steps_per_env": 10, "env_kwargs": BOXES}
+
+
+def test_a_training_can_be_watched_and_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    shown, show = [], Renderer.show
+    monkeypatch.setattr(Renderer, "show", lambda self, *seen: (shown.append(self), show(self, *seen)))
+    watched = mv.train("BoxJump-v0", run_dir=tmp_path / "seen", render=True, **{**WATCHED, "executor": "process"})
+    alone = mv.train("BoxJump-v0", run_dir=tmp_path / "unseen", **WATCHED)
+    assert digest(watched) == digest(alone)
+    assert watched.summary["plan"]["executor"] == "serial" and "one process, this one" in caplog.text
+    assert len(set(map(id, shown))) == 1 and len(shown) >= 20 + 2  # env 0 alone, its steps and resets; no evaluation's
+
+
+@pytest.mark.parametrize(
+    ("env", "why"),
+    [
+        ("multiverse/TMaze-v0", "made with render_mode='human' it raises TypeError"),
+        ("tests.training.test_teams:Unseen", "shows no window; leave render out"),
+    ],
+)
+def test_what_shows_no_window_is_refused(env: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=f"{env} shows no window.*multiverse record") as refused:
+        mv.train(env, run_dir=tmp_path / "run", render=True, **SMALL, **(AGENTS if env.endswith("Unseen") else {}))
+    assert why in str(refused.value) and not (tmp_path / "run").exists()
+    with pytest.raises(InvalidRequest, match="render shows one run"):
+        mv.train("BoxJump-v0", run_dir=tmp_path / "run", render=True, seeds=2, **SMALL)
+
+
+class Unseen(Village):
+    """Takes a render_mode, and has none."""
+
+    def __init__(self, render_mode: str | None = None, **arguments: Any) -> None:
+        super().__init__(**arguments)

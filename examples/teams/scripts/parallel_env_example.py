@@ -83,9 +83,7 @@ def train_in_parallel(flags: argparse.Namespace) -> mv.Run:
         raise mv.InvalidRequest(f"--num_processes {processes}: at least 1")
     if flags.render:
         print("Rendering: one process, this one")
-        kwargs = {**settings.environment.env_kwargs, "render_mode": "human"}
-        settings = replace(settings, environment=replace(settings.environment, env_kwargs=kwargs))
-        return train(replace(settings, training=replace(settings.training, num_parallel=1)), flags.seed)
+        return train(replace(settings, training=replace(settings.training, num_parallel=1)), flags.seed, render=True)
     gpus = visible_gpus()
     print(f"{processes} processes; learning on {gpu_of(0, gpus)}")
     several = replace(settings.training, num_parallel=max(processes, settings.training.num_parallel))

@@ -2,8 +2,8 @@
 
 The choice is a small cost model with one measured number, what a step of the bare env takes. Handing work to
 other processes and collecting it costs the same whatever the env does; it pays as soon as the steps it takes off
-the caller cost more than that. That an env's step releases the GIL, so that threads do as well as processes, it says
-itself (`metadata["releases_gil"]`): to find out would take two envs in one probe, of every env that there is.
+the caller cost more than that. Threads are for whoever asks for them: also where a step releases the GIL, what is left
+of it in Python is done one env at a time, and threads sleep while they wait.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ SLOW_BUILD_S = 2.0
 HOPELESS_S = 10.0  # a probe that has not answered by then hangs
 HAND_OVER_S = 12e-6  # ring, wake, collect: per batch
 PER_WORKER_S = 2e-6  # the same for each worker more
-THREAD_HAND_OVER_S = 60e-6  # threads sleep while they wait, and then wait for the GIL
 PER_STEP_S = 1.2e-6  # what we add to a bare step, wherever it runs
 BUSY_SHARE = 0.1  # of the cores' time that others had: from here on the model knows too little, and both are tried
 TRY_S, BURST_S = 0.3, 1e-2
@@ -51,7 +50,6 @@ class Probe:
     step_s: float
     in_process: bool
     busy_share: float = 0.0  # of the usable cores' time that somebody else had, a hypervisor included
-    releases_gil: bool = False  # it says so: metadata['releases_gil']
 
 
 def decide(
@@ -103,10 +101,7 @@ def _measured(recipes: Sequence[Recipe], hybrid: Plan) -> tuple[ExecutorName, st
         return "process", f"auto: an env takes over {SLOW_BUILD_S:.0f} s to build"  # guard: a-slow-build-is-kept-apart
     if probe.in_process:
         return "serial", "auto: the env says metadata['in_process']"
-    # Threads where they can: they start at once, and every process would load the env's libraries for itself.
-    sharing: ExecutorName = "thread" if probe.releases_gil else "hybrid"
-    hand_over_s = THREAD_HAND_OVER_S if probe.releases_gil else HAND_OVER_S
-    alone, shared = predicted(probe.step_s, len(recipes), hybrid.workers, hand_over_s)
+    alone, shared = predicted(probe.step_s, len(recipes), hybrid.workers)
     took = "expected to take"
     if shared < WORTH_IT * alone and probe.busy_share > BUSY_SHARE:
         others = f"others had {probe.busy_share:.0%} of the cores"
@@ -116,18 +111,17 @@ def _measured(recipes: Sequence[Recipe], hybrid: Plan) -> tuple[ExecutorName, st
             return "serial", f"auto: {others}, and sharing them could not be tried ({error.headline})"
         took = f"tried for a moment, since {others}:"
     why = (
-        f"auto: a step takes {probe.step_s * 1e6:.1f} µs{', and releases the GIL' if probe.releases_gil else ''}; "
-        f"{len(recipes)} envs {took} {alone * 1e6:.0f} µs serial, {shared * 1e6:.0f} µs {sharing}"
+        f"auto: a step takes {probe.step_s * 1e6:.1f} µs; "
+        f"{len(recipes)} envs {took} {alone * 1e6:.0f} µs serial, {shared * 1e6:.0f} µs hybrid"
     )
-    return sharing if shared < WORTH_IT * alone else "serial", why
+    return "hybrid" if shared < WORTH_IT * alone else "serial", why
 
 
-def predicted(step_s: float, num_envs: int, workers: int, hand_over_s: float = HAND_OVER_S) -> tuple[float, float]:
-    """(serial, shared between the caller and workers) seconds for one step of all envs. As many threads as these are
-    take the same, and more to hand over."""
+def predicted(step_s: float, num_envs: int, workers: int) -> tuple[float, float]:
+    """(serial, shared between the caller and workers) seconds for one step of all envs."""
     each = step_s + PER_STEP_S
     largest_share = -(-num_envs // (workers + 1))
-    return num_envs * each, largest_share * each + hand_over_s + workers * PER_WORKER_S
+    return num_envs * each, largest_share * each + HAND_OVER_S + workers * PER_WORKER_S
 
 
 def probe_env(recipe: Recipe, start_method: StartMethod | None) -> Probe | None:
@@ -141,7 +135,7 @@ def probe_env(recipe: Recipe, start_method: StartMethod | None) -> Probe | None:
         if description.metadata.get("in_process"):
             return Probe(0.0, True)
         ((step_s, busy_share),) = executor.run(_time_steps, {executor.hosts[0]: ()}, HOPELESS_S).values()
-        return Probe(step_s, False, busy_share, bool(description.metadata.get("releases_gil")))
+        return Probe(step_s, False, busy_share)
     finally:
         executor.close(timeout_s=0.5)
 

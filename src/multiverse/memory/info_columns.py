@@ -23,6 +23,8 @@ Announcement = tuple[int, str, type]
 """A column's number, key and type: one that is lost loses that column's data, and no other's."""
 
 _INTEGRAL = {int, bool, np.int64, np.int32, np.int16, np.int8, np.uint8, np.uint16, np.uint32}
+_AS_THEY_LIE = {float, int, np.float64, np.int64}
+"""In 64 bits."""
 _NUMERIC = {float, np.float64, np.float32, np.float16} | _INTEGRAL
 
 
@@ -93,7 +95,8 @@ class InfoReader:
         self._host_rows = list(host_rows)
         self._tables: list[list[Column]] = [[] for _ in host_rows]
         self._uniform = True  # every host has the same table, and no key has two columns
-        self._names: list[tuple[str, str]] = []  # each column's key and the key of its mask, where that is so
+        self._reads: list[tuple[str, str, bool, type | None]] = []
+        """Where that is so, of each column: its key, its mask's, whether it holds integers, what to cast it to."""
 
     def announce(self, host: int, columns: list[Announcement]) -> None:
         table = self._tables[host]
@@ -104,7 +107,9 @@ class InfoReader:
         known = not any(column is _UNKNOWN for column in table)
         same = all(other == table for other in self._tables)
         self._uniform = known and same and len({key for key, _ in table}) == len(table)
-        self._names = [(key, f"_{key}") for key, _ in table]
+        self._reads = [
+            (key, f"_{key}", kind in _INTEGRAL, None if kind in _AS_THEY_LIE else kind) for key, kind in table
+        ]
 
     def forget(self, host: int) -> None:
         """The host was replaced: it numbers its columns anew."""
@@ -135,15 +140,17 @@ class InfoReader:
         return [by_env.get(env_id) or {} for env_id in range(self._values.shape[1])]
 
     def _from_columns(self) -> Infos:
-        table = self._tables[0]
-        values, masks = self._values[: len(table)].copy(), self._masks[: len(table)].copy()
-        infos: Infos = {}
+        count = len(self._reads)
+        floats, masks = self._values[:count].copy(), self._masks[:count].copy()
+        integers, infos = floats.view(np.int64), Infos()
         complete = np.count_nonzero(masks) == masks.size  # a quarter of what numpy's all() takes
         if not complete:
-            values[~masks] = 0.0  # all bits zero: zero as an integer too
-        for (key, mask_key), (_, kind), column, mask in zip(self._names, table, values, masks):
+            integers[~masks] = 0  # all bits zero: zero as a float too
+        for k, (key, mask_key, integral, kind) in enumerate(self._reads):  # a numpy call for each value shows
+            mask = masks[k]
             if complete or mask.any():
-                infos[key], infos[mask_key] = _typed(column, kind), mask
+                column = integers[k] if integral else floats[k]
+                infos[key], infos[mask_key] = column if kind is None else column.astype(kind), mask
         return infos
 
     def _env_infos(self, wrote: Sequence[bool], left: dict[int, Infos]) -> dict[int, Infos]:
@@ -174,11 +181,8 @@ class InfoReader:
 
 
 def _typed(column: Array, kind: type) -> Array:
-    if kind is float or kind is np.float64:
-        return column
-    if kind in _INTEGRAL:
-        column = column.view(np.int64)
-    return column if column.dtype == np.dtype(kind) else column.astype(kind)
+    column = column.view(np.int64) if kind in _INTEGRAL else column
+    return column if kind in _AS_THEY_LIE else column.astype(kind)
 
 
 def _listed(column: Array, kind: type) -> list[Any]:

@@ -89,6 +89,10 @@ def new_set(config: TrainConfig, count: int, run_dir: Path | str | None, root: P
     """A directory for this many runs, from the config's seed on; `how` is told to each of them when it begins."""
     if count < 1:
         raise InvalidRequest(f"seeds={count}: at least 1")
+    if config.render:
+        raise InvalidRequest(
+            f"render shows one run in one process, and seeds={count} are several: leave one of them out"
+        )
     last = dataclasses.replace(config, seed=config.seed + count - 1).seed  # refused where it would be too large
     name = f"{safe_name(config.algorithm.rpartition(':')[2])}-seeds-{config.seed}-{last}"
     path = Path(root) / safe_name(config.env) if run_dir is None else Path(run_dir)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from multiverse.algorithms.algorithm import Algorithm
 from multiverse.contracts.env import EnvDescription
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.errors import EnvFailed, InvalidRequest
 from multiverse.contracts.layout import Group
 from multiverse.contracts.plan import Plan
 from multiverse.contracts.reset_plan import ResetPlan
@@ -92,7 +93,8 @@ def training_envs(
     how: dict[str, Any] = {**tasks, "plan": plan}
     if plan is None:
         how = {**tasks, **_where(config, config.workers)}
-    return make_vec(
+    make = functools.partial(
+        make_vec,
         env,
         num_envs,
         autoreset="same_step",
@@ -109,6 +111,20 @@ def training_envs(
         state=getattr(config.settings, "critic", "own") == "state",
         **how,
     )
+    return _in_a_window(config.env, make) if config.render else make()
+
+
+def _in_a_window(name: str, make: Callable[..., BaseVectorEnv]) -> BaseVectorEnv:
+    """With env 0 in a window, which an env must be able to open."""
+    why, instead = "", "leave render out, and look at a video of the run: multiverse record"
+    try:
+        envs = make(render_mode="human")
+        if envs.render_mode == "human":
+            return envs
+        envs.close()
+    except EnvFailed as error:
+        why = f": made with render_mode='human' it raises {error.failures[0]}"
+    raise InvalidRequest(f"{name} shows no window{why}; {instead}")
 
 
 def tell_how_ray_collects(envs: BaseVectorEnv) -> None:

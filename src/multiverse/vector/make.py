@@ -284,5 +284,5 @@ def _where_windows_work(each: list[Recipe], executor: ExecutorName) -> tuple[Exe
         return executor, ""
     if executor != "serial":
         instead = "" if executor == "auto" else f" instead of {executor}"
-        log.warning("render_mode='human' opens a window: running serial%s", instead)
+        log.warning("render_mode='human' opens a window: running serial%s, in one process, this one", instead)
     return "serial", "a human window means serial"

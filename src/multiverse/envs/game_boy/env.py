@@ -42,7 +42,7 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
             chooses.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "releases_gil": True}  # noqa: RUF012, as in Gymnasium
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012, as in Gymnasium
 
     def __init__(
         self,

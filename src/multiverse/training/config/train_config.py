@@ -110,6 +110,8 @@ class TrainConfig:
     """That each worker has of its node, with `--executor ray`."""
     gpus_per_worker: float = 0.0
     """The same of GPUs."""
+    render: bool = False
+    """Watch env 0 in a window while it trains (`render_mode="human"`): in one process, at the window's speed."""
     on_failure: Literal["restart", "raise"] = "restart"
     """An env that raises, and a worker that dies or hangs: replaced, or an error."""
     restarts_per_minute: int = RESTARTS_PER_MINUTE
