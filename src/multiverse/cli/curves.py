@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import numpy as np
 
 from multiverse.algorithms import section_of
 from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.names import nearest
 from multiverse.contracts.views import Array
 from multiverse.training.config.budget import PARTS
 from multiverse.training.seeds import bootstrap_interval, bootstrap_intervals, interquartile_mean, interquartile_means
@@ -245,5 +245,5 @@ def require_metrics(curves: Sequence[Curve], *names: str) -> None:
     known = sorted({key for curve in curves for run in curve.runs for row in run.metrics for key in row})
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known[:8]
+            near = nearest(name, known, most=3, cutoff=0.4) or known[:8]
             raise InvalidRequest(f"no run here has the metric {name}; there are {', '.join(near)}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import ast
 import dataclasses
-import difflib
 import functools
 import sys
 import textwrap
@@ -24,6 +23,7 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 from multiverse.algorithms import ALGORITHMS, algorithm_class
 from multiverse.cli.main import parsed_kwargs
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest
+from multiverse.contracts.names import nearest
 from multiverse.training.config.build import OLD_NAMES, in_type_words
 from multiverse.training.config.files import parse_config
 from multiverse.training.config.train_config import SYNONYMS, TrainConfig, own_settings
@@ -128,7 +128,7 @@ def typed(flags: argparse.ArgumentParser, settings: Iterable[Setting], arguments
     except argparse.ArgumentError as error:
         raise InvalidRequest(f"{str(error.argument_name).partition('/')[0]}: {error.message}") from None
     if strange := next((word for word in unknown if word.startswith("-")), ""):
-        near = difflib.get_close_matches(strange, [flag for one in every.values() for flag in one.flags], n=1)
+        near = nearest(strange, [flag for one in every.values() for flag in one.flags])
         hint = f"did you mean {near[0]}?" if near else f"`{flags.prog} --help` shows all"
         raise InvalidRequest(f"there is no {strange}; {hint}")
     given = vars(found)

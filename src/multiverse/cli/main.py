@@ -7,7 +7,6 @@ Exit codes: 0 done; 1 the command found something wrong; 2 it could not do what 
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import io
@@ -31,6 +30,7 @@ from multiverse.contracts.errors import (
     ReplyTimeout,
     in_a_line,
 )
+from multiverse.contracts.names import nearest
 
 Options = TypeVar("Options")
 
@@ -130,7 +130,7 @@ def _help() -> str:
 
 
 def _unknown(command: str) -> str:
-    near = difflib.get_close_matches(command.lstrip("-"), COMMANDS, n=1, cutoff=0.5)
+    near = nearest(command.lstrip("-"), COMMANDS, cutoff=0.5)
     hint = f"did you mean `multiverse {near[0]}`?" if near else f"there are {', '.join(COMMANDS)}"
     kind = "option" if command.startswith("-") else "command"
     return f"multiverse: no {kind} {command!r}; {hint} (`multiverse --help` shows all)"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from multiverse.cli.flags import parser as flags_parser
 from multiverse.cli.flags import table as table
 from multiverse.cli.main import require, require_positive
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
+from multiverse.contracts.names import nearest
 from multiverse.training.config.build import Located, in_todays_names, place_of
 from multiverse.training.config.files import read_config
 from multiverse.training.config.rollout_files import counts_rollouts, rollout_settings
@@ -122,8 +122,7 @@ def _refuse_unknown_env(config: TrainConfig) -> None:
     except InvalidRequest as error:
         from multiverse.cli.commands.list import env_names
 
-        by_form = {name.lower(): name for name in env_names()}
-        near = [by_form[form] for form in difflib.get_close_matches(config.env.lower(), by_form, n=5)]
+        near = nearest(config.env, env_names(), most=5)
         best = next((name for name in near if (name, config.algorithm) in presets()), near[0] if near else None)
         if newer := newest_version(config.env):  # with Gymnasium's own sentence
             raise InvalidRequest(f"{error} Type: multiverse train {newer}") from error

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from multiverse.algorithms import ALGORITHMS, algorithm_class, section_of
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.contracts.failures import RESTARTS_PER_MINUTE, OnBadValue
+from multiverse.contracts.names import did_you_mean
 from multiverse.contracts.plan import ExecutorName, StartMethod
 from multiverse.contracts.seeds import checked_run_seed
 from multiverse.experience.self_play import Choice
 from multiverse.training.config.budget import Budget
-from multiverse.training.config.build import Located, as_plain, build, in_todays_names, is_required, nearest, place_of
+from multiverse.training.config.build import Located, as_plain, build, in_todays_names, is_required, place_of
 from multiverse.training.config.files import read_config
 from multiverse.training.config.tuned import tuned_settings
 
@@ -303,7 +304,7 @@ def no_such(place: str, name: str, known: frozenset[str], inside: bool = False) 
     """An error with the setting that was probably meant."""
     meant = next((ours for ours, theirs in SYNONYMS.items() if name in theirs and ours in known), None)
     others = [theirs for ours in known for theirs in SYNONYMS.get(ours, ())]
-    hint = f"Did you mean {meant}?" if meant else nearest(name, sorted(known), others)
+    hint = f"Did you mean {meant}?" if meant else did_you_mean(name, sorted(known), others)
     if inside and name in RUN_SETTINGS:
         hint = "It is a setting of the run: it belongs outside this section"
     return InvalidConfig(place, "there is no such setting", hint)
@@ -315,7 +316,7 @@ def _preset(env: str, algorithm: str, wanted: bool | str) -> dict[str, Any]:
         return presets().get((env, algorithm), {}) if wanted else {}
     known = [name for name, learner in presets() if learner == algorithm]
     if wanted not in known:
-        raise InvalidConfig("preset", f"there is none for {wanted}", nearest(wanted, known))
+        raise InvalidConfig("preset", f"there is none for {wanted}", did_you_mean(wanted, known))
     return presets()[wanted, algorithm]
 
 
