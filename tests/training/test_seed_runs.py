@@ -17,7 +17,7 @@ import pytest
 
 import multiverse as mv
 from multiverse.cli.main import main
-from multiverse.training import seed_runs
+from multiverse.training import seed_runs, side_by_side
 from multiverse.training.seeds import bootstrap_interval, interquartile_mean
 from tests.training.runs import SMALL, digest
 
@@ -29,8 +29,8 @@ WORDS = """
 FLAGS = WORDS.split()
 ON_TWO_CORES = """
 import sys
-from multiverse.training import seed_runs
-seed_runs.usable_cores = lambda: 2
+from multiverse.training import side_by_side
+side_by_side.usable_cores = lambda: 2
 from multiverse.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -38,7 +38,7 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.fixture
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seed_runs, "usable_cores", lambda: 2)
+    monkeypatch.setattr(side_by_side, "usable_cores", lambda: 2)
 
 
 def here(**kwargs: Any) -> Any:
@@ -178,7 +178,7 @@ def test_what_makes_no_sense_is_refused(settings: dict[str, Any], told: str, tmp
 def test_cores_are_shared_out(
     cores: int, executor: Any, workers: int | None, count: int, wanted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seed_runs, "usable_cores", lambda: cores)
+    monkeypatch.setattr(side_by_side, "usable_cores", lambda: cores)
     config = seed_runs.TrainConfig("CartPole-v1", executor=executor, workers=workers)
-    at_once, shared = seed_runs.share_of_cores(config, count)
+    at_once, shared = side_by_side.share_of_cores(config, count)
     assert (at_once, shared.workers) == wanted

@@ -11,14 +11,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import os
-import queue
-import signal
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +22,6 @@ import gymnasium
 from multiverse.adapters.env_source import BUILT_IN
 from multiverse.algorithms import algorithm_class
 from multiverse.contracts.errors import InvalidRequest, MultiverseError
-from multiverse.executors.launch.orphan_guard import end_with
-from multiverse.executors.machine import usable_cores
 from multiverse.training.config.changes import changed_config, without_schedules
 from multiverse.training.config.files import dump_yaml
 from multiverse.training.config.train_config import TrainConfig, plain_config, saved_config
@@ -44,6 +36,7 @@ from multiverse.training.progress import (
 )
 from multiverse.training.run import Run, resume_run, start_run, watched
 from multiverse.training.seeds import DRAWS, INTERVAL, bootstrap_interval, interquartile_mean
+from multiverse.training.side_by_side import in_child, share_of_cores, side_by_side
 from multiverse.training.storage.files import for_json, read_plain, replace_file
 from multiverse.training.storage.origin import mark_of, names_code, redacted
 from multiverse.training.storage.run_directory import (
@@ -56,9 +49,6 @@ from multiverse.training.storage.run_directory import (
     is_run,
     safe_name,
 )
-
-SAVING_S = 60.0
-"""How long runs may take to save themselves when all of them are interrupted."""
 
 Say = Callable[[str], None]
 OneRun = Callable[[dict[str, Any]], Run]
@@ -184,10 +174,20 @@ def run_set(
     """
     at_once, config = share_of_cores(config, len(read_set(path)["seeds"])) if apart else (1, config)
     orders, failed = orders_for(path, config, settings, trust=trust), dict[int, str]()
+
+    def heard(seed: int, line: str) -> None:
+        say(f"seed {seed} | {line}")
+
+    def ended(seed: int, why: str | None) -> None:
+        if why is not None:
+            failed[seed] = why
+
     say(f"Runs: {path}")
     try:
         if at_once > 1:
-            failed = _side_by_side(orders, at_once, say)
+            side_by_side(
+                iter(orders.items()), at_once, __name__, lambda seed, line: say(f"seed {seed} | {line}"), ended
+            )
         for number, (seed, order) in enumerate(orders.items() if at_once == 1 else (), 1):
             say(f"\nSeed {seed} ({number} of {len(orders)})")
             one(order)
@@ -226,104 +226,10 @@ def ordered(order: Mapping[str, Any], **more: Any) -> Run:
     return start_run(config, run_dir=order["run"], init_from=order["init_from"], **more)
 
 
-def share_of_cores(config: TrainConfig, count: int) -> tuple[int, TrainConfig]:
-    """(how many runs at once, the config with the workers that each may have then)."""
-    cores, alone = usable_cores(), config.executor == "serial"
-    if sys.platform == "win32":  # no process groups, and nothing that would end a process with ours
-        return 1, config
-    at_once = max(1, min(count, cores // (1 if alone else config.workers or 1)))
-    if at_once > 1 and not alone and config.workers is None:
-        config = dataclasses.replace(config, workers=max(1, cores // at_once))
-    return at_once, config
-
-
-# -- side by side ------------------------------------------------------------------------------------------------
-def _side_by_side(orders: Mapping[int, dict[str, Any]], at_once: int, say: Say) -> dict[int, str]:
-    """By seed that failed: why. Lines of each have its seed before them."""
-    told: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
-    waiting, running = list(orders), dict[int, subprocess.Popen[str]]()
-    last, failed = dict[int, str](), dict[int, str]()
-    try:
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                seed = waiting.pop(0)
-                running[seed] = _started(orders[seed])
-                threading.Thread(target=_listen, args=(seed, running[seed], told), daemon=True).start()
-            seed, line = told.get()
-            if line is not None:
-                last[seed] = line
-                say(f"seed {seed} | {line}")
-            elif running.pop(seed).wait() != 0:
-                failed[seed] = last.get(seed, "it said nothing")
-    except BaseException:
-        _end(running.values())
-        raise
-    return failed
-
-
-_CHILD = f"""
-import json, sys
-order = json.load(sys.stdin)
-sys.path[:] = order.pop("path")
-from {__name__} import child
-sys.exit(child(order))
-"""
-
-
-def _started(order: Mapping[str, Any]) -> subprocess.Popen[str]:
-    """It leads a group of its own, so that Ctrl-C in a terminal reaches it once, through us."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", _CHILD, str(os.getpid())],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        process_group=0,
-    )
-    assert child.stdin is not None
-    try:
-        child.stdin.write(json.dumps({**order, "path": sys.path}))  # secrets too: they are in no file, no command line
-        child.stdin.close()
-    except OSError:  # it has ended already, and says why
-        pass
-    return child
-
-
-def _listen(seed: int, child: subprocess.Popen[str], told: queue.SimpleQueue[tuple[int, str | None]]) -> None:
-    assert child.stdout is not None
-    with child.stdout:
-        for line in child.stdout:
-            told.put((seed, line.rstrip("\n")))
-    told.put((seed, None))
-
-
-def _end(running: Iterable[subprocess.Popen[str]]) -> None:
-    """Each saves itself; who takes too long, or is asked twice, is killed."""
-    try:
-        for child in running:
-            child.send_signal(signal.SIGINT)
-        deadline = time.monotonic() + SAVING_S
-        for child in running:
-            child.wait(max(0.0, deadline - time.monotonic()))
-    except (subprocess.TimeoutExpired, KeyboardInterrupt, SystemExit):
-        pass
-    finally:
-        for child in running:
-            child.kill()  # nothing happens to one that has ended
-            child.wait()
-
-
 def child(order: Mapping[str, Any]) -> int:
-    """The process of one run. It ends with the process that started it."""
-    end_with(int(sys.argv[1]))
-    try:
-        run_with_progress(lambda hooks: ordered(order, hooks=hooks), ProgressLines(LinePrinter(), in_python=True))
-    except MultiverseError as error:
-        sys.stdout.write(f"{next(iter(str(error).strip().splitlines()), type(error).__name__)}\n")
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    """The process of one run."""
+    lines = ProgressLines(LinePrinter(), in_python=True)
+    return in_child(lambda: run_with_progress(functools.partial(ordered, order), lines))
 
 
 # -- going on ----------------------------------------------------------------------------------------------------
