@@ -46,7 +46,7 @@ COMMANDS = {
     "list": "envs, presets, algorithms and runs",
     "demo": "see it work: 8 CartPoles learn to balance, and how fast they step, in under a minute",
     "bench": "steps per second of your env: every executor beside the plain loop and the machine's limit",
-    "tune": "how to run your env on this machine: executor, workers and envs, in a file for train --plan",
+    "tune": "how to run your env on this machine, in a file for train --plan; --search: hyper-parameters",
     "check-env": "check your env: what is wrong with it, why that matters, and what to change",
     "doctor": "check this machine: cores, memory, limits, start methods, extras; --self-test after installing",
 }

@@ -88,14 +88,14 @@ def new_set(config: TrainConfig, count: int, run_dir: Path | str | None, root: P
         elif path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise InvalidRequest(f"{path} is not empty: choose another directory, or resume what is there")
         path.mkdir(parents=True, exist_ok=True)
-        _write_config(path, config)
+        write_config(path, config)
         _write(path, {"seeds": list(range(config.seed, last + 1)), **how})
     except OSError as error:
         raise InvalidRequest(f"{path} cannot be the directory of runs: {error.strerror or error}") from error
     return path
 
 
-def _write_config(path: Path, config: TrainConfig) -> None:
+def write_config(path: Path, config: TrainConfig) -> None:
     plain = plain_config(config)
     replace_file(path / CONFIG, dump_yaml(redacted(plain)).encode())
     if names_code(plain):
@@ -117,7 +117,7 @@ def read_set(path: Path) -> dict[str, Any]:
     raise InvalidRequest(f"{path / SEEDS} does not say which seeds there are: restore it, or resume each run by itself")
 
 
-def _finished(run: Path) -> Run | None:
+def finished(run: Path) -> Run | None:
     try:
         summary = json.loads(read_plain(run / SUMMARY, LARGEST_JSON)[0])
         return Run(run, summary) if summary["finished"] is True else None
@@ -129,7 +129,7 @@ def _finished(run: Path) -> Run | None:
 def gathered(path: Path) -> SeedRuns:
     """Those that are done, and what they say together, which is in `seeds.json` from now on."""
     said = read_set(path)
-    done = {seed: run for seed in said["seeds"] if (run := _finished(path / f"seed-{seed}")) is not None}
+    done = {seed: run for seed in said["seeds"] if (run := finished(path / f"seed-{seed}")) is not None}
     found = {seed: run.summary["evaluation"] for seed, run in done.items()}
     returns = {str(seed): float(one["mean_return"]) for seed, one in found.items() if one is not None}
     said |= {"returns": returns, "iqm": None, "interval": None, "interval_percent": INTERVAL, "draws": DRAWS}
@@ -210,7 +210,7 @@ def orders_for(path: Path, config: TrainConfig, settings: Mapping[str, Any], **h
         if not is_run(run):
             mine = plain_config(dataclasses.replace(config, seed=seed))
             orders[seed] = {**order, "config": mine, "init_from": said.get("init_from")}
-        elif settings or _finished(run) is None:
+        elif settings or finished(run) is None:
             orders[seed] = {**order, "settings": dict(settings)}
     return orders
 
@@ -240,7 +240,7 @@ def set_config(path: Path, settings: Mapping[str, Any], trust: bool, env: Any = 
     given, schedules = without_schedules(settings, kind)
     if given:
         config = changed_config(config, given, kind)
-        _write_config(path, config)
+        write_config(path, config)
     return config, given, schedules
 
 
