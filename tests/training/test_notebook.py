@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("ipykernel")
-nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
-manager = pytest.importorskip("jupyter_client.manager")
+pytest.importorskip("nbclient")
 
 TRAIN = """
 import os, signal
@@ -30,16 +31,26 @@ mv.train("CartPole-v1", run_dir="second", env_steps=100_000_000, hooks=[Stops()]
 GO_ON = "mv.resume('second', env_steps=200, progress=False).summary['env_steps']"
 
 
-def test_a_notebook_shows_a_bar_and_after_its_stop_button_goes_on(tmp_path: Path) -> None:
-    cells = [nbformat.v4.new_code_cell(source) for source in (TRAIN, "run", INTERRUPT, GO_ON)]
-    book = nbformat.v4.new_notebook(cells=cells)
-    kernel = manager.AsyncKernelManager()
-    kernel.kernel_spec.argv[:] = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    client = nbclient.NotebookClient(
-        book, km=kernel, timeout=120, allow_errors=True, resources={"metadata": {"path": str(tmp_path)}}
+BOOK = """
+import json, sys
+import nbclient, nbformat
+from jupyter_client.manager import AsyncKernelManager
+
+book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in json.load(sys.stdin)])
+kernel = AsyncKernelManager()
+kernel.kernel_spec.argv[:] = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+nbclient.NotebookClient(book, km=kernel, timeout=120, allow_errors=True).execute()
+json.dump([cell.outputs for cell in book.cells], sys.stdout)
+"""
+
+
+def test_a_notebook_shows_a_bar_and_goes_on_after_its_stop_button(tmp_path: Path) -> None:
+    cells = json.dumps([TRAIN, "run", INTERRUPT, GO_ON])
+    done = subprocess.run(  # a process of its own: Jupyter leaves sockets to the end of one
+        [sys.executable, "-c", BOOK], cwd=tmp_path, input=cells, capture_output=True, text=True, timeout=300
     )
-    client.execute()
-    trained, shown, interrupted, went_on = (cell.outputs for cell in book.cells)
+    assert done.returncode == 0, done.stderr
+    trained, shown, interrupted, went_on = json.loads(done.stdout)
     assert "Run: first\n" in _text(trained) and "█" in _text(trained) and "Done: 200 env steps" in _text(trained)
     assert not [output for output in trained if output.get("name") == "stderr"]  # which is red
     assert shown[0]["data"]["text/plain"].startswith("<Run first: 200 env steps, return ")
@@ -49,4 +60,4 @@ def test_a_notebook_shows_a_bar_and_after_its_stop_button_goes_on(tmp_path: Path
 
 
 def _text(outputs: list[Any]) -> str:
-    return "".join(output["text"] for output in outputs if output.output_type == "stream")
+    return "".join(output["text"] for output in outputs if output["output_type"] == "stream")
