@@ -11,6 +11,7 @@ import argparse
 import ast
 import dataclasses
 import functools
+import json
 import sys
 import textwrap
 import types
@@ -176,6 +177,25 @@ def in_short(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return " ".join(map(str, value))
     return "{}" if value == {} else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def flag_words(name: str, value: Any) -> list[str]:
+    """A setting as one types it."""
+    flag = f"--{name.replace('_', '-')}"
+    if isinstance(value, bool):
+        return [flag if value else f"--no-{flag[2:]}"]
+    return [flag, *value_words(value)]
+
+
+def value_words(value: Any) -> list[str]:
+    """A list is several words, settings of an env are JSON."""
+    if isinstance(value, list | tuple):
+        return [word for one in value for word in value_words(one)]
+    if isinstance(value, bool):
+        return [str(value).lower()]
+    if isinstance(value, float):
+        return [f"{value:g}" if float(f"{value:g}") == value else repr(value)]
+    return ["none" if value is None else json.dumps(value) if isinstance(value, dict) else str(value)]
 
 
 def table() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 
 from multiverse.cli.commands import train
 from multiverse.cli.commands.plot import write
-from multiverse.cli.flags import Setting, spelled
+from multiverse.cli.flags import Setting, flag_words, spelled, value_words
 from multiverse.cli.main import require, require_positive
 from multiverse.cli.output import print_json
 from multiverse.contracts.errors import InvalidRequest, MultiverseError, PreflightError, counted
@@ -103,7 +102,7 @@ def _say(line: str) -> None:
 
 
 def _in_words(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {' '.join(_words(value))}" for name, value in settings.items())
+    return ", ".join(f"{name} {' '.join(value_words(value))}" for name, value in settings.items())
 
 
 def _outcome(trial: Any, best: float | None) -> str:
@@ -153,21 +152,3 @@ def command_of(options: train.TrainOptions, settings: Mapping[str, Any]) -> str:
 
 def _is_own(name: str) -> bool:
     return any(one.name == name for one in OWN)
-
-
-def flag_words(name: str, value: Any) -> list[str]:
-    """A setting as one types it."""
-    flag = f"--{name.replace('_', '-')}"
-    if isinstance(value, bool):
-        return [flag if value else f"--no-{flag[2:]}"]
-    return [flag, *_words(value)]
-
-
-def _words(value: Any) -> list[str]:
-    if isinstance(value, list | tuple):
-        return [word for one in value for word in _words(one)]
-    if isinstance(value, bool):
-        return [str(value).lower()]
-    if isinstance(value, float):
-        return [f"{value:g}" if float(f"{value:g}") == value else repr(value)]
-    return ["none" if value is None else json.dumps(value) if isinstance(value, dict) else str(value)]

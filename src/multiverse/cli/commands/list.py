@@ -70,23 +70,24 @@ def env_names() -> list[str]:
 
 
 def preset_lines() -> list[str]:
-    """Each with its settings as flags, ready to be typed."""
-    from multiverse.training.config.train_config import presets
+    """Each with its settings as flags, ready to be typed, and below that what was seen of it."""
+    from multiverse.training.config.train_config import presets, tried
 
-    return [f"  {env} ({name}): {_as_flags({'algorithm': name, **found})}" for (env, name), found in presets().items()]
+    return [
+        line
+        for (env, name), found in presets().items()
+        for line in (
+            f"  {env} ({name}): {_as_flags({'algorithm': name, **found})}",
+            f"      {tried().get((env, name), 'untried: nobody has run it to its end yet')}",
+        )
+    ]
 
 
 def _as_flags(settings: dict[str, Any]) -> str:
-    return " ".join(_as_flag(name.replace("_", "-"), value) for name, value in settings.items() if value != "ppo")
+    from multiverse.cli.flags import flag_words
 
-
-def _as_flag(name: str, value: Any) -> str:
-    """As a shell takes it: a list as words, settings of the env as JSON."""
-    if isinstance(value, bool):
-        return f"--{name}" if value else f"--no-{name}"
-    if isinstance(value, dict):
-        return f"--{name} {shlex.quote(json.dumps(value))}"
-    return f"--{name} {' '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
+    given = [(name, value) for name, value in settings.items() if value != "ppo"]
+    return shlex.join(word for name, value in given for word in flag_words(name, value))
 
 
 def run_lines(root: Path) -> list[str]:

@@ -19,7 +19,7 @@ from multiverse.contracts.names import nearest
 from multiverse.training.config.build import Located, in_todays_names, place_of
 from multiverse.training.config.files import read_config
 from multiverse.training.config.rollout_files import counts_rollouts, rollout_settings
-from multiverse.training.config.train_config import TrainConfig, config_for, merged, own_settings, presets
+from multiverse.training.config.train_config import TrainConfig, config_for, merged, own_settings, presets, tried
 
 if TYPE_CHECKING:
     from multiverse.training.progress import LinePrinter
@@ -162,7 +162,8 @@ def _announced(options: TrainOptions, config: TrainConfig) -> list[str]:
     source = options.command["preset"] or config.env
     settings = [f"those of {options.command['config']}"] if options.command["config"] else []
     if not options.command["no_preset"] and (source, config.algorithm) in presets():
-        settings.append(f"the preset for {source} (`multiverse list presets`)")
+        known = "" if (source, config.algorithm) in tried() else "; nobody has run it to its end yet"
+        settings.append(f"the preset for {source} (`multiverse list presets`{known})")
     if settings:
         lines.append(f"Settings: {', then '.join(settings)}, unless given otherwise.")
     if plan := options.command["plan"]:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 DEFAULT_ENV_STEPS = 100_000
+TRIED = "tried"
+"""Of a preset, no setting: what was seen of it."""
 
 SYNONYMS = {
     "num_envs": ("n_envs",),
@@ -196,6 +198,19 @@ class TrainConfig:
 @functools.cache
 def presets() -> dict[tuple[str, str], dict[str, Any]]:
     """Settings that are known to suit an (env, algorithm)."""
+    return {
+        both: Located({name: value for name, value in one.items() if name != TRIED}, one.places)
+        for both, one in _presets().items()
+    }
+
+
+def tried() -> dict[tuple[str, str], str]:
+    """What was seen of those presets that were run to their end."""
+    return {both: str(settings[TRIED]) for both, settings in _presets().items() if TRIED in settings}
+
+
+@functools.cache
+def _presets() -> dict[tuple[str, str], Located]:
     return {
         (env, algorithm): settings
         for env, algorithms in read_config(Path(__file__).with_name("presets.yaml")).items()
