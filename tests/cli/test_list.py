@@ -24,6 +24,7 @@ def test_envs_are_those_of_gymnasium_and_our_own(capsys: pytest.CaptureFixture[s
     assert {"BoxJump-v0", "BoxJump-v1", "CartPole-v1", "Pendulum-v1", "HalfCheetah-v5"} <= set(
         names
     ) and names == sorted(names)
+    assert not {"HalfCheetah-v2", "Ant-v3", "GymV21Environment-v0"} & {*names} and "HalfCheetah-v4" in names
 
 
 def test_a_presets_line_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from multiverse.algorithms import section_of
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.errors import InvalidRequest, in_digits
 from multiverse.contracts.names import nearest
 from multiverse.contracts.views import Array
 from multiverse.training.config.budget import PARTS
@@ -139,9 +139,9 @@ def band_of(lines: Sequence[Points]) -> Band | None:
 def in_figures(values: Sequence[float]) -> str:
     """'493.1', or of several seeds 'IQM 493.1 (480.2 to 500.0)'; '–' if there is none."""
     if len(values) < 2:
-        return f"{values[0]:,.1f}" if values else "–"
+        return in_digits(values[0]) if values else "–"
     low, high = bootstrap_interval(values)
-    return f"IQM {interquartile_mean(values):,.1f} ({low:,.1f} to {high:,.1f})"
+    return f"IQM {in_digits(interquartile_mean(values))} ({in_digits(low)} to {in_digits(high)})"
 
 
 def thinned(points: Points) -> Points:

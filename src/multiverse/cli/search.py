@@ -13,7 +13,7 @@ from multiverse.cli.commands.plot import write
 from multiverse.cli.flags import Setting, flag_words, spelled, value_words
 from multiverse.cli.main import require, require_positive
 from multiverse.cli.output import print_json
-from multiverse.contracts.errors import InvalidRequest, MultiverseError, PreflightError, counted
+from multiverse.contracts.errors import InvalidRequest, MultiverseError, PreflightError, counted, in_digits
 from multiverse.training.storage.run_directory import safe_name
 
 DESCRIPTION = """\
@@ -110,7 +110,7 @@ def _outcome(trial: Any, best: float | None) -> str:
 
     if trial.state == "failed":
         return f"failed: {trial.why}"
-    told = f"return {trial.returned:.1f}"
+    told = f"return {in_digits(trial.returned)}"
     if trial.state == "complete":
         return told + (" (best so far)" if best is None or trial.returned > best else "")
     return f"{told}, pruned at {100 * trial.stage // STAGES} % of its budget"
@@ -133,10 +133,11 @@ def _tell_result(search: Any, space: Any, options: train.TrainOptions) -> None:
         write(search.path / "search.png", drawn(search_figure(trials, space), "png"), sys.stderr)
     count = {state: sum(trial.state == state for trial in trials) for state in ("pruned", "failed")}
     rest = "".join(f", {number} {state}" for state, number in count.items() if number)
-    print(f"Best of {counted(len(trials), 'trial')}{rest}: return {best.returned:.1f} with {_in_words(best.settings)}.")
+    told = f"return {in_digits(best.returned)} with {_in_words(best.settings)}"
+    print(f"Best of {counted(len(trials), 'trial')}{rest}: {told}.")
     own = trials[0]
     if own.number != best.number and own.returned is not None and space.drawn_for_all(search.config):
-        print(f"Without a search: return {own.returned:.1f} with {_in_words(own.settings)}.")
+        print(f"Without a search: return {in_digits(own.returned)} with {_in_words(own.settings)}.")
     print("The best of many was lucky too; what it is worth, on seeds of its own:")
     print(f"  {command_of(options, best.settings)}")
 

@@ -21,7 +21,7 @@ import gymnasium
 
 from multiverse.adapters.env_source import BUILT_IN
 from multiverse.algorithms import algorithm_class
-from multiverse.contracts.errors import InvalidRequest, MultiverseError
+from multiverse.contracts.errors import InvalidRequest, MultiverseError, counted, in_digits
 from multiverse.training.config.changes import changed_config, without_schedules
 from multiverse.training.config.files import dump_yaml
 from multiverse.training.config.train_config import TrainConfig, plain_config, saved_config
@@ -30,7 +30,7 @@ from multiverse.training.loading import trusted_config
 from multiverse.training.progress import (
     LinePrinter,
     Progress,
-    ProgressLines,
+    ShortLines,
     printer_for_programs,
     run_with_progress,
 )
@@ -70,11 +70,6 @@ class SeedRuns(Run):
 
 
 # -- what they are -----------------------------------------------------------------------------------------------
-def is_set(path: Path) -> bool:
-    """Whether several seeds were begun here."""
-    return (path / SEEDS).is_file()
-
-
 def new_set(config: TrainConfig, count: int, run_dir: Path | str | None, root: Path | str, **how: Any) -> Path:
     """A directory for this many runs, from the config's seed on; `how` is told to each of them when it begins."""
     if count < 1:
@@ -145,14 +140,15 @@ def together(summary: Mapping[str, Any]) -> str:
     if summary["iqm"] is None:
         return "IQM: no seed has an evaluation that came to its end"
     count, (low, high) = len(summary["returns"]), summary["interval"]
-    seeds = "1 seed" if count == 1 else f"{count} seeds"
-    return f"IQM of {seeds}: {summary['iqm']:.1f} ({INTERVAL:g} % bootstrap interval {low:.1f} to {high:.1f})"
+    seeds = counted(count, "seed")
+    interval = f"{INTERVAL:g} % bootstrap interval {in_digits(low)} to {in_digits(high)}"
+    return f"IQM of {seeds}: {in_digits(summary['iqm'])} ({interval})"
 
 
 def seed_lines(found: SeedRuns) -> list[str]:
     """Every seed's final evaluation, and what they say together; one whose evaluation failed has nothing to say."""
     returns = found.summary["returns"]
-    told = {seed: f"{returns[str(seed)]:.1f}" if str(seed) in returns else "failed" for seed in found.runs}
+    told = {seed: in_digits(returns[str(seed)]) if str(seed) in returns else "failed" for seed in found.runs}
     rows = [f"  {seed:>6}  {told[seed]:>10}  {found.runs[seed].path}" for seed in found.runs]
     return ["", f"{'seed':>8}  {'return':>10}  run", *rows, together(found.summary)]
 
@@ -228,7 +224,7 @@ def ordered(order: Mapping[str, Any], **more: Any) -> Run:
 
 def child(order: Mapping[str, Any]) -> int:
     """The process of one run."""
-    lines = ProgressLines(LinePrinter(), in_python=True)
+    lines = ShortLines(LinePrinter(), in_python=True)
     return in_child(lambda: run_with_progress(functools.partial(ordered, order), lines))
 
 

@@ -295,6 +295,8 @@ def merged(under: Mapping[str, Any], over: Mapping[str, Any], algorithm: str, ow
                 theirs[inner], theirs.places[inner] = one, place_of(value, inner, f"{name}.")
         elif key in RUN_SETTINGS or key in own:
             target = run if key in RUN_SETTINGS else theirs
+            if key == "env_kwargs" and isinstance(value, Mapping) and isinstance(run.get(key), Mapping):
+                value = {**run[key], **value}  # an argument of the env more, or another; the rest stays
             target[key], target.places[key] = value, place_of(over, key)
         else:
             raise no_such(place_of(over, key), key, RUN_SETTINGS | own)
