@@ -100,10 +100,8 @@ def _measured(recipes: Sequence[Recipe], hybrid: Plan) -> tuple[ExecutorName, st
         return "process", f"auto: an env takes over {SLOW_BUILD_S:.0f} s to build"  # guard: a-slow-build-is-kept-apart
     if probe.in_process:
         return "serial", "auto: the env says metadata['in_process']"
-    # Threads where they can: they start at once, and every process would load the env's libraries for itself.
-    sharing: ExecutorName = "thread" if probe.releases_gil else "hybrid"
-    hand_over_s = THREAD_HAND_OVER_S if probe.releases_gil else HAND_OVER_S
-    alone, shared = predicted(probe.step_s, len(recipes), hybrid.workers, hand_over_s)
+    sharing = sharing_of(probe.releases_gil)
+    alone, shared = predicted(probe.step_s, len(recipes), hybrid.workers, probe.releases_gil)
     took = "expected to take"
     if shared < WORTH_IT * alone and probe.busy_share > BUSY_SHARE:
         others = f"others had {probe.busy_share:.0%} of the cores"
@@ -119,10 +117,15 @@ def _measured(recipes: Sequence[Recipe], hybrid: Plan) -> tuple[ExecutorName, st
     return sharing if shared < WORTH_IT * alone else "serial", why
 
 
-def predicted(step_s: float, num_envs: int, workers: int, hand_over_s: float = HAND_OVER_S) -> tuple[float, float]:
+def sharing_of(releases_gil: bool) -> ExecutorName:
+    """Threads where they can: they start at once, and every process would load the env's libraries for itself."""
+    return "thread" if releases_gil else "hybrid"
+
+
+def predicted(step_s: float, num_envs: int, workers: int, releases_gil: bool = False) -> tuple[float, float]:
     """(serial, shared between the caller and workers) seconds for one step of all envs. As many threads as these are
     take the same, and more to hand over."""
-    each = step_s + PER_STEP_S
+    each, hand_over_s = step_s + PER_STEP_S, THREAD_HAND_OVER_S if releases_gil else HAND_OVER_S
     largest_share = -(-num_envs // (workers + 1))
     return num_envs * each, largest_share * each + hand_over_s + workers * PER_WORKER_S
 
@@ -212,7 +215,7 @@ def _step_alone(envs: EnvRange, seconds: float) -> float:
 
 def _time_steps(envs: EnvRange) -> tuple[float, float]:
     """(seconds a step takes, resets included; share of the cores' time that others had). Runs in the worker."""
-    others = _Others()
+    others = Others()
     env = envs.envs[0]
     env.reset(0, None, None)
     actions = _actions_of(env, envs)
@@ -234,7 +237,7 @@ def _time_steps(envs: EnvRange) -> tuple[float, float]:
     return seconds / warm, others.share()
 
 
-class _Others:
+class Others:
     """What others have of the machine from now on."""
 
     def __init__(self) -> None:
