@@ -18,7 +18,7 @@ setup: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(PIP_INSTALL) torch==2.13.0
-	$(BIN)/python $(PIP_INSTALL) --editable '.[dev,mujoco,pettingzoo,mpe,box2d,game-boy,train,tensorboard,plot,video,ray,peers]'
+	$(BIN)/python $(PIP_INSTALL) --editable '.[dev,mujoco,pettingzoo,mpe,box2d,game-boy,train,tensorboard,tracking,plot,search,video,ray,peers]'
 	touch $@
 
 # The engine by itself, as somebody without torch installs it.

@@ -96,6 +96,14 @@ def test_a_file_without_a_name_is_read_for_its_envs_and_not_imported(source: str
 
 
 @pytest.mark.parametrize(
+    ("typed", "meant"), [("CartPole", "CartPole-v1"), ("cartpole-v9", "CartPole"), ("Pendulumm-v1", "Pendulum")]
+)
+def test_an_id_that_is_not_there_comes_with_the_nearest(typed: str, meant: str) -> None:
+    with pytest.raises(mv.InvalidRequest, match=f"Did you mean:? `?{meant}`?\\?$"):
+        mv.make_vec(typed, 2)
+
+
+@pytest.mark.parametrize(
     ("typed", "meant"),
     [
         ("mpe2.simple_spread_v3", "mpe2.simple_spread_v3:parallel_env or mpe2.simple_spread_v3:env?"),

@@ -24,7 +24,7 @@ import pytest
 from rich.console import Console
 
 from multiverse.cli.bottleneck import bottleneck
-from multiverse.cli.display import Display, Machine, sparkline, time_bar
+from multiverse.cli.display import Display, JsonLines, Machine, sparkline, time_bar
 from multiverse.cli.main import main
 from multiverse.contracts.plan import Plan
 from multiverse.training import scaling
@@ -59,6 +59,26 @@ def test_json_is_an_object_a_line(elsewhere: Path, capsys: pytest.CaptureFixture
     assert main(["resume", "a", "--env-steps", "512", "--json"]) == 0
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert (told[0]["event"], told[0]["env_steps"], told[-1]["env_steps"]) == ("start", 256, 512)
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_json_says_whether_an_interrupted_run_was_saved(
+    saved: bool, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(self: Any, trainer: Any, report: Any) -> None:
+        ProgressLines.on_update(self, trainer, report)
+        if trainer.clock.updates == 2:
+            trainer.save()
+        if trainer.clock.updates == 3:
+            signal.raise_signal(signal.SIGINT)
+            if not saved:
+                signal.raise_signal(signal.SIGINT)  # once more: at once
+
+    monkeypatch.setattr(JsonLines, "on_update", interrupt)
+    assert train(Path("a"), "--json") == 130
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    at = {"saved": saved, "saved_env_steps": 192 if saved else 128}
+    assert told == {"event": "interrupted", "env_steps": 192, "run": "a", **at}
 
 
 def test_metrics_are_among_the_json_lines(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from multiverse.algorithms import ALGORITHMS
 from multiverse.cli.commands import list as listing
 from multiverse.cli.commands.train import config_from, train_options
 from multiverse.cli.main import main
-from multiverse.training.config.train_config import config_for, presets
+from multiverse.training.config.train_config import config_for, presets, tried
 from tests.cli.training_commands import train
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_envs_are_those_of_gymnasium_and_our_own(capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,15 +24,31 @@ def test_envs_are_those_of_gymnasium_and_our_own(capsys: pytest.CaptureFixture[s
     assert {"BoxJump-v0", "BoxJump-v1", "CartPole-v1", "Pendulum-v1", "HalfCheetah-v5"} <= set(
         names
     ) and names == sorted(names)
+    assert not {"HalfCheetah-v2", "Ant-v3", "GymV21Environment-v0"} & {*names} and "HalfCheetah-v4" in names
 
 
 def test_a_presets_line_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "presets"]) == 0
     lines = capsys.readouterr().out.splitlines()[1:]
-    assert len(lines) == len(presets())
-    for line, (env, algorithm) in zip(lines, presets()):
+    assert len(lines) == 2 * len(presets())
+    for line, (env, algorithm) in zip(lines[::2], presets()):
         flags = shlex.split(line.partition("): ")[2])
         assert config_from(train_options([env, "--no-preset", *flags])) == config_for(env, algorithm, {})
+
+
+def test_what_was_seen_of_a_preset_is_told_and_stands_where_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "presets"]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    for told, both in zip(lines[1::2], presets()):
+        assert told.strip() == tried().get(both, "untried: nobody has run it to its end yet")
+    assert {("CartPole-v1", "ppo"), ("LunarLander-v3", "ppo")} <= {*tried()} and ("Humanoid-v5", "sac") not in tried()
+    for (env, _), seen in tried().items():
+        (document,) = re.findall(r"\((docs/\w+\.md)\)$", seen)
+        name = env.partition(":")[0].rpartition("/")[2].rpartition(".")[2].rpartition("_v")[0] or env
+        text = (ROOT / document).read_text().lower()
+        assert name.rpartition("-v")[0].lower() in text or name.replace("_", " ") in text
+        for figure in re.findall(r"-?\d[\d,.]*\d", seen.partition(" seed")[0])[:1]:
+            assert figure.removeprefix("-").replace(",", "") in text.replace(",", "")
 
 
 def test_every_agent_is_told() -> None:

@@ -114,6 +114,17 @@ def test_env_kwargs_are_json() -> None:
     assert config_of("Pendulum-v1", "--env-kwargs", '{"g": 9.8}').env_kwargs == {"g": 9.8}
 
 
+def test_env_kwargs_go_over_those_of_a_preset_one_by_one(tmp_path: Path) -> None:
+    theirs = {"curriculum": True, "episode_length": 500}
+    assert config_of("multiverse/Quest-v0").env_kwargs == theirs
+    mine = config_of("multiverse/Quest-v0", "--env-kwargs", '{"episode_length": 9, "x": 1}')
+    assert mine.env_kwargs == {**theirs, "episode_length": 9, "x": 1}
+    assert config_of("multiverse/Quest-v0", "--no-preset", "--env-kwargs", '{"x": 1}').env_kwargs == {"x": 1}
+    file = tmp_path / "quest.yaml"
+    file.write_text("env: multiverse/Quest-v0\nenv_kwargs: {curriculum: false}")
+    assert config_of("--config", str(file)).env_kwargs == {**theirs, "curriculum": False}
+
+
 # -- flags before the file, the file before the preset ---------------------------------------------------------------
 def test_a_file_goes_before_the_preset_and_flags_before_both(tmp_path: Path) -> None:
     file = tmp_path / "my.yaml"

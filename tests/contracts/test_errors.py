@@ -6,7 +6,7 @@ import pytest
 
 import multiverse as mv
 from multiverse.contracts import errors as all_errors
-from multiverse.contracts.errors import InEnv, RemoteError, describe_ids
+from multiverse.contracts.errors import InEnv, RemoteError, describe_ids, in_digits
 
 
 def test_every_error_is_a_multiverse_error_and_a_builtin_one() -> None:
@@ -57,3 +57,12 @@ def test_a_death_says_which_worker_and_envs() -> None:
 @pytest.mark.parametrize(("ids", "text"), [(range(7, 8), "7"), (range(2), "0-1")])
 def test_ids_are_described_shortly(ids: range, text: str) -> None:
     assert describe_ids(ids) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(493.14, "493.1"), (2792.83, "2,792.8"), (0.0, "0.0"), (0.004, "0.004"), (-0.0312, "-0.031"), (0.999, "1.0"),
+     (0.00001, "1.0e-05"), (float("inf"), "inf"), (float("nan"), "nan")],
+)  # fmt: skip
+def test_small_returns_have_digits_enough(value: float, told: str) -> None:
+    assert in_digits(value) == told

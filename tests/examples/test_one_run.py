@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import signal
 import subprocess
@@ -89,14 +88,15 @@ def test_without_a_guard_three_workers_make_one_run(tmp_path: Path) -> None:
     assert sum('"log"' in note for note in notes) == len(metrics_of(folder)) >= 1
 
 
-@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="WandB is not installed")
-def test_a_real_offline_run_of_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_offline_run_of_wandb_has_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    flags = [*SMALL, "--tracker", "auto", "--num-envs", "3", "--run-dir", str(tmp_path / "runs")]
+    flags = [*SMALL, "--tracker", "auto", "--num-envs", "3", "--workers", "3", "--run-dir", str(tmp_path / "runs")]
     assert custom_env_main.main(flags) == 0
     (found,) = (only_run(tmp_path / "runs") / "wandb").glob("offline-run-*")
+    (kept,) = tmp_path.rglob("*.wandb")  # nor is there one anywhere else
+    assert kept.parent == found and kept.stat().st_size > 0
     assert (found / "files" / "videos" / "env-0-episode-000000.gif").stat().st_size > 0
 
 

@@ -15,6 +15,7 @@ import multiverse as mv
 from multiverse.adapters.env_source import Recipe
 from multiverse.contracts.errors import RemoteError
 from multiverse.contracts.plan import ExecutorName, PlannedExecutor
+from multiverse.env_checks.checks.cost import suggestion
 from multiverse.executors import choose, machine, startup
 from multiverse.executors.backends import BACKENDS
 from multiverse.executors.choose import HAND_OVER_S, PER_STEP_S, PER_WORKER_S, Probe, predicted
@@ -352,3 +353,18 @@ def test_the_choice_is_told_in_one_line(probe: Any, caplog: pytest.LogCaptureFix
 )
 def test_threads_park_and_processes_look_unless_told_otherwise(waiting: Any, executor: Any, expected: str) -> None:
     assert plan_of(2, executor=executor, waiting=waiting).waiting == expected
+
+
+@pytest.mark.parametrize("step_s", [1e-6, 3e-6, 6e-6, 20e-6, 1e-3])
+@pytest.mark.parametrize("cores", [2, 8])
+def test_check_env_suggests_what_auto_takes(cores: int, step_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "usable_cores", lambda: cores)
+    monkeypatch.setattr(choose, "probe_env", lambda *_: choose.Probe(step_s, False))
+    taken = [
+        choose.decide("auto", None, None, "auto", [None] * count).executor  # type: ignore[list-item]
+        for count in (8, 64)
+    ]
+    said = suggestion(step_s, {}, busy_share=0.0)
+    assert said == f"on these {cores} cores that suggests 8 envs {taken[0]}, 64 envs {taken[1]}"
+    assert suggestion(step_s, {}, busy_share=0.5).endswith("but others have 50% of them now, and only trying tells")
+    assert suggestion(step_s, {"in_process": True}, 0.0).endswith("executor='serial'")

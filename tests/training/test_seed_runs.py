@@ -16,9 +16,11 @@ import psutil
 import pytest
 
 import multiverse as mv
+from multiverse.cli.curves import curves_of
 from multiverse.cli.main import main
-from multiverse.training import seed_runs
+from multiverse.training import seed_runs, side_by_side
 from multiverse.training.seeds import bootstrap_interval, interquartile_mean
+from multiverse.training.storage.run_directory import find_set
 from tests.training.runs import SMALL, digest
 
 FEW = {**SMALL, "env_steps": 200, "progress": False}
@@ -29,8 +31,9 @@ WORDS = """
 FLAGS = WORDS.split()
 ON_TWO_CORES = """
 import sys
-from multiverse.training import seed_runs
-seed_runs.usable_cores = lambda: 2
+from multiverse.training import side_by_side
+side_by_side.usable_cores = lambda: 2
+from multiverse.cli.curves import curves_of
 from multiverse.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -38,7 +41,7 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.fixture
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seed_runs, "usable_cores", lambda: 2)
+    monkeypatch.setattr(side_by_side, "usable_cores", lambda: 2)
 
 
 def here(**kwargs: Any) -> Any:
@@ -52,7 +55,9 @@ def test_seeds_side_by_side_are_the_runs_that_each_would_be_alone(
     found = mv.train("CartPole-v1", run_dir=tmp_path / "set", seeds=2, **{**FEW, "progress": True})
     assert isinstance(found, seed_runs.SeedRuns) and list(found.runs) == [5, 6]
     told = capsys.readouterr().err
-    assert all(f"seed {seed} | Run: {found.runs[seed].path}\n" in told for seed in (5, 6))
+    assert all(f"seed {seed} | Run: seed-{seed}\n" in told for seed in (5, 6))
+    lines = [line for line in told.splitlines() if line.startswith("seed ")]
+    assert all(len(line) <= 80 for line in lines) and any(" steps " in line and " left" in line for line in lines)
     alone = mv.train("CartPole-v1", run_dir=tmp_path / "alone", **{**FEW, "seed": 6})
     assert digest(found.runs[6]) == digest(alone)
 
@@ -83,6 +88,23 @@ def test_they_are_never_taken_for_one(
     rows = found.rows()
     assert [row["seed"] for row in rows] == [seed for seed, run in found.runs.items() for _ in run.rows()]
     assert {row["seed"] for row in rows} == {5, 6}
+
+
+def test_a_directory_above_means_the_set_that_was_written_to_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    mv.train("CartPole-v1", run_dir="runs/x/alone", **FEW)
+    found = mv.train(here, run_dir="runs/x/set", seeds=2, **FEW)
+    assert find_set(Path("runs/x")) == find_set(Path("runs")) == find_set(Path(".")) == found.path == Path("runs/x/set")
+    longer = mv.resume("runs/x", env=here, env_steps=300, progress=False)
+    assert isinstance(longer, seed_runs.SeedRuns) and longer.path == found.path
+    assert main(["evaluate", "runs"]) == 2 and "choose one, runs/x/set/seed-5" in capsys.readouterr().err
+    assert [curve.runs[0].path.name for curve in curves_of(["runs/x"])] == ["alone", "seed-5"]
+    assert [len(curve.runs) for curve in curves_of(["runs/x"])] == [1, 2]
+    for file in Path("runs/x/alone").iterdir():
+        os.utime(file, (4e9, 4e9))
+    assert find_set(Path("runs/x")) is None and mv.Run.at("runs").path == Path("runs/x/alone")
 
 
 def test_an_interrupted_set_goes_on_with_all_that_are_not_done(
@@ -117,7 +139,7 @@ def test_a_set_that_is_interrupted_or_killed_leaves_nothing_running(number: sign
     assert process.stdout is not None
     training = set[str]()
     for line in process.stdout:
-        if " env steps (" in line:
+        if " steps " in line and " left" in line:
             training.add(line.partition(" | ")[0])
         if training == {"seed 0", "seed 1"}:
             break
@@ -146,7 +168,7 @@ def test_one_that_fails_costs_the_others_nothing(
     out, error = capsys.readouterr()
     assert error.count("\n") == 1 and error.startswith("multiverse resume: seed 1 failed: ")
     assert json.loads(Path("set/seed-0/summary.json").read_text())["env_steps"] == 300
-    assert "seed 0 | Run: set/seed-0" in out and "The others are done; set can be resumed" in error
+    assert "seed 0 | Run: seed-0" in out and "The others are done; set can be resumed" in error
     for file in (tmp_path / "set" / "seed-0" / "checkpoints").rglob("manifest.json"):
         file.write_text("{}")
     assert main(["resume", "set", "--env-steps", "400"]) == 2
@@ -178,7 +200,7 @@ def test_what_makes_no_sense_is_refused(settings: dict[str, Any], told: str, tmp
 def test_cores_are_shared_out(
     cores: int, executor: Any, workers: int | None, count: int, wanted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seed_runs, "usable_cores", lambda: cores)
+    monkeypatch.setattr(side_by_side, "usable_cores", lambda: cores)
     config = seed_runs.TrainConfig("CartPole-v1", executor=executor, workers=workers)
-    at_once, shared = seed_runs.share_of_cores(config, count)
+    at_once, shared = side_by_side.share_of_cores(config, count)
     assert (at_once, shared.workers) == wanted

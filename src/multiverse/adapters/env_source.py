@@ -31,6 +31,7 @@ from multiverse.adapters.pettingzoo_parallel import PettingZooParallelEnv, all_a
 from multiverse.contracts.env import Env, EnvKind
 from multiverse.contracts.errors import InvalidRequest, in_a_line
 from multiverse.contracts.imports import module_named, with_a_colon
+from multiverse.contracts.names import nearest
 from multiverse.contracts.plan import whole_number
 
 EnvSource = str | EnvSpec | Callable[..., Any] | Sequence[Callable[..., Any]]
@@ -212,7 +213,10 @@ def _from_string(text: str) -> Source:
     except gymnasium.error.Error as error:
         neither = f"module {module_name!r} has no callable {name!r}, and Gymnasium says: " if colon else ""
         meant = "" if colon else _as_module(text) or with_a_colon(text)
-        raise InvalidRequest(f"env={text!r}: {neither}{error}{f' Did you mean {meant}?' if meant else ''}") from error
+        if not (colon or meant or "did you mean" in str(error).lower()):
+            meant = next(iter(nearest(text, [*BUILT_IN, *gymnasium.registry])), "")
+        said = f"{str(error).removesuffix('.')}. Did you mean {meant}?" if meant else str(error)
+        raise InvalidRequest(f"env={text!r}: {neither}{said}") from error
 
 
 def _in_file(text: str) -> str:

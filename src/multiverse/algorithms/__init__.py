@@ -6,11 +6,11 @@ A new one is a file with a class that has a `Config` (see `algorithm.Algorithm`)
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.imports import module_named, with_a_colon
+from multiverse.contracts.names import nearest
 
 ALGORITHMS = {
     "ppo": "multiverse.algorithms.ppo:PPO",
@@ -28,7 +28,7 @@ def algorithm_class(name: str) -> Any:
     """What makes the algorithm of this name, or of this `module:Class`."""
     module, _, attribute = ALGORITHMS.get(name, name).partition(":")
     if not (module and attribute):
-        near = with_a_colon(name) or next(iter(difflib.get_close_matches(name.lower(), ALGORITHMS, n=1)), "")
+        near = with_a_colon(name) or next(iter(nearest(name, ALGORITHMS)), "")
         meant = f"; did you mean {near}?" if near else ""
         known = f"one of {', '.join(ALGORITHMS)}, or your module:Class"
         raise InvalidRequest(f"there is no algorithm {name!r}: {known}{meant}")

@@ -12,7 +12,7 @@ import psutil
 
 from multiverse.adapters.env_source import Recipe
 from multiverse.cli.output import Progress
-from multiverse.contracts.errors import MultiverseError
+from multiverse.contracts.errors import MultiverseError, counted
 from multiverse.contracts.plan import Plan
 from multiverse.measure import AnyVectorEnv, BareLoops, descendants, private_memory_mb, step_rate
 
@@ -113,7 +113,7 @@ class Comparison:
 
 def compared(recipe: Recipe, contenders: Mapping[str, Make], rounds: int, seconds: float) -> Comparison:
     """Every contender beside the bare loops of `recipe`, in every round, with progress on standard error."""
-    others = f"{len(contenders)} contender{'' if len(contenders) == 1 else 's'}"
+    others = counted(len(contenders), "contender")
     with Progress(rounds * (2 + len(contenders))) as progress, BareLoops(recipe) as loops:
         comparison = Comparison(loops, contenders)
         for number in range(1, rounds + 1):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from multiverse.algorithms import section_of
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.errors import InvalidRequest, in_digits
+from multiverse.contracts.names import nearest
 from multiverse.contracts.views import Array
 from multiverse.training.config.budget import PARTS
 from multiverse.training.seeds import bootstrap_interval, bootstrap_intervals, interquartile_mean, interquartile_means
@@ -140,9 +140,9 @@ def band_of(lines: Sequence[Points]) -> Band | None:
 def in_figures(values: Sequence[float]) -> str:
     """'493.1', or of several seeds 'IQM 493.1 (480.2 to 500.0)'; '–' if there is none."""
     if len(values) < 2:
-        return f"{values[0]:,.1f}" if values else "–"
+        return in_digits(values[0]) if values else "–"
     low, high = bootstrap_interval(values)
-    return f"IQM {interquartile_mean(values):,.1f} ({low:,.1f} to {high:,.1f})"
+    return f"IQM {in_digits(interquartile_mean(values))} ({in_digits(low)} to {in_digits(high)})"
 
 
 def thinned(points: Points) -> Points:
@@ -246,5 +246,5 @@ def require_metrics(curves: Sequence[Curve], *names: str) -> None:
     known = sorted({key for curve in curves for run in curve.runs for row in run.metrics for key in row})
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known[:8]
+            near = nearest(name, known, most=3, cutoff=0.4) or known[:8]
             raise InvalidRequest(f"no run here has the metric {name}; there are {', '.join(near)}")

@@ -24,11 +24,13 @@ from rich.text import Text
 
 from multiverse.cli.bottleneck import bottleneck
 from multiverse.cli.output import percent
-from multiverse.contracts.errors import InvalidRequest, counted, in_bytes
+from multiverse.contracts.errors import InvalidRequest, counted, in_bytes, in_digits
 from multiverse.executors import machine
 from multiverse.training.config.budget import PARTS
 from multiverse.training.progress import LinePrinter, Progress, ProgressLines
+from multiverse.training.storage.checkpoint import saved_steps
 from multiverse.training.storage.files import for_json
+from multiverse.training.storage.run_directory import CHECKPOINTS
 
 if TYPE_CHECKING:
     from multiverse.algorithms.algorithm import UpdateReport
@@ -89,7 +91,7 @@ class RunPath(Progress):
 
 class JsonLines(ProgressLines):
     """An object a line, each with its `event`: start, metrics (as often as lines are), num_envs (a decision of
-    `--num-envs auto`), evaluation, end."""
+    `--num-envs auto`), evaluation, end or interrupted."""
 
     def on_start(self, trainer: Trainer) -> None:
         Progress.on_start(self, trainer)
@@ -106,7 +108,10 @@ class JsonLines(ProgressLines):
         self.voice.say(_as_json({"event": "end", "run": str(run.path), **run.summary}))
 
     def interrupted(self) -> None:
-        self.voice.say(_as_json({"event": "interrupted", "env_steps": self.env_steps, "run": str(self.path)}))
+        """`saved`: whether all of it is; `saved_env_steps`: where it goes on, null if anew."""
+        at = None if self.path is None else saved_steps(self.path / CHECKPOINTS)
+        told = {"env_steps": self.env_steps, "run": None if self.path is None else str(self.path)}
+        self.voice.say(_as_json({"event": "interrupted", **told, "saved": at == self.env_steps, "saved_env_steps": at}))
 
     def _line(self, trainer: Trainer) -> str:
         return _as_json({"event": "metrics", "env_steps": trainer.clock.env_steps, **trainer.metrics})
@@ -223,8 +228,8 @@ class Display(ProgressLines):
         recent, best = trainer.session.recent, trainer.best_return
         if not len(recent):
             return Text("no episode has ended")
-        told = Text.assemble((f"{recent.mean_return:.1f}", "bold"), f"   length {recent.mean_length:.0f}")
-        return told.append(f"   best evaluation {best:.1f}" if best > float("-inf") else "")
+        told = Text.assemble((in_digits(recent.mean_return), "bold"), f"   length {recent.mean_length:.0f}")
+        return told.append(f"   best evaluation {in_digits(best)}" if best > float("-inf") else "")
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

@@ -47,8 +47,13 @@ PACKAGES = {  # what pip calls it → what import calls it
     "ray": "ray",
     "tensorboard": "tensorboard",
     "imageio-ffmpeg": "imageio_ffmpeg",
+    "optuna": "optuna",
 }
-NEEDED_BY = {"box2d": "LunarLander, BipedalWalker, CarRacing, BoxJump", "imageio-ffmpeg": "multiverse record"}
+NEEDED_BY = {
+    "box2d": "LunarLander, BipedalWalker, CarRacing, BoxJump",
+    "imageio-ffmpeg": "multiverse record",
+    "optuna": "tune --search",
+}
 """Where a package's name does not say what it is for."""
 
 _TORCH_SAYS = """

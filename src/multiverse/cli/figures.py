@@ -87,7 +87,7 @@ def figure(panels: Sequence[Panel], curves: Sequence[Curve]) -> Figure:
     whole = Figure(figsize=(SIZE[0] * columns, SIZE[1] * rows), layout="constrained")
     cells = np.asarray(whole.subplots(rows, columns, squeeze=False)).reshape(-1)
     for panel, cell in zip(panels, cells):
-        _prepare(cell, panel.title)
+        prepare(cell, panel.title)
         panel.draw(cell, curves)
     for cell in cells[len(panels) :]:
         cell.set_axis_off()
@@ -191,7 +191,8 @@ def _per_episode(axes: Axes, curves: Sequence[Curve]) -> None:
 
 
 # -- how it looks --------------------------------------------------------------------------------------------------
-def _prepare(axes: Axes, title: str) -> None:
+def prepare(axes: Axes, title: str) -> None:
+    """With a title, a grid and no frame."""
     axes.set_title(_plain(textwrap.fill(title, WIDE)), loc="left", fontsize=11)
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.set_axisbelow(True)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 import ast
 import dataclasses
-import difflib
 import functools
+import json
 import sys
 import textwrap
 import types
@@ -24,6 +24,7 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 from multiverse.algorithms import ALGORITHMS, algorithm_class
 from multiverse.cli.main import parsed_kwargs
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest
+from multiverse.contracts.names import nearest
 from multiverse.training.config.build import OLD_NAMES, in_type_words
 from multiverse.training.config.files import parse_config
 from multiverse.training.config.train_config import SYNONYMS, TrainConfig, own_settings
@@ -128,7 +129,7 @@ def typed(flags: argparse.ArgumentParser, settings: Iterable[Setting], arguments
     except argparse.ArgumentError as error:
         raise InvalidRequest(f"{str(error.argument_name).partition('/')[0]}: {error.message}") from None
     if strange := next((word for word in unknown if word.startswith("-")), ""):
-        near = difflib.get_close_matches(strange, [flag for one in every.values() for flag in one.flags], n=1)
+        near = nearest(strange, [flag for one in every.values() for flag in one.flags])
         hint = f"did you mean {near[0]}?" if near else f"`{flags.prog} --help` shows all"
         raise InvalidRequest(f"there is no {strange}; {hint}")
     given = vars(found)
@@ -176,6 +177,25 @@ def in_short(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return " ".join(map(str, value))
     return "{}" if value == {} else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def flag_words(name: str, value: Any) -> list[str]:
+    """A setting as one types it."""
+    flag = f"--{name.replace('_', '-')}"
+    if isinstance(value, bool):
+        return [flag if value else f"--no-{flag[2:]}"]
+    return [flag, *value_words(value)]
+
+
+def value_words(value: Any) -> list[str]:
+    """A list is several words, settings of an env are JSON."""
+    if isinstance(value, list | tuple):
+        return [word for one in value for word in value_words(one)]
+    if isinstance(value, bool):
+        return [str(value).lower()]
+    if isinstance(value, float):
+        return [f"{value:g}" if float(f"{value:g}") == value else repr(value)]
+    return ["none" if value is None else json.dumps(value) if isinstance(value, dict) else str(value)]
 
 
 def table() -> str:

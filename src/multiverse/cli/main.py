@@ -7,7 +7,6 @@ Exit codes: 0 done; 1 the command found something wrong; 2 it could not do what 
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import io
@@ -31,6 +30,7 @@ from multiverse.contracts.errors import (
     ReplyTimeout,
     in_a_line,
 )
+from multiverse.contracts.names import nearest
 
 Options = TypeVar("Options")
 
@@ -46,7 +46,7 @@ COMMANDS = {
     "list": "envs, presets, algorithms and runs",
     "demo": "see it work: 8 CartPoles learn to balance, and how fast they step, in under a minute",
     "bench": "steps per second of your env: every executor beside the plain loop and the machine's limit",
-    "tune": "how to run your env on this machine: executor, workers and envs, in a file for train --plan",
+    "tune": "how to run your env on this machine, in a file for train --plan; --search: hyper-parameters",
     "check-env": "check your env: what is wrong with it, why that matters, and what to change",
     "doctor": "check this machine: cores, memory, limits, start methods, extras; --self-test after installing",
 }
@@ -130,7 +130,7 @@ def _help() -> str:
 
 
 def _unknown(command: str) -> str:
-    near = difflib.get_close_matches(command.lstrip("-"), COMMANDS, n=1, cutoff=0.5)
+    near = nearest(command.lstrip("-"), COMMANDS, cutoff=0.5)
     hint = f"did you mean `multiverse {near[0]}`?" if near else f"there are {', '.join(COMMANDS)}"
     kind = "option" if command.startswith("-") else "command"
     return f"multiverse: no {kind} {command!r}; {hint} (`multiverse --help` shows all)"

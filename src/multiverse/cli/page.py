@@ -12,7 +12,7 @@ from typing import Any
 
 from multiverse.cli.curves import Curve, differing, in_figures, mean_rate, settings_of
 from multiverse.cli.figures import Panel, drawn, figure
-from multiverse.contracts.errors import in_bytes
+from multiverse.contracts.errors import in_bytes, in_digits
 from multiverse.training.progress import failure_counts, in_time
 from multiverse.training.storage.files import read_plain
 from multiverse.training.storage.records import EVALUATED, RunRecord
@@ -67,8 +67,8 @@ def _row(curve: Curve, run: RunRecord) -> list[str]:
         str(run.seed),
         state_of(run),
         f"{steps[-1]:,}" if steps else "–",
-        f"{values[-1]:,.1f}" if values else "–",
-        f"{max(values):,.1f}" if values else "–",
+        in_digits(values[-1]) if values else "–",
+        in_digits(max(values)) if values else "–",
         f"{rate:,.0f}" if rate else "–",
     ]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from multiverse.cli.display import refuse_both
 from multiverse.training.config.train_config import TrainConfig
-from multiverse.training.progress import LinePrinter, ProgressLines, run_with_progress
+from multiverse.training.progress import LinePrinter, ShortLines, run_with_progress
 from multiverse.training.run import Run
 from multiverse.training.seed_runs import ordered, read_set, run_set, seed_lines
 
@@ -31,7 +31,7 @@ def run_and_tell(
     loud, voice = voice, LinePrinter(io.StringIO()) if quiet or as_json else voice
 
     def one(order: dict[str, Any]) -> Run:
-        return run_with_progress(functools.partial(ordered, order), ProgressLines(voice))
+        return run_with_progress(functools.partial(ordered, order), ShortLines(voice))
 
     try:
         found = run_set(path, config, settings, voice.say, one, apart=True, trust=trust)

@@ -167,7 +167,7 @@ class Circumstances:
         said = []
         if self.episode is not None:
             said.append(f"step {self.step} of episode {self.episode}" if self.step else f"episode {self.episode}")
-            since = f", {_episodes(self.episodes_since_seed)} before" if self.episodes_since_seed else ""
+            since = f", {counted(self.episodes_since_seed, 'episode')} before" if self.episodes_since_seed else ""
             said.append("never seeded" if self.seed is None else f"seed {self.seed}{since}")
         if self.task is not None:
             said.append(f"task {in_words(self.task)}")
@@ -353,10 +353,6 @@ def in_bytes(count: int) -> str:
     return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
 
 
-def _episodes(count: int) -> str:
-    return f"{count} episode{'' if count == 1 else 's'}"
-
-
 def in_words(value: Any) -> str:
     """A value in one short line; one whose repr fails is still a value."""
     try:
@@ -365,6 +361,13 @@ def in_words(value: Any) -> str:
     except Exception:
         text = f"<a {type(value).__name__} that cannot be shown>"
     return _in_short(text)
+
+
+def in_digits(value: float) -> str:
+    """A return: '493.1', '2,792.8', and '0.004' where one decimal would be nothing."""
+    if value == 0 or not abs(value) < 0.95:
+        return f"{value:,.1f}"
+    return f"{value:.3f}" if abs(value) >= 0.001 else f"{value:.1e}"
 
 
 def counted(number: int, what: str) -> str:

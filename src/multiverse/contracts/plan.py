@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.errors import InvalidRequest, counted
 
 ExecutorName = Literal["auto", "serial", "thread", "process", "hybrid", "ray"]
 PlannedExecutor = Literal["serial", "thread", "process", "hybrid", "ray"]
@@ -99,7 +99,7 @@ class Plan:
         return _A_CRASH_COSTS.get(self.executor, "what is not known")
 
     def __str__(self) -> str:
-        started = f", {self.workers} worker{'' if self.workers == 1 else 's'}" if self.workers else ""
+        started = f", {counted(self.workers, 'worker')}" if self.workers else ""
         method = f" ({self.start_method})" if self.start_method else ""
         return f"{self.executor}{started}{method}: {self.why}; a crash costs {self.a_crash_costs}"
 

@@ -355,8 +355,8 @@ CATALOGUE: dict[str, Entry] = {
     ),
     # -- cost --------------------------------------------------------------------------------------------------
     "cost": info(
-        "very cheap steps are best left in one process, dear ones spread over the cores.",
-        "`multiverse bench` measures it; executor='auto' decides by itself.",
+        "steps cheaper than handing them over are best left in one process, others spread over the cores.",
+        "executor='auto' decides by the same rules; `multiverse bench` measures.",
     ),
     "reset-dominates": info(
         "in lock-step all envs wait for the one that resets.",

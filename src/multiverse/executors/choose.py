@@ -209,7 +209,7 @@ def _step_alone(envs: EnvRange, seconds: float) -> float:
 
 def _time_steps(envs: EnvRange) -> tuple[float, float]:
     """(seconds a step takes, resets included; share of the cores' time that others had). Runs in the worker."""
-    others = _Others()
+    others = Others()
     env = envs.envs[0]
     env.reset(0, None, None)
     actions = _actions_of(env, envs)
@@ -231,7 +231,7 @@ def _time_steps(envs: EnvRange) -> tuple[float, float]:
     return seconds / warm, others.share()
 
 
-class _Others:
+class Others:
     """What others have of the machine from now on."""
 
     def __init__(self) -> None:

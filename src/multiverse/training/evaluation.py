@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.errors import EvaluationFailed, counted
+from multiverse.contracts.errors import EvaluationFailed, counted, in_digits
 from multiverse.contracts.failures import BAD_VALUE, RESTARTED
 from multiverse.contracts.infos import Infos, of_row
 from multiverse.contracts.layout import ACTION_MASKS, REWARD, VALUES, Group
@@ -42,7 +42,7 @@ class Evaluation:
     of: str = field(default="", compare=False)  # whose policy, in words
 
     def __repr__(self) -> str:
-        told = f"{self.mean_return:.1f} ± {self.std_return:.1f}" if self.returns else "none"
+        told = f"{in_digits(self.mean_return)} ± {in_digits(self.std_return)}" if self.returns else "none"
         won = f", won {100 * self.wins:.0f} %" if self.opponent and self.returns else ""
         whose = f" of {self.of}" if self.of else ""
         return f"<Evaluation{whose}: return {told}{won}, over {counted(len(self.returns), 'episode')}>"

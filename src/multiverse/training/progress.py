@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from multiverse.contracts.errors import counted
+from multiverse.contracts.errors import counted, in_digits
 from multiverse.training.config.budget import PARTS, Clock
 from multiverse.training.hooks import Hook
 from multiverse.training.storage.checkpoint import saved_steps
@@ -197,7 +197,7 @@ class ProgressLines(Progress):
         failures = trainer.session.failures
         parts = [
             f"{clock.env_steps:>11,} env steps ({_of_budget(trainer.config.budget, clock)})",
-            f"return {recent.mean_return:.1f}{_of_each(recent.by_agent)}, length {recent.mean_length:.0f}"
+            f"return {in_digits(recent.mean_return)}{_of_each(recent.by_agent)}, length {recent.mean_length:.0f}"
             if len(recent)
             else "no episode has ended",
             f"{steps / seconds if seconds else 0:,.0f} env steps/s",
@@ -215,8 +215,46 @@ class ProgressLines(Progress):
         parts = [
             f"{'█' * done}{'░' * (BAR_WIDTH - done)} {100 * budget.spent(clock):.0f} %",
             self._left(trainer),
-            f"return {recent.mean_return:.1f}" if len(recent) else "no episode has ended",
+            f"return {in_digits(recent.mean_return)}" if len(recent) else "no episode has ended",
             f"{clock.env_steps:,} env steps ({steps / seconds if seconds else 0:,.0f}/s)",
+        ]
+        return " | ".join(parts)
+
+
+class ShortLines(ProgressLines):
+    """Of one of several runs: lines that fit in 80 columns behind its name."""
+
+    def on_start(self, trainer: Trainer) -> None:
+        Progress.on_start(self, trainer)
+        before = trainer.clock.env_steps
+        going_on = f", going on from {before:,} env steps" if before else ""
+        self.voice.say(f"Run: {trainer.directory.path.name}{going_on}")
+        self._begin(trainer.clock)
+
+    def scaled(self, decision: Decision) -> None:
+        self.voice.say(f"{decision.env_steps:>10,} steps | {counted(decision.num_envs, 'env')}")
+
+    def on_evaluation(self, trainer: Trainer, evaluation: Evaluation) -> None:
+        best = " (best so far)" if evaluation.mean_return > trainer.best_return else ""
+        told = f"{in_digits(evaluation.mean_return)} ± {in_digits(evaluation.std_return)}"
+        self.voice.say(f"{trainer.clock.env_steps:>10,} steps | evaluation: return {told}{best}")
+
+    def done(self, run: Run) -> None:
+        steps, pace = run.summary["env_steps"], f"{run.summary['env_steps_per_s']:,.0f} env steps/s"
+        self.voice.say(f"Done: {steps:,} env steps in {in_time(run.summary['seconds'])} ({pace}).")
+        if failure_counts(run.summary):
+            self.voice.say(_failures(run.summary))
+
+    def _line(self, trainer: Trainer) -> str:
+        clock, recent, failures = trainer.clock, trainer.session.recent, trainer.session.failures
+        steps, seconds = clock.env_steps - self._stretch.env_steps, clock.seconds - self._stretch.seconds
+        restarts = failures.env_restarts + failures.worker_restarts
+        parts = [
+            f"{clock.env_steps:>10,} steps {100 * trainer.config.budget.spent(clock):>3.0f} %",
+            f"return {in_digits(recent.mean_return)}" if len(recent) else "no episode yet",
+            f"{steps / seconds if seconds else 0:,.0f}/s",
+            *([f"restarts {restarts}"] if restarts else []),
+            self._left(trainer),
         ]
         return " | ".join(parts)
 
@@ -230,7 +268,7 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         f"{counted(summary['updates'], 'update')} in {pace}.",
         f"Time: {_in_percent({part: summary[f'{part}_s'] / (summary['seconds'] or 1.0) for part in PARTS})}.",
     ]
-    best = "" if summary["best_return"] is None else f"; best {summary['best_return']:.1f}"
+    best = "" if summary["best_return"] is None else f"; best {in_digits(summary['best_return'])}"
     if summary["evaluation"] is not None:
         lines.append(f"Evaluation: {evaluated(summary['evaluation'], summary.get('evaluation_opponent'))}{best}.")
     elif summary["evaluation_failures"]["failed"]:
@@ -252,7 +290,7 @@ def evaluated(summary: dict[str, Any], opponent: str | None = None) -> str:
     an opponent, who won: each agent is then played by the policy in some of the episodes only. Of meta-episodes, what
     each of their episodes returned, and how many of those had a success."""
     prefix = "mean_return/"
-    returned = f"{summary['mean_return']:.1f} ± {summary['std_return']:.1f}"
+    returned = f"{in_digits(summary['mean_return'])} ± {in_digits(summary['std_return'])}"
     if "wins" in summary:
         returned += f", won {100 * summary['wins']:.0f} %"
     else:
@@ -272,8 +310,8 @@ def _of_each(returns: dict[str, float]) -> str:
         return f" (each of {len(returns)} agents, {sum(returns.values()):.2f} together)"
     if len(returns) > SHOWN_AGENTS:
         low, high = min(returns, key=lambda agent: returns[agent]), max(returns, key=lambda agent: returns[agent])
-        return f" ({len(returns)} agents, from {low} {returns[low]:.1f} to {high} {returns[high]:.1f})"
-    return f" ({', '.join(f'{agent} {one:.1f}' for agent, one in returns.items())})" if returns else ""
+        return f" ({len(returns)} agents, from {low} {in_digits(returns[low])} to {high} {in_digits(returns[high])})"
+    return f" ({', '.join(f'{agent} {in_digits(one)}' for agent, one in returns.items())})" if returns else ""
 
 
 def in_time(seconds: float) -> str:

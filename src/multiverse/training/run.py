@@ -50,7 +50,7 @@ from multiverse.training.storage.checkpoint_format import Checkpoint, difference
 from multiverse.training.storage.metric_sinks import check_tensorboard
 from multiverse.training.storage.origin import provenance, redacted
 from multiverse.training.storage.records import RunRecord
-from multiverse.training.storage.run_directory import RunDirectory, find_run, had_checkpoint, read_summary
+from multiverse.training.storage.run_directory import RunDirectory, find_run, find_set, had_checkpoint, read_summary
 from multiverse.training.trainer import Trainer
 
 log = logging.getLogger("multiverse")
@@ -225,7 +225,7 @@ def resume(
     """
     from multiverse.training import seed_runs
 
-    if seed_runs.is_set(path := path_of(run)):
+    if (path := find_set(path_of(run))) is not None:
         if env_kwargs is not None or tensorboard:
             raise InvalidRequest("env_kwargs and tensorboard are for one run: resume each of these by itself")
         config, given, schedules = seed_runs.set_config(path, in_our_names(settings), trust, env, algorithm)

@@ -11,14 +11,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import os
-import queue
-import signal
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,9 +21,7 @@ import gymnasium
 
 from multiverse.adapters.env_source import BUILT_IN
 from multiverse.algorithms import algorithm_class
-from multiverse.contracts.errors import InvalidRequest, MultiverseError
-from multiverse.executors.launch.orphan_guard import end_with
-from multiverse.executors.machine import usable_cores
+from multiverse.contracts.errors import InvalidRequest, MultiverseError, counted, in_digits
 from multiverse.training.config.changes import changed_config, without_schedules
 from multiverse.training.config.files import dump_yaml
 from multiverse.training.config.train_config import TrainConfig, plain_config, saved_config
@@ -38,12 +30,13 @@ from multiverse.training.loading import trusted_config
 from multiverse.training.progress import (
     LinePrinter,
     Progress,
-    ProgressLines,
+    ShortLines,
     printer_for_programs,
     run_with_progress,
 )
 from multiverse.training.run import Run, resume_run, start_run, watched
 from multiverse.training.seeds import DRAWS, INTERVAL, bootstrap_interval, interquartile_mean
+from multiverse.training.side_by_side import in_child, share_of_cores, side_by_side
 from multiverse.training.storage.files import for_json, read_plain, replace_file
 from multiverse.training.storage.origin import mark_of, names_code, redacted
 from multiverse.training.storage.run_directory import (
@@ -56,9 +49,6 @@ from multiverse.training.storage.run_directory import (
     is_run,
     safe_name,
 )
-
-SAVING_S = 60.0
-"""How long runs may take to save themselves when all of them are interrupted."""
 
 Say = Callable[[str], None]
 OneRun = Callable[[dict[str, Any]], Run]
@@ -80,11 +70,6 @@ class SeedRuns(Run):
 
 
 # -- what they are -----------------------------------------------------------------------------------------------
-def is_set(path: Path) -> bool:
-    """Whether several seeds were begun here."""
-    return (path / SEEDS).is_file()
-
-
 def new_set(config: TrainConfig, count: int, run_dir: Path | str | None, root: Path | str, **how: Any) -> Path:
     """A directory for this many runs, from the config's seed on; `how` is told to each of them when it begins."""
     if count < 1:
@@ -102,14 +87,14 @@ def new_set(config: TrainConfig, count: int, run_dir: Path | str | None, root: P
         elif path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise InvalidRequest(f"{path} is not empty: choose another directory, or resume what is there")
         path.mkdir(parents=True, exist_ok=True)
-        _write_config(path, config)
+        write_config(path, config)
         _write(path, {"seeds": list(range(config.seed, last + 1)), **how})
     except OSError as error:
         raise InvalidRequest(f"{path} cannot be the directory of runs: {error.strerror or error}") from error
     return path
 
 
-def _write_config(path: Path, config: TrainConfig) -> None:
+def write_config(path: Path, config: TrainConfig) -> None:
     plain = plain_config(config)
     replace_file(path / CONFIG, dump_yaml(redacted(plain)).encode())
     if names_code(plain):
@@ -131,7 +116,7 @@ def read_set(path: Path) -> dict[str, Any]:
     raise InvalidRequest(f"{path / SEEDS} does not say which seeds there are: restore it, or resume each run by itself")
 
 
-def _finished(run: Path) -> Run | None:
+def finished(run: Path) -> Run | None:
     try:
         summary = json.loads(read_plain(run / SUMMARY, LARGEST_JSON)[0])
         return Run(run, summary) if summary["finished"] is True else None
@@ -143,7 +128,7 @@ def _finished(run: Path) -> Run | None:
 def gathered(path: Path) -> SeedRuns:
     """Those that are done, and what they say together, which is in `seeds.json` from now on."""
     said = read_set(path)
-    done = {seed: run for seed in said["seeds"] if (run := _finished(path / f"seed-{seed}")) is not None}
+    done = {seed: run for seed in said["seeds"] if (run := finished(path / f"seed-{seed}")) is not None}
     found = {seed: run.summary["evaluation"] for seed, run in done.items()}
     returns = {str(seed): float(one["mean_return"]) for seed, one in found.items() if one is not None}
     said |= {"returns": returns, "iqm": None, "interval": None, "interval_percent": INTERVAL, "draws": DRAWS}
@@ -159,14 +144,15 @@ def together(summary: Mapping[str, Any]) -> str:
     if summary["iqm"] is None:
         return "IQM: no seed has an evaluation that came to its end"
     count, (low, high) = len(summary["returns"]), summary["interval"]
-    seeds = "1 seed" if count == 1 else f"{count} seeds"
-    return f"IQM of {seeds}: {summary['iqm']:.1f} ({INTERVAL:g} % bootstrap interval {low:.1f} to {high:.1f})"
+    seeds = counted(count, "seed")
+    interval = f"{INTERVAL:g} % bootstrap interval {in_digits(low)} to {in_digits(high)}"
+    return f"IQM of {seeds}: {in_digits(summary['iqm'])} ({interval})"
 
 
 def seed_lines(found: SeedRuns) -> list[str]:
     """Every seed's final evaluation, and what they say together; one whose evaluation failed has nothing to say."""
     returns = found.summary["returns"]
-    told = {seed: f"{returns[str(seed)]:.1f}" if str(seed) in returns else "failed" for seed in found.runs}
+    told = {seed: in_digits(returns[str(seed)]) if str(seed) in returns else "failed" for seed in found.runs}
     rows = [f"  {seed:>6}  {told[seed]:>10}  {found.runs[seed].path}" for seed in found.runs]
     return ["", f"{'seed':>8}  {'return':>10}  run", *rows, together(found.summary)]
 
@@ -188,10 +174,20 @@ def run_set(
     """
     at_once, config = share_of_cores(config, len(read_set(path)["seeds"])) if apart else (1, config)
     orders, failed = orders_for(path, config, settings, trust=trust), dict[int, str]()
+
+    def heard(seed: int, line: str) -> None:
+        say(f"seed {seed} | {line}")
+
+    def ended(seed: int, why: str | None) -> None:
+        if why is not None:
+            failed[seed] = why
+
     say(f"Runs: {path}")
     try:
         if at_once > 1:
-            failed = _side_by_side(orders, at_once, say)
+            side_by_side(
+                iter(orders.items()), at_once, __name__, lambda seed, line: say(f"seed {seed} | {line}"), ended
+            )
         for number, (seed, order) in enumerate(orders.items() if at_once == 1 else (), 1):
             say(f"\nSeed {seed} ({number} of {len(orders)})")
             one(order)
@@ -214,7 +210,7 @@ def orders_for(path: Path, config: TrainConfig, settings: Mapping[str, Any], **h
         if not is_run(run):
             mine = plain_config(dataclasses.replace(config, seed=seed))
             orders[seed] = {**order, "config": mine, "init_from": said.get("init_from")}
-        elif settings or _finished(run) is None:
+        elif settings or finished(run) is None:
             orders[seed] = {**order, "settings": dict(settings)}
     return orders
 
@@ -230,104 +226,10 @@ def ordered(order: Mapping[str, Any], **more: Any) -> Run:
     return start_run(config, run_dir=order["run"], init_from=order["init_from"], **more)
 
 
-def share_of_cores(config: TrainConfig, count: int) -> tuple[int, TrainConfig]:
-    """(how many runs at once, the config with the workers that each may have then)."""
-    cores, alone = usable_cores(), config.executor == "serial"
-    if sys.platform == "win32":  # no process groups, and nothing that would end a process with ours
-        return 1, config
-    at_once = max(1, min(count, cores // (1 if alone else config.workers or 1)))
-    if at_once > 1 and not alone and config.workers is None:
-        config = dataclasses.replace(config, workers=max(1, cores // at_once))
-    return at_once, config
-
-
-# -- side by side ------------------------------------------------------------------------------------------------
-def _side_by_side(orders: Mapping[int, dict[str, Any]], at_once: int, say: Say) -> dict[int, str]:
-    """By seed that failed: why. Lines of each have its seed before them."""
-    told: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
-    waiting, running = list(orders), dict[int, subprocess.Popen[str]]()
-    last, failed = dict[int, str](), dict[int, str]()
-    try:
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                seed = waiting.pop(0)
-                running[seed] = _started(orders[seed])
-                threading.Thread(target=_listen, args=(seed, running[seed], told), daemon=True).start()
-            seed, line = told.get()
-            if line is not None:
-                last[seed] = line
-                say(f"seed {seed} | {line}")
-            elif running.pop(seed).wait() != 0:
-                failed[seed] = last.get(seed, "it said nothing")
-    except BaseException:
-        _end(running.values())
-        raise
-    return failed
-
-
-_CHILD = f"""
-import json, sys
-order = json.load(sys.stdin)
-sys.path[:] = order.pop("path")
-from {__name__} import child
-sys.exit(child(order))
-"""
-
-
-def _started(order: Mapping[str, Any]) -> subprocess.Popen[str]:
-    """It leads a group of its own, so that Ctrl-C in a terminal reaches it once, through us."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", _CHILD, str(os.getpid())],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        process_group=0,
-    )
-    assert child.stdin is not None
-    try:
-        child.stdin.write(json.dumps({**order, "path": sys.path}))  # secrets too: they are in no file, no command line
-        child.stdin.close()
-    except OSError:  # it has ended already, and says why
-        pass
-    return child
-
-
-def _listen(seed: int, child: subprocess.Popen[str], told: queue.SimpleQueue[tuple[int, str | None]]) -> None:
-    assert child.stdout is not None
-    with child.stdout:
-        for line in child.stdout:
-            told.put((seed, line.rstrip("\n")))
-    told.put((seed, None))
-
-
-def _end(running: Iterable[subprocess.Popen[str]]) -> None:
-    """Each saves itself; who takes too long, or is asked twice, is killed."""
-    try:
-        for child in running:
-            child.send_signal(signal.SIGINT)
-        deadline = time.monotonic() + SAVING_S
-        for child in running:
-            child.wait(max(0.0, deadline - time.monotonic()))
-    except (subprocess.TimeoutExpired, KeyboardInterrupt, SystemExit):
-        pass
-    finally:
-        for child in running:
-            child.kill()  # nothing happens to one that has ended
-            child.wait()
-
-
 def child(order: Mapping[str, Any]) -> int:
-    """The process of one run. It ends with the process that started it."""
-    end_with(int(sys.argv[1]))
-    try:
-        run_with_progress(lambda hooks: ordered(order, hooks=hooks), ProgressLines(LinePrinter(), in_python=True))
-    except MultiverseError as error:
-        sys.stdout.write(f"{next(iter(str(error).strip().splitlines()), type(error).__name__)}\n")
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    """The process of one run."""
+    lines = ShortLines(LinePrinter(), in_python=True)
+    return in_child(lambda: run_with_progress(functools.partial(ordered, order), lines))
 
 
 # -- going on ----------------------------------------------------------------------------------------------------
@@ -338,7 +240,7 @@ def set_config(path: Path, settings: Mapping[str, Any], trust: bool, env: Any = 
     given, schedules = without_schedules(settings, kind)
     if given:
         config = changed_config(config, given, kind)
-        _write_config(path, config)
+        write_config(path, config)
     return config, given, schedules
 
 

@@ -105,7 +105,11 @@ def run(command: list[str], copy: Path, limit_s: float) -> tuple[int, str]:
     """Exit code and output of a command that uses the copy; HUNG past its limit. Nothing of it is left running."""
     token, scratch = uuid.uuid4().hex, copy / "scratch"
     scratch.mkdir(exist_ok=True)  # what is left there goes with the copy
-    places = {"PYTHONPATH": str(copy), "TMPDIR": str(scratch), "RAY_TMPDIR": tempfile.gettempdir()}  # sockets: short names
+    places = {
+        "PYTHONPATH": str(copy),
+        "TMPDIR": str(scratch),
+        "RAY_TMPDIR": tempfile.gettempdir(),
+    }  # sockets: short names
     environment = {**os.environ, **places, MARK: token}
     environment["PYTHONDONTWRITEBYTECODE"] = "1"
     with tempfile.TemporaryFile() as output:

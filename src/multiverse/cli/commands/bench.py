@@ -11,7 +11,7 @@ import tyro
 
 from multiverse.cli.main import one_line, parse, parsed_kwargs, require_positive
 from multiverse.cli.output import BUSY_MACHINE, ResultConsole, percent, print_json, table_of
-from multiverse.contracts.errors import InvalidRequest, MultiverseError
+from multiverse.contracts.errors import InvalidRequest, MultiverseError, counted
 from multiverse.contracts.plan import ExecutorName
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _contenders(options: Bench) -> dict[Contender, str]:
 
 
 def _name(executor: str, num_envs: int) -> str:
-    return f"{executor}, {num_envs} env{'s' * (num_envs != 1)}"
+    return f"{executor}, {counted(num_envs, 'env')}"
 
 
 def _measure(options: Bench, contenders: dict[Contender, str]) -> Comparison:

@@ -12,6 +12,7 @@ import tyro
 
 from multiverse.cli.main import parse, require_positive
 from multiverse.cli.output import BUSY_MACHINE, ResultConsole, percent, table_of
+from multiverse.contracts.errors import counted
 
 if TYPE_CHECKING:
     from multiverse.cli.comparison import Comparison, Round
@@ -131,7 +132,7 @@ def _print_results(comparison: Comparison) -> None:
     add_row(ASYNC, lambda one: one.readings[ASYNC].steps_per_s)
     add_row(OURS, lambda one: one.readings[OURS].steps_per_s, style="bold")
     table.add_section()
-    loops = f"{comparison.cores} bare loop{'s' * (comparison.cores != 1)}"
+    loops = counted(comparison.cores, "bare loop")
     add_row(f"the machine's limit ({loops})", lambda one: one.limit_steps_per_s)
     plan = comparison.rounds[-1].readings[OURS].plan
     console = ResultConsole()

@@ -10,7 +10,7 @@ import tyro
 
 from multiverse.cli.main import parse, require_positive
 from multiverse.cli.output import print_json
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.errors import InvalidRequest, in_digits
 
 if TYPE_CHECKING:
     from multiverse.training.evaluation import Evaluation
@@ -103,4 +103,4 @@ def _print(report: dict[str, Any]) -> None:
 
     print(f"{report['env']} after {report['env_steps']:,} env steps ({report['checkpoint']})")
     told = evaluated(report, report["opponent"])
-    print(f"{told}; from {min(report['returns']):.1f} to {max(report['returns']):.1f}")
+    print(f"{told}; from {in_digits(min(report['returns']))} to {in_digits(max(report['returns']))}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import shlex
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ import tyro
 
 from multiverse.algorithms import ALGORITHMS
 from multiverse.cli.main import parse
+from multiverse.contracts.errors import in_digits
 
 DESCRIPTION = """\
 Lists envs (of Gymnasium's registry, and our own), presets (settings known to
@@ -60,33 +62,41 @@ def algorithm_lines() -> list[str]:
 
 
 def env_names() -> list[str]:
-    """Every id that Gymnasium knows here, and our own."""
+    """Every id that Gymnasium has an env for here, and our own."""
     import gymnasium
 
     import multiverse.envs  # noqa: F401
     from multiverse.adapters.env_source import BUILT_IN
 
-    return sorted([*gymnasium.registry, *BUILT_IN])
+    return sorted([*(name for name, spec in gymnasium.registry.items() if not _is_gone(spec)), *BUILT_IN])
+
+
+def _is_gone(spec: Any) -> bool:
+    """An id that only says where its env has gone to, as MuJoCo's v2 and v3 do, or whose jax is not here."""
+    if callable(spec.entry_point):
+        return getattr(spec.entry_point, "__name__", "").startswith("_raise_")
+    return spec.namespace in ("phys2d", "tabular") and importlib.util.find_spec("jax") is None
 
 
 def preset_lines() -> list[str]:
-    """Each with its settings as flags, ready to be typed."""
-    from multiverse.training.config.train_config import presets
+    """Each with its settings as flags, ready to be typed, and below that what was seen of it."""
+    from multiverse.training.config.train_config import presets, tried
 
-    return [f"  {env} ({name}): {_as_flags({'algorithm': name, **found})}" for (env, name), found in presets().items()]
+    return [
+        line
+        for (env, name), found in presets().items()
+        for line in (
+            f"  {env} ({name}): {_as_flags({'algorithm': name, **found})}",
+            f"      {tried().get((env, name), 'untried: nobody has run it to its end yet')}",
+        )
+    ]
 
 
 def _as_flags(settings: dict[str, Any]) -> str:
-    return " ".join(_as_flag(name.replace("_", "-"), value) for name, value in settings.items() if value != "ppo")
+    from multiverse.cli.flags import flag_words
 
-
-def _as_flag(name: str, value: Any) -> str:
-    """As a shell takes it: a list as words, settings of the env as JSON."""
-    if isinstance(value, bool):
-        return f"--{name}" if value else f"--no-{name}"
-    if isinstance(value, dict):
-        return f"--{name} {shlex.quote(json.dumps(value))}"
-    return f"--{name} {' '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
+    given = [(name, value) for name, value in settings.items() if value != "ppo"]
+    return shlex.join(word for name, value in given for word in flag_words(name, value))
 
 
 def run_lines(root: Path) -> list[str]:
@@ -104,7 +114,7 @@ def _state_of(run: Path) -> str:
     try:
         summary = json.loads((run / "summary.json").read_text())
         found = summary["evaluation"]
-        returned = f", return {found['mean_return']:.1f} ± {found['std_return']:.1f}" if found else ""
+        returned = f", return {in_digits(found['mean_return'])} ± {in_digits(found['std_return'])}" if found else ""
         returned += f", won {100 * found['wins']:.0f} %" if found and "wins" in found else ""
         state = "finished" if summary["finished"] else "interrupted"
         return f"{state} at {summary['env_steps']:,} env steps{returned}"

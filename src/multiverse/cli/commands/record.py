@@ -10,6 +10,7 @@ import tyro
 
 from multiverse.cli.commands.evaluate import deterministic_or_not
 from multiverse.cli.main import parse, require_positive
+from multiverse.contracts.errors import in_digits
 
 DESCRIPTION = """\
 Writes an mp4 of episodes that a run's policy plays, on seeds that no training
@@ -60,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
     how["opponent"] = options.opponent
     how["deterministic"] = deterministic_or_not(options.stochastic, options.deterministic)
     made = record(options.run, options.out, **chosen, **how)
-    returns = ", ".join(f"{one:.1f}" for one in made.evaluation.returns)
+    returns = ", ".join(map(in_digits, made.evaluation.returns))
     told = "return" if len(made.evaluation.returns) == 1 else "returns"
     print(
         f"{made.path}: {made.frames} frames at {made.fps:g} a second, {made.frames / made.fps:.1f} s; {told} {returns}"

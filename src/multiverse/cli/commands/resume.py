@@ -55,17 +55,18 @@ def run(arguments: Sequence[str]) -> int:
     from multiverse.cli.display import progress_for
     from multiverse.training.progress import LinePrinter, run_with_progress
     from multiverse.training.run import resume_run
-    from multiverse.training.seed_runs import is_set, set_config
+    from multiverse.training.seed_runs import set_config
+    from multiverse.training.storage.run_directory import find_set
 
     voice = LinePrinter()
     shown = {"quiet": bool(command["quiet"]), "as_json": bool(command["json"])}
-    if is_set(Path(where)):
+    if (several := find_set(Path(where))) is not None:
         from multiverse.cli.seed_set import run_and_tell
 
         if command["env"] or command["tensorboard"]:
             raise InvalidRequest("--env and --tensorboard are for one run: resume each of these by itself")
-        config, _, _ = set_config(Path(where), settings, bool(command["trust"]))
-        run_and_tell(Path(where), config, settings, voice, bool(command["trust"]), **shown)
+        config, _, _ = set_config(several, settings, bool(command["trust"]))
+        run_and_tell(several, config, settings, voice, bool(command["trust"]), **shown)
         return 0
     how: dict[str, Any] = {
         "env": command["env"] or None,
@@ -121,12 +122,11 @@ def flags_of(settings: Iterable[Setting]) -> argparse.ArgumentParser:
 def _algorithm_of(run: str, trust: bool) -> str:
     """One of a stranger's is not imported for its flags."""
     from multiverse.training.loading import config_of
-    from multiverse.training.seed_runs import is_set
     from multiverse.training.storage.origin import check_trusted
-    from multiverse.training.storage.run_directory import CONFIG, find_run, read_mark
+    from multiverse.training.storage.run_directory import CONFIG, find_run, find_set, read_mark
 
-    if is_set(where := Path(run)):
-        config: dict[str, Any] = in_todays_names(read_config(where / CONFIG))
+    if (several := find_set(Path(run))) is not None:
+        config, where = dict(in_todays_names(read_config(several / CONFIG))), several
     else:
         config, where = config_of(run), find_run(run).path
     named = str(config.get("algorithm", "ppo"))

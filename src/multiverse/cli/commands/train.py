@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +15,11 @@ from multiverse.cli.flags import parser as flags_parser
 from multiverse.cli.flags import table as table
 from multiverse.cli.main import require, require_positive
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
+from multiverse.contracts.names import nearest
 from multiverse.training.config.build import Located, in_todays_names, place_of
 from multiverse.training.config.files import read_config
 from multiverse.training.config.rollout_files import counts_rollouts, rollout_settings
-from multiverse.training.config.train_config import TrainConfig, config_for, merged, own_settings, presets
+from multiverse.training.config.train_config import TrainConfig, config_for, merged, own_settings, presets, tried
 
 if TYPE_CHECKING:
     from multiverse.training.progress import LinePrinter
@@ -98,32 +98,32 @@ def _named(key: str, *given: Mapping[str, Any]) -> str:
 
 def _refuse_early(options: TrainOptions, config: TrainConfig) -> None:
     """What cannot be is said before anything is started."""
-    from multiverse.training.algorithm_maker import checked_device
     from multiverse.training.loading import checkpoint_of
 
     command = options.command
     require_positive(seeds=command["seeds"])
     if command["no_preset"] and command["preset"]:
         raise InvalidRequest(f"--no-preset, or --preset {command['preset']}?")
-    checked_device(config.device)
-    _refuse_unknown_env(config)
+    refuse_unknown(config)
     if command["init_from"]:
         checkpoint_of(command["init_from"])
     if command["tensorboard"]:
         require("tensorboard", "tensorboard", purpose="--tensorboard")
 
 
-def _refuse_unknown_env(config: TrainConfig) -> None:
-    """With the id that was probably meant: of several versions the one that has a preset."""
+def refuse_unknown(config: TrainConfig) -> None:
+    """Devices and envs that are not there; with the id that was probably meant: of several versions the one that has a
+    preset."""
     from multiverse.adapters.env_source import recipes
+    from multiverse.training.algorithm_maker import checked_device
 
+    checked_device(config.device)
     try:
         recipes(config.env, 1, config.env_kwargs, None)
     except InvalidRequest as error:
         from multiverse.cli.commands.list import env_names
 
-        by_form = {name.lower(): name for name in env_names()}
-        near = [by_form[form] for form in difflib.get_close_matches(config.env.lower(), by_form, n=5)]
+        near = nearest(config.env, env_names(), most=5)
         best = next((name for name in near if (name, config.algorithm) in presets()), near[0] if near else None)
         if newer := newest_version(config.env):  # with Gymnasium's own sentence
             raise InvalidRequest(f"{error} Type: multiverse train {newer}") from error
@@ -162,7 +162,8 @@ def _announced(options: TrainOptions, config: TrainConfig) -> list[str]:
     source = options.command["preset"] or config.env
     settings = [f"those of {options.command['config']}"] if options.command["config"] else []
     if not options.command["no_preset"] and (source, config.algorithm) in presets():
-        settings.append(f"the preset for {source} (`multiverse list presets`)")
+        known = "" if (source, config.algorithm) in tried() else "; nobody has run it to its end yet"
+        settings.append(f"the preset for {source} (`multiverse list presets`{known})")
     if settings:
         lines.append(f"Settings: {', then '.join(settings)}, unless given otherwise.")
     if plan := options.command["plan"]:
@@ -258,19 +259,30 @@ class TrainOptions:
     settings: Located
 
 
-def train_options(arguments: Sequence[str]) -> TrainOptions:
-    """From words to options; shows help and exits where that is asked for."""
+def train_options(
+    arguments: Sequence[str],
+    options: Sequence[Setting] = COMMAND,
+    command: str = "train",
+    description: str = DESCRIPTION,
+) -> TrainOptions:
+    """From words to options; shows help and exits where that is asked for. `options`: of this or another command that
+    takes all settings too."""
     algorithm = algorithm_in(arguments)
-    settings = [*COMMAND, *(one for group in all_settings(algorithm).values() for one in group)]
-    found = typed(parser(algorithm), settings, arguments)
+    settings = [*options, *(one for group in all_settings(algorithm).values() for one in group)]
+    found = typed(parser(algorithm, options, command, description), settings, arguments)
     if len(found.words) > 1:
         raise InvalidRequest(f"one env at a time: {found.words[0]}, or {found.words[1]}?")
-    command = {one.name: found.values.pop(one.name, one.default) for one in COMMAND}
-    return TrainOptions(found.words[0] if found.words else "", command, Located(found.values, found.flags))
+    own = {one.name: found.values.pop(one.name, one.default) for one in options}
+    return TrainOptions(found.words[0] if found.words else "", own, Located(found.values, found.flags))
 
 
-def parser(algorithm: str = "ppo") -> argparse.ArgumentParser:
+def parser(
+    algorithm: str = "ppo",
+    options: Sequence[Setting] = COMMAND,
+    command: str = "train",
+    description: str = DESCRIPTION,
+) -> argparse.ArgumentParser:
     """Every flag, those of this algorithm too."""
     which = "A Gymnasium id, or module:name of something that builds an env. A config file may name it instead."
-    groups = {"what to do": COMMAND, **all_settings(algorithm)}
-    return flags_parser("train", DESCRIPTION, "ENV", which, groups)
+    groups = {"what to do": options, **all_settings(algorithm)}
+    return flags_parser(command, description, "ENV", which, groups)

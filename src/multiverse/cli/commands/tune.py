@@ -1,4 +1,4 @@
-"""`multiverse tune ENV`: how to run this env on this machine."""
+"""`multiverse tune ENV`: how to run this env on this machine; with `--search`, its hyper-parameters (cli/search.py)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ in a row, then workers as long as it gains as much. The best is told in a
 sentence and written to a file, for `multiverse train --plan FILE` and
 `mv.make_vec(ENV, plan=FILE)`.
 
+With --search it tries hyper-parameters instead, by training with each.
+
 examples:
   multiverse tune CartPole-v1
   multiverse tune HalfCheetah-v5 --algorithm sac --out cheetah.json
-  multiverse tune my_module:make_env --algorithm random --num-envs 64"""
+  multiverse tune my_module:make_env --algorithm random --num-envs 64
+  multiverse tune CartPole-v1 --search learning_rate,batch_size=32|64|128"""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class Tune:
     """Arguments for the env, as a JSON object."""
     exhaustive: bool = False
     """Then measure every combination up to four times as many envs, and tell what the search has missed."""
+    search: Annotated[str | None, tyro.conf.arg(metavar="SETTINGS")] = None
+    """Another thing: hyper-parameters, learning_rate,batch_size say. `multiverse tune --search= --help` tells of it."""
     out: Annotated[str, tyro.conf.arg(metavar="FILE")] = "plan.json"
     """Where the plan goes."""
     json: bool = False
@@ -58,6 +63,10 @@ class Tune:
 
 
 def run(arguments: Sequence[str]) -> int:
+    from multiverse.cli import search as hyper_parameters
+
+    if hyper_parameters.asked_for(arguments):
+        return hyper_parameters.run(arguments)
     options = parse(Tune, "tune", DESCRIPTION, arguments)
     require_positive(num_envs=options.num_envs, workers=options.workers, seconds=options.seconds, rounds=options.rounds)
     from multiverse.adapters.env_source import recipes

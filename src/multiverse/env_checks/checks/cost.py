@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import cycle
 from typing import Any
 
@@ -14,7 +14,7 @@ from multiverse.env_checks.report import Finding
 from multiverse.env_checks.subject import EnvRaised, Stopwatch, Subject
 from multiverse.env_checks.team_env import TeamEnv
 from multiverse.executors import machine
-from multiverse.executors.choose import WORTH_IT, predicted
+from multiverse.executors.choose import BUSY_SHARE, WORTH_IT, Others, predicted
 
 MEASURED_S = 0.3
 FEWEST = 5
@@ -25,19 +25,21 @@ SLOW_RESET_S = 1e-3
 def check_cost(subject: Subject) -> Iterator[Finding]:
     env = subject.build()
     env.reset(seed=subject.settings.seed)
+    others, metadata = Others(), getattr(env.env, "metadata", None) or {}
     try:
-        steps, resets = _measured(env.env, cycle(subject.actions(env, 64)))
+        steps, resets, each_s = _measured(env.env, cycle(subject.actions(env, 64)))
     except Exception as error:
         raise EnvRaised(Where(STEP), error) from error
     step_s, reset_s = statistics.median(steps), statistics.median(resets)
     took = f"step {_time(step_s)}, reset {_time(reset_s)} (medians of {len(steps)} and {len(resets)})"
-    yield found("cost", f"{took}; {suggestion(step_s)}")
+    yield found("cost", f"{took}; {suggestion(each_s, metadata, others.share())}")
     if reset_s > RESET_IS_MANY_STEPS * step_s and reset_s > SLOW_RESET_S:
         yield found("reset-dominates", f"a reset takes as long as {reset_s / step_s:.0f} steps")
 
 
-def _measured(env: Any, actions: Iterator[Any]) -> tuple[list[float], list[float]]:
-    """Seconds of each step and each reset: the bare calls, nothing of ours in between."""
+def _measured(env: Any, actions: Iterator[Any]) -> tuple[list[float], list[float], float]:
+    """Seconds of each step and each reset, the bare calls, nothing of ours in between; and of a step with its share of
+    resets, in the mean."""
     clock, step, reset, alone = time.perf_counter, env.step, env.reset, not isinstance(env, TeamEnv)
     steps: list[float] = []
     resets: list[float] = []
@@ -51,23 +53,28 @@ def _measured(env: Any, actions: Iterator[Any]) -> tuple[list[float], list[float
             begun = clock()
             reset()
             resets.append(clock() - begun)
+    each_s = (sum(steps) + sum(resets)) / len(steps)
     watch = Stopwatch(MEASURED_S / 2)
     while len(resets) < FEWEST and not (resets and watch.over):
         begun = clock()
         reset()
         resets.append(clock() - begun)
-    return steps, resets
+    return steps, resets, each_s
 
 
-def suggestion(step_s: float) -> str:
-    """The executor that `auto` would take, for a few envs and for many."""
+def suggestion(each_s: float, metadata: Mapping[str, Any], busy_share: float) -> str:
+    """The executor that `auto` would take, for a few envs and for many: by its own rules."""
     cores = machine.usable_cores()
     if cores == 1:
         return "one usable core: executor='serial'"
+    if metadata.get("in_process"):
+        return "its metadata says in_process: executor='serial'"
     words = []
     for num_envs in (8, 64):
-        alone, shared = predicted(step_s, num_envs, min(cores, num_envs) - 1)
+        alone, shared = predicted(each_s, num_envs, min(cores, num_envs) - 1)
         words.append(f"{num_envs} envs {'hybrid' if shared < WORTH_IT * alone else 'serial'}")
+    if busy_share > BUSY_SHARE:
+        words.append(f"but others have {busy_share:.0%} of them now, and only trying tells")
     return f"on these {cores} cores that suggests {', '.join(words)}"
 
 

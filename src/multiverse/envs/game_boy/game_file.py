@@ -5,8 +5,7 @@ docs/game_boy.md describes every key.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from multiverse.contracts.errors import InvalidConfig, in_words
+from multiverse.contracts.names import did_you_mean
 from multiverse.envs.game_boy.emulator import BUTTONS
 
 Values = dict[str, int | tuple[int, ...]]
@@ -243,7 +243,7 @@ def _test(section: _Section) -> tuple[str, int] | None:
 
 def _name(place: str, name: Any, names: Mapping[str, RamField]) -> str:
     if name not in names:
-        raise InvalidConfig(place, f"there is no {in_words(name)} in ram", _nearest(str(name), list(names)))
+        raise InvalidConfig(place, f"there is no {in_words(name)} in ram", did_you_mean(str(name), list(names)))
     if names[name].count > 1:
         raise InvalidConfig(place, f"{name} is {names[name].count} numbers: expected the name of one")
     return str(name)
@@ -276,11 +276,6 @@ def _text(place: str, value: Any) -> str:
     if not isinstance(value, str):
         raise InvalidConfig(place, f"expected text, found {in_words(value)}")
     return value
-
-
-def _nearest(name: str, known: Sequence[str]) -> str:
-    found = difflib.get_close_matches(name, known, n=1)
-    return f"Did you mean {found[0]}?" if found else f"There are: {', '.join(known) or 'none'}"
 
 
 class _Section:
@@ -334,4 +329,4 @@ class _Section:
     def end(self) -> None:
         if self._left:
             key = str(next(iter(self._left)))
-            raise InvalidConfig(self.place(key), "there is no such key", _nearest(key, self._known))
+            raise InvalidConfig(self.place(key), "there is no such key", did_you_mean(key, self._known))

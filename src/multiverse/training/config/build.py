@@ -7,17 +7,17 @@ dataclasses, unions of these, and Any. An int serves as a float; True is no numb
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import types
 import typing
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
+from multiverse.contracts.names import did_you_mean, nearest
 
 Config = TypeVar("Config")
 
@@ -51,8 +51,8 @@ def _build(kind: type[Config], mapping: Mapping[str, Any], where: str, before: s
     given: dict[str, Any] = {}
     for key, value in mapping.items():
         if key not in fields:
-            known = nearest(str(key), list(fields))
-            raise InvalidConfig(place_of(mapping, key, before), "there is no such setting", known)
+            hint = did_you_mean(str(key), list(fields))
+            raise InvalidConfig(place_of(mapping, key, before), "there is no such setting", hint)
         given[key] = _value(hints[key], value, place_of(mapping, key, before))
     if missing := [name for name, field in fields.items() if name not in given and is_required(field)]:
         raise InvalidConfig(where, f"{', '.join(missing)} must be given")
@@ -72,18 +72,6 @@ def as_plain(config: Any) -> dict[str, Any]:
     if not isinstance(plain, dict):
         raise TypeError(f"{in_words(config)} is no config")
     return plain
-
-
-def nearest(name: str, known: list[str], others: Sequence[str] = ()) -> str:
-    """'Did you mean …?', or all there are if nothing is near. `others`: more names of these."""
-    by_form = {_form(one): one for one in (*known, *others)}
-    if found := difflib.get_close_matches(_form(name), by_form, n=1):
-        return f"Did you mean {by_form[found[0]]}?"
-    return f"There are: {', '.join(sorted(known))}"
-
-
-def _form(name: str) -> str:
-    return name.lower().replace("-", "_")
 
 
 def is_required(field: dataclasses.Field[Any]) -> bool:
@@ -194,8 +182,7 @@ def in_type_words(kind: Any) -> str:
 
 
 def _near_literal(value: Any, allowed: tuple[Any, ...]) -> str:
-    texts = [one for one in allowed if isinstance(one, str)]
-    found = difflib.get_close_matches(value, texts, n=1) if isinstance(value, str) else []
+    found = nearest(value, [one for one in allowed if isinstance(one, str)]) if isinstance(value, str) else []
     return f"Did you mean {found[0]}?" if found else ""
 
 

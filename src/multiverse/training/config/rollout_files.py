@@ -13,7 +13,8 @@ import gymnasium
 
 from multiverse.adapters.env_source import recipes
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
-from multiverse.training.config.build import Located, nearest, place_of
+from multiverse.contracts.names import did_you_mean
+from multiverse.training.config.build import Located, place_of
 
 OURS = "multiverse/"
 """Before ids of ours, which are known by their names in the field too."""
@@ -49,7 +50,9 @@ def rollout_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
     update: as many rollouts as each env needs to play so that there are `num_rollouts_per_iter`."""
     for name in sections:
         if name != "seed" and name not in KNOWN:
-            raise InvalidConfig(place_of(sections, name), "there is no such section", nearest(name, ["seed", *KNOWN]))
+            raise InvalidConfig(
+                place_of(sections, name), "there is no such section", did_you_mean(name, ["seed", *KNOWN])
+            )
     return _Sections(sections).settings()
 
 
@@ -66,7 +69,7 @@ class _Sections:
             for key in section:
                 if key not in known:
                     place = place_of(section, key, f"{name}.")
-                    raise InvalidConfig(place, "there is no such setting", nearest(key, [*known]))
+                    raise InvalidConfig(place, "there is no such setting", did_you_mean(key, [*known]))
             self._given[name] = section
 
     def _refused(self, name: str, key: str, wrong: str, hint: str = "") -> InvalidConfig:
@@ -128,7 +131,7 @@ class _Sections:
             env = recipes(name, 1, None, None)[0].build_foreign()
         except InvalidRequest as error:
             ours = [one.removeprefix(OURS) for one in gymnasium.registry if one.startswith(OURS)]
-            raise self._refused("env", "env_name", str(error), nearest(named, ours)) from None
+            raise self._refused("env", "env_name", str(error), did_you_mean(named, ours)) from None
         horizon = env.get_wrapper_attr("horizon") if env.has_wrapper_attr("horizon") else None
         horizon = horizon or (env.spec and env.spec.max_episode_steps)
         env.close()
@@ -148,7 +151,7 @@ class _Sections:
         kind = given.get("arch", "mlp" if memory == "mlp" else "memory")
         if name not in ALGORITHMS:
             raise self._refused(
-                "policy", "algo_name", f"there is no {in_words(name)}", nearest(str(name), [*ALGORITHMS])
+                "policy", "algo_name", f"there is no {in_words(name)}", did_you_mean(str(name), [*ALGORITHMS])
             )
         if memory not in ("mlp", "lstm", "gru"):
             raise self._refused("policy", "seq_model", f"expected mlp, lstm or gru, found {in_words(memory)}")

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from multiverse.algorithms import ALGORITHMS, algorithm_class, section_of
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.contracts.failures import RESTARTS_PER_MINUTE, OnBadValue
+from multiverse.contracts.names import did_you_mean
 from multiverse.contracts.plan import ExecutorName, StartMethod
 from multiverse.contracts.seeds import checked_run_seed
 from multiverse.experience.self_play import Choice
 from multiverse.training.config.budget import Budget
-from multiverse.training.config.build import Located, as_plain, build, in_todays_names, is_required, nearest, place_of
+from multiverse.training.config.build import Located, as_plain, build, in_todays_names, is_required, place_of
 from multiverse.training.config.files import read_config
 from multiverse.training.config.tuned import tuned_settings
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 DEFAULT_ENV_STEPS = 100_000
+TRIED = "tried"
+"""Of a preset, no setting: what was seen of it."""
 
 SYNONYMS = {
     "num_envs": ("n_envs",),
@@ -204,6 +207,19 @@ class TrainConfig:
 def presets() -> dict[tuple[str, str], dict[str, Any]]:
     """Settings that are known to suit an (env, algorithm)."""
     return {
+        both: Located({name: value for name, value in one.items() if name != TRIED}, one.places)
+        for both, one in _presets().items()
+    }
+
+
+def tried() -> dict[tuple[str, str], str]:
+    """What was seen of those presets that were run to their end."""
+    return {both: str(settings[TRIED]) for both, settings in _presets().items() if TRIED in settings}
+
+
+@functools.cache
+def _presets() -> dict[tuple[str, str], Located]:
+    return {
         (env, algorithm): settings
         for env, algorithms in read_config(Path(__file__).with_name("presets.yaml")).items()
         for algorithm, settings in algorithms.items()
@@ -287,6 +303,8 @@ def merged(under: Mapping[str, Any], over: Mapping[str, Any], algorithm: str, ow
                 theirs[inner], theirs.places[inner] = one, place_of(value, inner, f"{name}.")
         elif key in RUN_SETTINGS or key in own:
             target = run if key in RUN_SETTINGS else theirs
+            if key == "env_kwargs" and isinstance(value, Mapping) and isinstance(run.get(key), Mapping):
+                value = {**run[key], **value}  # an argument of the env more, or another; the rest stays
             target[key], target.places[key] = value, place_of(over, key)
         else:
             raise no_such(place_of(over, key), key, RUN_SETTINGS | own)
@@ -311,7 +329,7 @@ def no_such(place: str, name: str, known: frozenset[str], inside: bool = False) 
     """An error with the setting that was probably meant."""
     meant = next((ours for ours, theirs in SYNONYMS.items() if name in theirs and ours in known), None)
     others = [theirs for ours in known for theirs in SYNONYMS.get(ours, ())]
-    hint = f"Did you mean {meant}?" if meant else nearest(name, sorted(known), others)
+    hint = f"Did you mean {meant}?" if meant else did_you_mean(name, sorted(known), others)
     if inside and name in RUN_SETTINGS:
         hint = "It is a setting of the run: it belongs outside this section"
     return InvalidConfig(place, "there is no such setting", hint)
@@ -323,7 +341,7 @@ def _preset(env: str, algorithm: str, wanted: bool | str) -> dict[str, Any]:
         return presets().get((env, algorithm), {}) if wanted else {}
     known = [name for name, learner in presets() if learner == algorithm]
     if wanted not in known:
-        raise InvalidConfig("preset", f"there is none for {wanted}", nearest(wanted, known))
+        raise InvalidConfig("preset", f"there is none for {wanted}", did_you_mean(wanted, known))
     return presets()[wanted, algorithm]
 
 

@@ -58,7 +58,7 @@ OWN_FILES = (CONFIG, PROVENANCE, SUMMARY, SPACES, ORIGIN, METRICS, TABLE, EPISOD
 FIRST = "first_checkpoint"
 """Of a part of a run, in its provenance: when its first checkpoint was saved."""
 LARGEST_JSON = 2**24  # bytes
-_BELOW = ("*", "*/*", "runs/*/*")
+_BELOW = ("*", "*/*", "*/*/seed-*", "runs/*/*", "runs/*/*/seed-*")
 
 
 class FoundRun(NamedTuple):
@@ -313,25 +313,40 @@ def _find_run(path: Path) -> FoundRun:
             return FoundRun(place.parent.parent, path)
         if path.name == CHECKPOINTS and is_run(place.parent):
             return FoundRun(place.parent, None)
-    found = runs_below(path)
-    if (path / SEEDS).is_file():
-        one, several = found[0], ", ".join(run.name for run in found)
+    if (several := find_set(path)) is not None:
+        one, *_ = found = runs_below(several)
         raise InvalidRequest(
-            f"{path} has a run for each of several seeds ({several}): choose one, {one}, or in Python "
-            f"run.runs[{one.name.removeprefix('seed-')}]"
+            f"{several} has a run for each of several seeds ({', '.join(run.name for run in found)}): choose one, "
+            f"{one}, or in Python run.runs[{one.name.removeprefix('seed-')}]"
         )
+    found = runs_below(path)
     newest = max(found, key=_last_written)
     if len(found) > 1:
         log.info("%s holds %d runs; taking %s, which was written to last", path, len(found), newest)
     return FoundRun(newest, None)
 
 
+def find_set(path: Path) -> Path | None:
+    """The directory of several seeds that a path means: itself, or, of a directory above, that of the run written to
+    last, if that is one of several."""
+    if is_run(path) or not path.is_dir():
+        return None
+    if not (path / SEEDS).is_file():
+        below = _runs_below(path)
+        path = max(below, key=_last_written).parent if below else path
+    return path if (path / SEEDS).is_file() else None
+
+
 def runs_below(path: Path) -> list[Path]:
     """The runs in a directory that is none itself, such as the seeds of one training; at least one."""
-    found = [below for pattern in _BELOW for below in path.glob(pattern) if is_run(below)] if path.is_dir() else []
+    found = _runs_below(path) if path.is_dir() else []
     if not found:
         raise InvalidRequest(f"{path}: {_why_no_run(path)}")
     return sorted(found)
+
+
+def _runs_below(path: Path) -> list[Path]:
+    return [*{below for pattern in _BELOW for below in path.glob(pattern) if is_run(below)}]
 
 
 def _refuse_foreign(run: Path) -> None:

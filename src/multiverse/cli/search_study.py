@@ -1,0 +1,298 @@
+"""Trials of a search: each an ordinary run, in a process of its own; optuna draws their settings and says which are not
+worth going on with.
+
+searches/CartPole-v1-ppo/
+  config.yaml  search.json       what the trials have in common; what is searched, and what was found so far
+  study.journal                  optuna's
+  trial-0/  trial-1/ …           the runs
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from multiverse.cli.search_space import Range, Space
+from multiverse.contracts.errors import InvalidRequest, MultiverseError, in_a_line
+from multiverse.training.config.build import in_todays_names
+from multiverse.training.config.files import read_config
+from multiverse.training.config.train_config import TrainConfig, plain_config
+from multiverse.training.hooks import Hook
+from multiverse.training.progress import Progress, run_with_progress
+from multiverse.training.seed_runs import finished, ordered, write_config
+from multiverse.training.side_by_side import in_child, share_of_cores, side_by_side
+from multiverse.training.storage.files import RunLock, for_json, replace_file
+from multiverse.training.storage.origin import redacted
+from multiverse.training.storage.run_directory import CONFIG, is_run
+
+if TYPE_CHECKING:
+    import optuna
+
+    from multiverse.algorithms.algorithm import UpdateReport
+    from multiverse.training.trainer import Trainer
+
+RESULTS, JOURNAL = "search.json", "study.journal"
+PRUNERS = ("median", "halving", "none")
+STAGES = 5
+"""A trial is evaluated whenever another such part of its budget is spent."""
+FIRST_ONES = 4
+"""So many trials come to their end, and are drawn at random, before others are measured by them."""
+WARM = 2
+"""At earlier stages all are as bad: none is ended there by the median."""
+HOPELESS = 3
+"""So many failures, and nothing else, end a search."""
+PRUNED = "pruned"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One of them, as far as it is; `returned` is the mean return of its last evaluation."""
+
+    number: int
+    settings: dict[str, Any]
+    state: str  # running, complete, pruned or failed
+    returned: float | None = None
+    stage: int = STAGES  # at which it ended, of so many
+    why: str = ""  # it failed
+
+
+class Search:
+    """A study and its runs in a directory. `trials` is what became of them so far."""
+
+    def __init__(self, path: Path, config: TrainConfig, space: Space, asked: str, pruner: str) -> None:
+        self.path, self.config, self._space, self._asked, self._pruner = path, config, space, asked, pruner
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._refuse_another()
+            write_config(path, config)
+            self._study = opened(path)
+        except OSError as error:
+            raise InvalidRequest(f"{path} cannot be the directory of a search: {error.strerror or error}") from error
+
+    def _refuse_another(self) -> None:
+        """A study is of one kind of runs."""
+        if not (self.path / CONFIG).exists():
+            if any(self.path.iterdir()):
+                raise InvalidRequest(f"{self.path} is not empty and holds no search: --run-dir for another directory")
+            return
+        there, wanted = in_todays_names(read_config(self.path / CONFIG)), redacted(plain_config(self.config))
+        same = there == json.loads(json.dumps(wanted))
+        before = self._said().get("search", self._asked)
+        if not same or before != self._asked:
+            differs = f"--search {before}" if before != self._asked else ", ".join(_differing(there, wanted))
+            raise InvalidRequest(
+                f"{self.path} holds a search with other settings ({differs}): type the same, or --run-dir for another"
+            )
+
+    def _said(self) -> dict[str, Any]:
+        try:
+            said = json.loads((self.path / RESULTS).read_text())
+        except (OSError, ValueError):
+            return {}
+        return said if isinstance(said, dict) else {}
+
+    # -- running -------------------------------------------------------------------------------------------------
+    def run(self, trials: int, tell: Callable[[Trial], None]) -> None:
+        """All that is left of so many trials, also of those that an interrupt has cut off: these go on."""
+        at_once, shared = share_of_cores(self.config, trials)
+        if shared.evaluate_every is None:
+            shared = dataclasses.replace(shared, evaluate_every=0)  # `Pruning` does
+        lock = RunLock(self.path)  # one search at a time
+        try:
+            if not self._study.trials and (own := self._space.drawn_for(self.config)):
+                self._study.enqueue_trial(own)  # what there is without a search
+
+            def ended(number: int, why: str | None) -> None:
+                self._judge(number, why)
+                self.write()
+                tell(self.trials[number])
+                self._refuse_hopeless()
+
+            orders = self._orders(shared, trials, ended)
+            side_by_side(orders, at_once, __name__, lambda number, line: None, ended)
+        finally:
+            lock.release()
+
+    def _orders(
+        self, config: TrainConfig, trials: int, ended: Callable[[int, str | None], None]
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        left = [trial.number for trial in self.trials if trial.state == "running"]
+        while left or len(self.trials) < trials:
+            number = left.pop(0) if left else self._drawn()
+            run = self.path / f"trial-{number}"
+            if finished(run) is not None:  # it was only not told any more
+                ended(number, None)
+                continue
+            order: dict[str, Any] = {"run": str(run), "trust": False, "tensorboard": False}
+            order |= {"study": str(self.path), "trial": number, "pruner": self._pruner}
+            if is_run(run):
+                yield number, {**order, "settings": {}}
+                continue
+            try:
+                mine = plain_config(self._space.config(config, self.trials[number].settings))
+            except MultiverseError as error:  # no such combination
+                ended(number, in_a_line(error))
+                continue
+            yield number, {**order, "config": mine, "init_from": None}
+
+    def _drawn(self) -> int:
+        """The next trial. Its number decides what is random about it: a search that was interrupted draws what it would
+        have drawn."""
+        from optuna.samplers import TPESampler
+
+        seeds = np.random.SeedSequence((self.config.seed, len(self.trials)))
+        self._study.sampler = TPESampler(seed=int(seeds.generate_state(1)[0]), n_startup_trials=FIRST_ONES)
+        return int(self._study.ask(distributions(self._space)).number)
+
+    def _judge(self, number: int, why: str | None) -> None:
+        """A trial is over: the study is told how it was."""
+        from optuna.trial import TrialState
+
+        run = finished(self.path / f"trial-{number}")
+        evaluated = None if run is None else run.summary["evaluation"]
+        if why is not None or run is None or evaluated is None:
+            handle(self._study, number).set_user_attr("why", why or "its evaluation failed")
+            self._study.tell(number, state=TrialState.FAIL)
+        elif str(run.summary["stopped"] or "").startswith(PRUNED):
+            self._study.tell(number, state=TrialState.PRUNED)
+        else:
+            self._study.tell(number, float(evaluated["mean_return"]))
+
+    def _refuse_hopeless(self) -> None:
+        states = [trial.state for trial in self.trials if trial.state != "running"]
+        if len(states) >= HOPELESS and {*states} == {"failed"}:
+            raise MultiverseError(f"no trial can be run: {self.trials[0].why}. The search is in {self.path}")
+
+    # -- what was found ------------------------------------------------------------------------------------------
+    @property
+    def trials(self) -> list[Trial]:
+        """By their numbers."""
+        return [self._trial(one) for one in self._study.trials if one.state.name != "WAITING"]
+
+    def _trial(self, one: Any) -> Trial:
+        state = {"RUNNING": "running", "COMPLETE": "complete", "PRUNED": PRUNED}.get(one.state.name, "failed")
+        run = finished(self.path / f"trial-{one.number}")
+        evaluated = None if run is None or state == "failed" else run.summary["evaluation"]
+        return Trial(
+            one.number,
+            self._space.values(one.params),
+            state,
+            None if evaluated is None else float(evaluated["mean_return"]),
+            max(one.intermediate_values, default=0) if state == PRUNED else STAGES,
+            one.user_attrs.get("why", ""),
+        )
+
+    @property
+    def best(self) -> Trial | None:
+        """Of those that came to their end the first with the largest return; None if none did."""
+        complete = [trial for trial in self.trials if trial.state == "complete"]
+        return max(complete, key=lambda trial: (trial.returned or 0.0, -trial.number), default=None)
+
+    def results(self) -> dict[str, Any]:
+        """As `search.json` has it."""
+        best = self.best
+        rows = [{"run": f"trial-{trial.number}", **vars(trial)} for trial in self.trials]
+        return {
+            "search": self._asked,
+            "pruner": self._pruner,
+            "best": None if best is None else best.number,
+            "trials": rows,
+        }
+
+    def write(self) -> None:
+        replace_file(self.path / RESULTS, f"{json.dumps(for_json(self.results()), indent=2)}\n".encode())
+
+
+def _differing(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
+    for name in sorted({*there, *wanted}):
+        one, other = there.get(name), wanted.get(name)
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            yield from _differing(one, other)
+        elif one != other and not (isinstance(other, tuple) and one == [*other]):
+            yield f"{name}: {one}, now {other}"
+
+
+# -- optuna ------------------------------------------------------------------------------------------------------
+def opened(path: Path, pruner: str = "none") -> optuna.Study:
+    """The study in this directory, a new one if there is none."""
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    pruners = {
+        "median": lambda: optuna.pruners.MedianPruner(n_startup_trials=FIRST_ONES, n_warmup_steps=WARM),
+        "halving": lambda: optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3),
+        "none": optuna.pruners.NopPruner,
+    }
+    return optuna.create_study(
+        study_name="search",
+        storage=optuna.storages.JournalStorage(JournalFileBackend(str(path / JOURNAL))),
+        direction="maximize",
+        pruner=pruners[pruner](),
+        load_if_exists=True,
+    )
+
+
+def handle(study: optuna.Study, number: int) -> optuna.trial.Trial:
+    """One of its trials, to be told of."""
+    import optuna
+
+    return optuna.trial.Trial(study, study.trials[number]._trial_id)
+
+
+def distributions(space: Space) -> dict[str, Any]:
+    """As optuna has it."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    def one(dimension: Any) -> Any:
+        if not isinstance(dimension, Range):
+            return CategoricalDistribution(dimension.words)
+        if dimension.whole:
+            return IntDistribution(int(dimension.low), int(dimension.high), log=dimension.log)
+        return FloatDistribution(dimension.low, dimension.high, log=dimension.log)
+
+    return {name: one(dimension) for name, dimension in space.tried.items()}
+
+
+# -- in the process of a trial -------------------------------------------------------------------------------------
+class Pruning(Hook):
+    """Evaluates a run at every stage, tells the study, and ends one that others have left behind. Returns of training
+    would cost nothing, and mislead: the longer good episodes are, the later they come to be counted."""
+
+    def __init__(self, path: Path, number: int, pruner: str) -> None:
+        study = opened(path, pruner)
+        self._trial = handle(study, number)
+        self._stage = max(study.trials[number].intermediate_values, default=0)  # it may be one that goes on
+
+    def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
+        stage = int(STAGES * trainer.config.budget.spent(trainer.clock))
+        if self._stage < stage < STAGES:
+            self._stage = stage
+            trainer.evaluate()
+            if trainer.evaluation is not None:  # neither failed nor interrupted
+                self._trial.report(trainer.evaluation.mean_return, stage)
+            if self._trial.should_prune():
+                trainer.stop(f"{PRUNED} at {100 * stage // STAGES} % of its budget: others were better by then")
+
+
+class Silent(Progress):
+    """Whoever runs the search tells of it."""
+
+    def interrupted(self) -> None:
+        pass
+
+
+def child(order: Mapping[str, Any]) -> int:
+    """The process of one trial."""
+
+    def run() -> None:
+        pruning = Pruning(Path(order["study"]), order["trial"], order["pruner"])
+        run_with_progress(lambda hooks: ordered(order, hooks=[*hooks, pruning]), Silent())
+
+    return in_child(run)

@@ -1,0 +1,23 @@
+"""The name that was probably meant, of those that there are."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+def nearest(name: str, known: Iterable[str], most: int = 1, cutoff: float = 0.6) -> list[str]:
+    """Those that are near, the nearest first; capitals, `-` and `_` make no difference."""
+    by_form = {_form(one): one for one in known}
+    return [by_form[form] for form in difflib.get_close_matches(_form(name), by_form, n=most, cutoff=cutoff)]
+
+
+def did_you_mean(name: str, known: Sequence[str], others: Iterable[str] = ()) -> str:
+    """'Did you mean …?', or all there are if nothing is near. `others`: more names of these."""
+    for meant in nearest(name, (*known, *others)):
+        return f"Did you mean {meant}?"
+    return f"There are: {', '.join(sorted(known)) or 'none'}"
+
+
+def _form(name: str) -> str:
+    return name.lower().replace("-", "_")

@@ -1,0 +1,135 @@
+"""Runs in processes of their own, so many at once: those of several seeds, and the trials of a search."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from multiverse.contracts.errors import MultiverseError
+from multiverse.executors.launch.orphan_guard import end_with
+from multiverse.executors.machine import usable_cores
+from multiverse.training.config.train_config import TrainConfig
+
+SAVING_S = 60.0
+"""How long runs may take to save themselves when all of them are interrupted."""
+
+Order = Mapping[str, Any]
+"""What a process is to do, as JSON has it."""
+
+
+def share_of_cores(config: TrainConfig, count: int) -> tuple[int, TrainConfig]:
+    """(how many runs at once, the config with the workers that each may have then)."""
+    cores, alone = usable_cores(), config.executor == "serial"
+    if sys.platform == "win32":  # no process groups, and nothing that would end a process with ours
+        return 1, config
+    at_once = max(1, min(count, cores // (1 if alone else config.workers or 1)))
+    if at_once > 1 and not alone and config.workers is None:
+        config = dataclasses.replace(config, workers=max(1, cores // at_once))
+    return at_once, config
+
+
+def side_by_side(
+    orders: Iterator[tuple[int, Order]],
+    at_once: int,
+    module: str,
+    heard: Callable[[int, str], None],
+    ended: Callable[[int, str | None], None],
+) -> None:
+    """A process for each of these, by its number: `module.child(order)`. The next order is asked for when there is
+    room.
+
+    `heard`: a line that one has printed; `ended`: one is done, or why it failed. However this ends, none is left.
+    """
+    told: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
+    running, last = dict[int, subprocess.Popen[str]](), dict[int, str]()
+    try:
+        while True:
+            while len(running) < at_once and (order := next(orders, None)) is not None:
+                number = order[0]
+                running[number] = _started({**order[1], "module": module})
+                threading.Thread(target=_listen, args=(number, running[number], told), daemon=True).start()
+            if not running:
+                return
+            number, line = told.get()
+            if line is not None:
+                last[number] = line
+                heard(number, line)
+            else:
+                code = running.pop(number).wait()
+                ended(number, None if code == 0 else last.get(number, "it said nothing"))
+    except BaseException:
+        _end(running.values())
+        raise
+
+
+_CHILD = """
+import importlib, json, sys
+order = json.load(sys.stdin)
+sys.path[:] = order.pop("path")
+sys.exit(importlib.import_module(order.pop("module")).child(order))
+"""
+
+
+def _started(order: Order) -> subprocess.Popen[str]:
+    """It leads a group of its own, so that Ctrl-C in a terminal reaches it once, through us."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", _CHILD, str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        process_group=0,
+    )
+    assert child.stdin is not None
+    try:
+        child.stdin.write(json.dumps({**order, "path": sys.path}))  # secrets too: they are in no file, no command line
+        child.stdin.close()
+    except OSError:  # it has ended already, and says why
+        pass
+    return child
+
+
+def _listen(number: int, child: subprocess.Popen[str], told: queue.SimpleQueue[tuple[int, str | None]]) -> None:
+    assert child.stdout is not None
+    with child.stdout:
+        for line in child.stdout:
+            told.put((number, line.rstrip("\n")))
+    told.put((number, None))
+
+
+def _end(running: Iterable[subprocess.Popen[str]]) -> None:
+    """Each saves itself; who takes too long, or is asked twice, is killed."""
+    try:
+        for child in running:
+            child.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + SAVING_S
+        for child in running:
+            child.wait(max(0.0, deadline - time.monotonic()))
+    except (subprocess.TimeoutExpired, KeyboardInterrupt, SystemExit):
+        pass
+    finally:
+        for child in running:
+            child.kill()  # nothing happens to one that has ended
+            child.wait()
+
+
+def in_child(run: Callable[[], object]) -> int:
+    """What the process of one run does: it ends with the process that started it, and says why it failed."""
+    end_with(int(sys.argv[1]))
+    try:
+        run()
+    except MultiverseError as error:
+        sys.stdout.write(f"{next(iter(str(error).strip().splitlines()), type(error).__name__)}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0

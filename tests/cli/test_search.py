@@ -1,0 +1,231 @@
+"""`multiverse tune --search`: what is tried, trials that are runs, pruning, going on, and what is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytest.importorskip("optuna")
+
+import multiverse as mv
+from multiverse.cli.commands.train import config_from, train_options
+from multiverse.cli.main import main
+from multiverse.cli.search_space import Choice, Range, Space, space_of
+from multiverse.cli.search_study import Pruning, opened
+from multiverse.contracts.errors import InvalidRequest
+from multiverse.training import side_by_side
+from multiverse.training.config.train_config import config_for, plain_config, saved_config
+from multiverse.training.storage.run_directory import read_provenance, read_summary
+from tests.training.runs import SMALL
+
+PPO = config_for("CartPole-v1", "ppo", {}, preset=False)
+FLAGS = """
+    --executor serial --num-envs 8 --steps-per-env 32 --epochs 4 --batch-size 128 --evaluation-episodes 4 --no-preset
+"""
+TWO = ["tune", "CartPole-v1", "--search", "lr=1e-9|0.003", *FLAGS.split(), "--env-steps", "2048", "--run-dir", "s"]
+
+
+def space(text: str, algorithm: str = "ppo") -> Space:
+    return space_of(text, config_for("CartPole-v1", algorithm, {}, preset=False))
+
+
+# -- what is tried -----------------------------------------------------------------------------------------------
+def test_ranges_lists_and_the_usual() -> None:
+    found = space("lr=1e-5..1e-2, Batch-Size=32|64|128, epochs=2..8, gamma, activation, normalize_rewards, n_envs")
+    assert found.tried == {
+        "learning_rate": Range(1e-5, 1e-2, whole=False),
+        "batch_size": Choice(("32", "64", "128")),
+        "epochs": Range(2, 8, whole=True),
+        "gamma": Choice(("0.9", "0.95", "0.98", "0.99", "0.995", "0.999")),
+        "activation": Choice(("tanh", "relu")),
+        "normalize_rewards": Choice(("true", "false")),
+        "num_envs": Choice(("1", "2", "4", "8", "16", "32")),
+    }
+    assert Range(1e-5, 1e-2, False).log and not Range(0.2, 1.0, False).log and not Range(0.0, 1.0, False).log
+    assert space("steps_per_env").tried != space("steps_per_env", "dqn").tried
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c", "sac", "td3", "discrete_sac", "dqn"])
+def test_every_usual_range_is_one_that_the_algorithm_takes(algorithm: str) -> None:
+    from multiverse.cli.search_space import TRIED
+
+    found = space(",".join(["steps_per_env", *(name for name in TRIED if _has(algorithm, name))]), algorithm)
+    assert len(found.tried) > 6
+
+
+def _has(algorithm: str, name: str) -> bool:
+    config = config_for("CartPole-v1", algorithm, {}, preset=False)
+    return name == "num_envs" or hasattr(config.settings, name)
+
+
+def test_what_was_drawn_is_what_a_config_takes() -> None:
+    found = space("lr=1e-5..1e-2,epochs=2..8,hidden_sizes=64 64|256 256,memory,target_kl,normalize_rewards")
+    drawn = {"learning_rate": 0.0012345, "epochs": 5, "hidden_sizes": "256 256"}
+    values = found.values({**drawn, "memory": "none", "target_kl": "0.03", "normalize_rewards": "true"})
+    config = found.config(PPO, values).settings
+    assert (config.learning_rate, config.epochs, config.hidden_sizes) == (0.00123, 5, (256, 256))
+    assert (config.memory, config.target_kl, config.normalize_rewards) == (None, 0.03, True)
+    own = found.drawn_for(PPO)
+    assert own == {"learning_rate": 3e-4, "epochs": 4, "hidden_sizes": "64 64", "memory": "none", "target_kl": "none",
+                   "normalize_rewards": "false"}  # fmt: skip
+    assert space("lr=1e-3..1e-2").drawn_for(PPO) == {}  # the default is not in there
+    assert Range(1e-5, 1e-2, False).rounded(1.00001e-5) == 1e-5
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("learnin_rate", r"ppo has no such setting\. Did you mean learning_rate\?"),
+        ("tau", "ppo has no such setting"),
+        ("seed", "--search seed: it does not change what an algorithm learns from, or how"),
+        ("filters", r"--search filters: from where to where\? filters=LOW\.\.HIGH, or A\|B\|C"),
+        ("lr=1..", "'' is no number"),
+        ("lr=2..1", "the first must be below the second"),
+        ("lr=0..1", "learning_rate=0.0: above 0"),
+        ("activation=1..2", "activation is no number"),
+        ("activation=tanh|relo", "'relo' is none of tanh, relu. Did you mean relu"),
+        ("lr=1e-3", "at least two values"),
+        ("lr,learning_rate", "--search learning_rate: it is there twice"),
+        ("normalize_rewards=yes|no", "it is true or false"),
+        ("", "which settings?"),
+    ],
+)
+def test_what_cannot_be_searched_is_told(text: str, told: str) -> None:
+    with pytest.raises(InvalidRequest, match=told):
+        space(text)
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("tune CartPole-v1 --search lr --pruner best", "--pruner best: one of median, halving, none"),
+        ("tune CartPole-v1 --search lr --trials 0", "--trials 0: must be more than 0"),
+        ("tune CartPol-v1 --search lr", "did you mean CartPole-v1?"),
+        ("tune CartPole-v1 --search lr --trails 3", "there is no --trails; did you mean --trials?"),
+        ("tune CartPole-v1 --search lr --run-dir file", "file cannot be the directory of a search"),
+        ("tune CartPole-v1 --search lr --run-dir full", "full is not empty and holds no search"),
+    ],
+)
+def test_bad_input_is_one_sentence(typed: str, told: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("file").write_text("")
+    Path("full").mkdir()
+    Path("full/mine.txt").write_text("")
+    assert main(typed.split()) == 2
+    error = capsys.readouterr().err
+    assert told in error and error.count("\n") == 1 and not Path("searches").exists()
+
+
+def test_without_optuna_the_extra_is_named(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["tune", "CartPole-v1", "--search", "lr"]) == 2
+    assert "--search needs optuna, not installed here: pip install 'multiverse[search]'" in capsys.readouterr().err
+
+
+# -- a search ----------------------------------------------------------------------------------------------------
+def test_trials_are_runs_the_bad_are_pruned_and_more_go_on(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(side_by_side, "usable_cores", lambda: 1)  # one by one: what each is measured by is the same
+    halving = [*TWO, "--lr", "0.003", "--pruner", "halving"]
+    assert main([*halving, "--trials", "1"]) == 0
+    first = json.loads(Path("s/search.json").read_text())
+    assert [(one["settings"], one["state"]) for one in first["trials"]] == [({"learning_rate": 0.003}, "complete")]
+    capsys.readouterr()
+    assert main([*halving, "--trials", "3", "--json"]) == 0
+    out, error = capsys.readouterr()
+    assert "Going on with s: 1 of 3 trials done." in error and "pruned at 20 % of its budget" in error
+    found = json.loads(Path("s/search.json").read_text())
+    assert found["trials"][:1] == first["trials"] and len(found["trials"]) == 3
+    states = {trial["number"]: trial["state"] for trial in found["trials"]}
+    pruned = [number for number, state in states.items() if state == "pruned"]
+    assert pruned and {*states.values()} == {"complete", "pruned"}
+    for number in pruned:  # they learn nothing, and cost less
+        summary = read_summary(Path(f"s/trial-{number}"))
+        assert found["trials"][number]["settings"] == {"learning_rate": 1e-9}
+        assert summary["env_steps"] < 2048 and summary["stopped"].startswith("pruned at ")
+    best = found["trials"][found["best"]]
+    assert best["settings"] == {"learning_rate": 0.003} and best["returned"] == max(
+        trial["returned"] for trial in found["trials"] if trial["state"] == "complete"
+    )
+    assert Path("s/search.png").read_bytes().startswith(b"\x89PNG")
+    assert out.startswith("Best of 3 trials, ") and json.loads(out[out.index("{\n") :]) == found
+    command = next(line.strip() for line in out.splitlines() if line.startswith("  multiverse train "))
+    _, _, *words = shlex.split(command)
+    assert words[-2:] == ["--seeds", "5"]
+    best_run = _config_of(Path("s") / best["run"])
+    assert {**plain_config(config_from(train_options(words[:-2]))), "evaluate_every": 0} == plain_config(best_run)
+
+
+@pytest.mark.parametrize(("pruner", "stages"), [("median", [1, 2]), ("none", [1, 2, 3, 4])])
+def test_a_run_below_the_median_of_the_others_is_ended(pruner: str, stages: list[int], tmp_path: Path) -> None:
+    study = opened(tmp_path)
+    for returned in (20.0, 200.0, 300.0, 100.0):  # at every stage
+        found = study.ask()
+        for stage in range(1, 5):
+            found.report(returned, stage)
+        study.tell(found, returned)
+    number, settings = study.ask().number, {**SMALL, "learning_rate": 1e-9, "env_steps": 1000}
+    run = mv.train("CartPole-v1", run_dir=tmp_path / "run", hooks=[Pruning(tmp_path, number, pruner)], **settings)
+    reported = study.trials[number].intermediate_values
+    assert [*reported] == stages and max(reported.values()) < 150
+    assert run.summary["env_steps"] == (400 if pruner == "median" else 1000)
+    stopped = "pruned at 40 % of its budget: others were better by then"
+    assert run.summary["stopped"] == (stopped if pruner == "median" else None)
+
+
+def _config_of(run: Path) -> Any:
+    from multiverse.training.config.files import read_config
+
+    return saved_config(read_config(run / "config.yaml"), str(run), None)
+
+
+def test_another_search_has_another_directory(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*TWO, "--trials", "1"]) == 0
+    capsys.readouterr()
+    assert main([*TWO, "--trials", "2", "--epochs", "3"]) == 2
+    assert "s holds a search with other settings (epochs: 4, now 3)" in capsys.readouterr().err
+    assert main([*[word.replace("1e-9", "1e-8") for word in TWO], "--trials", "2"]) == 2
+    assert "s holds a search with other settings (--search lr=1e-9|0.003)" in capsys.readouterr().err
+
+
+def test_a_search_in_which_every_trial_fails_ends(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("broken.py").write_text("def make():\n    raise OSError('no such cartridge')\n")
+    assert main(["tune", "broken.py:make", "--search", "lr", *FLAGS.split(), "--run-dir", "s"]) == 2
+    error = capsys.readouterr().err
+    assert error.count(": failed: ") >= 3 and "no trial can be run: " in error and "no such cartridge" in error
+    assert len(opened(Path("s")).trials) < 8
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_trial_goes_on_where_it_was(number: signal.Signals, elsewhere: Path) -> None:
+    words = [*TWO, "--trials", "1", "--checkpoint-every-s", "0.1"]
+    words[words.index("2048")] = "60000"
+    command = [sys.executable, "-m", "multiverse.cli", *words]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, process_group=0)
+    while not any(Path("s/trial-0/checkpoints").glob("step-*")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    helpers = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, number)
+    _, error = process.communicate(timeout=60)
+    assert helpers and not psutil.wait_procs(helpers, timeout=30)[1]
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert error.endswith("Interrupted. The same command goes on with it; so far: s\n")
+        assert read_summary(Path("s/trial-0"))["finished"] is False
+    assert [trial.state.name for trial in opened(Path("s")).trials] == ["RUNNING"]
+    assert main(words) == 0
+    assert read_summary(Path("s/trial-0"))["finished"] is True and len(read_provenance(Path("s/trial-0"))) == 2
+    assert [trial.state.name for trial in opened(Path("s")).trials] == ["COMPLETE"]

@@ -1,0 +1,19 @@
+"""The name that was probably meant."""
+
+from __future__ import annotations
+
+from multiverse.contracts.names import did_you_mean, nearest
+
+KNOWN = ["learning_rate", "batch_size", "Ant-v5", "Ant-v4"]
+
+
+def test_capitals_and_dashes_make_no_difference() -> None:
+    assert nearest("Learning-Rate", KNOWN) == nearest("lerning_rate", KNOWN) == ["learning_rate"]
+    assert nearest("ant-v5", KNOWN, most=2) == ["Ant-v5", "Ant-v4"]
+    assert nearest("zzz", KNOWN) == []
+
+
+def test_a_hint_is_a_name_or_all_there_are() -> None:
+    assert did_you_mean("batchsize", KNOWN) == "Did you mean batch_size?"
+    assert did_you_mean("lr_", KNOWN, others=["lr"]) == "Did you mean lr?"
+    assert did_you_mean("zzz", ["b", "a"]) == "There are: a, b" and did_you_mean("zzz", []) == "There are: none"
