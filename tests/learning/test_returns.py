@@ -125,3 +125,57 @@ def test_where_everybody_always_acts_turns_change_nothing() -> None:
     )
     assert (moved == rewards).all() and (ended == ends).all() and known.all()
     assert (following == next_values(values, last_values, terminated, truncated, finals)).all()
+
+
+def v_trace_by_definition(
+    rewards: list[float], values: list[float], following: list[float], ended: list[bool], ratios: list[float],
+    gamma: float, lam: float,
+) -> tuple[list[float], list[float]]:  # fmt: skip
+    """One slot, as in the paper, with λ in its traces: v_s = V(s) + Σ γ^(t-s) (Π λ c_i) ρ_t δ_t, and the advantages of
+    the policy gradient, ρ_s (r_s + γ q_{s+1} - V(s)), where q is v, and V in it as far as λ is not 1."""
+    rho, targets = [min(1.0, ratio) for ratio in ratios], []
+    for s in range(len(rewards)):
+        total, weight = values[s], 1.0
+        for t in range(s, len(rewards)):
+            total += weight * rho[t] * (rewards[t] + gamma * following[t] - values[t])
+            weight *= gamma * lam * rho[t]
+            if ended[t]:
+                break
+        targets.append(total)
+    advantages = []
+    for s in range(len(rewards)):
+        after = following[s]
+        if not ended[s] and s + 1 < len(rewards):
+            after = lam * targets[s + 1] + (1 - lam) * values[s + 1]
+        advantages.append(rho[s] * (rewards[s] + gamma * after - values[s]))
+    return targets, advantages
+
+
+@pytest.mark.fault("F3")
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.floats(0, 1), st.floats(0, 1))
+def test_with_ratios_they_are_those_of_v_trace(seed: int, steps: int, gamma: float, lam: float) -> None:
+    rng = np.random.default_rng(seed)
+    rewards, values = (rng.normal(size=(steps, 3)).astype(np.float32) for _ in range(2))
+    log_ratios = (2 * rng.normal(size=(steps, 3))).astype(np.float32)
+    ended, last = rng.random((steps, 3)) < 0.3, rng.normal(size=3).astype(np.float32)
+    following = next_values(values, last, ended, np.zeros_like(ended), (np.zeros(0, int),) * 2 + (np.zeros(0),))
+    told = rewards, values, following, ended, np.ones_like(ended), gamma, lam
+    advantages, returns = generalized_advantages(*told, log_ratios=log_ratios)
+    for s in range(3):
+        columns = (column[:, s].tolist() for column in (rewards, values, following, ended, np.exp(log_ratios)))
+        targets, expected = v_trace_by_definition(*columns, gamma, lam)
+        assert returns[:, s] == pytest.approx(targets, abs=1e-4)
+        assert advantages[:, s] == pytest.approx(expected, abs=1e-4)
+    same = generalized_advantages(*told, log_ratios=np.zeros_like(rewards))
+    assert all((one == other).all() for one, other in zip(same, generalized_advantages(*told))), "to the last bit"
+
+
+def test_rows_that_were_lost_or_passed_over_weigh_nothing_in_v_trace() -> None:
+    """As without ratios: nothing flows over a lost row; one in which a slot did not act hands on what comes to it."""
+    rewards, values, following = np.ones((3, 2), np.float32), np.zeros((3, 2), np.float32), np.zeros((3, 2), np.float32)
+    valid, ended = np.array([[True, True], [False, False], [True, True]]), np.zeros((3, 2), bool)
+    acting, half = np.array([[True, True], [True, False], [True, True]]), np.full((3, 2), np.log(0.5), np.float32)
+    advantages, _ = generalized_advantages(rewards, values, following, ended, valid, 1.0, 1.0, acting, half)
+    assert advantages[:, 0].tolist() == [0.5, 0.0, 0.5]
+    assert advantages[:, 1].tolist() == [0.75, 0.5, 0.5]

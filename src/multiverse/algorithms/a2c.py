@@ -56,4 +56,4 @@ class A2C(OnPolicy):
         (took,) = self._count([networks.optimizer.step(config.learning_rate, config.max_grad_norm)])
         self._updated(rollout)
         report = dict(zip(("policy_loss", "value_loss", "entropy"), as_numpy(metrics).tolist()))
-        return UpdateReport(report, int(took), int(not took))
+        return UpdateReport(report | self._lag, int(took), int(not took))

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.algorithms.algorithm import Learner, Settings, UpdateReport
-from multiverse.algorithms.on_policy import inputs
+from multiverse.algorithms.inputs import inputs
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Policy
 from multiverse.contracts.views import Array

@@ -12,13 +12,14 @@ from gymnasium import spaces
 
 from multiverse.algorithms.algorithm import Learner, Settings
 from multiverse.algorithms.central_critic import StateView, TeamView
+from multiverse.algorithms.inputs import flat, inputs, previous_after, previous_at_ends, previous_of
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Leaves, Policy
 from multiverse.contracts.views import Array
 from multiverse.experience.cells import Cells
 from multiverse.experience.features import Features, Previous
 from multiverse.experience.heads import action_of, head_for
-from multiverse.experience.numpy_policies import OBSERVATION_CLIP, NumpyPolicy
+from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.rollout import Rollout
 from multiverse.learning.chunks import Along, Chunks, chunks_of
 from multiverse.learning.convolution import Convolution
@@ -29,6 +30,7 @@ from multiverse.learning.optimizers import Adam, Optimizer
 from multiverse.learning.returns import generalized_advantages, next_values, over_turns
 from multiverse.learning.threads import torch_for
 
+LagCorrection = Literal["vtrace", "ratio", "none"]
 LARGEST_IN_NUMPY = 256
 """Units of a hidden layer: beyond that, matrix products are all that counts, and torch's are as fast."""
 
@@ -89,6 +91,9 @@ class OnPolicyConfig(Settings):
     """Learn from observations with mean 0 and standard deviation 1, as seen so far."""
     normalize_rewards: bool = False
     """Learn from rewards on the scale of the returns seen so far."""
+    lag_correction: LagCorrection = "vtrace"
+    """Of `asynchronous` runs, what is made of rollouts of an older policy: V-trace weighs what it did by how likely the
+    present one would do it, at most 1; `ratio`: PPO's ratio, and its clip range, are over the older policy; `none`."""
 
     def __post_init__(self) -> None:
         counts = "steps_per_env", "memory_size", "chunk_length", "kernel_size"
@@ -97,6 +102,10 @@ class OnPolicyConfig(Settings):
         self._check("above 0", lambda value: value > 0.0, "learning_rate", "max_grad_norm")
         self._check("0 or more", lambda value: value >= 0.0, "value_coef", "entropy_coef", "filters")
         self._check("a finite number", math.isfinite, *(k for k, v in vars(self).items() if isinstance(v, float)))
+        if self.lag_correction == "ratio" and not hasattr(self, "clip_range"):
+            raise InvalidRequest(
+                "lag_correction='ratio': only where a ratio is clipped, by ppo and taac; 'vtrace' is for all"
+            )
         if any(size < 1 for size in self.hidden_sizes):
             raise InvalidRequest(f"hidden_sizes={self.hidden_sizes}: each at least 1")
         if self.see_previous and self.memory is None:
@@ -114,6 +123,8 @@ class OnPolicy(Learner):
         "normalize_observations", "normalize_rewards", "squash", "memory", "memory_size", "see_previous", "critic",
     })  # fmt: skip
     optimizer: type[Optimizer] = Adam
+    max_lag = 0
+    """Updates that a rollout's policy may be behind, where it is collected asynchronously."""
 
     def __init__(
         self,
@@ -143,6 +154,8 @@ class OnPolicy(Learner):
         self._moments = RunningMeanStd(self.features.size) if config.normalize_observations else None
         self._reward_scale = RewardNormalizer(slots, config.gamma) if config.normalize_rewards else None
         self._updates = 0
+        self._earlier: dict[int, tuple[Array, tuple[Array, Array] | None]] = {}  # by version: weights and moments
+        self._lag: dict[str, float] = {}  # what is told of it
         self._policy: Policy | None = None
         _ = self.policy()  # what cannot act is refused before anything is collected
 
@@ -205,17 +218,23 @@ class OnPolicy(Learner):
 
     # -- learning ------------------------------------------------------------------------------------------------
     def _refuse_older(self, rollout: Rollout) -> None:
-        if rollout.policy_version != self._updates:  # guard: rollouts-of-an-older-policy-are-refused
+        """Than it may be; and remember what acts now, for rollouts of it that come later."""
+        oldest = self._updates - self.max_lag
+        if not oldest <= rollout.policy_version <= self._updates:  # guard: rollouts-of-an-older-policy-are-refused
+            behind = f", or one at most {self.max_lag} updates older" if self.max_lag else ""
             raise InvalidRequest(
                 f"the rollout was collected by version {rollout.policy_version} of the policy, and this is version "
-                f"{self._updates}: {type(self).__name__} learns from what its present policy did"
+                f"{self._updates}: {type(self).__name__} learns from what its present policy did{behind}"
             )
+        if self.max_lag and self.config.lag_correction != "none":
+            self._earlier = {version: kept for version, kept in self._earlier.items() if version >= oldest}
+            self._earlier[self._updates] = self._networks.optimizer.weights(), self._frozen_moments()
 
     def _batch(self, rollout: Rollout) -> Batch:
         """What is learned from where the networks are: rows with values, advantages and returns; of networks that
         remember, in chunks."""
         networks, config, frozen = self._networks, self.config, self._frozen_moments()
-        vector, images = inputs(self.features, _flat(rollout.observations), frozen, _previous(rollout))
+        vector, images = inputs(self.features, flat(rollout.observations), frozen, previous_of(rollout))
         masks = rollout.action_masks
         batch = Batch(
             networks.put(vector),
@@ -236,14 +255,48 @@ class OnPolicy(Learner):
             rewards, following, ended, known = over_turns(*told, values, last_values, final_values)
             rollout.valid &= known  # guard: an-action-without-an-outcome-is-not-learned-from
         if self._reward_scale is not None:
-            over = rollout.terminated | rollout.truncated
-            rewards = self._reward_scale.scaled(rewards, ended, rollout.valid, acting, over)
-        advantages, returns = generalized_advantages(
-            rewards, values, following, ended, rollout.valid, config.gamma, config.gae_lambda, acting
-        )
+            over, parts = rollout.terminated | rollout.truncated, [part.slots for part in rollout.parts]
+            rewards = self._reward_scale.scaled(rewards, ended, rollout.valid, acting, over, parts)
+        now, then = self._log_probs_now_and_then(rollout, batch)
+        log_ratios = None if now is None or then is None or config.lag_correction != "vtrace" else now - then
+        how = config.gamma, config.gae_lambda, acting, log_ratios
+        advantages, returns = generalized_advantages(rewards, values, following, ended, rollout.valid, *how)
         columns = {"values": values, "advantages": advantages, "returns": returns}
+        if now is not None and then is not None:
+            columns["log_probs"] = then if log_ratios is None else now
         batch.columns |= {name: networks.put(column.reshape(-1)) for name, column in columns.items()}
         return self._learned_from(rollout, batch)
+
+    def _log_probs_now_and_then(self, rollout: Rollout, batch: Batch) -> tuple[Array | None, Array | None]:
+        """[T, S] of what was done, by the present policy and by the one that did it; None where that is the same, or
+        nothing is made of it. Both from the networks themselves: of equal weights they are equal to the last bit."""
+        versions = np.repeat([part.version for part in rollout.parts], [len(part.slots) for part in rollout.parts])
+        self._lag = {"policy_lag": float(self._updates - versions.mean())} if len(versions) else {}
+        older = sorted({*versions.tolist()} - {self._updates}) if self.config.lag_correction != "none" else []
+        if not older:
+            return None, None
+        networks, shape = self._networks, rollout.rewards.shape
+        numbers = networks.put(np.arange(rollout.rewards.size))
+
+        def log_probs(seen: Any) -> Array:
+            some = Batch(seen, batch.images, batch.actions, batch.masks, **batch.columns, row=numbers)
+            learned, found = self._learned_from(rollout, some), np.zeros(rollout.rewards.size, np.float32)
+            found[as_numpy(learned["row"])] = as_numpy(networks.log_probs(learned))
+            return found.reshape(shape)
+
+        now, weights = log_probs(batch.vector), networks.optimizer.weights()
+        then = now.copy()
+        try:
+            for version in older:
+                theirs, frozen = self._earlier[version]
+                networks.optimizer.load_weights(theirs)
+                vector, _ = inputs(self.features, flat(rollout.observations), frozen, previous_of(rollout))
+                acted = versions == version
+                then[:, acted] = log_probs(networks.put(vector))[:, acted]
+        finally:
+            networks.optimizer.load_weights(weights)
+        self._lag["importance_weight"] = float(np.exp(np.minimum(now - then, 0))[rollout.valid].mean())
+        return now, then
 
     def _learned_from(self, rollout: Rollout, batch: Batch) -> Batch:
         """The rows that are, as the networks take them; of all rows of the rollout."""
@@ -257,8 +310,8 @@ class OnPolicy(Learner):
         """([T, S] of all rows, [S] of what came after the last, (steps, slots, values) of final observations)."""
         networks, frozen = self._networks, self._frozen_moments()
         steps, slots, finals = rollout.ends()
-        last = inputs(self.features, rollout.last, frozen, _previous_after(rollout))
-        final, images = inputs(self.features, finals, frozen, _previous_at_ends(rollout, steps, slots))
+        last = inputs(self.features, rollout.last, frozen, previous_after(rollout))
+        final, images = inputs(self.features, finals, frozen, previous_at_ends(rollout, steps, slots))
         seen: Any = batch.vector
         if self._view is not None:
             own = as_numpy(batch.vector).reshape(*rollout.rewards.shape, -1)
@@ -296,13 +349,13 @@ class OnPolicy(Learner):
             alone = Along([len(memory)], networks.put(memory))
             return np.asarray(networks.values_along(*inputs(self.features, leaves, frozen, previous), alone)[0])
 
-        last_values = one_more(rollout.last, _previous_after(rollout), rollout.last_memory["cells"])
+        last_values = one_more(rollout.last, previous_after(rollout), rollout.last_memory["cells"])
         steps, slots, finals = rollout.ends()
         memory, chunk = rollout.memory["cells"][steps, slots], np.full(values.shape, -1)
         chunk[rows[along.lasts()]] = np.arange(len(after))
         chunk = chunk[steps * rollout.slots + slots]
         memory[chunk >= 0] = after[chunk[chunk >= 0]]
-        final_values = steps, slots, one_more(finals, _previous_at_ends(rollout, steps, slots), memory)
+        final_values = steps, slots, one_more(finals, previous_at_ends(rollout, steps, slots), memory)
         return values.reshape(rollout.rewards.shape), last_values, final_values
 
     def _count(self, taken: Sequence[Any]) -> list[bool]:
@@ -315,7 +368,7 @@ class OnPolicy(Learner):
         """One more update is done; what normalises observations changes between rollouts only."""
         self._updates, self._policy = self._updates + 1, None
         if self._moments is not None:
-            seen = self.features.vector(_flat(rollout.observations), _previous(rollout))
+            seen = self.features.vector(flat(rollout.observations), previous_of(rollout))
             self._moments.update(seen[rollout.valid.reshape(-1)])
         if isinstance(self._view, StateView):
             self._view.saw(rollout)
@@ -355,50 +408,6 @@ class OnPolicy(Learner):
         self.change(**state["changed"])
         if self._reward_scale is not None:
             self._reward_scale.load(state["rewards"])
-
-
-def inputs(
-    features: Features,
-    observations: Leaves,
-    shift_and_scale: tuple[Array, Array] | None,
-    previous: Previous | None = None,
-) -> tuple[Array, list[Array]]:
-    """What networks are given: (features, normalised as they were when the policy acted; images)."""
-    vector = features.vector(observations, previous)
-    if shift_and_scale is not None:
-        shift, scale = shift_and_scale
-        vector = np.clip((vector - shift) * scale, -OBSERVATION_CLIP, OBSERVATION_CLIP)
-    return vector, [observations[leaf.path] for leaf in features.images]
-
-
-def _flat(leaves: Leaves) -> Leaves:
-    """[T, S, …] → [T × S, …]"""
-    return {path: rows.reshape(-1, *rows.shape[2:]) for path, rows in leaves.items()}
-
-
-def _previous(rollout: Rollout) -> Previous | None:
-    """[T × S, …] what the policy was shown as such."""
-    if rollout.previous is None:
-        return None
-    actions, rewards = rollout.previous
-    return rollout.starts.reshape(-1), actions.reshape(-1, *actions.shape[2:]), rewards.reshape(-1)
-
-
-def _previous_after(rollout: Rollout) -> Previous | None:
-    """[S, …] the same after the last row."""
-    return rollout.last_previous and (np.zeros(rollout.slots, np.bool_), *rollout.last_previous)
-
-
-def _previous_at_ends(rollout: Rollout, steps: Array, slots: Array) -> Previous | None:
-    """[ends, …] and where episodes ended."""
-    if rollout.previous is None:
-        return None
-    actions, rewards = rollout.actions[steps, slots], rollout.rewards[steps, slots]
-    if rollout.acting is not None:  # who waited acted before that
-        waited = ~rollout.acting[steps, slots]
-        actions[waited] = rollout.previous[0][steps, slots][waited]
-        rewards[waited] += rollout.previous[1][steps, slots][waited].astype(rewards.dtype)
-    return np.zeros(len(steps), np.bool_), actions, rewards
 
 
 def explained_variance(values: Array, returns: Array) -> float:

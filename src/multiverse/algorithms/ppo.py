@@ -97,7 +97,8 @@ class PPO(OnPolicy):
         self._refuse_older(rollout)
         config, networks = self.config, self._networks
         batch = self._batch(rollout)
-        batch.columns["log_probs"] = networks.log_probs(batch)
+        if "log_probs" not in batch.columns:
+            batch.columns["log_probs"] = networks.log_probs(batch)
         learning_rate = self._learning_rate(progress)
         clip = config.clip_range * _left(config.clip_range_schedule, progress)
         found: list[Any] = []  # metrics of every gradient step, and
@@ -116,7 +117,7 @@ class PPO(OnPolicy):
         report = dict(zip(self.metrics, as_numpy(networks.xp.stack(told)).mean(axis=0).tolist())) if told else {}
         if told:
             report["explained_variance"] = self._explained(batch)
-        return UpdateReport(report, sum(steps), len(steps) - sum(steps))
+        return UpdateReport(report | self._lag, sum(steps), len(steps) - sum(steps))
 
     def _explained(self, batch: Batch) -> float:
         return explained_variance(*(as_numpy(batch[name]) for name in ("values", "returns")))

@@ -16,7 +16,8 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.algorithms.algorithm import UpdateReport
-from multiverse.algorithms.on_policy import OnPolicy, OnPolicyConfig, explained_variance, inputs
+from multiverse.algorithms.inputs import inputs
+from multiverse.algorithms.on_policy import OnPolicy, OnPolicyConfig, explained_variance
 from multiverse.algorithms.ppo import METRICS, PPO, PPOConfig
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Leaves, Policy

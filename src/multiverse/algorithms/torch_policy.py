@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from multiverse.algorithms.on_policy import inputs
+from multiverse.algorithms.inputs import inputs
 from multiverse.contracts.policy import Memory, Seen
 from multiverse.contracts.views import Array
 from multiverse.experience.features import Features, previous_of

@@ -6,6 +6,7 @@ only: the worker that replaces it goes on with the next one.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,13 @@ from multiverse.memory.interrupts import HeldInterrupts
 
 OnLost = Callable[[WorkerHost, int], int]
 """(a worker that was lost and replaced, the row it was in) → the row to go on with."""
+OnAnswer = Callable[[WorkerHost, Extras], None]
+"""(a worker that has answered, what it said)."""
+Again = Callable[[range], tuple[Any, ...] | None]
+"""(the envs of a worker that has answered) → the arguments with which it begins again; None: not now."""
+
+REST_S = 0.002
+"""How often it is asked whether somebody who rests may begin again."""
 
 
 class RowRun:
@@ -30,11 +38,17 @@ class RowRun:
         arguments: tuple[Any, ...],
         should_stop: Callable[[], bool],
         on_lost: OnLost,
+        on_answer: OnAnswer | None = None,
+        again: Again | None = None,
     ) -> None:
+        """`on_answer`, `again`: nobody waits for anybody, and it goes on until it is stopped."""
         self._executor, self._function, self._arguments = executor, function, arguments
-        self._should_stop, self._on_lost = should_stop, on_lost
+        self._should_stop, self._on_lost, self._on_answer, self._again = should_stop, on_lost, on_answer, again
+        self._resting: list[WorkerHost] = []
+        self._asked: dict[WorkerHost, tuple[Any, ...]] = {}  # with which arguments
         self._waiting: list[WorkerHost] = []
         self._said: dict[Host, Extras] = {}
+        self._never_told = 0  # env steps of workers that were lost after they were told to stop
         self._own_row = 0  # of the caller's own share
         self.stopped = False
 
@@ -42,47 +56,69 @@ class RowRun:
         """What the hosts had to say. An env that failed stops all of them, and so does `should_stop`."""
         executor = self._executor
         try:
-            self._ask(executor.workers, 0)
+            self._ask(executor.workers, 0, self._arguments)
             if executor.local is not None:
                 own = executor.local
                 self._take(own, own.run_rows(executor.number, self._function, self._arguments, self._go_on))
-            while self._waiting:
-                executor.sleep_with_patience(self._anything_new, self._waiting, None)
+            while self._waiting or (self._resting and not self.stopped):
+                until = time.monotonic() + REST_S if self._resting else None
+                executor.sleep_with_patience(self._anything_new, self._waiting, until)
                 for worker in [w for w in self._waiting if w in executor.lost or w.answered()]:
                     self._hear(worker)
+                if self._resting and not self.stopped:
+                    self._wake()
         except BaseException:
             self._stop()
             raise
         return self._said
 
     def env_steps(self) -> int:
-        """Taken so far."""
+        """Taken so far, and `on_answer` has not been told of."""
         executor = self._executor
         own = 0 if executor.local is None else self._own_row * len(executor.local.env_ids)
-        return own + sum(worker.mailbox.row * len(worker.env_ids) for worker in executor.workers)
+        workers = executor.workers if self._on_answer is None else self._waiting
+        return own + self._never_told + sum(worker.mailbox.row * len(worker.env_ids) for worker in workers)
 
-    def _ask(self, workers: Sequence[WorkerHost], row: int) -> None:
+    def _ask(self, workers: Sequence[WorkerHost], row: int, arguments: tuple[Any, ...]) -> None:
         executor = self._executor
-        prepared = workers[0].prepare(self._function, (row, *self._arguments)) if workers else None  # alike for all
+        prepared = workers[0].prepare(self._function, (row, *arguments)) if workers else None  # alike for all
         executor.number += 1
         with HeldInterrupts():
             for worker in workers:
+                self._asked[worker] = arguments
                 worker.post_rows(executor.number, prepared, row)
                 self._waiting.append(worker)
 
     def _hear(self, worker: WorkerHost) -> None:
         """It has answered, or is lost."""
         executor = self._executor
-        self._waiting.remove(worker)
         if worker not in executor.lost:
             try:
-                self._take(worker, worker.finish_run())
-                return
+                said = worker.finish_run()
             except (WorkerDied, ReplyTimeout) as error:
                 executor.recover_cut_off(worker, error)
-        row = self._on_lost(worker, executor.lost[worker].row)
+            else:
+                self._waiting.remove(worker)
+                self._take(worker, said)
+                if self._on_answer is not None:
+                    self._on_answer(worker, said)
+                    self._resting.append(worker)
+                return
+        self._waiting.remove(worker)
+        was_in = executor.lost[worker].row
+        row = self._on_lost(worker, was_in)
         if not self.stopped:
-            self._ask([worker], row)  # guard: a-lost-worker-costs-one-row
+            self._ask([worker], row, self._asked[worker])  # guard: a-lost-worker-costs-one-row
+        elif self._on_answer is not None:
+            self._never_told += was_in * len(worker.env_ids)
+
+    def _wake(self) -> None:
+        """Whoever may begin again."""
+        assert self._again is not None
+        for worker in self._resting[:]:
+            if (arguments := self._again(worker.env_ids)) is not None:
+                self._resting.remove(worker)
+                self._ask([worker], 0, arguments)
 
     def _take(self, host: Host, said: Extras) -> None:
         self._said[host] = said

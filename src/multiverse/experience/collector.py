@@ -127,6 +127,11 @@ class Collector:
             self.actions.begin(env_id)
 
     @property
+    def full(self) -> Sequence[Rollout]:
+        """What was collected last, by group."""
+        return self.rollouts
+
+    @property
     def env_steps(self) -> int:
         """Of the last rollout."""
         return self.rollouts[0].steps * self._envs.num_envs if self._taken is None else int(self._taken.sum())
@@ -181,14 +186,10 @@ class Collector:
     ) -> Collected | None:
         """Fill the rollouts with what each group's policy does, or past ones where those play. None if it was asked to
         stop before they were full: then nothing of them counts."""
-        arrays = self._arrays
-        for rollout, noise, policy in zip(self.rollouts, self._noise, policies):
-            noise[...] = policy.noise(rng, rollout.steps, rollout.slots)
-            rollout.policy_version, rollout.valid[...] = policy.version, True
-        arrays[LOST][...], arrays[BEGUN][...], arrays[SECONDS][...] = False, -1, 0.0
+        arrays, everyone = self._arrays, range(self._envs.num_envs)
+        self._begin_rows(policies, rng, everyone)
         if self._taken is not None:
             self._taken[...] = 0
-        self._show(0, range(self._envs.num_envs))
         began_at = perf_counter()
         if not (self._filled_in_workers if self._in_workers else self._filled)(policies, should_stop, opponents):
             return None
@@ -201,7 +202,17 @@ class Collector:
         act_s, step_s = arrays[SECONDS].sum(axis=0).tolist()
         share = act_s / (act_s + step_s) if act_s else 0.0  # of several workers, side by side
         took_s = perf_counter() - began_at
-        return Collected(self._episodes(), int(arrays[LOST].sum()), took_s * share, took_s * (1 - share))
+        return Collected(self._episodes(everyone), int(arrays[LOST].sum()), took_s * share, took_s * (1 - share))
+
+    def _begin_rows(self, policies: Sequence[Policy], rng: np.random.Generator, env_ids: range) -> None:
+        """The rows of these envs are about to be filled, by these policies."""
+        arrays, mine = self._arrays, slice(env_ids.start, env_ids.stop)
+        for rollout, noise, policy in zip(self.rollouts, self._noise, policies):
+            slots = self._layout.rows(self._group(rollout), env_ids)
+            noise[:, slots] = policy.noise(rng, rollout.steps, slots.stop - slots.start)
+            rollout.policy_version, rollout.valid[:, slots] = policy.version, True
+        arrays[LOST][:, mine], arrays[BEGUN][:, mine], arrays[SECONDS][mine] = False, -1, 0.0
+        self._show(0, env_ids)
 
     def _filled_in_workers(
         self, policies: Sequence[Policy], should_stop: Callable[[], bool], opponents: Opponents | None
@@ -276,10 +287,11 @@ class Collector:
         return set(self._played[0][-1].tolist()) if self._played else set()
 
     # -- what became of it ---------------------------------------------------------------------------------------
-    def _episodes(self) -> list[Episode]:
-        """Those that ended, in order."""
+    def _episodes(self, env_ids: range) -> list[Episode]:
+        """Those of these envs that ended, in order."""
         arrays, found = self._arrays, []
-        rows, envs = np.nonzero(arrays[BEGUN] >= 0)
+        rows, envs = np.nonzero(arrays[BEGUN][:, env_ids.start : env_ids.stop] >= 0)
+        envs += env_ids.start
         lost, begun, seeds = (arrays[name][rows, envs].tolist() for name in (LOST, BEGUN, SEEDS))
         sums = [self._by_env(values)[rows, 1:, envs] for values in self._values]  # [ends, 2, agents] of each group
         lengths = np.concatenate([one[:, 0] for one in sums], axis=1).max(axis=1).tolist()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -13,6 +13,14 @@ from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.layout import SINGLE_AGENT, TERMINATED, TRUNCATED, Field, FieldName, Leaf, Path, leaves
 from multiverse.contracts.policy import Leaves, Memory
 from multiverse.contracts.views import Array
+
+
+class Part(NamedTuple):
+    """Which of a rollout's slots, side by side, were collected together: with which version of the policy, and which of
+    all the envs' slots they are."""
+
+    version: int
+    slots: range
 
 
 @dataclass(slots=True)
@@ -45,7 +53,8 @@ class Rollout:
     final_states: Leaves = field(default_factory=dict)  # [T, envs, …] and where somebody's episode ended in this row
     group: str = SINGLE_AGENT  # the agents whose slots these are
     agents: int = 1  # of that group in each env: slot = env × agents + agent
-    policy_version: int = 0
+    policy_version: int = 0  # where there are parts, the oldest of theirs
+    parts: tuple[Part, ...] = ()  # of asynchronous collecting; none: all slots, and all with `policy_version`
 
     @property
     def steps(self) -> int:
@@ -59,6 +68,46 @@ class Rollout:
         """(steps, slots, final observations [ends, …] per leaf) of the episodes that ended inside."""
         steps, slots = np.nonzero(self.terminated | self.truncated)
         return steps, slots, {path: rows[steps, slots] for path, rows in self.finals.items()}
+
+    def some(self, slots: slice) -> Rollout:
+        """A copy of the rows of these slots, which are those of whole envs."""
+        envs = slice(slots.start // self.agents, slots.stop // self.agents)
+
+        def copied(name: str, rows: Sequence[Array]) -> Array:
+            mine = envs if name in _OF_ENVS else slots
+            return rows[0][mine].copy() if name in _AFTER else rows[0][:, mine].copy()
+
+        part = Part(self.policy_version, range(slots.start, slots.stop))
+        return replace(self, **_each([self], copied), parts=(part,))
+
+    @staticmethod
+    def joined(rollouts: Sequence[Rollout]) -> Rollout:
+        """Side by side, slot after slot."""
+        if len(rollouts) == 1:
+            return rollouts[0]
+        found = _each(rollouts, lambda name, rows: np.concatenate(rows, axis=0 if name in _AFTER else 1))
+        version, parts = min(one.policy_version for one in rollouts), tuple(p for one in rollouts for p in one.parts)
+        return replace(rollouts[0], **found, policy_version=version, parts=parts)
+
+
+_AFTER = frozenset({"last", "acting_next", "last_memory", "last_previous", "last_states"})
+"""Of a rollout's arrays, those that have a row for each slot; the others have one for each step and slot."""
+_OF_ENVS = frozenset({"states", "last_states", "final_states"})
+_NO_ARRAYS = frozenset({"group", "agents", "policy_version", "parts"})
+
+
+def _each(rollouts: Sequence[Rollout], combine: Callable[[str, Sequence[Array]], Array]) -> dict[str, Any]:
+    """By name, all arrays of rollouts that are alike, combined by (name, those of all rollouts) → array."""
+    found: dict[str, Any] = {}
+    for name in (one.name for one in fields(Rollout) if one.name not in _NO_ARRAYS):
+        values = [getattr(one, name) for one in rollouts]
+        if isinstance(values[0], dict):
+            found[name] = {key: combine(name, [value[key] for value in values]) for key in values[0]}
+        elif isinstance(values[0], tuple):
+            found[name] = tuple(combine(name, some) for some in zip(*values))
+        else:
+            found[name] = None if values[0] is None else combine(name, values)
+    return found
 
 
 # -- where its arrays lie -----------------------------------------------------------------------------------------

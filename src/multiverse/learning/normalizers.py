@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -50,31 +51,38 @@ class RewardNormalizer:
         self._returns = np.zeros(slots)
 
     def scaled(
-        self, rewards: Array, ended: Array, valid: Array, acting: Array | None = None, over: Array | None = None
+        self,
+        rewards: Array,
+        ended: Array,
+        valid: Array,
+        acting: Array | None = None,
+        over: Array | None = None,
+        parts: Sequence[range] = (),
     ) -> Array:
         """[T, S] the rollout's rewards, scaled by what is known with it; rows in which a slot does not act are no step
-        of its. `over`: where its episodes ended, also while it waited."""
-        if acting is not None:
-            return self._scaled_by_turns(rewards, ended, valid, acting, ended if over is None else over)
-        seen = rewards.astype(np.float64)
-        for returns, end, any_end in zip(seen, ended, np.asarray(ended.any(axis=1))):
-            returns += self._returns * self._gamma
-            self._returns = np.where(end, 0.0, returns) if any_end else returns
-        self._returns = self._returns.copy()  # of one row, not the whole rollout
-        return self._by_what_is_seen(seen, valid, rewards)
-
-    def _scaled_by_turns(self, rewards: Array, ended: Array, valid: Array, acting: Array, over: Array) -> Array:
-        seen, returns = rewards.astype(np.float64), self._returns
-        for row, end, acts, gone in zip(seen, ended, acting, over):
-            row += returns * self._gamma
-            returns = np.where(acts, np.where(end, 0.0, row), np.where(gone, 0.0, returns))
-        self._returns = returns
-        return self._by_what_is_seen(seen, valid, rewards)
-
-    def _by_what_is_seen(self, seen: Array, valid: Array, rewards: Array) -> Array:
+        of its. `over`: where its episodes ended, also while it waited. `parts`: whose rewards these are, side by side,
+        where they are not those of all slots; a part may come again, and is later then."""
+        seen, at = rewards.astype(np.float64), 0
+        for slots in parts or [range(len(self._returns))]:
+            here, mine = slice(slots.start, slots.stop), slice(at, at + len(slots))
+            turns = None if acting is None else (acting[:, mine], (ended if over is None else over)[:, mine])
+            self._returns[here] = self._discounted(seen[:, mine], ended[:, mine], self._returns[here], turns)
+            at = mine.stop
         self._moments.update(seen[valid].reshape(-1, 1))
         _, scale = self._moments.shift_and_scale()
         return np.asarray(np.clip(rewards * scale, -self._clip, self._clip), np.float32)
+
+    def _discounted(self, seen: Array, ended: Array, returns: Array, turns: tuple[Array, Array] | None) -> Array:
+        """Make returns of rewards [T, S], in place, after what they were before; returns what goes on from there."""
+        if turns is None:
+            for row, end, any_end in zip(seen, ended, np.asarray(ended.any(axis=1))):
+                row += returns * self._gamma
+                returns = np.where(end, 0.0, row) if any_end else row
+        else:
+            for row, end, acts, gone in zip(seen, ended, *turns):
+                row += returns * self._gamma
+                returns = np.where(acts, np.where(end, 0.0, row), np.where(gone, 0.0, returns))
+        return returns
 
     def set_slots(self, slots: int) -> None:
         """So many from here on, all at the beginning of an episode."""

@@ -16,18 +16,26 @@ def generalized_advantages(
     gamma: float,
     gae_lambda: float,
     acting: Array | None = None,
+    log_ratios: Array | None = None,
 ) -> tuple[Array, Array]:
-    """(advantages, returns), [T, S] each.
+    """(advantages, returns), [T, S] each: A_t = ρ_t (δ_t + γλ A_{t+1}), and R_t = V_t + A_t.
 
     `next_values[t]` is the value of what step t led to: of the next row inside an episode; of the final observation
     where it was cut short; 0 where it came to its end; of what the slot saw after the rollout in the last row. So
     nothing flows over an episode's end, and nothing from one slot to another. A row that is not valid ends what was
     before it (which has led to what that row saw) and has no advantage of its own. Rows in which a slot did not act
     (`acting`, as `over_turns` leaves them) are none of its own, and passed over.
+
+    `log_ratios`: of what another policy did, the log of the probability that this one would have done it over that
+    policy's; ρ is that ratio, at most 1. That is V-trace (Espeholt et al. 2018) with ρ̄ = c̄ = 1: R_t is its v_t, and the
+    weight ρ_t of its policy gradient is in A_t. Without them ρ = 1: generalized advantages.
     """
     deltas = rewards + np.float32(gamma) * next_values - values
     deltas[~valid] = 0.0
     carry_on = np.float32(gamma * gae_lambda) * ~(ended | ~valid)
+    if log_ratios is not None:
+        weights = np.exp(np.minimum(log_ratios, np.float32(0)))
+        deltas, carry_on = deltas * weights, carry_on * weights  # guard: stale-rows-are-corrected
     if acting is not None:
         carry_on[~acting] = 1.0  # deltas are 0 there
     advantages = np.empty_like(deltas)

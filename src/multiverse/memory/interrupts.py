@@ -60,7 +60,8 @@ class StopWaiting(KeyboardInterrupt):
 
 class StopRequests:
     """While it is entered, in the main thread, Ctrl-C and SIGTERM are noted: the first asks to save and end, the second
-    ends at once. Whoever waits for a worker meanwhile, in that thread, does so for `PATIENCE_S` and no longer."""
+    ends at once. Entered in another thread, it is `ask` that asks. Whoever waits for a worker after that, in the thread
+    that has entered it, does so for `PATIENCE_S` and no longer."""
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
@@ -68,18 +69,16 @@ class StopRequests:
         self.asked_at = math.inf  # of `time.monotonic`
 
     def __enter__(self) -> Self:
-        global _noting
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._note)
-            _noting = self
+        _here.noting = self
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        global _noting
-        _noting = None if _noting is self else _noting
+        _here.noting = None if _here.noting is self else _here.noting
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -90,6 +89,13 @@ class StopRequests:
         # guard: signals-wait-for-a-save
         log.warning("%s: saving and ending; once more ends it at once", self.received.name)
 
+    def ask(self) -> None:
+        """From any thread: whoever has entered this is to end."""
+        self.asked_at = min(self.asked_at, time.monotonic())
+
+    def asked(self) -> bool:
+        return self.asked_at < math.inf
+
     def raise_it(self) -> None:
         """What the signal would have done, had nobody asked it to wait."""
         if self.received in EXIT_CODES:
@@ -97,22 +103,25 @@ class StopRequests:
         raise KeyboardInterrupt
 
 
-_noting: StopRequests | None = None  # whose stops are noted now
+class _Here(threading.local):
+    noting: StopRequests | None = None  # whose stops are noted now, in this thread
+
+
+_here = _Here()
 _hung_since = -math.inf  # the stop, of `time.monotonic`, for which somebody was not waited for any longer
 
 
 def longest_nap_s() -> float:
     """How long one who waits may sleep without calling `stop_waiting`."""
-    return math.inf if _noting is None else NAP_S
+    return math.inf if _here.noting is None else NAP_S
 
 
 def stop_waiting() -> None:
     """To be called by whoever waits for a worker: raises `StopWaiting` if a stop was asked for and time is up."""
     global _hung_since
-    if _noting is None or time.monotonic() <= _noting.asked_at + PATIENCE_S:
-        return
-    if threading.current_thread() is threading.main_thread():
-        _hung_since = _noting.asked_at
+    noting = _here.noting
+    if noting is not None and time.monotonic() > noting.asked_at + PATIENCE_S:
+        _hung_since = noting.asked_at
         raise StopWaiting  # guard: a-stop-does-not-wait-for-a-hang
 
 

@@ -267,7 +267,7 @@ def resume_run(
         if found is not None:
             _tell_differences(found, config)  # guard: differences-are-told
         plan, num_envs = _envs_of(found, config)
-        plan = None if given.keys() & set(WHERE) else plan
+        plan = None if given.keys() & {*WHERE, "asynchronous"} else plan
         session = Session(config, source, algorithm_maker(config, algorithm), plan, num_envs, opponent)
         try:
             trainer = Trainer(config, session, where, _with(schedules, hooks))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from copy import deepcopy
+from dataclasses import asdict
 from time import perf_counter
 from typing import Any, cast
 
@@ -17,6 +19,8 @@ from multiverse.contracts.failures import Failures
 from multiverse.contracts.layout import OBSERVATIONS, STATE, Field, FieldName
 from multiverse.contracts.plan import Plan
 from multiverse.executors.choose import plan_for
+from multiverse.executors.machine import usable_cores
+from multiverse.experience.asynchronous import Account, AsynchronousCollector
 from multiverse.experience.collector import Collected, Collector, collected_in_workers, rollout_fields
 from multiverse.experience.episodes import RecentEpisodes, Taken
 from multiverse.experience.restoring import Lost, put_back, restore_by_replay, saved_states
@@ -43,6 +47,8 @@ from multiverse.vector.single import VectorEnv
 
 log = logging.getLogger("multiverse")
 
+BEGIN_AT = "begin_at"
+"""Of envs in the state of an asynchronous run: the episode that each begins with when the run goes on."""
 MOST_OF_A_ROLLOUT = 0.01
 """Envs that save themselves are saved at every mark where that takes a smaller share of the time of a rollout."""
 
@@ -62,6 +68,7 @@ class Session:
         """`plan` and `num_envs`: those of the run that this one goes on with. `opponent`: of evaluations, where it is
         no name that the config holds."""
         self._config, self._env = config, env
+        self._asynchronous: AsynchronousCollector | None = None
         self._reset_plan, self._tasks = training_plan(config), with_tasks(config, env)
         self.evaluation_tasks = evaluation_tasks(config)
         count = num_envs or (FIRST if config.num_envs == "auto" else config.num_envs)
@@ -86,7 +93,8 @@ class Session:
             how = config.opponents, config.opponent_share, config.opponent_every, config.opponent_choice, config.seed
             self._pool = Pool(groups, *how) if config.opponents else None
             self._collect_from_envs()
-            self._can_be_saved = isinstance(self.envs, VectorEnv) and self.envs.can_be_saved()
+            can_be_saved = isinstance(self.envs, VectorEnv) and self.envs.can_be_saved()
+            self._can_be_saved = can_be_saved and not config.asynchronous  # those are never at rest
             self.opponents = opponents_for(config.evaluation_opponent if opponent is None else opponent, groups)
             make = functools.partial(evaluation_envs_of, config, env, self.envs.plan, self._tasks)
             self.evaluation_envs = EvaluationEnvs(make, config.num_evaluation_envs, config.restarts_per_minute)
@@ -114,10 +122,11 @@ class Session:
             ]
             everywhere = all(collected_in_workers(one.policy(), one.steps_per_env) for one in self.learners)
             whole = getattr(self._config.settings, "whole_episodes", False)
-            if whole and not everywhere:
+            if (whole or self._config.asynchronous) and not everywhere:
                 raise InvalidRequest(
-                    "whole_episodes: only of policies that act where the envs are, not of those the caller asks at "
-                    "every step: for images, with layers of over 256 units, or with fewer than 8 steps_per_env"
+                    f"{'whole_episodes' if whole else 'asynchronous'}: only of policies that act where the envs are, "
+                    "not of those the caller asks at every step: for images, with layers of over 256 units, or with "
+                    "fewer than 8 steps_per_env"
                 )
             return rollout_fields(self._shapes, count, self._config.opponents > 0, whole) if everywhere else []
 
@@ -127,7 +136,16 @@ class Session:
     def _collect_from_envs(self) -> None:
         mask = next(iter(self.learners)).features.mask if self._single else None
         path = None if mask is None else mask.path
-        self._collector = Collector(self.envs, self._shapes, path, self._reset_plan, self._pool is not None)
+        how, config = (self.envs, self._shapes, path, self._reset_plan), self._config
+        self._collector: Collector = Collector(*how, self._pool is not None)
+        if config.asynchronous:
+            discards = config.full_queue == "discard"
+            if config.full_queue == "auto":
+                discards = self.envs.plan.workers < usable_cores()
+            self._asynchronous = AsynchronousCollector(*how, config.queue_size, config.max_lag, discards)
+            self._collector = self._asynchronous
+            for learner in self.learners:
+                learner.max_lag = config.max_lag  # type: ignore[attr-defined]
 
     def change_num_envs(self, count: int) -> None:
         """So many envs from here on, between two rollouts: all of them begin another episode, also those that stay."""
@@ -164,7 +182,7 @@ class Session:
     @property
     def rollouts(self) -> list[Rollout]:
         """What was collected last, by group."""
-        return self._collector.rollouts
+        return list(self._collector.full)
 
     @property
     def env_steps(self) -> int:
@@ -209,11 +227,26 @@ class Session:
             self._pool.updated(policies[0].version, policies, self._collector.playing)
         self._mark(collected.act_s + collected.step_s)
 
+    def rest(self) -> None:
+        """While evaluations are played: workers fill what they are at, and no more until the next `collect`."""
+        if self._asynchronous is not None:
+            self._asynchronous.rest()
+
+    def stop_collecting(self) -> None:
+        """For good."""
+        if self._asynchronous is not None:
+            self._asynchronous.stop()
+
+    @property
+    def account(self) -> Account | None:
+        """Of asynchronous collecting: what became of all env steps."""
+        return None if self._asynchronous is None else self._asynchronous.account
+
     def close(self) -> None:
-        try:
-            self.envs.close()
-        finally:
-            self.evaluation_envs.close()
+        with ExitStack() as closing:
+            closing.callback(self.evaluation_envs.close)
+            closing.callback(self.envs.close)
+            self.stop_collecting()
 
     # -- its state -----------------------------------------------------------------------------------------------
     def _mark(self, rollout_s: float | None = None) -> None:
@@ -222,6 +255,9 @@ class Session:
         After the first rollout it is known what share of one it takes to have envs save themselves: that decides, once,
         whether they do so at every mark or only for a checkpoint.
         """
+        if self._asynchronous is not None:
+            self._mark_asynchronous(self._asynchronous)
+            return
         began_at = perf_counter()
         self._mark_envs(with_states=self._can_be_saved and self._saves_at_marks is not False)
         self._mark_s = min(self._mark_s, perf_counter() - began_at)
@@ -230,6 +266,12 @@ class Session:
         self._collector.actions.mark()
         self._marked_noise = self._noise.bit_generator.state
         self._under_way = False
+
+    def _mark_asynchronous(self, collector: AsynchronousCollector) -> None:
+        """Envs that are under way all the time are nowhere in particular: each will begin its next episode."""
+        self._marked_envs = {BEGIN_AT: collector.next_episodes()}
+        version = self.learners.policies()[0].version  # other noise than before
+        self._marked_noise = np.random.default_rng((self._config.seed, 2, version)).bit_generator.state
 
     def _mark_envs(self, with_states: bool) -> None:
         # The states come first: an env that is lost while it is asked begins another episode.
@@ -281,7 +323,11 @@ class Session:
             **({} if self._pool is None else {"opponents": self._pool.state()}),
             "noise": self._marked_noise,  # guard: noise-as-it-was-at-the-mark
             "recent": self.recent.state(),
-            "envs": {**self._marked_envs, **({} if self._can_be_saved else self._played_so_far())},
+            "envs": {
+                **self._marked_envs,
+                **({} if self._can_be_saved or self.account is not None else self._played_so_far()),
+            },
+            **({} if self.account is None else {"account": asdict(self.account)}),
             **({"next_episodes": list(self._next_episodes)} if self._next_episodes else {}),
         }
 
@@ -306,6 +352,11 @@ class Session:
         self._noise.bit_generator.state = state["noise"]
         self.recent.load(state["recent"])
         saved, self._next_episodes = state["envs"], [int(one) for one in state.get("next_episodes", [])]
+        if self._asynchronous is not None and "account" in state:
+            self._asynchronous.load_account(state["account"])
+        if BEGIN_AT in saved:
+            self._begin_at(np.asarray(saved[BEGIN_AT]).tolist())
+            return
         rows = {name: np.asarray(saved["observations"][str(k)]) for k, name in enumerate(self._shown())}
         if odd := [name for name, one in rows.items() if one.shape != self.envs.views[name].shape]:
             raise ValueError(f"{odd[0]} has shape {rows[odd[0]].shape}")
@@ -328,6 +379,15 @@ class Session:
             )
         if "remembered" in saved:  # not in 0.1
             self._collector.remember(saved["remembered"])
+        self._collector.begin()
+        self._try_saving()
+        self._mark()
+
+    def _begin_at(self, episodes: list[int]) -> None:
+        """Every env with that episode, from its beginning."""
+        self.envs.begin_at(episodes)
+        for learner, group in zip(self.learners, self.envs.views.layout.groups):
+            learner.set_slots(self.envs.num_envs * len(group.agents))  # type: ignore[attr-defined]
         self._collector.begin()
         self._try_saving()
         self._mark()

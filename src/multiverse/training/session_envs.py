@@ -35,6 +35,11 @@ WHERE = ("executor", "workers", "start_method", *OF_RAY)
 
 def refuse_misfits(config: TrainConfig, description: EnvDescription, learners: Learners) -> None:
     """What would train, and not as it was meant; what it is hardly meant for is told."""
+    if config.asynchronous and not all(hasattr(learner, "max_lag") for learner in learners):
+        raise InvalidRequest(
+            f"asynchronous: {config.algorithm} does not correct for rollouts of an older policy (it has no `max_lag`): "
+            "ppo, a2c and taac do"
+        )
     if config.algorithm == "taac" and all(len(group.agents) == 1 for group in description.groups):
         log.warning("%s has no team: taac learns here as for a team of one; ppo is simpler", config.env)
     if description.kind == "turns" and not all(getattr(learner, "in_turn", True) for learner in learners):
@@ -93,6 +98,8 @@ def training_envs(
     how: dict[str, Any] = {**tasks, "plan": plan}
     if plan is None:
         how = {**tasks, **_where(config, config.workers)}
+        if config.asynchronous and config.executor == "auto" and config.ray_address is None:
+            how["executor"] = "process"
     make = functools.partial(
         make_vec,
         env,

@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.contracts.errors import MultiverseError, RunNotSaved
+from multiverse.experience.asynchronous import account_lines
 from multiverse.experience.collector import Collected
 from multiverse.learning.threads import torch_threads
 from multiverse.memory.interrupts import StopRequests, StopWaiting
@@ -173,6 +174,7 @@ class Trainer:
             **{f"mean_return/{agent}": value for agent, value in self.session.recent.by_agent.items()},
             **{f"{part}_share": share for part, share in shares.items()},
             **({} if self.scaling is None else {"num_envs": self.session.envs.num_envs}),
+            **({} if self.session.account is None else account_lines(self.session.account)),
         }
         told = {name: value if count == 1 else value / count for name, (value, count) in self._told.items()}
         self.metrics |= {name: value for name, value in told.items() if name not in self.metrics}
@@ -200,6 +202,7 @@ class Trainer:
     def evaluate(self) -> None:
         """Try the policy out, now; from a hook in `on_update`. An env that fails there costs the evaluation only."""
         config, played_on = self.config, self.session.evaluation_envs
+        self.session.rest()
         how = self.session.learners.policies(), config.evaluation_episodes, config.evaluation_seed
         with told_as_evaluations(), self._spending("evaluate"):
             try:
@@ -271,6 +274,7 @@ class Trainer:
 
     # -- the end -------------------------------------------------------------------------------------------------
     def _end(self) -> dict[str, Any]:
+        self.session.stop_collecting()
         if not self._interrupted() and not self._is_evaluated():
             self.evaluate()
         interrupted = self._interrupted()  # perhaps only now: an evaluation takes its time
@@ -290,6 +294,7 @@ class Trainer:
     def _end_in(self, error: Exception) -> None:
         """Whatever ended the run, what it has learned is kept: as it was after its last update."""
         try:
+            self.session.stop_collecting()
             if not self._whole:
                 self._say_that_nothing_is_saved("an update is under way")
             elif not isinstance(error, RunNotSaved):
@@ -317,6 +322,7 @@ class Trainer:
             "evaluated_at": None if self.evaluation is None else self._evaluated_at,
             "best_return": None if self.best_return == float("-inf") else self.best_return,
             "skipped_updates": self.skipped_updates,
+            **({} if self.session.account is None else {"asynchronous": asdict(self.session.account)}),
             "failures": asdict(self.session.failures),
             "evaluation_failures": self.session.evaluation_envs.account(),
             "plan": asdict(self.session.envs.plan),

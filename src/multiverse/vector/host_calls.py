@@ -17,7 +17,7 @@ from multiverse.contracts.views import Array
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.executor import Answers, Executor, Lost, results_of
 from multiverse.executors.hosts import Host, WorkerHost
-from multiverse.executors.row_run import RowRun
+from multiverse.executors.row_run import Again, RowRun
 from multiverse.executors.step_reply import EXTRAS, FINALS, WROTE_INFOS, Extras
 from multiverse.memory.final_rows import final_rows
 from multiverse.memory.info_columns import InfoReader
@@ -100,6 +100,8 @@ class HostCalls:
         should_stop: Callable[[], bool],
         on_lost: Callable[[range, int], None],
         taken: Array | None = None,
+        on_full: Callable[[range], None] | None = None,
+        again: Again | None = None,
     ) -> bool:
         """A step of every env for each row of `lost`, taken where it runs (see `RowRun`) by function(env_range, step,
         go_on, first row, *arguments), which fills what `make_vec(fields=…)` has laid out; False if stopped before.
@@ -107,7 +109,8 @@ class HostCalls:
         `lost` ([rows, envs] bool, nowhere yet) says where a step was lost, as `function` marks it for its own envs. A
         worker that is lost, and replaced, costs its envs one row: it is marked, and `on_lost(env ids, row)` is told
         when their next episodes have begun. `taken` ([envs], 0 yet): `function` counts the steps there, for it does not
-        step every env in every row.
+        step every env in every row. `on_full(env ids)`: nobody waits for anybody, and it goes on until it is stopped.
+        Whose rows are full is told of, and begins again with the arguments that `again` returns, as soon as it does.
         """
         if self._state.refusal is not None:
             self._state.refuse_step()
@@ -123,20 +126,34 @@ class HostCalls:
             on_lost(worker.env_ids, row)
             return row + 1
 
-        run = RowRun(executor, function, arguments, should_stop, replaced)
+        def answered(worker: WorkerHost, said: Extras) -> None:
+            """Of its own rows, what is done of all of them below."""
+            mine, row = slice(worker.env_ids.start, worker.env_ids.stop), worker.mailbox.row
+            self._results.learn_from(worker, said)
+            executor.settle([worker])
+            self._results.remember(np.array(worker.env_ids))
+            steps, full = row * len(worker.env_ids), row == len(lost)
+            self._count_steps(steps, int(lost[:, mine].sum()) if full else steps)
+            if full and on_full is not None:  # guard: rows-that-were-cut-short-are-not-learned-from
+                on_full(worker.env_ids)
+
+        on_answer = None if on_full is None else answered
+        run = RowRun(executor, function, arguments, should_stop, replaced, on_answer, again)
         try:
             answers = self.guarded(run.run)
-            for host, said in answers.items():
-                self._results.learn_from(host, said)
-            executor.settle(executor.hosts)
-            self._results.remember(None)
+            if on_full is None:
+                for host, said in answers.items():
+                    self._results.learn_from(host, said)
+                executor.settle(executor.hosts)
+                self._results.remember(None)
         except BaseException:
             if executor.number != number:
                 self._state.cut_call()  # guard: a-rollout-cut-short-needs-a-reset
             steps = run.env_steps() if taken is None else int(taken.sum())
             self._count_steps(steps, steps)
             raise
-        self._count_steps(run.env_steps() if taken is None else int(taken.sum()), int(lost.sum()))
+        steps = run.env_steps() if taken is None else int(taken.sum())
+        self._count_steps(steps, int(lost.sum()) if on_full is None else steps)
         failed = [(host, one) for host, said in answers.items() for each in said.before for one in each.failures]
         if failed:
             self._count_steps(len(failed), len(failed))

@@ -1,4 +1,4 @@
-"""Guards of training: rows A14, B4, B5, D5, D6, E3, F3, G2, G7, G8, G9 and G10."""
+"""Guards of training: rows A14, B4, B5, D5, D6, E3, F2, F3, G2, G7, G8, G9 and G10."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ GIVEN_UP = f"{EVALUATIONS}::test_an_env_that_was_given_up_is_built_anew_for_the_
 REPLAY = "tests/experience/test_replay.py"
 
 WAITING = "tests/experience/test_whole_rollouts.py"
+ASYNCHRONOUS = "tests/experience/test_asynchronous.py"
 
 GUARDS = (
     Guard(
@@ -363,5 +364,41 @@ GUARDS = (
         ("F3",),
         NEVER,
         (f"{PPO}::test_what_an_older_policy_did_is_refused",),
+    ),
+    Guard(
+        "stale-rows-are-corrected",
+        ("F3",),
+        GONE,
+        ("tests/learning/test_returns.py::test_with_ratios_they_are_those_of_v_trace",),
+    ),
+    Guard(
+        "the-lag-is-bounded",
+        ("F3",),
+        swap("one.version < version", "False"),
+        (f"{ASYNCHRONOUS}::test_what_is_too_old_is_discarded_and_what_is_learned_from_never_is",),
+    ),
+    Guard(
+        "the-version-is-that-of-who-acted",
+        ("F3",),
+        instead("version = self._newest[0].version"),
+        (f"{ASYNCHRONOUS}::test_rows_are_whole_and_in_order_and_of_the_version_they_are_said_to_be[process]",),
+    ),
+    Guard(
+        "the-queue-is-bounded",
+        ("F2",),
+        instead("pass"),
+        (f"{ASYNCHRONOUS}::test_a_full_queue_discards_its_oldest",),
+    ),
+    Guard(
+        "a-full-queue-is-not-filled",
+        ("F2",),
+        instead("rests = self._resting"),
+        (f"{ASYNCHRONOUS}::test_workers_rest_where_the_queue_is_full_and_go_on_when_it_is_not[process]",),
+    ),
+    Guard(
+        "rows-that-were-cut-short-are-not-learned-from",
+        ("F3",),
+        swap("full and ", ""),
+        (f"{ASYNCHRONOUS}::test_rows_are_whole_and_in_order_and_of_the_version_they_are_said_to_be[process]",),
     ),
 )

@@ -115,6 +115,16 @@ class TrainConfig:
     """The same of GPUs."""
     render: bool = False
     """Watch env 0 in a window while it trains (`render_mode="human"`): in one process, at the window's speed."""
+    asynchronous: bool = False
+    """Workers go on while the algorithm learns, and nobody waits for anybody; rollouts may then be of a policy some
+    updates old (`lag_correction`). Not the same bits every time."""
+    max_lag: int = 4
+    """With `asynchronous`: updates that a rollout's policy may be behind; older ones are discarded."""
+    queue_size: int = 1
+    """With `asynchronous`: rollouts of all envs that wait for the algorithm at most."""
+    full_queue: Literal["auto", "discard", "rest"] = "auto"
+    """With `asynchronous`: `discard` the oldest rollouts of a full queue, and workers never wait; or they `rest` until
+    there is room. auto: rest where there are fewer cores than workers and the algorithm want, who would share them."""
     on_failure: Literal["restart", "raise"] = "restart"
     """An env that raises, and a worker that dies or hangs: replaced, or an error."""
     restarts_per_minute: int = RESTARTS_PER_MINUTE
@@ -164,6 +174,7 @@ class TrainConfig:
         if (self.tasks is not None and self.tasks < 1) or self.held_out_tasks < 0 or self.episodes_per_task < 1:
             counts = self.tasks, self.held_out_tasks, self.episodes_per_task
             raise InvalidRequest(f"tasks, held_out_tasks, episodes_per_task={counts}: at least 1, 0 and 1")
+        self._check_asynchronous()
         if self.opponents < 0:
             raise InvalidRequest(f"opponents={self.opponents}: 0 or more")
         if self.opponent_every < 1:
@@ -181,6 +192,30 @@ class TrainConfig:
         if self.target_return is not None and math.isnan(self.target_return):
             raise InvalidRequest("target_return=nan: no return ever reaches that")
         _ = self.budget
+
+    def _check_asynchronous(self) -> None:
+        """What does not go together with it is refused before anything is started."""
+        if self.max_lag < 0:
+            raise InvalidRequest(f"max_lag={self.max_lag}: 0 or more")
+        if self.queue_size < 1:
+            raise InvalidRequest(f"queue_size={self.queue_size}: at least 1")
+        if not self.asynchronous:
+            return
+        if self.algorithm in ALGORITHMS and not hasattr(algorithm_class(self.algorithm), "max_lag"):
+            raise InvalidRequest(
+                f"asynchronous: {self.algorithm} learns from replay, which is of older policies anyway: leave it "
+                "out; ppo, a2c and taac can do it"
+            )
+        if self.executor in ("serial", "hybrid"):
+            raise InvalidRequest(
+                f"asynchronous: with executor={self.executor!r} the caller steps envs itself, and cannot learn "
+                "meanwhile: executor='process'"
+            )
+        if self.num_envs == "auto" or self.opponents:
+            wrong = "num_envs='auto'" if self.num_envs == "auto" else f"opponents={self.opponents}"
+            raise InvalidRequest(f"asynchronous: does not go together with {wrong}; leave one of them out")
+        if getattr(self.settings, "whole_episodes", False):
+            raise InvalidRequest("asynchronous: does not go together with whole_episodes, where who has ended waits")
 
     @functools.cached_property
     def budget(self) -> Budget:

@@ -1,0 +1,178 @@
+"""Asynchronous runs: they learn, count every env step, survive losses, end when they are told to, and are resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import multiverse as mv
+from multiverse.memory import interrupts
+from multiverse.training.loading import checkpoint_of
+from tests.contract.conftest import nothing_left_behind  # noqa: F401
+from tests.envs import Walk
+from tests.training.runs import SMALL, lines_of
+from tests.training.test_teams import AGENTS, CIRCLE, SPREAD, TAAC, VILLAGE
+
+RUN: dict[str, Any] = {**SMALL, "executor": "process", "workers": 2, "asynchronous": True, "progress": False}
+
+
+def adds_up(account: dict[str, int]) -> bool:
+    parts = ("used", "discarded_full", "discarded_old", "discarded_unfinished", "lost", "waiting")
+    return account["sent"] == sum(account[name] for name in parts)
+
+
+@pytest.mark.fault("F2", "F3")
+def test_it_learns_and_every_env_step_is_in_its_account(tmp_path: Path) -> None:
+    """By chance CartPole has a return of 22."""
+    how = {"asynchronous": True, "env_steps": 30_000, "evaluate_every": 10_000, "workers": 2, "progress": False}
+    run = mv.train("CartPole-v1", run_dir=tmp_path / "run", seed=1, **how)
+    assert run.summary["best_return"] > 100
+    account, failures = run.summary["asynchronous"], run.summary["failures"]
+    assert adds_up(account) and account["waiting"] == 0
+    assert account["used"] == run.summary["env_steps"] and account["sent"] == failures["steps_sent"]
+    assert account["largest_lag"] <= 4
+    lines = [line for line in lines_of(run.path, "metrics.jsonl") if "steps_sent" in line]
+    assert len(lines) == run.summary["updates"]
+    for line in lines:
+        assert adds_up({name.removeprefix("steps_"): count for name, count in line.items() if "steps_" in name})
+        assert 0.0 <= line["policy_lag"] <= line["largest_lag"] <= 4
+        assert line.get("importance_weight", 1.0) <= 1.0
+    assert max(line["policy_lag"] for line in lines) > 0, "it was asynchronous"
+    episodes = lines_of(run.path, "episodes.jsonl")
+    assert len(episodes) == run.summary["episodes"] and {"version"} <= set(episodes[0])
+    numbers = [(one["env_id"], one["episode"]) for one in episodes]
+    assert len(set(numbers)) == len(numbers), "no episode is told of twice"
+
+
+KINDS = {
+    "a2c": ("CartPole-v1", {"algorithm": "a2c"}),
+    "memory": ("CartPole-v1", {"memory": "gru", "memory_size": 8, "see_previous": True}),
+    "a box, the ratio": ("Pendulum-v1", {"lag_correction": "ratio"}),
+    "teams, central": (SPREAD, {"critic": "central"}),
+    "on the state": (SPREAD, {"critic": "state"}),
+    "come and go": (VILLAGE, AGENTS),
+    "in turn, separate": (CIRCLE, {**AGENTS, "separate": True}),
+    "taac": (SPREAD, TAAC),
+    "threads": ("CartPole-v1", {"executor": "thread"}),
+    "discarding": ("CartPole-v1", {"full_queue": "discard", "max_lag": 0}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_learns_from_its_own_rollouts_can_do_it(kind: str, tmp_path: Path) -> None:
+    env, settings = KINDS[kind]
+    settings = {**RUN, "env_steps": 1_000, **settings}
+    if settings.get("algorithm") == "a2c":
+        settings = {name: value for name, value in settings.items() if name not in ("epochs", "batch_size")}
+    run = mv.train(env, run_dir=tmp_path / "run", **settings)
+    account = run.summary["asynchronous"]
+    assert run.summary["finished"] and adds_up(account) and account["sent"] == run.summary["failures"]["steps_sent"]
+    assert run.summary["env_steps"] >= 1_000 and run.summary["skipped_updates"] == 0
+    assert account["largest_lag"] <= settings.get("max_lag", 4)
+
+
+class Once(Walk):
+    """In its 60th step of all, once ever: `deed`."""
+
+    def __init__(self, mark: str, deed: str, program: int) -> None:
+        super().__init__()
+        self._mark, self._deed, self._program, self._left = mark, deed, program, 60
+
+    def step(self, action: Any) -> Any:
+        self._left -= 1
+        if self._left == 0 and not Path(self._mark).exists():
+            Path(self._mark).touch()
+            if self._deed == "raise":
+                raise RuntimeError("it raised")
+            if self._deed == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(self._program, signal.SIGINT)
+            if self._deed == "interrupt and hang":
+                time.sleep(3600)
+        return super().step(action)
+
+
+def arguments(tmp_path: Path, deed: str) -> dict[str, Any]:
+    return {"mark": str(tmp_path / "mark"), "deed": deed, "program": os.getpid()}
+
+
+@pytest.mark.fault("F2", "G7")
+def test_a_worker_that_dies_costs_its_rows_and_the_run_goes_on(tmp_path: Path) -> None:
+    settings = {**RUN, "env_steps": 8_000}
+    run = mv.train(Once, run_dir=tmp_path / "run", env_kwargs=arguments(tmp_path, "die"), **settings)
+    account, failures = run.summary["asynchronous"], run.summary["failures"]
+    assert run.summary["finished"] and failures["worker_restarts"] == 1
+    assert account["lost"] == 2, "a row of both envs of that worker"
+    assert adds_up(account) and account["sent"] == failures["steps_sent"]
+
+
+@pytest.mark.fault("A14", "G4")
+@pytest.mark.parametrize("deed", ["interrupt", "interrupt and hang"])
+def test_ctrl_c_saves_the_run_and_ends_it(deed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interrupts, "PATIENCE_S", 0.2)
+    monkeypatch.setitem(mv.make_vec.__kwdefaults__, "close_timeout_s", 0.5)
+    settings = {**RUN, "env_steps": 10**9, "reply_timeout_s": None}
+    with pytest.raises(KeyboardInterrupt):
+        mv.train(Once, run_dir=tmp_path / "run", env_kwargs=arguments(tmp_path, deed), **settings)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    saved = checkpoint_of(tmp_path / "run").state
+    assert not summary["finished"] and summary["env_steps"] == saved["clock"]["env_steps"] > 0
+    assert adds_up(summary["asynchronous"]) and saved["session"]["account"]["used"] == summary["env_steps"]
+    again = {"env": Once, "env_steps": summary["env_steps"] + 1_000, "progress": False}
+    run = mv.resume(tmp_path / "run", env_kwargs=arguments(tmp_path, deed), reply_timeout_s=60.0, **again)
+    assert run.summary["finished"] and run.summary["asynchronous"]["used"] == run.summary["env_steps"]
+
+
+@pytest.mark.fault("A9")
+def test_what_ends_the_envs_ends_the_run_which_is_saved(tmp_path: Path) -> None:
+    settings = {**RUN, "env_steps": 10**9, "on_failure": "raise"}
+    with pytest.raises(mv.EnvFailed, match="it raised"):
+        mv.train(Once, run_dir=tmp_path / "run", env_kwargs=arguments(tmp_path, "raise"), **settings)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert "it raised" in summary["error"] and adds_up(summary["asynchronous"])
+
+
+@pytest.mark.fault("F2")
+def test_a_resumed_run_goes_on_counting_and_plays_no_episode_twice(tmp_path: Path) -> None:
+    first = mv.train("CartPole-v1", run_dir=tmp_path / "run", **{**RUN, "env_steps": 2_000})
+    second = mv.resume(first, env_steps=4_000, progress=False)
+    before, after = (run.summary["asynchronous"] for run in (first, second))
+    assert adds_up(after) and after["used"] == second.summary["env_steps"] >= 4_000
+    assert all(after[name] >= before[name] for name in before)
+    numbers = [(one["env_id"], one["episode"]) for one in lines_of(tmp_path / "run", "episodes.jsonl")]
+    assert len(set(numbers)) == len(numbers) == second.summary["episodes"]
+
+
+def test_a_run_may_become_asynchronous_and_back(tmp_path: Path) -> None:
+    settings = {**RUN, "asynchronous": False, "executor": "serial", "workers": None, "env_steps": 1_000}
+    run = mv.train("CartPole-v1", run_dir=tmp_path / "run", **settings)
+    run = mv.resume(run, asynchronous=True, executor="process", env_steps=2_000, progress=False)
+    assert run.summary["asynchronous"]["used"] == 1_000 and run.summary["env_steps"] == 2_000
+    run = mv.resume(run, asynchronous=False, executor="serial", env_steps=3_000, progress=False)
+    assert "asynchronous" not in run.summary and run.summary["env_steps"] == 3_000
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"executor": "serial"}, "executor='serial' the caller steps envs itself"),
+        ({"executor": "hybrid"}, "executor='hybrid' the caller steps envs itself"),
+        ({"algorithm": "dqn"}, "dqn learns from replay"),
+        ({"num_envs": "auto"}, "does not go together with num_envs='auto'"),
+        ({"opponents": 2}, "does not go together with opponents=2"),
+        ({"whole_episodes": True}, "does not go together with whole_episodes"),
+        ({"max_lag": -1}, "max_lag=-1: 0 or more"),
+        ({"queue_size": 0}, "queue_size=0: at least 1"),
+        ({"steps_per_env": 4}, "asynchronous: only of policies that act where the envs are"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(settings: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(mv.InvalidRequest, match=told):
+        mv.train("CartPole-v1", run_dir=tmp_path / "run", asynchronous=True, progress=False, **settings)
+    assert not (tmp_path / "run").exists()
