@@ -88,3 +88,12 @@ def test_an_actor_lost_in_a_rollout_costs_a_row_and_the_run_goes_on(tmp_path: Pa
     assert failures["worker_restarts"] == 1 and run.summary["env_steps"] == 2_000
     assert run.summary["lost_steps"] == 2  # of each of its envs one
     assert failures["steps_sent"] == failures["steps_used"] + failures["steps_discarded"]
+
+
+def test_actors_go_on_while_the_algorithm_learns(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", {**SMALL, "asynchronous": True, "max_lag": 2}, **RAY)
+    account = run.summary["asynchronous"]
+    told = account["used"] + account["lost"] + account["waiting"]
+    discarded = [count for name, count in account.items() if name.startswith("discarded_")]
+    assert account["sent"] == told + sum(discarded) and account["largest_lag"] <= 2
+    assert run.summary["env_steps"] == account["used"] == 2_000
