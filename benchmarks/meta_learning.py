@@ -168,7 +168,10 @@ def compared(table: Mapping[str, dict[str, Any]]) -> list[str]:
     for name, row in table.items():
         if row["figure"] == SECOND:
             first = interquartile_mean([run["mean_return/episode_1"] for run in row["runs"]])
-            lines.append(f"{name}: from its first episode to its second {first:.2f} → {row['iqm']:.2f}")
+            low, high = bootstrap_interval([run[SECOND] - run["mean_return/episode_1"] for run in row["runs"]])
+            verdict = "above" if low > 0 else "below" if high < 0 else "not told apart"
+            gain = f"by {low:+.2f} to {high:+.2f} a seed: {verdict}"
+            lines.append(f"{name}: from its first episode to its second {first:.2f} → {row['iqm']:.2f}, {gain}")
     return lines
 
 
