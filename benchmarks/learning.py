@@ -207,8 +207,10 @@ def run_all(jobs: list[Job], runs: Runs, side_by_side: int, limit_s: float | Non
     for number in (signal.SIGINT, signal.SIGTERM):
         # In a thread: the handler runs wherever this one is, perhaps where it holds the lock.
         signal.signal(number, lambda *_: threading.Thread(target=runs.stop).start())
-    if limit_s is not None:
-        timer = threading.Timer(max(0.0, limit_s - TO_SAVE_S), runs.stop)
+    if limit_s is not None and limit_s <= TO_SAVE_S:
+        runs.stop()  # only what is finished is shown
+    elif limit_s is not None:
+        timer = threading.Timer(limit_s - TO_SAVE_S, runs.stop)
         timer.daemon = True
         timer.start()
     with ThreadPoolExecutor(side_by_side) as pool:

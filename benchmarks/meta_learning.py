@@ -4,6 +4,19 @@
     python benchmarks/meta_learning.py --jobs 16 --out DIR --limit-s 580 --json benchmarks/results/meta_learning.json
     python benchmarks/meta_learning.py --tasks wind wind-markov --out DIR       some; again: the rest
 
+On 2 cores, piece by piece, on one commit (each stops after `--limit-s`; the same again goes on). Behind them minutes
+of one core a seed, guessed from shorter looks on a machine that others used too:
+
+    M="python benchmarks/meta_learning.py --jobs 2 --out DIR --limit-s 580"
+    $M --tasks cart-pole-dqn cart-pole-discrete-sac                             1 and 1
+    $M --tasks pendulum-sac pendulum-td3                                        3½ and 2½
+    $M --tasks cart-pole-v                                                      4
+    $M --tasks semi-circle-markov semi-circle-oracle semi-circle                1½, 1½ and 9
+    $M --tasks pendulum-v                                                       4
+    $M --tasks wind-markov wind                                                 1 and 12
+    $M --tasks half-cheetah-vel ant-dir --seeds 3                               28 and 28
+    $M --limit-s 0 --json benchmarks/results/meta_learning.json                 runs nothing: all that is finished
+
 | rows | figure | wanted |
 |---|---|---|
 | pendulum-sac, pendulum-td3, cart-pole-dqn, cart-pole-discrete-sac | mean return | what is published |
@@ -155,7 +168,10 @@ def compared(table: Mapping[str, dict[str, Any]]) -> list[str]:
     for name, row in table.items():
         if row["figure"] == SECOND:
             first = interquartile_mean([run["mean_return/episode_1"] for run in row["runs"]])
-            lines.append(f"{name}: from its first episode to its second {first:.2f} → {row['iqm']:.2f}")
+            low, high = bootstrap_interval([run[SECOND] - run["mean_return/episode_1"] for run in row["runs"]])
+            verdict = "above" if low > 0 else "below" if high < 0 else "not told apart"
+            gain = f"by {low:+.2f} to {high:+.2f} a seed: {verdict}"
+            lines.append(f"{name}: from its first episode to its second {first:.2f} → {row['iqm']:.2f}, {gain}")
     return lines
 
 

@@ -21,7 +21,8 @@ def test_every_row_is_a_preset_and_variants_cost_the_same() -> None:
 
 def table(semi_circle: float, markov: float, low: float) -> dict[str, Any]:
     def row(iqm: float, interval: list[float]) -> dict[str, Any]:
-        return {"figure": rows.SECOND, "iqm": iqm, "interval": interval, "runs": [{"mean_return/episode_1": 1.0}]}
+        runs = [{"mean_return/episode_1": 1.0, rows.SECOND: iqm + seed} for seed in (-1.0, 1.0)]
+        return {"figure": rows.SECOND, "iqm": iqm, "interval": interval, "runs": runs}
 
     return {
         "semi-circle": row(semi_circle, [low, 9.0]),
@@ -34,7 +35,8 @@ def test_rows_are_compared() -> None:
     good = rows.compared(table(8.0, 5.0, 6.0))
     assert "semi-circle 8.00, 1.5 × semi-circle-markov is 7.50: reached" in good
     assert "semi-circle 8.00, 0.6 × semi-circle-oracle is 6.00: reached" in good
-    assert "semi-circle: from its first episode to its second 1.00 → 8.00" in good
+    assert "semi-circle: from its first episode to its second 1.00 → 8.00, by +6.00 to +8.00 a seed: above" in good
+    assert any(one.endswith("by -0.50 to +1.50 a seed: not told apart") for one in rows.compared(table(1.5, 5.0, 1.0)))
     assert "semi-circle 8.00, 1.5 × semi-circle-markov is 7.50: MISSED" in rows.compared(table(8.0, 5.0, 4.0))
     assert "semi-circle 5.00, 0.6 × semi-circle-oracle is 6.00: MISSED" in rows.compared(table(5.0, 1.0, 4.5))
 
