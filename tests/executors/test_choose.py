@@ -128,6 +128,7 @@ def test_a_plan_that_does_not_fit_what_is_asked_beside_it_is_refused(options: di
 def test_at_most_one_env_is_built_besides_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that others leave alone; else two executors are tried, with envs of their own."""
     monkeypatch.setattr(choose, "BUSY_SHARE", 2.0)
+    monkeypatch.setattr(choose, "SLOW_BUILD_S", 60.0)
     path = tmp_path / "built"
     with mv.make_vec(CountsConstructions, 4, env_kwargs={"path": str(path)}) as envs:
         assert constructions(path) == 5
