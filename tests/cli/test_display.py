@@ -234,9 +234,10 @@ def a_trainer() -> Any:
     )
 
 
-def test_what_is_drawn_follows_the_run() -> None:
+@pytest.mark.parametrize("columns", [80, 200])
+def test_what_is_drawn_follows_the_run_and_is_never_wider_than_80_columns(columns: int) -> None:
     screen = io.StringIO()
-    shown = Display(LinePrinter(), Console(file=screen, force_terminal=True, width=80, height=24))
+    shown = Display(LinePrinter(), Console(file=screen, force_terminal=True, width=columns, height=24))
     trainer = a_trainer()
     shown._returns = [1.0, 2.0, 3.0]
     shown._measure(trainer)

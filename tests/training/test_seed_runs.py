@@ -204,3 +204,16 @@ def test_cores_are_shared_out(
     config = seed_runs.TrainConfig("CartPole-v1", executor=executor, workers=workers)
     at_once, shared = side_by_side.share_of_cores(config, count)
     assert (at_once, shared.workers) == wanted
+
+
+def test_why_a_process_ended_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "many_ends.py").write_text(
+        "import os\ndef child(order):\n    print('said')\n"
+        "    if order['how'] == 'killed':\n        os.kill(os.getpid(), 9)\n"
+        "    return int(order['how'] == 'failed')\n"
+    )
+    heard, ended = dict[int, str](), dict[int, str | None]()
+    orders = iter(enumerate({"how": how} for how in ("done", "failed", "killed")))
+    side_by_side.side_by_side(orders, 2, "many_ends", heard.__setitem__, ended.__setitem__)
+    assert ended == {0: None, 1: "said", 2: "it was killed by SIGKILL"} and heard[1] == "said"

@@ -189,7 +189,9 @@ class Display(ProgressLines):
         """One text, line by line: tables and frames would take rich ten times as long. The last line is empty, for
         what the terminal itself writes (^C)."""
         config, session = trainer.config, trainer.session
-        width = self._live.console.width - 1
+        # However wide the terminal is: when it gets narrower it would break longer lines in two, of which rich would
+        # leave one half behind.
+        width = min(self._live.console.width, LEAST_COLUMNS) - 1
         rows = [
             ("speed", self._pace(trainer)),
             ("return", self._return(trainer)),

@@ -26,7 +26,7 @@ DESCRIPTION = """\
 
 examples:
     multiverse tune CartPole-v1 --search learning_rate,batch_size
-    multiverse tune CartPole-v1 --search lr=1e-4..1e-2,epochs=4|10|20
+    multiverse tune CartPole-v1 --search 'lr=1e-4..1e-2,epochs=4|10|20'
           --trials 50 --env-steps 20000
     multiverse tune Pendulum-v1 --algorithm sac --search lr,tau --pruner halving"""
 

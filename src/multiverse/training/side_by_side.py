@@ -65,10 +65,14 @@ def side_by_side(
                 heard(number, line)
             else:
                 code = running.pop(number).wait()
-                ended(number, None if code == 0 else last.get(number, "it said nothing"))
+                ended(number, None if code == 0 else _why(code, last.get(number, "it said nothing")))
     except BaseException:
         _end(running.values())
         raise
+
+
+def _why(code: int, last: str) -> str:
+    return last if code > 0 else f"it was killed by {signal.Signals(-code).name}"
 
 
 _CHILD = """

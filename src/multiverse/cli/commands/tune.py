@@ -29,7 +29,7 @@ examples:
   multiverse tune CartPole-v1
   multiverse tune HalfCheetah-v5 --algorithm sac --out cheetah.json
   multiverse tune my_module:make_env --algorithm random --num-envs 64
-  multiverse tune CartPole-v1 --search learning_rate,batch_size=32|64|128"""
+  multiverse tune CartPole-v1 --search 'learning_rate,batch_size=32|64|128'"""
 
 
 @dataclass(frozen=True)
