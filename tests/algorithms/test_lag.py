@@ -124,7 +124,7 @@ def test_what_is_too_old_is_refused_and_what_is_not_is_learned_from(correction: 
 
 @pytest.mark.fault("F3")
 def test_each_correction_learns_something_else_of_the_same_stale_rows() -> None:
-    """V-trace by the advantages, the ratio by what PPO's is over; none as if they were fresh."""
+    """The ratio by what PPO's is to, V-trace by the advantages too; none as if they were fresh."""
     found = {}
     for correction in ("vtrace", "ratio", "none"):
         algorithm = made(VECTOR, ACTIONS["discrete"], replace(SMALL, lag_correction=correction, learning_rate=0.03))

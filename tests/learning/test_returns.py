@@ -131,8 +131,8 @@ def v_trace_by_definition(
     rewards: list[float], values: list[float], following: list[float], ended: list[bool], ratios: list[float],
     gamma: float, lam: float,
 ) -> tuple[list[float], list[float]]:  # fmt: skip
-    """One slot, as in the paper, with λ in its traces: v_s = V(s) + Σ γ^(t-s) (Π λ c_i) ρ_t δ_t, and the advantages of
-    the policy gradient, ρ_s (r_s + γ q_{s+1} - V(s)), where q is v, and V in it as far as λ is not 1."""
+    """One slot, as in the paper, with λ in its traces: v_s = V(s) + Σ γ^(t-s) (Π λ c_i) ρ_t δ_t, and the advantages
+    r_s + γ q_{s+1} - V(s), of which ρ_s is the weight, where q is v, and V in it as far as λ is not 1."""
     rho, targets = [min(1.0, ratio) for ratio in ratios], []
     for s in range(len(rewards)):
         total, weight = values[s], 1.0
@@ -147,7 +147,7 @@ def v_trace_by_definition(
         after = following[s]
         if not ended[s] and s + 1 < len(rewards):
             after = lam * targets[s + 1] + (1 - lam) * values[s + 1]
-        advantages.append(rho[s] * (rewards[s] + gamma * after - values[s]))
+        advantages.append(rewards[s] + gamma * after - values[s])
     return targets, advantages
 
 
@@ -177,5 +177,5 @@ def test_rows_that_were_lost_or_passed_over_weigh_nothing_in_v_trace() -> None:
     valid, ended = np.array([[True, True], [False, False], [True, True]]), np.zeros((3, 2), bool)
     acting, half = np.array([[True, True], [True, False], [True, True]]), np.full((3, 2), np.log(0.5), np.float32)
     advantages, _ = generalized_advantages(rewards, values, following, ended, valid, 1.0, 1.0, acting, half)
-    assert advantages[:, 0].tolist() == [0.5, 0.0, 0.5]
-    assert advantages[:, 1].tolist() == [0.75, 0.5, 0.5]
+    assert advantages[:, 0].tolist() == [1.0, 0.0, 1.0]
+    assert advantages[:, 1].tolist() == [1.5, 0.5, 1.0]

@@ -92,8 +92,9 @@ class OnPolicyConfig(Settings):
     normalize_rewards: bool = False
     """Learn from rewards on the scale of the returns seen so far."""
     lag_correction: LagCorrection = "vtrace"
-    """Of `asynchronous` runs, what is made of rollouts of an older policy: V-trace weighs what it did by how likely the
-    present one would do it, at most 1; `ratio`: PPO's ratio, and its clip range, are over the older policy; `none`."""
+    """Of `asynchronous` runs, what is made of rollouts of an older policy. `ratio`: PPO's ratio, and so its clip range,
+    is to the policy that acted; `vtrace`: that, and what follows an action counts by how likely the present policy is
+    to do what was done; `none`: as if it had been the present one."""
 
     def __post_init__(self) -> None:
         counts = "steps_per_env", "memory_size", "chunk_length", "kernel_size"
@@ -123,6 +124,8 @@ class OnPolicy(Learner):
         "normalize_observations", "normalize_rewards", "squash", "memory", "memory_size", "see_previous", "critic",
     })  # fmt: skip
     optimizer: type[Optimizer] = Adam
+    has_ratio = False
+    """Its loss has the ratio of what is likely now to what was likely to the policy that acted, `log_probs`."""
     max_lag = 0
     """Updates that a rollout's policy may be behind, where it is collected asynchronously."""
 
@@ -261,9 +264,11 @@ class OnPolicy(Learner):
         log_ratios = None if now is None or then is None or config.lag_correction != "vtrace" else now - then
         how = config.gamma, config.gae_lambda, acting, log_ratios
         advantages, returns = generalized_advantages(rewards, values, following, ended, rollout.valid, *how)
+        if log_ratios is not None and not self.has_ratio:
+            advantages = advantages * np.exp(np.minimum(log_ratios, 0))
         columns = {"values": values, "advantages": advantages, "returns": returns}
-        if now is not None and then is not None:
-            columns["log_probs"] = then if log_ratios is None else now
+        if then is not None and self.has_ratio:
+            columns["log_probs"] = then
         batch.columns |= {name: networks.put(column.reshape(-1)) for name, column in columns.items()}
         return self._learned_from(rollout, batch)
 

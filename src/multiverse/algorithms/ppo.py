@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from multiverse.algorithms.algorithm import UpdateReport
-from multiverse.algorithms.on_policy import OnPolicy, OnPolicyConfig, explained_variance
+from multiverse.algorithms.on_policy import LagCorrection, OnPolicy, OnPolicyConfig, explained_variance
 from multiverse.experience.rollout import Rollout
 from multiverse.learning.loss import Batch, LossGradient, Outputs, as_numpy, normalized
 
@@ -41,6 +41,7 @@ class PPOConfig(OnPolicyConfig):
     squared error counts (Stable-Baselines3 takes the clipped one alone). None: not clipped."""
     normalize_advantages: bool = True
     """Advantages of a minibatch with mean 0 and standard deviation 1."""
+    lag_correction: LagCorrection = "ratio"
     target_kl: float | None = None
     """Stop the update once the approximate KL divergence exceeds 1.5 times this."""
 
@@ -91,6 +92,7 @@ class PPO(OnPolicy):
 
     Config: type[PPOConfig] = PPOConfig
     metrics: tuple[str, ...] = METRICS
+    has_ratio = True
 
     def update(self, rollouts: Sequence[Rollout], progress: float) -> UpdateReport:
         (rollout,) = rollouts

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -94,7 +94,13 @@ class RolloutQueue:
 
     @property
     def full(self) -> bool:
-        return self.envs >= self._most_envs
+        with self._changed:
+            return self.envs >= self._most_envs
+
+    def counted(self) -> Account:
+        """At one moment."""
+        with self._changed:
+            return replace(self.account)
 
     def put(self, rollout: WorkerRollout) -> None:
         with self._changed:
@@ -161,7 +167,7 @@ class RolloutQueue:
 
 
 class AsynchronousCollector(Collector):
-    """Rollouts that workers have filled meanwhile. `stop` it, and it goes on with the next `collect`.
+    """Rollouts that workers have filled meanwhile, from the first `collect` until it is stopped.
 
     Only the thread that it starts has anything to do with the envs while it runs.
     """
@@ -200,7 +206,8 @@ class AsynchronousCollector(Collector):
 
     @property
     def account(self) -> Account:
-        return self._queue.account
+        """As it is now."""
+        return self._queue.counted()
 
     def load_account(self, saved: Mapping[str, int]) -> None:
         """Go on counting from there."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from multiverse.contracts.views import Array
@@ -18,7 +20,7 @@ def generalized_advantages(
     acting: Array | None = None,
     log_ratios: Array | None = None,
 ) -> tuple[Array, Array]:
-    """(advantages, returns), [T, S] each: A_t = ρ_t (δ_t + γλ A_{t+1}), and R_t = V_t + A_t.
+    """(advantages, returns), [T, S] each: A_t = δ_t + γλ ρ_{t+1} A_{t+1}, and R_t = V_t + ρ_t A_t.
 
     `next_values[t]` is the value of what step t led to: of the next row inside an episode; of the final observation
     where it was cut short; 0 where it came to its end; of what the slot saw after the rollout in the last row. So
@@ -27,25 +29,26 @@ def generalized_advantages(
     (`acting`, as `over_turns` leaves them) are none of its own, and passed over.
 
     `log_ratios`: of what another policy did, the log of the probability that this one would have done it over that
-    policy's; ρ is that ratio, at most 1. That is V-trace (Espeholt et al. 2018) with ρ̄ = c̄ = 1: R_t is its v_t, and the
-    weight ρ_t of its policy gradient is in A_t. Without them ρ = 1: generalized advantages.
+    policy's; ρ is that ratio, at most 1. That is V-trace (Espeholt et al. 2018) with ρ̄ = c̄ = 1, where R_t is its v_t
+    and ρ_t A_t the weight of its policy gradient. Without them ρ = 1: generalized advantages.
     """
     deltas = rewards + np.float32(gamma) * next_values - values
     deltas[~valid] = 0.0
     carry_on = np.float32(gamma * gae_lambda) * ~(ended | ~valid)
-    if log_ratios is not None:
-        weights = np.exp(np.minimum(log_ratios, np.float32(0)))
-        deltas, carry_on = deltas * weights, carry_on * weights  # guard: stale-rows-are-corrected
+    weights = None if log_ratios is None else np.exp(np.minimum(log_ratios, np.float32(0)))
     if acting is not None:
         carry_on[~acting] = 1.0  # deltas are 0 there
+        if weights is not None:
+            weights[~acting] = 1.0
     advantages = np.empty_like(deltas)
     later = np.zeros_like(deltas[0])
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is noticed where its gradient is
-        for row, delta, carry in zip(advantages[::-1], deltas[::-1], carry_on[::-1]):
+        each = itertools.repeat(None) if weights is None else weights[::-1]
+        for row, delta, carry, weight in zip(advantages[::-1], deltas[::-1], carry_on[::-1], each):
             np.multiply(carry, later, out=row)
             row += delta
-            later = row
-    return advantages, advantages + values
+            later = row if weight is None else weight * row  # guard: stale-rows-are-corrected
+    return advantages, (advantages if weights is None else weights * advantages) + values
 
 
 def over_turns(

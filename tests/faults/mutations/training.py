@@ -368,7 +368,7 @@ GUARDS = (
     Guard(
         "stale-rows-are-corrected",
         ("F3",),
-        GONE,
+        instead("later = row"),
         ("tests/learning/test_returns.py::test_with_ratios_they_are_those_of_v_trace",),
     ),
     Guard(
