@@ -4,6 +4,7 @@
     python benchmarks/game_boy_learning.py --tasks quest --seeds 1 --env-steps 200000       a first look
     python benchmarks/game_boy_learning.py --out quest --limit-s 580 --jobs 5 --json benchmarks/results/game_boy.json
     python benchmarks/game_boy_learning.py --out quest --curve docs/pictures/quest_learning.png --video docs/quest.mp4
+    python benchmarks/game_boy_learning.py --tasks screens --seeds 1          from screens alone, for half an hour
 
 Training begins anywhere on the way through the quest (the preset's curriculum). What is told here does not: final
 weights, 100 episodes from power-on on seeds that no training sees, at most 1,500 steps of 8 frames each (3 minutes 21
@@ -39,7 +40,7 @@ from multiverse.envs.game_boy import make_quest
 from multiverse.executors.machine import usable_cores
 from multiverse.training.storage.video import VideoFile
 
-QUEST = "multiverse/Quest-v0"
+QUEST, SCREENS = "multiverse/Quest-v0", "multiverse/QuestScreen-v0"
 EPISODES, LONGEST = 100, 1_500
 CORES = 2
 """Of a run."""
@@ -57,6 +58,7 @@ class Task:
     at_most: tuple[str, ...] = ()
     env: str = QUEST
     settings: Mapping[str, Any] = field(default_factory=dict)
+    on_every_seed, beside = False, None
 
     def reached(self, name: str, value: float) -> bool:
         return value <= self.targets[name] if name in self.at_most else value >= self.targets[name]
@@ -65,16 +67,18 @@ class Task:
 TASKS = (
     Task("random", {"crypt": 0.01, "won": 0.01}, ("crypt", "won")),
     Task("quest", {"crypt": 0.9, "won": 0.5, "minutes": 30.0}, ("minutes",)),
+    Task("screens", {"crypt": 0.9, "won": 0.5, "minutes": 30.0}, ("minutes",), SCREENS, {"minutes": 29.5}),
 )
+USUAL = ("random", "quest")
 
 
 # -- playing -----------------------------------------------------------------------------------------------------
-def played(act: Act, episodes: int | None = None, longest: int | None = None) -> dict[str, float]:
+def played(act: Act, episodes: int | None = None, longest: int | None = None, env: str = QUEST) -> dict[str, float]:
     """Shares of episodes from power-on, and the means of their stages and length."""
     episodes, longest = episodes or EPISODES, longest or LONGEST
     num_envs, found = min(10, episodes), dict[int, dict[str, Any]]()
     how: dict[str, Any] = {"env_kwargs": {"episode_length": longest}, "autoreset": "disabled"}
-    with mv.make_vec(QUEST, num_envs, "process", workers=min(CORES, num_envs), **how) as envs:
+    with mv.make_vec(env, num_envs, "process", workers=min(CORES, num_envs), **how) as envs:
         for first in range(0, episodes, num_envs):
             ids = list(range(min(num_envs, episodes - first)))
             observations, _ = envs.reset(seed=[evaluation_seed(0, first + i) for i in range(num_envs)])
@@ -98,9 +102,9 @@ def random_agent(seed: int) -> Act:
 
 def measured_run(run: mv.Run) -> dict[str, Any]:
     policy, told = mv.load(run), run.summary
-    best = played(policy.act)
+    best = played(policy.act, env=told["env"])
     return {
-        **played(lambda rows: policy.act(rows, deterministic=False)),
+        **played(lambda rows: policy.act(rows, deterministic=False), env=told["env"]),
         **{f"{name}_best": best[name] for name in ("crypt", "won", "steps")},
         "env_steps": told["env_steps"],
         "minutes": (told["seconds"] - told["evaluate_s"]) / 60.0,
@@ -122,7 +126,7 @@ def one_run(task: Task, seed: int, where: Path, env_steps: int | None) -> None:
         shutil.rmtree(where, ignore_errors=True)  # it was ended before it began
         settings: dict[str, Any] = {"executor": "process", "workers": CORES, "evaluate_every": 0, **task.settings}
         settings |= {"evaluation_episodes": 1, **({} if env_steps is None else {"env_steps": env_steps})}
-        found = measured_run(mv.train(QUEST, seed=seed, run_dir=where, progress=False, **settings))
+        found = measured_run(mv.train(task.env, seed=seed, run_dir=where, progress=False, **settings))
     aside = where / f"{FIGURES}.new"
     aside.write_text(json.dumps({"seed": seed, **found}))
     aside.rename(where / FIGURES)
@@ -166,9 +170,9 @@ def film(run: Path, video: Path) -> None:
 
 def measured(out: Path, options: argparse.Namespace) -> bool:
     """Run what is not finished and show what is; whether that is everything."""
-    tasks = [task for task in TASKS if options.tasks is None or task.name in options.tasks]
-    runs = Runs(out, options.env_steps, Path(__file__), found_in)
-    done = tallied(out, options, tasks, runs, found_in, lambda task, found: shown(task, found, options.seeds))
+    tasks = [task for task in TASKS if task.name in (options.tasks or USUAL)]
+    runs, before = Runs(out, options.env_steps, Path(__file__), found_in), dict[str, Any]()
+    done = tallied(out, options, tasks, runs, found_in, lambda task, found: shown(task, found, options.seeds, before))
     if options.curve:
         draw_curve(sorted(path.parent for path in out.glob("quest-*/metrics.jsonl")), options.curve)
     if options.video:

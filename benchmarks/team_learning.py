@@ -237,8 +237,9 @@ def found_in(run: Path) -> Figures | None:
 
 
 # -- the table ---------------------------------------------------------------------------------------------------
-def shown(task: Task, runs: list[Figures], seeds: int, before: dict[str, Figures]) -> Figures:
-    """`before`: the tasks that were shown, by their names; this one joins them."""
+def shown(task: Any, runs: list[Figures], seeds: int, before: dict[str, Figures]) -> Figures:
+    """`task`: a `Task`, or another benchmark's that has what is asked for here. `before`: the tasks that were shown, by
+    their names; this one joins them."""
     of = f"{len(runs)} seeds" if len(runs) == seeds else f"{len(runs)} of {seeds} seeds SO FAR"
     print(f"\n{task.name} ({task.env}), {of}")
     summed = {}
