@@ -12,7 +12,7 @@ of one core a seed, guessed from shorter looks on a machine that others used too
     $M --tasks pendulum-sac pendulum-td3                                        3½ and 2½
     $M --tasks cart-pole-v                                                      4
     $M --tasks semi-circle-markov semi-circle-oracle semi-circle                1½, 1½ and 9
-    $M --tasks pendulum-v                                                       4
+    $M --tasks pendulum-v                                                       30
     $M --tasks wind-markov wind                                                 1 and 12
     $M --tasks half-cheetah-vel ant-dir --seeds 3                               28 and 28
     $M --limit-s 0 --json benchmarks/results/meta_learning.json                 runs nothing: all that is finished

@@ -18,7 +18,6 @@ it is all new, and after 10,000 steps more; beside it what one would cost that h
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -37,6 +36,8 @@ from benchmarks.provenance import provenance, write_results
 from multiverse.experience.replay import Replay
 from multiverse.experience.rollout import rollout_for
 from multiverse.training.storage.checkpoint import Checkpoints
+from multiverse.training.storage.files import read_lines
+from multiverse.training.storage.run_directory import EPISODES
 
 EVALUATION_EPISODES = 20
 BAR, AIM = 1.5, 2.0
@@ -94,8 +95,8 @@ def train_ours(row: Row, seed: int, cpu: bool) -> Measured:
             env_steps=row.env_steps, learning_rate=row.learning_rate, evaluation_episodes=EVALUATION_EPISODES,
             run_dir=Path(home) / "run", progress=False, hooks=[count], hidden_sizes=[256, 256], **SAME,
         )  # fmt: skip
-        lines = (Path(home) / "run" / "episodes.jsonl").read_text().splitlines()
-    told, episodes = run.summary, [json.loads(line) for line in lines]
+        episodes = list(read_lines(Path(home) / "run" / EPISODES))
+    told = run.summary
     curve = tenths([one["length"] for one in episodes], [one["return"] for one in episodes], row.env_steps)
     took_s = count.cpu_s if cpu else told["seconds"] - told["evaluate_s"]
     return Measured(told["env_steps"] / took_s, count.gradient_steps, told["evaluation"]["mean_return"], curve)
