@@ -165,7 +165,11 @@ def test_trials_are_runs_the_bad_are_pruned_and_more_go_on(
     _, _, *words = shlex.split(command)
     assert words[-2:] == ["--seeds", "5"]
     best_run = _config_of(Path("s") / best["run"])
-    assert {**plain_config(config_from(train_options(words[:-2]))), "evaluate_every": 0} == plain_config(best_run)
+    told = {**plain_config(config_from(train_options(words[:-2]))), "evaluate_every": 0, "seed": best_run.seed}
+    assert told == plain_config(best_run)
+    seeds = [_config_of(Path(f"s/trial-{number}")).seed for number in range(3)]
+    rates = [trial["settings"]["learning_rate"] for trial in found["trials"]]
+    assert seeds == [rates[:number].count(rates[number]) for number in range(3)]  # what is drawn again has another
 
 
 @pytest.mark.parametrize(("pruner", "stages"), [("median", [1, 2]), ("none", [1, 2, 3, 4])])

@@ -138,7 +138,7 @@ def test_the_plan_is_taken_by_make_vec_and_by_train(
 def test_what_a_plan_is_worth_is_said(
     busy: bool, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("multiverse.cli.comparison.BUSY_ABOVE", -1.0 if busy else 2.0)
+    monkeypatch.setattr("multiverse.cli.comparison.BUSY_ABOVE", -math.inf if busy else math.inf)
     monkeypatch.setattr("multiverse.cli.tuning.MOST_ENVS", 4)
     words = ["tune", "CartPole-v1", "--executors", "serial", "--seconds", "0.01", "--rounds", "1"]
     assert main(words) == 0

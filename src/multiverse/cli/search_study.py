@@ -135,7 +135,10 @@ class Search:
                 yield number, {**order, "settings": {}}
                 continue
             try:
-                mine = plain_config(self._space.config(config, self.trials[number].settings))
+                settings, before = self.trials[number].settings, self.trials[:number]
+                again = sum(one.settings == settings for one in before)
+                seeded = dataclasses.replace(config, seed=config.seed + again)  # the same once more would tell nothing
+                mine = plain_config(self._space.config(seeded, settings))
             except MultiverseError as error:  # no such combination
                 ended(number, in_a_line(error))
                 continue
