@@ -252,10 +252,8 @@ def test_the_lag_is_bounded_and_so_is_the_queue(collecting: Collecting) -> None:
     rollouts, _ = several(collector, 15)
     assert all(version - part.version <= 1 for version, one in enumerate(rollouts) for part in one.parts)
     assert collector.account.largest_lag <= 1
-    first = time.monotonic()
-    while collector.account.discarded_full == 0 and time.monotonic() < first + ENOUGH_S:
-        time.sleep(0.01)  # nobody takes, and nobody waits for that
-    assert collector.account.discarded_full > 0 and collector._queue.envs < 2 * NUM_ENVS
+    assert eventually(lambda: collector.account.discarded_full > 0), "nobody takes, and nobody waits for that"
+    assert collector._queue.envs < 2 * NUM_ENVS
     collector.stop()
     assert adds_up(collector.account)
 
@@ -264,11 +262,18 @@ def test_the_lag_is_bounded_and_so_is_the_queue(collecting: Collecting) -> None:
 def test_workers_rest_where_the_queue_is_full_and_go_on_when_it_is_not(collecting: Collecting) -> None:
     collector = collecting(queue_size=2, discards=False)
     several(collector, 3)
-    assert settled(collector) and collector._queue.full and collector._queue.envs < 3 * NUM_ENVS
+    assert eventually(lambda: collector._queue.full) and settled(collector) and collector._queue.envs < 3 * NUM_ENVS
     several(collector, 8)
     collector.stop()
     account = collector.account
     assert account.discarded_full == 0 and account.used == 11 * STEPS * NUM_ENVS and adds_up(account)
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    first = time.monotonic()
+    while not holds() and time.monotonic() < first + ENOUGH_S:
+        time.sleep(0.01)
+    return holds()
 
 
 def settled(collector: AsynchronousCollector) -> bool:
@@ -289,7 +294,7 @@ def test_a_rest_costs_nothing(collecting: Collecting) -> None:
     collector = collecting(queue_size=3)
     several(collector, 2)
     collector.rest()
-    assert settled(collector)
+    assert eventually(lambda: collector.account.waiting > 0) and settled(collector)
     before = asdict(collector.account)
     several(collector, 4)
     collector.stop()
@@ -337,9 +342,7 @@ def test_a_stop_does_not_wait_for_a_worker_that_hangs(
     kwargs = {"mark": str(tmp_path / "hung"), "at": 14, "deed": "hangs"}
     collector = collecting(env_kwargs=kwargs, reply_timeout_s=None)
     several(collector, 4)
-    first = time.monotonic()
-    while not (tmp_path / "hung").exists() and time.monotonic() < first + ENOUGH_S:
-        time.sleep(0.01)
+    assert eventually((tmp_path / "hung").exists)
     thread = collector._thread
     collector.stop()
     assert thread is not None and not thread.is_alive() and adds_up(collector.account)

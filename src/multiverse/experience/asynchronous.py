@@ -29,7 +29,7 @@ from multiverse.experience.self_play import Opponents
 from multiverse.memory.interrupts import NAP_S, PATIENCE_S, StopRequests, StopWaiting
 from multiverse.vector.base import BaseVectorEnv
 
-LONGEST_STOP_S = 10 * PATIENCE_S
+LONGEST_STOP_S = 5 * PATIENCE_S
 """A thread that has not come to its end by then (a worker is just being replaced) does so when its envs are closed."""
 
 
