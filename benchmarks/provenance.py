@@ -32,6 +32,7 @@ PACKAGES = (
     "mpe2",
     "agilerl",
     "pyboy",
+    "ray",
 )
 """Ours and our peers'; None of one that is not installed, and so had no part in it."""
 FIELDS = ("commit", "changed", "versions", "cpu", "usable_cores", "load", "date", "command")

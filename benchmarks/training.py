@@ -271,10 +271,10 @@ def collect(name: str, rounds: int) -> dict[str, Any]:
     }
     found: dict[str, list[float]] = {how: [] for how in hows}
     with contextlib.ExitStack() as opened:
-        sessions = {how: opened.enter_context(_session(settings, given)) for how, given in hows.items()}
+        sessions = {how: opened.enter_context(session_of(settings, given)) for how, given in hows.items()}
         for _ in range(rounds):
             for how, session in sessions.items():
-                found[how].append(_collect_us(session))
+                found[how].append(collect_us(session))
     ratio = statistics.median(b / a for a, b in zip(found["process, 2 workers"], found["hybrid"]))
     print(f"\n{name}: rollouts alone, µs per env step, {settings.num_envs} envs × {settings.steps_per_env} steps")
     for how, values in found.items():
@@ -284,14 +284,14 @@ def collect(name: str, rounds: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _session(settings: Settings, how: dict[str, Any]) -> Iterator[Session]:
+def session_of(settings: Settings, how: dict[str, Any]) -> Iterator[Session]:
     config = config_for(settings.env, "ppo", {**settings.ours(), **how, "seed": 1}, preset=False)
     with threadpool_limits(1, "blas"), contextlib.closing(Session(config, config.env, algorithm_maker(config))) as made:
         made.begin()
         yield made
 
 
-def _collect_us(session: Session) -> float:
+def collect_us(session: Session) -> float:
     _collected_s(session)  # the envs come back from whatever they did meanwhile
     taken: list[float] = []
     while sum(taken) < MEASURE_S:

@@ -132,6 +132,34 @@ def test_a_run_survives_losing_all_nodes_but_one(tmp_path: Path) -> None:
     assert "it shares those of others from now on" in found.stderr
 
 
+def test_the_worker_of_a_lost_node_goes_where_there_is_room() -> None:
+    """Not to the caller's own node, which is full: a node that joined meanwhile has some."""
+    found = program(
+        """
+        import numpy as np, ray, multiverse as mv
+        from ray.cluster_utils import Cluster
+
+        def on():
+            return {actor["Address"]["NodeID"] for actor in ray._private.state.actors().values()
+                    if actor["State"] == "ALIVE"}
+
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        lost = cluster.add_node(num_cpus=1)
+        ray.init(address=cluster.address, logging_level="error")
+        envs = mv.make_vec("CartPole-v1", 2, "ray", workers=2, on_failure="restart", reset_timeout_s=40)
+        envs.reset(seed=0)
+        assert lost.node_id in on()
+        joined = cluster.add_node(num_cpus=1)
+        cluster.remove_node(lost, allow_graceful=False)
+        while not envs.failures.worker_restarts:
+            envs.step(np.ones(2, np.int64))
+        print("there:", joined.node_id in on())
+        envs.close()
+        """
+    )
+    assert "there: True" in found.stdout, found.stderr
+
+
 # -- clusters ----------------------------------------------------------------------------------------------------
 @pytest.mark.fault("E5")
 def test_a_cluster_that_does_not_answer_is_named_at_once() -> None:

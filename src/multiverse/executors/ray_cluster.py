@@ -171,18 +171,18 @@ def check(workers: int, options: RayOptions) -> None:
             )
 
 
-def has_free(kind: str, count: float) -> bool:
-    """Whether some node has so much left, as far as the cluster knows."""
-    return count == 0 or any(
-        resources.get(kind, 0.0) >= count for resources in ray()._private.state.available_resources_per_node().values()
-    )
+def nodes_with(kind: str, count: float) -> list[str]:
+    """Those that have so much left, as far as the cluster knows; this program's first."""
+    here = ray().get_runtime_context().get_node_id()
+    left = ray()._private.state.available_resources_per_node()
+    return sorted((node for node in left if left[node].get(kind, 0.0) >= count), key=lambda node: node != here)
 
 
-def this_node() -> Any:
-    """A strategy: where this program runs, if there is room."""
+def on_node(node: str) -> Any:
+    """A strategy: there. It waits for room for ever if there is none."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    return NodeAffinitySchedulingStrategy(ray().get_runtime_context().get_node_id(), soft=True)
+    return NodeAffinitySchedulingStrategy(node, soft=True)
 
 
 def _resource(kind: str) -> float:

@@ -74,7 +74,7 @@ class RayLife:
         self._ray = ray_cluster.ray()
         self._ended = new_doorbell()
         self._cause = "ended"
-        self.node_in_doubt = False  # it may be gone, and its cluster not know it yet
+        self.node_in_doubt: str | None = None  # it may be gone, and its cluster not know it yet
         self._bindings: queue.SimpleQueue[tuple[Views, WorkerMailbox, bool] | None] = queue.SimpleQueue()
         self._mailbox: WorkerMailbox | None = None
         self._given_up = False
@@ -145,7 +145,8 @@ class RayLife:
             pass
         except self._ray.exceptions.RayError as error:
             self._cause = _in_a_line(error)
-            self.node_in_doubt = "its worker process has died" not in str(error)
+            if "its worker process has died" not in str(error):
+                self.node_in_doubt = "" if self._process is None else self._process[1]
         except BaseException as error:
             self._cause = f"{type(error).__name__}: {error}"
             raise
@@ -279,16 +280,16 @@ class RayWorkers:
     def start_again(self, host: WorkerHost, views: Views, check: Callable[[WorkerHost], None]) -> WorkerHost:
         """On a node that is surely there, if the worker may have gone with its own."""
         assert isinstance(host, RayHost)
-        wanted, where = self._wanted(), "SPREAD"
-        if host.life.node_in_doubt:
-            where = ray_cluster.this_node()
-        if not ray_cluster.has_free("CPU", wanted["num_cpus"]):  # guard: a-lost-node-is-done-without
+        wanted, lost = self._wanted(), host.life.node_in_doubt
+        free = [node for node in ray_cluster.nodes_with("CPU", wanted["num_cpus"]) if node != lost]
+        if not free:  # guard: a-lost-node-is-done-without
             log.warning(
                 "worker %d: no node of the Ray cluster has %g CPUs free; it shares those of others from now on",
                 host.worker,
                 wanted["num_cpus"],
             )
-            wanted["num_cpus"] = 0.0
+            wanted["num_cpus"], free = 0.0, ray_cluster.nodes_with("CPU", 0.0)
+        where = "SPREAD" if lost is None else ray_cluster.on_node(free[0])
         new = self._started(host.worker, wanted, where)
         try:
             check(new)

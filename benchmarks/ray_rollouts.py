@@ -1,0 +1,138 @@
+"""What Ray costs on one node: envs in Ray actors beside envs in processes, two workers each, in one run.
+
+    python benchmarks/ray_rollouts.py                     every row; pin it to 2 cores with taskset where there are more
+    python benchmarks/ray_rollouts.py --rows cartpole halfcheetah --rounds 5 --json results.json
+
+Contenders take turns, round after round; ratios are taken within a round and the median over the rounds is shown.
+
+`cartpole`, `halfcheetah`: rollouts alone as the trainer collects them, PPO with a 64 × 64 policy, 8 envs: env steps/s.
+`lock_step_2ms`, `lock_step_1us`: one `step` of 8 envs after the other, for an env that burns so long. Actions and
+observations go there and back in every round, which is what rollouts in the actors save.
+`cost`: what one rollout costs beside its steps, from rollouts of 16 and 128 steps, policies of 64 × 64 and 512 × 512:
+the constants of docs/scaling.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import logging
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import multiverse as mv
+from benchmarks.envs import Burn
+from benchmarks.provenance import provenance, write_results
+from benchmarks.training import BESIDE_SB3, collect_us, session_of, verdict
+from multiverse.executors.machine import usable_cores
+from multiverse.measure import step_rate
+
+BAR = 0.8
+WORKERS = 2
+HOWS = {name: {"executor": name, "workers": WORKERS} for name in ("process", "ray")}
+LOCK_STEP_S = 1.0
+"""Of each contender, in each round."""
+SHORT, LONG = 16, 128
+SIZES = (64, 512)
+
+Rates = dict[str, list[float]]
+"""Env steps per second of each contender, a round each."""
+
+
+def ratio_of(rates: Rates) -> float:
+    return statistics.median(ray / process for ray, process in zip(rates["ray"], rates["process"]))
+
+
+def show(name: str, what: str, rates: Rates, bar: float) -> dict[str, Any]:
+    print(f"\n{name}: {what}")
+    for how, values in rates.items():
+        print(f"  {how:8s}" + "  ".join(f"{value:10,.0f}" for value in values) + "  env steps/s")
+    ratio = ratio_of(rates)
+    print(f"  ray {ratio:.2f} of processes   {verdict(ratio, bar)}", flush=True)
+    return {"row": name, "ratio": ratio, "bar": bar, "env_steps_per_s": rates}
+
+
+def rollouts(name: str, rounds: int) -> dict[str, Any]:
+    """The session's own work between rollouts not counted."""
+    settings, rates = BESIDE_SB3[name], {how: list[float]() for how in HOWS}
+    with contextlib.ExitStack() as opened:
+        sessions = {how: opened.enter_context(session_of(settings, given)) for how, given in HOWS.items()}
+        for _ in range(rounds):
+            for how, session in sessions.items():
+                rates[how].append(1e6 / collect_us(session))
+    return show(name, f"rollouts alone, {settings.num_envs} envs × {settings.steps_per_env} steps", rates, BAR)
+
+
+def lock_step(name: str, microseconds: float, rounds: int) -> dict[str, Any]:
+    rates, envs = {how: list[float]() for how in HOWS}, 8
+    with contextlib.ExitStack() as opened:
+        made = {
+            how: opened.enter_context(
+                contextlib.closing(mv.make_vec(Burn, envs, **given, env_kwargs={"microseconds": microseconds}))
+            )
+            for how, given in HOWS.items()
+        }
+        for _ in range(rounds):
+            for how, one in made.items():
+                rates[how].append(step_rate(one, LOCK_STEP_S))
+    a_round = {how: envs / statistics.median(values) * 1e3 for how, values in rates.items()}
+    told = ", ".join(f"{how} {value:.2f} ms" for how, value in a_round.items())
+    found = show(name, f"lock-step, {envs} envs that burn {microseconds:g} µs; a round: {told}", rates, 0.0)
+    return {**found, "ms_a_round": a_round}
+
+
+def cost(name: str, rounds: int) -> dict[str, Any]:
+    """collected_s(T) = a rollout's + T · a step's: from two lengths."""
+    found: dict[str, Any] = {"row": name}
+    print(f"\n{name}: one rollout of CartPole-v1, 8 envs, beside its steps")
+    for size in SIZES:
+        taken = {(how, steps): list[float]() for how in HOWS for steps in (SHORT, LONG)}
+        with contextlib.ExitStack() as opened:
+            sessions = {}
+            for how, steps in taken:
+                settings = dataclasses.replace(BESIDE_SB3["cartpole"], steps_per_env=steps, batch_size=8 * SHORT)
+                given = {**HOWS[how], "hidden_sizes": [size, size]}
+                sessions[how, steps] = opened.enter_context(session_of(settings, given))
+            for _ in range(rounds):
+                for key, session in sessions.items():
+                    taken[key].append(collect_us(session) * session.env_steps)
+        for how in HOWS:
+            short_us, long_us = (statistics.median(taken[how, steps]) for steps in (SHORT, LONG))
+            step_us = (long_us - short_us) / (LONG - SHORT)
+            told = {"rollout_ms": round((short_us - SHORT * step_us) / 1e3, 3), "us_per_step_of_8": round(step_us, 2)}
+            found[f"{how}, {size} × {size}"] = told
+            print(f"  {how:8s}{size} × {size}: {told}", flush=True)
+    return found
+
+
+ROWS: dict[str, Callable[[int], dict[str, Any]]] = {
+    **{name: functools.partial(rollouts, name) for name in ("cartpole", "halfcheetah")},
+    "lock_step_2ms": functools.partial(lock_step, "lock_step_2ms", 2_000.0),
+    "lock_step_1us": functools.partial(lock_step, "lock_step_1us", 1.0),
+    "cost": functools.partial(cost, "cost"),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    options = parser.parse_args()
+    origin = provenance()
+    logging.getLogger("multiverse").setLevel(logging.WARNING)
+    print(f"{usable_cores()} usable cores, Python {sys.version.split()[0]}, {WORKERS} workers")
+    found = [ROWS[row](options.rounds) for row in options.rows]
+    if options.json:
+        write_results(options.json, origin, {"rows": found})
+
+
+if __name__ == "__main__":
+    main()
