@@ -224,11 +224,6 @@ class Driver:
         wanted = self.updates + count
         self.wait(f"update {wanted}", lambda: self.updates >= wanted)
 
-    @property
-    def restarts(self) -> int:
-        """As far as the log says."""
-        return sum("restart" in line or "replaced" in line for line in self.lines)
-
     def on(self) -> list[str]:
         """Where its workers were at the last update."""
         return next((one["on"] for _, one in reversed(self.told) if "on" in one), [])

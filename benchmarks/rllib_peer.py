@@ -59,7 +59,7 @@ def config(runners: int, seed: int, env_steps: int) -> Any:
             model_config=DefaultModelConfig(fcnet_hiddens=[64, 64], fcnet_activation="tanh", vf_share_layers=False)
         )
         .evaluation(
-            evaluation_interval=None,
+            evaluation_interval=10**9,  # asked for, never due by itself
             evaluation_num_env_runners=0,
             evaluation_duration=EPISODES,
             evaluation_duration_unit="episodes",

@@ -1,0 +1,142 @@
+"""PPO on CartPole-v1 beside RLlib's at equal settings, one node: env steps/s of training, and seconds to 475.
+
+    python benchmarks/rllib.py --rllib-python /tmp/rllib-venv/bin/python
+    python benchmarks/rllib.py --rllib-python … --rows speed --rounds 5 --json results.json
+
+RLlib wants other packages than ours (ray[rllib] 2.60.0: gymnasium 1.2.2), so it has a virtual environment of its
+own, outside the tree:
+
+    python3 -m venv /tmp/rllib-venv
+    grep -v -i '^gymnasium==' constraints.txt > /tmp/rllib-constraints.txt
+    /tmp/rllib-venv/bin/python -m pip install --constraint /tmp/rllib-constraints.txt torch==2.13.0 'ray[rllib]==2.60.0'
+
+Settings are those of our preset (8 envs × 32 steps, 20 epochs of one minibatch of 256 rows, two networks of 64 × 64);
+RLlib's clip range has no schedule, so it stays 0.2 (`benchmarks/rllib_peer.py`). RLlib runs with its envs in its own
+process (0 runners) and in two env runners, and the better one counts; torch computes in one thread. Ours runs as it
+does by default, and in Ray actors. Contenders take turns; ratios are medians of per-round ratios.
+
+`speed`: 30,000 env steps; start-up and evaluation not counted, the return of the final weights stands beside.
+`to_475`: from the command to its end, start-up included; evaluated every 10,000 env steps, 20 episodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.provenance import provenance, write_results
+
+ENV_STEPS, TARGET, MOST_STEPS = 30_000, 475, 100_000
+RUNNERS = (0, 2)
+OURS: dict[str, list[str]] = {"ours": [], "ours, ray": ["--executor", "ray", "--workers", "2"]}
+LIMIT_S = 600
+
+
+def output_of(command: list[str]) -> tuple[str, float]:
+    begun = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}:\n{done.stdout}\n{done.stderr}")
+    return done.stdout, time.perf_counter() - begun
+
+
+def theirs(python: str, runners: int, seed: int, *more: str) -> tuple[dict[str, Any], float]:
+    peer = str(Path(__file__).with_name("rllib_peer.py"))
+    told, took_s = output_of([python, peer, f"--runners={runners}", f"--seed={seed}", *more])
+    found: dict[str, Any] = json.loads(told.strip().splitlines()[-1])
+    return found, took_s
+
+
+def ours(flags: list[str], seed: int, *more: str) -> tuple[dict[str, Any], float]:
+    with tempfile.TemporaryDirectory() as home:
+        command = [sys.executable, "-m", "multiverse", "train", "CartPole-v1", "--seed", str(seed), "--run-dir",
+                   f"{home}/run", "--evaluation-episodes", "20", *flags, *more]  # fmt: skip
+        _, took_s = output_of(command)
+        summary: dict[str, Any] = json.loads(Path(home, "run", "summary.json").read_text())
+    return summary, took_s
+
+
+def speed(python: str, rounds: int) -> dict[str, Any]:
+    found: dict[str, list[tuple[float, float]]] = {}
+    for seed in range(1, rounds + 1):
+        for name, flags in OURS.items():
+            told, _ = ours(flags, seed, "--env-steps", str(ENV_STEPS), "--evaluate-every", "0")
+            rate = told["env_steps"] / (told["seconds"] - told["evaluate_s"])
+            found.setdefault(name, []).append((rate, told["evaluation"]["mean_return"]))
+        for runners in RUNNERS:
+            told, _ = theirs(python, runners, seed, f"--env-steps={ENV_STEPS}")
+            rate = told["env_steps"] / told["train_s"]
+            found.setdefault(f"rllib, {runners} runners", []).append((rate, told["mean_return"]))
+    print(f"\nspeed: {ENV_STEPS:,} env steps")
+    for name, values in found.items():
+        rates, returns = zip(*values)
+        told = ", ".join(f"{one:.0f}" for one in returns)
+        print(f"  {name:18s}{statistics.median(rates):10,.0f} env steps/s   return {told}")
+    best = [max(each) for each in zip(*([rate for rate, _ in found[f"rllib, {r} runners"]] for r in RUNNERS))]
+    ratios = {name: statistics.median(a[0] / b for a, b in zip(found[name], best)) for name in OURS}
+    return _shown("speed", ratios, found)
+
+
+def to_475(python: str, rounds: int) -> dict[str, Any]:
+    found: dict[str, list[float]] = {}
+    reached: dict[str, list[float]] = {}
+    for seed in range(1, rounds + 1):
+        for name, flags in OURS.items():
+            told, took_s = ours(flags, seed, "--target-return", str(TARGET), "--evaluate-every", "10000")
+            found.setdefault(name, []).append(took_s)
+            reached.setdefault(name, []).append(told["evaluation"]["mean_return"])
+        for runners in RUNNERS:
+            told, took_s = theirs(python, runners, seed, f"--env-steps={MOST_STEPS}", f"--target-return={TARGET}")
+            found.setdefault(f"rllib, {runners} runners", []).append(took_s)
+            reached.setdefault(f"rllib, {runners} runners", []).append(told["mean_return"])
+    print("\nto_475: seconds from the command, start-up included")
+    for name, values in found.items():
+        short = "" if min(reached[name]) >= TARGET else f"   NOT REACHED by all: {reached[name]}"
+        print(f"  {name:18s}" + "  ".join(f"{value:6.1f}" for value in values) + short)
+    best = [min(each) for each in zip(*(found[f"rllib, {r} runners"] for r in RUNNERS))]
+    ratios = {name: statistics.median(b / a for a, b in zip(found[name], best)) for name in OURS}
+    return {**_shown("to_475", ratios, found), "returns": reached}
+
+
+def _shown(row: str, ratios: dict[str, float], found: Any) -> dict[str, Any]:
+    print("  × RLlib's better: " + ", ".join(f"{name} {value:.2f}" for name, value in ratios.items()), flush=True)
+    return {"row": row, "ratios": ratios, "runs": found}
+
+
+ROWS: dict[str, Callable[[str, int], dict[str, Any]]] = {"speed": speed, "to_475": to_475}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rllib-python", required=True, help="the Python of RLlib's virtual environment")
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    options = parser.parse_args()
+    origin = provenance()
+    there, _ = output_of([options.rllib_python, "-c", VERSIONS])
+    origin["command"] = origin["command"].replace(options.rllib_python, "PYTHON")
+    print(f"RLlib's: {there.strip()}")
+    found = [ROWS[row](options.rllib_python, options.rounds) for row in options.rows]
+    if options.json:
+        write_results(options.json, origin, {"rllib": json.loads(there), "rows": found})
+
+
+VERSIONS = """
+import importlib.metadata, json, platform
+there = {name: importlib.metadata.version(name) for name in ("ray", "gymnasium", "torch", "numpy")}
+print(json.dumps({"python": platform.python_version(), **there}))
+"""
+
+if __name__ == "__main__":
+    main()
