@@ -8,11 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("ipykernel")
-pytest.importorskip("nbclient")
-
 TRAIN = """
 import os, signal
 import multiverse as mv
