@@ -378,24 +378,27 @@ def joined(made: Driver, cluster: Cluster) -> bool:
     return True
 
 
-SCALE_ROWS = 64
+SCALE_ROWS, SCALE_UPDATES = 64, 24
 SCALE: dict[str, Any] = {
     "env": "CartPole-v1", "wait_s": 0.001, "num_envs": 16, "steps_per_env": SCALE_ROWS, "preset": False, "epochs": 4,
-    "batch_size": 256, "evaluation_episodes": 1, "env_steps": 16 * SCALE_ROWS * 24,
+    "batch_size": 256, "evaluation_episodes": 1, "env_steps": 16 * SCALE_ROWS * SCALE_UPDATES,
 }  # fmt: skip
 
 
 def scale(cluster: Cluster) -> dict[str, Any]:
     """Of collecting; what the learner takes is the same anywhere."""
-    before = [node.bytes_sent() for node in cluster.nodes]
     with driver(cluster.nodes[0], **SCALE, **on_ray(cluster)) as made:
+        made.more_updates(FIRST)
+        first, before = made.updates, [node.bytes_sent() for node in cluster.nodes]
+        made.more_updates(SCALE_UPDATES - 2 * FIRST)
+        last, after = made.updates, [node.bytes_sent() for node in cluster.nodes]
         summary = made.result()["summary"]
-    sent = [node.bytes_sent() - one for node, one in zip(cluster.nodes, before)]
-    steps = summary["env_steps"]
+    steps, watched = summary["env_steps"], (last - first) * SCALE["num_envs"] * SCALE_ROWS
+    sent = [(b - a) / watched for a, b in zip(before, after)]
     found = {
         "env_steps_per_s": round(steps / (summary["act_s"] + summary["step_s"]), 1),
         "learn_us_per_env_step": round(summary["learn_s"] / steps * 1e6, 2),
-        "bytes_per_env_step": {"head": round(sent[0] / steps, 1), "others": round(sum(sent[1:]) / steps, 1)},
+        "bytes_per_env_step": {"head": round(sent[0], 1), "others": round(sum(sent[1:]), 1)},
         "met": True,
     }
     print(f"  {found}", flush=True)

@@ -9,7 +9,8 @@ Contenders take turns, round after round; ratios are taken within a round and th
 `lock_step_2ms`, `lock_step_1us`: one `step` of 8 envs after the other, for an env that burns so long. Actions and
 observations go there and back in every round, which is what rollouts in the actors save.
 `cost`: what one rollout costs beside its steps, from rollouts of 16 and 128 steps, policies of 64 × 64 and 512 × 512:
-the constants of docs/scaling.md.
+with the next row the constants of docs/scaling.md.
+`learn`: what the learner costs an env step, in seconds of the processor, so that a busy machine changes little.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ import argparse
 import contextlib
 import dataclasses
 import functools
+import itertools
 import logging
 import statistics
 import sys
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +45,7 @@ LOCK_STEP_S = 1.0
 """Of each contender, in each round."""
 SHORT, LONG = 16, 128
 SIZES = (64, 512)
+LEARN_STEPS = 10_240
 
 Rates = dict[str, list[float]]
 """Env steps per second of each contender, a round each."""
@@ -112,11 +117,46 @@ def cost(name: str, rounds: int) -> dict[str, Any]:
     return found
 
 
+class Learning(mv.Hook):
+    """The processor's seconds between a rollout and what was learned from it."""
+
+    def __init__(self) -> None:
+        self.cpu_s, self._begun = 0.0, 0.0
+
+    def on_rollout(self, trainer: Any, collected: Any) -> None:
+        self._begun = time.process_time()
+
+    def on_update(self, trainer: Any, report: Any) -> None:
+        self.cpu_s += time.process_time() - self._begun
+
+
+def learn(name: str, rounds: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"row": name}
+    print(f"\n{name}: µs of the processor per env step, PPO")
+    for env, size in itertools.product(("cartpole", "halfcheetah"), SIZES):
+        settings = dataclasses.replace(BESIDE_SB3[env], env_steps=LEARN_STEPS)
+        taken = []
+        for seed in range(rounds):
+            hook = Learning()
+            with tempfile.TemporaryDirectory() as home:
+                run = mv.train(
+                    settings.env, executor="serial", hidden_sizes=[size, size], preset=False, evaluate_every=0,
+                    evaluation_episodes=1, seed=seed, run_dir=Path(home) / "run", hooks=[hook], progress=False,
+                    **settings.ours(),
+                )  # fmt: skip
+            taken.append(hook.cpu_s / run.summary["env_steps"] * 1e6)
+        what = f"{settings.env}, {size} × {size}, {settings.epochs} epochs"
+        found[what] = [round(one, 2) for one in taken]
+        print(f"  {what}: {found[what]}", flush=True)
+    return found
+
+
 ROWS: dict[str, Callable[[int], dict[str, Any]]] = {
     **{name: functools.partial(rollouts, name) for name in ("cartpole", "halfcheetah")},
     "lock_step_2ms": functools.partial(lock_step, "lock_step_2ms", 2_000.0),
     "lock_step_1us": functools.partial(lock_step, "lock_step_1us", 1.0),
     "cost": functools.partial(cost, "cost"),
+    "learn": functools.partial(learn, "learn"),
 }
 
 
