@@ -61,6 +61,7 @@ ENVIRON = {
     "RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1",
 }  # fmt: skip
 START_S, UPDATES_S, RUN_S = 120.0, 120.0, 600.0
+ATTEMPTS = 3
 BLIP_S = 2.0
 FIRST = 4
 """Updates before something is done to a run."""
@@ -135,13 +136,23 @@ class Cluster:
         for node in nodes[1:]:
             for folder in ("src", "benchmarks", "tests"):
                 node.hide(str(TREE / folder))
-        self._started(self._begin(nodes[0]))
-        begun = [self._begin(node) for node in nodes[1:]]
-        for one in begun:
-            self._started(one)
+        self._start(nodes[:1])
+        self._start(nodes[1:])
 
     def join(self, node: Node) -> None:
-        self._started(self._begin(node))
+        self._start([node])
+
+    def _start(self, nodes: list[Node]) -> None:
+        """Side by side. Ray gives up after 30 s, in which a busy machine may not get it done: then once more."""
+        for _ in range(ATTEMPTS):
+            begun = [(node, self._begin(node)) for node in nodes]
+            said = {node: one.communicate(timeout=START_S)[1] for node, one in begun}
+            nodes = [node for node, one in begun if one.returncode]
+            for node in nodes:
+                node.kill_all()
+            if not nodes:
+                return
+        raise SystemExit(f"ray start: {said[nodes[0]]}")
 
     def _begin(self, node: Node) -> Any:
         head = ["--head", f"--port={PORT}", "--include-dashboard=false"]
@@ -153,12 +164,6 @@ class Cluster:
         ]  # fmt: skip
         environ = {**ENVIRON, "PYTHONPATH": ""}
         return node.start(command, environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd="/")
-
-    @staticmethod
-    def _started(begun: Any) -> None:
-        _, said = begun.communicate(timeout=START_S)
-        if begun.returncode:
-            raise SystemExit(f"ray start: {said}")
 
 
 class Driver:
