@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import multiverse as mv
 from benchmarks.envs import Burn
 from benchmarks.provenance import provenance, write_results
-from benchmarks.training import BESIDE_SB3, collect_us, session_of, verdict
+from benchmarks.training import BESIDE_SB3, collect_us, collected_s, session_of, verdict
 from multiverse.executors.machine import usable_cores
 from multiverse.measure import step_rate
 
@@ -43,7 +43,7 @@ WORKERS = 2
 HOWS = {name: {"executor": name, "workers": WORKERS} for name in ("process", "ray")}
 LOCK_STEP_S = 1.0
 """Of each contender, in each round."""
-SHORT, LONG = 16, 128
+SHORT, LONG, ROLLOUTS = 16, 128, 20
 SIZES = (64, 512)
 LEARN_STEPS = 10_240
 
@@ -94,7 +94,7 @@ def lock_step(name: str, microseconds: float, rounds: int) -> dict[str, Any]:
 
 
 def cost(name: str, rounds: int) -> dict[str, Any]:
-    """collected_s(T) = a rollout's + T · a step's: from two lengths."""
+    """collected_s(T) = a rollout's + T · a step's: from the fastest rollouts of two lengths."""
     found: dict[str, Any] = {"row": name}
     print(f"\n{name}: one rollout of CartPole-v1, 8 envs, beside its steps")
     for size in SIZES:
@@ -107,9 +107,9 @@ def cost(name: str, rounds: int) -> dict[str, Any]:
                 sessions[how, steps] = opened.enter_context(session_of(settings, given))
             for _ in range(rounds):
                 for key, session in sessions.items():
-                    taken[key].append(collect_us(session) * session.env_steps)
+                    taken[key] += [collected_s(session) * 1e6 for _ in range(ROLLOUTS)]
         for how in HOWS:
-            short_us, long_us = (statistics.median(taken[how, steps]) for steps in (SHORT, LONG))
+            short_us, long_us = (min(taken[how, steps]) for steps in (SHORT, LONG))
             step_us = (long_us - short_us) / (LONG - SHORT)
             told = {"rollout_ms": round((short_us - SHORT * step_us) / 1e3, 3), "us_per_step_of_8": round(step_us, 2)}
             found[f"{how}, {size} × {size}"] = told
