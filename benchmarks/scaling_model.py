@@ -17,11 +17,11 @@ class Run:
     """Constants of one run; the defaults are CartPole-v1's, and where each comes from stands in docs/scaling.md."""
 
     step_us: float = 15.8  # an env step and its share of the policy's, in a worker
-    learn_us: float = 7.0  # that the learner takes for it
-    row_bytes: float = 48.0  # that come back of it
+    learn_us: float = 8.5  # that the learner takes for it
+    row_bytes: float = 66.0  # that come back of it
     noise_bytes: float = 8.0  # that go there for it
     weights_bytes: float = 18_440.0  # that go to each node for a rollout
-    call_ms: float = 2.0  # that a call through Ray takes, whatever it carries
+    call_ms: float = 4.1  # that a call through Ray takes, whatever it carries
     lock_step: int = 0  # 1: a call a step, with actions; 0: a call a rollout, with weights
     envs_per_worker: int = 8
     steps_per_env: int = 128
@@ -52,10 +52,12 @@ class Run:
         return 1e6 / (self.learn_us + network_us), "learn" if self.learn_us > network_us else "network"
 
 
-IMAGES = Run(step_us=2_000.0, learn_us=46.0, row_bytes=28_250.0, lock_step=1)
+IMAGES = Run(step_us=2_000.0, learn_us=46.0, row_bytes=28_250.0, call_ms=3.0, lock_step=1)
 EACH = {
     "CartPole-v1": Run(),
-    "HalfCheetah-v5": Run(step_us=57.0, row_bytes=112.0, noise_bytes=24.0, weights_bytes=22_900.0, steps_per_env=256),
+    "HalfCheetah-v5": Run(
+        step_us=57.0, learn_us=10.7, row_bytes=134.0, noise_bytes=24.0, weights_bytes=22_900.0, steps_per_env=256
+    ),
     "1 ms env": Run(step_us=1_016.0),
     "2 ms env, images, GPU": IMAGES,
     "the same, 10 Gbit": replace(IMAGES, gbit=10.0),
