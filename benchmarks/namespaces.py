@@ -43,7 +43,7 @@ class Shape:
     def commands(self) -> list[list[str]]:
         """Arguments of `tc qdisc add dev DEVICE …`, outermost first."""
         slowed = ["netem", "delay", f"{self.delay_ms}ms"] if self.delay_ms else []
-        limited = ["tbf", "rate", self.rate, "burst", "128kb", "latency", "50ms"] if self.rate else []
+        limited = ["tbf", "rate", self.rate, "burst", "16kb", "latency", "200ms"] if self.rate else []
         if slowed and limited:
             return [["root", "handle", "1:", *slowed], ["parent", "1:", *limited]]
         return [["root", *one] for one in (slowed, limited) if one]

@@ -61,6 +61,7 @@ ENVIRON = {
     "RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1",
 }  # fmt: skip
 START_S, UPDATES_S, RUN_S = 120.0, 120.0, 600.0
+ATTEMPTS = 3
 BLIP_S = 2.0
 FIRST = 4
 """Updates before something is done to a run."""
@@ -135,13 +136,23 @@ class Cluster:
         for node in nodes[1:]:
             for folder in ("src", "benchmarks", "tests"):
                 node.hide(str(TREE / folder))
-        self._started(self._begin(nodes[0]))
-        begun = [self._begin(node) for node in nodes[1:]]
-        for one in begun:
-            self._started(one)
+        self._start(nodes[:1])
+        self._start(nodes[1:])
 
     def join(self, node: Node) -> None:
-        self._started(self._begin(node))
+        self._start([node])
+
+    def _start(self, nodes: list[Node]) -> None:
+        """Side by side. Ray gives up after 30 s, in which a busy machine may not get it done: then once more."""
+        for _ in range(ATTEMPTS):
+            begun = [(node, self._begin(node)) for node in nodes]
+            said = {node: one.communicate(timeout=START_S)[1] for node, one in begun}
+            nodes = [node for node, one in begun if one.returncode]
+            for node in nodes:
+                node.kill_all()
+            if not nodes:
+                return
+        raise SystemExit(f"ray start: {said[nodes[0]]}")
 
     def _begin(self, node: Node) -> Any:
         head = ["--head", f"--port={PORT}", "--include-dashboard=false"]
@@ -153,12 +164,6 @@ class Cluster:
         ]  # fmt: skip
         environ = {**ENVIRON, "PYTHONPATH": ""}
         return node.start(command, environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd="/")
-
-    @staticmethod
-    def _started(begun: Any) -> None:
-        _, said = begun.communicate(timeout=START_S)
-        if begun.returncode:
-            raise SystemExit(f"ray start: {said}")
 
 
 class Driver:
@@ -378,24 +383,27 @@ def joined(made: Driver, cluster: Cluster) -> bool:
     return True
 
 
-SCALE_ROWS = 64
+SCALE_ROWS, SCALE_UPDATES = 64, 24
 SCALE: dict[str, Any] = {
     "env": "CartPole-v1", "wait_s": 0.001, "num_envs": 16, "steps_per_env": SCALE_ROWS, "preset": False, "epochs": 4,
-    "batch_size": 256, "evaluation_episodes": 1, "env_steps": 16 * SCALE_ROWS * 24,
+    "batch_size": 256, "evaluation_episodes": 1, "env_steps": 16 * SCALE_ROWS * SCALE_UPDATES,
 }  # fmt: skip
 
 
 def scale(cluster: Cluster) -> dict[str, Any]:
     """Of collecting; what the learner takes is the same anywhere."""
-    before = [node.bytes_sent() for node in cluster.nodes]
     with driver(cluster.nodes[0], **SCALE, **on_ray(cluster)) as made:
+        made.more_updates(FIRST)
+        first, before = made.updates, [node.bytes_sent() for node in cluster.nodes]
+        made.more_updates(SCALE_UPDATES - 2 * FIRST)
+        last, after = made.updates, [node.bytes_sent() for node in cluster.nodes]
         summary = made.result()["summary"]
-    sent = [node.bytes_sent() - one for node, one in zip(cluster.nodes, before)]
-    steps = summary["env_steps"]
+    steps, watched = summary["env_steps"], (last - first) * SCALE["num_envs"] * SCALE_ROWS
+    sent = [(b - a) / watched for a, b in zip(before, after)]
     found = {
         "env_steps_per_s": round(steps / (summary["act_s"] + summary["step_s"]), 1),
         "learn_us_per_env_step": round(summary["learn_s"] / steps * 1e6, 2),
-        "bytes_per_env_step": {"head": round(sent[0] / steps, 1), "others": round(sum(sent[1:]) / steps, 1)},
+        "bytes_per_env_step": {"head": round(sent[0], 1), "others": round(sum(sent[1:]), 1)},
         "met": True,
     }
     print(f"  {found}", flush=True)

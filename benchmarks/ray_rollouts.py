@@ -9,7 +9,8 @@ Contenders take turns, round after round; ratios are taken within a round and th
 `lock_step_2ms`, `lock_step_1us`: one `step` of 8 envs after the other, for an env that burns so long. Actions and
 observations go there and back in every round, which is what rollouts in the actors save.
 `cost`: what one rollout costs beside its steps, from rollouts of 16 and 128 steps, policies of 64 × 64 and 512 × 512:
-the constants of docs/scaling.md.
+with the next row the constants of docs/scaling.md.
+`learn`: what the learner costs an env step, in seconds of the processor, so that a busy machine changes little.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ import argparse
 import contextlib
 import dataclasses
 import functools
+import itertools
 import logging
 import statistics
 import sys
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import multiverse as mv
 from benchmarks.envs import Burn
 from benchmarks.provenance import provenance, write_results
-from benchmarks.training import BESIDE_SB3, collect_us, session_of, verdict
+from benchmarks.training import BESIDE_SB3, collect_us, collected_s, session_of, verdict
 from multiverse.executors.machine import usable_cores
 from multiverse.measure import step_rate
 
@@ -39,8 +43,9 @@ WORKERS = 2
 HOWS = {name: {"executor": name, "workers": WORKERS} for name in ("process", "ray")}
 LOCK_STEP_S = 1.0
 """Of each contender, in each round."""
-SHORT, LONG = 16, 128
+SHORT, LONG, ROLLOUTS = 16, 128, 20
 SIZES = (64, 512)
+LEARN_STEPS = 10_240
 
 Rates = dict[str, list[float]]
 """Env steps per second of each contender, a round each."""
@@ -89,7 +94,7 @@ def lock_step(name: str, microseconds: float, rounds: int) -> dict[str, Any]:
 
 
 def cost(name: str, rounds: int) -> dict[str, Any]:
-    """collected_s(T) = a rollout's + T · a step's: from two lengths."""
+    """collected_s(T) = a rollout's + T · a step's: from the fastest rollouts of two lengths."""
     found: dict[str, Any] = {"row": name}
     print(f"\n{name}: one rollout of CartPole-v1, 8 envs, beside its steps")
     for size in SIZES:
@@ -102,13 +107,47 @@ def cost(name: str, rounds: int) -> dict[str, Any]:
                 sessions[how, steps] = opened.enter_context(session_of(settings, given))
             for _ in range(rounds):
                 for key, session in sessions.items():
-                    taken[key].append(collect_us(session) * session.env_steps)
+                    taken[key] += [collected_s(session) * 1e6 for _ in range(ROLLOUTS)]
         for how in HOWS:
-            short_us, long_us = (statistics.median(taken[how, steps]) for steps in (SHORT, LONG))
+            short_us, long_us = (min(taken[how, steps]) for steps in (SHORT, LONG))
             step_us = (long_us - short_us) / (LONG - SHORT)
             told = {"rollout_ms": round((short_us - SHORT * step_us) / 1e3, 3), "us_per_step_of_8": round(step_us, 2)}
             found[f"{how}, {size} × {size}"] = told
             print(f"  {how:8s}{size} × {size}: {told}", flush=True)
+    return found
+
+
+class Learning(mv.Hook):
+    """The processor's seconds between a rollout and what was learned from it."""
+
+    def __init__(self) -> None:
+        self.cpu_s, self._begun = 0.0, 0.0
+
+    def on_rollout(self, trainer: Any, collected: Any) -> None:
+        self._begun = time.process_time()
+
+    def on_update(self, trainer: Any, report: Any) -> None:
+        self.cpu_s += time.process_time() - self._begun
+
+
+def learn(name: str, rounds: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"row": name}
+    print(f"\n{name}: µs of the processor per env step, PPO")
+    for env, size in itertools.product(("cartpole", "halfcheetah"), SIZES):
+        settings = dataclasses.replace(BESIDE_SB3[env], env_steps=LEARN_STEPS)
+        taken = []
+        for seed in range(rounds):
+            hook = Learning()
+            with tempfile.TemporaryDirectory() as home:
+                run = mv.train(
+                    settings.env, executor="serial", hidden_sizes=[size, size], preset=False, evaluate_every=0,
+                    evaluation_episodes=1, seed=seed, run_dir=Path(home) / "run", hooks=[hook], progress=False,
+                    **settings.ours(),
+                )  # fmt: skip
+            taken.append(hook.cpu_s / run.summary["env_steps"] * 1e6)
+        what = f"{settings.env}, {size} × {size}, {settings.epochs} epochs"
+        found[what] = [round(one, 2) for one in taken]
+        print(f"  {what}: {found[what]}", flush=True)
     return found
 
 
@@ -117,6 +156,7 @@ ROWS: dict[str, Callable[[int], dict[str, Any]]] = {
     "lock_step_2ms": functools.partial(lock_step, "lock_step_2ms", 2_000.0),
     "lock_step_1us": functools.partial(lock_step, "lock_step_1us", 1.0),
     "cost": functools.partial(cost, "cost"),
+    "learn": functools.partial(learn, "learn"),
 }
 
 

@@ -15,7 +15,7 @@ RLlib's clip range has no schedule, so it stays 0.2 (`benchmarks/rllib_peer.py`)
 process (0 runners) and in two env runners, and the better one counts; torch computes in one thread. Ours runs as it
 does by default, and in Ray actors. Contenders take turns; ratios are medians of per-round ratios.
 
-`speed`: 30,000 env steps; start-up and evaluation not counted, the return of the final weights stands beside.
+`speed`: of 30,000 env steps (`--env-steps`), start-up and evaluation not counted; final returns stand beside.
 `to_475`: from the command to its end, start-up included; evaluated every 10,000 env steps, 20 episodes.
 """
 
@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.provenance import provenance, write_results
 
-ENV_STEPS, TARGET, MOST_STEPS = 30_000, 475, 100_000
+TARGET, MOST_STEPS = 475, 100_000
 RUNNERS = (0, 2)
 OURS: dict[str, list[str]] = {"ours": [], "ours, ray": ["--executor", "ray", "--workers", "2"]}
 LIMIT_S = 600
@@ -66,18 +66,18 @@ def ours(flags: list[str], seed: int, *more: str) -> tuple[dict[str, Any], float
     return summary, took_s
 
 
-def speed(python: str, rounds: int) -> dict[str, Any]:
+def speed(python: str, rounds: int, env_steps: int) -> dict[str, Any]:
     found: dict[str, list[tuple[float, float]]] = {}
     for seed in range(1, rounds + 1):
         for name, flags in OURS.items():
-            told, _ = ours(flags, seed, "--env-steps", str(ENV_STEPS), "--evaluate-every", "0")
+            told, _ = ours(flags, seed, "--env-steps", str(env_steps), "--evaluate-every", "0")
             rate = told["env_steps"] / (told["seconds"] - told["evaluate_s"])
             found.setdefault(name, []).append((rate, told["evaluation"]["mean_return"]))
         for runners in RUNNERS:
-            told, _ = theirs(python, runners, seed, f"--env-steps={ENV_STEPS}")
+            told, _ = theirs(python, runners, seed, f"--env-steps={env_steps}")
             rate = told["env_steps"] / told["train_s"]
             found.setdefault(f"rllib, {runners} runners", []).append((rate, told["mean_return"]))
-    print(f"\nspeed: {ENV_STEPS:,} env steps")
+    print(f"\nspeed: {env_steps:,} env steps")
     for name, values in found.items():
         rates, returns = zip(*values)
         told = ", ".join(f"{one:.0f}" for one in returns)
@@ -87,7 +87,7 @@ def speed(python: str, rounds: int) -> dict[str, Any]:
     return _shown("speed", ratios, found)
 
 
-def to_475(python: str, rounds: int) -> dict[str, Any]:
+def to_475(python: str, rounds: int, env_steps: int = 0) -> dict[str, Any]:
     found: dict[str, list[float]] = {}
     reached: dict[str, list[float]] = {}
     for seed in range(1, rounds + 1):
@@ -113,7 +113,7 @@ def _shown(row: str, ratios: dict[str, float], found: Any) -> dict[str, Any]:
     return {"row": row, "ratios": ratios, "runs": found}
 
 
-ROWS: dict[str, Callable[[str, int], dict[str, Any]]] = {"speed": speed, "to_475": to_475}
+ROWS: dict[str, Callable[[str, int, int], dict[str, Any]]] = {"speed": speed, "to_475": to_475}
 
 
 def main() -> None:
@@ -121,13 +121,14 @@ def main() -> None:
     parser.add_argument("--rllib-python", required=True, help="the Python of RLlib's virtual environment")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--env-steps", type=int, default=30_000, help="of `speed`")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     options = parser.parse_args()
     origin = provenance()
     there, _ = output_of([options.rllib_python, "-c", VERSIONS])
     origin["command"] = origin["command"].replace(options.rllib_python, "PYTHON")
     print(f"RLlib's: {there.strip()}")
-    found = [ROWS[row](options.rllib_python, options.rounds) for row in options.rows]
+    found = [ROWS[row](options.rllib_python, options.rounds, options.env_steps) for row in options.rows]
     if options.json:
         write_results(options.json, origin, {"rllib": json.loads(there), "rows": found})
 

@@ -44,7 +44,7 @@ def config(runners: int, seed: int, env_steps: int) -> Any:
             train_batch_size_per_learner=rows,
             minibatch_size=rows,
             num_epochs=20,
-            lr=[[0, 1e-3], [100_000, 0.0]],
+            lr=[[0, 1e-3], [env_steps, 0.0]],
             gamma=0.98,
             lambda_=0.8,
             clip_param=0.2,

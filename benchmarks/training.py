@@ -292,14 +292,14 @@ def session_of(settings: Settings, how: dict[str, Any]) -> Iterator[Session]:
 
 
 def collect_us(session: Session) -> float:
-    _collected_s(session)  # the envs come back from whatever they did meanwhile
+    collected_s(session)  # the envs come back from whatever they did meanwhile
     taken: list[float] = []
     while sum(taken) < MEASURE_S:
-        taken.append(_collected_s(session))
+        taken.append(collected_s(session))
     return statistics.mean(taken) / session.env_steps * 1e6
 
 
-def _collected_s(session: Session) -> float:
+def collected_s(session: Session) -> float:
     begun = time.perf_counter()
     collected = session.collect(lambda: False)
     took_s = time.perf_counter() - begun

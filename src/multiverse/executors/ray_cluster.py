@@ -98,7 +98,7 @@ def _join(address: str) -> None:
     try:
         with _signals_kept():
             ray().init(address=address, runtime_env={"py_modules": [ours]}, logging_level="error")
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (ConnectionError, RuntimeError, ValueError, ray().exceptions.RayError) as error:
         said = " ".join(str(error).split())
         if "ersion mismatch" in said:  # guard: versions-that-differ-are-named
             here = f"Python {'.'.join(map(str, sys.version_info[:3]))} and Ray {ray().__version__} here"
