@@ -39,7 +39,8 @@ class TeamsOfSizes(ParallelEnv):  # type: ignore[misc, unused-ignore]
 
     metadata = BoxJump.metadata
 
-    def __init__(self, sizes: Sequence[int], **arguments: Any) -> None:
+    def __init__(self, sizes: Sequence[int], num_boxes: int = 0, **arguments: Any) -> None:
+        """`num_boxes`: a preset's, of one size; not meant here."""
         self._envs, self._rng = [BoxJump(size, **arguments) for size in sizes], np.random.default_rng()
         self._env = max(self._envs, key=lambda env: env.setup.num_boxes)
         self.possible_agents, self.render_mode = self._env.possible_agents, None

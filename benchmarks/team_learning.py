@@ -163,10 +163,10 @@ class Task:
 SPREAD = "mpe2.simple_spread_v3:parallel_env"
 FOUR = "pettingzoo.classic.connect_four_v3:env"
 ONE_PLY = "benchmarks.team_players:one_ply"
-UNNAMED = {"include_highest": True, "include_time": True, "physics_steps_per_action": 8, "max_timestep": 50}
-"""BoxJump with actions held, without one-hot: a policy of one team fits every other."""
-EVERY_STEP = {"agent_one_hot": True, "include_highest": True, "include_time": True, "num_boxes": 8}
-"""BoxJump as published, with an action for every step."""
+UNNAMED = {"agent_one_hot": False}
+"""The preset, without one-hot: a policy of one team fits every other."""
+EVERY_STEP = {"physics_steps_per_action": 1, "max_timestep": 400}
+"""The preset, with an action for every step, as published."""
 
 
 def _unnamed(**arguments: Any) -> dict[str, Any]:

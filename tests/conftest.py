@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -32,6 +33,15 @@ def no_test_hangs(request: pytest.FixtureRequest) -> Iterator[None]:
     faulthandler.dump_traceback_later(HANG_AFTER_S, exit=True, file=request.config.stash[_stderr])
     yield
     faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_cluster_stays() -> Iterator[None]:
+    """A Ray cluster ends with the file that needed it: others count processes, sockets and descriptors."""
+    yield
+    ray_cluster = sys.modules.get("multiverse.executors.ray_cluster")
+    if ray_cluster is not None:
+        ray_cluster.shut_down()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -2,6 +2,7 @@
 
 Every test runs serially and with worker processes from the fork server. Threads, hybrid, fork and spawn are other
 choices of the same hosts, so each of these runs with one test of every file, and with tests that have nothing else.
+Ray, which takes seconds to start, does so in some files only, beside those that are about it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import pytest
 from tests.contract.configurations import Configuration
 
 FULL = ("serial", "forkserver")
+WITH_RAY = ("test_equals_gymnasium.py", "test_env_failures.py", "test_parallel_equality.py", "test_turns_equality.py")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -19,6 +21,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen, left_out = [], []
     for item in items:
         name = configuration_of(item)
+        if name == "ray" and item.path.name not in WITH_RAY:
+            left_out.append(item)
+            continue
         scope = item.path if function_of(item) in in_full else function_of(item)
         if name is None or name in FULL or (scope, name) not in seen:
             chosen.append(item)

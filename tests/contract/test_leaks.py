@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from gymnasium import spaces
 
@@ -154,7 +153,7 @@ def test_the_fork_server_can_be_ended_and_comes_back() -> None:
     with mv.make_vec(Walk, 2, "process", workers=1) as envs:
         use(envs)
     fork_server.stop_fork_server()
-    assert psutil.Process().children(recursive=True) == []
+    assert worker_processes() == []
     with mv.make_vec(Walk, 2, "process", workers=1) as envs:
         use(envs)
 

@@ -132,6 +132,7 @@ def test_a_run_survives_losing_all_nodes_but_one(tmp_path: Path) -> None:
     assert "it shares those of others from now on" in found.stderr
 
 
+@pytest.mark.fault("F1")
 def test_the_worker_of_a_lost_node_goes_where_there_is_room() -> None:
     """Not to the caller's own node, which is full: a node that joined meanwhile has some."""
     found = program(
@@ -245,6 +246,38 @@ def test_a_cluster_of_our_own_is_on_this_machine_only_and_ends_with_the_program(
     assert "nodes: ['127.0.0.1']" in found.stdout and "handler: True" in found.stdout, found.stderr
     pids = [int(pid) for line in found.stdout.splitlines() if line.startswith("pids:") for pid in line.split()[1:]]
     assert pids and not [pid for pid in pids if alive(pid)]
+
+
+@pytest.mark.fault("E5")
+def test_a_cluster_of_our_own_stays_here_also_where_ray_was_imported_before() -> None:
+    found = program(
+        """
+        import ray, multiverse as mv
+        mv.make_vec("CartPole-v1", 2, "ray", workers=1).close()
+        print("nodes:", [node["NodeManagerAddress"] for node in ray.nodes()])
+        """
+    )
+    assert "nodes: ['127.0.0.1']" in found.stdout, found.stderr
+
+
+@pytest.mark.fault("E5")
+def test_after_a_shutdown_envs_are_lost_and_no_other_cluster_is_joined() -> None:
+    found = program(
+        """
+        import numpy as np, ray, multiverse as mv
+        envs = mv.make_vec("CartPole-v1", 2, "ray", workers=1)
+        envs.reset(seed=0)
+        ray.shutdown()
+        try:
+            envs.step(np.zeros(2, np.int64))
+        except mv.WorkerDied as error:
+            print("told:", error)
+        envs.close()
+        print("connected:", ray.is_initialized())
+        """
+    )
+    assert "was ray.shutdown() called?" in found.stdout and "connected: False" in found.stdout, found.stderr
+    assert "Traceback" not in found.stderr
 
 
 def alive(pid: int) -> bool:

@@ -31,8 +31,8 @@ def search_figure(trials: Sequence[Trial], space: Space) -> Figure:
 def _course(axes: Axes, trials: Sequence[Trial]) -> None:
     prepare(axes, "Return of every trial, and the best so far")
     _points(axes, trials, [trial.number for trial in trials])
-    complete = [trial for trial in trials if trial.state != PRUNED]
-    best = accumulate((trial.returned or 0.0 for trial in complete), max)
+    complete = [trial for trial in trials if trial.state != PRUNED and trial.returned is not None]
+    best = accumulate((trial.returned for trial in complete if trial.returned is not None), max)
     axes.step([trial.number for trial in complete], list(best), where="post", color=COLORS[2], label="best so far")
     axes.set_xlabel("trial")
     axes.xaxis.get_major_locator().set_params(integer=True)

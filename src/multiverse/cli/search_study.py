@@ -72,6 +72,7 @@ class Search:
             self._refuse_another()
             write_config(path, config)
             self._study = opened(path)
+            self.write()
         except OSError as error:
             raise InvalidRequest(f"{path} cannot be the directory of a search: {error.strerror or error}") from error
 
@@ -182,11 +183,13 @@ class Search:
         state = {"RUNNING": "running", "COMPLETE": "complete", "PRUNED": PRUNED}.get(one.state.name, "failed")
         run = finished(self.path / f"trial-{one.number}")
         evaluated = None if run is None or state == "failed" else run.summary["evaluation"]
+        told = list(one.intermediate_values.values())  # the study has them too, should the run have been deleted
+        known = one.value if state == "complete" else told[-1] if told and state == PRUNED else None
         return Trial(
             one.number,
             self._space.values(one.params),
             state,
-            None if evaluated is None else float(evaluated["mean_return"]),
+            known if evaluated is None else float(evaluated["mean_return"]),
             max(one.intermediate_values, default=0) if state == PRUNED else STAGES,
             one.user_attrs.get("why", ""),
         )
@@ -194,8 +197,8 @@ class Search:
     @property
     def best(self) -> Trial | None:
         """Of those that came to their end the first with the largest return; None if none did."""
-        complete = [trial for trial in self.trials if trial.state == "complete"]
-        return max(complete, key=lambda trial: (trial.returned or 0.0, -trial.number), default=None)
+        complete = [trial for trial in self.trials if trial.state == "complete" and trial.returned is not None]
+        return max(complete, key=lambda trial: (trial.returned, -trial.number), default=None)
 
     def results(self) -> dict[str, Any]:
         """As `search.json` has it."""

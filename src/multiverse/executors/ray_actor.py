@@ -33,6 +33,7 @@ class RayActor:
         self._inner, self._link = PackedLink.beside(by_name_first=True)
         self._mailbox: CallerMailbox | None = None
         self._wait_set = WaitSet()
+        self._stopped = -1  # the request that is to end
         self._thread = threading.Thread(target=self._work, args=(surroundings, assignment), daemon=True)
         self._thread.start()
 
@@ -47,7 +48,7 @@ class RayActor:
             self._env_ids = assignment.config.env_ids
             worker_loop.work(assignment, self._inner, lambda replacing: (*self._bound, replacing), WaitSet())
         except SystemExit as error:  # as it would end a worker process
-            self._exit(error.code if isinstance(error.code, int) else 1)
+            self._exit(error.code if isinstance(error.code, int) else int(error.code is not None))
         except BaseException:
             traceback.print_exc()
             self._exit(1)
@@ -79,6 +80,8 @@ class RayActor:
         self._mirror.apply(changes)
         if command == ROWS:
             mailbox.begin_rows(0)
+            if self._stopped == number:  # it was told so before this began
+                mailbox.stop_rows()
         mailbox.post(command, number)
         if message is not None:
             self._link.send_packed(message, number)
@@ -87,8 +90,9 @@ class RayActor:
         more = command == RUN or (flags if command == ROWS else flags & EXTRAS)
         return flags, self._link.receive()[1] if more else None, self._mirror.changes(), mailbox.row
 
-    def stop(self) -> None:
-        """The rollout under way is to end with the row it is in."""
+    def stop(self, number: int) -> None:
+        """That rollout, under way or about to be, is to end with the row it is in."""
+        self._stopped = number
         if self._mailbox is not None:
             self._mailbox.stop_rows()
 

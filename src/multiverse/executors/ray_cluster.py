@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import importlib.util
 import logging
 import os
 import signal
+import site
 import socket
 import sys
 import sysconfig
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -26,11 +29,12 @@ from multiverse.executors import machine
 
 log = logging.getLogger("multiverse")
 
-CONNECT_S = 5.0
+CONNECT_S, SOON_FREE_S = 5.0, 1.0
 _LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Ray's own way to have a node at 127.0.0.1: it reads this when it is imported."""
 
-_ours = False  # whether the cluster was started here
+_ours: int | None = None  # the process that started the cluster, if it is one of ours
+_joined: str | None = None  # the address by which this program was connected
 
 
 def ray() -> Any:
@@ -48,7 +52,7 @@ def connect(options: RayOptions) -> None:
     """To the cluster that is meant, unless this program is connected already; started if there is to be one of ours."""
     here, address = _connected_to(), options.address
     if here is not None:
-        if address not in (None, "auto", here):  # guard: one-cluster-a-program
+        if address not in (None, "auto", here, _joined):  # guard: one-cluster-a-program
             raise InvalidRequest(
                 f"ray_address={address!r}: this program is connected to the Ray cluster at {here} already; leave the "
                 "address out, or call ray.shutdown() first"
@@ -71,9 +75,9 @@ def _start() -> None:
     """A cluster of our own: nobody else hears of it, and it ends with this program."""
     global _ours
     before = os.environ.get(_LOOPBACK)
-    os.environ[_LOOPBACK] = "0"  # guard: a-cluster-of-our-own-stays-here
+    os.environ[_LOOPBACK] = os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # guard: a-cluster-of-our-own-stays-here
     try:
-        with _signals_kept():
+        with _signals_kept(), _imported_before():
             ray().init(
                 address="local",
                 num_cpus=machine.usable_cores(),
@@ -88,11 +92,24 @@ def _start() -> None:
         os.environ.pop(_LOOPBACK)
         if before is not None:
             os.environ[_LOOPBACK] = before
-    _ours = True
+    _ours = os.getpid()
     atexit.register(shut_down)
 
 
+@contextlib.contextmanager
+def _imported_before() -> Iterator[None]:
+    """Whoever imported Ray before has had it read the variable then."""
+    constants = ray()._private.ray_constants
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+
+
 def _join(address: str) -> None:
+    global _joined
     _check_reachable(address)
     ours = str(Path(multiverse.__file__).parent)
     try:
@@ -103,13 +120,16 @@ def _join(address: str) -> None:
         if "ersion mismatch" in said:  # guard: versions-that-differ-are-named
             here = f"Python {'.'.join(map(str, sys.version_info[:3]))} and Ray {ray().__version__} here"
             said = f"{said}. There must be the same as {here}: install that on the nodes, or the nodes' here"
+        else:
+            said = f"{said}. If it asks for a token (newer Rays do by themselves), set its RAY_AUTH_TOKEN here too"
         raise PreflightError(f"the Ray cluster at {address} cannot be joined: {said}") from error
+    _joined = address
 
 
 def _check_reachable(address: str) -> None:
     """In a moment, and in a sentence: Ray itself tries for a minute."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "://" in address:
         if address == "auto":
             return
         raise InvalidRequest(f"ray_address={address!r}: host:port, as `ray start --head` prints it, or auto")
@@ -130,21 +150,21 @@ def _signals_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        if main:
+        if main and before is not None:
             signal.signal(signal.SIGTERM, before)
 
 
 def shut_down() -> None:
     """End what was started here, and nothing else."""
     global _ours
-    if _ours and _connected_to() is not None:  # guard: only-our-own-cluster-is-ended
+    if _ours == os.getpid() and _connected_to() is not None:  # guard: only-our-own-cluster-is-ended
         ray().shutdown()
-    _ours = False
+    _ours = None
 
 
 def own() -> bool:
     """Whether the cluster was started here. Then it has this machine's cores, and nobody else wants them."""
-    return _ours and _connected_to() is not None
+    return _ours is not None and _connected_to() is not None
 
 
 def cores(options: RayOptions) -> int:
@@ -152,7 +172,8 @@ def cores(options: RayOptions) -> int:
     connect(options)
     if own():
         return machine.usable_cores()
-    return max(1, int(_resource("CPU") / max(options.cpus_per_worker, 1e-9)) if options.cpus_per_worker else 1)
+    each = {"CPU": options.cpus_per_worker, "GPU": options.gpus_per_worker}
+    return max(1, min((int(_resource(kind) / count) for kind, count in each.items() if count), default=1))
 
 
 def check(workers: int, options: RayOptions) -> None:
@@ -164,7 +185,10 @@ def check(workers: int, options: RayOptions) -> None:
                 f"{workers} workers with {each:g} {kind}s each need {needed:g}, and the Ray cluster has {there:g}: "
                 f"fewer workers, or a smaller {kind.lower()}s_per_worker"
             )
-        free = float(ray().available_resources().get(kind, 0.0)) if needed else 0.0
+        free, give_up = _free(kind), time.monotonic() + SOON_FREE_S
+        while needed > free and time.monotonic() < give_up:  # what was closed just now is free in a moment
+            time.sleep(SOON_FREE_S / 10)
+            free = _free(kind)
         if needed > free:
             log.warning(
                 "%d workers need %g %ss; the Ray cluster has %g free: waiting for more", workers, needed, kind, free
@@ -183,6 +207,10 @@ def on_node(node: str) -> Any:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(node, soft=True)
+
+
+def _free(kind: str) -> float:
+    return float(ray().available_resources().get(kind, 0.0))
 
 
 def _resource(kind: str) -> float:
@@ -205,11 +233,21 @@ def own_modules_by_value(assignments: Any) -> Iterator[None]:
 
 
 def _modules_of(assignments: Any) -> list[ModuleType]:
-    used = [thing for a in assignments for r in a.recipes for thing in (r.source, *r.wrappers)]
+    recipes = [recipe for a in assignments for recipe in a.recipes]
+    used = [thing for r in recipes for thing in (r.source, *r.wrappers, *r.kwargs.values())]
     used += [a.config.reset_plan for a in assignments]
-    names = {getattr(thing, "__module__", None) or type(thing).__module__ for thing in used}
-    tops = {name.partition(".")[0] for name in names}
+    tops = {name.partition(".")[0] for thing in used for name in _places_of(thing)}
     return [sys.modules[name] for name in tops if name in sys.modules and name != "__main__"]
+
+
+def _places_of(thing: Any) -> list[str]:
+    """The modules that a thing is from: also of what is inside a partial, or behind a Gymnasium id."""
+    if isinstance(thing, functools.partial):
+        return [name for part in (thing.func, *thing.args, *thing.keywords.values()) for name in _places_of(part)]
+    entry = getattr(thing, "entry_point", None)
+    if isinstance(entry, str):
+        return [entry.partition(":")[0]]
+    return [getattr(entry or thing, "__module__", None) or type(entry or thing).__module__]
 
 
 def _is_the_callers(module: ModuleType) -> bool:
@@ -218,4 +256,5 @@ def _is_the_callers(module: ModuleType) -> bool:
     if file is None or module.__name__ == "multiverse":
         return False
     installed = [sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
+    installed += [*site.getsitepackages(), site.getusersitepackages()]
     return not any(Path(file).is_relative_to(place) for place in installed)

@@ -47,6 +47,13 @@ class _GivenUp(Exception):
     """The caller does not want this worker any more."""
 
 
+class _ClusterGone(Exception):
+    """Somebody has called `ray.shutdown()`. Whatever is asked of Ray then looks for another cluster to join."""
+
+    def __init__(self) -> None:
+        super().__init__("this program is no longer connected to a Ray cluster: was ray.shutdown() called?")
+
+
 class Sent:
     """What goes to all actors alike (a rollout's weights): in the object store once."""
 
@@ -107,7 +114,7 @@ class RayLife:
                 f"its Ray actor has not answered yet; it waits for a node with {needs} free, or builds its envs"
             )
         try:
-            _, stack, rss_bytes = self._ray.get(self._actor.state.remote(), timeout=ANSWER_S)
+            _, stack, rss_bytes = self._ray.get(self._ask("state"), timeout=ANSWER_S)
         except Exception as error:
             return State(f"its Ray actor does not say what it is doing ({type(error).__name__})")
         return State("its Ray actor lives", stack, rss_bytes)
@@ -133,9 +140,16 @@ class RayLife:
 
     def _kill(self) -> None:
         try:
-            self._ray.kill(self._actor)  # guard: an-actor-is-ended
+            if self._ray.is_initialized():
+                self._ray.kill(self._actor)  # guard: an-actor-is-ended
         except Exception:  # the cluster is gone, and the actor with it
             pass
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        """A call of the actor's."""
+        if not self._ray.is_initialized():  # guard: no-other-cluster-is-joined
+            raise _ClusterGone
+        return getattr(self._actor, method).remote(*arguments)
 
     # -- the stand-in ------------------------------------------------------------------------------------------
     def _run(self) -> None:
@@ -147,16 +161,15 @@ class RayLife:
             self._cause = _in_a_line(error)
             if "its worker process has died" not in str(error):
                 self.node_in_doubt = "" if self._process is None else self._process[1]
-        except BaseException as error:
-            self._cause = f"{type(error).__name__}: {error}"
-            raise
+        except Exception as error:
+            self._cause = str(error) if isinstance(error, _ClusterGone) else f"{type(error).__name__}: {error}"
         finally:
             self._kill()
             self._link.send_packed(None, 0)
             self._ended.ring()
 
     def _serve(self) -> None:
-        word, pid, node = self._answer(self._actor.described.remote())
+        word, pid, node = self._answer(self._ask("described"))
         self._process = pid, node
         if node == self._ray.get_runtime_context().get_node_id():
             self._here = psutil.Process(pid)
@@ -167,20 +180,20 @@ class RayLife:
         views, mailbox, replacing = binding
         self._mailbox, mirror, wait_set = mailbox, Mirror(views, self._env_ids), WaitSet()
         mailbox.add_to(wait_set)
-        self._answer(self._actor.connect.remote(views.layout, mirror.changes(), replacing))
+        self._answer(self._ask("connect", views.layout, mirror.changes(), replacing))
         while True:
             wait_set.sleep_until(lambda: mailbox.requested() or self._given_up, None)
             if self._given_up:
                 raise _GivenUp
             command = mailbox.take()
             if command == CLOSE:
-                last = self._answer(self._actor.close.remote(mailbox.sequence))
+                last = self._answer(self._ask("close", mailbox.sequence))
                 self._link.send_packed(last, mailbox.sequence)
                 return
             message = None
             if command in (RUN, ROWS) or command & WITH_OBJECTS:
                 message = self._sent.reference(self._message(mailbox.sequence))
-            asked = self._actor.request.remote(command, mailbox.sequence, message, mirror.changes())
+            asked = self._ask("request", command, mailbox.sequence, message, mirror.changes())
             flags, reply, changes, row = self._answer(asked, mailbox if command == ROWS else None)
             mirror.apply(changes)
             if command == ROWS:
@@ -192,6 +205,9 @@ class RayLife:
     def _message(self, number: int) -> Any:
         """What follows a request; the leavings of interrupted ones are passed over."""
         while True:
+            while not self._link.poll(LOOK_EVERY_S):
+                if self._given_up:
+                    raise _GivenUp
             found, message = self._link.receive()
             if found == number:
                 return message
@@ -206,9 +222,11 @@ class RayLife:
                 pass
             if self._given_up:
                 raise _GivenUp
+            if not self._ray.is_initialized():
+                raise _ClusterGone
             if rows is not None and rows.stopping and not told:
                 told = True
-                self._actor.stop.remote()
+                self._ask("stop", rows.sequence)
             if rows is not None and time.monotonic() > ask_at:
                 before, ask_at = row, time.monotonic() + ASK_EVERY_S
                 row = self._row(row)
@@ -217,7 +235,7 @@ class RayLife:
 
     def _row(self, last: int) -> int:
         try:
-            return int(self._ray.get(self._actor.state.remote(), timeout=ANSWER_S)[0])
+            return int(self._ray.get(self._ask("state"), timeout=ANSWER_S)[0])
         except self._ray.exceptions.GetTimeoutError:
             return last
 
@@ -288,7 +306,8 @@ class RayWorkers:
                 host.worker,
                 wanted["num_cpus"],
             )
-            wanted["num_cpus"], free = 0.0, ray_cluster.nodes_with("CPU", 0.0)
+            there = ray_cluster.nodes_with("CPU", 0.0)
+            wanted["num_cpus"], free = 0.0, [node for node in there if node != lost] or there
         where = "SPREAD" if lost is None else ray_cluster.on_node(free[0])
         new = self._started(host.worker, wanted, where)
         try:

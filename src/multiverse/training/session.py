@@ -18,6 +18,7 @@ from multiverse.contracts.errors import InvalidRequest, ReplyTimeout, WorkerDied
 from multiverse.contracts.failures import Failures
 from multiverse.contracts.layout import OBSERVATIONS, STATE, Field, FieldName
 from multiverse.contracts.plan import Plan
+from multiverse.executors.backends import BACKENDS
 from multiverse.executors.choose import plan_for
 from multiverse.executors.machine import usable_cores
 from multiverse.experience.asynchronous import Account, AsynchronousCollector
@@ -132,6 +133,12 @@ class Session:
 
         self.envs = training_envs(self._config, self._env, count, self._reset_plan, plan, lay_out, self._tasks)
         tell_how_ray_collects(self.envs)
+        if self._config.asynchronous and BACKENDS[self.envs.plan.executor].own_share:
+            self.envs.close()
+            raise InvalidRequest(
+                "asynchronous: these envs run in the calling process, which cannot learn meanwhile "
+                f"({self.envs.plan.why})"
+            )
 
     def _collect_from_envs(self) -> None:
         mask = next(iter(self.learners)).features.mask if self._single else None

@@ -18,7 +18,7 @@ GUARDS = (
     Guard(
         "only-our-own-cluster-is-ended",
         ("E5",),
-        swap("_ours and ", ""),
+        swap("_ours == os.getpid() and ", ""),
         (f"{RAY}::test_a_cluster_that_the_program_started_is_used_and_stays",),
     ),
     Guard(
@@ -32,6 +32,12 @@ GUARDS = (
         ("E5",),
         swap("OSError", "ZeroDivisionError"),
         (f"{RAY}::test_a_cluster_that_does_not_answer_is_named_at_once",),
+    ),
+    Guard(
+        "no-other-cluster-is-joined",
+        ("E5",),
+        NEVER,
+        (f"{RAY}::test_after_a_shutdown_envs_are_lost_and_no_other_cluster_is_joined",),
     ),
     Guard("versions-that-differ-are-named", ("E5",), NEVER, (f"{RAY}::test_other_versions_are_named",)),
     # -- F1: actors and nodes --------------------------------------------------------------------------------

@@ -206,6 +206,8 @@ class TrainConfig:
                 f"asynchronous: {self.algorithm} learns from replay, which is of older policies anyway: leave it "
                 "out; ppo, a2c and taac can do it"
             )
+        if self.render:
+            raise InvalidRequest("asynchronous: a window (render) means one process, which cannot learn meanwhile")
         if self.executor in ("serial", "hybrid"):
             raise InvalidRequest(
                 f"asynchronous: with executor={self.executor!r} the caller steps envs itself, and cannot learn "
