@@ -89,11 +89,12 @@ def test_without_a_guard_three_workers_make_one_run(tmp_path: Path) -> None:
 
 
 def test_a_real_offline_run_of_wandb_has_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a program of its own, with which the service that W&B starts ends."""
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    flags = [*SMALL, "--tracker", "auto", "--num-envs", "3", "--workers", "3", "--run-dir", str(tmp_path / "runs")]
-    assert custom_env_main.main(flags) == 0
+    flags = ["--tracker", "auto", "--num-envs", "3", "--workers", "3", "--run-dir", tmp_path / "runs"]
+    done = run(without_guard(tmp_path), *SMALL, *flags, HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
     (found,) = (only_run(tmp_path / "runs") / "wandb").glob("offline-run-*")
     (kept,) = tmp_path.rglob("*.wandb")  # nor is there one anywhere else
     assert kept.parent == found and kept.stat().st_size > 0
