@@ -301,3 +301,12 @@ def wait_at(gate: Path) -> None:
     """The env's side."""
     (gate / "arrived").write_bytes(b"")
     (gate / "opened").read_bytes()
+
+
+def first_to_note(note: str | Path) -> bool:
+    """Whether nobody has noted it before: of two workers that come at once, one has."""
+    try:
+        os.close(os.open(note, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True

@@ -23,6 +23,7 @@ from multiverse.experience.rollout import Rollout, RolloutShape
 from multiverse.memory import interrupts
 from tests.contract.conftest import nothing_left_behind  # noqa: F401
 from tests.envs import Walk
+from tests.fault_envs import first_to_note
 
 STEPS, NUM_ENVS, PLAN = 9, 4, mv.DerivedSeeds(4)
 ENOUGH_S = 30.0
@@ -145,8 +146,7 @@ class Once(Walk):
 
     def step(self, action: Any) -> Any:
         self._left -= 1
-        if self._left == 0 and not Path(self._mark).exists():
-            Path(self._mark).touch()
+        if self._left == 0 and first_to_note(self._mark):
             if self._deed == "dies":
                 os.kill(os.getpid(), signal.SIGKILL)
             if self._deed == "hangs":

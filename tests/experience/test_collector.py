@@ -20,6 +20,7 @@ from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.rollout import Rollout, RolloutShape
 from tests.contract.configurations import ALL, Configuration, over
 from tests.envs import Walk
+from tests.fault_envs import first_to_note
 
 config = over([one for one in ALL if str(one) in ("serial", "forkserver", "hybrid")])
 STEPS = 7
@@ -133,8 +134,7 @@ class Unlucky(gym.Env):  # type: ignore[type-arg]
 
     def step(self, action: Any) -> Any:
         self.steps += 1
-        if self.note is not None and self.steps == 3 and not Path(self.note).exists():
-            Path(self.note).touch()
+        if self.note is not None and self.steps == 3 and first_to_note(self.note):
             raise RuntimeError("unlucky")
         return np.full(2, self.steps, np.float32), 1.0, False, False, {}
 

@@ -20,6 +20,7 @@ from multiverse.experience.collector import Collector, rollout_fields
 from multiverse.experience.rollout import RolloutShape
 from tests.contract.configurations import Configuration
 from tests.experience.test_collector import config, policy_for  # noqa: F401
+from tests.fault_envs import first_to_note
 from tests.training.runs import SMALL, digest, lines_of
 
 MOST, NUM_ENVS, PLAN = 12, 4, mv.DerivedSeeds(4)
@@ -39,8 +40,7 @@ class Uneven(gym.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         self.steps, self._taken = self.steps + 1, self._taken + 1
-        if self._dies is not None and self._taken == 3 and not Path(self._dies).exists():
-            Path(self._dies).touch()
+        if self._dies is not None and self._taken == 3 and first_to_note(self._dies):
             os.kill(os.getpid(), signal.SIGKILL)
         return self._seen(), float(action) + 0.5, self.steps == self.length, False, {}
 

@@ -26,6 +26,7 @@ from multiverse.memory.link import PipeLink
 from multiverse.memory.mailbox import _WORKER_ASLEEP
 from tests.contract.conftest import worker_processes
 from tests.experience.test_collector import STEPS, collecting, fields_for, policy_for
+from tests.fault_envs import first_to_note
 
 
 class Mortal(gym.Env):  # type: ignore[type-arg]
@@ -42,8 +43,7 @@ class Mortal(gym.Env):  # type: ignore[type-arg]
 
     def step(self, action: Any) -> Any:
         self.steps, self.taken = self.steps + 1, self.taken + 1
-        if self.deed and self.taken == self.at and not Path(self.note).exists():
-            Path(self.note).touch()
+        if self.deed and self.taken == self.at and first_to_note(self.note):
             if self.deed == "dies":
                 os.kill(os.getpid(), signal.SIGKILL)
             if self.deed == "hangs":
@@ -231,8 +231,7 @@ class Raises(Mortal):
     """In the second step of an episode, once until its note is taken away."""
 
     def step(self, action: Any) -> Any:
-        if self.steps == 1 and not Path(self.note).exists():
-            Path(self.note).touch()
+        if self.steps == 1 and first_to_note(self.note):
             raise RuntimeError("as told")
         return super().step(action)
 
@@ -277,8 +276,7 @@ class Gagged(Mortal):
     """Its worker is stopped, once ever, between the word that it is done and what follows that by pipe."""
 
     def step(self, action: Any) -> Any:
-        if self.note and self.taken == 3 and not Path(self.note).exists():
-            Path(self.note).touch()
+        if self.note and self.taken == 3 and first_to_note(self.note):
             send = PipeLink.send_packed
 
             def stopped(*arguments: Any) -> None:

@@ -16,6 +16,7 @@ from multiverse.memory import interrupts
 from multiverse.training.loading import checkpoint_of
 from tests.contract.conftest import nothing_left_behind  # noqa: F401
 from tests.envs import Walk
+from tests.fault_envs import first_to_note
 from tests.training.runs import SMALL, lines_of
 from tests.training.test_teams import AGENTS, CIRCLE, SPREAD, TAAC, VILLAGE
 
@@ -86,8 +87,7 @@ class Once(Walk):
 
     def step(self, action: Any) -> Any:
         self._left -= 1
-        if self._left == 0 and not Path(self._mark).exists():
-            Path(self._mark).touch()
+        if self._left == 0 and first_to_note(self._mark):
             if self._deed == "raise":
                 raise RuntimeError("it raised")
             if self._deed == "die":
