@@ -64,6 +64,8 @@ def _of_the_cluster(process: psutil.Process) -> bool:
     try:
         if process.name().startswith("ray::RayActor"):
             return process.status() == psutil.STATUS_ZOMBIE
-        return process.name().startswith("ray::") or any("/ray/" in part for part in process.cmdline())
+        # A program of Ray's, that is: our own workers are told sys.path, in which Ray's folders are too.
+        programs = [part for part in process.cmdline() if " " not in part]
+        return process.name().startswith("ray::") or any("/ray/" in part for part in programs)
     except psutil.Error:
         return True
