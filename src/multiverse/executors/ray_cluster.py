@@ -58,6 +58,7 @@ def connect(options: RayOptions) -> None:
                 "address out, or call ray.shutdown() first"
             )
         return
+    ray()  # if there is none, that is what is wrong
     if address is None:
         _start()
     else:
