@@ -15,12 +15,10 @@ with the next row the constants of docs/scaling.md.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import functools
 import itertools
-import logging
 import statistics
 import sys
 import tempfile
@@ -33,9 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import multiverse as mv
 from benchmarks.envs import Burn
-from benchmarks.provenance import provenance, write_results
-from benchmarks.training import BESIDE_SB3, collect_us, collected_s, session_of, verdict
-from multiverse.executors.machine import usable_cores
+from benchmarks.training import BESIDE_SB3, collect_us, collected_s, measure, session_of, verdict
 from multiverse.measure import step_rate
 
 BAR = 0.8
@@ -160,19 +156,5 @@ ROWS: dict[str, Callable[[int], dict[str, Any]]] = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="write the figures here too")
-    options = parser.parse_args()
-    origin = provenance()
-    logging.getLogger("multiverse").setLevel(logging.WARNING)
-    print(f"{usable_cores()} usable cores, Python {sys.version.split()[0]}, {WORKERS} workers")
-    found = [ROWS[row](options.rounds) for row in options.rows]
-    if options.json:
-        write_results(options.json, origin, {"rows": found})
-
-
 if __name__ == "__main__":
-    main()
+    measure(ROWS, __doc__, f"{WORKERS} workers")

@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -365,19 +365,20 @@ ROWS: dict[str, Callable[[int], dict[str, Any]]] = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+def measure(rows: Mapping[str, Callable[[int], Any]], doc: str | None, told: str) -> None:
+    """The rows that the command line names, and a results file if it wants one."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", nargs="+", choices=rows, default=list(rows))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, help="write the figures here too")
     options = parser.parse_args()
     origin = provenance()
     logging.getLogger("multiverse").setLevel(logging.WARNING)
-    print(f"{usable_cores()} usable cores, Python {sys.version.split()[0]}, torch {torch.__version__}, one thread")
-    found = [ROWS[row](options.rounds) for row in options.rows]
+    print(f"{usable_cores()} usable cores, Python {sys.version.split()[0]}, {told}")
+    found = [rows[row](options.rounds) for row in options.rows]
     if options.json:
         write_results(options.json, origin, {"rows": found})
 
 
 if __name__ == "__main__":
-    main()
+    measure(ROWS, __doc__, f"torch {torch.__version__}, one thread")
