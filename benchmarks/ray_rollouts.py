@@ -10,6 +10,8 @@ Contenders take turns, round after round; ratios are taken within a round and th
 observations go there and back in every round, which is what rollouts in the actors save.
 `cost`: what one rollout costs beside its steps, from rollouts of 16 and 128 steps, policies of 64 × 64 and 512 × 512:
 with the next row the constants of docs/scaling.md.
+`empty_call`: what calls of actors that do nothing take, as many at once and as long after each other as rollouts of
+CartPole: what Ray asks of a rollout by itself.
 `learn`: what the learner costs an env step, in seconds of the processor, so that a busy machine changes little.
 """
 
@@ -32,6 +34,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import multiverse as mv
 from benchmarks.envs import Burn
 from benchmarks.training import BESIDE_SB3, collect_us, collected_s, measure, session_of, verdict
+from multiverse.contracts.plan import RayOptions
+from multiverse.executors import ray_cluster
 from multiverse.measure import step_rate
 
 BAR = 0.8
@@ -40,6 +44,8 @@ HOWS = {name: {"executor": name, "workers": WORKERS} for name in ("process", "ra
 LOCK_STEP_S = 1.0
 """Of each contender, in each round."""
 SHORT, LONG, ROLLOUTS = 16, 128, 20
+ROLLOUT_S = 0.01
+"""That one of CartPole takes."""
 SIZES = (64, 512)
 LEARN_STEPS = 10_240
 
@@ -113,6 +119,28 @@ def cost(name: str, rounds: int) -> dict[str, Any]:
     return found
 
 
+class Nothing:
+    def nothing(self) -> None:
+        pass
+
+
+def empty_call(name: str, rounds: int) -> dict[str, Any]:
+    ray_cluster.connect(RayOptions())
+    ray, taken = ray_cluster.ray(), list[float]()
+    actors = [ray.remote(Nothing).options(num_cpus=0).remote() for _ in range(WORKERS)]
+    ray.get([actor.nothing.remote() for actor in actors])
+    for _ in range(rounds * ROLLOUTS):
+        time.sleep(ROLLOUT_S)
+        begun = time.perf_counter()
+        ray.get([actor.nothing.remote() for actor in actors])
+        taken.append((time.perf_counter() - begun) * 1e3)
+    for actor in actors:
+        ray.kill(actor)
+    told = {"least_ms": round(min(taken), 3), "median_ms": round(statistics.median(taken), 3)}
+    print(f"\n{name}: {WORKERS} actors that do nothing, asked every {ROLLOUT_S * 1e3:g} ms: {told}", flush=True)
+    return {"row": name, **told}
+
+
 class Learning(mv.Hook):
     """The processor's seconds between a rollout and what was learned from it."""
 
@@ -152,6 +180,7 @@ ROWS: dict[str, Callable[[int], dict[str, Any]]] = {
     "lock_step_2ms": functools.partial(lock_step, "lock_step_2ms", 2_000.0),
     "lock_step_1us": functools.partial(lock_step, "lock_step_1us", 1.0),
     "cost": functools.partial(cost, "cost"),
+    "empty_call": functools.partial(empty_call, "empty_call"),
     "learn": functools.partial(learn, "learn"),
 }
 

@@ -2,12 +2,17 @@
 
 python benchmarks/scaling_model.py                            the page's table
 python benchmarks/scaling_model.py --step-us 2000 --row-bytes 28300 --gbit 10 --learn-us 40
+python benchmarks/scaling_model.py --cores benchmarks/results/cores.json     beside what `cores.py` measured
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import statistics
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 NODES = (1, 2, 4, 8, 16, 64)
 
@@ -21,7 +26,9 @@ class Run:
     row_bytes: float = 66.0  # that come back of it
     noise_bytes: float = 8.0  # that go there for it
     weights_bytes: float = 18_440.0  # that go to each node for a rollout
-    call_ms: float = 4.1  # that a call through Ray takes, whatever it carries
+    gather_us: float = 1.5  # that the caller takes for it when it puts the workers' rollouts together
+    call_ms: float = 2.3  # that a call through Ray takes, whatever it carries
+    caller_ms: float = 0.7  # that the caller is busy with a worker in lock-step, one after the other
     lock_step: int = 0  # 1: a call a step, with actions; 0: a call a rollout, with weights
     envs_per_worker: int = 8
     steps_per_env: int = 128
@@ -35,21 +42,38 @@ class Run:
         there = workers * each * (nodes - 1) / nodes  # env steps that are taken elsewhere
         back = there * self.row_bytes
         out = there * self.noise_bytes + (0 if self.lock_step else (nodes - 1) * self.weights_bytes)
+        step = each * self.step_us * 1e-6
+        call = self.call_ms * 1e-3 + workers * each * self.gather_us * 1e-6
+        if self.lock_step:  # workers step while the caller is at others, who wait for it once there are many
+            call = max(self.steps_per_env * self.call_ms * 1e-3, self._calls(workers) - step)
         return {
-            "step": each * self.step_us * 1e-6,
-            "ray": self.call_ms * 1e-3 * (self.steps_per_env if self.lock_step else 1),
+            "step": step,
+            "ray": call,
             "network": (back + out) * 8 / (self.gbit * 1e9),  # out before the rollout, back after it
             "learn": workers * each * self.learn_us * 1e-6,
         }
+
+    def _calls(self, workers: int) -> float:
+        """Seconds that the caller of so many workers is busy with their calls, in lock-step."""
+        return self.steps_per_env * workers * self.caller_ms * 1e-3
 
     def rate(self, nodes: int) -> float:
         steps = nodes * self.cores_per_node * self.envs_per_worker * self.steps_per_env
         return steps / sum(self.seconds(nodes).values())
 
+    def on_one_machine(self, workers: int, step_us: float) -> float:
+        """Seconds of a rollout that so many workers fill on as many cores."""
+        spent = replace(self, step_us=step_us, cores_per_node=workers).seconds(1)
+        return spent["step"] + spent["ray"]
+
     def most(self) -> tuple[float, str]:
         """Env steps/s with any number of nodes, and what it is that allows no more."""
-        network_us = (self.row_bytes + self.noise_bytes) * 8 / (self.gbit * 1e3)
-        return 1e6 / (self.learn_us + network_us), "learn" if self.learn_us > network_us else "network"
+        best = max((2**k for k in range(21)), key=self.rate)
+        spent = self.seconds(best)
+        if self.lock_step:  # workers step while the caller is at others
+            spent["ray"] = self._calls(best * self.cores_per_node)
+        del spent["step"]
+        return self.rate(best), max(spent, key=lambda name: spent[name])
 
 
 IMAGES = Run(step_us=2_000.0, learn_us=46.0, row_bytes=28_250.0, call_ms=3.0, lock_step=1)
@@ -70,11 +94,39 @@ def show(name: str, run: Run) -> None:
     print(f"| {name} | {rates} | {most:,.0f}, {limit} |")
 
 
+# -- beside what was measured ------------------------------------------------------------------------------------
+COLLECTING = {  # the call, and the caller's part of it
+    "process, in workers": Run(learn_us=0.0, call_ms=0.5, gather_us=0.6),
+    "ray, in workers": Run(learn_us=0.0),
+    "ray, lock-step": Run(learn_us=0.0, call_ms=2.0, lock_step=1),
+}
+
+
+def show_cores(rows: list[dict[str, Any]]) -> None:
+    """Nothing is on a network there, and nobody learns; the cost of a step is fitted to one worker."""
+    found = {(row["env"], row["workers"]): row["env_steps_per_s"] for row in rows}
+    workers = sorted({count for _, count in found})
+    print("| measured of the model, workers: | " + " | ".join(map(str, workers)) + " |")
+    print("|---" * (len(workers) + 1) + "|")
+    for env in dict.fromkeys(env for env, _ in found):
+        for name, run in COLLECTING.items():
+            run = replace(run, steps_per_env=256 if env == "HalfCheetah-v5" else 128)
+            rates = {count: statistics.median(found[env, count][name]) for count in workers}
+            steps = run.envs_per_worker * run.steps_per_env  # of a worker
+            step_us = 1e6 * (1 / rates[1] - run.on_one_machine(1, 0.0) / steps)
+            told = [f"{rates[n] * run.on_one_machine(n, step_us) / (n * steps):.2f}" for n in workers]
+            print(f"| {env}, {name} (a step {step_us:.0f} µs) | " + " | ".join(told) + " |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, value in vars(Run()).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value))
+    parser.add_argument("--cores", type=Path, help="a results file of cores.py")
     given = {name: value for name, value in vars(parser.parse_args()).items() if value is not None}
+    if measured := given.pop("cores", None):
+        show_cores(json.loads(measured.read_text())["rows"])
+        return
     print("| env steps/s, nodes of one core | " + " | ".join(map(str, NODES)) + " | at most, by |")
     print("|---" * (len(NODES) + 2) + "|")
     for name, run in {"yours": Run(**given)}.items() if given else EACH.items():

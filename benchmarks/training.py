@@ -43,6 +43,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import multiverse as mv
 from benchmarks.provenance import provenance, write_results
 from multiverse.adapters.env_source import recipes
+from multiverse.algorithms.ppo import PPO
 from multiverse.executors.machine import usable_cores
 from multiverse.measure import BareLoops
 from multiverse.training.algorithm_maker import algorithm_maker
@@ -284,17 +285,19 @@ def collect(name: str, rounds: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def session_of(settings: Settings, how: dict[str, Any]) -> Iterator[Session]:
-    config = config_for(settings.env, "ppo", {**settings.ours(), **how, "seed": 1}, preset=False)
-    with threadpool_limits(1, "blas"), contextlib.closing(Session(config, config.env, algorithm_maker(config))) as made:
+def session_of(settings: Settings, how: dict[str, Any], own: type[PPO] | None = None) -> Iterator[Session]:
+    """`own`: that algorithm, which is a kind of PPO."""
+    config = config_for(settings.env, own or "ppo", {**settings.ours(), **how, "seed": 1}, preset=False)
+    made = Session(config, config.env, algorithm_maker(config, own))
+    with threadpool_limits(1, "blas"), contextlib.closing(made):
         made.begin()
         yield made
 
 
-def collect_us(session: Session) -> float:
+def collect_us(session: Session, seconds: float = MEASURE_S) -> float:
     collected_s(session)  # the envs come back from whatever they did meanwhile
     taken: list[float] = []
-    while sum(taken) < MEASURE_S:
+    while sum(taken) < seconds:
         taken.append(collected_s(session))
     return statistics.mean(taken) / session.env_steps * 1e6
 

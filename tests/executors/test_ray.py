@@ -15,7 +15,13 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from multiverse.executors import ray_cluster
+from multiverse.contracts.plan import RayOptions
+from multiverse.executors import machine, ray_cluster
+from multiverse.executors.ray_actor import RayActor
+from multiverse.executors.worker_loop import Surroundings
+from multiverse.memory.block import private_arrays
+from multiverse.memory.doorbell import new_doorbell
+from multiverse.memory.mailbox import CONTROL, CallerMailbox, WorkerMailbox, control_field
 from tests.envs import Walk
 from tests.fault_envs import Fault
 
@@ -161,11 +167,77 @@ def test_the_worker_of_a_lost_node_goes_where_there_is_room() -> None:
     assert "there: True" in found.stdout, found.stderr
 
 
+@pytest.mark.fault("F1")
+def test_a_cluster_of_our_own_that_is_lost_ends_the_run_and_the_next_has_another(tmp_path: Path) -> None:
+    found = program(
+        """
+        import sys, psutil, multiverse as mv
+
+        class Lose(mv.Hook):
+            lost = False
+            def on_update(self, trainer, report):
+                if trainer.clock.updates == 2 and not self.lost:
+                    self.lost = True
+                    for child in psutil.Process().children(recursive=True):
+                        if child.name() == "raylet":
+                            child.kill()
+                            child.wait()
+
+        hook = Lose()
+        try:
+            mv.train("CartPole-v1", executor="ray", workers=2, num_envs=4, env_steps=800, steps_per_env=50, seed=1,
+                     preset=False, evaluate_every=0, evaluation_episodes=1, checkpoint_every_s=0.0, hooks=[hook],
+                     run_dir=sys.argv[1])
+        except mv.WorkerDied as error:
+            print("told:", error)
+        mv.make_vec("CartPole-v1", 2, "ray", workers=1).close()
+        print("resumed:", mv.resume(sys.argv[1]).summary["env_steps"])
+        """,
+        str(tmp_path / "run"),
+    )
+    assert "the Ray cluster is gone" in found.stdout and "multiverse resume" in found.stdout, found.stderr[-3000:]
+    assert "resumed: 800" in found.stdout, found.stderr[-3000:]
+    assert "restart 1 of" not in found.stderr and "CPUs free" not in found.stderr
+
+
+def test_a_late_word_to_stop_ends_no_other_rollout() -> None:
+    actor, words = RayActor(Surroundings.here(), b"no assignment"), private_arrays([control_field(1)])[CONTROL]
+    bells = new_doorbell(), new_doorbell()
+    mailbox, seen = CallerMailbox(words, 0, *bells), WorkerMailbox(words, 0, *bells)
+    actor._thread.join()
+    actor._mailbox = mailbox
+    told = []
+    for before, number, meanwhile in [((), 2, 1), ((), 3, 3), ((5, 4), 5, 4)]:
+        for stopped in before:
+            actor.stop(stopped)
+        actor._begin_rows(mailbox, number)
+        actor.stop(meanwhile)
+        told.append(seen.stopping)
+    for bell in bells:
+        bell.close()
+    assert told == [False, True, True]
+
+
 # -- clusters ----------------------------------------------------------------------------------------------------
 @pytest.mark.fault("E5")
 def test_a_cluster_that_does_not_answer_is_named_at_once() -> None:
     with pytest.raises(mv.PreflightError, match=r"no Ray cluster answers at 127\.0\.0\.1:1 .*ray start --head"):
         ray_cluster._join("127.0.0.1:1")
+
+
+@pytest.mark.fault("E5")
+def test_auto_without_a_cluster_is_told_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing runs; then there is a record of a cluster that has died."""
+    services = ray_cluster.ray()._private.services
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setattr(services, "find_gcs_addresses", set)
+    with pytest.raises(mv.PreflightError, match=r"no Ray cluster is running here; start one \(`ray start --head`"):
+        ray_cluster._join("auto")
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
+    with pytest.raises(mv.PreflightError, match=r"no Ray cluster answers at 127\.0\.0\.1:1, where 'auto' leads"):
+        ray_cluster._join("auto")
 
 
 @pytest.mark.fault("E5")
@@ -194,9 +266,17 @@ def test_another_cluster_than_the_one_this_program_has_is_refused(made: list[Any
 
 
 @pytest.mark.fault("F1")
-def test_more_than_the_cluster_has_is_refused(made: list[Any]) -> None:
-    with pytest.raises(mv.PreflightError, match=r"2 workers with 1 GPUs each need 2, .* has 0: fewer workers"):
-        make(made, Walk, gpus_per_worker=1)
+@pytest.mark.parametrize("kind", ["CPU", "GPU"])
+def test_more_than_the_cluster_has_is_refused(made: list[Any], kind: str) -> None:
+    with pytest.raises(mv.PreflightError, match=rf"2 workers with 1000 {kind}s each need 2000, .* has \d+: fewer"):
+        make(made, Walk, **{f"{kind.lower()}s_per_worker": 1000})
+
+
+def test_of_our_own_cluster_workers_share_cores_unless_each_wants_several() -> None:
+    ray_cluster.connect(RayOptions())
+    ray_cluster.check(1000, RayOptions())
+    cores = machine.usable_cores()
+    assert [ray_cluster.cores(RayOptions(cpus_per_worker=cpus)) for cpus in (0.5, 1, 2 * cores)] == [cores, cores, 1]
 
 
 @pytest.mark.parametrize("options", [{"ray_address": "10.0.0.1:6379"}, {"cpus_per_worker": 2.0}])
@@ -249,6 +329,26 @@ def test_a_cluster_of_our_own_is_on_this_machine_only_and_ends_with_the_program(
 
 
 @pytest.mark.fault("E5")
+def test_a_cluster_that_fails_to_start_is_told_and_leaves_nothing() -> None:
+    found = program(
+        """
+        import psutil, ray, multiverse as mv
+        def late(*_):
+            raise Exception("The current node timed out during startup.")
+        ray._private.services.get_node = late
+        try:
+            mv.make_vec("CartPole-v1", 2, "ray", workers=1)
+        except mv.PreflightError as error:
+            print("told:", error)
+        _, left = psutil.wait_procs(psutil.Process().children(recursive=True), 10)
+        print("left:", [process.name() for process in left], ray.is_initialized())
+        """
+    )
+    assert "told: no Ray cluster could be started here: The current node timed out" in found.stdout, found.stderr
+    assert "left: [] False" in found.stdout
+
+
+@pytest.mark.fault("E5")
 def test_a_cluster_of_our_own_stays_here_also_where_ray_was_imported_before() -> None:
     found = program(
         """
@@ -276,7 +376,7 @@ def test_after_a_shutdown_envs_are_lost_and_no_other_cluster_is_joined() -> None
         print("connected:", ray.is_initialized())
         """
     )
-    assert "was ray.shutdown() called?" in found.stdout and "connected: False" in found.stdout, found.stderr
+    assert "ray.shutdown() was called" in found.stdout and "connected: False" in found.stdout, found.stderr
     assert "Traceback" not in found.stderr
 
 

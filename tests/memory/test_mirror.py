@@ -9,7 +9,7 @@ from gymnasium import spaces
 from multiverse.contracts.layout import OBSERVATIONS, REWARD, SINGLE_AGENT, VALUES, Field, Group, Layout
 from multiverse.contracts.views import Views
 from multiverse.memory.block import private_arrays
-from multiverse.memory.mirror import Mirror
+from multiverse.memory.mirror import NOTHING, Mirror
 
 ROWS, WIDE = ("rows",), ("wide",)
 LAYOUT = Layout(
@@ -42,16 +42,25 @@ def test_what_changes_on_either_side_is_the_same_on_both() -> None:
 def test_only_rows_that_changed_travel_and_only_once() -> None:
     one, ours, _, _ = sides()
     one[ROWS][3, 2] = 1.0
-    ((name, rows, values),) = ours.changes()
-    assert name == ROWS and rows is not None and rows.tolist() == [3] and values.shape == (1, 2, 2)
-    assert ours.changes() == []
+    assert ours.changes() == ([(ROWS, bytes([0, 0, 0, 1, 0]))], np.float32([1, 1, 0, 0]).tobytes())
+    assert ours.changes() == NOTHING
+
+
+def test_where_most_rows_have_changed_all_of_them_do() -> None:
+    one, ours, other, theirs = sides()
+    one[ROWS][:3, 2:] = np.arange(12.0).reshape(3, 2, 2)
+    changes = ours.changes()
+    assert changes[0] == [(ROWS, None)]
+    theirs.apply(changes)
+    np.testing.assert_array_equal(one[ROWS], other[ROWS])
+    assert ours.changes() == theirs.changes() == NOTHING
 
 
 def test_rows_of_other_envs_do_not() -> None:
     one, ours, _, _ = sides()
     one[(SINGLE_AGENT, OBSERVATIONS)][:2] = 0.5
     one[ROWS][:, :2] = 1.0
-    assert ours.changes() == []
+    assert ours.changes() == NOTHING
 
 
 @pytest.mark.fault("F1")
@@ -59,4 +68,4 @@ def test_bits_are_what_counts() -> None:
     one, ours, other, theirs = sides()
     one[ROWS][0, 2] = -0.0, np.nan
     theirs.apply(ours.changes())
-    assert np.signbit(other[ROWS][0, 2, 0]) and ours.changes() == []  # NaN is what it was
+    assert np.signbit(other[ROWS][0, 2, 0]) and ours.changes() == NOTHING  # NaN is what it was

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +13,7 @@ import multiverse as mv
 from multiverse.memory import interrupts
 from multiverse.training.loading import checkpoint_of
 from tests.contract.conftest import nothing_left_behind  # noqa: F401
-from tests.envs import Walk
-from tests.fault_envs import first_to_note
+from tests.training.envs import Once
 from tests.training.runs import SMALL, lines_of
 from tests.training.test_teams import AGENTS, CIRCLE, SPREAD, TAAC, VILLAGE
 
@@ -60,6 +57,7 @@ KINDS = {
     "come and go": (VILLAGE, AGENTS),
     "in turn, separate": (CIRCLE, {**AGENTS, "separate": True}),
     "taac": (SPREAD, TAAC),
+    "learned in torch": ("CartPole-v1", {"hidden_sizes": [257]}),
     "threads": ("CartPole-v1", {"executor": "thread"}),
     "discarding": ("CartPole-v1", {"full_queue": "discard", "max_lag": 0}),
 }
@@ -76,26 +74,6 @@ def test_whatever_learns_from_its_own_rollouts_can_do_it(kind: str, tmp_path: Pa
     assert run.summary["finished"] and adds_up(account) and account["sent"] == run.summary["failures"]["steps_sent"]
     assert run.summary["env_steps"] >= 1_000 and run.summary["skipped_updates"] == 0
     assert account["largest_lag"] <= settings.get("max_lag", 4)
-
-
-class Once(Walk):
-    """In its 60th step of all, once ever: `deed`."""
-
-    def __init__(self, mark: str, deed: str, program: int) -> None:
-        super().__init__()
-        self._mark, self._deed, self._program, self._left = mark, deed, program, 60
-
-    def step(self, action: Any) -> Any:
-        self._left -= 1
-        if self._left == 0 and first_to_note(self._mark):
-            if self._deed == "raise":
-                raise RuntimeError("it raised")
-            if self._deed == "die":
-                os.kill(os.getpid(), signal.SIGKILL)
-            os.kill(self._program, signal.SIGINT)
-            if self._deed == "interrupt and hang":
-                time.sleep(3600)
-        return super().step(action)
 
 
 def arguments(tmp_path: Path, deed: str) -> dict[str, Any]:
@@ -154,8 +132,11 @@ def test_a_run_may_become_asynchronous_and_back(tmp_path: Path) -> None:
     run = mv.train("CartPole-v1", run_dir=tmp_path / "run", **settings)
     run = mv.resume(run, asynchronous=True, executor="process", env_steps=2_000, progress=False)
     assert run.summary["asynchronous"]["used"] == 1_000 and run.summary["env_steps"] == 2_000
+    account = run.summary["asynchronous"]
     run = mv.resume(run, asynchronous=False, executor="serial", env_steps=3_000, progress=False)
-    assert "asynchronous" not in run.summary and run.summary["env_steps"] == 3_000
+    assert run.summary["asynchronous"] == account and run.summary["env_steps"] == 3_000
+    run = mv.resume(run, asynchronous=True, executor="process", env_steps=4_000, progress=False)
+    assert run.summary["asynchronous"]["used"] == 2_000, "it goes on with the account of what was collected so"
 
 
 @pytest.mark.parametrize(

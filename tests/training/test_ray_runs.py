@@ -12,6 +12,7 @@ import pytest
 
 import multiverse as mv
 from tests.envs import Walk
+from tests.forked_programs import ForkedPrograms
 from tests.training.runs import SMALL, digest, lines_of
 from tests.training.test_exact_resume import go_on
 
@@ -24,6 +25,7 @@ OFF_POLICY = {
 }  # fmt: skip
 EACH: dict[str, dict[str, Any]] = {
     "one agent": SMALL,
+    "weights through the object store": {**SMALL, "hidden_sizes": [400, 400], "env_steps": 400},
     "with memory": {**SMALL, "memory": "gru", "memory_size": 8},
     "a team, whole episodes": {**SMALL, **TEAM, "whole_episodes": True, "steps_per_env": 10, "env_steps": 400},
     "from replay": OFF_POLICY,
@@ -50,11 +52,12 @@ def test_weights_and_records_are_those_of_the_serial_run(
     assert lines_of(one.path, "episodes.jsonl") == lines_of(other.path, "episodes.jsonl")
 
 
-def test_a_killed_run_resumes_and_moves_between_executors(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_and_moves_between_executors(tmp_path: Path, programs: ForkedPrograms) -> None:
     whole = trained(tmp_path / "whole", SMALL, checkpoint_every_s=0.0)
     home = tmp_path / "run"
-    assert not go_on(home, True, {**SMALL, **RAY, "checkpoint_every_s": 0.0}, "learn", 60), "it should have died"
-    assert not go_on(home, False, {}, "learn", 40), "it should have died again"
+    settings = {**SMALL, **RAY, "checkpoint_every_s": 0.0}
+    assert not go_on(programs, home, True, settings, "learn", 60), "it should have died"
+    assert not go_on(programs, home, False, {}, "learn", 40), "it should have died again"
     mv.resume(home, executor="process", workers=2)
     assert digest(home) == digest(whole.path)
 

@@ -318,7 +318,7 @@ class WorkerHost(_AnyHost):
         death, command = self.life.death(), self.doing
         cause = f"{death.cause} during {command}"
         # guard: a-death-tells-the-command
-        return WorkerDied(self.worker, self.env_ids, cause, death.hint, command, death.peak_rss_bytes)
+        return death.error(self.worker, self.env_ids, cause, death.hint, command, death.peak_rss_bytes)
 
     def hung(self, waited_s: float) -> ReplyTimeout:
         state = self.life.state()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from multiverse.contracts.errors import WorkerDied
+
 
 @dataclass(frozen=True, slots=True)
 class Death:
@@ -13,6 +15,7 @@ class Death:
     cause: str
     hint: str = ""
     peak_rss_bytes: int | None = None
+    error: type[WorkerDied] = WorkerDied  # what the caller is told it with
 
 
 @dataclass(frozen=True, slots=True)

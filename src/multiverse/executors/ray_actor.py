@@ -7,7 +7,6 @@ import pickle
 import sys
 import threading
 import traceback
-from typing import Any
 
 import psutil
 
@@ -33,7 +32,8 @@ class RayActor:
         self._inner, self._link = PackedLink.beside(by_name_first=True)
         self._mailbox: CallerMailbox | None = None
         self._wait_set = WaitSet()
-        self._stopped = -1  # the request that is to end
+        self._stopped = self._rows = -1  # the latest rollout that is to end, and that began
+        self._one_at_a_time = threading.Lock()  # whoever begins one or stops one
         self._thread = threading.Thread(target=self._work, args=(surroundings, assignment), daemon=True)
         self._thread.start()
 
@@ -73,28 +73,38 @@ class RayActor:
         self._bound = views, WorkerMailbox(arrays[CONTROL], 0, *bells)
         self._link.send_packed(pickle.dumps(replacing), 0)
 
-    def request(self, command: int, number: int, message: bytes | None, changes: Changes) -> Any:
-        """(flags, what follows by link or None, what has changed, the row it came to)"""
+    def request(self, packed: bytes, stored: bytes | None) -> bytes:
+        """(command, number, message or None, what has changed) → (flags, what follows by link or None, the row it came
+        to, what has changed). Packed, for Ray takes bytes as they are, and its time over all else."""
+        command, number, message, changes = pickle.loads(packed)
+        message = message if stored is None else stored
         mailbox = self._mailbox
         assert mailbox is not None
         self._mirror.apply(changes)
         if command == ROWS:
-            mailbox.begin_rows(0)
-            if self._stopped == number:  # it was told so before this began
-                mailbox.stop_rows()
+            self._begin_rows(mailbox, number)
         mailbox.post(command, number)
         if message is not None:
             self._link.send_packed(message, number)
         self._wait_set.sleep_until(mailbox.answered, None)
         flags = mailbox.flags()
         more = command == RUN or (flags if command == ROWS else flags & EXTRAS)
-        return flags, self._link.receive()[1] if more else None, self._mirror.changes(), mailbox.row
+        reply = self._link.receive()[1] if more else None
+        return pickle.dumps((flags, reply, mailbox.row, self._mirror.changes()))
 
     def stop(self, number: int) -> None:
         """That rollout, under way or about to be, is to end with the row it is in."""
-        self._stopped = number
-        if self._mailbox is not None:
-            self._mailbox.stop_rows()
+        with self._one_at_a_time:
+            self._stopped = max(self._stopped, number)
+            if self._mailbox is not None and self._rows == number:  # not one that has begun since
+                self._mailbox.stop_rows()
+
+    def _begin_rows(self, mailbox: CallerMailbox, number: int) -> None:
+        with self._one_at_a_time:
+            self._rows = number
+            mailbox.begin_rows(0)
+            if self._stopped == number:  # it was told so before this began
+                mailbox.stop_rows()
 
     def state(self) -> tuple[int, str, int]:
         """Its row, its Python stack, its memory."""

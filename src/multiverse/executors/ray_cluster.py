@@ -15,6 +15,7 @@ import sys
 import sysconfig
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -30,6 +31,9 @@ from multiverse.executors import machine
 log = logging.getLogger("multiverse")
 
 CONNECT_S, SOON_FREE_S = 5.0, 1.0
+ALONG_WITH_A_CALL = 1 << 20
+"""Bytes of an argument or a result, in a cluster of our own; more goes through the object store. Ray's limit is 100 kB;
+on one machine the store takes 2 ms longer than a call, and pays from about 1 MB on."""
 _LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Ray's own way to have a node at 127.0.0.1: it reads this when it is imported."""
 
@@ -50,6 +54,8 @@ def ray() -> Any:
 
 def connect(options: RayOptions) -> None:
     """To the cluster that is meant, unless this program is connected already; started if there is to be one of ours."""
+    if _ours is not None and living() is None:  # guard: a-dead-cluster-of-our-own-is-started-anew
+        shut_down()
     here, address = _connected_to(), options.address
     if here is not None:
         if address not in (None, "auto", here, _joined):  # guard: one-cluster-a-program
@@ -72,6 +78,16 @@ def _connected_to() -> str | None:
     return str(found.get_runtime_context().gcs_address)
 
 
+def living() -> Any:
+    """What stands for the cluster that this program is connected to; None when there is none, or ours has ended."""
+    if _connected_to() is None:
+        return None
+    node = ray()._private.worker._global_node
+    needed = [info for kind in ("raylet", "gcs_server") for info in node.all_processes.get(kind, ())]
+    ended = _ours == os.getpid() and any(info.process.poll() is not None for info in needed)
+    return None if ended else node
+
+
 def _start() -> None:
     """A cluster of our own: nobody else hears of it, and it ends with this program."""
     global _ours
@@ -84,9 +100,15 @@ def _start() -> None:
                 num_cpus=machine.usable_cores(),
                 include_dashboard=False,
                 logging_level="error",
-                _system_config={"worker_niceness": 0},  # 15 elsewhere: whoever else is busy would come first
+                _system_config={
+                    "worker_niceness": 0,  # 15 elsewhere: whoever else is busy would come first
+                    "max_direct_call_object_size": ALONG_WITH_A_CALL,
+                },
             )
-    except (OSError, RuntimeError, ValueError) as error:  # ports, memory, a path too long for its sockets
+    except BaseException as error:  # ports, memory, a path too long for its sockets, nodes that are too slow; Ctrl-C
+        _end_the_half_started(error)
+        if not isinstance(error, Exception):
+            raise
         hint = "; RAY_TMPDIR=/tmp has it use another place" if "path length" in str(error) else ""
         raise PreflightError(f"no Ray cluster could be started here: {error}{hint}") from error
     finally:
@@ -95,6 +117,16 @@ def _start() -> None:
             os.environ[_LOOPBACK] = before
     _ours = os.getpid()
     atexit.register(shut_down)
+
+
+def _end_the_half_started(error: BaseException) -> None:
+    """Ray forgets a node that did not come to be, and leaves its processes: who raised still has it."""
+    node_type = ray()._private.node.Node
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        node = frame.f_locals.get("self")
+        if isinstance(node, node_type):  # guard: a-cluster-that-fails-to-start-leaves-nothing
+            node.kill_all_processes(check_alive=False, allow_graceful=False)
+    ray().shutdown()
 
 
 @contextlib.contextmanager
@@ -129,17 +161,30 @@ def _join(address: str) -> None:
 
 def _check_reachable(address: str) -> None:
     """In a moment, and in a sentence: Ray itself tries for a minute."""
+    said = address
+    if address == "auto":  # guard: what-auto-leads-to-is-looked-at
+        address = _where_auto_leads()
+        said = f"{address}, where 'auto' leads"
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or "://" in address:
-        if address == "auto":
-            return
         raise InvalidRequest(f"ray_address={address!r}: host:port, as `ray start --head` prints it, or auto")
     try:
         socket.create_connection((host, int(port)), CONNECT_S).close()
     except OSError as error:  # guard: an-unreachable-cluster-is-named
         raise PreflightError(
-            f"no Ray cluster answers at {address} ({error.strerror or error}): is it running (`ray start --head` "
+            f"no Ray cluster answers at {said} ({error.strerror or error}): is it running (`ray start --head` "
             "there), and may this machine reach that port?"
+        ) from error
+
+
+def _where_auto_leads() -> str:
+    """RAY_ADDRESS, a cluster that runs here, or the one that Ray has written down, which may have ended long ago."""
+    try:
+        return str(ray()._private.services.get_ray_address_from_environment("auto", None))
+    except ConnectionError as error:
+        raise PreflightError(
+            "ray_address='auto': no Ray cluster is running here; start one (`ray start --head`), have this machine "
+            "join one (`ray start --address host:port`), or leave the address out for a cluster of the program's own"
         ) from error
 
 
@@ -171,7 +216,7 @@ def own() -> bool:
 def cores(options: RayOptions) -> int:
     """How many workers the cluster has room for."""
     connect(options)
-    if own():
+    if own() and not _cpus_that_count(options):
         return machine.usable_cores()
     each = {"CPU": options.cpus_per_worker, "GPU": options.gpus_per_worker}
     return max(1, min((int(_resource(kind) / count) for kind, count in each.items() if count), default=1))
@@ -179,7 +224,7 @@ def cores(options: RayOptions) -> int:
 
 def check(workers: int, options: RayOptions) -> None:
     """That there is room at all; whoever else has it now may leave."""
-    for kind, each in (("CPU", 0.0 if own() else options.cpus_per_worker), ("GPU", options.gpus_per_worker)):
+    for kind, each in (("CPU", _cpus_that_count(options)), ("GPU", options.gpus_per_worker)):
         needed, there = workers * each, _resource(kind)
         if needed > there:  # guard: what-a-cluster-lacks-is-refused
             raise PreflightError(
@@ -194,6 +239,12 @@ def check(workers: int, options: RayOptions) -> None:
             log.warning(
                 "%d workers need %g %ss; the Ray cluster has %g free: waiting for more", workers, needed, kind, free
             )
+
+
+def _cpus_that_count(options: RayOptions) -> float:
+    """Per worker. Of a cluster of our own nobody else wants anything, and workers may be more than cores; but whoever
+    wants several for each must have them."""
+    return 0.0 if own() and options.cpus_per_worker <= 1 else options.cpus_per_worker
 
 
 def nodes_with(kind: str, count: float) -> list[str]:

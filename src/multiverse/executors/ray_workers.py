@@ -8,6 +8,7 @@ done by its actor, to which it sends what has changed in the rows of its envs, a
 from __future__ import annotations
 
 import logging
+import pickle
 import queue
 import threading
 import time
@@ -16,6 +17,8 @@ from typing import Any
 
 import psutil
 
+from multiverse.contracts.errors import ClusterGone
+from multiverse.contracts.failures import HOW_TO_GO_ON
 from multiverse.contracts.layout import Field, FieldName
 from multiverse.contracts.plan import Plan, RayOptions
 from multiverse.contracts.views import Array, Views
@@ -39,31 +42,31 @@ ASK_EVERY_S = 1.0
 """Of an actor in the middle of a rollout: which row it is in."""
 ANSWER_S = 1.0
 END_S = 5.0
-WORTH_STORING = 65_536
-"""Bytes; less goes along with the call."""
+WORTH_STORING, WORTH_STORING_HERE = 65_536, 524_288
+"""Bytes that go to all actors alike, to nodes elsewhere and on this one; fewer go along with each call."""
 
 
 class _GivenUp(Exception):
     """The caller does not want this worker any more."""
 
 
-class _ClusterGone(Exception):
-    """Somebody has called `ray.shutdown()`. Whatever is asked of Ray then looks for another cluster to join."""
-
-    def __init__(self) -> None:
-        super().__init__("this program is no longer connected to a Ray cluster: was ray.shutdown() called?")
+class _Gone(Exception):
+    """The cluster has ended, or somebody has called `ray.shutdown()`: whatever is asked of Ray then looks for another
+    cluster to join."""
 
 
 class Sent:
     """What goes to all actors alike (a rollout's weights): in the object store once."""
 
-    def __init__(self) -> None:
+    def __init__(self, here: bool = False) -> None:
         self._last: tuple[Any, Any] = (None, None)
         self._lock = threading.Lock()
+        self._enough = WORTH_STORING_HERE if here else WORTH_STORING
 
-    def reference(self, message: bytes) -> Any:
-        if len(message) < WORTH_STORING:
-            return message
+    def reference(self, message: bytes | None) -> Any:
+        """None of what is not worth it."""
+        if message is None or len(message) < self._enough:
+            return None
         with self._lock:
             if self._last[0] is not message:
                 self._last = message, ray_cluster.ray().put(message)
@@ -78,7 +81,7 @@ class RayLife:
     ) -> None:
         self._env_ids, self._actor, self._link, self._sent = assignment.config.env_ids, actor, link, sent
         self._options = options
-        self._ray = ray_cluster.ray()
+        self._ray, self._cluster = ray_cluster.ray(), ray_cluster.living()
         self._ended = new_doorbell()
         self._cause = "ended"
         self.node_in_doubt: str | None = None  # it may be gone, and its cluster not know it yet
@@ -105,7 +108,14 @@ class RayLife:
 
     def death(self) -> Death:
         where = "" if self._process is None else f" (pid {self._process[0]} of node {self._process[1][:8]})"
-        return Death(f"lost its Ray actor{where}: {self._cause}", "its process was killed, or its node is gone")
+        if self._lives_on():
+            return Death(f"lost its Ray actor{where}: {self._cause}", "its process was killed, or its node is gone")
+        gone = "the Ray cluster is gone (one of its processes has ended, or ray.shutdown() was called)"
+        return Death(f"lost its Ray actor{where}", f"{gone}; {HOW_TO_GO_ON}", error=ClusterGone)
+
+    def _lives_on(self) -> bool:
+        """The cluster that the actor is in."""
+        return self._cluster is not None and ray_cluster.living() is self._cluster
 
     def state(self) -> State:
         if self._process is None:
@@ -140,29 +150,29 @@ class RayLife:
 
     def _kill(self) -> None:
         try:
-            if self._ray.is_initialized():
+            if self._lives_on():
                 self._ray.kill(self._actor)  # guard: an-actor-is-ended
         except Exception:  # the cluster is gone, and the actor with it
             pass
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         """A call of the actor's."""
-        if not self._ray.is_initialized():  # guard: no-other-cluster-is-joined
-            raise _ClusterGone
+        if not self._lives_on():  # guard: no-other-cluster-is-joined
+            raise _Gone
         return getattr(self._actor, method).remote(*arguments)
 
     # -- the stand-in ------------------------------------------------------------------------------------------
     def _run(self) -> None:
         try:
             self._serve()
-        except _GivenUp:
+        except (_GivenUp, _Gone):
             pass
         except self._ray.exceptions.RayError as error:
             self._cause = _in_a_line(error)
             if "its worker process has died" not in str(error):
                 self.node_in_doubt = "" if self._process is None else self._process[1]
         except Exception as error:
-            self._cause = str(error) if isinstance(error, _ClusterGone) else f"{type(error).__name__}: {error}"
+            self._cause = f"{type(error).__name__}: {error}"
         finally:
             self._kill()
             self._link.send_packed(None, 0)
@@ -190,11 +200,12 @@ class RayLife:
                 last = self._answer(self._ask("close", mailbox.sequence))
                 self._link.send_packed(last, mailbox.sequence)
                 return
-            message = None
-            if command in (RUN, ROWS) or command & WITH_OBJECTS:
-                message = self._sent.reference(self._message(mailbox.sequence))
-            asked = self._ask("request", command, mailbox.sequence, message, mirror.changes())
-            flags, reply, changes, row = self._answer(asked, mailbox if command == ROWS else None)
+            follows = command in (RUN, ROWS) or command & WITH_OBJECTS
+            message = self._message(mailbox.sequence) if follows else None
+            stored = self._sent.reference(message)
+            along = message if stored is None else None
+            asked = self._ask("request", pickle.dumps((command, mailbox.sequence, along, mirror.changes())), stored)
+            flags, reply, row, changes = pickle.loads(self._answer(asked, mailbox if command == ROWS else None))
             mirror.apply(changes)
             if command == ROWS:
                 mailbox.go_on(row)
@@ -222,8 +233,8 @@ class RayLife:
                 pass
             if self._given_up:
                 raise _GivenUp
-            if not self._ray.is_initialized():
-                raise _ClusterGone
+            if not self._lives_on():
+                raise _Gone
             if rows is not None and rows.stopping and not told:
                 told = True
                 self._ask("stop", rows.sequence)
@@ -262,6 +273,7 @@ class RayWorkers:
         self._options = plan.ray or RayOptions()
         ray_cluster.connect(self._options)
         ray_cluster.check(len(assignments), self._options)
+        self._sent = Sent(ray_cluster.own())
         with ray_cluster.own_modules_by_value(assignments):
             data = pickled(assignments)
         self._assignments = {a.worker: (a, bytes_) for a, bytes_ in zip(assignments, data)}
@@ -299,6 +311,9 @@ class RayWorkers:
         """On a node that is surely there, if the worker may have gone with its own."""
         assert isinstance(host, RayHost)
         wanted, lost = self._wanted(), host.life.node_in_doubt
+        there = ray_cluster.nodes_with("CPU", 0.0)
+        if not there:
+            raise ClusterGone(host.worker, host.env_ids, "has no node of the Ray cluster left to go to", HOW_TO_GO_ON)
         free = [node for node in ray_cluster.nodes_with("CPU", wanted["num_cpus"]) if node != lost]
         if not free:  # guard: a-lost-node-is-done-without
             log.warning(
@@ -306,7 +321,6 @@ class RayWorkers:
                 host.worker,
                 wanted["num_cpus"],
             )
-            there = ray_cluster.nodes_with("CPU", 0.0)
             wanted["num_cpus"], free = 0.0, [node for node in there if node != lost] or there
         where = "SPREAD" if lost is None else ray_cluster.on_node(free[0])
         new = self._started(host.worker, wanted, where)

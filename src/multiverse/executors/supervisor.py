@@ -11,7 +11,7 @@ import math
 import time
 
 from multiverse.contracts.env import EnvDescription
-from multiverse.contracts.errors import MultiverseError, ReplyTimeout, SpacesDiffer, WorkerDied
+from multiverse.contracts.errors import ClusterGone, MultiverseError, ReplyTimeout, SpacesDiffer, WorkerDied
 from multiverse.contracts.failures import HOW_TO_GO_ON, RestartIntensity
 from multiverse.contracts.views import Views
 from multiverse.executors.backends import Workers
@@ -56,6 +56,8 @@ class Supervisor:
 
     def allow(self, host: WorkerHost, cause: MultiverseError) -> None:
         """Wait for the moment that comes before a restart; raises the first cause if it happens too often."""
+        if isinstance(cause, ClusterGone):  # guard: no-restart-without-a-cluster
+            raise cause
         intensity, hangs = self._intensity[host.worker], self._hangs[host.worker]
         hangs.note(cause)
         if len(hangs.causes) >= HANGS_IN_A_ROW:  # guard: hangs-in-a-row-are-a-crash-loop

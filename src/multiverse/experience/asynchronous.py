@@ -46,6 +46,13 @@ class Account:
     waiting: int = 0  # in the queue
     largest_lag: int = 0  # of a rollout that was learned from, in updates
 
+    @classmethod
+    def saved(cls, counts: Mapping[str, int]) -> Account:
+        """To go on counting from: what waited when it was saved is gone."""
+        found = cls(**{name: int(count) for name, count in counts.items()})
+        found.discarded_unfinished, found.waiting = found.discarded_unfinished + found.waiting, 0
+        return found
+
     @property
     def discarded(self) -> int:
         return self.discarded_full + self.discarded_old + self.discarded_unfinished
@@ -209,9 +216,9 @@ class AsynchronousCollector(Collector):
         """As it is now."""
         return self._queue.counted()
 
-    def load_account(self, saved: Mapping[str, int]) -> None:
+    def load_account(self, account: Account) -> None:
         """Go on counting from there."""
-        self._queue.account = Account(**{name: int(count) for name, count in saved.items()})
+        self._queue.account = account
 
     def next_episodes(self) -> list[int]:
         """The number of the episode that each env begins when it is begun anew: none is played twice."""
@@ -240,8 +247,7 @@ class AsynchronousCollector(Collector):
         with self._begun_lock:
             episodes, self._ended = self._ended, []
         act_s, step_s = (sum(one.seconds[k] for one in found) for k in range(2))
-        share, took_s = act_s / (act_s + step_s) if act_s else 0.0, perf_counter() - began_at
-        return Collected(episodes, sum(one.lost for one in found), took_s * share, took_s * (1 - share))
+        return Collected.in_time(episodes, sum(one.lost for one in found), began_at, act_s, step_s)
 
     def rest(self) -> None:
         """Workers fill the rows that they are at, and begin no others until the next `collect`."""
@@ -313,5 +319,5 @@ class AsynchronousCollector(Collector):
 
 
 def account_lines(account: Account) -> dict[str, int]:
-    """As metrics and summaries have it."""
+    """As metrics have it."""
     return {f"steps_{name}" if name != "largest_lag" else name: count for name, count in asdict(account).items()}

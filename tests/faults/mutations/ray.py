@@ -6,6 +6,7 @@ from tests.faults.mutations.guard import GONE, NEVER, Guard, instead, swap
 
 RAY = "tests/executors/test_ray.py"
 ALL_BUT_ONE = (f"{RAY}::test_a_run_survives_losing_all_nodes_but_one",)
+LOST = (f"{RAY}::test_a_cluster_of_our_own_that_is_lost_ends_the_run_and_the_next_has_another",)
 
 GUARDS = (
     # -- E5: clusters ----------------------------------------------------------------------------------------
@@ -14,6 +15,12 @@ GUARDS = (
         ("E5",),
         GONE,
         (f"{RAY}::test_a_cluster_of_our_own_is_on_this_machine_only_and_ends_with_the_program",),
+    ),
+    Guard(
+        "a-cluster-that-fails-to-start-leaves-nothing",
+        ("E5",),
+        NEVER,
+        (f"{RAY}::test_a_cluster_that_fails_to_start_is_told_and_leaves_nothing",),
     ),
     Guard(
         "only-our-own-cluster-is-ended",
@@ -39,6 +46,12 @@ GUARDS = (
         NEVER,
         (f"{RAY}::test_after_a_shutdown_envs_are_lost_and_no_other_cluster_is_joined",),
     ),
+    Guard(
+        "what-auto-leads-to-is-looked-at",
+        ("E5",),
+        NEVER,
+        (f"{RAY}::test_auto_without_a_cluster_is_told_at_once",),
+    ),
     Guard("versions-that-differ-are-named", ("E5",), NEVER, (f"{RAY}::test_other_versions_are_named",)),
     # -- F1: actors and nodes --------------------------------------------------------------------------------
     Guard("what-a-cluster-lacks-is-refused", ("F1",), NEVER, (f"{RAY}::test_more_than_the_cluster_has_is_refused",)),
@@ -55,6 +68,8 @@ GUARDS = (
         instead("return number, data"),
         (f"{RAY}::test_an_actor_that_dies_while_it_builds_is_named",),
     ),
+    Guard("no-restart-without-a-cluster", ("F1",), NEVER, LOST),
+    Guard("a-dead-cluster-of-our-own-is-started-anew", ("F1",), NEVER, LOST),
     Guard("a-lost-node-is-done-without", ("F1",), NEVER, ALL_BUT_ONE),
     Guard("evaluations-ask-for-no-cores-of-their-own", ("F1",), swap("=0.0", "=1.0"), ALL_BUT_ONE),
     Guard(
