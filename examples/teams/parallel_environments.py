@@ -45,7 +45,7 @@ class ParallelEnvironmentManager:
         if not isinstance(self.engine, mv.MultiAgentVectorEnv):
             self.engine.close()
             raise mv.InvalidRequest(f"{env_name} is no team: expected an env of PettingZoo's parallel API")
-        self.num_parallel = num_parallel
+        self.num_parallel, self._begun = num_parallel, False
 
     def __enter__(self) -> ParallelEnvironmentManager:
         return self
@@ -61,16 +61,21 @@ class ParallelEnvironmentManager:
     def reset_all(self, seed: int | None = None) -> list[Observations]:
         """Everybody's first observations, for each env."""
         observations, _ = self.engine.reset(seed=seed)
+        self._begun = True
         return [self._of(i, observations) for i in range(self.num_parallel)]
 
     def step_all(self, actions: Sequence[Mapping[str, Any]]) -> list[Outcome]:
         """One step of every env whose episode is not over; for the others, of which no action is taken, nothing."""
+        if not self._begun:
+            raise mv.InvalidRequest("nothing is being played: reset_all() first, and step_all() until close_all()")
         if len(actions) != self.num_parallel:
             raise mv.InvalidActions(f"actions for {len(actions)} envs, and there are {self.num_parallel}")
         acting = [self.acting(i) for i in range(self.num_parallel)]
         for i, (given, agents) in enumerate(zip(actions, acting)):
             if missing := [agent for agent in agents if agent not in given]:
                 raise mv.InvalidActions(f"env {i}: no action for {', '.join(missing)}")
+            if strangers := [agent for agent in given if agent not in self.agents]:
+                raise mv.InvalidActions(f"env {i}: there is no {', '.join(strangers)}, only {', '.join(self.agents)}")
         under_way = [i for i, agents in enumerate(acting) if agents]
         if not under_way:
             return [Outcome({}, {}, {}, {}, {}) for _ in actions]
@@ -90,6 +95,7 @@ class ParallelEnvironmentManager:
         return [agent for agent in self.agents if self.engine.alive[agent][env]]
 
     def close_all(self) -> None:
+        self._begun = False
         self.engine.close()
 
     def _of(self, env: int, observations: Mapping[str, Any]) -> Observations:

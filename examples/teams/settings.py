@@ -66,10 +66,7 @@ class TrainingSettings:
     num_parallel: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("episodes", "max_steps_per_episode", "K_epochs", "batch_size", "num_parallel"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise mv.InvalidRequest(f"{name}={value}: at least 1")
+        _at_least_one(self, "episodes", "max_steps_per_episode", "K_epochs", "batch_size", "num_parallel")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +75,9 @@ class LoggingSettings:
 
     log_interval: int = 10
     """Episodes between two lines."""
+
+    def __post_init__(self) -> None:
+        _at_least_one(self, "log_interval")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +102,13 @@ class Settings:
     def best_model(self) -> Path:
         """Where the best weights are kept: what the document's `--model_path` names."""
         return Path(self.output.models_dir, self.model.model_name, "best_model.pth")
+
+
+def _at_least_one(settings: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and value < 1:
+            raise mv.InvalidRequest(f"{name}={value}: at least 1")
 
 
 def load_settings(path: Path | str) -> Settings:

@@ -8,6 +8,8 @@ python examples/teams/train_taac.py --env boxjump --episodes 20 --model_path fil
 from __future__ import annotations
 
 import argparse
+import re
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +20,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import multiverse as mv
-from examples.teams.settings import Settings, load_settings
+from examples.teams.parallel_environments import ParallelEnvironmentManager
+from examples.teams.settings import EnvironmentSettings, Settings, load_settings
 
 CONFIG = Path(__file__).parent / "configs" / "boxjump.yaml"
 REFUSED, INTERRUPTED = 2, 130
@@ -39,9 +42,12 @@ def configured(flags: argparse.Namespace) -> Settings:
     """The file's settings, with the command line's in place of its own."""
     settings = load_settings(flags.config)
     given = {name: getattr(flags, name) for name in ("episodes", "num_parallel") if getattr(flags, name) is not None}
-    environment = settings.environment if flags.env is None else replace(settings.environment, name=flags.env)
+    environment, model = settings.environment, settings.model
+    if flags.env not in (None, environment.name):  # what another env is made with does not fit it, nor does its model
+        environment = EnvironmentSettings(name=flags.env)
+        model = replace(model, model_name=re.sub(r"[^\w.-]+", "_", flags.env))
     training, load = replace(settings.training, **given), flags.model_path or settings.load_model
-    return replace(settings, environment=environment, training=training, load_model=load)
+    return replace(settings, environment=environment, model=model, training=training, load_model=load)
 
 
 def in_our_words(settings: Settings) -> dict[str, Any]:
@@ -102,6 +108,11 @@ def known_model(path: str | Path) -> Path:
     return found
 
 
+def which_of(model: Path) -> str:
+    """Its best weights, or the latest where training ended before its first evaluation."""
+    return "best" if (model / "checkpoints" / "best").is_dir() else "latest"
+
+
 def cleared(place: Path) -> Path | None:
     """Room for a new model; where the old one is now, if there was one."""
     if not place.exists():
@@ -121,28 +132,39 @@ def train(settings: Settings, seed: int, **how: Any) -> mv.Run:
     place, begun_from = settings.best_model, None
     if settings.load_model is not None:
         begun_from = known_model(settings.load_model)
+    environment = settings.environment  # one that is no team, or cannot be made, is told before the old model is moved
+    ParallelEnvironmentManager(environment.name, environment.env_kwargs, 1).close_all()
     aside = cleared(place)
     if begun_from is not None and aside is not None and not begun_from.exists():
         begun_from = aside
     if begun_from is not None:
-        best = begun_from / "checkpoints" / "best"
-        begun_from = best if best.is_dir() else begun_from
+        begun_from = begun_from / "checkpoints" / "best" if which_of(begun_from) == "best" else begun_from
         print(f"Beginning with {begun_from}")
     training = settings.training
     how = {"executor": "serial", **how}
     where = "this process" if how["executor"] == "serial" else f"{how['workers']} processes"
     print(f"Training taac on {settings.environment.name}: {training.num_parallel} envs in {where}", flush=True)
-    return mv.train(
-        settings.environment.source,
-        "taac",
-        run_dir=place,
-        hooks=[Lines(training.episodes, settings.logging.log_interval)],
-        init_from=begun_from,
-        preset=False,
-        progress=False,
-        seed=seed,
-        **{**in_our_words(settings), **how},
-    )
+    try:
+        return mv.train(
+            settings.environment.source,
+            "taac",
+            run_dir=place,
+            hooks=[Lines(training.episodes, settings.logging.log_interval)],
+            init_from=begun_from,
+            preset=False,
+            progress=False,
+            seed=seed,
+            **{**in_our_words(settings), **how},
+        )
+    except BaseException as error:
+        if any(place.glob("checkpoints/*")):
+            if isinstance(error, KeyboardInterrupt):
+                print(f"Saved as it was after the last update: multiverse resume {place}")
+        elif aside is not None:
+            shutil.rmtree(place, ignore_errors=True)
+            aside.rename(place)
+            print(f"Nothing was learned: the model is in {place} again")
+        raise
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -151,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run = train(configured(flags), flags.seed)
     except KeyboardInterrupt:
-        print("Interrupted, and saved as it was after the last update", flush=True)
+        print("Interrupted", flush=True)
         return INTERRUPTED
     except ModuleNotFoundError as error:
         print(
@@ -170,7 +192,8 @@ def tell(run: mv.Run) -> None:
     found = run.summary["evaluation"]
     team = sum(value for name, value in (found or {}).items() if name.startswith("mean_return/"))
     told = "failed" if found is None else f"team's return {team:.3f}, over {found['episodes']} unseen episodes"
-    print(f"Evaluation: {told}\nBest model: {run.path}\nTo watch it: multiverse record {run.path} --which best")
+    best = f"Best model: {run.path}\nTo watch it: multiverse record {run.path} --which {which_of(run.path)}"
+    print(f"Evaluation: {told}\n{best}")
 
 
 if __name__ == "__main__":

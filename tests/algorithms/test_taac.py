@@ -15,6 +15,7 @@ from pettingzoo import ParallelEnv
 import multiverse as mv
 from multiverse.algorithms.ppo import ppo_loss
 from multiverse.algorithms.taac import TAAC, TAACConfig
+from multiverse.experience.rollout import rollout_for
 from multiverse.learning.attention import TeamShape, similarity
 from multiverse.learning.loss import Batch
 from multiverse.learning.optimizers import Adam
@@ -77,6 +78,13 @@ def test_it_learns_what_only_the_team_knows_and_ppo_cannot(tmp_path: Path) -> No
         seen, rewards, *_ = env.step(policies.act(seen))
         right += sum(reward > 0 for reward in rewards.values())
     assert right >= 14
+    seen, _ = env.reset(seed=3)
+    assert policies.act(seen, action_masks={"agent_0": [1, 0]})["agent_0"] == 0  # of the other, both are open
+    assert policies.act(seen, action_masks={"agent_0": [0, 1]})["agent_0"] == 1
+    with pytest.raises(mv.InvalidRequest, match=r"an action mask has shape \(3,\): expected \(2,\)"):
+        policies.act(seen, action_masks={"agent_0": [1, 0, 1]})
+    with pytest.raises(mv.InvalidRequest, match="not some of both"):
+        policies.act({**seen, "agent_0": seen["agent_0"][None]})
     rows = {agent: np.stack([one, one]) for agent, one in env.reset(seed=3)[0].items()}
     both = policies.act(rows)
     assert all((both[agent] == both[agent][0]).all() for agent in rows)
@@ -113,6 +121,21 @@ def test_the_gradient_is_that_of_the_whole_loss() -> None:
     assert float(metrics[-1]) == pytest.approx(float(alike.detach()), abs=1e-5)
 
 
+def test_who_terminates_is_not_seen_by_those_who_are_cut_short_then() -> None:
+    algorithm = TAAC(TAACConfig(**SMALL), SEEN, ACTIONS, 3, 0, agents=3)
+    rollout, found = rollout_for(SEEN, 4, 3, algorithm.action), []
+    rollout.terminated[1, 2] = rollout.truncated[1, 0] = rollout.truncated[1, 1] = True
+    rollout.finals[()][1] = np.random.default_rng(0).standard_normal((3, 5))
+    for sees in (-1.0, 1.0):
+        algorithm._rng = np.random.default_rng(0)
+        rollout.finals[()][1, 2] = sees
+        found.append(algorithm._final_values(rollout)[2])
+    np.testing.assert_array_equal(found[0][:2], found[1][:2])
+    rollout.terminated[...], rollout.truncated[1] = False, True
+    algorithm._rng = np.random.default_rng(0)
+    assert (algorithm._final_values(rollout)[2][:2] != found[1][:2]).all()  # cut short as well, it is seen
+
+
 def test_weights_of_one_team_fit_a_larger_one() -> None:
     small = TAAC(TAACConfig(**SMALL), SEEN, ACTIONS, 8, 0, agents=4)
     large = TAAC(TAACConfig(**SMALL), SEEN, ACTIONS, 16, 1, agents=8)
@@ -138,6 +161,8 @@ def test_what_it_cannot_do_is_refused() -> None:
         ({"num_heads": 3, "embedding_size": 16}, "a multiple of num_heads=3"),
         ({"hidden_sizes": (32,)}, "taac's networks have num_heads"),
         ({"squash": True}, "taac's networks have num_heads"),
+        ({"critic": "central"}, "sees the whole team as it is"),
+        ({"value_clip_range": 0.2}, "over another number, a baseline"),
         ({"similarity_cap": 2.0}, "from -1 to 1"),
         ({"weight_decay": -1.0}, "0 or more"),
     ):

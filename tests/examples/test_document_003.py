@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ def test_the_documents_config_has_the_documents_values() -> None:
         ("  gamma: 0.995", "  gama: 0.995 | line 19.*training.gama: there is no such setting.*Did you mean gamma"),
         ("  K_epochs: 10", "  K_epochs: ten | line 22.*training.K_epochs: expected a whole number"),
         ("  num_parallel: 1", "  num_parallel: 0 | num_parallel=0: at least 1"),
+        ("  log_interval: 10", "  log_interval: 0 | log_interval=0: at least 1"),
         ("  name: boxjump", "  game: boxjump | line 3.*environment.game: there is no such setting"),
     ],
 )
@@ -132,6 +134,18 @@ def test_agents_that_leave_and_envs_that_end_before_others_need_no_actions() -> 
         assert manager.acting(0) == []
 
 
+def test_what_is_not_being_played_is_not_stepped() -> None:
+    manager = ParallelEnvironmentManager("boxjump", {"num_boxes": 2}, 1)
+    with pytest.raises(mv.InvalidRequest, match="reset_all"):
+        manager.step_all([{}])
+    manager.reset_all(seed=0)
+    with pytest.raises(mv.InvalidActions, match="there is no box-9, only box-1, box-2"):
+        manager.step_all([{"box-1": 0, "box-2": 0, "box-9": 0}])
+    manager.close_all()
+    with pytest.raises(mv.InvalidRequest, match="reset_all"):
+        manager.step_all([{}])
+
+
 def test_a_single_agent_is_no_team() -> None:
     with pytest.raises(mv.InvalidRequest, match="CartPole-v1 is no team"):
         ParallelEnvironmentManager("CartPole-v1", None, 2)
@@ -176,6 +190,45 @@ def test_the_documents_lines_train_and_go_on_with_the_best_model(
     second = checkpoint_of(best).state["session"]["algorithms"]["agents"]["weights"]["parameters"]
     assert first.shape == second.shape and 0 < np.abs(first - second).max() < 0.1  # two small steps away from the first
     assert mv.record(best, Path("tower.mp4"), which="best").frames == 22
+    for env in ("num_boxs", "CartPole-v1"):  # an argument it does not have; no team
+        Path("wrong.yaml").write_text(TINY.replace("num_boxes", env))
+        given = ["--env", env] if "-" in env else ["--config", "wrong.yaml"]
+        assert train_taac.main([*tiny, *given]) == 2
+        told = capsys.readouterr()
+        assert "The model that was there" not in told.out and ("-" not in env or f"{env} is no team" in told.err)
+    Path("wrong.yaml").write_text(TINY.replace("embedding_dim: 8", "embedding_dim: 7"))
+    assert train_taac.main(["--config", "wrong.yaml"]) == 2
+    assert f"Nothing was learned: the model is in {best} again" in capsys.readouterr().out
+    kept = checkpoint_of(best).state["session"]["algorithms"]["agents"]["weights"]["parameters"]
+    np.testing.assert_array_equal(kept, second)
+
+
+def test_another_env_is_not_made_with_what_the_configs_is(tiny: list[str]) -> None:
+    flags = train_taac.parser().parse_args([*tiny, "--env", "simple_spread"])
+    configured = train_taac.configured(flags)
+    assert configured.environment.env_kwargs == {}
+    assert configured.best_model == Path("files/Models/simple_spread/best_model.pth")  # not in BoxJump's place
+
+
+def test_training_that_ends_before_its_first_evaluation_leaves_a_model_to_play_with(
+    tiny: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train_taac.Lines, "on_rollout", interrupt)
+    assert train_taac.main(tiny) == 130
+    assert "Saved" not in capsys.readouterr().out  # nothing was learned yet
+    monkeypatch.setattr(train_taac.Lines, "on_rollout", lambda *_: None)
+    ctrl_c = lambda *_: signal.raise_signal(signal.SIGINT)  # noqa: E731
+    monkeypatch.setattr(train_taac.Lines, "on_update", ctrl_c, raising=False)
+    assert train_taac.main(tiny) == 130
+    best = Path("files/Models/boxjump/best_model.pth")
+    assert f"Saved as it was after the last update: multiverse resume {best}\nInterrupted\n" in capsys.readouterr().out
+    statistics, _ = parallel_env_example.run_single_episode((0, load_settings("tiny.yaml"), str(best), None, False))
+    assert statistics["steps"] == 21
+    with pytest.raises(mv.InvalidRequest, match="no evaluation has found a best checkpoint yet; the latest"):
+        mv.load(best, which="best")
 
 
 def test_a_torch_pickle_and_a_model_that_is_not_there_are_refused_in_one_sentence(

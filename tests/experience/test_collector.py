@@ -5,22 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium import spaces
 
 import multiverse as mv
 from multiverse.contracts.layout import SINGLE_AGENT
 from multiverse.contracts.policy import Seen
 from multiverse.experience.collector import Collected, Collector, rollout_fields
+from multiverse.experience.episodes import ActionLog
 from multiverse.experience.features import Features
 from multiverse.experience.heads import DiscreteHead
 from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.rollout import Rollout, RolloutShape
 from tests.contract.configurations import ALL, Configuration, over
 from tests.envs import Walk
-from tests.fault_envs import first_to_note
+from tests.experience.envs import Unlucky
 
 config = over([one for one in ALL if str(one) in ("serial", "forkserver", "hybrid")])
 STEPS = 7
@@ -120,25 +119,6 @@ def by_hand(num_envs: int, policy: NumpyPolicy, rollout: int) -> dict[str, Any]:
     return {**found, **numbers}
 
 
-class Unlucky(gym.Env):  # type: ignore[type-arg]
-    """Its third step ever raises, and never again: the env that replaces it finds the note."""
-
-    def __init__(self, note: str | None = None) -> None:
-        self.observation_space, self.action_space = spaces.Box(-9, 99, (2,), np.float32), spaces.Discrete(2)
-        self.note, self.steps = note, 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.steps = 0
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        self.steps += 1
-        if self.note is not None and self.steps == 3 and first_to_note(self.note):
-            raise RuntimeError("unlucky")
-        return np.full(2, self.steps, np.float32), 1.0, False, False, {}
-
-
 @pytest.mark.fault("B4")
 @pytest.mark.parametrize("where", ["in workers", "in the caller"])
 @pytest.mark.parametrize("executor", ["serial", "process"])
@@ -177,6 +157,17 @@ def test_the_log_is_as_it_was_at_the_mark_whatever_came_after() -> None:
         expected = [rollout.actions[6:, i].tolist() for i in range(2)]
         collected(collector, policy, rng, envs)
         assert [known[0].tolist() for known in collector.actions.state() if known is not None] == expected
+
+
+def test_an_episode_that_had_no_action_at_the_mark_goes_on_in_the_log() -> None:
+    log = ActionLog(1)
+    (none,) = log.state()
+    assert none is not None
+    log.load(0, none)
+    log.add([np.ones((3, 1, 2))], np.zeros((3, 1), bool))
+    log.mark()
+    (taken,) = log.state()
+    assert taken is not None and taken[0].shape == (3, 2)
 
 
 @pytest.mark.fault("B4")

@@ -17,7 +17,7 @@ from gymnasium import spaces
 import multiverse as mv
 from multiverse.contracts.policy import Memory, Seen
 from multiverse.contracts.views import Array
-from multiverse.envs.meta.points import PointRobotSparse, Wind
+from multiverse.envs.meta.points import Wind
 from multiverse.experience.cells import Cells
 from multiverse.experience.features import Features
 from multiverse.experience.heads import head_for
@@ -25,26 +25,10 @@ from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.random_policy import RandomPolicy
 from multiverse.experience.rollout import Rollout
 from multiverse.experience.whole_episodes import NOISE_STEPS, EpisodeCollector, WholeEpisodes
+from tests.experience.envs import meta
 
 TASKS = [[0.3, 0.1], [-1.0, 0.2], [0.0, 1.0], [0.7, 0.7], [-0.5, 0.5]]
 EPISODES = 7
-
-
-class Stumbles(PointRobotSparse):
-    """Falls now and then: episodes of many lengths, of which some are terminated."""
-
-    def __init__(self, horizon: int = 20, odds: float = 0.08) -> None:
-        super().__init__(horizon)
-        self._odds = odds
-
-    def step(self, action: Any) -> Any:
-        observation, _, _, truncated, info = super().step(action)
-        fell = bool(self.np_random.random() < self._odds)
-        return observation, float(self._place @ self._now), fell, truncated and not fell, info
-
-
-def meta(k: int = 2, oracle: bool = False, **kwargs: Any) -> mv.MetaEpisode:
-    return mv.MetaEpisode(Stumbles(**kwargs), k, oracle)
 
 
 def network(envs: mv.VectorEnv, memory: bool = True, size: int = 9) -> NumpyPolicy:
@@ -352,22 +336,28 @@ def test_the_bottleneck_is_named(thinks: float, steps: float, named: str, monkey
     assert np.isclose(found.seconds.act, 75 * thinks, rtol=0.1) and found.seconds.receive > 75 * 2 * steps
 
 
+def test_what_cannot_act_is_refused() -> None:
+    envs = mv.make_vec("CartPole-v1", 1, "serial", autoreset="disabled")
+    with pytest.raises(mv.InvalidRequest, match=r"policy='ppo' cannot play episodes: give what mv\.load"):
+        EpisodeCollector(envs, mv.DerivedSeeds(1)).collect("ppo", 1)  # type: ignore[arg-type]
+
+
 # -- our page ----------------------------------------------------------------------------------------------------------
-def test_what_our_page_says_can_be_typed() -> None:
+def test_what_our_page_says_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mujoco")
+    monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "meta_rl.md").read_text()
     code = page.split("```python\n")[1].split("```")[0]
     cut = {", 25)": ", 2)", "collect(policy, 20,": "collect(policy, 3,", "100, 20,": "5, 3,", "range(100)": "range(5)"}
     for numbers, fewer in {**cut, "range(100, 120)": "range(5, 8)", "make, 8,": "make, 2,"}.items():
         assert numbers in code
         code = code.replace(numbers, fewer)
-    first, second = code.split("evaluation = ")
+    few = {"tasks": 5, "held_out_tasks": 3, "episodes_per_task": 2, "num_envs": 2, "executor": "serial"}
+    short = {"env_steps": 800, "learning_starts": 800, "evaluate_every": 0, "evaluation_episodes": 1, "progress": False}
+    mv.train("multiverse/HalfCheetahVel-v0", "sac", run_dir="runs/cheetah", seed=1, **few, **short)
     names: dict[str, Any] = {}
-    exec(first, names)
+    exec(code, names)
     envs = names["envs"]
     assert names["collected"].env_steps == 2 * 400
-    features = Features(envs.single_observation_space, envs.single_action_space)
-    layers = [(np.zeros((features.size, 6), np.float32), np.zeros(6, np.float32))]
-    head = head_for(envs.single_action_space, np.ones(6, np.float32))
-    exec(f"evaluation = {second}", names | {"policy": NumpyPolicy(features, layers, "tanh", head, 0)})
+    assert names["found"].returns_per_episode.shape == (3, 2)
     envs.close()

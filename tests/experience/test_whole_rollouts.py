@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium import spaces
 
 import multiverse as mv
 from multiverse.contracts.layout import SINGLE_AGENT
@@ -19,33 +15,11 @@ from multiverse.contracts.policy import Seen
 from multiverse.experience.collector import Collector, rollout_fields
 from multiverse.experience.rollout import RolloutShape
 from tests.contract.configurations import Configuration
+from tests.experience.envs import Uneven
 from tests.experience.test_collector import config, policy_for  # noqa: F401
-from tests.fault_envs import first_to_note
 from tests.training.runs import SMALL, digest, lines_of
 
 MOST, NUM_ENVS, PLAN = 12, 4, mv.DerivedSeeds(4)
-
-
-class Uneven(gym.Env[Any, Any]):
-    """Episodes of 2 to 15 steps, as their seed says. `dies`: in its third step of all, once ever."""
-
-    def __init__(self, dies: str | None = None) -> None:
-        self.observation_space, self.action_space = spaces.Box(-99, 99, (2,), np.float32), spaces.Discrete(2)
-        self._dies, self._taken = dies, 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.length, self.steps = int(self.np_random.integers(2, 16)), 0
-        return self._seen(), {}
-
-    def step(self, action: Any) -> Any:
-        self.steps, self._taken = self.steps + 1, self._taken + 1
-        if self._dies is not None and self._taken == 3 and first_to_note(self._dies):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return self._seen(), float(action) + 0.5, self.steps == self.length, False, {}
-
-    def _seen(self) -> Any:
-        return np.array([self.length / 16, self.steps / 16], np.float32)
 
 
 def shape_for(num_envs: int) -> RolloutShape:

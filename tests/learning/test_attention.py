@@ -100,6 +100,13 @@ def test_an_agent_acts_on_itself_and_on_what_it_attends_to(agents: int) -> None:
             torch.testing.assert_close(found[i], actor.head(own[i] + seen[i]))
 
 
+def test_at_first_an_agent_hears_itself_above_its_team() -> None:
+    """What all hear is much the same, and would make them do the same."""
+    actor, (observations, _, _) = TeamActor(SHAPE), team(8)
+    own, attended = actor.embed(observations), actor(observations)[1]
+    assert 0 < (attended - own).norm() < 0.15 * own.norm()
+
+
 @SIZES
 def test_values_are_what_a_slow_critic_says(agents: int) -> None:
     critic = TeamCritic(SHAPE)

@@ -21,58 +21,12 @@ from multiverse.training.algorithm_maker import algorithm_maker
 from multiverse.training.config.train_config import config_for
 from multiverse.training.loading import checkpoint_of
 from multiverse.training.session import Session
-from tests.multi_agent.envs import Circle, Life, Pair, Village
 from tests.training.runs import SMALL, lines_of
+from tests.training.team_envs import ImageState, StatelyCircle, StatelyPair, StatelyVillage
 
 SPREAD, FOUR = "mpe2.simple_spread_v3:parallel_env", "pettingzoo.classic.connect_four_v3:env"
 RUN: dict[str, Any] = {**SMALL, "env_steps": 800, "critic": "state"}
 AGENTS = ("farmer_0", "farmer_1", "guard_0", "guard_1")
-
-
-class Stately(Life):
-    """Whose state tells of the episode what no agent sees: its step, its number, and who is there."""
-
-    state_space = spaces.Dict(
-        clock=spaces.Box(0, np.inf, (2,), np.float64), there=spaces.MultiBinary(4), phase=spaces.Discrete(3)
-    )
-
-    def begin(self, seed: int | None) -> None:
-        super().begin(seed)
-        self.resets = int(self.rng.integers(2))
-
-    def state(self) -> dict[str, Any]:
-        there = np.array([agent in self.agents for agent in self.possible_agents], np.int8)
-        return {"clock": np.array([self.steps, self.resets], float), "there": there, "phase": self.steps % 3}
-
-
-class StatelyVillage(Stately, Village): ...
-
-
-class StatelyCircle(Stately, Circle): ...
-
-
-class StatelyPair(Pair):
-    """Counts how often it is asked; goes wrong with its state as it is told."""
-
-    state_space: Any = spaces.Box(0, 100, (1,), np.float32)
-
-    def __init__(self, wrong: Any = None, **how: Any) -> None:
-        super().__init__(**how)
-        self.wrong, self.asked = wrong, 0
-
-    def state(self) -> Any:
-        self.asked += 1
-        if self.wrong is not None and self.steps == self.at:
-            return self.wrong
-        return np.array([self.steps], np.float32)
-
-    def _raise(self, result: list[Any]) -> None:
-        self.steps = 77  # of a step that does not count
-        super()._raise(result)
-
-
-class ImageState(StatelyPair):
-    state_space = spaces.Box(0, 255, (64, 64, 3), np.uint8)
 
 
 def collected(monkeypatch: pytest.MonkeyPatch, env: Any, home: Path, **how: Any) -> list[dict[str, Any]]:
@@ -97,7 +51,7 @@ def collected(monkeypatch: pytest.MonkeyPatch, env: Any, home: Path, **how: Any)
 def test_states_travel_with_their_rows(env: Any, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row has the state that was there when its actions were chosen; where somebody ended, also the one after."""
     where = {"executor": "process", "workers": workers} if workers else {}
-    name = f"tests.training.test_central_critic:{env.__name__}"
+    name = f"{env.__module__}:{env.__name__}"
     rollouts = collected(monkeypatch, name, tmp_path / "run", env_kwargs={"agents": AGENTS}, **where)
     assert {one["group"] for one in rollouts} == {"farmer", "guard"}
     ends = begun = 0

@@ -7,8 +7,6 @@ import itertools
 import json
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,16 +26,16 @@ from multiverse.experience.features import Features
 from multiverse.experience.rollout import RolloutShape, private_fields
 from multiverse.experience.team_policy import TeamPolicy
 from multiverse.training.loading import checkpoint_of, evaluate
-from tests.multi_agent.envs import Village
+from tests.forked_programs import ForkedPrograms
 from tests.training.runs import SMALL, digest, lines_of
 
 SPREAD, FOUR = "mpe2.simple_spread_v3:parallel_env", "pettingzoo.classic.connect_four_v3:env"
 PUSH = "mpe2.simple_push_v3:parallel_env"
-VILLAGE, CIRCLE = "tests.training.test_teams:SeededVillage", "tests.multi_agent.envs:Circle"
-STATELY = "tests.training.test_central_critic:StatelyVillage"
-STATELY_CIRCLE = "tests.training.test_central_critic:StatelyCircle"
-RUN: dict[str, Any] = {**SMALL, "env_steps": 800, "checkpoint_every_s": 0.0}
-POOL = {"opponents": 2, "opponent_every": 2, "opponent_share": 0.7}
+VILLAGE, CIRCLE = "tests.training.team_envs:SeededVillage", "tests.multi_agent.envs:Circle"
+STATELY, STATELY_CIRCLE = "tests.training.team_envs:StatelyVillage", "tests.training.team_envs:StatelyCircle"
+LOADED = (*(name.split(":")[0] for name in (SPREAD, PUSH, FOUR, VILLAGE)), "multiverse.algorithms.taac", "torch")
+RUN: dict[str, Any] = {**SMALL, "env_steps": 500, "checkpoint_every_s": 0.0}
+POOL = {"opponents": 2, "opponent_every": 1, "opponent_share": 0.7}
 AGENTS = {"env_kwargs": {"agents": ("farmer_0", "farmer_1", "guard_0", "guard_1")}}
 TAAC = {"algorithm": "taac", "num_heads": 2, "embedding_size": 16, "hidden_size": 16}
 RUNS = {
@@ -70,7 +68,6 @@ KILLED = """
 import json, os, signal, sys
 import multiverse as mv
 from multiverse.experience.rows import Rows
-from multiverse.training.loading import checkpoint_of
 
 home, env, settings, at = json.loads(sys.argv[1])
 before, calls = Rows.act, [0]
@@ -99,11 +96,12 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], m
 
 
 @KINDS
-def test_a_killed_run_goes_on_bit_for_bit(kind: str, tmp_path: Path, uninterrupted: Callable[[str], mv.Run]) -> None:
+def test_a_killed_run_goes_on_bit_for_bit(
+    kind: str, tmp_path: Path, uninterrupted: Callable[[str], mv.Run], programs: ForkedPrograms
+) -> None:
     env, settings = RUNS[kind]
     settings, whole = {**RUN, **settings}, uninterrupted(kind)
-    told = json.dumps([str(tmp_path / "run"), env, settings, 110])
-    done = subprocess.run([sys.executable, "-c", KILLED, told], capture_output=True, text=True, timeout=120)
+    done = programs.run(KILLED, json.dumps([str(tmp_path / "run"), env, settings, 90]))
     assert done.returncode == -signal.SIGKILL, done.stderr
     at = checkpoint_of(tmp_path / "run").manifest["env_steps"]
     assert 0 < at < RUN["env_steps"]
@@ -173,14 +171,6 @@ def test_policies_of_agents_act_for_whoever_observes(tmp_path: Path) -> None:
         policies["nobody"]
 
 
-class SeededVillage(Village):
-    """Whose episodes do not know how many were before them."""
-
-    def begin(self, seed: int | None) -> None:
-        super().begin(seed)
-        self.resets = int(self.rng.integers(2))
-
-
 class Signals(ParallelEnv):
     """Each of two agents is shown a number of its own and must say it; one of them leaves early."""
 
@@ -235,6 +225,7 @@ def test_self_play_learns_to_beat_others_and_says_how_often(tmp_path: Path) -> N
         "epochs": 4,
         "batch_size": 100,
         **POOL,
+        "opponent_every": 2,
     }
     settings |= {"normalize_observations": False, "normalize_rewards": False, "entropy_coef": 0.02}
     run = mv.train(FOUR, run_dir=tmp_path / "run", **settings)
@@ -263,7 +254,7 @@ def test_a_run_that_names_an_opponent_can_be_evaluated_against_itself(four: mv.R
     assert against_random.opponent and not against_itself.opponent
     assert against_itself.cancels and not against_random.cancels
     told = repr(against_itself)
-    assert told.startswith("<Evaluation of ppo for pettingzoo.classic.connect_four_v3:env after 800 env steps: return")
+    assert told.startswith("<Evaluation of ppo for pettingzoo.classic.connect_four_v3:env after 500 env steps: return")
     assert "over 4 episodes" in told and "won" not in told and "won" in repr(against_random)
 
 
@@ -399,7 +390,7 @@ def test_an_opponent_that_misbehaves_is_named(player: Any, said: str, tmp_path: 
 
 
 def test_an_opponent_that_fails_costs_the_evaluation_and_not_the_run(tmp_path: Path) -> None:
-    how = {"evaluation_opponent": "tests.training.test_teams:raises", "evaluate_every": 200}
+    how = {"evaluation_opponent": "tests.training.test_teams:raises", "evaluate_every": 100}
     run = mv.train(FOUR, run_dir=tmp_path / "run", **{**RUN, **how})
     assert run.summary["finished"] and run.summary["evaluation_failures"]["failed"] >= 4
 
@@ -479,7 +470,7 @@ def test_a_training_can_be_watched_and_is_the_same(
     ("env", "why"),
     [
         ("multiverse/TMaze-v0", "made with render_mode='human' it raises TypeError"),
-        ("tests.training.test_teams:Unseen", "shows no window; leave render out"),
+        ("tests.training.team_envs:Unseen", "shows no window; leave render out"),
     ],
 )
 def test_what_shows_no_window_is_refused(env: str, why: str, tmp_path: Path) -> None:
@@ -490,8 +481,12 @@ def test_what_shows_no_window_is_refused(env: str, why: str, tmp_path: Path) -> 
         mv.train("BoxJump-v0", run_dir=tmp_path / "run", render=True, seeds=2, **SMALL)
 
 
-class Unseen(Village):
-    """Takes a render_mode, and has none."""
-
-    def __init__(self, render_mode: str | None = None, **arguments: Any) -> None:
-        super().__init__(**arguments)
+@pytest.mark.parametrize(("steps", "told"), [(8, "2 of 2 episodes were not over after steps_per_env=8"), (11, "")])
+def test_episodes_that_a_rollout_is_too_short_for_are_told(
+    steps: int, told: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    short = {"num_envs": 2, "env_steps": 44, "executor": "serial", "evaluate_every": 0, "evaluation_episodes": 1}
+    env = {"env_kwargs": {"num_boxes": 2, "max_timestep": 10}, "preset": False}
+    mv.train("BoxJump-v0", "ppo", run_dir=tmp_path / "run", whole_episodes=True, steps_per_env=steps, **short, **env)
+    warned = [one.getMessage() for one in caplog.records if "whole_episodes" in one.getMessage()]
+    assert len(warned) == (told != "") and all(told in one for one in warned)

@@ -25,7 +25,7 @@ import multiverse as mv
 from examples.teams.gpus import gpu_of, visible_gpus
 from examples.teams.parallel_environments import ParallelEnvironmentManager
 from examples.teams.settings import Settings, settings_from
-from examples.teams.train_taac import INTERRUPTED, REFUSED, configured, known_model, tell, train
+from examples.teams.train_taac import INTERRUPTED, REFUSED, configured, known_model, tell, train, which_of
 
 Arguments = tuple[int, Mapping[str, Any] | Settings, str | None, int | None, bool]
 """process_id, config, model_path, gpu_id, render."""
@@ -39,7 +39,9 @@ def run_single_episode(args: Arguments) -> tuple[dict[str, Any], dict[str, Any]]
     """
     process_id, config, model_path, gpu_id, render = args
     settings = config if isinstance(config, Settings) else settings_from(config)
-    policies: Any = None if model_path is None else mv.load(known_model(model_path), which="best")
+    policies: Any = None
+    if model_path is not None:
+        policies = mv.load(model := known_model(model_path), which=which_of(model))
     kwargs = {**settings.environment.env_kwargs, **({"render_mode": "human"} if render else {})}
     rng, steps = np.random.default_rng(process_id), 0
     if policies is not None:
@@ -97,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run = train_in_parallel(flags)
     except KeyboardInterrupt:
-        print("Interrupted, and saved as it was after the last update", flush=True)
+        print("Interrupted", flush=True)
         return INTERRUPTED
     except mv.MultiverseError as error:
         print(f"parallel_env_example.py: {error}", file=sys.stderr)

@@ -29,7 +29,7 @@ from multiverse.learning.loss import Batch, as_numpy
 from multiverse.learning.threads import torch_for
 
 NOT_HERE = (
-    "hidden_sizes", "activation", "memory", "memory_size", "chunk_length", "see_previous", "critic", "share_features",
+    "hidden_sizes", "activation", "memory", "memory_size", "chunk_length", "see_previous", "share_features",
     "ortho_init", "log_std_init", "squash", "filters", "kernel_size",
 )  # fmt: skip
 """Settings of other networks, and of Box actions."""
@@ -71,6 +71,13 @@ class TAACConfig(PPOConfig):
         if self.embedding_size % self.num_heads:
             raise InvalidRequest(f"embedding_size={self.embedding_size}: a multiple of num_heads={self.num_heads}")
         usual = {field.name: field.default for field in fields(OnPolicyConfig)}
+        if self.critic != usual["critic"]:
+            raise InvalidRequest(f"critic={self.critic}: taac's critic sees the whole team as it is; leave it out")
+        if self.value_clip_range is not None:
+            raise InvalidRequest(
+                f"value_clip_range={self.value_clip_range}: taac's critic values what was done, and its advantages are "
+                "over another number, a baseline: there is no earlier value to stay near; leave it out"
+            )
         for name in NOT_HERE:
             if getattr(self, name) != usual[name]:
                 raise InvalidRequest(
@@ -160,7 +167,8 @@ class TAAC(PPO):
         return values, last_values, self._final_values(rollout)
 
     def _final_values(self, rollout: Rollout) -> tuple[Array, Array, Array]:
-        """Of agents whose episode ended, among those of their team whose episode ended with it."""
+        """Of agents whose episode was cut short, among those of their team whose episode was cut with it: who
+        terminated is seen by nobody, and has no value."""
         steps, slots, _ = rollout.ends()
         if not len(steps):
             return steps, slots, np.zeros(0, np.float32)
@@ -168,8 +176,8 @@ class TAAC(PPO):
         teams, place = np.unique(steps * envs + slots // self._agents, return_inverse=True)
         mine = (teams[:, None] * self._agents + np.arange(self._agents)).reshape(-1)  # rows of [T × slots]
         finals = {path: rows.reshape(-1, *rows.shape[2:])[mine] for path, rows in rollout.finals.items()}
-        ended = self._by_team((rollout.terminated | rollout.truncated).reshape(-1)[mine])
-        return steps, slots, self._unacted(finals, ended)[place, slots % self._agents]
+        cut = self._by_team((rollout.truncated & ~rollout.terminated).reshape(-1)[mine])
+        return steps, slots, self._unacted(finals, cut)[place, slots % self._agents]
 
     def _unacted(self, observations: Leaves, present: Array) -> Array:
         """[teams, agents] values of teams [teams × agents, …] that have not acted."""

@@ -9,6 +9,49 @@ import os
 from typing import Any
 
 import numpy as np
+from gymnasium import logger
+
+from multiverse.contracts.errors import InvalidRequest
+
+
+class Drawn:
+    """`render` and `close` of an env whose world is drawn by a renderer: an image, or in a window."""
+
+    render_mode: str | None
+    _rng: np.random.Generator | None
+    _renderer: Any = None
+
+    def _new_renderer(self) -> Any:
+        raise NotImplementedError
+
+    def _drawn(self) -> tuple[Any, ...]:
+        """What the renderer is given."""
+        raise NotImplementedError
+
+    def render(self) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
+        """The world as an image [height, width, 3] (`rgb_array`), or in a window (`human`)."""
+        if self.render_mode is None:
+            logger.warn("render() does nothing without a render_mode: make the env with render_mode='rgb_array'")
+            return None
+        if self._rng is None:
+            raise InvalidRequest("render() before the first reset(): there is no world yet")
+        if self._renderer is None:
+            self._renderer = self._new_renderer()
+        if self.render_mode == "human":
+            self._renderer.show(*self._drawn())
+            return None
+        image: np.ndarray[Any, np.dtype[np.uint8]] = self._renderer.image(*self._drawn())
+        return image
+
+    def close(self) -> None:
+        """Closes the window if there is one. The env can be reset and used again."""
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = None
+
+    def _show(self) -> None:
+        if self.render_mode == "human":
+            self.render()
 
 
 class Pictures:

@@ -74,6 +74,12 @@ class Collected:
     act_s: float = 0.0
     step_s: float = 0.0
 
+    @classmethod
+    def in_time(cls, episodes: list[Episode], lost: int, began_at: float, act_s: float, step_s: float) -> Collected:
+        """The time since then, shared as acting and stepping were: of several workers, side by side."""
+        share, took_s = act_s / (act_s + step_s) if act_s else 0.0, perf_counter() - began_at
+        return cls(episodes, lost, took_s * share, took_s * (1 - share))
+
 
 class Collector:
     """Steps a vector env with a policy for each of its groups, rollout after rollout, episodes running on between.
@@ -199,10 +205,8 @@ class Collector:
             rollout.valid &= ~lost  # guard: lost-rows-are-not-valid
             rollout.action_masks = None if masks is None or masks.all() else masks
         self._log_actions(policies)
-        act_s, step_s = arrays[SECONDS].sum(axis=0).tolist()
-        share = act_s / (act_s + step_s) if act_s else 0.0  # of several workers, side by side
-        took_s = perf_counter() - began_at
-        return Collected(self._episodes(everyone), int(arrays[LOST].sum()), took_s * share, took_s * (1 - share))
+        seconds = arrays[SECONDS].sum(axis=0).tolist()
+        return Collected.in_time(self._episodes(everyone), int(arrays[LOST].sum()), began_at, *seconds)
 
     def _begin_rows(self, policies: Sequence[Policy], rng: np.random.Generator, env_ids: range) -> None:
         """The rows of these envs are about to be filled, by these policies."""

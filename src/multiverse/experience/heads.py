@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -141,14 +141,20 @@ class EpsilonGreedyHead(DiscreteHead):
 
 @dataclass(frozen=True, slots=True)
 class _Bounded:
-    """Actions from -1 to 1, as a tanh gives them; for the env, from its low to its high."""
+    """Actions from -1 to 1, as a tanh gives them; for the env, from its low to its high. Noise stays the same for
+    `noise_steps` of the steps that it is drawn for at once."""
 
     low: Array  # [actions]
     high: Array
     shape: tuple[int, ...]
+    noise_steps: int
 
     def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
-        return rng.standard_normal((steps, rows, len(self.low)), dtype=np.float32)
+        return self.held(steps, rows, lambda shape: rng.standard_normal(shape, dtype=np.float32))
+
+    def held(self, steps: int, rows: int, draw: Callable[[tuple[int, int, int]], Array]) -> Array:
+        drawn = draw((-(-steps // self.noise_steps), rows, len(self.low)))
+        return drawn.repeat(self.noise_steps, axis=0)[:steps] if self.noise_steps > 1 else drawn
 
     def for_env(self, actions: Array) -> Any:
         scaled = self.low + (actions + np.float32(1)) * (np.float32(0.5) * (self.high - self.low))
@@ -191,7 +197,7 @@ class UniformHead:
 
     def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
         if isinstance(self.then, _Bounded):
-            return rng.uniform(-1.0, 1.0, (steps, rows, len(self.then.low))).astype(np.float32)
+            return self.then.held(steps, rows, lambda shape: rng.uniform(-1.0, 1.0, shape).astype(np.float32))
         return self.then.noise(rng, steps, rows)
 
     def choose(self, output: Array, noise: Array | None, masks: Array | None) -> Array:
@@ -222,14 +228,16 @@ def head_for(space: spaces.Space[Any], std: Array | None = None, squash: bool = 
     raise InvalidRequest(f"no policy in numpy acts in {space}{wanted}")
 
 
-def bounded_head(space: spaces.Space[Any], std: float | None = None) -> SquashedGaussianHead | DeterministicHead:
+def bounded_head(
+    space: spaces.Space[Any], std: float | None = None, noise_steps: int = 1
+) -> SquashedGaussianHead | DeterministicHead:
     """For actions that have bounds on every side; `std`: of the noise of a deterministic one."""
     if not (isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating) and space.is_bounded()):
         raise InvalidRequest(f"actions must be a Box of floats with bounds on every side, and these are {space}")
     bounds = space.low.reshape(-1).astype(np.float32), space.high.reshape(-1).astype(np.float32)
     if std is None:
-        return SquashedGaussianHead(*bounds, space.shape)
-    return DeterministicHead(*bounds, space.shape, std)
+        return SquashedGaussianHead(*bounds, space.shape, noise_steps)
+    return DeterministicHead(*bounds, space.shape, noise_steps, std)
 
 
 def saved_head(saved: Mapping[str, Any], space: spaces.Space[Any]) -> Head:

@@ -1,14 +1,15 @@
 """A policy of agents that look at each other, in plain numpy: attention over whoever is in the same env.
 
 A team has as many places as the group has agents, whoever of them is there: matrix products have equal shapes then,
-and what a team does depends, to the last bit, on nobody else. (`numpy_policies` says why that matters.)
+and what a team does depends, to the last bit, on nobody else, as long as none is larger. (`numpy_policies` says why
+that matters.)
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -43,6 +44,7 @@ class TeamPolicy:
         self._features, self._heads, self._agents, self._head = features, num_heads, agents, head
         self._layers = {name: tuple(np.ascontiguousarray(part) for part in layers[name]) for name in LAYERS}
         self.version, self._shift_and_scale = version, shift_and_scale
+        self._found: tuple[Any, Places] | None = None
 
     def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
         return self._head.noise(rng, steps, rows)
@@ -62,43 +64,52 @@ class TeamPolicy:
 
     def output(self, x: Array, teams: Array | None) -> Array:
         """[rows, actions] of features [rows, size]; of rows that are in no team, 0."""
-        rows = np.arange(len(x)) if teams is None else np.flatnonzero(teams >= 0)
+        at = self._places(len(x), teams)
         found = np.zeros((len(x), self._head.count), np.float32)
-        if not len(rows):
+        if not len(at.rows):
             return found
-        of = rows if teams is None else teams[rows]
-        order = np.argsort(of, kind="stable")
-        _, first, team, count = np.unique(of[order], return_index=True, return_inverse=True, return_counts=True)
-        place = np.arange(len(rows)) - first[team]  # of a row in its team
-        size = max(self._agents, int(count.max()))
-        together = np.zeros((len(count), size, x.shape[1]), np.float32)
-        present = np.zeros((len(count), size), np.bool_)
-        together[team, place], present[team, place] = x[rows[order]], True
-        found[rows[order]] = self._logits(together, present)[team, place]
+        if at.present is None:
+            together = x[at.rows].reshape(*at.shape, -1)
+        else:
+            together = np.zeros((*at.shape, x.shape[1]), np.float32)
+            together[at.team, at.place] = x[at.rows]
+        logits = self._logits(together, at.present)
+        found[at.rows] = logits.reshape(len(at.rows), -1) if at.present is None else logits[at.team, at.place]
         return found
 
-    def _logits(self, x: Array, present: Array) -> Array:
-        """[teams, places, actions]"""
+    def _places(self, rows: int, teams: Array | None) -> Places:
+        """Found once for as long as they stay, as they do while nobody dies."""
+        key = rows, None if teams is None else teams.tobytes()
+        found = self._found  # looked at once: worker threads share a policy
+        if found is None or found[0] != key:
+            self._found = found = key, places_of(np.arange(rows) if teams is None else teams, self._agents)
+        return found[1]
+
+    def _logits(self, x: Array, present: Array | None) -> Array:
+        """[teams, places, actions]; `present` is None where everybody is."""
         teams, places, _ = x.shape
-        own = _leaky(self._dense("embed", x.reshape(teams * places, -1)))
+        own = _leaky(self._dense("embed", x))
         queries, keys, values = (
-            self._dense(name, own).reshape(teams, places, self._heads, -1).transpose(0, 2, 1, 3)
+            self._dense(name, own).reshape(teams, places, self._heads, -1).swapaxes(1, 2)
             for name in ("queries", "keys", "values")
         )
-        scores = np.matmul(queries, keys.transpose(0, 1, 3, 2)) * np.float32(1 / math.sqrt(queries.shape[-1]))
-        scores = np.where(present[:, None, None, :], scores, np.float32(MASKED_LOGIT))
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        scores = np.matmul(queries, keys.swapaxes(2, 3))
+        scores *= np.float32(1 / math.sqrt(queries.shape[-1]))
+        if present is not None:
+            scores = np.where(present[:, None, None, :], scores, np.float32(MASKED_LOGIT))
+        scores -= scores.max(axis=-1, keepdims=True)
+        weights = np.exp(scores, out=scores)
         weights /= weights.sum(axis=-1, keepdims=True)
-        attended = np.matmul(weights, values).transpose(0, 2, 1, 3).reshape(teams * places, -1)
-        hidden = _leaky(self._dense("hidden", own + self._dense("out", attended)))
-        return self._dense("head", hidden).reshape(teams, places, -1)
+        attended = self._dense("out", np.matmul(weights, values).swapaxes(1, 2).reshape(teams, places, -1))
+        attended += own
+        return self._dense("head", _leaky(self._dense("hidden", attended)))
 
     def _dense(self, name: str, x: Array) -> Array:
-        """In blocks of rows, as dense policies do."""
+        """[teams, places, …] in blocks of rows, as dense policies do: one a team would take longer in wide layers."""
         weights, bias = self._layers[name]
-        blocks: Array = np.matmul(in_blocks(x), weights)
+        blocks: Array = np.matmul(in_blocks(x.reshape(-1, x.shape[-1])), weights)
         blocks += bias
-        return blocks.reshape(-1, blocks.shape[2])[: len(x)]
+        return blocks.reshape(-1, blocks.shape[2])[: x.shape[0] * x.shape[1]].reshape(*x.shape[:2], -1)
 
     # -- in a run ------------------------------------------------------------------------------------------------
     def saved(self) -> dict[str, Any]:
@@ -136,6 +147,29 @@ def loaded_team_policy(
     if frozen and any(one.shape != (features.size,) for one in frozen):
         raise ValueError("what normalises does not fit the observations")
     return TeamPolicy(features, layers, heads, agents, head, int(saved["version"]), frozen)
+
+
+class Places(NamedTuple):
+    """Where rows are: `rows` of them, team after team, in a `team` and at a `place` of it. `present`: [teams, places]
+    who is there, None if everybody is."""
+
+    rows: Array
+    team: Array
+    place: Array
+    shape: tuple[int, int]
+    present: Array | None
+
+
+def places_of(teams: Array, agents: int) -> Places:
+    """Of [rows] teams, -1 for none; a team has at least as many places as it may have agents."""
+    rows = np.flatnonzero(teams >= 0)
+    rows = rows[np.argsort(teams[rows], kind="stable")]
+    _, first, team, count = np.unique(teams[rows], return_index=True, return_inverse=True, return_counts=True)
+    place = np.arange(len(rows)) - first[team]
+    shape = len(count), max(agents, int(count.max(initial=0)))
+    present = np.zeros(shape, np.bool_)
+    present[team, place] = True
+    return Places(rows, team, place, shape, None if present.all() else present)
 
 
 def _leaky(x: Array) -> Array:

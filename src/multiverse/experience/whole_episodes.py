@@ -119,12 +119,13 @@ class EpisodeCollector:
         self._cut = False  # a call did not come to its end: steps may be under way
 
     def collect(self, policy: Policy, episodes: int, explore: bool = True) -> WholeEpisodes:
-        """So many more. `explore`: with the policy's noise.
+        """So many more. `policy`: an algorithm's, or what `mv.load` returns; `explore`: with its noise.
 
         With `on_failure="restart"` an episode whose env or worker is lost is dropped, and another drawn in its place.
         """
         if whole_number("episodes", episodes) < 1:
             raise InvalidRequest(f"episodes={episodes}: at least 1")
+        policy = one_that_acts(policy)
         if self._cut:
             self._envs.reset()
         self._cut = True
@@ -137,6 +138,18 @@ class EpisodeCollector:
             ready = play.receive()
         self._cut, self.collected = False, self.collected + episodes
         return play.found()
+
+
+def one_that_acts(policy: Any) -> Policy:
+    """A policy, or what a loaded one acts with."""
+    found = getattr(policy, "acting", policy)
+    if not hasattr(found, "first_memory"):
+        raise InvalidRequest(
+            f"policy={policy!r} cannot play episodes: give what mv.load(run) returns, mv.RandomPolicy(action_space), "
+            "or one with the methods of multiverse.contracts.policy.Policy"
+        )
+    acting: Policy = found
+    return acting
 
 
 class _Batch(NamedTuple):

@@ -20,6 +20,8 @@ from multiverse.learning.networks import orthogonal
 
 SMALLEST = 1e-8
 """Added to squared lengths, so that a vector of nothing has a direction, too, and a gradient."""
+ATTENDED_GAIN = 0.1
+"""Of the first weights through which the actor adds what an agent attends to to its own embedding."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,13 @@ class TeamActor(nn.Module):
     """Observations [B, N, F] → logits [B, N, A], and what the agents are to each other [B, N, E].
 
     What an agent attends to is added to its own embedding, as in every transformer: without that, an agent that does
-    not know yet whom to look at hears of itself only as one of N, and all do the same."""
+    not know yet whom to look at hears of itself only as one of N, and all do the same. At first it is little, so that
+    what all hear alike does not drown what each sees itself."""
 
     def __init__(self, shape: TeamShape) -> None:
         super().__init__()
         self.embed = _embedding(shape.size, shape.embedding_size)
-        self.attend = TeamAttention(shape.embedding_size, shape.num_heads)
+        self.attend = TeamAttention(shape.embedding_size, shape.num_heads, ATTENDED_GAIN)
         self.head = _head(shape.embedding_size, shape.hidden_size, shape.num_actions, 0.01)
 
     def forward(self, observations: Tensor, present: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -95,10 +98,11 @@ class TeamCritic(nn.Module):
 class TeamAttention(nn.Module):
     """Multi-head self-attention over the agents of a team: [B, N, E] → [B, N, E]."""
 
-    def __init__(self, size: int, num_heads: int) -> None:
+    def __init__(self, size: int, num_heads: int, last_gain: float = 1.0) -> None:
         super().__init__()
         self._heads = num_heads
-        self.queries, self.keys, self.values, self.out = (orthogonal(nn.Linear(size, size), 1.0) for _ in range(4))
+        gains = 1.0, 1.0, 1.0, last_gain
+        self.queries, self.keys, self.values, self.out = (orthogonal(nn.Linear(size, size), gain) for gain in gains)
 
     def forward(self, agents: Tensor, present: Tensor | None = None) -> Tensor:
         queries, keys, values = (self._split(of(agents)) for of in (self.queries, self.keys, self.values))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium import logger, spaces
+from gymnasium import spaces
 from gymnasium.utils import seeding
 
 from multiverse.contracts.errors import InvalidRequest
@@ -17,6 +17,7 @@ from multiverse.envs.box_jump.setup import PHYSICS_STEPS_PER_S, Setup
 from multiverse.envs.box_jump.views import Floats, Views
 from multiverse.envs.box_jump.world import World
 from multiverse.envs.pettingzoo_classes import ParallelEnv, checked_action, refuse_other_agents
+from multiverse.envs.pictures import Drawn
 
 Step = tuple[dict[str, Floats], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]
 
@@ -29,7 +30,7 @@ METADATA: dict[str, Any] = {
 }
 
 
-class BoxJump(ParallelEnv):  # type: ignore[misc, unused-ignore]
+class BoxJump(Drawn, ParallelEnv):  # type: ignore[misc, unused-ignore]
     """A team of boxes that walk and jump is to get as high as it can, which takes a tower.
 
     **Actions**: 0 nothing, 1 left, 2 right, 3 jump. A box is pushed sideways while it is slower than 2, and jumps if
@@ -119,7 +120,6 @@ class BoxJump(ParallelEnv):  # type: ignore[misc, unused-ignore]
         self.action_spaces = {agent: spaces.Discrete(NUM_ACTIONS) for agent in self.possible_agents}
         self.state_space = self._views.state_space()
         self._rng: np.random.Generator | None = None
-        self._renderer: Renderer | None = None
 
     def observation_space(self, agent: str) -> spaces.Box:
         return self.observation_spaces[agent]
@@ -170,25 +170,11 @@ class BoxJump(ParallelEnv):  # type: ignore[misc, unused-ignore]
         """The best height so far of a box that was stable, as it is on a tower that stood for 10 physics steps."""
         return self.world.best_stable
 
-    def render(self) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
-        """The world as an image [height, width, 3] (`rgb_array`), or in a window (`human`)."""
-        if self.render_mode is None:
-            logger.warn("render() does nothing without a render_mode: make the env with render_mode='rgb_array'")
-            return None
-        if self._rng is None:
-            raise InvalidRequest("render() before the first reset(): there is no world yet")
-        if self._renderer is None:
-            self._renderer = Renderer(self.setup)
-        if self.render_mode == "human":
-            self._renderer.show(self.world, self.timestep)
-            return None
-        return self._renderer.image(self.world, self.timestep)
+    def _new_renderer(self) -> Renderer:
+        return Renderer(self.setup)
 
-    def close(self) -> None:
-        """Closes the window if there is one. The env can be reset and used again."""
-        if self._renderer is not None:
-            self._renderer.close()
-            self._renderer = None
+    def _drawn(self) -> tuple[Any, ...]:
+        return self.world, self.timestep
 
     def _act(self, actions: list[int]) -> tuple[list[float], bool]:
         """The physics steps of one action: what each box is paid, and whether one has fallen out of the world."""
@@ -207,10 +193,6 @@ class BoxJump(ParallelEnv):  # type: ignore[misc, unused-ignore]
 
     def _observations(self, agents: list[str]) -> dict[str, Floats]:
         return dict(zip(agents, self._views.observations(self.world, self.timestep)))
-
-    def _show(self) -> None:
-        if self.render_mode == "human":
-            self.render()
 
     def _checked(self, actions: Mapping[str, Any]) -> list[int]:
         """Every action before the first is carried out: a refused step leaves no trace."""

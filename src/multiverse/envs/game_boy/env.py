@@ -100,11 +100,6 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
         if not self.starts:
             raise InvalidRequest(f"starts={starts!r}: at least one")
 
-    @property
-    def button_names(self) -> list[str]:
-        """What each action presses."""
-        return ["+".join(buttons) or "wait" for buttons in self._game.actions]
-
     # -- episodes ------------------------------------------------------------------------------------------------
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)

@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from gymnasium import logger, spaces
+from gymnasium import spaces
 from gymnasium.utils import seeding
 
-from multiverse.contracts.errors import InvalidRequest
 from multiverse.envs.arguments import render_mode_of
 from multiverse.envs.grid_world.rendering import Renderer
 from multiverse.envs.grid_world.setup import world_setup
 from multiverse.envs.grid_world.views import observation_space
 from multiverse.envs.grid_world.world import World
 from multiverse.envs.pettingzoo_classes import checked_action
+from multiverse.envs.pictures import Drawn
 
 
-class GridWorld:
+class GridWorld(Drawn):
     """One world with PettingZoo's names around it. Subclasses say when agents act."""
 
     metadata: ClassVar[dict[str, Any]] = {
@@ -62,7 +62,6 @@ class GridWorld:
         self.action_spaces = {a.name: spaces.Discrete(a.num_actions) for a in self.setup.agents}
         self._num_actions = {a.name: a.num_actions for a in self.setup.agents}
         self._rng: np.random.Generator | None = None
-        self._renderer: Renderer | None = None
 
     def observation_space(self, agent: str) -> spaces.Dict:
         return self.observation_spaces[agent]
@@ -70,25 +69,11 @@ class GridWorld:
     def action_space(self, agent: str) -> spaces.Discrete:
         return self.action_spaces[agent]
 
-    def render(self) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
-        """The world as an image [height, width, 3] (`rgb_array`), or in a window (`human`)."""
-        if self.render_mode is None:
-            logger.warn("render() does nothing without a render_mode: make the env with render_mode='rgb_array'")
-            return None
-        if self._rng is None:
-            raise InvalidRequest("render() before the first reset(): there is no world yet")
-        if self._renderer is None:
-            self._renderer = Renderer(self.setup, self.metadata["render_fps"])
-        if self.render_mode == "human":
-            self._renderer.show(self.world)
-            return None
-        return self._renderer.image(self.world)
+    def _new_renderer(self) -> Renderer:
+        return Renderer(self.setup, self.metadata["render_fps"])
 
-    def close(self) -> None:
-        """Closes the window if there is one. The env can be reset and used again."""
-        if self._renderer is not None:
-            self._renderer.close()
-            self._renderer = None
+    def _drawn(self) -> tuple[Any, ...]:
+        return (self.world,)
 
     def _begin(self, seed: int | None) -> None:
         """A new episode: with a seed the same one every time, without the next one of the env's own generator."""
@@ -97,10 +82,6 @@ class GridWorld:
         self.agents = self.possible_agents.copy()
         self.world.reset(self._rng)
         self._show()
-
-    def _show(self) -> None:
-        if self.render_mode == "human":
-            self.render()
 
     def _checked(self, agent: str, action: Any) -> int:
         return checked_action(agent, action, self._num_actions[agent])
