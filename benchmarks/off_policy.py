@@ -2,7 +2,7 @@
 
     python benchmarks/off_policy.py                       every row; pin it to 2 cores with taskset where there are more
     python benchmarks/off_policy.py --rows pendulum_sac --rounds 5 --json benchmarks/results/off_policy.json
-    python benchmarks/off_policy.py --rows halfcheetah_sac --rounds 3 --env-steps 100000     learning beside SB3's:
+    python benchmarks/off_policy.py --rows halfcheetah_sac --env-steps 100000 --jobs 6       learning beside SB3's:
                                                                   a round takes 40 minutes on one core (SB3's 25)
 
 `pendulum_sac` …: env steps per second of training alone with one gradient step per env step, batches of 256 and two
@@ -18,11 +18,15 @@ it is all new, and after 10,000 steps more; beside it what one would cost that h
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
+import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +41,7 @@ from multiverse.experience.replay import Replay
 from multiverse.experience.rollout import rollout_for
 from multiverse.training.storage.checkpoint import Checkpoints
 from multiverse.training.storage.files import read_lines
-from multiverse.training.storage.run_directory import EPISODES
+from multiverse.training.storage.find_runs import EPISODES
 
 EVALUATION_EPISODES = 20
 BAR, AIM = 1.5, 2.0
@@ -135,14 +139,33 @@ def tenths(lengths: list[int], returns: list[float], env_steps: int) -> list[flo
     return [round(float(one.mean()), 1) for one in found] if all(len(one) for one in found) else []
 
 
+def _end_with(caller: int) -> None:
+    """In a process of the pool: ends it when whoever asked is gone, however that ended."""
+
+    def watch() -> None:
+        while os.getppid() == caller:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
     row = ROWS[name]
     if options.env_steps:
         row = Row(row.env, row.algorithm, options.env_steps, row.learning_rate)
     ours, theirs = list[Measured](), list[Measured]()
-    for number in range(options.rounds):
-        ours.append(train_ours(row, number + 1, options.cpu))
-        theirs.append(train_theirs(row, number + 1, options.cpu))
+    seeds = range(1, options.rounds + 1)
+    if options.jobs > 1:
+        with ProcessPoolExecutor(options.jobs, get_context("spawn"), _end_with, (os.getpid(),)) as pool:
+            trainings = [
+                [pool.submit(train, row, seed, options.cpu) for train in (train_theirs, train_ours)] for seed in seeds
+            ]
+            theirs, ours = ([one.result() for one in side] for side in zip(*trainings))
+    else:
+        for seed in seeds:
+            ours.append(train_ours(row, seed, options.cpu))
+            theirs.append(train_theirs(row, seed, options.cpu))
     ratio = statistics.median(a.steps_per_s / b.steps_per_s for a, b in zip(ours, theirs))
     print(f"\n{name}: {row}, {'seconds of the processor' if options.cpu else 'seconds'}")
     for who, found in (("ours", ours), ("sb3", theirs)):
@@ -206,6 +229,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="+", choices=[*ROWS, "checkpoint"], default=[*ROWS, "checkpoint"])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=1, help="trainings side by side, a core each; default: in turns")
     parser.add_argument("--env-steps", type=int, help="of every training; default: 2,000")
     parser.add_argument("--cpu", action="store_true", help="seconds of the processor, not of the wall's clock")
     parser.add_argument("--rows-in-replay", type=int, default=1_000_000)

@@ -246,6 +246,19 @@ def test_the_gradient_by_what_was_given_is_autograds(name: str, learner: str) ->
 
 
 # -- acting ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["sac", "td3"])
+@pytest.mark.parametrize("learning_starts", [0, 25])
+def test_noise_stays_the_same_for_as_many_steps_as_asked(name: str, learning_starts: int) -> None:
+    drawn = [
+        made(name, learning_starts=learning_starts, noise_steps=held).policy().noise(np.random.default_rng(3), 5, 4)
+        for held in (1, 2, 5)
+    ]
+    single, pairs, whole = drawn
+    np.testing.assert_array_equal(pairs, single[[0, 0, 1, 1, 2]])  # the same draws, each as long as it lasts
+    np.testing.assert_array_equal(whole, single[[0] * 5])
+    assert len(np.unique(single)) == single.size
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_it_warms_up_with_actions_of_which_all_are_alike(name: str) -> None:
     algorithm = made(name, learning_starts=25)
@@ -351,6 +364,10 @@ def test_other_actions_are_refused_with_what_would_do(name: str, actions: Any, w
         ("sac", {"entropy_coef": -1.0}),
         ("sac", {"buffer_size": 1}),
         ("td3", {"policy_delay": 0}),
+        ("td3", {"noise_steps": 0}),
+        ("sac", {"noise_steps": 0}),
+        ("sac", {"noise_steps": 2, "steps_per_env": 1}),
+        ("td3", {"noise_steps": 2, "steps_per_env": 1}),
         ("dqn", {"exploration_final_eps": 1.5}),
         ("sac", {"buffer_size": 10**13}),
     ],

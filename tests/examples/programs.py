@@ -37,6 +37,16 @@ print("process starts:", len(seen))
 """A program that runs another in its place, and counts the processes it starts."""
 
 
+SCRIPT = """
+import os, runpy, sys
+folder, *sys.argv = sys.argv[1:]
+os.chdir(folder)
+sys.path[0] = os.path.dirname(os.path.realpath(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""A program that runs a script in a folder, as `python script …` does there."""
+
+
 def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs it with this Python from the repository's root, to its end."""
     return subprocess.run(

@@ -16,6 +16,8 @@ import numpy as np
 import psutil
 import pytest
 
+from tests.examples.envs import Broken
+
 pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
@@ -185,22 +187,13 @@ def test_a_training_in_the_documents_lines(
     assert executor is None or (plan["executor"], plan["start_method"]) == (executor, how)
 
 
-class Counted(gym.wrappers.TimeLimit):  # type: ignore[type-arg]
-    """A CartPole that leaves a dot in a file wherever one is built."""
-
-    def __init__(self) -> None:
-        super().__init__(gym.make("CartPole-v1"), 20)
-        with open("built", "ab") as file:
-            file.write(b".")
-
-
 def test_evaluation_always_uses_a_single_environment(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the document says: of 3 + 1 envs that are built, 3 are the training's."""
     monkeypatch.chdir(tmp_path)
     flags = ["--n-envs", "3", "--num-episodes", "10", "--checkpoint-dir", str(tmp_path / "runs")]
-    assert train_ppo.main([*SMALL, *flags, "--env", f"{__name__}:Counted"]) == 0
+    assert train_ppo.main([*SMALL, *flags, "--env", "tests.examples.envs:Counted"]) == 0
     assert "over 10 unseen episodes, on 1 env" in capsys.readouterr().out
     assert (tmp_path / "built").read_text() == "...."
 
@@ -284,16 +277,6 @@ def test_rollouts_one_by_one_learn_what_a_training_in_one_go_learns(tmp_path: Pa
     whole = PPOTrainer(n_steps=32, checkpoint_dir=tmp_path / "whole").train(12)
     assert run.summary["episodes"] == whole.summary["episodes"] >= 12
     assert weights(run.path) == weights(whole.path)
-
-
-class Broken(gym.Env[np.ndarray, np.int64]):
-    """Builds, and nothing more."""
-
-    observation_space = gym.spaces.Box(0, 1, (1,), np.float32)
-    action_space = gym.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        raise ValueError("broken on purpose")
 
 
 def test_what_goes_wrong_in_a_rollout_reaches_the_caller(tmp_path: Path) -> None:

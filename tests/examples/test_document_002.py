@@ -9,9 +9,11 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import psutil
 import pytest
@@ -28,6 +30,7 @@ from examples.meta_rl.policies.models import AGENT_ARCHS
 from multiverse.experience.replay import STARTS
 from tests.examples.programs import ROOT
 from tests.experience.test_whole_episodes import Clock, network
+from tests.wrappers.test_meta_episode import Counts
 
 FOLDER = ROOT / "examples" / "meta_rl"
 FACADES = [path for path in sorted(FOLDER.rglob("*.py")) if path.name != "__init__.py" or path.parent.name == "models"]
@@ -223,6 +226,40 @@ def test_it_trains_with_every_architecture_and_workers_change_nothing(
     assert told[0] == "Collecting initial pool of data.." and len(told) == 4
     assert re.match(r"960 env steps \| train tasks \d+\.\d → \d+\.\d \| critic_loss ", told[1])
     assert re.match(r"1,560 env steps \| held-out tasks \d+\.\d → \d+\.\d, success \d+% → \d+%$", told[3])
+
+
+@pytest.fixture
+def foreign() -> Iterator[dict[str, Any]]:
+    """An env section for somebody's id with tasks: Discrete actions, and only its spec says how long episodes are."""
+    gym.register("Counts-v0", entry_point=Counts, max_episode_steps=3)  # type: ignore[arg-type]
+    yield {**SPARSE, "env_name": "Counts-v0", "num_eval_tasks": 0, "num_parallel_workers": 1}
+    del gym.registry["Counts-v0"]
+
+
+def test_any_id_with_tasks_will_do(foreign: dict[str, Any]) -> None:
+    with Learner(foreign, TRAIN, seed=3, policy={"algo_name": "dqn"}) as made:
+        assert made.max_trajectory_len == 2 * 3
+        assert made.collect_rollouts_parallel(4, random_actions=True) == 4 * 6
+
+
+def test_exploration_and_targets_go_on_as_in_a_run(foreign: dict[str, Any]) -> None:
+    train = {**TRAIN, "num_iters": 20, "num_updates_per_iter": 2}
+    with Learner(foreign, train, seed=3, policy={"algo_name": "dqn", "policy_layers": [8]}) as made:
+        dqn = made.algorithm
+        dqn.change(target_update_interval=60)
+        first = dqn.state()["targets"]["values"].copy()
+        made.collect_initial_pool()
+        versions, shares, followed = [], [], []
+        for _ in range(20):
+            made.collect_rollouts_parallel(5)
+            made.update(2)
+            versions.append(made.agent.version)
+            shares.append(dqn.epsilon)
+            followed.append(not np.array_equal(dqn.state()["targets"]["values"], first))
+        assert versions == [3 + 5 * k for k in range(1, 21)]
+        spent = [(18 + 30 * k) / made.n_env_steps_total for k in range(20)]  # before each iteration, as in `mv.train`
+        np.testing.assert_allclose(shares, [1.0 - 0.95 * min(1.0, share / 0.1) for share in spent])
+        assert shares[-1] == pytest.approx(0.05) and followed[0] is False and followed[1:] == [True] * 19
 
 
 def test_remotes_reset_to_a_task_and_step() -> None:

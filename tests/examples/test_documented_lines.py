@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tests.examples.programs import (
     PROCESS_STARTS,
     PUSH,
     ROOT,
+    SCRIPT,
     SMALL,
     TIME_LIMIT_S,
     metrics_of,
@@ -33,7 +35,19 @@ from tests.examples.programs import (
     read_json,
     run,
 )
+from tests.forked_programs import ForkedPrograms
 from tests.wrappers.flatten_envs import unflattened
+
+
+@pytest.fixture(scope="module")
+def programs() -> Iterator[ForkedPrograms]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SDL_VIDEODRIVER", "dummy")
+        with ForkedPrograms(
+            "stable_baselines3", "torch._dynamo", "multiverse.training.run", "multiverse.algorithms.taac"
+        ) as programs:
+            yield programs
+
 
 SCRIPTS = {"custom_env_main.py": custom_env_main, "simple_push_v3_train.py": simple_push_v3_train}
 
@@ -96,11 +110,11 @@ def test_the_documents_line_makes_a_multi_agent_vector_env() -> None:
         env.close()
 
 
-@pytest.mark.parametrize("limit", ["ulimit -n 4096", "ulimit -n 256"], ids=["the document's", "a small one"])
-def test_the_documents_limit_of_open_files(limit: str, tmp_path: Path) -> None:
-    """It is what many envs took there. Here they share few processes: a small limit does as well."""
+def test_the_documents_limit_of_open_files(tmp_path: Path) -> None:
+    """It is what many envs took there. Here they share few processes: a small limit, set after it, does as well."""
     flags = [*SMALL, "--num-envs", "16", "--no-video", "--run-dir", str(tmp_path / "runs")]
-    done = run_in_shell(f"{limit} && exec {shlex.join([sys.executable, str(MAIN), *flags])}")
+    limits = "ulimit -n 4096 && ulimit -n 256"
+    done = run_in_shell(f"{limits} && exec {shlex.join([sys.executable, str(MAIN), *flags])}")
     assert done.returncode == 0, done.stderr
     assert "Too many open files" not in done.stderr and only_run(tmp_path / "runs").is_dir()
 
@@ -227,10 +241,9 @@ def test_training_runs_to_its_end(
 
 
 @pytest.mark.parametrize(("num_envs", "starts"), [(1, "0"), (3, "[1-9]")])
-def test_one_env_starts_no_process(num_envs: int, starts: str, tmp_path: Path) -> None:
-    program = tmp_path / "watched.py"
-    program.write_text(PROCESS_STARTS)
-    done = run(program, MAIN, *SMALL, "--num-envs", str(num_envs), "--run-dir", tmp_path / "runs", "--no-video")
+def test_one_env_starts_no_process(num_envs: int, starts: str, tmp_path: Path, programs: ForkedPrograms) -> None:
+    flags = [*SMALL, "--num-envs", str(num_envs), "--run-dir", str(tmp_path / "runs"), "--no-video"]
+    done = programs.run(PROCESS_STARTS, str(MAIN), *flags)
     assert re.search(f"^process starts: {starts}", done.stdout, re.MULTILINE), (done.stdout, done.stderr)
 
 
@@ -328,19 +341,19 @@ def test_the_documents_task_assignment() -> None:
 
 
 # -- document 003: true parallelism ------------------------------------------------------------------------------------
-SCRIPT = "python scripts/parallel_env_example.py --config configs/boxjump.yaml"
+EXAMPLE = "python scripts/parallel_env_example.py --config configs/boxjump.yaml"
 TEAM_LINES = [
     (
         "python train_taac.py --env boxjump --config configs/boxjump.yaml --num_parallel 4 --episodes 8",
         "4 envs in this",
     ),
-    (f"{SCRIPT} --num_processes 8", "8 envs in 8 processes"),
-    (f"{SCRIPT} --render", "Rendering: one process, this one"),
-    (f"{SCRIPT} --model_path files/Models/boxjump/best_model.pth", "Beginning with files/Models/boxjump/best_model-"),
+    (f"{EXAMPLE} --num_processes 8", "8 envs in 8 processes"),
+    (f"{EXAMPLE} --render", "Rendering: one process, this one"),
+    (f"{EXAMPLE} --model_path files/Models/boxjump/best_model.pth", "Beginning with files/Models/boxjump/best_model-"),
 ]
 
 
-def test_the_documents_commands_one_after_the_other(tmp_path: Path) -> None:
+def test_the_documents_commands_one_after_the_other(tmp_path: Path, programs: ForkedPrograms) -> None:
     """In a folder with its programs and its config, the config's budget cut down."""
     teams = ROOT / "examples" / "teams"
     for name in ("scripts", "train_taac.py"):
@@ -357,9 +370,7 @@ def test_the_documents_commands_one_after_the_other(tmp_path: Path) -> None:
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "boxjump.yaml").write_text(text)
     for line, said in TEAM_LINES:
-        command = [sys.executable, *shlex.split(line)[1:]]
-        how: dict[str, Any] = {"env": {**os.environ, "SDL_VIDEODRIVER": "dummy"}, "timeout": TIME_LIMIT_S}
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, **how)
+        done = programs.run(SCRIPT, str(tmp_path), *shlex.split(line)[1:])
         assert done.returncode == 0 and said in done.stdout, (line, done.stdout, done.stderr)
         assert "Best model: files/Models/boxjump/best_model.pth" in done.stdout
 
@@ -494,7 +505,12 @@ def test_every_target_takes_every_override(words: str, expected: dict[str, Any])
     ]
 
 
-@pytest.mark.parametrize(("words", "expected"), MADE, ids=[words for words, _ in MADE])
+# The longest line of each number of envs: what else they say is numbers, and looked at above.
+TRAINED = {said["envs"]: words for words, said in sorted(MADE, key=lambda one: len(one[0]))}
+ENDS = [one for one in MADE if one[0] in TRAINED.values()]
+
+
+@pytest.mark.parametrize(("words", "expected"), ENDS, ids=[words for words, _ in ENDS])
 def test_every_documented_training_runs_to_its_end(
     words: str, expected: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

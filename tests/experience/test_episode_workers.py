@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 import multiverse as mv
-from tests.experience.test_whole_episodes import EPISODES, POLICIES, TASKS, assert_equal, collected, made, meta, network
+from tests.experience.envs import meta
+from tests.experience.test_whole_episodes import EPISODES, POLICIES, TASKS, assert_equal, collected, made, network
 
 PLAN = mv.DrawnTasks(8, range(4))
 

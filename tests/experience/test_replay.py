@@ -107,6 +107,50 @@ def test_steps_are_drawn_alike(size: int = 40_000) -> None:
     assert abs(counts - expected).max() < 6 * np.sqrt(expected)
 
 
+def test_a_fraction_is_drawn_around_steps_with_a_reward() -> None:
+    world, rng = World(2, seed=3, losses=0.0), np.random.default_rng(1)
+    replay, other = Replay(SPACE, ACTION, 2, 80), Replay(SPACE, ACTION, 2, 80)
+    other.add(world.rollout(40))
+    other.rows(rng, 1, 0.5)
+    for rewarded in (0, 3, 0):  # none yet; three rows; and those are gone again
+        rollout = world.rollout(40)
+        rollout.rewards[rewarded:] = 0
+        replay.add(rollout)
+        rows, sequences = replay.rows(rng, 400, 0.25), replay.sequences(rng, 400, 5, 0.25)
+        assert (rows.rewards[:100] != 0).all() == (sequences.rewards[:, :100] != 0).any(axis=0).all() == (rewarded > 0)
+        assert (rows.rewards[100:] != 0).mean() < 0.25
+        state = replay.state()
+        other.load({**state, "rows": Kept(state["rows"]), "finals": Kept(state["finals"])})
+        ours, theirs = (list(steps_of(one.rows(np.random.default_rng(4), 50, 0.5))) for one in (replay, other))
+        assert ours == theirs
+
+
+@pytest.mark.parametrize(("steps", "every"), [(1, 1), (3, 2), (50, 2)])
+def test_steps_with_a_reward_are_known_as_rows_come_and_go(steps: int, every: int) -> None:
+    """Asked after every rollout or not; lost steps are none; and a loaded one knows the same."""
+    world, rng = World(2, seed=3), np.random.default_rng(1)
+    replay, other = Replay(SPACE, ACTION, 2, 60), Replay(SPACE, ACTION, 2, 60)
+    for number in range(200 // steps):
+        if number % 5 == 4:
+            world.lose_between_rollouts(number % 2)
+        rollout = world.rollout(steps)
+        for t in range(steps):
+            if rng.random() < 0.8:
+                rollout.rewards[t] = 0
+                row = world.rows[t - steps]
+                row[:] = [None if step is None else step._replace(reward=0.0) for step in row]
+        replay.add(rollout)
+        expected = {step for step in world.kept(60) if step.reward}
+        if number % every or not expected:
+            continue
+        drawn = list(steps_of(replay.rows(np.random.default_rng(4), 600, 1.0)))
+        assert {step for step in drawn if step.reward} == expected
+        assert next(steps_of(replay.rows(rng, 3, 0.01))) in expected or any(step.reward == 0 for step in drawn)
+        state = replay.state()
+        other.load({**state, "rows": Kept(state["rows"]), "finals": Kept(state["finals"])})
+        assert list(steps_of(other.rows(np.random.default_rng(4), 600, 1.0))) == drawn
+
+
 def test_where_nearly_all_were_lost_the_others_are_found() -> None:
     world, replay = World(1, seed=0, ends=0.0, losses=1.0), Replay(SPACE, ACTION, 1, 3_000)
     replay.add(world.rollout(2_000))
@@ -174,6 +218,17 @@ def test_parts_of_episodes_are_as_long_as_asked_where_the_episode_is(length: int
         for first in range(max(1, len(chain) - length + 1))
     }
     assert {tuple(chain) for chain in drawn_chains(replay, length, 3_000)} == parts
+
+
+def test_no_sequence_is_looked_for_beyond_what_is_there() -> None:
+    """However long they may be, and however long an episode has gone on: what has no end takes no more than replay."""
+    world, replay = World(2, seed=5), Replay(SPACE, ACTION, 2, 80)
+    for _ in range(60):
+        replay.add(world.rollout(1))
+    assert drawn_chains(replay, 10**12, 50) == drawn_chains(replay, 40, 50)
+    whole, state = drawn_chains(replay, None, 50), replay.state()
+    replay.load({**state, "rows": Kept(state["rows"]), "finals": Kept(state["finals"]), "longest": 10**12})
+    assert drawn_chains(replay, None, 50) == whole
 
 
 def test_a_sequence_says_whether_it_begins_with_its_episode() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,8 @@ import pytest
 import multiverse as mv
 from multiverse.training.loading import evaluate
 from multiverse.training.tasks import evaluation_tasks, training_plan, with_tasks
+from tests.forked_programs import ForkedPrograms
+from tests.training.envs import Numbered
 from tests.training.runs import digest, lines_of
 from tests.training.test_exact_resume import go_on
 
@@ -23,6 +22,7 @@ RUN: dict[str, Any] = {
     "hidden_sizes": [8], "memory_size": 8, "evaluate_every": 0, "evaluation_episodes": 4, "executor": "serial",
     "preset": False, "gradient_steps": 1, "buffer_size": 400, "memory": "gru", "checkpoint_every_s": 0.0,
 }  # fmt: skip
+LOADED = ("multiverse.algorithms.sac", "multiverse.algorithms.td3")
 TASKS = {"tasks": 6, "held_out_tasks": 4, "episodes_per_task": 2}
 SEMI_CIRCLE = {**RUN, **TASKS, "env": "multiverse/PointRobotSparse-v0", "env_kwargs": {"horizon": 15}}
 PARTLY = {**RUN, "env": "multiverse/Pendulum-V-v1", "env_kwargs": {"max_episode_steps": 40}}
@@ -64,10 +64,10 @@ def test_workers_collect_what_the_caller_does_and_the_weights_are_the_same(
     ],
 )
 def test_a_killed_run_ends_as_if_nothing_had_happened(
-    name: str, where: str, at: int, uninterrupted: dict[str, Path], tmp_path: Path
+    name: str, where: str, at: int, uninterrupted: dict[str, Path], tmp_path: Path, programs: ForkedPrograms
 ) -> None:
     home, settings = tmp_path / "run", EACH[name]
-    assert not go_on(home, True, settings, where, at), "it should have died on the way"
+    assert not go_on(programs, home, True, settings, where, at), "it should have died on the way"
     mv.resume(home)
     assert digest(home) == digest(uninterrupted[name])
     for file in ("metrics.jsonl", "episodes.jsonl"):
@@ -90,6 +90,9 @@ def test_train_and_evaluation_tasks_are_drawn_once_and_share_none() -> None:
     config = mv.training.config.train_config.config_for("multiverse/Wind-v0", "sac", {"seed": 3, **TASKS}, False)  # type: ignore[attr-defined]
     one, again = (with_tasks(config, config.env)["tasks"] for _ in range(2))
     np.testing.assert_array_equal(one, again)
+    for env in (gym.make("multiverse/Wind-v0"), mv.MetaEpisode(gym.make("multiverse/Wind-v0"), 2)):  # by hand
+        train, held_out = mv.draw_tasks(env, 6, 4, seed=3)
+        np.testing.assert_array_equal(one, [*train, *held_out])
     assert len({tuple(task) for task in one}) == 10
     plan = training_plan(config)
     trained_on = {plan(env, episode).task for env in range(20) for episode in range(20)}
@@ -156,27 +159,6 @@ def test_a_loaded_policy_remembers_as_the_evaluation_did(uninterrupted: dict[str
 
 
 # -- faults ------------------------------------------------------------------------------------------------------
-class Numbered(gym.Env[Any, Any]):
-    """Shows which episode this is, and its steps so far; kills its worker once, where a note says so."""
-
-    observation_space, action_space = gym.spaces.Box(0, 1e6, (2,), np.float32), gym.spaces.Discrete(2)
-
-    def __init__(self, note: str) -> None:
-        self._note = Path(note)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._episode, self._steps = int(self.np_random.integers(10**6)), 0
-        return np.array([self._episode, 0], np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._steps += 1
-        if self._steps == 13:
-            with contextlib.suppress(FileNotFoundError):  # of two workers that see the note, one takes it
-                self._note.unlink()
-                os.kill(os.getpid(), signal.SIGKILL)
-        over = self._steps == 25
-        return np.array([self._episode, self._steps], np.float32), 1.0, False, over, {}
 
 
 @pytest.mark.fault("G10")

@@ -16,6 +16,8 @@ from gymnasium import spaces
 import multiverse as mv
 from multiverse.contracts.errors import RunNotSaved
 from multiverse.training.storage import tables
+from tests.forked_programs import ForkedPrograms
+from tests.training.envs import Counting
 from tests.training.runs import digest, lines_of
 from tests.training.test_exact_resume import go_on
 
@@ -28,6 +30,7 @@ DQN = {**RUN, "algorithm": "dqn", "target_update_interval": 60}
 SAC = {**RUN, "algorithm": "sac", "env": "Pendulum-v1"}
 TD3 = {**RUN, "algorithm": "td3", "env": "Pendulum-v1"}
 DISCRETE = {**RUN, "algorithm": "discrete_sac"}
+LOADED = ("multiverse.algorithms.dqn", "multiverse.algorithms.sac", "multiverse.algorithms.td3")
 EACH = {"dqn": DQN, "sac": SAC, "td3": TD3, "discrete_sac": DISCRETE}
 
 
@@ -57,11 +60,15 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     ids=lambda given: given if isinstance(given, str) else "-".join(f"{where}{at}" for where, at in given),
 )
 def test_a_killed_run_ends_as_if_nothing_had_happened(
-    name: str, deaths: list[tuple[str, int]], uninterrupted: dict[str, Path], tmp_path: Path
+    name: str,
+    deaths: list[tuple[str, int]],
+    uninterrupted: dict[str, Path],
+    tmp_path: Path,
+    programs: ForkedPrograms,
 ) -> None:
     home, settings = tmp_path / "run", {**EACH[name], "checkpoint_every_s": 0.0}
     for number, (where, at) in enumerate(deaths):
-        assert not go_on(home, number == 0, settings, where, at), "it should have died on the way"
+        assert not go_on(programs, home, number == 0, settings, where, at), "it should have died on the way"
     mv.resume(home)
     assert digest(home) == digest(uninterrupted[name])
     for file in ("metrics.jsonl", "episodes.jsonl"):
@@ -151,24 +158,6 @@ def test_the_policy_of_a_run_acts_without_its_replay(uninterrupted: dict[str, Pa
 
 
 # -- what is in replay -------------------------------------------------------------------------------------------
-class Counting(gym.Env):  # type: ignore[type-arg]
-    """Shows which episode this is and how far it has got; fails now and then, by a draw that no seed sets."""
-
-    def __init__(self) -> None:
-        self.observation_space = spaces.Box(-1.0, 1e9, (2,), np.float32)
-        self.action_space = spaces.Discrete(2)
-        self._draws = np.random.default_rng()
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self._seen = np.array([self.np_random.integers(10**6), 0.0], np.float32)
-        return self._seen, {}
-
-    def step(self, action: Any) -> Any:
-        if self._draws.random() < 0.05:
-            raise RuntimeError("now and then")
-        self._seen = self._seen + np.float32([0, 1])
-        return self._seen, float(self._seen[1]), bool(self._seen[1] >= 12), bool(self._seen[1] == 9), {}
 
 
 @pytest.mark.fault("B4")

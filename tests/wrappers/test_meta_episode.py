@@ -223,6 +223,23 @@ def test_an_env_with_too_few_tasks_is_told() -> None:
     with pytest.raises(mv.InvalidRequest, match="0 train and 3 eval tasks: at least 1 and 0"):
         mv.draw_tasks(Counts(), 0, 3, seed=0)
 
+    class Three(Counts):
+        def sample_tasks(self, count: int) -> list[int]:
+            return [0, 1, 2][:count]
+
+    with pytest.raises(
+        mv.InvalidRequest, match=r"sample_tasks\(4\) of .* gave 3: ask for no more, train and eval tasks together"
+    ):
+        mv.draw_tasks(Three(), 2, 2, seed=0)
+    assert mv.draw_tasks(Three(), 2, 1, seed=0) == ([0, 1], [2])
+
+    class Strict(Counts):
+        def sample_tasks(self, count: int) -> list[int]:
+            return self.np_random.choice(3, count, replace=False).tolist()
+
+    with pytest.raises(mv.InvalidRequest, match=r"failed: ValueError: .*; if it has not so many, ask for fewer"):
+        mv.draw_tasks(Strict(), 2, 2, seed=0)
+
 
 @pytest.mark.parametrize(("executor", "workers"), [("serial", None), ("process", 1), ("process", 2)])
 def test_all_envs_of_a_run_share_one_list_of_tasks(executor: Any, workers: int | None) -> None:

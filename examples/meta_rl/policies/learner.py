@@ -35,12 +35,13 @@ else:  # in examples/meta_rl, where `envs` and `policies` lie side by side
 class PolicyStorage:
     """The replay of what learns, under the document's name; the oldest steps go when there are more than it holds."""
 
-    def __init__(self, replay: Any) -> None:
-        self.replay = replay
+    def __init__(self, algorithm: Any) -> None:
+        self.replay, self._algorithm = algorithm.replay, algorithm
 
-    def add_sample(self, episode: Any) -> None:
-        """One rollout [steps, 1], as `WholeEpisodes.each()` gives it."""
-        self.replay.add(episode)
+    def add_sample(self, episode: Any, progress: float) -> None:
+        """One rollout [steps, 1], as `WholeEpisodes.each()` gives it; `progress`, from 0 to 1: how much of the run was
+        over before it, which exploration goes by."""
+        self._algorithm.keep(episode, progress)
 
     @property
     def size(self) -> int:
@@ -71,7 +72,7 @@ class Learner:
         self.init_env(**env)
         self.algorithm = self._made(settings)
         self.agent: Any = self.algorithm.policy()
-        self.policy_storage = PolicyStorage(self.algorithm.replay)
+        self.policy_storage = PolicyStorage(self.algorithm)
         self._n_env_steps_total = self._n_rollouts_total = self._n_rollouts_dropped = 0
         rollouts = self.num_init_rollouts_pool + self.num_iters * self.num_rollouts_per_iter
         self.n_env_steps_total = rollouts * self.max_trajectory_len
@@ -118,7 +119,9 @@ class Learner:
                 env_name, max_rollouts_per_task, num_workers=num_parallel_workers, seed=self.seed, **shared
             )
         self.train_tasks, self.eval_tasks = self.train_env.train_tasks, self.train_env.eval_tasks
-        self.max_trajectory_len = max_rollouts_per_task * self.train_env.get_wrapper_attr("horizon")
+        env, spec = self.train_env, self.train_env.spec
+        known = env.get_wrapper_attr("horizon") if env.has_wrapper_attr("horizon") else None
+        self.max_trajectory_len = max_rollouts_per_task * (known or spec.max_episode_steps)
         self._alone, self._evaluating = (
             mv.make_vec([lambda env=env: env], executor="serial", autoreset="disabled")
             for env in (self.train_env, self.eval_env)
@@ -134,8 +137,9 @@ class Learner:
         collector.collected = self._n_rollouts_total
         policy = mv.RandomPolicy(envs.single_action_space) if random_actions else self.agent
         self.collected = collector.collect(policy, num_rollouts)
+        progress = min(1.0, self._n_env_steps_total / self.n_env_steps_total)
         for episode in self.collected.each():
-            self.policy_storage.add_sample(episode)
+            self.policy_storage.add_sample(episode, progress)
         self._n_rollouts_total = collector.collected
         self._n_rollouts_dropped += self.collected.dropped
         self._n_env_steps_total += self.collected.env_steps

@@ -47,6 +47,9 @@ class OffPolicyConfig(Settings):
     """Env steps of random actions before it learns."""
     batch_size: int = 256
     """Steps drawn from replay for one gradient step."""
+    rewarded_fraction: float = 0.0
+    """Of what is drawn (steps, or sequences around them): so much around steps with a reward other than 0, as soon as
+    there are any. Where rewards are sparse, the few that were found are learned from again and again."""
     updates_per_step: float = 1.0
     """Gradient steps per env step (the update-to-data ratio)."""
     gradient_steps: int | None = None
@@ -84,7 +87,8 @@ class OffPolicyConfig(Settings):
                     "memory_size", "sequences", "sequence_length", "observation_embedding")  # fmt: skip
         self._check("0 or more", lambda value: value >= 0, "learning_starts", "action_embedding", "reward_embedding")
         self._check("above 0", lambda value: value > 0, "learning_rate", "updates_per_step", "tau")
-        self._check("between 0 and 1", lambda value: 0.0 <= value <= 1.0, "gamma", "tau")
+        self._check("between 0 and 1", lambda value: 0.0 <= value <= 1.0, "gamma", "tau",
+                    "rewarded_fraction")  # fmt: skip
         self._check("a finite number", math.isfinite, *(k for k, v in vars(self).items() if isinstance(v, float)))
         self._check("at least 1, or -1 for as many as env steps", lambda value: value >= 1 or value == -1,
                     "gradient_steps")  # fmt: skip
@@ -236,13 +240,16 @@ class OffPolicy(Learner):
     def update(self, rollouts: Sequence[Rollout], progress: float) -> UpdateReport:
         """Keep the rollout, and take the gradient steps that are due, each on steps drawn from replay."""
         (rollout,) = rollouts
-        self.replay.add(rollout)
-        count = rollout.steps * rollout.slots
-        self._env_steps, self._updates, self._progress = self._env_steps + count, self._updates + 1, progress
-        self._policy = None
+        self.keep(rollout, progress)
         if self._env_steps <= self.config.learning_starts:
             return UpdateReport()
-        return self.learn(self._due(count))
+        return self.learn(self._due(rollout.steps * rollout.slots))
+
+    def keep(self, rollout: Rollout, progress: float) -> None:
+        """To learn from; all that goes by env steps or `progress`, exploration and targets, goes on."""
+        self.replay.add(rollout)
+        self._env_steps += rollout.steps * rollout.slots
+        self._updates, self._progress, self._policy = self._updates + 1, progress, None
 
     def learn(self, gradient_steps: int) -> UpdateReport:
         """So many of them, on what replay holds."""
@@ -278,7 +285,7 @@ class OffPolicy(Learner):
                 return
 
     def _drawn_steps(self) -> Minibatch:
-        return self._minibatch(self.replay.rows(self._rng, self.config.batch_size))
+        return self._minibatch(self.replay.rows(self._rng, self.config.batch_size, self.config.rewarded_fraction))
 
     def _minibatch(self, rows: Rows) -> Minibatch:
         put, features = self._put, self.features
@@ -296,7 +303,10 @@ class OffPolicy(Learner):
 
     def _drawn_sequences(self) -> Minibatch:
         """All steps of some sequences, packed: the first steps of all, the longest first, then all second steps, …"""
-        found: Sequences = self.replay.sequences(self._rng, self.config.sequences, self.config.sequence_length)
+        config = self.config
+        found: Sequences = self.replay.sequences(
+            self._rng, config.sequences, config.sequence_length, config.rewarded_fraction
+        )
         order = np.argsort(-found.mask.sum(axis=0), kind="stable")
         steps = found.mask[:, order]
         there = np.concatenate((np.ones_like(steps[:1]), steps))  # and what the last of each led to

@@ -29,10 +29,16 @@ class SACConfig(OffPolicyConfig):
     """Entropy that a learned temperature leads to. Default: minus the number of actions."""
     target_update_interval: int = 1
     """Gradient steps between those after which the target critics follow."""
+    noise_steps: int = 1
+    """Steps in a row, of one update's `steps_per_env`, in which what it explores with stays the same: where rewards are
+    far away, pushes that last lead further than ones that cancel out."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("at least 1", lambda value: value >= 1, "target_update_interval")
+        self._check(
+            "at least 1, and at most steps_per_env", lambda held: 1 <= held <= self.steps_per_env, "noise_steps"
+        )
         if self.entropy_coef != "auto":
             self._check("0 or more", lambda value: value >= 0.0, "entropy_coef")
 
@@ -87,7 +93,7 @@ class SAC(OffPolicy):
 
     def _head(self) -> Head:
         try:
-            return bounded_head(self._action_space)
+            return bounded_head(self._action_space, noise_steps=self.config.noise_steps)
         except InvalidRequest as error:
             raise InvalidRequest(f"sac: {error}. For Discrete ones there are discrete_sac and dqn") from None
 

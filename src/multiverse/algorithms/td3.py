@@ -24,6 +24,9 @@ class TD3Config(OffPolicyConfig):
     """Step size of Adam."""
     action_noise: float = 0.1
     """Standard deviation of the noise that it explores with; actions are from -1 to 1."""
+    noise_steps: int = 1
+    """Steps in a row, of one update's `steps_per_env`, in which that noise stays the same: where rewards are far away,
+    pushes that last lead further than ones that cancel out."""
     policy_delay: int = 2
     """Gradient steps of the critics for one of the actor, after which all targets follow."""
     target_policy_noise: float = 0.2
@@ -34,6 +37,9 @@ class TD3Config(OffPolicyConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("at least 1", lambda value: value >= 1, "policy_delay")
+        self._check(
+            "at least 1, and at most steps_per_env", lambda held: 1 <= held <= self.steps_per_env, "noise_steps"
+        )
         self._check("0 or more", lambda value: value >= 0, "action_noise", "target_policy_noise", "target_noise_clip")
 
 
@@ -60,7 +66,7 @@ class TD3(OffPolicy):
 
     def _head(self) -> Head:
         try:
-            return bounded_head(self._action_space, self.config.action_noise)
+            return bounded_head(self._action_space, self.config.action_noise, noise_steps=self.config.noise_steps)
         except InvalidRequest as error:
             raise InvalidRequest(f"td3: {error}. For Discrete ones there are discrete_sac and dqn") from None
 

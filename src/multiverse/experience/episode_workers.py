@@ -25,7 +25,7 @@ from multiverse.contracts.views import Array
 from multiverse.executors.machine import usable_cores
 from multiverse.executors.startup import ranges
 from multiverse.experience.rollout import Rollout
-from multiverse.experience.whole_episodes import EpisodeCollector, Seconds, WholeEpisodes
+from multiverse.experience.whole_episodes import EpisodeCollector, Seconds, WholeEpisodes, one_that_acts
 from multiverse.vector.make import make_vec
 
 
@@ -68,7 +68,7 @@ class EpisodeWorkers:
         many steps it had taken nobody knows."""
         if whole_number("episodes", episodes) < 1:
             raise InvalidRequest(f"episodes={episodes}: at least 1")
-        portable = policy.portable()
+        portable = one_that_acts(policy).portable()
         if portable is None:
             raise InvalidRequest("this policy acts where its algorithm is: collect with an EpisodeCollector instead")
         first, count = self.collected, self.num_workers

@@ -93,8 +93,8 @@ class ActionLog:
         self.mark()
 
     def load(self, env_id: int, actions: Taken) -> None:
-        """The env is in the middle of an episode and has taken these."""
-        self._parts[env_id], self._lengths[env_id] = [actions], len(actions[0])
+        """The env is in the middle of an episode and has taken these. None have no shape that others could follow."""
+        self._parts[env_id], self._lengths[env_id] = [actions] if len(actions[0]) else [], len(actions[0])
 
     def add(self, actions: Sequence[Array], ended: Array) -> None:
         """[T, envs, …] a rollout of each group, and [T, envs] where episodes ended in it. Copied, for the rollout is

@@ -76,8 +76,9 @@ class Replay:
         self._columns = {name: np.zeros((self._ring * slots, *of), kind) for name, kind, of in columns}  # row by row
         self._seen = {path: self._columns[f"seen{k}"] for k, path in enumerate(self._paths)}
         self._flags = self._columns["flags"]
-        self._finals = _Finals(np.dtype([("at", np.int64), *seen]))
+        self._finals = _OfSteps(np.dtype([("at", np.int64), *seen]))
         self.added = 0  # rows of all slots, since the beginning
+        self._rewarded, self._looked_up = _OfSteps(np.dtype([("at", np.int64)])), 0  # with a reward; up to which step
         self._run, self._longest = np.zeros(slots, np.int64), 0  # of episodes: rows so far; of the longest one
 
     def __len__(self) -> int:
@@ -142,9 +143,10 @@ class Replay:
         return numbers % (self._ring * self._slots)
 
     # -- drawing -------------------------------------------------------------------------------------------------
-    def rows(self, rng: np.random.Generator, count: int) -> Rows:
-        """So many steps, each drawn from all that were not lost, with replacement."""
-        numbers = self._drawn(rng, count)
+    def rows(self, rng: np.random.Generator, count: int, rewarded: float = 0.0) -> Rows:
+        """So many steps, each drawn from all that were not lost, with replacement; this fraction of them from those
+        with a reward, as soon as there are any."""
+        numbers = self._drawn(rng, count, rewarded)
         at = self._at(numbers)
         following = self._at(numbers + self._slots)
         flags = self._flags[at]
@@ -157,12 +159,15 @@ class Replay:
         columns = self._columns
         return Rows(observations, columns["action"][at], columns["reward"][at], after, (flags & TERMINATED) != 0)
 
-    def _drawn(self, rng: np.random.Generator, count: int) -> Array:
+    def _drawn(self, rng: np.random.Generator, count: int, rewarded: float) -> Array:
         """[count] numbers of steps."""
         low, high = self._first * self._slots, self.added * self._slots
         if low == high:
             raise NothingToDraw("replay is empty: nothing can be drawn from it yet")
         numbers = rng.integers(low, high, count)
+        if rewarded and len(those := self._with_reward()):
+            some = max(1, round(rewarded * count))
+            numbers[:some] = those[rng.integers(0, len(those), some)]
         usable = self._usable(numbers)
         for _ in range(TRIES):
             if usable.all():
@@ -178,6 +183,17 @@ class Replay:
         numbers[lost] = every[rng.integers(0, len(every), len(lost))]
         return numbers
 
+    def _with_reward(self) -> Array:
+        """Numbers of all steps that had a reward other than 0 and were not lost; of those, new ones are looked up."""
+        low, high = self._first * self._slots, self.added * self._slots
+        new = np.arange(max(low, self._looked_up), high)
+        at = self._at(new)
+        new = new[(self._columns["reward"][at] != 0) & ((self._flags[at] & VALID) != 0)]
+        self._rewarded.add(new, [])
+        self._rewarded.forget(low)
+        self._looked_up = high
+        return self._rewarded.numbers()
+
     def _usable(self, numbers: Array) -> Array:
         """Bool: it was a step, and it is known what it led to. An env that was lost between two rollouts begins an
         episode though the one before has not ended."""
@@ -185,12 +201,14 @@ class Replay:
         known = ((flags & ENDED) != 0) | ((following & STARTS) == 0)  # guard: replay-bridges-no-gap
         return np.asarray(((flags & VALID) != 0) & known)  # guard: replay-draws-no-lost-rows
 
-    def sequences(self, rng: np.random.Generator, count: int, length: int | None = None) -> Sequences:
+    def sequences(
+        self, rng: np.random.Generator, count: int, length: int | None = None, rewarded: float = 0.0
+    ) -> Sequences:
         """So many sequences of up to `length` consecutive steps of an episode; None: of whole episodes, as far as they
         are still there. Each is around a step drawn as `rows` draws, so long episodes are drawn more often; it is as
         long as it may be wherever its episode is."""
-        limit = self._longest if length is None else length
-        drawn = self._drawn(rng, count)
+        limit = min(self._longest, len(self) // self._slots, self._longest if length is None else length)
+        drawn = self._drawn(rng, count, rewarded)
         back, ahead = (self._reach(drawn, limit - 1, way) for way in (-1, 1))
         if length is None:
             begin, lengths = back, back + ahead + 1
@@ -265,6 +283,7 @@ class Replay:
                     column[place] = _joined(piece[name][part])
             number += len(piece)
         self._finals.load(state["finals"])
+        self._rewarded, self._looked_up = _OfSteps(np.dtype([("at", np.int64)])), 0
         self._show({path: np.asarray(state["last"][str(k)]) for k, path in enumerate(self._paths)})
         self._run[...], self._longest = np.asarray(state["run"]), int(state["longest"])
 
@@ -274,15 +293,16 @@ def _joined(rows: Array) -> Array:
     return rows.reshape(-1, *rows.shape[2:])
 
 
-class _Finals:
-    """What ended episodes showed last, in the order of their ends: one array that moves on, and grows if it must."""
+class _OfSteps:
+    """Something of some of the steps, in their order (of ended episodes, what they showed last): one array that moves
+    on, and grows if it must."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self._dtype, self._kept, self._from, self._to = dtype, np.empty(64, dtype), 0, 0
         self._forgotten = 0
 
     def add(self, numbers: Array, leaves: list[Array]) -> None:
-        """`numbers`: of the steps that ended, ascending."""
+        """`numbers`: of these steps, ascending."""
         if self._to + len(numbers) > len(self._kept):
             count = self._to - self._from
             size = max(len(self._kept), 2 * (count + len(numbers)))
@@ -297,12 +317,16 @@ class _Finals:
 
     def forget(self, before: int) -> None:
         """Those of steps before this number."""
-        gone = int(np.searchsorted(self._kept["at"][self._from : self._to], before))
+        gone = int(np.searchsorted(self.numbers(), before))
         self._from, self._forgotten = self._from + gone, self._forgotten + gone
+
+    def numbers(self) -> Array:
+        """Of all that are there."""
+        return np.asarray(self._kept["at"][self._from : self._to])
 
     def found(self, numbers: Array) -> list[Array]:
         """[numbers, …] per leaf."""
-        places = self._from + np.searchsorted(self._kept["at"][self._from : self._to], numbers)
+        places = self._from + np.searchsorted(self.numbers(), numbers)
         return [self._kept[name][places] for name in self._dtype.names[1:]]  # type: ignore[index]
 
     def table(self) -> Table:

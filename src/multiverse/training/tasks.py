@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 
 from multiverse.adapters.env_source import Wrapper, recipes
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.errors import EnvFailed, InvalidRequest, MultiverseError, RemoteError
 from multiverse.contracts.reset_plan import DerivedSeeds, DrawnTasks
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.wrappers.meta_episode import HOOKS, MetaEpisode, draw_tasks
@@ -37,7 +37,12 @@ def evaluation_tasks(config: TrainConfig) -> Sequence[int]:
 
 def _drawn(config: TrainConfig, env: Any) -> list[Any]:
     one = env[0] if isinstance(env, list | tuple) else env
-    built = recipes(one, 1, config.env_kwargs or None, None)[0].build_foreign()
+    try:
+        built = recipes(one, 1, config.env_kwargs or None, None)[0].build_foreign()
+    except MultiverseError:
+        raise
+    except Exception as error:  # whatever the env does
+        raise EnvFailed("could not be built", None, [RemoteError.of(error, 0)]) from error
     try:
         if not isinstance(built, gymnasium.Env) or not all(map(built.has_wrapper_attr, HOOKS)):
             raise InvalidRequest(

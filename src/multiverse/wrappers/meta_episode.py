@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.errors import InvalidRequest, MultiverseError, in_a_line
 from multiverse.contracts.plan import whole_number
 from multiverse.contracts.seeds import checked_run_seed
 from multiverse.contracts.views import Array
@@ -143,21 +143,31 @@ class MetaEpisode(gymnasium.Wrapper[Array, Any, Any, Any], gymnasium.utils.Recor
 
 
 def draw_tasks(env: gymnasium.Env[Any, Any], num_train: int, num_eval: int, seed: int) -> tuple[list[Any], list[Any]]:
-    """(train tasks, eval tasks) that have none in common: drawn by `env.sample_tasks`, always the same for one seed.
+    """(train tasks, eval tasks) that have none in common: drawn by `env.sample_tasks`, always the same for one seed,
+    also in a `MetaEpisode`, and those of a run with this seed.
 
     Whoever makes several envs draws once and gives all of them the list: `make_vec(…, tasks=[*train, *evaluation])`.
     """
     counts = whole_number("num_train", num_train), whole_number("num_eval", num_eval)
     if counts[0] < 1 or counts[1] < 0:
         raise InvalidRequest(f"{counts[0]} train and {counts[1]} eval tasks: at least 1 and 0")
+    if isinstance(env, MetaEpisode):  # whose reset would draw a task before these
+        env = env.env
     env.reset(seed=checked_run_seed("seed", seed))
-    drawn = list(env.get_wrapper_attr("sample_tasks")(sum(counts)))
+    asked = f"sample_tasks({sum(counts)}) of {env}"
+    try:
+        drawn = list(env.get_wrapper_attr("sample_tasks")(sum(counts)))
+    except MultiverseError:
+        raise
+    except Exception as error:  # whatever the env does
+        raise InvalidRequest(f"{asked} failed: {in_a_line(error)}; if it has not so many, ask for fewer") from error
+    if len(drawn) < sum(counts):
+        raise InvalidRequest(f"{asked} gave {len(drawn)}: ask for no more, train and eval tasks together")
     train, held_out = drawn[: counts[0]], drawn[counts[0] :]
     common = [task for task in held_out if any(np.array_equal(task, other) for other in train)]
     if common:
         raise InvalidRequest(
-            f"sample_tasks({sum(counts)}) of {env} gave {common[0]!r} as a train task and as an eval task: if it has "
-            "not so many tasks, ask for fewer"
+            f"{asked} gave {common[0]!r} as a train task and as an eval task: if it has not so many, ask for fewer"
         )
     return train, held_out
 

@@ -84,7 +84,10 @@ def test_partly_observed_envs_have_no_tasks() -> None:
         ("policy", {"algo_name": "sca"}, "policy.algo_name: there is no 'sca'. Did you mean sac"),
         ("policy", {"seq_model": "rnn"}, "policy.seq_model: expected mlp, lstm or gru"),
         ("policy", {"arch": "mlp"}, "policy.arch: found 'mlp'; with seq_model gru: memory or memory-markov"),
+        ("policy", {"algo_name": ["sac"]}, r"policy.algo_name: there is no \['sac'\]"),
         ("policy", {"dqn_layers": [64]}, "policy.dqn_layers: actor and critics have the same layers"),
+        ("policy", {"dqn_layers": 128}, r"policy.dqn_layers: expected a list, as \[128, 128\], found 128"),
+        ("policy", {"policy_layers": 128}, r"policy.policy_layers: expected a list, as \[128, 128\], found 128"),
     ],
 )
 def test_what_is_wrong_is_named(section: str, change: dict[str, Any], told: str) -> None:

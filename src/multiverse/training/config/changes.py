@@ -53,7 +53,8 @@ def _first_value(name: str, schedule: Schedule) -> float:
         ) from error
 
 
-KEPT = frozenset({"env", "algorithm", "seed", "num_envs", "separate", "opponents", "wrappers"})
+KEPT = frozenset({"env", "algorithm", "seed", "num_envs", "separate", "opponents", "wrappers", "tasks",
+                  "held_out_tasks", "episodes_per_task", "oracle"})  # fmt: skip
 """Of a run, for its whole life: what it has learned and where its envs are would mean something else."""
 
 

@@ -23,8 +23,8 @@ ARCHITECTURES = ("mlp", "memory", "memory-markov")
 POLICY = {
     "rnn_hidden_size": "memory_size", "observ_embedding_size": "observation_embedding",
     "action_embedding_size": "action_embedding", "reward_embedding_size": "reward_embedding",
-    "policy_layers": "hidden_sizes", "lr": "learning_rate", "gamma": "gamma", "tau": "tau",
-    "entropy_alpha": "entropy_coef", "target_entropy": "target_entropy",
+    "dqn_layers": "hidden_sizes", "policy_layers": "hidden_sizes", "lr": "learning_rate", "gamma": "gamma",
+    "tau": "tau", "entropy_alpha": "entropy_coef", "target_entropy": "target_entropy",
 }  # fmt: skip
 """Settings of the algorithm, by their names there."""
 KNOWN = {
@@ -33,7 +33,7 @@ KNOWN = {
     "train": ("num_iters", "num_init_rollouts_pool", "num_rollouts_per_iter", "buffer_size", "num_updates_per_iter",
               "batch_size", "sampled_seq_len"),
     "eval": ("log_interval",),
-    "policy": ("algo_name", "seq_model", "arch", "dqn_layers", *POLICY),
+    "policy": ("algo_name", "seq_model", "arch", *POLICY),
 }  # fmt: skip
 DEFAULTS = {"max_rollouts_per_task": 1, "num_train_tasks": 0, "num_eval_tasks": 0, "num_parallel_workers": 4,
             "num_init_rollouts_pool": 0, "buffer_size": 1_000_000, "batch_size": 32, "sampled_seq_len": -1,
@@ -149,7 +149,7 @@ class _Sections:
         given = self._given["policy"]
         name, memory = given.get("algo_name", "sac"), given.get("seq_model", "mlp")
         kind = given.get("arch", "mlp" if memory == "mlp" else "memory")
-        if name not in ALGORITHMS:
+        if not isinstance(name, str) or name not in ALGORITHMS:
             raise self._refused(
                 "policy", "algo_name", f"there is no {in_words(name)}", did_you_mean(str(name), [*ALGORITHMS])
             )
@@ -158,13 +158,15 @@ class _Sections:
         if kind not in ARCHITECTURES or (kind == "mlp") != (memory == "mlp"):
             there = f"with seq_model {memory}: {ARCHITECTURES[0] if memory == 'mlp' else 'memory or memory-markov'}"
             raise self._refused("policy", "arch", f"found {in_words(kind)}; {there}")
-        if "dqn_layers" in given and list(given["dqn_layers"]) != list(given.get("policy_layers", given["dqn_layers"])):
+        layers = [key for key in ("policy_layers", "dqn_layers") if key in given]
+        for key in layers:
+            if not isinstance(given[key], list | tuple):
+                raise self._refused("policy", key, f"expected a list, as [128, 128], found {in_words(given[key])}")
+        if any(list(given[key]) != list(given[layers[0]]) for key in layers):
             raise self._refused("policy", "dqn_layers", "actor and critics have the same layers here: policy_layers")
-        layers = {"hidden_sizes": given["dqn_layers"]} if "dqn_layers" in given else {}
         batch, length = self._whole("train", "batch_size", 1), self._whole("train", "sampled_seq_len", -1)
         return {
             "algorithm": ALGORITHMS[name],
-            **layers,
             **{ours: given[theirs] for theirs, ours in POLICY.items() if theirs in given},
             "memory": None if memory == "mlp" else memory,
             **({"batch_size": batch} if memory == "mlp" else {"sequences": batch}),
