@@ -35,7 +35,13 @@ $(AGILERL_VENV)/.installed: pyproject.toml constraints-agilerl.txt
 	$(AGILERL_VENV)/bin/python $(PIP_INSTALL_AGILERL) --no-deps agilerl
 	touch $@
 
-demo: setup
+# What it needs and nothing else; where everything is installed, that.
+$(VENV)/.demo: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python $(PIP_INSTALL) --editable '.[plot]'
+	touch $@
+
+demo: $(if $(wildcard $(VENV)/.installed),setup,$(VENV)/.demo)
 	$(BIN)/multiverse demo
 
 # Every test serially and with worker processes; `make test-all` runs every executor and start method.

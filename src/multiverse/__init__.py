@@ -11,6 +11,7 @@ Names are imported when they are first used.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -144,6 +145,10 @@ __all__ = [
     "rollout_settings",
     "train",
 ]
+
+
+if "gymnasium" in sys.modules:  # or else with the first name used: Gymnasium takes longer to import than `--help` may
+    importlib.import_module("multiverse.envs")
 
 
 def __getattr__(name: str) -> Any:

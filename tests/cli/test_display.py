@@ -7,6 +7,7 @@ import fcntl
 import io
 import itertools
 import json
+import math
 import os
 import pty
 import re
@@ -251,6 +252,30 @@ def test_what_is_drawn_follows_the_run_and_is_never_wider_than_80_columns(column
     assert max(map(len, lines)) < 80
 
 
+@pytest.mark.parametrize("then", ["drawn again", "closed"])
+def test_of_lines_that_a_narrower_terminal_broke_no_half_is_left(then: str) -> None:
+    """Tmux and most others break what is too long, so that it takes more rows than rich has drawn."""
+    screen = io.StringIO()
+    shown = Display(LinePrinter(screen), Console(file=screen, force_terminal=True, width=100, height=30))
+    trainer = a_trainer()
+    shown.on_start(trainer)
+    shown._draw(trainer)
+    lines = shown.picture(trainer).plain.split("\n")
+    rows = sum(max(1, math.ceil(len(line) / 30)) for line in lines)
+    assert rows >= len(lines) + 5, "else nothing was broken"
+    before = len(screen.getvalue())
+    shown._live.console.width = 30
+    if then == "drawn again":
+        shown._draw(trainer)
+        upwards = rows - 1  # the cursor is in the last one
+    else:
+        shown.close()
+        upwards = rows - 1 + len(lines)  # rich draws once more, ends the line, and takes that away
+    written = screen.getvalue()[before:]
+    assert written.count("\x1b[1A\x1b[2K") == upwards
+    shown.close()
+
+
 def test_without_colours_bars_can_be_read_too() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=80, height=24, no_color=True)
     shown, trainer = Display(LinePrinter(), console), a_trainer()
@@ -277,7 +302,7 @@ def test_the_time_left_is_at_the_pace_of_late(how: str) -> None:
     shown: Any = ProgressLines(LinePrinter(said, redraws=how == "bar"), now=lambda: trainer.clock.seconds)
     if how == "display":
         console = Console(file=said, force_terminal=True, width=80, height=24)
-        shown = Display(LinePrinter(), console, lambda: float(trainer.clock.seconds))
+        shown = Display(LinePrinter(), console, now=lambda: float(trainer.clock.seconds))
     trainer.clock = Clock()
     for update in range(1, 31):
         trainer.clock = Clock(env_steps=200 * update + 1_600 * min(update, 2), seconds=2.0 * update, updates=update)
@@ -305,7 +330,7 @@ def test_it_is_drawn_four_times_a_second_or_as_often_as_costs_next_to_nothing(
     cost_s: float, apart_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    shown = Display(LinePrinter(), Console(file=io.StringIO(), force_terminal=True), lambda: now[0])
+    shown = Display(LinePrinter(), Console(file=io.StringIO(), force_terminal=True), now=lambda: now[0])
     draws: list[float] = []
 
     def update(*_: Any, **__: Any) -> None:

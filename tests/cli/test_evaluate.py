@@ -137,3 +137,7 @@ def test_of_meta_episodes_every_episode_is_told() -> None:
     assert evaluated(told) == (
         "return 7.0 ± 1.0 (episode_1 2.0, episode_2 5.0), success 25 % → 75 %, length 120, over 20 unseen episodes"
     )
+    equal = {**told, **{f"mean_return/episode_{k}": 0.0 for k in (1, 2)}}  # which is no team with shared rewards
+    assert "(episode_1 0.0, episode_2 0.0), " in evaluated(equal)
+    many = {**told, **{f"mean_return/episode_{k}": float(k) for k in range(1, 7)}}
+    assert "(6 episodes, from episode_1 1.0 to episode_6 6.0), " in evaluated(many)

@@ -69,7 +69,8 @@ def test_one_that_cannot_must_be_and_that_is_said(tmp_path: Path) -> None:
 
     run = mv.train("CartPole-v1", maker, run_dir=tmp_path / "one", env_steps=64, **SMALL)
     with pytest.raises(mv.InvalidRequest, match=r"the algorithm of this run is .*maker, one of your own"):
-        mv.resume(run)
+        mv.resume(run.path)
+    assert mv.resume(run, env_steps=128).summary["env_steps"] == 128  # a run in hand knows what it was given
     observation, _ = gym.make("CartPole-v1").reset(seed=0)
     assert mv.load(run, algorithm=maker).act(observation) == mv.load(run).act(observation)  # the run holds the policy
 

@@ -217,6 +217,29 @@ def test_a_run_that_has_just_begun_has_a_picture_too(elsewhere: Path) -> None:
     assert "no run here has mean_return yet" in pictures_in(Path("a/plot.html").read_text())[0]
 
 
+def dark_pixels(whole: Any) -> int:
+    """Of what is drawn inside the axes."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    for axes in whole.axes:
+        axes.grid(False)
+        axes.get_legend().remove()
+        axes.set_axis_off()
+        axes.set_title("", loc="left")
+    canvas = FigureCanvasAgg(whole)
+    canvas.draw()
+    return int((np.asarray(canvas.buffer_rgba())[..., :3].sum(axis=-1) < 700).sum())
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_a_single_point_is_seen(seeds: int, elsewhere: Path) -> None:
+    for seed in range(seeds):
+        write_run(Path(f"r/{seed}"), seed=seed, level=1.0, lines=1)
+    curves = curves_of(["r"])
+    for panel in panels_of(curves)[:2]:  # while training, and in evaluations
+        assert dark_pixels(figure([panel], curves)) > 20
+
+
 def test_returns_of_every_episode_of_a_task_are_drawn_where_a_run_logs_them(elsewhere: Path) -> None:
     home = write_run(Path("a"))
     assert RunRecord(home).inner_episodes == 0

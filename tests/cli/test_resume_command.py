@@ -91,6 +91,10 @@ def test_help_and_a_mistyped_flag_load_nothing_that_takes_its_time(word: list[st
         ("one --net_arch=64,64", "--net-arch cannot change in a run"),
         ("one --seed 3", "--seed cannot change in a run"),
         ("one --no-separate", "--no-separate cannot change in a run"),
+        ("one --tasks 9", "--tasks cannot change in a run"),  # what was trained on would be held out
+        ("one --held_out_tasks=9", "--held-out-tasks cannot change in a run"),
+        ("one --episodes-per-task 2", "--episodes-per-task cannot change in a run"),
+        ("one --oracle", "--oracle cannot change in a run"),
     ],
 )
 def test_bad_input_is_one_sentence(typed: str, told: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ pytest.importorskip("optuna")
 import multiverse as mv
 from multiverse.cli.commands.train import config_from, train_options
 from multiverse.cli.main import main
+from multiverse.cli.search_picture import search_figure
 from multiverse.cli.search_space import Choice, Range, Space, space_of
-from multiverse.cli.search_study import Pruning, opened
+from multiverse.cli.search_study import Pruning, Trial, opened
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.training import side_by_side
 from multiverse.training.config.train_config import config_for, plain_config, saved_config
@@ -170,6 +172,25 @@ def test_trials_are_runs_the_bad_are_pruned_and_more_go_on(
     seeds = [_config_of(Path(f"s/trial-{number}")).seed for number in range(3)]
     rates = [trial["settings"]["learning_rate"] for trial in found["trials"]]
     assert seeds == [rates[:number].count(rates[number]) for number in range(3)]  # what is drawn again has another
+
+
+@pytest.mark.parametrize("rates", [(1e-5, 1e-1), (2e-5, 9e-4), (3e-4, 9e-4), (2.9e-4, 3.3e-4), (3e-4, 3e-4)])
+def test_labels_of_a_logarithmic_axis_do_not_overlap(rates: tuple[float, float]) -> None:
+    """However narrow the part of the range that was tried."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    trials = [Trial(n, {"learning_rate": rate}, "complete", 1.0 + n) for n, rate in enumerate(rates)]
+    whole = search_figure(trials, space("learning_rate=1e-5..1e-1"))
+    canvas = FigureCanvasAgg(whole)
+    canvas.draw()
+    axes = whole.axes[1]
+    assert axes.get_xscale() == "log"
+    low, high = axes.get_xlim()
+    labels = [*axes.xaxis.get_majorticklabels(), *axes.xaxis.get_minorticklabels()]
+    seen = [label for label in labels if label.get_text() and low <= label.get_position()[0] <= high]
+    assert len(seen) >= 2
+    boxes = sorted((label.get_window_extent(canvas.get_renderer()) for label in seen), key=lambda box: box.x0)
+    assert all(one.x1 < other.x0 for one, other in pairwise(boxes)), [label.get_text() for label in seen]
 
 
 @pytest.mark.parametrize(("pruner", "stages"), [("median", [1, 2]), ("none", [1, 2, 3, 4])])

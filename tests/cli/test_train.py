@@ -165,6 +165,13 @@ def test_presets_of_other_envs_and_none() -> None:
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------
+def test_a_refusal_is_all_that_is_said(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also one that only the env's own spaces give reason for."""
+    assert main(["train", "CartPole-v1", "--algorithm", "sac", "--executor", "serial"]) == 2
+    out, error = capsys.readouterr()
+    assert out == "" and "sac: actions must be a Box of floats" in error and error.count("\n") == 1
+
+
 FILES = {
     "typo.yaml": "env: CartPole-v1\nlearning_rte: 0.1\n",
     "nested.yaml": "env: CartPole-v1\nppo:\n  gama: 0.9\n",
@@ -301,7 +308,9 @@ def test_a_line_every_few_seconds_by_the_clock(
     times = iter(range(10_000))
     begin = progress.ProgressLines.__init__
     monkeypatch.setattr(
-        progress.ProgressLines, "__init__", lambda self, voice: begin(self, voice, False, lambda: float(next(times)))
+        progress.ProgressLines,
+        "__init__",
+        lambda self, voice, first: begin(self, voice, now=lambda: float(next(times))),
     )
     assert train(Path("one"), "--episodes", "100000", env_steps=64 * 8) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if " | restarts " in line]

@@ -84,6 +84,18 @@ def test_a_machine_that_gets_busy_meanwhile_misleads_nobody() -> None:
     assert found == Way("hybrid", 1, 8)
 
 
+def test_one_lucky_look_at_fewer_envs_is_looked_at_again() -> None:
+    looked: set[Way] = set()
+
+    def measure(way: Way) -> float:
+        lucky = way.num_envs == 32 and way not in looked  # its first look alone
+        looked.add(way)
+        return {4: 50.0, 8: 60.0, 16: 70.0, 32: 98.0 if lucky else 80.0}.get(way.num_envs, 100.0)
+
+    _, found = searched(lambda way: measure(way) * (way.executor == "serial"), 2)
+    assert found == Way("serial", 0, 64)
+
+
 def test_a_way_that_fails_is_left_out_and_none_is_an_error() -> None:
     def measure(way: Way) -> float:
         if way.executor != "serial" or way.num_envs > 8:
@@ -123,6 +135,7 @@ def test_the_plan_is_taken_by_make_vec_and_by_train(
     plan = json.loads(Path("plan.json").read_text())
     assert plan["collected"] == {"ppo": "where the envs run", "random": "in lock-step"}[algorithm]
     assert plan["num_envs"] == 4 and plan["executor"] in ("serial", "thread") and plan["algorithm"] == algorithm
+    assert 0.0 < plan["share_of_best"] <= 1.0
     assert {(one["executor"], one["num_envs"]) for one in plan["tried"]} >= {("serial", 4), ("thread", 4)}
     with mv.make_vec("CartPole-v1", plan="plan.json") as envs:
         assert (envs.num_envs, envs.plan.executor, envs.plan.workers) == (4, plan["executor"], plan["workers"])

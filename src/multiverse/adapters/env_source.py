@@ -14,6 +14,7 @@ import importlib
 import importlib.util
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from multiverse.adapters.gymnasium import GymnasiumEnv
 from multiverse.adapters.pettingzoo_aec import PettingZooTurnEnv
 from multiverse.adapters.pettingzoo_parallel import PettingZooParallelEnv, all_at_once
 from multiverse.contracts.env import Env, EnvKind
-from multiverse.contracts.errors import InvalidRequest, in_a_line
+from multiverse.contracts.errors import InvalidRequest, PreflightError, in_a_line
 from multiverse.contracts.imports import module_named, with_a_colon
 from multiverse.contracts.names import nearest
 from multiverse.contracts.plan import whole_number
@@ -70,18 +71,40 @@ class Recipe:
 
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}
 """Of Gymnasium's envs that need one: ours, by the module they are in."""
+EXTRA_OF = {"mujoco": "mujoco", "Box2D": "box2d", "pettingzoo": "pettingzoo", "mpe2": "mpe"}
+"""By the package that is missing."""
+
+
+def _missing(error: BaseException | None) -> str:
+    """The extra that brings what could not be imported; '' if none does."""
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in EXTRA_OF:
+            return EXTRA_OF[str(error.name).partition(".")[0]]
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def _made(spec: EnvSpec, kwargs: Mapping[str, Any]) -> Any:
     try:
         with _without_words_to_gymnasium(spec):
             return gymnasium.make(spec, **kwargs)
-    except gymnasium.error.DependencyNotInstalled as error:
-        extra = next((ours for module, ours in EXTRAS.items() if str(spec.entry_point).startswith(module)), None)
-        if extra is None:
+    except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+        known = (ours for module, ours in EXTRAS.items() if str(spec.entry_point).startswith(module))
+        extra = next(known, "") or _missing(error)
+        if not extra:
             raise
-        needs = f"{spec.id} needs what is not installed here: pip install 'multiverse[{extra}]'"
-        raise gymnasium.error.DependencyNotInstalled(needs) from error
+        raise PreflightError(
+            f"{spec.id} needs what is not installed here: pip install 'multiverse[{extra}]'"
+        ) from error
+
+
+class _Quiet(threading.local):
+    """Whether this thread builds one of Gymnasium's models."""
+
+    now = False
+
+
+_QUIET = _Quiet()
 
 
 @contextmanager
@@ -92,17 +115,18 @@ def _without_words_to_gymnasium(spec: EnvSpec) -> Iterator[None]:
         yield
         return
     mujoco = importlib.import_module("mujoco")
-    before = mujoco.get_mju_user_warning()
-    if before is None:
+    if mujoco.get_mju_user_warning() is None:
+        # For good: taken back while another thread is in MuJoCo, it would end the program with that thread's warning.
         mujoco.set_mju_user_warning(_tell_what_is_new)
+    _QUIET.now = True
     try:
         yield
     finally:
-        mujoco.set_mju_user_warning(before)
+        _QUIET.now = False
 
 
 def _tell_what_is_new(warning: str) -> None:
-    if "deprecated" not in warning:
+    if not (_QUIET.now and "deprecated" in warning):
         sys.stderr.write(f"WARNING: {warning}\n")
 
 
@@ -211,6 +235,10 @@ def _from_string(text: str) -> Source:
     try:
         return gymnasium.spec(name)  # as in Gymnasium, the module may be one that registers the id
     except gymnasium.error.Error as error:
+        there = [key for key, one in vars(module).items() if callable(one) and key[0] != "_"] if colon else []
+        for near in nearest(name, there):
+            told = f"module {module_name!r} has no callable {name!r}. Did you mean {module_name}:{near}?"
+            raise InvalidRequest(f"env={text!r}: {told}") from error
         neither = f"module {module_name!r} has no callable {name!r}, and Gymnasium says: " if colon else ""
         meant = "" if colon else _as_module(text) or with_a_colon(text)
         if not (colon or meant or "did you mean" in str(error).lower()):
@@ -258,8 +286,9 @@ def _imported(module_name: str, text: str) -> Any:
     except InvalidRequest as error:
         raise InvalidRequest(f"env={text!r}: {error}") from error
     except Exception as error:  # whatever the user's module does when it is imported
+        how = f": pip install 'multiverse[{extra}]'" if (extra := _missing(error)) else ""
         raise InvalidRequest(
-            f"env={text!r}: importing {module_name!r} failed ({type(error).__name__}: {error})"
+            f"env={text!r}: importing {module_name!r} failed ({type(error).__name__}: {error}){how}"
         ) from error
 
 

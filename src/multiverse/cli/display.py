@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 from rich.console import Console
+from rich.control import Control
 from rich.live import Live
+from rich.segment import ControlType
 from rich.text import Text
 
 from multiverse.cli.bottleneck import bottleneck
@@ -30,7 +32,7 @@ from multiverse.training.config.budget import PARTS
 from multiverse.training.progress import LinePrinter, Progress, ProgressLines
 from multiverse.training.storage.checkpoint import saved_steps
 from multiverse.training.storage.files import for_json
-from multiverse.training.storage.run_directory import CHECKPOINTS
+from multiverse.training.storage.find_runs import CHECKPOINTS
 
 if TYPE_CHECKING:
     from multiverse.algorithms.algorithm import UpdateReport
@@ -50,10 +52,12 @@ PART_STYLES = dict(zip(PARTS, ("bright_cyan", "blue", "yellow", "green", "magent
 
 
 @contextmanager
-def progress_for(voice: LinePrinter, quiet: bool = False, as_json: bool = False) -> Iterator[Progress]:
-    """Who follows a run for the command line: a display on a terminal that is large enough, lines elsewhere. However
-    the run ends, the terminal is as it was."""
-    progress = _chosen(voice, quiet, as_json)
+def progress_for(
+    voice: LinePrinter, first: Sequence[str] = (), quiet: bool = False, as_json: bool = False
+) -> Iterator[Progress]:
+    """Who follows a run for the command line: a display on a terminal that is large enough, lines elsewhere, both with
+    `first` above them. However the run ends, the terminal is as it was."""
+    progress = _chosen(voice, first, quiet, as_json)
     try:
         yield progress
     finally:
@@ -61,7 +65,7 @@ def progress_for(voice: LinePrinter, quiet: bool = False, as_json: bool = False)
             progress.close()
 
 
-def _chosen(voice: LinePrinter, quiet: bool, as_json: bool) -> Progress:
+def _chosen(voice: LinePrinter, first: Sequence[str], quiet: bool, as_json: bool) -> Progress:
     refuse_both(quiet, as_json)
     if quiet:
         return RunPath()
@@ -69,8 +73,8 @@ def _chosen(voice: LinePrinter, quiet: bool, as_json: bool) -> Progress:
         return JsonLines(voice)
     console = Console(highlight=False)
     if console.is_terminal and not console.is_dumb_terminal and _fits(console):
-        return Display(voice, console)
-    return ProgressLines(voice)
+        return Display(voice, console, first)
+    return ProgressLines(voice, first=first)
 
 
 def refuse_both(quiet: bool, as_json: bool) -> None:
@@ -128,12 +132,15 @@ class Display(ProgressLines):
     """What is worth keeping (evaluations, decisions of `--num-envs auto`, warnings) scrolls by above it. `close` leaves
     the terminal as it was."""
 
-    def __init__(self, voice: LinePrinter, console: Console, now: Any = time.monotonic) -> None:
-        super().__init__(voice, now=now)
+    def __init__(
+        self, voice: LinePrinter, console: Console, first: Sequence[str] = (), now: Any = time.monotonic
+    ) -> None:
+        super().__init__(voice, first=first, now=now)
         # Whatever is printed meanwhile, by whomever, goes above it.
         self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
         self._machine = Machine()
         self._returns: list[float] = []
+        self._drawn, self._columns = Text(), console.width  # what stands there, drawn in a terminal so wide
         self._next_at = 0.0
         self._speed, self._shares = 0.0, dict.fromkeys(PARTS, 0.0)
 
@@ -162,18 +169,31 @@ class Display(ProgressLines):
 
     def close(self) -> None:
         """Nothing is left of it, and the cursor is there again. Twice does no harm."""
+        if self._live.is_started:
+            self._wipe_broken_lines()
         self._live.stop()
 
     def _draw(self, trainer: Trainer) -> None:
         began_at = self._now()
         self._measure(trainer)
         try:
-            self._live.update(self.picture(trainer), refresh=True)
+            self._wipe_broken_lines()
+            self._drawn = self.picture(trainer)
+            self._live.update(self._drawn, refresh=True)
         except (OSError, ValueError):  # nobody looks any more
             self._next_at = float("inf")
             return
         took_s = self._now() - began_at
         self._next_at = began_at + max(DRAW_EVERY_S, min(took_s / LARGEST_SHARE, LONGEST_S))
+
+    def _wipe_broken_lines(self) -> None:
+        """A terminal that has become narrower has broken lines in two: rich, who counts them as it drew them, would
+        leave as many behind."""
+        console, before = self._live.console, self._columns
+        self._columns = columns = console.width
+        if columns < before:
+            broken = sum(max(line.cell_len - 1, 0) // columns for line in self._drawn.split("\n"))
+            console.control(Control(*((ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)) * broken))
 
     def _measure(self, trainer: Trainer) -> None:
         """Speed and shares since the last time this was done, which is some seconds ago: single updates differ."""
@@ -189,8 +209,6 @@ class Display(ProgressLines):
         """One text, line by line: tables and frames would take rich ten times as long. The last line is empty, for
         what the terminal itself writes (^C)."""
         config, session = trainer.config, trainer.session
-        # However wide the terminal is: when it gets narrower it would break longer lines in two, of which rich would
-        # leave one half behind.
         width = min(self._live.console.width, LEAST_COLUMNS) - 1
         rows = [
             ("speed", self._pace(trainer)),

@@ -131,11 +131,12 @@ def _lines(axes: Axes, curves: Sequence[Curve], name: str, marker: str) -> None:
 
 
 def _line(axes: Axes, curve: Curve, name: str, label: str, style: dict[str, Any]) -> None:
-    """A line for every seed; of several, faint ones below a strong one with its band."""
+    """A line for every seed; of several, faint ones below a strong one with its band. A single point is a dot."""
     band = curve.band(name)
     for steps, values in curve.each(name):
         faint = {"linewidth": 0.8, "alpha": 0.35} if band else {"linewidth": 1.6, "label": label}
-        axes.plot(steps, values, markersize=3.5, **style, **faint)
+        dot = {"marker": "o", "markersize": 6} if len(steps) == 1 else {"markersize": 3.5}
+        axes.plot(steps, values, **{**style, **faint, **dot})
         label = "" if band is None else label
     if band is not None:
         axes.fill_between(band.env_steps, band.low, band.high, color=style["color"], alpha=0.18, linewidth=0)

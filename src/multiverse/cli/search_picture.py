@@ -44,12 +44,27 @@ def _setting(axes: Axes, name: str, trials: Sequence[Trial], space: Space) -> No
     dimension = space.tried[name]
     if isinstance(dimension, Range):
         _points(axes, trials, [trial.settings[name] for trial in trials])
-        axes.set_xscale("log" if dimension.log else "linear")
+        if dimension.log:
+            _logarithmic(axes)
     else:
         order = {word: place for place, word in enumerate(dimension.words)}
         _points(axes, trials, [order[space.word(name, trial.settings[name])] for trial in trials])
         axes.set_xticks(range(len(order)), [*order])
     axes.set_xlabel(name)
+
+
+def _logarithmic(axes: Axes) -> None:
+    """Labels at powers of ten; of what spans fewer than two, at 2 and 5 as well, or wherever there are a few."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    if high >= 100 * low:
+        axes.xaxis.set_major_locator(LogLocator())
+    else:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high >= 4 * low else MaxNLocator(5))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _points(axes: Axes, trials: Sequence[Trial], places: Sequence[float]) -> None:

@@ -28,8 +28,8 @@ from multiverse.training.progress import Progress, run_with_progress
 from multiverse.training.seed_runs import finished, ordered, write_config
 from multiverse.training.side_by_side import in_child, share_of_cores, side_by_side
 from multiverse.training.storage.files import RunLock, for_json, replace_file
+from multiverse.training.storage.find_runs import CONFIG, is_run
 from multiverse.training.storage.origin import redacted
-from multiverse.training.storage.run_directory import CONFIG, is_run
 
 if TYPE_CHECKING:
     import optuna

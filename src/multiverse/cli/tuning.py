@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 WORTH_IT = 1.05  # a doubling must gain this much
 IN_VAIN = 2  # so many doublings in a row that gain less end the search for envs
 HOPELESS = 0.25  # of the best executor with as many envs: it is not followed any further
-CLOSE = 0.7  # of the fastest: measured again, in turn with it
+CLOSE = 0.75  # of the fastest: measured again, in turn with it
 TURNS = 3
 MOST_ENVS = 1024
 STEPS = 32  # of a rollout: enough to be collected as in training, and short for slow envs too
@@ -115,14 +115,18 @@ class Search:
         return max(self.rates, key=lambda way: self.rates[way])
 
     def _smallest(self) -> Way:
-        """Of the executors as good as the best, measured in turn, the one with the fewest workers; and of its ways that
-        with the fewest envs: more would gain less than a doubling must."""
+        """Of the executors as good as the best, the one with the fewest workers; and of its ways that with the fewest
+        envs: more would gain less than a doubling must. Who is as good is found in turn: one look at each may err."""
         tops = [max(ways, key=lambda way: self.rates[way]) for ways in self._by_executor().values()]
-        near = [way for way in tops if self.rates[way] >= CLOSE * self.rates[self._fastest()]]
-        shares = self.in_turn(near)
-        top = min((way for way in near if shares[way] * WORTH_IT > max(shares.values())), key=lambda way: way.workers)
-        good = [way for way in self._by_executor()[top.executor] if self.rates[way] * WORTH_IT > self.rates[top]]
+        top = min(self._as_good(tops), key=lambda way: way.workers)
+        good = self._as_good(self._by_executor()[top.executor])
         return min(good, key=lambda way: (way.num_envs, way.workers, -self.rates[way]))
+
+    def _as_good(self, ways: Sequence[Way]) -> list[Way]:
+        """Those that the best of them has not a doubling's gain over."""
+        near = [way for way in ways if self.rates[way] >= CLOSE * max(self.rates[one] for one in ways)]
+        shares = self.in_turn(near)
+        return [way for way in near if shares[way] * WORTH_IT > max(shares.values())]
 
     def _by_executor(self) -> dict[PlannedExecutor, list[Way]]:
         return {name: ways for name in BACKENDS if (ways := [way for way in self.rates if way.executor == name])}

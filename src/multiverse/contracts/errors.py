@@ -334,7 +334,11 @@ class WorkerDied(MultiverseError, RuntimeError):
         super().__init__(f"worker {worker} (envs {describe_ids(env_ids)}) {cause}{held}{tail}")
 
     def with_hint(self, hint: str) -> WorkerDied:
-        return WorkerDied(self.worker, self.env_ids, self.cause, hint, self.command, self.rss_bytes)
+        return type(self)(self.worker, self.env_ids, self.cause, hint, self.command, self.rss_bytes)
+
+
+class ClusterGone(WorkerDied):
+    """The Ray cluster is gone, and all workers with it: there is nowhere to start them again."""
 
 
 # -- in words --------------------------------------------------------------------------------------------------

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -23,7 +25,8 @@ SYNC, ASYNC, OURS = "gymnasium SyncVectorEnv", "gymnasium AsyncVectorEnv", "mult
 
 DESCRIPTION = f"""\
 Trains {NUM_ENVS} copies of {ENV} until an evaluation on unseen seeds reaches a
-mean return of {TARGET:g} (of 500), in a run that you can look at afterwards. Then
+mean return of {TARGET:g} (of 500), in a run that you can look at afterwards, and
+draws its curve where the extra `plot` is installed. Then
 steps as many with random actions: one bare env in a loop, Gymnasium's two
 vector envs, and multiverse, beside the machine's limit (one bare loop per
 usable core). Takes less than a minute. Exit code 1 if it learned less.
@@ -74,9 +77,21 @@ def _train(seed: int) -> bool:
     config, voice = config_for(ENV, "ppo", settings), LinePrinter()
     voice.say(f"Training {NUM_ENVS} × {ENV} until the mean return is {TARGET:g} or more.")
     run = run_with_progress(functools.partial(start_run, config), ProgressLines(voice))
+    _draw(run.path)
     voice.say()
     found = run.summary["evaluation"]
     return found is not None and float(found["mean_return"]) >= TARGET
+
+
+def _draw(run: Path) -> None:
+    """Its learning curve; where matplotlib is not installed, how to come by it."""
+    if importlib.util.find_spec("matplotlib") is None:
+        print(f"Its learning curve: pip install 'multiverse[plot]', then multiverse plot {run}")
+        return
+    from multiverse.cli.commands import plot
+
+    print("Its learning curve:")
+    plot.run([str(run), "--out", str(run / "plot.png")])
 
 
 def _compare(options: Demo) -> None:

@@ -56,7 +56,7 @@ def run(arguments: Sequence[str]) -> int:
     from multiverse.training.progress import LinePrinter, run_with_progress
     from multiverse.training.run import resume_run
     from multiverse.training.seed_runs import set_config
-    from multiverse.training.storage.run_directory import find_set
+    from multiverse.training.storage.find_runs import find_set
 
     voice = LinePrinter()
     shown = {"quiet": bool(command["quiet"]), "as_json": bool(command["json"])}
@@ -73,7 +73,7 @@ def run(arguments: Sequence[str]) -> int:
         "trust": bool(command["trust"]),
         "tensorboard": bool(command["tensorboard"]),
     }
-    with progress_for(voice, **shown) as progress:
+    with progress_for(voice, (), **shown) as progress:
         run_with_progress(functools.partial(resume_run, where, settings, **how), progress)
     return 0
 
@@ -122,8 +122,9 @@ def flags_of(settings: Iterable[Setting]) -> argparse.ArgumentParser:
 def _algorithm_of(run: str, trust: bool) -> str:
     """One of a stranger's is not imported for its flags."""
     from multiverse.training.loading import config_of
+    from multiverse.training.storage.find_runs import CONFIG, find_run, find_set
     from multiverse.training.storage.origin import check_trusted
-    from multiverse.training.storage.run_directory import CONFIG, find_run, find_set, read_mark
+    from multiverse.training.storage.run_directory import read_mark
 
     if (several := find_set(Path(run))) is not None:
         config, where = dict(in_todays_names(read_config(several / CONFIG))), several

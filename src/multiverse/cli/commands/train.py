@@ -23,7 +23,6 @@ from multiverse.training.config.train_config import TrainConfig, config_for, mer
 
 if TYPE_CHECKING:
     from multiverse.training.progress import LinePrinter
-    from multiverse.training.run import Run
 
 DESCRIPTION = """\
   Trains an algorithm, and keeps the run in a directory of its own: settings,
@@ -45,14 +44,8 @@ def run(arguments: Sequence[str]) -> int:
 
     config = config_from(options)
     _refuse_early(options, config)
-    voice = LinePrinter()
-    if not _for_programs(options):
-        for line in _announced(options, config):
-            voice.say(line)
-    if options.command["seeds"] == 1:
-        _train(options, config, voice, options.command["run_dir"])
-    else:
-        _train_seeds(options, config, voice)
+    train = _train if options.command["seeds"] == 1 else _train_seeds
+    train(options, config, LinePrinter())
     return 0
 
 
@@ -171,7 +164,7 @@ def _announced(options: TrainOptions, config: TrainConfig) -> list[str]:
     return lines
 
 
-def _train(options: TrainOptions, config: TrainConfig, voice: LinePrinter, run_dir: Path | str) -> Run:
+def _train(options: TrainOptions, config: TrainConfig, voice: LinePrinter) -> None:
     from multiverse.cli.display import progress_for
     from multiverse.training.progress import run_with_progress
     from multiverse.training.run import start_run
@@ -179,12 +172,12 @@ def _train(options: TrainOptions, config: TrainConfig, voice: LinePrinter, run_d
     begin = functools.partial(
         start_run,
         config,
-        run_dir=run_dir or None,
+        run_dir=options.command["run_dir"] or None,
         init_from=options.command["init_from"] or None,
         tensorboard=bool(options.command["tensorboard"]),
     )
-    with progress_for(voice, **_shown(options)) as progress:
-        return run_with_progress(begin, progress)
+    with progress_for(voice, _announced(options, config), **_shown(options)) as progress:
+        run_with_progress(begin, progress)
 
 
 def _train_seeds(options: TrainOptions, config: TrainConfig, voice: LinePrinter) -> None:
@@ -192,6 +185,9 @@ def _train_seeds(options: TrainOptions, config: TrainConfig, voice: LinePrinter)
     from multiverse.training.seed_runs import new_set
 
     command = options.command
+    if not any(_shown(options).values()):
+        for line in _announced(options, config):
+            voice.say(line)
     how = {"init_from": command["init_from"] or None, "tensorboard": bool(command["tensorboard"])}
     path = new_set(config, command["seeds"], command["run_dir"] or None, "runs", **how)
     run_and_tell(path, config, {}, voice, **_shown(options))
@@ -199,11 +195,6 @@ def _train_seeds(options: TrainOptions, config: TrainConfig, voice: LinePrinter)
 
 def _shown(options: TrainOptions) -> dict[str, bool]:
     return {"quiet": bool(options.command["quiet"]), "as_json": bool(options.command["json"])}
-
-
-def _for_programs(options: TrainOptions) -> bool:
-    """Whether nobody reads along: then there are no words but those that were asked for."""
-    return any(_shown(options).values())
 
 
 # -- the flags ---------------------------------------------------------------------------------------------------

@@ -93,6 +93,7 @@ def run(arguments: Sequence[str]) -> int:
         best = max(search.everything(executors, found, options.num_envs), key=search.rate)
         share = 1.0 if best == found else search.in_turn([found, best])[found]
         told += f"\nOf every combination the best is {best}: measured in turn, the plan has {percent(share)} of it."
+        content["share_of_best"] = share
     write(Path(options.out), f"{json.dumps(content, indent=2)}\n".encode(), sys.stderr)
     if options.json:
         print_json(content)

@@ -74,7 +74,7 @@ def suggestion(each_s: float, metadata: Mapping[str, Any], busy_share: float) ->
         alone, shared = predicted(each_s, num_envs, min(cores, num_envs) - 1)
         words.append(f"{num_envs} envs {'hybrid' if shared < WORTH_IT * alone else 'serial'}")
     if busy_share > BUSY_SHARE:
-        words.append(f"but others have {busy_share:.0%} of them now, and only trying tells")
+        words.append(f"but others have {100 * busy_share:.0f} % of them now, and only trying tells")
     return f"on these {cores} cores that suggests {', '.join(words)}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from multiverse.env_checks.catalogue import found
@@ -23,7 +23,22 @@ def check_reset(subject: Subject) -> Iterator[Finding]:
     env = subject.build()
     space = env.env.observation_space
     yield from default_seed(env.env.unwrapped.reset)
-    seed, tally = subject.settings.seed, Tally()
+
+    def problem_of(result: Any) -> Finding | None:
+        return unreadable("reset", result, 2, "the tuple (observation, info)", "(observation, info)")
+
+    yield from resets(env, subject.settings.seed, space, problem_of, lambda result: misfits(space, result[0]))
+
+
+def resets(
+    env: WatchedEnv,
+    seed: int,
+    space: Any,
+    problem_of: Callable[[Any], Finding | None],
+    misfits_of: Callable[[Any], Iterator[Misfit]],
+) -> Iterator[Finding]:
+    """What is wrong with the results of all ways to reset; the first that cannot be read is the last."""
+    tally = Tally()
     calls: list[dict[str, Any]] = [{}, {"seed": seed}, {"seed": seed, "options": None}, {"options": {}}, {}]
     for arguments in calls:
         try:
@@ -31,11 +46,11 @@ def check_reset(subject: Subject) -> Iterator[Finding]:
         except EnvRaised as raised:
             yield reset_raised(raised, arguments)
             return
-        problem = unreadable("reset", result, 2, "the tuple (observation, info)", "(observation, info)")
+        problem = problem_of(result)
         if problem is not None:
             yield problem
             return
-        for misfit in misfits(space, result[0]):
+        for misfit in misfits_of(result):
             tally.add(misfit, f"after {call_of(arguments)}")
     yield from tally.findings(len(calls))
     yield from replaced_space(env, space)

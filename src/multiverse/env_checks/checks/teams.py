@@ -13,18 +13,16 @@ from gymnasium import spaces
 from multiverse.env_checks.catalogue import found
 from multiverse.env_checks.checks.stepping import (
     StepLog,
-    call_of,
     default_seed,
     is_true,
-    replaced_space,
-    reset_raised,
+    resets,
     rollout_findings,
     unreadable,
 )
 from multiverse.env_checks.report import Finding
-from multiverse.env_checks.subject import EnvRaised, Subject, WatchedEnv
+from multiverse.env_checks.subject import Subject, WatchedEnv
 from multiverse.env_checks.team_env import TeamEnv, masks_in
-from multiverse.env_checks.values import Misfit, Tally, called, end_misfits, misfits, reward_misfits
+from multiverse.env_checks.values import Misfit, called, end_misfits, misfits, reward_misfits
 from multiverse.wrappers.flatten_agents import cancelled_share
 
 PARTS = ("observations", "rewards", "terminations", "truncations", "infos")
@@ -39,22 +37,11 @@ def check_team_reset(subject: Subject) -> Iterator[Finding]:
     space = team.observation_space
     yield from default_seed(team.unwrapped.reset)
     yield from _new_spaces(team)
-    seed, tally = subject.settings.seed, Tally()
-    calls: list[dict[str, Any]] = [{}, {"seed": seed}, {"seed": seed, "options": None}, {"options": {}}, {}]
-    for arguments in calls:
-        try:
-            result = env.reset(**arguments)
-        except EnvRaised as raised:
-            yield reset_raised(raised, arguments)
-            return
-        problem = _not_by_agent("reset", result, (PARTS[0], PARTS[4]))
-        if problem is not None:
-            yield problem
-            return
-        for misfit in _observed(team, result[0], result[1]):
-            tally.add(misfit, f"after {call_of(arguments)}")
-    yield from tally.findings(len(calls))
-    yield from replaced_space(env, space)
+
+    def problem_of(result: Any) -> Finding | None:
+        return _not_by_agent("reset", result, (PARTS[0], PARTS[4]))
+
+    yield from resets(env, subject.settings.seed, space, problem_of, lambda result: _observed(team, *result))
 
 
 def _new_spaces(team: TeamEnv) -> Iterator[Finding]:
