@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import time
@@ -11,6 +13,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+
+from tests.envs import Walk
+from tests.fault_envs import first_to_note
 
 
 def is_first(note: Path) -> bool:
@@ -106,3 +111,182 @@ class Examined(gym.Wrapper):  # type: ignore[type-arg]
                 os.kill(os.getpid(), signal.SIGKILL)
             observation = np.full_like(observation, np.nan)
         return observation, *rest
+
+
+class Locked(gym.Wrapper):  # type: ignore[type-arg]
+    """An env that wants a secret, and an address with one."""
+
+    def __init__(self, api_key: str, url: str = "") -> None:
+        assert api_key == "open sesame", api_key
+        super().__init__(gym.make("CartPole-v1"))
+
+
+class Treacherous(gym.Wrapper):  # type: ignore[type-arg]
+    """Fails on the seeds of evaluations only, in its third step."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(gym.make("CartPole-v1"))
+        self.how, self.evaluated, self.steps = how, False, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.evaluated, self.steps = seed is not None and seed >= 2**31, 0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.evaluated and self.steps == 3:
+            if self.how == "raise":
+                raise ValueError("not with me")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
+class Counting(gym.Env):  # type: ignore[type-arg]
+    """Shows which episode this is and how far it has got; fails now and then, by a draw that no seed sets."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(-1.0, 1e9, (2,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self._draws = np.random.default_rng()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._seen = np.array([self.np_random.integers(10**6), 0.0], np.float32)
+        return self._seen, {}
+
+    def step(self, action: Any) -> Any:
+        if self._draws.random() < 0.05:
+            raise RuntimeError("now and then")
+        self._seen = self._seen + np.float32([0, 1])
+        return self._seen, float(self._seen[1]), bool(self._seen[1] >= 12), bool(self._seen[1] == 9), {}
+
+
+class Numbered(gym.Env[Any, Any]):
+    """Shows which episode this is, and its steps so far; kills its worker once, where a note says so."""
+
+    observation_space, action_space = gym.spaces.Box(0, 1e6, (2,), np.float32), gym.spaces.Discrete(2)
+
+    def __init__(self, note: str) -> None:
+        self._note = Path(note)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._episode, self._steps = int(self.np_random.integers(10**6)), 0
+        return np.array([self._episode, 0], np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        if self._steps == 13:
+            with contextlib.suppress(FileNotFoundError):  # of two workers that see the note, one takes it
+                self._note.unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
+        over = self._steps == 25
+        return np.array([self._episode, self._steps], np.float32), 1.0, False, over, {}
+
+
+class Saveable(gym.Env):  # type: ignore[type-arg]
+    """A walk that no seed can bring back, and that can be saved: as bytes, or as a dict."""
+
+    def __init__(self, as_bytes: bool) -> None:
+        self.observation_space, self.action_space = spaces.Box(-99, 99, (2,), np.float64), spaces.Discrete(2)
+        self._as_bytes, self._generator = as_bytes, np.random.default_rng(7 + id(self) % 1000)
+        self._place, self._steps = 0.0, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self._place, self._steps = 0.0, 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self._place += (2 * int(action) - 1) * self._generator.random()
+        self._steps += 1
+        return self._seen(), -abs(self._place), self._steps >= 30, False, {}
+
+    def _seen(self) -> Any:
+        return np.array([self._place, self._steps / 30])
+
+    def save_state(self) -> Any:
+        state = {"generator": self._generator.bit_generator.state, "place": self._place, "steps": self._steps}
+        return json.dumps(state).encode() if self._as_bytes else state
+
+    def restore_state(self, state: Any) -> None:
+        state = json.loads(state) if self._as_bytes else state
+        self._generator.bit_generator.state = state["generator"]
+        self._place, self._steps = state["place"], state["steps"]
+
+
+class InterruptsAndHangs(Walk):
+    """After some steps: Ctrl-C for the program, and a hang."""
+
+    def __init__(self, program: int, at: int) -> None:
+        super().__init__()
+        self._program, self._left = program, at
+
+    def step(self, action: Any) -> Any:
+        self._left -= 1
+        if not self._left:
+            os.kill(self._program, signal.SIGINT)
+            time.sleep(3600)
+        return super().step(action)
+
+
+class Uneven(gym.Env[Any, Any]):
+    """Episodes of 3 to 30 steps; what they show and pay depends on their seed and on every action. `fault`: of the
+    episodes with these seeds, in their second step."""
+
+    def __init__(self, fault: str = "", seeds: tuple[int, ...] = ()) -> None:
+        self.observation_space, self.action_space = spaces.Box(-9, 9, (3,), np.float32), spaces.Box(-2, 2, (2,))
+        self._fault, self._seeds = fault, seeds
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._fails, self._length = seed in self._seeds, int(self.np_random.integers(3, 30))
+        self._steps, self._place = 0, self.np_random.normal(size=3).astype(np.float32)
+        return self._place, {}
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        self._place = np.clip(self._place * np.float32(0.9) + np.float32(action.sum()), -9, 9)
+        if self._fails and self._steps == 2:
+            if self._fault == "raise":
+                raise ValueError("not with me")
+            if self._fault == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self._fault == "nan":
+                self._place = np.full(3, np.nan, np.float32)
+        over = self._steps >= self._length and not (self._fails and self._fault == "endless")
+        return self._place, float(self._place.sum() + action[0]), over, False, {}
+
+
+class Once(Walk):
+    """In its 60th step of all, once ever: `deed`."""
+
+    def __init__(self, mark: str, deed: str, program: int) -> None:
+        super().__init__()
+        self._mark, self._deed, self._program, self._left = mark, deed, program, 60
+
+    def step(self, action: Any) -> Any:
+        self._left -= 1
+        if self._left == 0 and first_to_note(self._mark):
+            if self._deed == "raise":
+                raise RuntimeError("it raised")
+            if self._deed == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(self._program, signal.SIGINT)
+            if self._deed == "interrupt and hang":
+                time.sleep(3600)
+        return super().step(action)
+
+
+class Long(gym.Env[Any, Any]):
+    """Episodes of 50 steps."""
+
+    observation_space, action_space = gym.spaces.Box(-1, 1, (1,), np.float32), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return np.zeros(1, np.float32), 1.0, False, self.steps == 50, {}

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import functools
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium import spaces
 
 import multiverse as mv
 from multiverse.contracts.policy import Memory, Seen
@@ -25,7 +21,7 @@ from multiverse.training.evaluation_envs import EvaluationEnvs, told_as_evaluati
 from multiverse.training.loading import checkpoint_of
 from multiverse.vector.single import VectorEnv
 from tests.contract.conftest import nothing_left_behind  # noqa: F401
-from tests.training.envs import Wanderer
+from tests.training.envs import Uneven, Wanderer
 from tests.training.runs import SMALL, digest, lines_of
 
 EPISODES = 13
@@ -33,34 +29,6 @@ SEEDS = [evaluation_seed(0, k) for k in range(EPISODES)]
 CASES = [(2, "serial", None), (5, "serial", None), (20, "serial", None), (3, "thread", 2)] + [
     (4, "process", workers) for workers in (1, 2, 3)
 ]
-
-
-class Uneven(gym.Env[Any, Any]):
-    """Episodes of 3 to 30 steps; what they show and pay depends on their seed and on every action. `fault`: of the
-    episodes with these seeds, in their second step."""
-
-    def __init__(self, fault: str = "", seeds: tuple[int, ...] = ()) -> None:
-        self.observation_space, self.action_space = spaces.Box(-9, 9, (3,), np.float32), spaces.Box(-2, 2, (2,))
-        self._fault, self._seeds = fault, seeds
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self._fails, self._length = seed in self._seeds, int(self.np_random.integers(3, 30))
-        self._steps, self._place = 0, self.np_random.normal(size=3).astype(np.float32)
-        return self._place, {}
-
-    def step(self, action: Any) -> Any:
-        self._steps += 1
-        self._place = np.clip(self._place * np.float32(0.9) + np.float32(action.sum()), -9, 9)
-        if self._fails and self._steps == 2:
-            if self._fault == "raise":
-                raise ValueError("not with me")
-            if self._fault == "die":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if self._fault == "nan":
-                self._place = np.full(3, np.nan, np.float32)
-        over = self._steps >= self._length and not (self._fails and self._fault == "endless")
-        return self._place, float(self._place.sum() + action[0]), over, False, {}
 
 
 class Remembers:

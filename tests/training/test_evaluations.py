@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
-import numpy as np
 import pytest
 
 import multiverse as mv
@@ -18,7 +16,7 @@ from multiverse.contracts.seeds import evaluation_seed
 from multiverse.training import evaluation as evaluation_module
 from multiverse.training.progress import summary_lines
 from multiverse.training.storage.checkpoint import Checkpoints
-from tests.training.envs import Examined, Wanderer
+from tests.training.envs import Examined, Long, Wanderer
 from tests.training.runs import SMALL, digest, lines_of
 
 RUN = {**SMALL, "num_envs": 2, "env_steps": 200, "evaluate_every": 50, "evaluation_episodes": 2}  # four evaluations
@@ -250,21 +248,6 @@ def test_several_seeds_of_which_one_has_no_figure(tmp_path: Path) -> None:
 # -- how often -------------------------------------------------------------------------------------------------------
 def evaluated_at(path: Path) -> list[int]:
     return [line["env_steps"] for line in lines_of(path, "metrics.jsonl") if "evaluation_mean_return" in line]
-
-
-class Long(gym.Env[Any, Any]):
-    """Episodes of 50 steps."""
-
-    observation_space, action_space = gym.spaces.Box(-1, 1, (1,), np.float32), gym.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.steps = 0
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        self.steps += 1
-        return np.zeros(1, np.float32), 1.0, False, self.steps == 50, {}
 
 
 def test_evaluations_that_nobody_asked_for_take_a_tenth_of_the_env_steps(tmp_path: Path) -> None:

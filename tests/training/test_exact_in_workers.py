@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import multiverse as mv
+from tests.forked_programs import ForkedPrograms
 from tests.training.runs import SMALL, digest, lines_of
 
 ENV = "HalfCheetah-v5"
@@ -82,11 +83,10 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.fault("D5")
 @pytest.mark.parametrize(("phase", "at"), [("collect", 3), ("learn", 13), ("evaluate", 20), ("save", 14)])
 def test_killed_in_any_phase_it_ends_with_the_same_weights(
-    phase: str, at: int, uninterrupted: Path, tmp_path: Path
+    phase: str, at: int, uninterrupted: Path, tmp_path: Path, programs: ForkedPrograms
 ) -> None:
     home = tmp_path / "run"
-    told = json.dumps([ENV, str(home), RUN, phase, at])
-    done = subprocess.run([sys.executable, "-c", KILLED, told], capture_output=True, text=True, timeout=120)
+    done = programs.run(KILLED, json.dumps([ENV, str(home), RUN, phase, at]))
     assert done.returncode == -signal.SIGKILL, done.stderr
     mv.resume(home)
     assert digest(home) == digest(uninterrupted)

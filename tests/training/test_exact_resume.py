@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,8 @@ import pytest
 from gymnasium import spaces
 
 import multiverse as mv
+from tests.forked_programs import ForkedPrograms
+from tests.training.envs import Saveable
 from tests.training.runs import SMALL, digest, lines_of
 
 KILLED = """
@@ -61,10 +61,11 @@ print("finished")
 """
 
 
-def go_on(home: Path, first: bool, settings: dict[str, Any], where: str = "", at: int = 0) -> bool:
+def go_on(
+    programs: ForkedPrograms, home: Path, first: bool, settings: dict[str, Any], where: str = "", at: int = 0
+) -> bool:
     """Train, or resume, in a process of its own that kills itself at that moment; whether it lived to the end."""
-    told = json.dumps([str(home), first, settings, where, at])
-    done = subprocess.run([sys.executable, "-c", KILLED, told], capture_output=True, text=True, timeout=120)
+    done = programs.run(KILLED, json.dumps([str(home), first, settings, where, at]))
     if done.returncode == -signal.SIGKILL:
         return False
     assert done.returncode == 0, done.stderr
@@ -89,11 +90,11 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids=lambda deaths: "-".join(f"{where}{at}" for where, at in deaths),
 )
 def test_a_killed_run_ends_as_if_nothing_had_happened(
-    deaths: list[tuple[str, int]], uninterrupted: Path, tmp_path: Path
+    deaths: list[tuple[str, int]], uninterrupted: Path, tmp_path: Path, programs: ForkedPrograms
 ) -> None:
     home, settings = tmp_path / "run", {**SMALL, "checkpoint_every_s": 0.0}
     for number, (where, at) in enumerate(deaths):
-        assert not go_on(home, number == 0, settings, where, at), "it should have died on the way"
+        assert not go_on(programs, home, number == 0, settings, where, at), "it should have died on the way"
     mv.resume(home)
     assert digest(home) == digest(uninterrupted)
     for name in ("metrics.jsonl", "episodes.jsonl"):
@@ -121,7 +122,7 @@ def test_a_longer_budget_goes_on_from_the_end(uninterrupted: Path, tmp_path: Pat
 @pytest.mark.fault("A14")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_ends_and_the_run_goes_on_later(
-    number: signal.Signals, code: int, uninterrupted: Path, tmp_path: Path
+    number: signal.Signals, code: int, uninterrupted: Path, tmp_path: Path, programs: ForkedPrograms
 ) -> None:
     """It is sent from inside a rollout: what was collected since the last update is collected again later."""
     home = tmp_path / "run"
@@ -139,7 +140,7 @@ def test_a_signal_saves_and_ends_and_the_run_goes_on_later(
         "except KeyboardInterrupt:\n"
         "    sys.exit(130)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    done = programs.run(script)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     assert json.loads((home / "summary.json").read_text())["env_steps"] == 800  # 8 whole rollouts
@@ -217,36 +218,6 @@ def test_actions_that_are_arrays_are_kept_as_they_were(tmp_path: Path, caplog: p
     half = mv.train(Dials, run_dir=tmp_path / "half", **{**SMALL, "env_steps": 500})
     mv.resume(half, env=Dials, env_steps=1_000)
     assert "could not be brought back" not in caplog.text and digest(half.path) == digest(whole.path)
-
-
-class Saveable(gym.Env):  # type: ignore[type-arg]
-    """A walk that no seed can bring back, and that can be saved: as bytes, or as a dict."""
-
-    def __init__(self, as_bytes: bool) -> None:
-        self.observation_space, self.action_space = spaces.Box(-99, 99, (2,), np.float64), spaces.Discrete(2)
-        self._as_bytes, self._generator = as_bytes, np.random.default_rng(7 + id(self) % 1000)
-        self._place, self._steps = 0.0, 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self._place, self._steps = 0.0, 0
-        return self._seen(), {}
-
-    def step(self, action: Any) -> Any:
-        self._place += (2 * int(action) - 1) * self._generator.random()
-        self._steps += 1
-        return self._seen(), -abs(self._place), self._steps >= 30, False, {}
-
-    def _seen(self) -> Any:
-        return np.array([self._place, self._steps / 30])
-
-    def save_state(self) -> Any:
-        state = {"generator": self._generator.bit_generator.state, "place": self._place, "steps": self._steps}
-        return json.dumps(state).encode() if self._as_bytes else state
-
-    def restore_state(self, state: Any) -> None:
-        state = json.loads(state) if self._as_bytes else state
-        self._generator.bit_generator.state = state["generator"]
-        self._place, self._steps = state["place"], state["steps"]
 
 
 def test_what_only_an_env_inside_a_wrapper_can_save_is_played_again() -> None:

@@ -16,7 +16,7 @@ import multiverse as mv
 from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.experience.collector import Collected
 from multiverse.experience.rows import Rows
-from multiverse.training import session as session_module
+from multiverse.training import env_marks
 from multiverse.training.trainer import Trainer
 from tests.training.envs import Wanderer
 from tests.training.runs import SMALL, digest, lines_of
@@ -33,7 +33,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def worth(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """How much of a rollout's time a save may take, for states to be taken at every mark."""
-    monkeypatch.setattr(session_module, "MOST_OF_A_ROLLOUT", share)
+    monkeypatch.setattr(env_marks, "MOST_OF_A_ROLLOUT", share)
 
 
 class Stumbles(mv.Hook):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +13,9 @@ import pytest
 
 import multiverse as mv
 from multiverse.training.loading import evaluate
+from tests.forked_programs import ForkedPrograms
 from tests.training.runs import SMALL, digest, lines_of
-from tests.training.test_exact_resume import KILLED
+from tests.training.test_exact_resume import go_on
 
 REMEMBERING: dict[str, Any] = {**SMALL, "memory": "lstm", "memory_size": 16, "hidden_sizes": [16], "see_previous": True,
                                "chunk_length": 8, "checkpoint_every_s": 0.0}  # fmt: skip
@@ -61,10 +61,10 @@ def test_wherever_the_envs_run_the_weights_are_the_same(
 
 
 @pytest.mark.parametrize(("where", "at"), [("collect", 130), ("learn", 11), ("save", 31)])
-def test_a_killed_run_ends_as_if_nothing_had_happened(where: str, at: int, uninterrupted: Path, tmp_path: Path) -> None:
-    told = json.dumps([str(tmp_path / "run"), True, REMEMBERING, where, at])
-    done = subprocess.run([sys.executable, "-c", KILLED, told], capture_output=True, text=True, timeout=120)
-    assert done.returncode == -9, done.stderr
+def test_a_killed_run_ends_as_if_nothing_had_happened(
+    where: str, at: int, uninterrupted: Path, tmp_path: Path, programs: ForkedPrograms
+) -> None:
+    assert not go_on(programs, tmp_path / "run", True, REMEMBERING, where, at), "it should have died on the way"
     mv.resume(tmp_path / "run")
     assert digest(tmp_path / "run") == digest(uninterrupted)
     for name in ("metrics.jsonl", "episodes.jsonl"):

@@ -116,7 +116,9 @@ def test_a_run_goes_on_where_it_is_asked_to_and_stays_the_same(tmp_path: Path) -
     assert digest(one) == digest(other)
 
 
-@pytest.mark.parametrize("setting", [{"num_envs": 2}, {"seed": 1}, {"net_arch": [8]}, {"algorithm": "a2c"}])
+@pytest.mark.parametrize(
+    "setting", [{"num_envs": 2}, {"seed": 1}, {"net_arch": [8]}, {"algorithm": "a2c"}, {"tasks": 3}]
+)
 def test_what_a_run_is_made_of_cannot_change(setting: dict[str, Any], tmp_path: Path) -> None:
     run = trained(tmp_path / "run")
     before = (run.path / "config.yaml").read_bytes()
@@ -175,10 +177,13 @@ def test_a_wrapper_of_a_program_is_asked_for_again(tmp_path: Path) -> None:
 
     run = trained(tmp_path / "run", wrappers=[inside])
     with pytest.raises(mv.InvalidRequest, match=r"inside of this run is one of a program: pass it again, wrappers="):
-        mv.resume(run, env_steps=600, progress=False)
+        mv.resume(run.path, env_steps=600, progress=False)
     with pytest.raises(mv.InvalidRequest, match=r"the envs of this run are in \['.*inside'\]"):
         mv.resume(run, env_steps=600, wrappers=[Doubled], progress=False)
-    assert mv.resume(run, env_steps=600, wrappers=[inside], progress=False).summary["env_steps"] == 600
+    assert mv.resume(run.path, env_steps=600, wrappers=[inside], progress=False).summary["env_steps"] == 600
+    tried = evaluate(run, episodes=2)  # which knows it
+    assert tried.returns == tuple(2.0 * length for length in tried.lengths)
+    assert evaluate(run.path, episodes=2, wrappers=[inside]) == tried
 
 
 def test_a_strangers_wrapper_is_not_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

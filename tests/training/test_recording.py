@@ -108,6 +108,27 @@ def test_what_cannot_be_recorded_is_one_sentence_and_no_file(painted: mv.Run, sa
     assert not list(painted.path.rglob("*.mp4"))
 
 
+class PainterOfTasks(Painter):
+    """Whose one task changes nothing."""
+
+    def sample_tasks(self, count: int) -> list[int]:
+        return [0] * count
+
+    def reset_task(self, task: Any) -> None:
+        pass
+
+    def get_task(self) -> int:
+        return 0
+
+
+def test_runs_with_tasks_are_recorded_or_refused_with_the_same_sentence(tmp_path: Path) -> None:
+    run = mv.train(PainterOfTasks, run_dir=tmp_path / "run", **{**SMALL, "env_steps": 100, "tasks": 2})
+    with pytest.raises(mv.InvalidRequest, match="cannot be recorded: it takes no render_mode"):
+        mv.record(run, env=lambda: PainterOfTasks())
+    assert not list(run.path.rglob("*.mp4"))
+    assert mv.record(run, env=PainterOfTasks).frames == 7
+
+
 def test_an_env_that_fails_on_the_way_leaves_no_half_video_and_the_one_before(painted: mv.Run) -> None:
     whole = mv.record(painted, env=Painter).path.read_bytes()
     with pytest.raises(mv.MultiverseError, match="failed in each of its 1 episodes"):

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from multiverse.training.config.budget import Clock
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.scaling import FILE, Decision, Scaling, Throughput, next_to_try
 from multiverse.training.session import Session
+from tests.forked_programs import ForkedPrograms
 from tests.training.runs import SMALL, digest, lines_of
 from tests.training.test_advice import Advised, Saying, returns
 
@@ -28,6 +27,7 @@ SETTINGS: dict[str, Any] = {**SMALL, "num_envs": "auto", "steps_per_env": 5, "ch
 SETTINGS |= {"env_steps": 600, "keep_checkpoints": 100, "log_every": 1}
 RATES = {8: 100.0, 16: 150.0, 32: 151.0}  # 16 it is, and three decisions
 PLENTY = (1, 100)
+LOADED = (__name__,)
 
 
 class Measured(mv.Hook):
@@ -182,10 +182,11 @@ mv.train("CartPole-v1", run_dir=home, hooks=[Measured()], **settings)
 
 @pytest.mark.fault("D5")
 @pytest.mark.parametrize(("where", "at"), [("change_num_envs", 2), ("learned", 3), ("_mark", 5)])
-def test_killed_and_resumed_it_is_the_same_run(where: str, at: int, whole: mv.Run, tmp_path: Path) -> None:
+def test_killed_and_resumed_it_is_the_same_run(
+    where: str, at: int, whole: mv.Run, tmp_path: Path, programs: ForkedPrograms
+) -> None:
     home = tmp_path / "run"
-    told = json.dumps([str(home), SETTINGS, where, at])
-    done = subprocess.run([sys.executable, "-c", KILLED, told], capture_output=True, text=True, timeout=120)
+    done = programs.run(KILLED, json.dumps([str(home), SETTINGS, where, at]))
     assert done.returncode == -signal.SIGKILL, done.stderr
     mv.resume(home, hooks=[Measured()])
     assert digest(home) == digest(whole) and counts(home) == counts(whole)

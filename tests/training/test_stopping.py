@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,23 +12,8 @@ import multiverse as mv
 from multiverse.memory import interrupts
 from multiverse.training.loading import checkpoint_of
 from tests.contract.conftest import nothing_left_behind  # noqa: F401
-from tests.envs import Walk
+from tests.training.envs import InterruptsAndHangs
 from tests.training.runs import SMALL
-
-
-class InterruptsAndHangs(Walk):
-    """After some steps: Ctrl-C for the program, and a hang."""
-
-    def __init__(self, program: int, at: int) -> None:
-        super().__init__()
-        self._program, self._left = program, at
-
-    def step(self, action: Any) -> Any:
-        self._left -= 1
-        if not self._left:
-            os.kill(self._program, signal.SIGINT)
-            time.sleep(3600)
-        return super().step(action)
 
 
 @pytest.mark.fault("G4", "A14")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -28,6 +30,7 @@ from multiverse.training.evaluation import Evaluation
 from multiverse.training.loading import checkpoint_of, evaluate
 from multiverse.training.session import Session
 from multiverse.training.trainer import Trainer
+from tests.training.envs import Locked, Treacherous
 from tests.training.runs import SMALL, digest, lines_of
 
 
@@ -302,14 +305,6 @@ def test_a_run_that_diverges_ends_with_its_last_good_weights(tmp_path: Path) -> 
     assert not [p for p in (tmp_path / "run" / "checkpoints").iterdir() if p.name.startswith(".")]
 
 
-class Locked(gym.Wrapper):  # type: ignore[type-arg]
-    """An env that wants a secret, and an address with one."""
-
-    def __init__(self, api_key: str, url: str = "") -> None:
-        assert api_key == "open sesame", api_key
-        super().__init__(gym.make("CartPole-v1"))
-
-
 @pytest.mark.fault("E6")
 def test_a_secret_is_asked_for_again(tmp_path: Path) -> None:
     secret = {"api_key": "open sesame"}
@@ -378,26 +373,6 @@ def test_an_env_that_never_ends_an_episode_is_cut(
     assert run.summary["evaluation"]["mean_length"] == 50 and "never end one" in caplog.text
 
 
-class Treacherous(gym.Wrapper):  # type: ignore[type-arg]
-    """Fails on the seeds of evaluations only, in its third step."""
-
-    def __init__(self, how: str) -> None:
-        super().__init__(gym.make("CartPole-v1"))
-        self.how, self.evaluated, self.steps = how, False, 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self.evaluated, self.steps = seed is not None and seed >= 2**31, 0
-        return super().reset(seed=seed, options=options)
-
-    def step(self, action: Any) -> Any:
-        self.steps += 1
-        if self.evaluated and self.steps == 3:
-            if self.how == "raise":
-                raise ValueError("not with me")
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().step(action)
-
-
 @pytest.mark.fault("G9")
 @pytest.mark.parametrize(("how", "executor"), [("raise", "serial"), ("raise", "process"), ("die", "process")])
 def test_an_env_that_fails_in_an_evaluation_costs_the_evaluation_only(
@@ -442,12 +417,23 @@ def test_only_what_was_learned_is_taken_over(tmp_path: Path) -> None:
     assert other.summary["updates"] == 1
 
 
-def test_a_callable_env_must_be_given_again(tmp_path: Path) -> None:
+def test_a_callable_env_must_be_given_again_where_the_run_is_only_a_directory(tmp_path: Path) -> None:
     run = mv.train(lambda: gym.make("CartPole-v1"), run_dir=tmp_path / "run", **{**SMALL, "env_steps": 100})
-    for again in (evaluate, mv.resume):
-        with pytest.raises(mv.InvalidRequest, match="pass it again, env="):
-            again(run)  # type: ignore[operator]
-    assert mv.load(run).act(np.zeros(4, np.float32)) in (0, 1)  # needs no env
+    for other in (run.path, mv.Run.at(run.path), pickle.loads(pickle.dumps(run))):
+        for again in (evaluate, mv.resume):
+            with pytest.raises(mv.InvalidRequest, match="pass it again, env="):
+                again(other)  # type: ignore[operator]
+    assert mv.load(run.path).act(np.zeros(4, np.float32)) in (0, 1)  # needs no env
+
+
+def test_a_run_in_hand_knows_the_env_that_it_was_given(tmp_path: Path) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    drawn = functools.partial(gym.make, "CartPole-v1")
+    run = mv.train(drawn, run_dir=tmp_path / "run", **{**SMALL, "env_steps": 100})
+    assert len(evaluate(run, episodes=3).returns) == 3
+    longer = mv.resume(run, env_steps=200)
+    assert longer.summary["env_steps"] == 200 and evaluate(longer, episodes=3) == evaluate(run, episodes=3)
+    assert mv.replay(longer, 0).same is not False and mv.record(longer).frames > 1
 
 
 def test_several_makers_of_envs(tmp_path: Path) -> None:

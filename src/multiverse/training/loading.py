@@ -35,16 +35,9 @@ from multiverse.training.space_description import space_from
 from multiverse.training.storage.checkpoint import load as load_checkpoint
 from multiverse.training.storage.checkpoint import load_latest, taken_over
 from multiverse.training.storage.checkpoint_format import Checkpoint
+from multiverse.training.storage.find_runs import CONFIG, SPACES, find_run
 from multiverse.training.storage.origin import check_trusted, names_code
-from multiverse.training.storage.run_directory import (
-    CONFIG,
-    NEW_SPACES,
-    SPACES,
-    find_run,
-    had_checkpoint,
-    read_mark,
-    read_spaces,
-)
+from multiverse.training.storage.run_directory import NEW_SPACES, had_checkpoint, read_mark, read_spaces
 from multiverse.training.tasks import evaluation_tasks, with_tasks
 from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.make import make_vec
@@ -82,6 +75,7 @@ def load(
     Neither needs nor builds its env, and runs no code that the run names. `algorithm`: as for `resume`. `env`,
     `env_kwargs`, `trust`: for runs of 0.1, which do not say what their policies see and do.
     """
+    (algorithm,) = at_hand(run, algorithm=algorithm)
     where, found = find_run(path_of(run)).path, checkpoint_of(run, which)
     groups = None if env is not None else saved_spaces(where)
     if groups is not None:
@@ -129,6 +123,7 @@ def evaluate(
         watch: wraps the env, of which there is only one then, in this process.
     """
     checked_run_seed("seed", seed)
+    env, algorithm, wrappers = at_hand(run, env=env, algorithm=algorithm, wrappers=wrappers)
     found = checkpoint_of(run, which)
     where = find_run(path_of(run)).path
     config = trusted_config(where, env, algorithm, env_kwargs, trust)
@@ -139,9 +134,10 @@ def evaluate(
     if many < 1:
         raise InvalidRequest(f"episodes={episodes}: at least 1")
     count = 1 if watch else dataclasses.replace(config, evaluation_episodes=many).num_evaluation_envs
-    tasks = with_tasks(config, source_of(config, env), *([watch] if watch else []))
+    source = source_of(config, env, wrappers)
+    tasks = with_tasks(config, source, *([watch] if watch else []))
     here = plan_for("serial", 1, None, None, "auto", "watched") if watch else None
-    make = partial(evaluation_envs_of, config, source_of(config, env, wrappers), here, tasks)
+    make = partial(evaluation_envs_of, config, source, here, tasks)
     try:
         played_on = EvaluationEnvs(make, count, config.restarts_per_minute)
     except EvaluationFailed as error:  # there are no other envs that it must be told from
@@ -299,7 +295,14 @@ def checkpoint_of(run: RunPath, which: str = "latest") -> Checkpoint:
     if found.checkpoint is not None:
         return load_checkpoint(found.checkpoint)
     if which == "best":
-        return load_checkpoint(found.path / "checkpoints" / "best")
+        best = found.path / "checkpoints" / "best"
+        try:
+            return load_checkpoint(best)
+        except CheckpointBroken:
+            if best.exists() or load_latest(best.parent) is None:
+                raise
+            told = "no evaluation has found a best checkpoint yet; the latest (which='latest', --which latest) is there"
+            raise InvalidRequest(f"{found.path}: {told}") from None
     if which != "latest":
         raise InvalidRequest(f"which={which!r}: 'latest' or 'best'")
     latest = load_latest(found.path / "checkpoints")
@@ -344,6 +347,17 @@ def _saved(run: Path) -> dict[str, Any]:
 def path_of(run: RunPath) -> Path:
     """Where a run lies."""
     return Path(run) if isinstance(run, str | Path) else run.path
+
+
+def objects_among(**given: Any) -> dict[str, Any]:
+    """Those that no file can name."""
+    return {name: one for name, one in given.items() if one and not isinstance(one, str)}
+
+
+def at_hand(run: RunPath, **given: Any) -> list[Any]:
+    """What is given or, of a run that this program has made, what it was made with."""
+    own = getattr(run, "objects", {})
+    return [own.get(name) if value is None else value for name, value in given.items()]
 
 
 def source_of(config: TrainConfig, env: Any, wrappers: Sequence[Wrapper | str] | None = None) -> Any:

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.layout import Leaf
 from multiverse.contracts.policy import Leaves, Memory, Policy, Seen
+from multiverse.contracts.views import Array
 from multiverse.experience.features import Features
 from multiverse.experience.heads import no_actions
 from multiverse.experience.rollout import dtype_of, leaf_of, shape_of
@@ -63,7 +64,7 @@ class LoadedPolicy:
         rewards = np.broadcast_to(np.asarray(previous_reward, np.float32), (rows,))
         masks = self.features.open_actions(seen)
         if action_mask is not None:
-            masks = np.asarray(action_mask, np.bool_).reshape(rows, -1)
+            masks = self._open(action_mask, rows)
         shown = Seen(seen, starts, masks, self._previous_actions, rewards)
         actions, self._memory = self.acting.act(shown, noise, self._memory)
         self._previous_actions = actions
@@ -76,16 +77,29 @@ class LoadedPolicy:
         agents, batched = len(apart), apart[0][1]
         seen = {path: np.concatenate([leaves[path] for leaves, _ in apart]) for path in apart[0][0]}
         rows = len(next(iter(seen.values())))
+        if any(several != batched for _, several in apart):
+            raise InvalidRequest("one observation for each agent of a team, or a batch for each, not some of both")
         if rows % agents or any(len(next(iter(leaves.values()))) != rows // agents for leaves, _ in apart):
             raise InvalidRequest("a team's observations have as many rows for each of its agents")
         open_now = self.features.open_actions(seen)
         if any(mask is not None for mask in masks):
-            open_now = np.concatenate([np.asarray(mask, np.bool_).reshape(rows // agents, -1) for mask in masks])
+            open_now = np.concatenate([self._open(mask, rows // agents) for mask in masks])
         noise = None if deterministic else self.acting.noise(self._rng, 1, rows)[0]
         teams = np.tile(np.arange(rows // agents), agents)
         actions, _ = self.acting.act(Seen(seen, np.zeros(rows, np.bool_), open_now, teams=teams), noise, {})
         chosen = np.split(self.acting.for_env(actions), agents)
         return chosen if batched else [one[0] for one in chosen]
+
+    def _open(self, mask: Any, rows: int) -> Array:
+        """[rows, actions] which are open; None: all."""
+        count = int(spaces.flatdim(self.action_space))
+        if mask is None:
+            return np.ones((rows, count), np.bool_)
+        found = np.asarray(mask, np.bool_)
+        if found.size != rows * count:
+            told = f"({rows}, {count})" if rows > 1 else f"({count},)"
+            raise InvalidRequest(f"an action mask has shape {found.shape}: expected {told}, 1 where an action is open")
+        return found.reshape(rows, count)
 
     def _taken_apart(self, observation: Any) -> tuple[Leaves, bool]:
         """One array [rows, …] per leaf, and whether there were several rows."""

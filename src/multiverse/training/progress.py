@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -17,7 +17,7 @@ from multiverse.contracts.errors import counted, in_digits
 from multiverse.training.config.budget import PARTS, Clock
 from multiverse.training.hooks import Hook
 from multiverse.training.storage.checkpoint import saved_steps
-from multiverse.training.storage.run_directory import CHECKPOINTS
+from multiverse.training.storage.find_runs import CHECKPOINTS
 
 if TYPE_CHECKING:
     from multiverse.algorithms.algorithm import UpdateReport
@@ -125,11 +125,14 @@ class Progress(Hook):
 
 
 class ProgressLines(Progress):
-    """Tells how far the run is and how well it does. `now` is a clock of its own for tests."""
+    """Tells how far the run is and how well it does; what it is (`first`) only when it has begun, so that a refusal is
+    all that is said. `now` is a clock of its own for tests."""
 
-    def __init__(self, voice: LinePrinter, in_python: bool = False, now: Any = time.monotonic) -> None:
+    def __init__(
+        self, voice: LinePrinter, in_python: bool = False, first: Sequence[str] = (), now: Any = time.monotonic
+    ) -> None:
         super().__init__(in_python)
-        self.voice, self._now = voice, now
+        self.voice, self._about, self._now = voice, first, now
         self._line_at, self._first = now(), True
         self._stretch = Clock()  # as it was when the last line was printed, …
         self._earlier = Clock()  # … and the one before
@@ -139,7 +142,8 @@ class ProgressLines(Progress):
 
     def on_start(self, trainer: Trainer) -> None:
         super().on_start(trainer)
-        self.voice.say(f"Run: {self.path}")
+        for line in (*self._about, f"Run: {self.path}"):
+            self.voice.say(line)
         self.voice.say(f"Envs: {trainer.session.envs.plan}")
         if trainer.clock.env_steps:
             self.voice.say(f"Going on from {trainer.clock.env_steps:,} env steps.")
@@ -294,7 +298,8 @@ def evaluated(summary: dict[str, Any], opponent: str | None = None) -> str:
     if "wins" in summary:
         returned += f", won {100 * summary['wins']:.0f} %"
     else:
-        returned += _of_each({key.removeprefix(prefix): one for key, one in summary.items() if key.startswith(prefix)})
+        each = {key.removeprefix(prefix): one for key, one in summary.items() if key.startswith(prefix)}
+        returned += _of_each(each, "episodes" if f"{prefix}episode_1" in summary else "agents")
     if successes := [one for key, one in summary.items() if key.startswith("success_rate/")]:
         returned += f", success {' → '.join(f'{100 * one:.0f} %' for one in successes)}"
     lost = f" ({summary['lost_episodes']} more failed)" if summary.get("lost_episodes") else ""
@@ -303,14 +308,14 @@ def evaluated(summary: dict[str, Any], opponent: str | None = None) -> str:
     return f"return {returned}, length {summary['mean_length']:.0f}, over {episodes}{lost}{against}"
 
 
-def _of_each(returns: dict[str, float]) -> str:
-    """' (adversary_0 -3.1, agent_0 -12.2)'; of many agents the worst and the best, of a team with shared rewards the
-    whole. Nothing of a single one."""
-    if len(returns) > 1 and len(set(returns.values())) == 1:
+def _of_each(returns: dict[str, float], of: str = "agents") -> str:
+    """' (adversary_0 -3.1, agent_0 -12.2)'; of many the worst and the best, of a team with shared rewards the whole.
+    Nothing of a single one."""
+    if of == "agents" and len(returns) > 1 and len(set(returns.values())) == 1:
         return f" (each of {len(returns)} agents, {sum(returns.values()):.2f} together)"
     if len(returns) > SHOWN_AGENTS:
         low, high = min(returns, key=lambda agent: returns[agent]), max(returns, key=lambda agent: returns[agent])
-        return f" ({len(returns)} agents, from {low} {in_digits(returns[low])} to {high} {in_digits(returns[high])})"
+        return f" ({len(returns)} {of}, from {low} {in_digits(returns[low])} to {high} {in_digits(returns[high])})"
     return f" ({', '.join(f'{agent} {in_digits(one)}' for agent, one in returns.items())})" if returns else ""
 
 

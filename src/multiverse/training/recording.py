@@ -19,10 +19,10 @@ from multiverse.contracts.seeds import evaluation_seed
 from multiverse.training.algorithm_maker import MakeAlgorithm
 from multiverse.training.config.build import build
 from multiverse.training.evaluation import Evaluation
-from multiverse.training.loading import RunPath, checkpoint_of, config_of, evaluate, path_of
+from multiverse.training.loading import RunPath, at_hand, checkpoint_of, config_of, evaluate, path_of
 from multiverse.training.storage.checkpoint import taken_over
 from multiverse.training.storage.checkpoint_format import Checkpoint
-from multiverse.training.storage.run_directory import VIDEOS, find_run
+from multiverse.training.storage.find_runs import VIDEOS, find_run
 from multiverse.training.storage.video import VideoFile, imageio_ffmpeg
 
 USUAL_FPS = 30.0
@@ -62,12 +62,13 @@ def record(
     """
     imageio_ffmpeg()
     _draw_without_a_screen()
+    env, algorithm, wrappers = at_hand(run, env=env, algorithm=algorithm, wrappers=None)
     found, named = checkpoint_of(run, which), str(config_of(run).get("env"))
     where = video_path(path, find_run(path_of(run)).path / VIDEOS, f"{found.path.name}-seed-{seed}.mp4")
     camera = Camera(where, named if env is None else str(env), fps)
     kwargs = {**(env_kwargs or {}), "render_mode": RGB_ARRAY}
     how: dict[str, Any] = {"episodes": episodes, "seed": seed, "env": env, "algorithm": algorithm}
-    how |= {"opponent": opponent, "deterministic": deterministic, "trust": trust}
+    how |= {"wrappers": wrappers, "opponent": opponent, "deterministic": deterministic, "trust": trust}
     with camera:
         try:
             evaluation = evaluate(found.path, env_kwargs=kwargs, watch=camera, **how)
@@ -111,6 +112,7 @@ def replay(
     bit. `video`: True for one in the run's `videos/`, or where to. The rest is as for `mv.record`."""
     if whole_number("episode", episode) < 0:
         raise InvalidRequest(f"episode={episode}: 0 or more")
+    env, algorithm, wrappers = at_hand(run, env=env, algorithm=None, wrappers=None)
     found, config = checkpoint_of(run, which), config_of(run)
     seed, named = int(config.get("evaluation_seed") or 0), str(config.get("env"))
     witness, camera = Witness(), None
@@ -128,8 +130,9 @@ def replay(
             watch = _both(camera, witness)
         try:
             again = evaluate(
-                found.path, episodes=[episode], seed=seed, env=env, env_kwargs=kwargs, trust=trust, watch=watch
-            )
+                found.path, episodes=[episode], seed=seed, env=env, algorithm=algorithm, wrappers=wrappers,
+                env_kwargs=kwargs, trust=trust, watch=watch,
+            )  # fmt: skip
         except MultiverseError as error:
             raise (camera and camera.why(error)) or error from None
     return Replay(

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,10 @@ from multiverse.training.config.train_config import (
 from multiverse.training.hooks import Hook, Schedules
 from multiverse.training.loading import (
     RunPath,
+    at_hand,
     checkpoint_of,
     num_envs_in,
+    objects_among,
     opponent_name,
     path_of,
     source_of,
@@ -47,10 +49,11 @@ from multiverse.training.space_description import described
 from multiverse.training.storage.checkpoint import Checkpoints, taken_over
 from multiverse.training.storage.checkpoint import load as load_checkpoint
 from multiverse.training.storage.checkpoint_format import Checkpoint, differences
+from multiverse.training.storage.find_runs import find_run, find_set
 from multiverse.training.storage.metric_sinks import check_tensorboard
 from multiverse.training.storage.origin import provenance, redacted
 from multiverse.training.storage.records import RunRecord
-from multiverse.training.storage.run_directory import RunDirectory, find_run, find_set, had_checkpoint, read_summary
+from multiverse.training.storage.run_directory import RunDirectory, had_checkpoint, read_summary
 from multiverse.training.trainer import Trainer
 
 log = logging.getLogger("multiverse")
@@ -61,10 +64,12 @@ SCHEDULES, BEGUN_FROM = "schedules", "begun_from"
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """A run that has come to its end: where it lies, and how it went."""
+    """A run that has come to its end: where it lies, and how it went; `objects`: env, algorithm and wrappers where they
+    were some of this program, which no file holds, so that whoever is given this run need not be given them again."""
 
     path: Path
     summary: dict[str, Any]
+    objects: Mapping[str, Any] = field(default_factory=dict, compare=False, kw_only=True)
 
     @classmethod
     def at(cls, path: Path | str) -> Run:
@@ -85,6 +90,9 @@ class Run:
                 "metrics() needs pandas, which is not installed: pip install pandas; rows() gives the same as a list"
             ) from error
         return pandas.DataFrame(self.rows())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "objects": {}}  # of which another program has none
 
     def __repr__(self) -> str:
         found = self.summary.get("evaluation")
@@ -195,7 +203,9 @@ def start_run(
             if tensorboard:
                 where.keep_for_tensorboard()
             session.begin()
-            return Run(where.path, Trainer(config, session, where, _with(schedules, hooks)).run())
+            summary = Trainer(config, session, where, _with(schedules, hooks)).run()
+            objects = objects_among(env=env, algorithm=algorithm, wrappers=wrappers)
+            return Run(where.path, summary, objects=objects)
     finally:
         session.close()
 
@@ -225,6 +235,7 @@ def resume(
     """
     from multiverse.training import seed_runs
 
+    env, algorithm, wrappers = at_hand(run, env=env, algorithm=algorithm, wrappers=wrappers)
     if (path := find_set(path_of(run))) is not None:
         if env_kwargs is not None or tensorboard:
             raise InvalidRequest("env_kwargs and tensorboard are for one run: resume each of these by itself")
@@ -294,7 +305,8 @@ def resume_run(
             where.write_provenance({**provenance(config.seed, session.envs.plan), **begun})
             if tensorboard:
                 where.keep_for_tensorboard()
-            return Run(where.path, trainer.run())
+            objects = objects_among(env=env, algorithm=algorithm, wrappers=wrappers)
+            return Run(where.path, trainer.run(), objects=objects)
         finally:
             session.close()
 

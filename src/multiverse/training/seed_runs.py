@@ -38,17 +38,9 @@ from multiverse.training.run import Run, resume_run, start_run, watched
 from multiverse.training.seeds import DRAWS, INTERVAL, bootstrap_interval, interquartile_mean
 from multiverse.training.side_by_side import in_child, share_of_cores, side_by_side
 from multiverse.training.storage.files import for_json, read_plain, replace_file
+from multiverse.training.storage.find_runs import CONFIG, ORIGIN, SEEDS, SUMMARY, is_run
 from multiverse.training.storage.origin import mark_of, names_code, redacted
-from multiverse.training.storage.run_directory import (
-    CONFIG,
-    LARGEST_JSON,
-    ORIGIN,
-    SEEDS,
-    SUMMARY,
-    fresh,
-    is_run,
-    safe_name,
-)
+from multiverse.training.storage.run_directory import LARGEST_JSON, fresh, safe_name
 
 Say = Callable[[str], None]
 OneRun = Callable[[dict[str, Any]], Run]

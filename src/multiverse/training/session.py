@@ -6,30 +6,27 @@ import functools
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from copy import deepcopy
 from dataclasses import asdict
-from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from multiverse.contracts.env import EnvDescription
-from multiverse.contracts.errors import InvalidRequest, ReplyTimeout, WorkerDied
+from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.failures import Failures
-from multiverse.contracts.layout import OBSERVATIONS, STATE, Field, FieldName
+from multiverse.contracts.layout import Field
 from multiverse.contracts.plan import Plan
 from multiverse.executors.backends import BACKENDS
 from multiverse.executors.choose import plan_for
 from multiverse.executors.machine import usable_cores
 from multiverse.experience.asynchronous import Account, AsynchronousCollector
 from multiverse.experience.collector import Collected, Collector, collected_in_workers, rollout_fields
-from multiverse.experience.episodes import RecentEpisodes, Taken
-from multiverse.experience.restoring import Lost, put_back, restore_by_replay, saved_states
+from multiverse.experience.episodes import RecentEpisodes
 from multiverse.experience.rollout import Rollout
 from multiverse.experience.self_play import Pool
-from multiverse.experience.slots import sums
 from multiverse.training.algorithm_maker import MakeAlgorithm
 from multiverse.training.config.train_config import TrainConfig
+from multiverse.training.env_marks import BEGIN_AT, EnvMarks
 from multiverse.training.evaluation_envs import EvaluationEnvs
 from multiverse.training.learners import Learners
 from multiverse.training.loading import opponents_for
@@ -42,16 +39,10 @@ from multiverse.training.session_envs import (
     tell_how_ray_collects,
     training_envs,
 )
-from multiverse.training.storage.state_codec import encode
 from multiverse.training.tasks import evaluation_tasks, training_plan, with_tasks
 from multiverse.vector.single import VectorEnv
 
 log = logging.getLogger("multiverse")
-
-BEGIN_AT = "begin_at"
-"""Of envs in the state of an asynchronous run: the episode that each begins with when the run goes on."""
-MOST_OF_A_ROLLOUT = 0.01
-"""Envs that save themselves are saved at every mark where that takes a smaller share of the time of a rollout."""
 
 
 class Session:
@@ -70,6 +61,7 @@ class Session:
         no name that the config holds."""
         self._config, self._env = config, env
         self._asynchronous: AsynchronousCollector | None = None
+        self._past_account: Account | None = None
         self._reset_plan, self._tasks = training_plan(config), with_tasks(config, env)
         self.evaluation_tasks = evaluation_tasks(config)
         count = num_envs or (FIRST if config.num_envs == "auto" else config.num_envs)
@@ -95,7 +87,7 @@ class Session:
             self._pool = Pool(groups, *how) if config.opponents else None
             self._collect_from_envs()
             can_be_saved = isinstance(self.envs, VectorEnv) and self.envs.can_be_saved()
-            self._can_be_saved = can_be_saved and not config.asynchronous  # those are never at rest
+            self._marks = EnvMarks(can_be_saved and not config.asynchronous)  # those are never at rest
             self.opponents = opponents_for(config.evaluation_opponent if opponent is None else opponent, groups)
             make = functools.partial(evaluation_envs_of, config, env, self.envs.plan, self._tasks)
             self.evaluation_envs = EvaluationEnvs(make, config.num_evaluation_envs, config.restarts_per_minute)
@@ -104,10 +96,8 @@ class Session:
             raise
         self._noise = np.random.default_rng((config.seed, 2))
         self.recent = RecentEpisodes()
-        self._saves_at_marks: bool | None = None  # None: it is not known yet what a rollout takes
-        self._mark_s = float("inf")  # the shortest mark, while that is so
-        self._marked_envs: dict[str, Any] = {}
         self._under_way = False  # the envs are further than the mark
+        self._told_of_cut_episodes = False
         self._next_episodes: list[int] = []  # of every env that there has been, when their number changed last
         self._failures_before = Failures()  # of the envs before these
         self._before_change: dict[str, Any] | None = None  # the state, while the number of envs changes
@@ -126,8 +116,7 @@ class Session:
             if (whole or self._config.asynchronous) and not everywhere:
                 raise InvalidRequest(
                     f"{'whole_episodes' if whole else 'asynchronous'}: only of policies that act where the envs are, "
-                    "not of those the caller asks at every step: for images, with layers of over 256 units, or with "
-                    "fewer than 8 steps_per_env"
+                    "not of those the caller asks at every step: for images, or with fewer than 8 steps_per_env"
                 )
             return rollout_fields(self._shapes, count, self._config.opponents > 0, whole) if everywhere else []
 
@@ -172,8 +161,7 @@ class Session:
         new = [0] * max(0, count - len(self._next_episodes))
         self.envs.begin_at([*self._next_episodes, *new][:count])  # guard: no-episode-is-played-again
         self._collector.begin()
-        self._try_saving()
-        self._mark()
+        self._mark_from_here()
         self._before_change = None
 
     @property
@@ -200,19 +188,12 @@ class Session:
         """The first episode of every env."""
         self.envs.reset()
         self._collector.begin()
-        self._try_saving()
-        self._mark()
+        self._mark_from_here()
 
-    def _try_saving(self) -> None:
-        """Better now than at the first checkpoint: what envs save must be something that a file can hold."""
-        if self._can_be_saved:
-            try:
-                encode({"states": self._saved_states()})
-            except TypeError as error:
-                self._can_be_saved = False
-                log.warning("save_state() of the env is not used: %s; its episodes are played again instead", error)
-        self._collector.keeps_actions = not self._can_be_saved
-        self.evaluation_envs.saves = self._can_be_saved
+    def _mark_from_here(self) -> None:
+        self._marks.over(self.envs, self._collector)
+        self.evaluation_envs.saves = self._marks.can_be_saved
+        self._mark()
 
     def collect(self, should_stop: Callable[[], bool]) -> Collected | None:
         """A rollout of the algorithm's policy; None if it was to stop before that. The state stays what it was.
@@ -220,11 +201,26 @@ class Session:
         Envs that save themselves and have not done so at the mark can only be saved between rollouts: theirs is always
         filled.
         """
-        if self._can_be_saved and "states" not in self._marked_envs:  # guard: a-rollout-that-cannot-be-left-is-filled
+        if self._marks.cannot_be_left:  # guard: a-rollout-that-cannot-be-left-is-filled
             should_stop = _never
         self._under_way = True
         opponents = None if self._pool is None else self._pool.opponents()
-        return self._collector.collect(self.learners.policies(), self._noise, should_stop, opponents)
+        found = self._collector.collect(self.learners.policies(), self._noise, should_stop, opponents)
+        self._tell_of_cut_episodes(found)
+        return found
+
+    def _tell_of_cut_episodes(self, collected: Collected | None) -> None:
+        """Once, where a rollout was to have a whole episode of every env and was too short for it."""
+        whole = getattr(self._config.settings, "whole_episodes", False)
+        if collected is None or not whole or self._told_of_cut_episodes:
+            return
+        if (cut := self.envs.num_envs - len(collected.episodes)) > 0 and not collected.lost_steps:
+            self._told_of_cut_episodes = True
+            steps = next(iter(self.learners)).steps_per_env
+            log.warning(
+                f"whole_episodes: {cut} of {self.envs.num_envs} episodes were not over after steps_per_env={steps}; "
+                "they go on in the next rollout, played by its policy. A larger steps_per_env has all of them whole"
+            )
 
     def learned(self, collected: Collected) -> None:
         """The rollout has been learned from: this is the state to come back to."""
@@ -246,8 +242,8 @@ class Session:
 
     @property
     def account(self) -> Account | None:
-        """Of asynchronous collecting: what became of all env steps."""
-        return None if self._asynchronous is None else self._asynchronous.account
+        """Of asynchronous collecting, now or before a resume: what became of all env steps that were collected so."""
+        return self._past_account if self._asynchronous is None else self._asynchronous.account
 
     def close(self) -> None:
         with ExitStack() as closing:
@@ -257,99 +253,35 @@ class Session:
 
     # -- its state -----------------------------------------------------------------------------------------------
     def _mark(self, rollout_s: float | None = None) -> None:
-        """Remember where the envs and the noise are; what is under way later does not count until it is learned.
-
-        After the first rollout it is known what share of one it takes to have envs save themselves: that decides, once,
-        whether they do so at every mark or only for a checkpoint.
-        """
+        """Remember where the envs and the noise are; what is under way later does not count until it is learned."""
         if self._asynchronous is not None:
-            self._mark_asynchronous(self._asynchronous)
+            self._marks.mark_beginnings(self._asynchronous.next_episodes())
+            version = self.learners.policies()[0].version  # other noise than before
+            self._marked_noise = np.random.default_rng((self._config.seed, 2, version)).bit_generator.state
             return
-        began_at = perf_counter()
-        self._mark_envs(with_states=self._can_be_saved and self._saves_at_marks is not False)
-        self._mark_s = min(self._mark_s, perf_counter() - began_at)
-        if rollout_s is not None and self._saves_at_marks is None:
-            self._saves_at_marks = self._mark_s < MOST_OF_A_ROLLOUT * rollout_s
-        self._collector.actions.mark()
+        self._marks.mark(rollout_s)
         self._marked_noise = self._noise.bit_generator.state
         self._under_way = False
-
-    def _mark_asynchronous(self, collector: AsynchronousCollector) -> None:
-        """Envs that are under way all the time are nowhere in particular: each will begin its next episode."""
-        self._marked_envs = {BEGIN_AT: collector.next_episodes()}
-        version = self.learners.policies()[0].version  # other noise than before
-        self._marked_noise = np.random.default_rng((self._config.seed, 2, version)).bit_generator.state
-
-    def _mark_envs(self, with_states: bool) -> None:
-        # The states come first: an env that is lost while it is asked begins another episode.
-        states = {"states": deepcopy(self._saved_states())} if with_states else {}  # guard: marked-states-are-copies
-        # An env whose episode has just ended still shows what that one had.
-        going_on = np.concatenate([np.repeat(~self._collector.starts, rollout.agents) for rollout in self.rollouts])
-        returns, lengths = sums(self.envs)
-        self._marked_envs = {
-            "episodes": self.envs.episode_counts,
-            "observations": {str(k): np.array(self.envs.views[name]) for k, name in enumerate(self._shown())},
-            "returns": np.where(going_on, returns, 0.0),
-            "lengths": np.where(going_on, lengths, 0),
-            "remembered": self._collector.remembered(),
-            **states,
-        }
-
-    def _shown(self) -> list[FieldName]:
-        """Where the block has what slots see, group after group, and what envs are like as a whole."""
-        shown = [(rollout.group, OBSERVATIONS, *path) for rollout in self.rollouts for path in rollout.last]
-        return [*shown, *((STATE, OBSERVATIONS, *path) for path in self.rollouts[0].last_states)]
-
-    def _saved_states(self) -> list[Any]:
-        """The envs' states as they are now; an env that is lost with its worker meanwhile begins another episode."""
-        while True:
-            try:
-                return saved_states(cast(VectorEnv, self.envs))
-            except (WorkerDied, ReplyTimeout) as error:
-                lost = self.envs.awaiting_reset
-                if not lost:  # guard: a-worker-lost-in-a-save-is-replaced
-                    raise
-                log.warning("envs %s begin another episode: %s", lost, str(error).partition("\n")[0])
-                self.envs.reset(env_ids=lost)
-                self._collector.begin_again(lost)
 
     @property
     def at_hand(self) -> bool:
         """Whether there is a `state`: not in the middle of a rollout of envs that were not saved at its beginning."""
         changing = self._before_change is not None
-        return changing or not (self._can_be_saved and self._under_way and "states" not in self._marked_envs)
+        return changing or not (self._under_way and self._marks.cannot_be_left)
 
     def state(self) -> dict[str, Any]:
         """As it was after the last update, if that is `at_hand`."""
         if self._before_change is not None:
             return self._before_change
-        if self._can_be_saved and "states" not in self._marked_envs:
-            self._mark_envs(with_states=True)  # the envs are still where they were then
         return {
             **self.learners.state(),
             **({} if self._pool is None else {"opponents": self._pool.state()}),
             "noise": self._marked_noise,  # guard: noise-as-it-was-at-the-mark
             "recent": self.recent.state(),
-            "envs": {
-                **self._marked_envs,
-                **({} if self._can_be_saved or self.account is not None else self._played_so_far()),
-            },
+            "envs": self._marks.state(),
             **({} if self.account is None else {"account": asdict(self.account)}),
             **({"next_episodes": list(self._next_episodes)} if self._next_episodes else {}),
         }
-
-    def _played_so_far(self) -> dict[str, Any]:
-        """What brings envs back that cannot be saved: the actions of their episodes."""
-        names = [rollout.group for rollout in self.rollouts]
-        known = {str(i): one for i, one in enumerate(self._collector.actions.state()) if one is not None}
-        return {"actions": {i: one[0] if self._single else dict(zip(names, one)) for i, one in known.items()}}
-
-    def _taken(self, saved: Mapping[str, Any]) -> list[Taken | None]:
-        """From that, what each env's agents did."""
-        known = [saved.get(str(i)) for i in range(self.envs.num_envs)]
-        if self._single:
-            return [None if one is None else (one,) for one in known]
-        return [None if one is None else tuple(one[rollout.group] for rollout in self.rollouts) for one in known]
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from there: the same weights, the same noise, and every env in the middle of its episode."""
@@ -359,36 +291,16 @@ class Session:
         self._noise.bit_generator.state = state["noise"]
         self.recent.load(state["recent"])
         saved, self._next_episodes = state["envs"], [int(one) for one in state.get("next_episodes", [])]
-        if self._asynchronous is not None and "account" in state:
-            self._asynchronous.load_account(state["account"])
+        if "account" in state:
+            self._past_account = Account.saved(state["account"])
+            if self._asynchronous is not None:
+                self._asynchronous.load_account(self._past_account)
         if BEGIN_AT in saved:
             self._begin_at(np.asarray(saved[BEGIN_AT]).tolist())
             return
-        rows = {name: np.asarray(saved["observations"][str(k)]) for k, name in enumerate(self._shown())}
-        if odd := [name for name, one in rows.items() if one.shape != self.envs.views[name].shape]:
-            raise ValueError(f"{odd[0]} has shape {rows[odd[0]].shape}")
-        episodes = np.asarray(saved["episodes"]).tolist()
-        paid = saved.get("returns"), saved.get("lengths")  # replayed envs had none of these in 0.1
-        if "states" in saved:
-            lost = put_back(cast(VectorEnv, self.envs), episodes, saved["states"], rows, *paid)
-        else:
-            actions = self._taken(saved["actions"])
-            lost = restore_by_replay(self.envs, episodes, actions, rows, *paid)
-            for env_id, known in enumerate(actions):
-                if known is not None and env_id not in lost:
-                    self._collector.actions.load(env_id, known)  # guard: a-replayed-episode-goes-on-in-the-log
-        if lost:
-            log.warning(
-                "envs %s could not be brought back: %s. Those episodes end here, and this run is not exactly the one "
-                "that was interrupted (`multiverse check-env` says whether an env can be replayed)",
-                list(lost),
-                _in_words(lost),
-            )
-        if "remembered" in saved:  # not in 0.1
-            self._collector.remember(saved["remembered"])
+        self._marks.bring_back(self.envs, self._collector, saved)
         self._collector.begin()
-        self._try_saving()
-        self._mark()
+        self._mark_from_here()
 
     def _begin_at(self, episodes: list[int]) -> None:
         """Every env with that episode, from its beginning."""
@@ -396,14 +308,7 @@ class Session:
         for learner, group in zip(self.learners, self.envs.views.layout.groups):
             learner.set_slots(self.envs.num_envs * len(group.agents))  # type: ignore[attr-defined]
         self._collector.begin()
-        self._try_saving()
-        self._mark()
-
-
-def _in_words(lost: Lost) -> str:
-    """Every reason, with its envs if there are several."""
-    reasons = {why: [i for i, one in lost.items() if one == why] for why in lost.values()}
-    return "; ".join(f"{why} (envs {ids})" if len(reasons) > 1 else why for why, ids in reasons.items())
+        self._mark_from_here()
 
 
 def _never() -> bool:

@@ -142,8 +142,8 @@ def tell_how_ray_collects(envs: BaseVectorEnv) -> None:
         log.info("rollouts are filled in the Ray actors: weights there, rows back, once a rollout")
     else:
         log.warning(
-            "every step is a round through Ray, a millisecond or more: the policy is asked here (for images, layers of "
-            "over 256 units, a GPU, or fewer than 8 steps_per_env); worth it for envs that take longer than that"
+            "every step is a round through Ray, a millisecond or more: the policy is asked here (for images, or with "
+            "fewer than 8 steps_per_env); worth it for envs that take longer than that"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -14,8 +15,33 @@ CALLS = ("open", "write", "fsync", "ftruncate", "mkdir", "rename", "replace", "u
 """Every call by which a save changes the disk; and `open`, which also reads."""
 
 
+NEVER = -1
+
+
+def moments(work: Callable[[], object], fault: str) -> list[int]:
+    """At which calls (from 0) the fault does something of its own, found out by doing the work in a forked child; at
+    all others it is a kill, whose moments are all of them."""
+    reading, writing = os.pipe()
+    struck = Struck(NEVER, fault)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            struck.install()
+            work()
+            struck.real["write"](writing, json.dumps(struck.own).encode())
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        found: list[int] = json.loads(pipe.read())
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    return found
+
+
 def survives(work: Callable[[], object], calls: int, fault: str) -> bool:
-    """Does the work in a forked child that is struck at its `calls`-th call (from 0); whether it got to the end."""
+    """Does the work in a forked child that is struck at its `calls`-th call (from 0), or never; whether it got to the
+    end."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -34,11 +60,13 @@ class Struck:
     """In a child: counts the calls, remembers what is not on the disk yet, and strikes."""
 
     def __init__(self, calls: int, fault: str) -> None:
-        self.left, self.fault = calls, fault
+        self.at, self.fault = calls, fault
         self.real = {name: getattr(os, name) for name in CALLS}
         self.paths: dict[int, str] = {}  # of what is open
         self.unsynced: dict[str, tuple[int, int]] = {}  # path → a descriptor that stays, bytes on the disk
         self.renames: list[tuple[str, str]] = []  # since the last fsync of a directory
+        self.own: list[int] = []  # the calls at which the fault does something of its own
+        self.made = 0
 
     def install(self) -> None:
         for name in CALLS:
@@ -46,14 +74,21 @@ class Struck:
 
     def _counted(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
-            if self.left == 0:
+            if self.at == self.made:
                 self._strike(name, arguments)
-            self.left -= 1
+            if self._has_its_own(name):
+                self.own.append(self.made)
+            self.made += 1
             result = self.real[name](*arguments, **named)
             self._remember(name, arguments, result)
             return result
 
         return call
+
+    def _has_its_own(self, name: str) -> bool:
+        if self.fault == "tear":
+            return name == "write"
+        return bool({"kill": True, "power": self.unsynced, "power, names lost": self.renames}[self.fault])
 
     def _remember(self, name: str, arguments: tuple[Any, ...], result: Any) -> None:
         if name == "open":

@@ -13,7 +13,8 @@ import pytest
 from multiverse.contracts.errors import InvalidRequest, MultiverseError, RunLocked
 from multiverse.training.storage import run_directory
 from multiverse.training.storage.checkpoint import Checkpoints
-from multiverse.training.storage.run_directory import RunDirectory, find_run, safe_name
+from multiverse.training.storage.find_runs import find_run
+from multiverse.training.storage.run_directory import RunDirectory, safe_name
 
 
 @pytest.fixture

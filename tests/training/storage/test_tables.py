@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -20,10 +19,9 @@ from multiverse.contracts.tables import Table
 from multiverse.training.storage import tables
 from multiverse.training.storage.checkpoint import Checkpoints, load, load_latest
 from multiverse.training.storage.tables import TABLES
-from tests.training.storage.disk_faults import FullDisk, survives
+from tests.training.storage.disk_faults import NEVER, FullDisk, moments, survives
 
 DTYPE = np.dtype([("number", np.int64), ("words", np.uint8, (3, 4))])
-MOST_CALLS = 200
 
 
 def records(first: int, last: int) -> Any:
@@ -142,11 +140,6 @@ def test_no_file_elsewhere_is_read(tmp_path: Path) -> None:
 
 
 # -- faults ------------------------------------------------------------------------------------------------------
-@pytest.fixture
-def no_disk_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
 def begun(folder: Path) -> Checkpoints:
     """With one checkpoint, and half a file to go on with."""
     checkpoints = Checkpoints(folder, keep=1)
@@ -163,13 +156,14 @@ def one_more(checkpoints: Checkpoints, best: bool = False) -> None:
 @pytest.mark.parametrize("fault", ["kill", "tear", "power", "power, names lost"])
 @pytest.mark.parametrize("best", [False, True])
 def test_struck_at_any_call_every_checkpoint_in_place_has_its_table(
-    tmp_path: Path, fault: str, best: bool, monkeypatch: pytest.MonkeyPatch, no_disk_is_waited_for: None
+    tmp_path: Path, fault: str, best: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tables, "FULL_BYTES", 50 * DTYPE.itemsize)
-    seen = set()
-    for calls in range(MOST_CALLS):
+    seen, at = set(), moments(functools.partial(one_more, begun(tmp_path / "all"), best), fault)
+    for calls in (*at, NEVER):
         folder = tmp_path / str(calls)
         done = survives(functools.partial(one_more, begun(folder), best), calls, fault)
+        assert done == (calls == NEVER)
         for path in folder.glob("[sb]*"):
             seen.add(held(path))
         checkpoints = Checkpoints(folder, keep=1)
@@ -179,18 +173,15 @@ def test_struck_at_any_call_every_checkpoint_in_place_has_its_table(
         checkpoints.save(state(40, 160), {}, 300)
         assert held(folder / "step-000000000300") == (40, 160)
         assert all(held(path) for path in folder.glob("[sb]*"))
-        if done:
-            break
-    assert done and calls > 20
+    assert len(at) > (20 if fault == "kill" else 0)
     assert seen == {(0, 30), (20, 130)}
 
 
 @pytest.mark.fault("D2")
 @pytest.mark.parametrize("stays", [False, True], ids=["once", "for good"])
 def test_a_disk_that_fills_at_any_call_costs_nothing_but_this_save(
-    tmp_path: Path, stays: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
-    no_disk_is_waited_for: None,
-) -> None:  # fmt: skip
+    tmp_path: Path, stays: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(tables, "FULL_BYTES", 50 * DTYPE.itemsize)
     caplog.set_level(logging.WARNING, "multiverse")
     for calls in itertools.count():

@@ -187,7 +187,7 @@ def provenance(seed: int | None, plan: Plan | None = None) -> dict[str, Any]:
         "command": redacted_command(sys.argv),
         "versions": versions(),
         "machine": machine(),
-        "git": _or_none(git_commit),
+        "git": git_commit(),
     }
 
 
@@ -220,16 +220,19 @@ def git_commit(directory: Path | None = None) -> dict[str, Any] | None:
 
 
 def _git(directory: Path | None, *arguments: str) -> str | None:
-    done = subprocess.run(
-        ["git", "-c", "core.fsmonitor=false", *arguments],
-        cwd=directory,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=GIT_S,
-        check=False,
-        env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},
-    )
+    try:
+        done = subprocess.run(
+            ["git", "-c", "core.fsmonitor=false", *arguments],
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=GIT_S,
+            check=False,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},
+        )
+    except (OSError, subprocess.TimeoutExpired):  # no git, or one that is too slow to wait for
+        return None
     return done.stdout.strip() if done.returncode == 0 else None
 
 

@@ -13,16 +13,8 @@ from typing import Any
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import read_config
 from multiverse.training.storage.files import read_lines
-from multiverse.training.storage.run_directory import (
-    CONFIG,
-    METRICS,
-    VIDEOS,
-    find_run,
-    is_run,
-    read_provenance,
-    read_summary,
-    runs_below,
-)
+from multiverse.training.storage.find_runs import CONFIG, METRICS, VIDEOS, find_run, is_run, runs_below
+from multiverse.training.storage.run_directory import read_provenance, read_summary
 
 EVALUATED = "evaluation_mean_return"
 

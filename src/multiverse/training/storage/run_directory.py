@@ -10,19 +10,15 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
-import stat
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from multiverse.contracts.errors import InvalidRequest, RunNotWritable, in_bytes
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import dump_yaml, read_config
-from multiverse.training.storage.checkpoint import own_names
-from multiverse.training.storage.checkpoint_format import FILES, MANIFEST
 from multiverse.training.storage.files import (
     LOCK,
     LineFile,
@@ -34,6 +30,22 @@ from multiverse.training.storage.files import (
     replace_file,
     sweep_unfinished,
 )
+from multiverse.training.storage.find_runs import (
+    CHECKPOINTS,
+    CONFIG,
+    EPISODES,
+    FIRST,
+    METRICS,
+    ORIGIN,
+    OWN_FILES,
+    PROVENANCE,
+    SPACES,
+    SUMMARY,
+    TABLE,
+    TENSORBOARD,
+    find_run,
+    is_run,
+)
 from multiverse.training.storage.metric_sinks import (
     CsvSink,
     Guarded,
@@ -44,28 +56,10 @@ from multiverse.training.storage.metric_sinks import (
     csv_from_json_lines,
 )
 from multiverse.training.storage.origin import mark_of, names_code, redacted
-from multiverse.training.storage.tables import TABLES
 
 log = logging.getLogger("multiverse")
 
-CONFIG, PROVENANCE, SUMMARY = "config.yaml", "provenance.json", "summary.json"
-SPACES, ORIGIN = "spaces.json", "origin.json"
-METRICS, TABLE, EPISODES = "metrics.jsonl", "metrics.csv", "episodes.jsonl"
-SEEDS = "seeds.json"
-"""Where several runs differ only in their seeds, of all of them."""
-CHECKPOINTS, TENSORBOARD, VIDEOS = "checkpoints", "tensorboard", "videos"
-OWN_FILES = (CONFIG, PROVENANCE, SUMMARY, SPACES, ORIGIN, METRICS, TABLE, EPISODES, LOCK)
-FIRST = "first_checkpoint"
-"""Of a part of a run, in its provenance: when its first checkpoint was saved."""
 LARGEST_JSON = 2**24  # bytes
-_BELOW = ("*", "*/*", "*/*/seed-*", "runs/*/*", "runs/*/*/seed-*")
-
-
-class FoundRun(NamedTuple):
-    """A run, and the checkpoint in it if a path named one."""
-
-    path: Path
-    checkpoint: Path | None
 
 
 class RunDirectory:
@@ -293,81 +287,6 @@ def read_spaces(run: Path) -> Any:
 NEW_SPACES = "Pass env=…, from which they are known too, or restore it from a copy"
 
 
-def is_run(path: Path) -> bool:
-    """Whether a run was begun here."""
-    return (path / CONFIG).is_file() and (path / CHECKPOINTS).is_dir()
-
-
-def find_run(path: Path | str) -> FoundRun:
-    """The run that a path means: its directory, a checkpoint in it, or a directory above: the one written to last."""
-    found = _find_run(Path(path))
-    _refuse_foreign(found.path)  # guard: links-in-a-run-are-not-followed
-    return found
-
-
-def _find_run(path: Path) -> FoundRun:
-    if is_run(path):
-        return FoundRun(path, None)
-    for place in (Path(os.path.abspath(path)), path.resolve()):  # a link in a run leads nowhere else
-        if (path / MANIFEST).exists() and is_run(place.parent.parent):
-            return FoundRun(place.parent.parent, path)
-        if path.name == CHECKPOINTS and is_run(place.parent):
-            return FoundRun(place.parent, None)
-    if (several := find_set(path)) is not None:
-        one, *_ = found = runs_below(several)
-        raise InvalidRequest(
-            f"{several} has a run for each of several seeds ({', '.join(run.name for run in found)}): choose one, "
-            f"{one}, or in Python run.runs[{one.name.removeprefix('seed-')}]"
-        )
-    found = runs_below(path)
-    newest = max(found, key=_last_written)
-    if len(found) > 1:
-        log.info("%s holds %d runs; taking %s, which was written to last", path, len(found), newest)
-    return FoundRun(newest, None)
-
-
-def find_set(path: Path) -> Path | None:
-    """The directory of several seeds that a path means: itself, or, of a directory above, that of the run written to
-    last, if that is one of several."""
-    if is_run(path) or not path.is_dir():
-        return None
-    if not (path / SEEDS).is_file():
-        below = _runs_below(path)
-        path = max(below, key=_last_written).parent if below else path
-    return path if (path / SEEDS).is_file() else None
-
-
-def runs_below(path: Path) -> list[Path]:
-    """The runs in a directory that is none itself, such as the seeds of one training; at least one."""
-    found = _runs_below(path) if path.is_dir() else []
-    if not found:
-        raise InvalidRequest(f"{path}: {_why_no_run(path)}")
-    return sorted(found)
-
-
-def _runs_below(path: Path) -> list[Path]:
-    return [*{below for pattern in _BELOW for below in path.glob(pattern) if is_run(below)}]
-
-
-def _refuse_foreign(run: Path) -> None:
-    """A run's own names are plain files and directories: nothing is read, written or removed through a link."""
-    own = [run / CHECKPOINTS / name for name in own_names(run / CHECKPOINTS)]
-    folders = (run / CHECKPOINTS, run / CHECKPOINTS / TABLES, run / TENSORBOARD, run / VIDEOS)
-    files = [*(run / name for name in OWN_FILES), *(folder / name for folder in own for name in FILES)]
-    for path, right, kind in [
-        *((path, stat.S_ISDIR, "directory") for path in (*folders, *own)),
-        *((path, stat.S_ISREG, "plain file") for path in files),
-    ]:
-        try:
-            mode = path.lstat().st_mode
-        except OSError:  # not there, or no longer
-            continue
-        if not right(mode):
-            what = "a directory" if stat.S_ISDIR(mode) else "no file"
-            what = "a symbolic link, which is not followed" if stat.S_ISLNK(mode) else what
-            raise InvalidRequest(f"{path} is {what}: a run has a {kind} there. Put one in its place, or move it away")
-
-
 def safe_name(text: str) -> str:
     """A name for a directory, of whatever somebody called an env: 'ALE/Pong-v5' → 'ALE-Pong-v5'."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:80] or "unnamed"
@@ -400,17 +319,6 @@ def _refuse_used(path: Path) -> None:
 def _is_ours_and_empty(path: Path) -> bool:
     """What a run that was killed before it began leaves behind."""
     return path.name == LOCK or (path.name == CHECKPOINTS and path.is_dir() and not any(path.iterdir()))
-
-
-def _why_no_run(path: Path) -> str:
-    if not path.exists():
-        return "there is no such directory; runs are in runs/<env>/<algorithm>-<seed>-<time> unless --run-dir is given"
-    return f"no run here, nor in {', '.join(_BELOW)} (a run has {CONFIG} and {CHECKPOINTS}/)"
-
-
-def _last_written(path: Path) -> int:
-    files = [path / name for name in (CONFIG, METRICS, SUMMARY, EPISODES, CHECKPOINTS)]
-    return max(file.stat().st_mtime_ns for file in files if file.exists())
 
 
 def _size(path: Path) -> int:
