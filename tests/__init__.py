@@ -1,0 +1,7 @@
+"""Tests. Imported before any of them, hence before numpy and torch, which read this when they are loaded."""
+
+import os
+
+# One thread for BLAS and torch, as every training and every worker has: where several tests run at once, threads that
+# wait for each other spin, and take the cores from the tests beside them. Programs that tests start inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -298,5 +298,20 @@ class Window(Walk):
         return super().render() if self.render_mode == "rgb_array" else None
 
 
+class Counts(gym.Env):
+    """Counts its steps over its whole life, and says so in its observation and info."""
+
+    def __init__(self, action_space: Any) -> None:
+        self.observation_space, self.action_space = spaces.Box(0, 1e9, (1,), np.float64), action_space
+        self.total = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return np.array([self.total], np.float64), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.total += 1
+        return np.array([self.total], np.float64), 0.0, False, False, {"total": self.total, "text": str(self.total)}
+
+
 gym.register("tests/Walk-v0", entry_point="tests.envs:Walk")
 gym.register("tests/RichInfos-v0", entry_point="tests.envs:RichInfos", max_episode_steps=3)

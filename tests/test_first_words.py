@@ -3,6 +3,7 @@ themselves."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 # -- names -------------------------------------------------------------------------------------------------------
+def test_gymnasium_makes_our_envs_once_this_is_imported() -> None:
+    program = "import gymnasium, multiverse; gymnasium.make('multiverse/Wind-v0').reset(seed=0)"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
 @pytest.mark.parametrize("executor", ["serial", "process"])
 def test_an_env_may_be_named_by_its_file(executor: Any, folder: Path) -> None:
     with mv.make_vec("elsewhere/env_in_a_file.py:MyEnv", 2, executor) as envs:
@@ -50,6 +56,13 @@ def test_files_that_cannot_be_meant_are_told(folder: Path) -> None:
     (folder / "json.py").write_text(ENV)
     with pytest.raises(mv.InvalidRequest, match="Python has another module 'json'"):
         mv.make_vec("json.py:MyEnv", 1)
+
+
+def test_a_mistyped_class_is_asked_back(folder: Path) -> None:
+    with pytest.raises(mv.InvalidRequest, match=r"Did you mean tests\.envs:Walk\?$"):
+        mv.make_vec("tests.envs:Wlak", 1)
+    with pytest.raises(mv.InvalidRequest, match=r"Did you mean elsewhere/env_in_a_file\.py:MyEnv\?$"):
+        mv.make_vec("elsewhere/env_in_a_file.py:MyEvn", 1)
 
 
 def test_a_run_of_a_file_is_resumed(folder: Path) -> None:

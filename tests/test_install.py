@@ -17,7 +17,8 @@ from typing import Any
 import gymnasium
 import pytest
 
-from multiverse.adapters.env_source import EXTRAS, recipes
+from multiverse.adapters.env_source import EXTRA_OF, EXTRAS, recipes
+from multiverse.contracts.errors import PreflightError
 
 ROOT = Path(__file__).parents[1]
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
@@ -97,7 +98,7 @@ def test_every_extra_that_is_named_is_there() -> None:
     }
     assert len(named) > 20
     assert {(name, extra) for name, extra in named if extra not in known} == set()
-    assert set(EXTRAS.values()) <= known
+    assert {*EXTRAS.values(), *EXTRA_OF.values()} <= known
 
 
 def test_every_extra_is_in_the_document() -> None:
@@ -113,5 +114,28 @@ def test_an_env_without_its_extra_says_which(env: str, extra: str, monkeypatch: 
 
     monkeypatch.setattr(gymnasium, "make", absent)
     (recipe,) = recipes(env, 1, None, None)
-    with pytest.raises(gymnasium.error.DependencyNotInstalled, match=rf"{env} needs .*'multiverse\[{extra}\]'"):
+    with pytest.raises(PreflightError, match=rf"{env} needs .*'multiverse\[{extra}\]'"):
         recipe.build()
+
+
+@pytest.mark.parametrize(
+    ("typed", "package", "extra"),
+    [
+        ("multiverse/AntDir-v0 --algorithm sac", "mujoco", "mujoco"),
+        ("--config examples/meta_rl/configs/ant_dir.yaml", "mujoco", "mujoco"),
+        ("multiverse/LunarLander-V-v3 --algorithm discrete_sac", "Box2D", "box2d"),
+        ("mpe2.simple_spread_v3:parallel_env", "mpe2", "mpe"),
+        ("pettingzoo.classic.connect_four_v3:env", "pettingzoo", "pettingzoo"),
+    ],
+)
+def test_whoever_has_not_what_an_env_is_made_of_is_told_the_extra(
+    typed: str, package: str, extra: str, tmp_path: Path
+) -> None:
+    """In one line; as somebody who has installed little finds it."""
+    (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.modules[{package!r}] = None")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    paths = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT / "src")])}
+    command = [sys.executable, "-m", "multiverse.cli", "train", *typed.split()]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=os.environ | paths, timeout=120)
+    assert done.returncode == 2 and done.stdout == "", done.stdout + done.stderr
+    assert f"pip install 'multiverse[{extra}]'" in done.stderr and done.stderr.count("\n") == 1

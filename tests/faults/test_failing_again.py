@@ -18,39 +18,11 @@ from tests.contract.conftest import Make
 from tests.contract.runs import actions
 from tests.envs import Walk
 from tests.faults.conftest import Told
+from tests.faults.unlucky_envs import FailsWhenTold, Kills, NeverStarts, Troubled
 
 everywhere = pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, HYBRID], ids=str)
 with_processes = pytest.mark.parametrize("config", [FORKSERVER, HYBRID], ids=str)
 modes = pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
-
-
-class Troubled(Walk):
-    """Raises in its second step; then whoever is built in its place raises in `again`, `times` times in all."""
-
-    def __init__(self, folder: str = "", again: str = "", times: int = 1) -> None:
-        super().__init__()
-        self._folder, self._again, self._times = folder, again, times
-        self._raise_in("constructor")
-
-    def _failures(self) -> int:
-        return len(os.listdir(self._folder)) if self._folder else 0
-
-    def _raise_in(self, phase: str) -> None:
-        if phase == self._again and 0 < self._failures() <= self._times:
-            self._raise(f"failed again in {phase}")
-
-    def _raise(self, text: str) -> None:
-        Path(self._folder, str(self._failures())).touch()
-        raise ValueError(f"{text}, number {self._failures()}")
-
-    def reset(self, **kwargs: Any) -> Any:
-        self._raise_in("reset")
-        return super().reset(**kwargs)
-
-    def step(self, action: Any) -> Any:
-        if self._folder and not self._failures() and self.steps == 1:
-            self._raise("failed first")
-        return super().step(action)
 
 
 def last_env(config: Configuration, **kwargs: Any) -> list[dict[str, Any]]:
@@ -123,23 +95,6 @@ def assert_says_all(error: mv.MultiverseError, *words: str) -> None:
             assert word in text, text
 
 
-class Kills(Walk):
-    """Ends its worker in its first step, and in the constructor that comes after: as often as asked."""
-
-    def __init__(self, folder: str = "", times: int = 1) -> None:
-        super().__init__()
-        self._folder, self._times = folder, times
-        if folder and 0 < len(os.listdir(folder)) <= times:
-            Path(folder, str(len(os.listdir(folder)))).touch()
-            raise ValueError(f"no luck, number {len(os.listdir(folder))}")
-
-    def step(self, action: Any) -> Any:
-        if self._folder and not os.listdir(self._folder):
-            Path(self._folder, "0").touch()
-            os._exit(3)
-        return super().step(action)
-
-
 @pytest.mark.fault("G3", "A7")
 @with_processes
 def test_a_worker_is_given_up_past_the_limit_with_the_first_the_last_and_the_next_move(
@@ -175,20 +130,6 @@ def test_a_replacement_that_cannot_be_started_counts_as_a_restart_and_is_tried_a
     assert any("no more processes just now: restart 2 of at most 3" in line for line in told())
 
 
-class FailsWhenTold(Walk):
-    """Raises in the steps of its life that are listed."""
-
-    def __init__(self, fails_in: tuple[int, ...] = ()) -> None:
-        super().__init__()
-        self._fails_in, self._taken = fails_in, 0
-
-    def step(self, action: Any) -> Any:
-        self._taken += 1
-        if self._taken in self._fails_in:
-            raise ValueError(f"in step {self._taken}")
-        return super().step(action)
-
-
 @pytest.mark.fault("G3", "A7")
 @pytest.mark.parametrize("config", [SERIAL, FORKSERVER], ids=str)
 def test_the_env_that_exceeds_the_limit_is_told_beside_the_first_and_must_be_reset(
@@ -204,22 +145,6 @@ def test_the_env_that_exceeds_the_limit_is_told_beside_the_first_and_must_be_res
     assert "in step 2" in str(caught.value) and last.start + 1 in caught.value.env_ids
     with pytest.raises(mv.RequestPending, match=str(last.start + 1)):
         envs.step(actions(range(config.num_envs), 2))
-
-
-class NeverStarts(Walk):
-    def __init__(self, what: str = "") -> None:
-        super().__init__()
-        self._what = what
-
-    def reset(self, **kwargs: Any) -> Any:
-        if self._what == "never":
-            raise ValueError("never worked")
-        return super().reset(**kwargs)
-
-    def step(self, action: Any) -> Any:
-        if self._what == "once" and self.steps == 0 and self.resets == 1:
-            raise ValueError("worked before")
-        return super().step(action)
 
 
 @pytest.mark.fault("G3", "A7")

@@ -9,7 +9,6 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import multiverse as mv
@@ -18,42 +17,10 @@ from tests.contract.conftest import Make
 from tests.contract.runs import actions
 from tests.envs import Walk
 from tests.fault_envs import Gate, Gated, wait_at
+from tests.faults.unlucky_envs import BadStart, OddInfos, Unlucky
 
 with_processes = pytest.mark.parametrize("config", [FORKSERVER, HYBRID], ids=str)
 modes = pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
-
-
-class Unlucky(Walk):
-    """Exits in its second step; what replaces it does `then`, as often as the folder does not yet say."""
-
-    def __init__(self, folder: str = "", then: str = "", times: int = 1) -> None:
-        super().__init__()
-        self._folder, self._then, self._times = folder, then, times
-        if folder and self._happened() and then.startswith("constructor"):
-            self._do("constructor")
-
-    def _happened(self) -> int:
-        return len(os.listdir(self._folder))
-
-    def _do(self, phase: str) -> None:
-        where, _, what = self._then.partition(" ")
-        if where != phase or self._happened() > self._times:
-            return
-        Path(self._folder, str(self._happened())).touch()
-        if what == "exit":
-            os._exit(4)
-        raise ValueError("not this time")
-
-    def reset(self, **kwargs: Any) -> Any:
-        if self._folder and self._happened():
-            self._do("reset")
-        return super().reset(**kwargs)
-
-    def step(self, action: Any) -> Any:
-        if self.steps == 1 and self._folder and not self._happened():
-            Path(self._folder, "0").touch()
-            os._exit(3)
-        return super().step(action)
 
 
 def last_env(config: Configuration, **kwargs: Any) -> list[dict[str, Any]]:
@@ -188,22 +155,6 @@ def test_a_worker_that_hangs_is_noticed_while_others_are_received(
     assert envs.failures.timeouts == 1
 
 
-class BadStart(Walk):
-    """Returns NaN in its second step, and in the reset after that."""
-
-    def __init__(self, bad: bool = False) -> None:
-        super().__init__()
-        self._bad = bad
-
-    def reset(self, **kwargs: Any) -> Any:
-        observation, info = super().reset(**kwargs)
-        return (np.full_like(observation, np.nan) if self._bad and self.resets == 2 else observation), info
-
-    def step(self, action: Any) -> Any:
-        observation, *rest = super().step(action)
-        return (np.full_like(observation, np.nan) if self._bad and self.steps == 2 else observation, *rest)
-
-
 @pytest.mark.fault("B1")
 @pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, HYBRID], ids=str)
 def test_a_bad_first_observation_after_a_truncated_episode_is_not_delivered(make: Make, config: Configuration) -> None:
@@ -213,21 +164,6 @@ def test_a_bad_first_observation_after_a_truncated_episode_is_not_delivered(make
     with pytest.raises(mv.EnvFailed, match="BadValue"):
         envs.step(actions(range(config.num_envs), 1))
     assert envs.failures.bad_values == 2
-
-
-class OddInfos(Walk):
-    def __init__(self, phase: str = "", info: Any = None) -> None:
-        super().__init__()
-        self._phase, self._info = phase, info
-
-    def reset(self, **kwargs: Any) -> Any:
-        observation, info = super().reset(**kwargs)
-        return observation, self._info if self._phase == "reset" else info
-
-    def step(self, action: Any) -> Any:
-        *rest, info = super().step(action)
-        odd = self._phase == "step" or (self._phase == "end" and self.steps == self.length)
-        return (*rest, self._info if odd else info)
 
 
 @pytest.mark.fault("B1")

@@ -2,55 +2,26 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import time
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium import spaces
 
 import multiverse as mv
 from multiverse.contracts.errors import EnvFailed, ReplyTimeout, RequestPending, WorkerDied
 from multiverse.executors.executor import Executor
 from multiverse.executors.process import Processes
 from multiverse.executors.supervisor import Supervisor
-from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.rollout import LOST
 from multiverse.memory.interrupts import StopRequests
-from multiverse.memory.link import PipeLink
 from multiverse.memory.mailbox import _WORKER_ASLEEP
 from tests.contract.conftest import worker_processes
 from tests.experience.test_collector import STEPS, collecting, fields_for, policy_for
-from tests.fault_envs import first_to_note
-
-
-class Mortal(gym.Env):  # type: ignore[type-arg]
-    """In its step `at`, counted over its life, it does what it is told to, once ever: a note says that it did."""
-
-    def __init__(self, note: str = "", at: int = 0, deed: str = "") -> None:
-        self.observation_space, self.action_space = spaces.Box(-9, 99, (2,), np.float32), spaces.Discrete(2)
-        self.note, self.at, self.deed, self.steps, self.taken = note, at, deed, 0, 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.steps, self.drawn = 0, float(self.np_random.random())
-        return np.array([self.drawn, 0], np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        self.steps, self.taken = self.steps + 1, self.taken + 1
-        if self.deed and self.taken == self.at and first_to_note(self.note):
-            if self.deed == "dies":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if self.deed == "hangs":
-                time.sleep(3600)
-            if self.deed == "raises":
-                raise RuntimeError("as told")
-        return np.array([self.drawn, self.steps], np.float32), 1.0, self.steps == 5, False, {}
+from tests.faults.row_envs import Gagged, Misbehaving, Mortal, Patient, Raises, Slow, Woken
 
 
 def made(tmp_path: Path, at: int, deed: str, where: str, first: Any = Mortal, **limits: Any) -> Any:
@@ -148,17 +119,6 @@ def test_what_a_worker_does_after_its_deadline_leaves_no_mark(tmp_path: Path, mo
         assert (rollout.rewards[3:] == 1.0).all()
 
 
-class Woken(Mortal):
-    """Hangs in its third step until it is asked for its stack, and then until the caller has given it up."""
-
-    def step(self, action: Any) -> Any:
-        if self.taken == 2 and not (Path(self.note).parent / "go").exists():
-            ctypes.CDLL(None).pause()
-            while not (Path(self.note).parent / "go").exists():
-                time.sleep(0.01)
-        return super().step(action)
-
-
 @pytest.mark.fault("G7")
 def test_an_interrupt_after_a_worker_was_replaced_needs_a_reset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -227,29 +187,6 @@ def test_restarts_of_a_rollout_that_was_cut_are_counted_and_later_ones_told(exec
         assert envs.failures.env_restarts == 2
 
 
-class Raises(Mortal):
-    """In the second step of an episode, once until its note is taken away."""
-
-    def step(self, action: Any) -> Any:
-        if self.steps == 1 and first_to_note(self.note):
-            raise RuntimeError("as told")
-        return super().step(action)
-
-
-class Misbehaving(NumpyPolicy):
-    """From its fourth row on."""
-
-    how, rows = "", 0
-
-    def act(self, seen: Any, noise: Any, memory: Any) -> Any:
-        actions, memory = super().act(seen, noise, memory)
-        self.rows += 1
-        if self.rows == 4 and self.how == "raises":
-            raise ZeroDivisionError("as told")
-        ways = {"one for all": actions[:1], "two for each": np.stack([actions, actions], 1), "NaN": actions * np.nan}
-        return ways.get(self.how, actions) if self.rows >= 4 else actions, memory
-
-
 def misbehaving(envs: Any, how: str) -> Misbehaving:
     good = policy_for(envs)
     policy = Misbehaving(good._features, good._layers, "tanh", good._head, version=3)
@@ -270,23 +207,6 @@ def test_a_policy_that_misbehaves_in_a_worker_is_named_and_a_reset_helps(how: st
         collector.begin()
         assert collector.collect([policy_for(envs)], np.random.default_rng(1)) is not None and rollout.valid.all()
         assert envs.failures.worker_restarts == 0
-
-
-class Gagged(Mortal):
-    """Its worker is stopped, once ever, between the word that it is done and what follows that by pipe."""
-
-    def step(self, action: Any) -> Any:
-        if self.note and self.taken == 3 and first_to_note(self.note):
-            send = PipeLink.send_packed
-
-            def stopped(*arguments: Any) -> None:
-                PipeLink.send_packed = send  # type: ignore[method-assign]
-                os.kill(os.getpid(), signal.SIGSTOP)
-                send(*arguments)
-
-            PipeLink.send_packed = stopped  # type: ignore[method-assign]
-        observation, *rest, info = super().step(action)
-        return observation, *rest, {**info, "said": "by pipe"}
 
 
 @pytest.mark.fault("G7", "A3")
@@ -328,12 +248,6 @@ def test_a_slow_rollout_is_no_hang(tmp_path: Path) -> None:
         assert envs.failures.timeouts == 0
 
 
-class Slow(Mortal):
-    def step(self, action: Any) -> Any:
-        time.sleep(0.15)  # seven of these are longer than what a step may take
-        return super().step(action)
-
-
 @pytest.mark.fault("G7")
 def test_a_stop_is_answered_within_a_row(tmp_path: Path) -> None:
     """The worker, asked to stop, ends with the row it is in; the vector env can be used on."""
@@ -353,12 +267,3 @@ def test_a_stop_is_answered_within_a_row(tmp_path: Path) -> None:
         assert envs.episode_lengths.max() <= 3 and envs.episode_counts.tolist() == [0, 0]  # of seven steps
         envs.reset()
         assert envs.episode_lengths.tolist() == [0, 0]
-
-
-class Patient(Mortal):
-    def step(self, action: Any) -> Any:
-        if self.steps == 1:
-            Path(self.note).touch()
-            while not (Path(self.note).parent / "go").exists():
-                time.sleep(0.01)
-        return super().step(action)

@@ -54,7 +54,7 @@ def test_one_who_knows_the_way_is_paid_for_it_and_wins() -> None:
     """The scripted player, in the env's own steps: every stage is a reward, and the end is a success."""
     env = make_quest(observation="ram", hold_frames=3, release_frames=1, episode_length=5_000)
     env.reset(seed=0)
-    actions = {name: k for k, name in enumerate(env.button_names)}
+    actions = {"+".join(buttons) or "wait": k for k, buttons in enumerate(env._game.actions)}
     player, total, info = Player(lambda address: env._emulator.memory[address]), 0.0, {}
     for _ in range(5_000):
         wanted = player.buttons()

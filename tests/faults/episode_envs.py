@@ -1,0 +1,48 @@
+"""Tasks of several episodes that go wrong once. Workers import this file: nothing here loads pytest."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import multiverse as mv
+from tests.experience.envs import Stumbles
+
+
+class Mortal(Stumbles):
+    """Does what it is told to at its `at`-th step (or reset), once ever: a note says that it did."""
+
+    def __init__(self, note: str = "", at: int = 0, deed: str = "", phase: str = "step") -> None:
+        super().__init__(odds=0.04)
+        self._note, self._at, self._deed, self._phase, self._done = Path(note), at, deed, phase, 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        self._count("reset")
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        observation, reward, *rest = super().step(action)
+        spoilt = self._count("step")
+        return observation, np.nan if spoilt else reward, *rest
+
+    def _count(self, phase: str) -> bool:
+        self._done += phase == self._phase
+        if not self._deed or phase != self._phase or self._done != self._at or self._note.exists():
+            return False
+        self._note.touch()
+        if self._deed == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._deed == "hangs":
+            time.sleep(3600)
+        if self._deed == "raises":
+            raise RuntimeError("as told")
+        return True
+
+
+def meta(**fault: Any) -> Any:
+    return mv.MetaEpisode(Mortal(**fault), 2)

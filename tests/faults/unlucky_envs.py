@@ -1,0 +1,151 @@
+"""Envs that go wrong, and again. Workers import this file: nothing here loads pytest or torch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.envs import Walk
+
+
+class Unlucky(Walk):
+    """Exits in its second step; what replaces it does `then`, as often as the folder does not yet say."""
+
+    def __init__(self, folder: str = "", then: str = "", times: int = 1) -> None:
+        super().__init__()
+        self._folder, self._then, self._times = folder, then, times
+        if folder and self._happened() and then.startswith("constructor"):
+            self._do("constructor")
+
+    def _happened(self) -> int:
+        return len(os.listdir(self._folder))
+
+    def _do(self, phase: str) -> None:
+        where, _, what = self._then.partition(" ")
+        if where != phase or self._happened() > self._times:
+            return
+        Path(self._folder, str(self._happened())).touch()
+        if what == "exit":
+            os._exit(4)
+        raise ValueError("not this time")
+
+    def reset(self, **kwargs: Any) -> Any:
+        if self._folder and self._happened():
+            self._do("reset")
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        if self.steps == 1 and self._folder and not self._happened():
+            Path(self._folder, "0").touch()
+            os._exit(3)
+        return super().step(action)
+
+
+class BadStart(Walk):
+    """Returns NaN in its second step, and in the reset after that."""
+
+    def __init__(self, bad: bool = False) -> None:
+        super().__init__()
+        self._bad = bad
+
+    def reset(self, **kwargs: Any) -> Any:
+        observation, info = super().reset(**kwargs)
+        return (np.full_like(observation, np.nan) if self._bad and self.resets == 2 else observation), info
+
+    def step(self, action: Any) -> Any:
+        observation, *rest = super().step(action)
+        return (np.full_like(observation, np.nan) if self._bad and self.steps == 2 else observation, *rest)
+
+
+class OddInfos(Walk):
+    def __init__(self, phase: str = "", info: Any = None) -> None:
+        super().__init__()
+        self._phase, self._info = phase, info
+
+    def reset(self, **kwargs: Any) -> Any:
+        observation, info = super().reset(**kwargs)
+        return observation, self._info if self._phase == "reset" else info
+
+    def step(self, action: Any) -> Any:
+        *rest, info = super().step(action)
+        odd = self._phase == "step" or (self._phase == "end" and self.steps == self.length)
+        return (*rest, self._info if odd else info)
+
+
+class Troubled(Walk):
+    """Raises in its second step; then whoever is built in its place raises in `again`, `times` times in all."""
+
+    def __init__(self, folder: str = "", again: str = "", times: int = 1) -> None:
+        super().__init__()
+        self._folder, self._again, self._times = folder, again, times
+        self._raise_in("constructor")
+
+    def _failures(self) -> int:
+        return len(os.listdir(self._folder)) if self._folder else 0
+
+    def _raise_in(self, phase: str) -> None:
+        if phase == self._again and 0 < self._failures() <= self._times:
+            self._raise(f"failed again in {phase}")
+
+    def _raise(self, text: str) -> None:
+        Path(self._folder, str(self._failures())).touch()
+        raise ValueError(f"{text}, number {self._failures()}")
+
+    def reset(self, **kwargs: Any) -> Any:
+        self._raise_in("reset")
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        if self._folder and not self._failures() and self.steps == 1:
+            self._raise("failed first")
+        return super().step(action)
+
+
+class Kills(Walk):
+    """Ends its worker in its first step, and in the constructor that comes after: as often as asked."""
+
+    def __init__(self, folder: str = "", times: int = 1) -> None:
+        super().__init__()
+        self._folder, self._times = folder, times
+        if folder and 0 < len(os.listdir(folder)) <= times:
+            Path(folder, str(len(os.listdir(folder)))).touch()
+            raise ValueError(f"no luck, number {len(os.listdir(folder))}")
+
+    def step(self, action: Any) -> Any:
+        if self._folder and not os.listdir(self._folder):
+            Path(self._folder, "0").touch()
+            os._exit(3)
+        return super().step(action)
+
+
+class FailsWhenTold(Walk):
+    """Raises in the steps of its life that are listed."""
+
+    def __init__(self, fails_in: tuple[int, ...] = ()) -> None:
+        super().__init__()
+        self._fails_in, self._taken = fails_in, 0
+
+    def step(self, action: Any) -> Any:
+        self._taken += 1
+        if self._taken in self._fails_in:
+            raise ValueError(f"in step {self._taken}")
+        return super().step(action)
+
+
+class NeverStarts(Walk):
+    def __init__(self, what: str = "") -> None:
+        super().__init__()
+        self._what = what
+
+    def reset(self, **kwargs: Any) -> Any:
+        if self._what == "never":
+            raise ValueError("never worked")
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        if self._what == "once" and self.steps == 0 and self.resets == 1:
+            raise ValueError("worked before")
+        return super().step(action)
