@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import os
 import subprocess
 import threading
 import time
@@ -17,6 +15,7 @@ import pytest
 import multiverse as mv
 from multiverse.executors import machine
 from multiverse.executors.launch import fork_server
+from tests.processes import opened_before
 
 
 @pytest.fixture
@@ -54,13 +53,12 @@ def test_without_dev_worker_processes_are_refused_in_one_sentence(monkeypatch: p
 
     monkeypatch.setattr(fork_server, "_server", None)
     monkeypatch.setattr(subprocess, "Popen", no_dev)
-    gc.collect()  # what earlier tests have left open
-    before = len(os.listdir("/proc/self/fd"))
+    before = opened_before()
     with pytest.raises(mv.PreflightError, match=r"cannot be started here .*/dev/null.* executor='serial'") as refused:
         mv.make_vec("CartPole-v1", 2, "process", workers=1)
     assert "\n" not in str(refused.value)
     del refused
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert psutil.Process().num_fds() == before
 
 
 @pytest.mark.fault("A17")
