@@ -7,6 +7,8 @@ AGILERL_VENV := .venv-agilerl
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PIP_INSTALL_AGILERL := -m pip install --quiet --disable-pip-version-check --constraint constraints-agilerl.txt
 ENV ?= CartPole-v1
+# Some containers ask for no bytecode: hundreds of programs and workers of the suite would then compile us anew.
+unexport PYTHONDONTWRITEBYTECODE
 # The suite mostly waits for processes: on two cores, three at once. A file stays with one, for what its tests share.
 AT_ONCE := --numprocesses 3 --dist loadfile
 
