@@ -86,7 +86,7 @@ class ParallelEnvironmentManager:
             observations, rewards, terminated, truncated = (
                 {agent: batch[agent][row] for agent in acting[i]} for batch in stepped[:4]
             )
-            infos: dict[str, dict[str, Any]] = {agent: {} for agent in acting[i]}
+            infos = {agent: _row(stepped[4].get(agent, {}), row) for agent in acting[i]}
             outcomes[i] = Outcome(observations, rewards, terminated, truncated, infos)
         return outcomes
 
@@ -105,3 +105,9 @@ class ParallelEnvironmentManager:
         """What it does; of an agent that is not there it does not matter, as long as it is an action."""
         space = self.engine.single_action_space(agent)
         return actions[agent] if agent in actions else np.full(space.shape, getattr(space, "start", 0), space.dtype)
+
+
+def _row(infos: Mapping[str, Any], row: int) -> dict[str, Any]:
+    """Of infos of many envs, one env's: those that `_key` says are there."""
+    there = [key for key in infos if f"_{key}" in infos and infos[f"_{key}"][row]]
+    return {key: _row(infos[key], row) if isinstance(infos[key], Mapping) else infos[key][row] for key in there}

@@ -362,6 +362,9 @@ def test_other_actions_are_refused_with_what_would_do(name: str, actions: Any, w
         ("sac", {"tau": 0.0}),
         ("sac", {"gradient_steps": 0}),
         ("sac", {"entropy_coef": -1.0}),
+        ("sac", {"entropy_coef": "auto_0"}),
+        ("discrete_sac", {"entropy_coef": "auto_much"}),
+        ("discrete_sac", {"entropy_coef": "0.1"}),
         ("sac", {"buffer_size": 1}),
         ("td3", {"policy_delay": 0}),
         ("td3", {"noise_steps": 0}),
@@ -375,6 +378,18 @@ def test_other_actions_are_refused_with_what_would_do(name: str, actions: Any, w
 def test_settings_that_make_no_sense_are_named(name: str, settings: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match=f"{next(iter(settings))}="):
         made(name, **settings)
+
+
+@pytest.mark.parametrize("name", ["sac", "discrete_sac"])
+@pytest.mark.parametrize(("given", "first"), [("auto", 1.0), ("auto_0.1", 0.1), (0.1, 0.1)])
+def test_the_temperature_begins_where_it_is_told_to_and_is_learned_if_it_should_be(
+    name: str, given: Any, first: float
+) -> None:
+    algorithm = made(name, learning_starts=0, gradient_steps=1, entropy_coef=given)
+    temperature = algorithm._temperature
+    assert float(temperature.value(algorithm.config)) == pytest.approx(first)
+    algorithm.update([rollout_of(algorithm, 0)], 0.0)
+    assert (float(temperature.value(algorithm.config)) != pytest.approx(first, rel=1e-6)) == (given != 0.1)
 
 
 def test_gradients_that_are_not_finite_change_nothing_and_end_it() -> None:

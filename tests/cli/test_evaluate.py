@@ -60,11 +60,19 @@ def test_actions_are_drawn_where_that_is_asked_for(elsewhere: Path, capsys: pyte
     assert "--stochastic and --deterministic: one of them" in capsys.readouterr().err
 
 
+def test_arguments_of_the_env_go_over_those_of_the_run(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(Path("one"), env_steps=64) == 0
+    capsys.readouterr()
+    assert main(["evaluate", "one", "--episodes", "2", "--json", "--env-kwargs", '{"max_episode_steps": 5}']) == 0
+    assert json.loads(capsys.readouterr().out)["lengths"] == [5, 5]
+
+
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
         ("nowhere", "nowhere: there is no such directory"),
         ("nowhere --episodes 0", "--episodes 0: must be more than 0"),
+        ("nowhere --env-kwargs 3", "a JSON object is wanted"),
     ],
 )
 def test_bad_input_is_one_sentence(typed: str, told: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

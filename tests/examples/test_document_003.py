@@ -117,7 +117,7 @@ class Leaving(ParallelEnv):  # type: ignore[misc]
             {a: float(actions[a]) for a in agents},
             ended,
             dict.fromkeys(agents, False),
-            {a: {} for a in agents},
+            {a: {"steps": self._steps, "more": {"of": a}} for a in agents if a == "a"},
         )
 
 
@@ -128,7 +128,9 @@ def test_agents_that_leave_and_envs_that_end_before_others_need_no_actions() -> 
             manager.step_all([{"a": 1}])
         with pytest.raises(mv.InvalidActions, match="actions for 2 envs, and there are 1"):
             manager.step_all([{}, {}])
-        assert manager.step_all([{"a": 1, "b": 2}])[0].rewards == {"a": 1.0, "b": 2.0}
+        outcome = manager.step_all([{"a": 1, "b": 2}])[0]
+        assert outcome.rewards == {"a": 1.0, "b": 2.0}
+        assert outcome.infos == {"a": {"steps": 1, "more": {"of": "a"}}, "b": {}}
         assert manager.step_all([{"a": 1, "b": 2}])[0].terminations == {"a": False, "b": True}
         assert manager.step_all([{"a": 3}])[0].rewards == {"a": 3.0}
         assert manager.acting(0) == []

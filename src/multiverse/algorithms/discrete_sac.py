@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from multiverse.algorithms.off_policy import Minibatch, OffPolicy, OffPolicyConfig
-from multiverse.algorithms.sac import Temperature
+from multiverse.algorithms.sac import Temperature, first_temperature
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.experience.heads import Head, head_for
 from multiverse.learning.distributions import log_softmax, open_logits
@@ -25,16 +25,16 @@ from multiverse.learning.optimizers import Optimizer
 class DiscreteSACConfig(OffPolicyConfig):
     """Settings of discrete SAC."""
 
-    entropy_coef: float | Literal["auto"] = "auto"
-    """Weight of the entropy bonus (the temperature α). auto: learned, so that the entropy is its target."""
+    entropy_coef: float | str = "auto"
+    """Weight of the entropy bonus (the temperature α). auto: learned, so that the entropy is its target, from 1 on;
+    auto_0.1: from 0.1 on."""
     target_entropy_ratio: float = 0.7
     """Entropy that a learned temperature leads to, as a share of the largest there is, log(number of actions)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("between 0 and 1", lambda value: 0.0 <= value <= 1.0, "target_entropy_ratio")
-        if self.entropy_coef != "auto":
-            self._check("0 or more", lambda value: value >= 0.0, "entropy_coef")
+        first_temperature(self.entropy_coef)
 
 
 # -- the loss ----------------------------------------------------------------------------------------------------

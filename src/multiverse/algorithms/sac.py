@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,8 +23,9 @@ from multiverse.learning.optimizers import Adam, Optimizer
 class SACConfig(OffPolicyConfig):
     """Settings of SAC."""
 
-    entropy_coef: float | Literal["auto"] = "auto"
-    """Weight of the entropy bonus (the temperature α). auto: learned, so that the entropy is `target_entropy`."""
+    entropy_coef: float | str = "auto"
+    """Weight of the entropy bonus (the temperature α). auto: learned, so that the entropy is `target_entropy`, from 1
+    on; auto_0.1: from 0.1 on, where rewards are small and should count from the beginning."""
     target_entropy: float | None = None
     """Entropy that a learned temperature leads to. Default: minus the number of actions."""
     target_update_interval: int = 1
@@ -39,8 +40,23 @@ class SACConfig(OffPolicyConfig):
         self._check(
             "at least 1, and at most steps_per_env", lambda held: 1 <= held <= self.steps_per_env, "noise_steps"
         )
-        if self.entropy_coef != "auto":
-            self._check("0 or more", lambda value: value >= 0.0, "entropy_coef")
+        first_temperature(self.entropy_coef)
+
+
+def first_temperature(entropy_coef: float | str) -> float:
+    """What α begins with, of a number, `auto`, and `auto_0.1`."""
+    first: Any = entropy_coef
+    if isinstance(entropy_coef, str):
+        word, _, first = entropy_coef.partition("_")
+        first = 1.0 if entropy_coef == "auto" else first if word == "auto" else "none"
+    try:
+        found = float(first)
+    except ValueError:
+        found = -1.0
+    if not 0.0 <= found < math.inf or (found == 0.0 and isinstance(entropy_coef, str)):
+        expected = "expected a number from 0 on, auto (learned), or auto_0.1 (learned from 0.1 on)"
+        raise InvalidRequest(f"entropy_coef={entropy_coef}: {expected}")
+    return found
 
 
 # -- the loss ----------------------------------------------------------------------------------------------------
@@ -130,16 +146,16 @@ class Temperature:
     """α: fixed, or learned so that the entropy is what it should be."""
 
     def __init__(self, config: Any, put: Any, xp: Any) -> None:
-        first = 1.0 if config.entropy_coef == "auto" else config.entropy_coef
-        self._xp = xp
+        first, self._xp = first_temperature(config.entropy_coef), xp
         self.optimizer: Optimizer = Adam(xp, put(np.log(np.full(1, max(first, 1e-30), np.float32))), 1e-8)
 
     def value(self, config: Any) -> Any:
-        return self._xp.exp(self.optimizer.parameters[0]) if config.entropy_coef == "auto" else config.entropy_coef
+        fixed = config.entropy_coef
+        return self._xp.exp(self.optimizer.parameters[0]) if isinstance(fixed, str) else fixed
 
     def step(self, config: Any, surplus: Any) -> Any:
         """`surplus`: of entropy over what it should be. Down the gradient of log α · surplus."""
-        if config.entropy_coef != "auto":
+        if not isinstance(config.entropy_coef, str):
             return True
         self.optimizer.gradient[0] = surplus
         return self.optimizer.step(config.learning_rate, math.inf)

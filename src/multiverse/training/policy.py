@@ -150,15 +150,18 @@ class LoadedPolicies(Mapping[str, LoadedPolicy]):
 
         `previous_rewards`: agent → what its last action earned, for policies that look at it (`see_previous`); 0 where
         it is left out. `action_masks`: agent → [actions] 1 where one is open, for envs that say so in their infos.
+        Where all agents are one team that attends to itself (taac), more may observe than it was trained with.
         """
         rewards, masks = previous_rewards or {}, action_masks or {}
         chosen: dict[str, Any] = {}
+        new = [agent for agent in observations if agent not in self._by_agent] if len(self.groups) == 1 else []
         for agents in self.groups.values():
             here = [agent for agent in agents if agent in observations]
-            if here and isinstance(self[here[0]].acting, TeamPolicy):
-                seen = [observations[agent] for agent in here]
-                actions = self[here[0]].act_together(seen, deterministic, [masks.get(agent) for agent in here])
-                chosen |= dict(zip(here, actions))
+            if (here or new) and isinstance(self[agents[0]].acting, TeamPolicy):
+                team = here + new
+                seen = [observations[agent] for agent in team]
+                actions = self[agents[0]].act_together(seen, deterministic, [masks.get(agent) for agent in team])
+                chosen |= dict(zip(team, actions))
         return {
             agent: chosen[agent]
             if agent in chosen

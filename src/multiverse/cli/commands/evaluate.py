@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from multiverse.cli.main import parse, require_positive
+from multiverse.cli.main import parse, parsed_kwargs, require_positive
 from multiverse.cli.output import print_json
 from multiverse.contracts.errors import InvalidRequest, in_digits
 
@@ -27,6 +27,7 @@ examples:
   multiverse evaluate runs/CartPole-v1
   multiverse evaluate runs/connect_four --opponent random
   multiverse evaluate runs/BoxJump-v0 --stochastic
+  multiverse evaluate runs/Pendulum-v1 --env-kwargs '{"g": 9.8}'
   multiverse evaluate runs/CartPole-v1/ppo-0-20260101-120000 --best --json"""
 
 
@@ -51,6 +52,8 @@ class Evaluate:
     """Take the most likely actions."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ID|MODULE:NAME")] = None
     """The env, for a run whose env was an object of a program."""
+    env_kwargs: Annotated[str, tyro.conf.arg(metavar="JSON")] = "{}"
+    """Arguments for the env, over those of the run: a team of another size, say, or other physics."""
     trust: bool = False
     """Call the env that the run names (module:name), though the run was not written by you on this machine."""
     json: bool = False
@@ -60,13 +63,14 @@ class Evaluate:
 def run(arguments: Sequence[str]) -> int:
     options = parse(Evaluate, "evaluate", DESCRIPTION, arguments)
     require_positive(episodes=options.episodes)
+    kwargs = parsed_kwargs(options.env_kwargs)
     from multiverse.training.loading import checkpoint_of, evaluate
 
     which = "best" if options.best else "latest"
     checkpoint = checkpoint_of(options.run, which)
     how: dict[str, Any] = {"episodes": options.episodes, "seed": options.seed, "opponent": options.opponent}
     how["deterministic"] = deterministic_or_not(options.stochastic, options.deterministic)
-    found = evaluate(checkpoint.path, env=options.env, trust=options.trust, **how)
+    found = evaluate(checkpoint.path, env=options.env, env_kwargs=kwargs or None, trust=options.trust, **how)
     report = _report(options, checkpoint, found)
     if options.json:
         print_json(report)

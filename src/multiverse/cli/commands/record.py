@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from multiverse.cli.commands.evaluate import deterministic_or_not
-from multiverse.cli.main import parse, require_positive
+from multiverse.cli.main import parse, parsed_kwargs, require_positive
 from multiverse.contracts.errors import in_digits
 
 DESCRIPTION = """\
@@ -47,6 +47,8 @@ class Record:
     """Frames per second; else as the env says."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ID|MODULE:NAME")] = None
     """The env, for a run whose env was an object of a program."""
+    env_kwargs: Annotated[str, tyro.conf.arg(metavar="JSON")] = "{}"
+    """Arguments for the env, over those of the run."""
     trust: bool = False
     """Call the env that the run names (module:name), though the run was not written by you on this machine."""
 
@@ -58,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
 
     chosen: dict[str, Any] = {"which": options.which, "env": options.env, "trust": options.trust}
     how: dict[str, Any] = {"episodes": options.episodes, "seed": options.seed, "fps": options.fps}
-    how["opponent"] = options.opponent
+    how |= {"opponent": options.opponent, "env_kwargs": parsed_kwargs(options.env_kwargs) or None}
     how["deterministic"] = deterministic_or_not(options.stochastic, options.deterministic)
     made = record(options.run, options.out, **chosen, **how)
     returns = ", ".join(map(in_digits, made.evaluation.returns))
