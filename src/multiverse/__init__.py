@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from multiverse.experience.episode_workers import EpisodeWorkers
     from multiverse.experience.random_policy import RandomPolicy
     from multiverse.experience.whole_episodes import EpisodeCollector, WholeEpisodes
+    from multiverse.training.config.files import read_config
     from multiverse.training.config.rollout_files import rollout_settings
     from multiverse.training.evaluation import Evaluation
     from multiverse.training.hooks import Hook
@@ -68,6 +69,7 @@ _HOMES = {
     "multiverse.vector.turns": ("Turn", "TurnVectorEnv"),
     "multiverse.training.run": ("Run", "resume", "train"),
     "multiverse.training.seed_runs": ("SeedRuns",),
+    "multiverse.training.config.files": ("read_config",),
     "multiverse.training.config.rollout_files": ("rollout_settings",),
     "multiverse.training.loading": ("evaluate", "load"),
     "multiverse.training.evaluation": ("Evaluation",),
@@ -139,6 +141,7 @@ __all__ = [
     "flatten_agents",
     "load",
     "make_vec",
+    "read_config",
     "record",
     "replay",
     "resume",

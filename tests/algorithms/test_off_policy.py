@@ -392,6 +392,17 @@ def test_the_temperature_begins_where_it_is_told_to_and_is_learned_if_it_should_
     assert (float(temperature.value(algorithm.config)) != pytest.approx(first, rel=1e-6)) == (given != 0.1)
 
 
+def test_a_temperature_that_was_fixed_at_0_can_be_learned_from_then_on() -> None:
+    algorithm = made("sac", learning_starts=0, gradient_steps=1, entropy_coef=0.0)
+    algorithm.change(entropy_coef="auto")
+    assert float(algorithm._temperature.value(algorithm.config)) == 1.0
+
+
+def test_sequences_longer_than_any_episode_are_whole_ones_to_a_cell_too() -> None:
+    whole, longer = (made("dqn", memory="gru", sequence_length=one).weights() for one in (None, 10**6))
+    np.testing.assert_array_equal(*(np.concatenate([np.ravel(w[k]) for k in sorted(w)]) for w in (whole, longer)))
+
+
 def test_gradients_that_are_not_finite_change_nothing_and_end_it() -> None:
     algorithm = made("sac", learning_starts=0, gradient_steps=1)
     rollout = rollout_of(algorithm, 0)

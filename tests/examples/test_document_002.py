@@ -126,11 +126,28 @@ def test_the_config_has_the_documents_keys() -> None:
         ("policy", {"algo_name": "sca"}, "policy.algo_name: there is no 'sca'. Did you mean sac?"),
         ("env", {"env_type": "pomdp"}, "env_type='pomdp': this learner is for 'meta'"),
         ("env", {"num_train_tasks": 0}, "env.num_train_tasks: expected a number of at least 1, found 0"),
+        ("policy", {"lr": "fast"}, "policy.lr: expected a number, found the text 'fast'"),
+        ("envs", {}, "ant_dir.yaml has no envs to change: it has seed, env, train, eval, policy"),
     ],
 )
 def test_a_mistake_in_the_config_is_named(section: str, change: dict[str, Any], told: str) -> None:
     with pytest.raises(mv.InvalidRequest, match=re.escape(told)):
         Learner.from_config(CONFIG, **{section: change})
+
+
+def test_a_file_is_read_as_the_command_reads_it(tmp_path: Path) -> None:
+    text = CONFIG.read_text()
+    for old, new in [("num_parallel_workers: 6", "num_parallel_workers: 1.0"), ("  num_eval_tasks: 20", "")]:
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "mine.yaml").write_text(re.sub(r"lr: .*", "lr: 3e-4", text))
+    with Learner.from_config(tmp_path / "mine.yaml") as made:
+        assert made.algorithm.config.learning_rate == 3e-4 and (len(made.eval_tasks), made.train_env_parallel) == (
+            0,
+            None,
+        )
+        with pytest.raises(mv.InvalidRequest, match="no rollouts have been collected yet"):
+            made.time_split()
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import multiverse as mv
+from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.loading import evaluate
 from multiverse.training.tasks import evaluation_tasks, training_plan, with_tasks
 from tests.forked_programs import ForkedPrograms
@@ -156,6 +158,26 @@ def test_a_loaded_policy_remembers_as_the_evaluation_did(uninterrupted: dict[str
             observation, reward, terminated, truncated, _ = env.step(policy.act(observation, previous_reward=reward))
             total, over = total + float(reward), terminated or truncated
         assert total == found.returns[k]
+
+
+def test_a_policy_that_looks_at_rewards_says_so_once_if_it_is_told_none(uninterrupted: dict[str, Path]) -> None:
+    policy, seen = mv.load(uninterrupted["discrete sac, memory"]), np.zeros(2, np.float32)
+    policy.act(seen)  # an episode's first: nothing was earned yet
+    with pytest.warns(UserWarning, match="was not told"):
+        policy.act(seen)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        policy.act(seen)
+        other = mv.load(uninterrupted["discrete sac, memory"])
+        other.act(seen)
+        other.act(seen, previous_reward=1.0)
+
+
+def test_evaluations_go_through_every_held_out_task() -> None:
+    tasks = {"tasks": 80, "held_out_tasks": 20}
+    assert TrainConfig(**tasks).episodes_per_evaluation == 20
+    assert TrainConfig(**tasks, evaluation_episodes=5).episodes_per_evaluation == 5
+    assert TrainConfig().episodes_per_evaluation == TrainConfig(tasks=80).episodes_per_evaluation == 10
 
 
 # -- faults ------------------------------------------------------------------------------------------------------

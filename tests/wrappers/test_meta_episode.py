@@ -132,6 +132,38 @@ def test_actions_are_rescaled(given: float, taken: float) -> None:
     assert np.allclose(env.step(np.array([given, 0.0]))[0], [taken, 0.0])
 
 
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 0.7), (-1.0, -0.2), (-0.5, 0.1), (-0.4, 0.2)])
+def test_no_action_is_beyond_the_bounds(low: float, high: float) -> None:
+    class Strict(PointRobot):
+        def __init__(self) -> None:
+            super().__init__()
+            self.action_space = spaces.Box(low, high, (2,), np.float32)
+
+        def step(self, action: Any) -> Any:
+            assert self.action_space.contains(action)
+            return super().step(action)
+
+    env = mv.MetaEpisode(Strict(), 1)
+    env.reset(seed=0)
+    for action in (1.0, -1.0, np.nextafter(np.float32(1), np.float32(0))):
+        env.step(np.full(2, action, np.float32))
+    for policy in (mv.RandomPolicy(Strict().action_space),):
+        assert Strict().action_space.contains(policy.for_env(np.ones((1, 2), np.float32))[0])
+
+
+def test_a_reward_that_is_no_number_is_left_out_of_the_returns() -> None:
+    class Odd(PointRobot):
+        def step(self, action: Any) -> Any:
+            observation, _, *rest = super().step(action)
+            return observation, float("nan") if self._steps == 2 else 1.0, *rest
+
+    env, info = mv.MetaEpisode(Odd(4), 2), {}
+    env.reset(seed=0)
+    while "returns_per_episode" not in info:
+        *_, info = env.step(np.zeros(2))
+    assert info["returns_per_episode"].tolist() == [3.0, 3.0]
+
+
 def test_discrete_actions_and_whole_numbers_pass() -> None:
     env = mv.MetaEpisode(Counts(), 2, oracle=True)
     assert env.action_space == spaces.Discrete(3) and env.observation_space.dtype == np.float32
@@ -188,6 +220,16 @@ def test_spaces_that_it_cannot_have_are_refused() -> None:
     class Endless(Counts):
         action_space = spaces.Box(-np.inf, np.inf, (2,))  # type: ignore[assignment]
 
+    class Whole(Counts):
+        action_space = spaces.Box(0, 9, (2,), np.int64)  # type: ignore[assignment]
+
+    class Named(Counts):
+        task = "left"
+
+    with pytest.raises(mv.InvalidRequest, match="has whole numbers"):
+        mv.MetaEpisode(Whole(), 2)
+    with pytest.raises(mv.InvalidRequest, match="oracle=True: tasks are 'left', and only numbers can be shown"):
+        mv.MetaEpisode(Named(), 2, oracle=True)
     with pytest.raises(mv.InvalidRequest, match="expected a flat Box"):
         mv.MetaEpisode(Odd(), 2)
     with pytest.raises(mv.InvalidRequest, match="bounds on every side"):
@@ -217,11 +259,34 @@ def test_train_and_eval_tasks_have_none_in_common_and_follow_from_the_seed() -> 
     assert not np.array_equal(mv.draw_tasks(env, 50, 20, seed=8)[0], train)
 
 
+def test_tasks_may_be_dicts_of_arrays_and_lists() -> None:
+    class Dicts(Counts):
+        def sample_tasks(self, count: int) -> list[Any]:
+            return [{"goal": self.np_random.uniform(size=2), "words": ["a", k % 2]} for k in range(count)]
+
+    train, held_out = mv.draw_tasks(Dicts(), 3, 2, seed=0)
+    assert (len(train), len(held_out)) == (3, 2)
+
+    class Twice(Dicts):
+        def sample_tasks(self, count: int) -> list[Any]:
+            return super().sample_tasks(1) * count
+
+    with pytest.raises(mv.InvalidRequest, match="as a train task and as an eval task"):
+        mv.draw_tasks(Twice(), 1, 1, seed=0)
+
+
 def test_an_env_with_too_few_tasks_is_told() -> None:
     with pytest.raises(mv.InvalidRequest, match="as a train task and as an eval task: if it has not so many"):
         mv.draw_tasks(Counts(), 10, 10, seed=0)
     with pytest.raises(mv.InvalidRequest, match="0 train and 3 eval tasks: at least 1 and 0"):
         mv.draw_tasks(Counts(), 0, 3, seed=0)
+
+    class Unseeded(Counts):
+        def sample_tasks(self, count: int) -> list[Any]:
+            return np.random.default_rng().uniform(size=count).tolist()
+
+    with pytest.raises(mv.InvalidRequest, match=r"gave other tasks for the same seed, 0: .*self\.np_random"):
+        mv.draw_tasks(Unseeded(), 2, 1, seed=0)
 
     class Three(Counts):
         def sample_tasks(self, count: int) -> list[int]:

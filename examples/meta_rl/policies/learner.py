@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 import multiverse as mv
 from multiverse import algorithms
@@ -61,15 +60,14 @@ class Learner:
         policy: Mapping[str, Any] | None = None,
     ) -> None:
         sections = {"seed": seed, "env": env, "train": train, "eval": eval or {}, "policy": policy or {}}
-        if env.get("env_type") != "meta":
-            told = "this learner is for 'meta'; `multiverse train` for others"
-            raise mv.InvalidRequest(f"env_type={env.get('env_type')!r}: {told}")
-        settings = mv.rollout_settings(sections)
+        settings = _settings(sections)
         self.seed, self.num_iters = seed, int(train["num_iters"])
         self.num_init_rollouts_pool = int(train.get("num_init_rollouts_pool", 0))
         self.num_rollouts_per_iter, self.updates = int(train["num_rollouts_per_iter"]), train["num_updates_per_iter"]
         self.log_interval = int((eval or {}).get("log_interval", 10))
-        self.init_env(**env)
+        checked = {"max_rollouts_per_task": settings["episodes_per_task"], "num_train_tasks": settings["tasks"]}
+        checked |= {"num_eval_tasks": settings["held_out_tasks"], "num_parallel_workers": settings["num_envs"]}
+        self.init_env(**{**env, **checked})
         self.algorithm = self._made(settings)
         self.agent: Any = self.algorithm.policy()
         self.policy_storage = PolicyStorage(self.algorithm)
@@ -83,18 +81,19 @@ class Learner:
         """What `multiverse train` makes of the same config, but for the random actions: those are asked for here."""
         kind, env = algorithms.algorithm_class(settings["algorithm"]), self.train_env
         own = {field.name: settings[field.name] for field in fields(kind.Config) if field.name in settings}
-        config = kind.Config(
-            **{**own, "learning_starts": 0, "hidden_sizes": tuple(own.get("hidden_sizes", (256, 256)))}
-        )
+        layers = {"hidden_sizes": tuple(own["hidden_sizes"])} if "hidden_sizes" in own else {}
+        config = kind.Config(**{**own, **layers, "learning_starts": 0})
         return kind(config, env.observation_space, env.action_space, 1, self.seed)
 
     @classmethod
     def from_config(cls, path: str | Path, **changes: Any) -> Learner:
         """From a YAML file with the document's keys; `changes` replace keys of its sections: env={"num_…": 2}."""
-        given = yaml.safe_load(Path(path).read_text())
+        given = dict(mv.read_config(path))
+        if unknown := [name for name in changes if name not in given]:
+            raise mv.InvalidRequest(f"{path} has no {', '.join(unknown)} to change: it has {', '.join(given)}")
         for section, change in changes.items():
             given[section] = {**given[section], **change} if isinstance(change, Mapping) else change
-        mv.rollout_settings(given)  # refuses what it does not know
+        _settings(given)  # refuses what it does not know
         return cls(**given)
 
     def init_env(
@@ -176,6 +175,8 @@ class Learner:
 
     def log_train_stats(self, train_stats: Mapping[str, float]) -> None:
         """A line; every `log_interval` iterations also what the held-out tasks say."""
+        if self.collected is None:
+            raise mv.InvalidRequest("no rollouts have been collected yet: collect_rollouts_parallel() first")
         self._n_iters = getattr(self, "_n_iters", 0) + 1
         told = ", ".join(f"{name} {value:.3g}" for name, value in train_stats.items())
         when = f"{self._n_env_steps_total:,} env steps"
@@ -206,6 +207,8 @@ class Learner:
 
     def time_split(self) -> str:
         """Where the time of the last rollouts went, and what the bottleneck is."""
+        if self.collected is None:
+            raise mv.InvalidRequest("no rollouts have been collected yet: collect_rollouts_parallel() first")
         shares = self.collected.seconds.share()
         split = ", ".join(f"{phase} {share:.0%}" for phase, share in shares.items())
         return f"{split}; {self.collected.seconds.bottleneck()}"
@@ -221,6 +224,13 @@ class Learner:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _settings(sections: Mapping[str, Any]) -> dict[str, Any]:
+    kind = (sections.get("env") or {}).get("env_type")
+    if kind != "meta":
+        raise mv.InvalidRequest(f"env_type={kind!r}: this learner is for 'meta'; `multiverse train` for others")
+    return mv.rollout_settings(sections)
 
 
 def _each(numbers: Any, how: str) -> str:

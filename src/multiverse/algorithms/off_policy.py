@@ -29,7 +29,7 @@ from multiverse.learning.recurrent_network import RecurrentNetwork
 from multiverse.learning.threads import torch_for
 
 MEMORY_ROWS = 64
-"""For so many rows cells remember at first, at most, where sequences are whole episodes."""
+"""For so many rows cells remember at first, at most, however long sequences may be."""
 LARGEST_IN_NUMPY = 512
 """Units of a hidden layer: up to that numpy was faster than torch here, also for TD3's customary 400 and 300."""
 
@@ -201,7 +201,7 @@ class OffPolicy(Learner):
         units = config.observation_embedding, config.action_embedding, config.reward_embedding
         return Shape(
             self._seen.size, (), self._action_space, config.hidden_sizes, config.activation, memory=config.memory,
-            memory_size=config.memory_size, chunk_length=config.sequence_length or MEMORY_ROWS,
+            memory_size=config.memory_size, chunk_length=min(config.sequence_length or MEMORY_ROWS, MEMORY_ROWS),
             embeddings=tuple(zip(self._seen.parts, units if self._seen.see_previous else (units[0], 0, 0))),
         )  # fmt: skip
 

@@ -146,8 +146,8 @@ class Temperature:
     """α: fixed, or learned so that the entropy is what it should be."""
 
     def __init__(self, config: Any, put: Any, xp: Any) -> None:
-        first, self._xp = first_temperature(config.entropy_coef), xp
-        self.optimizer: Optimizer = Adam(xp, put(np.log(np.full(1, max(first, 1e-30), np.float32))), 1e-8)
+        first, self._xp = first_temperature(config.entropy_coef) or 1.0, xp  # of 0 none could be learned from
+        self.optimizer: Optimizer = Adam(xp, put(np.log(np.full(1, first, np.float32))), 1e-8)
 
     def value(self, config: Any) -> Any:
         fixed = config.entropy_coef

@@ -47,7 +47,9 @@ def _remedy(part: str, plan: Plan, config: TrainConfig, cores: int) -> str:
         return f"{_cheaper(config.settings)} would shorten it"
     if part == "evaluate":
         every = config.steps_between_evaluations
-        return f"a larger --evaluate-every ({every:,}) or fewer --evaluation-episodes ({config.evaluation_episodes})"
+        return (
+            f"a larger --evaluate-every ({every:,}) or fewer --evaluation-episodes ({config.episodes_per_evaluation})"
+        )
     if part == "save":
         return f"a larger --checkpoint-every-s ({config.checkpoint_every_s:g}) saves less often"
     return "a larger --log-every writes fewer metrics, and hooks may be to blame"

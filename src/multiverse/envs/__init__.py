@@ -19,16 +19,17 @@ WITH_TASKS = {
 """For meta-RL: their names in the field, which are their ids here after `multiverse/`."""
 
 
-def _add(env_id: str, entry_point: str, as_it_is: bool = False, **kwargs: Any) -> None:
+def _add(env_id: str, entry_point: str, as_it_is: bool = False, limit: int | None = None, **kwargs: Any) -> None:
     """`as_it_is`: it counts its own steps, and saves itself, which no wrapper of Gymnasium's may hide."""
     if env_id not in gymnasium.registry:  # rl_zoo3 has some of these names too
         hidden = {"order_enforce": False, "disable_env_checker": True} if as_it_is else {}
-        gymnasium.register(env_id, entry_point, kwargs=kwargs, **hidden)  # type: ignore[arg-type]
+        gymnasium.register(env_id, entry_point, kwargs=kwargs, max_episode_steps=limit, **hidden)  # type: ignore[arg-type]
 
 
 for _name, _version in (("CartPole", 1), ("Pendulum", 1), ("LunarLander", 3)):
+    _limit: dict[str, Any] = {"limit": 200, "max_episode_steps": -1} if _name == "CartPole" else {}  # as in the field
     for _shown in ("P", "V"):
-        _add(f"multiverse/{_name}-{_shown}-v{_version}", _PARTLY, env=f"{_name}-v{_version}", shown=_shown)
+        _add(f"multiverse/{_name}-{_shown}-v{_version}", _PARTLY, env=f"{_name}-v{_version}", shown=_shown, **_limit)
     _add(f"{_name}NoVel-v{_version}", _PARTLY, env=f"{_name}-v{_version}", shown="P", zeros=True)
 _add("multiverse/TMaze-v0", "multiverse.envs.remembering:TMaze")
 _add("multiverse/RepeatPrevious-v0", "multiverse.envs.remembering:RepeatPrevious")

@@ -58,6 +58,12 @@ class NumpyPolicy:
         self._activate, self._shift_and_scale, self._cells = ACTIVATIONS[activation], shift_and_scale, cells
         self._embedding = embedding
 
+    @property
+    def sees_rewards(self) -> bool:
+        """Whether what its last action earned, which is the last of its features, changes what it does."""
+        embedding = self._embedding
+        return self._features.see_previous and (embedding is None or bool(embedding[0][-1].any()))
+
     def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
         return self._head.noise(rng, steps, rows)
 

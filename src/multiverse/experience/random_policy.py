@@ -41,7 +41,8 @@ class RandomPolicy:
             return self._head.for_env(actions)
         assert isinstance(self._space, spaces.Box)
         low, high = self._space.low.reshape(-1), self._space.high.reshape(-1)
-        return (low + (actions + 1) * 0.5 * (high - low)).reshape(len(actions), *self._space.shape)
+        found = np.minimum(low + (actions + 1) * 0.5 * (high - low), high)  # rounding may pass it
+        return found.reshape(len(actions), *self._space.shape)
 
     def portable(self) -> Policy:
         return self

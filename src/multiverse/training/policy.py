@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ class LoadedPolicy:
     ) -> None:
         self.observation_space, self.action_space, self._told = observation_space, action_space, told
         self.acting, self.features = policy, Features(observation_space, action_space)
-        self._rng = np.random.default_rng()
+        self._rng, self._told_of_rewards = np.random.default_rng(), False
         self.reset()
 
     def __repr__(self) -> str:
@@ -41,13 +42,13 @@ class LoadedPolicy:
         self._previous_actions: Any = None
 
     def act(
-        self, observation: Any, deterministic: bool = True, previous_reward: Any = 0.0, action_mask: Any = None
+        self, observation: Any, deterministic: bool = True, previous_reward: Any = None, action_mask: Any = None
     ) -> Any:
         """The action for an observation, or one per row of a batch; not deterministic: a draw from the policy.
 
         A policy with memory remembers from call to call; `reset()` where an episode begins, and before a batch of other
-        rows. `previous_reward`: of the last action, if the policy looks at it (`see_previous`). `action_mask`: which
-        actions are open, where the observation does not say so itself.
+        rows. `previous_reward`: of the last action, if the policy looks at it (with `see_previous`, and memories that
+        learned from replay). `action_mask`: which actions are open, where the observation does not say so itself.
         """
         seen, batched = self._taken_apart(observation)
         rows = len(next(iter(seen.values())))
@@ -61,7 +62,11 @@ class LoadedPolicy:
         if rows != self._rows:
             self._memory, self._rows = self.acting.first_memory(rows), rows
             self._previous_actions = no_actions(self.action_space, rows)
-        rewards = np.broadcast_to(np.asarray(previous_reward, np.float32), (rows,))
+        elif previous_reward is None and not self._told_of_rewards and getattr(self.acting, "sees_rewards", False):
+            self._told_of_rewards = True
+            warnings.warn("this policy looks at what its last action earned, and was not told: it acts as if that was "
+                          "0. act(observation, previous_reward=reward)", stacklevel=2)  # fmt: skip
+        rewards = np.broadcast_to(np.asarray(0.0 if previous_reward is None else previous_reward, np.float32), (rows,))
         masks = self.features.open_actions(seen)
         if action_mask is not None:
             masks = self._open(action_mask, rows)
@@ -165,7 +170,7 @@ class LoadedPolicies(Mapping[str, LoadedPolicy]):
         return {
             agent: chosen[agent]
             if agent in chosen
-            else self[agent].act(seen, deterministic, rewards.get(agent, 0.0), masks.get(agent))
+            else self[agent].act(seen, deterministic, rewards.get(agent), masks.get(agent))
             for agent, seen in observations.items()
         }
 

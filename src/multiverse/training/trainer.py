@@ -196,14 +196,14 @@ class Trainer:
         if found is None and not len(recent):
             return False  # nobody knows yet how long episodes are
         length = recent.mean_length if found is None else found.mean_length
-        steps = self._evaluation_steps + length * self.config.evaluation_episodes
+        steps = self._evaluation_steps + length * self.config.episodes_per_evaluation
         return EVALUATION_COST * steps <= self.clock.env_steps
 
     def evaluate(self) -> None:
         """Try the policy out, now; from a hook in `on_update`. An env that fails there costs the evaluation only."""
         config, played_on = self.config, self.session.evaluation_envs
         self.session.rest()
-        how = self.session.learners.policies(), config.evaluation_episodes, config.evaluation_seed
+        how = self.session.learners.policies(), config.episodes_per_evaluation, config.evaluation_seed
         with told_as_evaluations(), self._spending("evaluate"):
             try:
                 against = self.session.opponents, self.session.evaluation_tasks, config.evaluation_deterministic

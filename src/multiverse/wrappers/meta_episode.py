@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidRequest, MultiverseError, in_a_line
+from multiverse.contracts.errors import InvalidRequest, MultiverseError, in_a_line, in_words
 from multiverse.contracts.plan import whole_number
 from multiverse.contracts.seeds import checked_run_seed
 from multiverse.contracts.views import Array
@@ -74,7 +76,13 @@ class MetaEpisode(gymnasium.Wrapper[Array, Any, Any, Any], gymnasium.utils.Recor
             space: spaces.Box = env.get_wrapper_attr("task_space")
             return space
         env.reset()
-        return spaces.Box(-np.inf, np.inf, (np.size(self.get_task()),), np.float64)
+        try:
+            numbers = np.asarray(self.get_task(), np.float64)
+        except (TypeError, ValueError):
+            raise InvalidRequest(
+                f"oracle=True: tasks are {in_words(self.get_task())}, and only numbers can be shown; leave it out"
+            ) from None
+        return spaces.Box(-np.inf, np.inf, (numbers.size,), np.float64)
 
     # -- tasks ---------------------------------------------------------------------------------------------------
     def reset_task(self, task: Any) -> None:
@@ -102,9 +110,10 @@ class MetaEpisode(gymnasium.Wrapper[Array, Any, Any, Any], gymnasium.utils.Recor
             raise InvalidRequest("step() without a meta-episode under way: begin with reset()")
         if isinstance(self.action_space, spaces.Box):
             share = np.clip(np.asarray(action, np.float32), -1.0, 1.0) * np.float32(0.5) + np.float32(0.5)
-            action = self._low + share * (self._high - self._low)
+            action = np.minimum(self._low + share * (self._high - self._low), self._high)  # rounding may pass it
         observation, reward, terminated, truncated, info = self.env.step(action)
-        self._returns[-1] += float(reward)
+        if math.isfinite(reward):  # what becomes of one that is not is decided outside (`on_bad_value`)
+            self._returns[-1] += float(reward)
         if "success" in info:
             self._success[-1] = bool(self._success[-1] or info["success"])
         if not (terminated or truncated):
@@ -153,23 +162,43 @@ def draw_tasks(env: gymnasium.Env[Any, Any], num_train: int, num_eval: int, seed
         raise InvalidRequest(f"{counts[0]} train and {counts[1]} eval tasks: at least 1 and 0")
     if isinstance(env, MetaEpisode):  # whose reset would draw a task before these
         env = env.env
-    env.reset(seed=checked_run_seed("seed", seed))
+    checked_run_seed("seed", seed)
     asked = f"sample_tasks({sum(counts)}) of {env}"
-    try:
-        drawn = list(env.get_wrapper_attr("sample_tasks")(sum(counts)))
-    except MultiverseError:
-        raise
-    except Exception as error:  # whatever the env does
-        raise InvalidRequest(f"{asked} failed: {in_a_line(error)}; if it has not so many, ask for fewer") from error
-    if len(drawn) < sum(counts):
-        raise InvalidRequest(f"{asked} gave {len(drawn)}: ask for no more, train and eval tasks together")
+    drawn, again = (_sampled(env, sum(counts), seed, asked) for _ in range(2))
+    if not all(map(_same, drawn, again)):
+        raise InvalidRequest(
+            f"{asked} gave other tasks for the same seed, {seed}: no run could go on, or be evaluated, on its own. It "
+            "must draw them from the env's own generator, self.np_random"
+        )
     train, held_out = drawn[: counts[0]], drawn[counts[0] :]
-    common = [task for task in held_out if any(np.array_equal(task, other) for other in train)]
+    common = [task for task in held_out if any(_same(task, other) for other in train)]
     if common:
         raise InvalidRequest(
             f"{asked} gave {common[0]!r} as a train task and as an eval task: if it has not so many, ask for fewer"
         )
     return train, held_out
+
+
+def _sampled(env: gymnasium.Env[Any, Any], count: int, seed: int, asked: str) -> list[Any]:
+    env.reset(seed=seed)
+    try:
+        drawn = list(env.get_wrapper_attr("sample_tasks")(count))
+    except MultiverseError:
+        raise
+    except Exception as error:  # whatever the env does
+        raise InvalidRequest(f"{asked} failed: {in_a_line(error)}; if it has not so many, ask for fewer") from error
+    if len(drawn) < count:
+        raise InvalidRequest(f"{asked} gave {len(drawn)}: ask for no more, train and eval tasks together")
+    return drawn
+
+
+def _same(task: Any, other: Any) -> bool:
+    """Whether two tasks are one: numbers, arrays, words, and dicts and lists of these."""
+    if isinstance(task, Mapping) and isinstance(other, Mapping):
+        return task.keys() == other.keys() and all(_same(task[key], other[key]) for key in task)
+    if isinstance(task, Sequence) and isinstance(other, Sequence) and not isinstance(task, str):
+        return len(task) == len(other) and all(map(_same, task, other))
+    return np.array_equal(task, other)
 
 
 def _joined(parts: list[spaces.Box]) -> spaces.Box:
@@ -181,6 +210,8 @@ def _joined(parts: list[spaces.Box]) -> spaces.Box:
 
 
 def _bounds(space: spaces.Box) -> tuple[Array, Array]:
+    if not np.issubdtype(space.dtype, np.floating):
+        raise InvalidRequest(f"actions in [-1, 1] are rescaled to fractions, and {space} has whole numbers")
     if not space.is_bounded():
         raise InvalidRequest(f"actions in [-1, 1] are rescaled to bounds on every side, and {space} has not")
     return space.low, space.high

@@ -30,7 +30,7 @@ def config(**changes: dict[str, Any]) -> Any:
     given = {name: {**section, **changes.get(name, {})} if isinstance(section, dict) else section
              for name, section in WIND.items()}  # fmt: skip
     settings = mv.rollout_settings(given)
-    return config_for(settings.pop("env"), settings.pop("algorithm"), settings)
+    return config_for(settings.pop("env"), settings.pop("algorithm"), settings, settings.pop("preset"))
 
 
 def test_everything_it_says_is_a_setting() -> None:
@@ -63,12 +63,23 @@ def test_one_worker_is_the_caller() -> None:
 
 
 def test_partly_observed_envs_have_no_tasks() -> None:
-    env = {"env_type": "pomdp", "env_name": "Pendulum-V-v1", "max_rollouts_per_task": 1}
+    env = {"env_type": "pomdp", "env_name": "Pendulum-V-v1", "max_rollouts_per_task": 1, "num_train_tasks": 0}
     found = config(env=env, policy={"algo_name": "td3", "seq_model": "lstm"})
     assert (found.env, found.tasks, found.algorithm, found.settings.memory) == (
         "multiverse/Pendulum-V-v1", None, "td3", "lstm",
     )  # fmt: skip
-    assert found.settings.steps_per_env == 3 * 200
+    assert (found.settings.steps_per_env, found.evaluation_episodes) == (3 * 200, 20)
+    cart = config(env={**env, "env_name": "CartPole-V-v1"}, policy={"algo_name": "sacd", "target_entropy": 0.6})
+    assert (cart.settings.steps_per_env, cart.settings.target_entropy_ratio) == (3 * 200, 0.6)
+
+
+def test_what_it_does_not_say_is_as_the_algorithm_has_it_not_as_a_preset() -> None:
+    sparse = {name: WIND["policy"][name] for name in ("algo_name", "seq_model")}
+    settings = mv.rollout_settings({**WIND, "policy": sparse})
+    found = config_for(settings.pop("env"), settings.pop("algorithm"), settings, settings.pop("preset"))
+    usual = config_for("CartPole-v1", "sac", {}, False).settings
+    for name in ("gamma", "tau", "hidden_sizes", "action_embedding", "entropy_coef", "rewarded_fraction"):
+        assert getattr(found.settings, name) == getattr(usual, name)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +89,13 @@ def test_partly_observed_envs_have_no_tasks() -> None:
         ("env", {"env_name": "os:system"}, "env.env_name: expected a Gymnasium id, found 'os:system'"),
         ("env", {"env_type": "rl"}, "env.env_type: expected meta or pomdp"),
         ("env", {"num_train_tasks": 0}, "env.num_train_tasks: expected a number of at least 1, found 0"),
+        ("env", {"env_type": "pomdp", "env_name": "Pendulum-V-v1"}, "env.num_train_tasks: envs of type pomdp have no"),
+        (
+            "env",
+            {"env_type": "pomdp", "env_name": "Pendulum-V-v1", "num_train_tasks": 0},
+            "env.max_rollouts_per_task: 1 where",
+        ),
+        ("train", {"sampled_seq_len": 0}, "train.sampled_seq_len: expected a number of steps, or -1"),
         ("train", {"num_iters": 1.5}, "train.num_iters: expected a whole number, found 1.5"),
         ("train", {"batch_size": True}, "train.batch_size: expected a number"),
         ("train", {"speed": 1}, "train.speed: there is no such setting. There are: batch_size"),

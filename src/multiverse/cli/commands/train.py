@@ -57,6 +57,8 @@ def config_from(options: TrainOptions) -> TrainConfig:
 
     command = options.command
     file = _read(command["config"]) if command["config"] else {}
+    if not file.pop("preset", True) and not command["preset"]:
+        command["no_preset"] = True
     algorithm = _named("algorithm", options.settings, file) or "ppo"
     typed = {*options.settings, *(("env", "env_kwargs") if options.env else ())}  # whoever types a name means it
     if named := {key: value for key, value in file.items() if key not in typed}:

@@ -15,6 +15,7 @@ from multiverse.adapters.env_source import recipes
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.contracts.names import did_you_mean
 from multiverse.training.config.build import Located, place_of
+from multiverse.training.config.train_config import config_for
 
 OURS = "multiverse/"
 """Before ids of ours, which are known by their names in the field too."""
@@ -53,7 +54,11 @@ def rollout_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
             raise InvalidConfig(
                 place_of(sections, name), "there is no such section", did_you_mean(name, ["seed", *KNOWN])
             )
-    return _Sections(sections).settings()
+    settings = _Sections(sections).settings()
+    rest = Located({key: value for key, value in settings.items() if key not in ("env", "algorithm", "preset")},
+                   settings.places)  # fmt: skip
+    config_for(settings["env"], settings["algorithm"], rest, preset=False)  # refuses what is no setting's value
+    return settings
 
 
 class _Sections:
@@ -90,12 +95,12 @@ class _Sections:
             raise self._refused(name, key, f"expected a whole number, found {found}")
         return int(found)
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Located:
         episodes, workers = (
             self._whole("env", "max_rollouts_per_task", 1),
             self._whole("env", "num_parallel_workers", 1),
         )
-        env, horizon = self._env()
+        env, horizon = self._env(episodes)
         rollouts = math.ceil(self._whole("train", "num_rollouts_per_iter", 1) / workers)  # of every env
         length, updates = episodes * horizon, self._number("train", "num_updates_per_iter", 0)
         iteration, first = rollouts * workers * length, self._whole("train", "num_init_rollouts_pool", 0) * length
@@ -111,15 +116,21 @@ class _Sections:
             "gradient_steps": updates if isinstance(updates, int) else None,
             **({} if isinstance(updates, int) else {"updates_per_step": updates}),
             "evaluate_every": self._whole("eval", "log_interval", 1) * iteration,
+            "preset": False,  # whoever writes such a file means all of it
         }, self._places())  # fmt: skip
 
     def _places(self) -> dict[str, str]:
         """Of what is taken over under another name."""
         policy = self._given["policy"]
-        return {ours: place_of(policy, theirs, "policy.") for theirs, ours in POLICY.items() if theirs in policy}
+        return {ours: place_of(policy, theirs, "policy.") for theirs, ours in self._ours().items() if theirs in policy}
 
-    def _env(self) -> tuple[dict[str, Any], int]:
-        """(settings, how many steps an episode has)"""
+    def _ours(self) -> dict[str, str]:
+        """Settings of the algorithm by their names there; of discrete SAC the entropy is a share of the largest."""
+        discrete = ALGORITHMS.get(self._given["policy"].get("algo_name", "sac")) == "discrete_sac"
+        return {**POLICY, "target_entropy": "target_entropy_ratio"} if discrete else POLICY
+
+    def _env(self, episodes: int) -> tuple[dict[str, Any], int]:
+        """(settings, how many steps an episode has); `episodes`: of one task."""
         given = self._given["env"]
         named, kind = given.get("env_name"), given.get("env_type", "meta")
         if kind not in ("meta", "pomdp"):
@@ -137,12 +148,18 @@ class _Sections:
         env.close()
         if not horizon:
             raise self._refused("env", "env_name", "nobody says how long an episode is (horizon, max_episode_steps)")
+        held_out = self._whole("env", "num_eval_tasks", 0)
         if kind == "pomdp":
-            return {"env": name}, int(horizon)
-        train, held_out = self._whole("env", "num_train_tasks", 1), self._whole("env", "num_eval_tasks", 0)
+            for key in ("num_train_tasks", "oracle"):
+                if given.get(key):
+                    raise self._refused("env", key, "envs of type pomdp have no tasks: leave it out")
+            if episodes > 1:
+                raise self._refused("env", "max_rollouts_per_task", "1 where there are no tasks (pomdp)")
+            return {"env": name, **({"evaluation_episodes": held_out} if held_out else {})}, int(horizon)
+        train = self._whole("env", "num_train_tasks", 1)
         return {
             "env": name, "tasks": train, "held_out_tasks": held_out, "evaluation_episodes": held_out or train,
-            "episodes_per_task": self._whole("env", "max_rollouts_per_task", 1), "oracle": given.get("oracle", False),
+            "episodes_per_task": episodes, "oracle": given.get("oracle", False),
         }, int(horizon)  # fmt: skip
 
     def _policy(self) -> dict[str, Any]:
@@ -165,11 +182,14 @@ class _Sections:
         if any(list(given[key]) != list(given[layers[0]]) for key in layers):
             raise self._refused("policy", "dqn_layers", "actor and critics have the same layers here: policy_layers")
         batch, length = self._whole("train", "batch_size", 1), self._whole("train", "sampled_seq_len", -1)
+        if length == 0:
+            raise self._refused("train", "sampled_seq_len", "expected a number of steps, or -1: whole episodes")
+        ours = self._ours()
         return {
             "algorithm": ALGORITHMS[name],
-            **{ours: given[theirs] for theirs, ours in POLICY.items() if theirs in given},
+            **{ours[key]: value for key, value in given.items() if key in ours},
             "memory": None if memory == "mlp" else memory,
             **({"batch_size": batch} if memory == "mlp" else {"sequences": batch}),
-            "sequence_length": None if length < 1 else length,
+            "sequence_length": None if length == -1 else length,
             "markov_actor": kind == "memory-markov",
         }

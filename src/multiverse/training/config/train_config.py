@@ -143,8 +143,8 @@ class TrainConfig:
     evaluate_every: int | None = None
     """Env steps between evaluations; 0: only at the end. Default: a tenth of the budget, and (without a target_return)
     while all of them, the next guessed as long as the last, take at most a tenth of the training's env steps."""
-    evaluation_episodes: int = 10
-    """Episodes of each evaluation."""
+    evaluation_episodes: int | None = None
+    """Episodes of each evaluation. Default: 10; with held-out tasks, one of each."""
     evaluation_envs: int | None = None
     """Envs that evaluations are played on side by side; their number changes no figure. Default: 10, but 1 where
     `num_envs` is 1."""
@@ -236,7 +236,12 @@ class TrainConfig:
     @property
     def num_evaluation_envs(self) -> int:
         """Of each evaluation: more than it has episodes would be idle."""
-        return min(self.evaluation_envs or (1 if self.num_envs == 1 else 10), self.evaluation_episodes)
+        return min(self.evaluation_envs or (1 if self.num_envs == 1 else 10), self.episodes_per_evaluation)
+
+    @property
+    def episodes_per_evaluation(self) -> int:
+        """As asked for; else 10, or one of each held-out task."""
+        return self.evaluation_episodes or self.held_out_tasks or 10
 
 
 # -- where it comes from -----------------------------------------------------------------------------------------
@@ -374,7 +379,7 @@ def no_such(place: str, name: str, known: frozenset[str], inside: bool = False) 
 
 def _preset(env: str, algorithm: str, wanted: bool | str) -> dict[str, Any]:
     """The env's own if there is one, that of another env, which must be there, or none."""
-    if isinstance(wanted, bool):
+    if isinstance(wanted, bool | None):
         return presets().get((env, algorithm), {}) if wanted else {}
     known = [name for name, learner in presets() if learner == algorithm]
     if wanted not in known:
