@@ -102,7 +102,8 @@ def _as_flags(settings: dict[str, Any]) -> str:
 def run_lines(root: Path) -> list[str]:
     """One for every run, by when it was last written to."""
     found = [path.parent for path in root.rglob("config.yaml")] if root.is_dir() else []
-    runs = [path for path in found if (path / "checkpoints").is_dir()]  # as is_run, which needs the extra for training
+    # As is_run, which needs the extra for training.
+    runs = [path for path in found if (path / "checkpoints").is_dir() or (path / "metrics.jsonl").is_file()]
     return [f"  {path}  {_state_of(path)}" for path in sorted(runs, key=_age)]
 
 
