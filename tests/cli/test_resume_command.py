@@ -66,7 +66,7 @@ def test_settings_given_to_resume_are_those_of_the_run_from_then_on(elsewhere: P
     assert (summary["env_steps"], summary["plan"]["executor"]) == (128, "thread")
 
 
-@pytest.mark.parametrize("word", [["train", "--help"], ["train", "CartPole-v1", "--lrr", "3"]])
+@pytest.mark.parametrize("word", [["train", "--help"], ["train", "CartPole-v1", "--lrr", "3"], ["train", "--tau", "1"]])
 def test_help_and_a_mistyped_flag_load_nothing_that_takes_its_time(word: list[str]) -> None:
     code = "import sys\nfrom multiverse.cli.main import main\nmain(sys.argv[1:])\nprint(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code, *word], capture_output=True, text=True)
@@ -84,9 +84,9 @@ def test_help_and_a_mistyped_flag_load_nothing_that_takes_its_time(word: list[st
         ("one two", "one run at a time: one, or two?"),
         ("one --env-steps", "--env-steps: expected one argument"),
         ("one --env-steps many", "--env-steps: expected a whole number"),
+        ("one --buffer-size 9", "--buffer-size is a setting of sac, td3, discrete_sac, dqn; this is ppo"),
         ("one --env-step 9", "there is no --env-step; did you mean --env-steps?"),
         ("one --lr -1", "learning_rate=-1"),
-        ("one --buffer-size 9", "there is no --buffer-size"),  # of algorithms with replay
         ("one --num-envs 9", "--num-envs cannot change in a run: another may begin with its weights (--init-from)"),
         ("one --net_arch=64,64", "--net-arch cannot change in a run"),
         ("one --seed 3", "--seed cannot change in a run"),

@@ -89,7 +89,7 @@ def resume_options(arguments: Sequence[str]) -> tuple[str, dict[str, Any], Locat
     algorithm = "ppo" if where is None else _algorithm_of(where, hasattr(known, "trust"))
     settings = list(every.values()) if where is None else changeable(algorithm)
     _refuse_fixed(arguments, algorithm, {one.name for one in settings})
-    found = typed(flags_of(settings), [*COMMAND, *settings], arguments)
+    found = typed(flags_of(settings), [*COMMAND, *settings], arguments, algorithm)
     if not found.words:
         raise InvalidRequest("which run? `multiverse resume runs/CartPole-v1`")
     if len(found.words) > 1:

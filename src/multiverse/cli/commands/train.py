@@ -262,7 +262,7 @@ def train_options(
     takes all settings too."""
     algorithm = algorithm_in(arguments)
     settings = [*options, *(one for group in all_settings(algorithm).values() for one in group)]
-    found = typed(parser(algorithm, options, command, description), settings, arguments)
+    found = typed(parser(algorithm, options, command, description), settings, arguments, algorithm)
     if len(found.words) > 1:
         raise InvalidRequest(f"one env at a time: {found.words[0]}, or {found.words[1]}?")
     own = {one.name: found.values.pop(one.name, one.default) for one in options}
