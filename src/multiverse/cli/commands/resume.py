@@ -43,7 +43,7 @@ COMMAND = (
     ),
     Setting("tensorboard", bool, None, "Metrics for TensorBoard too. A run that began with them goes on with them."),
     Setting("quiet", bool, None, "Print nothing but the run's directory, at its end."),
-    Setting("json", bool, None, "Print a JSON object a line: start, metrics every few seconds, evaluation, end."),
+    Setting("json", bool, None, "Print a JSON object a line: start, metrics every 3 s, evaluation, end or error."),
 )
 
 

@@ -218,7 +218,7 @@ COMMAND = (
     Setting("run_dir", str, "", "Where the run lies. Default: runs/<env>/<algorithm>-<seed>-<time>."),
     Setting("tensorboard", bool, None, "Metrics for TensorBoard too (an extra)."),
     Setting("quiet", bool, None, "Print nothing but the run's directory, at its end."),
-    Setting("json", bool, None, "Print a JSON object a line: start, metrics every few seconds, evaluation, end."),
+    Setting("json", bool, None, "Print a JSON object a line: start, metrics every 3 s, evaluation, end or error."),
 )
 
 
