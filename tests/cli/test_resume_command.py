@@ -66,6 +66,22 @@ def test_settings_given_to_resume_are_those_of_the_run_from_then_on(elsewhere: P
     assert (summary["env_steps"], summary["plan"]["executor"]) == (128, "thread")
 
 
+def test_help_is_of_the_runs_algorithm_or_says_whose_a_setting_is(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(Path("one"), env_steps=64) == 0
+    capsys.readouterr()
+    for words in (["one", "--help"], ["-h", "one"]):
+        assert main(["resume", *words]) == 0
+        out = " ".join(capsys.readouterr().out.split())
+        assert "Rows of a minibatch: one gradient step." in out and "replay" not in out and "--tau" not in out
+    assert main(["resume", "--help"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "ppo: Rows of a minibatch: one gradient step. taac: " in out
+    assert "sac, td3, discrete_sac, dqn: Steps drawn from replay for one gradient step." in out
+    assert "--executor {auto,serial,thread,process,hybrid,ray} Where the envs run." in out  # of every run
+
+
 @pytest.mark.parametrize("word", [["train", "--help"], ["train", "CartPole-v1", "--lrr", "3"], ["train", "--tau", "1"]])
 def test_help_and_a_mistyped_flag_load_nothing_that_takes_its_time(word: list[str]) -> None:
     code = "import sys\nfrom multiverse.cli.main import main\nmain(sys.argv[1:])\nprint(*sys.modules, file=sys.stderr)"
