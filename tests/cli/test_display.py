@@ -46,9 +46,34 @@ def test_quiet_prints_the_runs_directory_and_nothing_else(elsewhere: Path, capsy
     assert capsys.readouterr().out == "a\n"
     assert train(Path("b"), "--quiet", "--seeds", "2") == 0
     assert capsys.readouterr().out == "b\n"
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_json_of_several_seeds_is_that_of_each_with_its_seed_and_an_end_of_all(
+    cores: int, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("multiverse.training.side_by_side.usable_cores", lambda: cores)
     assert train(Path("c"), "--json", "--seeds", "2") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["event"] == "end" and told["run"] == "c" and told["seeds"] == [0, 1]
+    *each, last = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    for seed in (0, 1):
+        events = [one["event"] for one in each if one["seed"] == seed]
+        assert events == ["start", "metrics", "evaluation", "end"]
+    assert last["event"] == "end" and last["run"] == "c" and last["seeds"] == [0, 1] and "seed" not in last
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("seeds", ["1", "2"])
+def test_json_ends_with_an_error_where_a_run_fails(
+    seeds: str, cores: int, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("multiverse.training.side_by_side.usable_cores", lambda: cores)
+    words = ["--json", "--seeds", seeds, "--on-failure", "raise", "--evaluation-opponent", "random"]
+    assert train(Path("a"), *words) == 2
+    out, error = capsys.readouterr()
+    told = [json.loads(line) for line in out.splitlines()]
+    assert told[-1]["event"] == "error" and told[-1]["run"] in ("a", None) and "no other side" in told[-1]["error"]
+    assert error.splitlines()[-1] == f"multiverse train: {told[-1]['error']}"
+    assert seeds == "1" or (told[0]["event"], told[0]["seed"] in (0, 1)) == ("error", True)
 
 
 def test_json_is_an_object_a_line(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -234,6 +234,7 @@ def test_extras_name_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", answering("1.2"))
     finding = doctor_checks.extras()
     assert finding.advice == "" and "torch 1.2, mujoco 1.2" in finding.found
+    assert {"mpe2 1.2", "pygame-ce 1.2", "matplotlib 1.2", "pandas 1.2"} <= {*finding.found.split(", ")}
 
 
 def test_an_extra_without_metadata_is_named_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

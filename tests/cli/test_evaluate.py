@@ -39,7 +39,7 @@ def test_the_best_one_and_a_checkpoint_by_its_path(elsewhere: Path, capsys: pyte
     assert train(Path("one"), "--evaluate-every", "64", env_steps=192) == 0
     best = json.loads(Path("one/summary.json").read_text())["best_return"]
     capsys.readouterr()
-    for words in (["one", "--best"], ["one/checkpoints/best"]):
+    for words in (["one", "--best"], ["one", "--which", "best"], ["one/checkpoints/best"]):
         assert main(["evaluate", *words, "--episodes", "2", "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
         assert told["mean_return"] == best and told["checkpoint"] == "one/checkpoints/best"

@@ -27,9 +27,16 @@ def test_envs_are_those_of_gymnasium_and_our_own(capsys: pytest.CaptureFixture[s
     assert not {"HalfCheetah-v2", "Ant-v3", "GymV21Environment-v0"} & {*names} and "HalfCheetah-v4" in names
 
 
+def unbroken(presets_as_listed: str) -> list[str]:
+    """Lines as a shell reads them."""
+    return presets_as_listed.replace(" \\\n     ", "").splitlines()[1:]
+
+
 def test_a_presets_line_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "presets"]) == 0
-    lines = capsys.readouterr().out.splitlines()[1:]
+    out = capsys.readouterr().out
+    assert all(len(line) <= 100 or line.count(" --") == 1 for line in out.splitlines())
+    lines = unbroken(out)
     assert len(lines) == 2 * len(presets())
     for line, (env, algorithm) in zip(lines[::2], presets()):
         flags = shlex.split(line.partition("): ")[2])
@@ -38,7 +45,7 @@ def test_a_presets_line_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_what_was_seen_of_a_preset_is_told_and_stands_where_it_says(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "presets"]) == 0
-    lines = capsys.readouterr().out.splitlines()[1:]
+    lines = unbroken(capsys.readouterr().out)
     for told, both in zip(lines[1::2], presets()):
         assert told.strip() == tried().get(both, "untried: nobody has run it to its end yet")
     assert {("CartPole-v1", "ppo"), ("LunarLander-v3", "ppo")} <= {*tried()} and ("Humanoid-v5", "sac") not in tried()

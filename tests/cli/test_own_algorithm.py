@@ -75,6 +75,24 @@ def test_one_that_cannot_must_be_and_that_is_said(tmp_path: Path) -> None:
     assert mv.load(run, algorithm=maker).act(observation) == mv.load(run).act(observation)  # the run holds the policy
 
 
+def test_one_of_a_script_is_needed_to_learn_and_not_to_act(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = type("Scripted", (Short,), {"__module__": "__main__"})
+    run = mv.train("CartPole-v1", script, run_dir="one", env_steps=64, **SMALL)
+    again = mv.evaluate(run.path, episodes=1)
+    assert again.mean_return == run.summary["evaluation"]["mean_return"]
+    assert command(["evaluate", "one", "--episodes", "1"]) == 0
+    assert command(["replay", "one", "--episode", "0"]) == 0
+    assert "The same return and length" in capsys.readouterr().out
+    assert command(["resume", "one"]) == 2
+    assert "in Python: algorithm=Scripted, as in mv.resume(run, algorithm=Scripted)" in capsys.readouterr().err
+
+
+def test_one_whose_module_is_gone_is_not_needed_to_act(tmp_path: Path) -> None:
+    gone = type("Gone", (Short,), {"__module__": "no_such_module"})
+    run = mv.train("CartPole-v1", gone, run_dir=tmp_path / "one", env_steps=64, **SMALL)
+    assert mv.evaluate(run.path, episodes=1).mean_return == run.summary["evaluation"]["mean_return"]
+
+
 def test_its_settings_are_flags_keys_and_arguments(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = "examples.own_algorithm:Reinforce"
     small = [
@@ -99,7 +117,7 @@ def test_its_settings_are_flags_keys_and_arguments(elsewhere: Path, capsys: pyte
     assert command(["evaluate", "one", "--episodes", "2"]) == 0
     capsys.readouterr()
     assert command([*words, "--clip-range", "0.1"]) == 2
-    assert "there is no --clip-range" in capsys.readouterr().err
+    assert f"--clip-range is a setting of ppo, taac; this is {name}" in capsys.readouterr().err
     assert command(["train", "--algorithm", name, "--help"]) == 0
     assert "Step size, down to 0 at the end of the budget." in capsys.readouterr().out
 

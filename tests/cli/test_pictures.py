@@ -280,6 +280,22 @@ def test_bad_input_is_one_sentence(typed: str, told: str, elsewhere: Path, capsy
     assert error.count("\n") == 1 and told in error
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_readers_of_metrics_need_no_checkpoints(
+    lost: bool, elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, lr in (("a", 1e-3), ("b", 1e-4)):
+        run = write_run(Path("runs") / name, lr=lr)
+        if lost:
+            (run / "checkpoints").rmdir()
+    for typed in ("plot runs/a", "report runs", "compare runs/a runs/b", "list runs"):
+        assert main(typed.split()) == 0, typed
+    assert "runs/a" in capsys.readouterr().out
+    for typed in ("evaluate runs/a", "replay runs"):
+        assert main(typed.split()) == 2
+        assert "this run has no checkpoint" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["plot", "report"])
 def test_without_matplotlib_the_extra_is_named(
     command: str, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -66,7 +66,23 @@ def test_settings_given_to_resume_are_those_of_the_run_from_then_on(elsewhere: P
     assert (summary["env_steps"], summary["plan"]["executor"]) == (128, "thread")
 
 
-@pytest.mark.parametrize("word", [["train", "--help"], ["train", "CartPole-v1", "--lrr", "3"]])
+def test_help_is_of_the_runs_algorithm_or_says_whose_a_setting_is(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(Path("one"), env_steps=64) == 0
+    capsys.readouterr()
+    for words in (["one", "--help"], ["-h", "one"]):
+        assert main(["resume", *words]) == 0
+        out = " ".join(capsys.readouterr().out.split())
+        assert "Rows of a minibatch: one gradient step." in out and "replay" not in out and "--tau" not in out
+    assert main(["resume", "--help"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "ppo: Rows of a minibatch: one gradient step. taac: " in out
+    assert "sac, td3, discrete_sac, dqn: Steps drawn from replay for one gradient step." in out
+    assert "--executor {auto,serial,thread,process,hybrid,ray} Where the envs run." in out  # of every run
+
+
+@pytest.mark.parametrize("word", [["train", "--help"], ["train", "CartPole-v1", "--lrr", "3"], ["train", "--tau", "1"]])
 def test_help_and_a_mistyped_flag_load_nothing_that_takes_its_time(word: list[str]) -> None:
     code = "import sys\nfrom multiverse.cli.main import main\nmain(sys.argv[1:])\nprint(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code, *word], capture_output=True, text=True)
@@ -84,9 +100,9 @@ def test_help_and_a_mistyped_flag_load_nothing_that_takes_its_time(word: list[st
         ("one two", "one run at a time: one, or two?"),
         ("one --env-steps", "--env-steps: expected one argument"),
         ("one --env-steps many", "--env-steps: expected a whole number"),
+        ("one --buffer-size 9", "--buffer-size is a setting of sac, td3, discrete_sac, dqn; this is ppo"),
         ("one --env-step 9", "there is no --env-step; did you mean --env-steps?"),
         ("one --lr -1", "learning_rate=-1"),
-        ("one --buffer-size 9", "there is no --buffer-size"),  # of algorithms with replay
         ("one --num-envs 9", "--num-envs cannot change in a run: another may begin with its weights (--init-from)"),
         ("one --net_arch=64,64", "--net-arch cannot change in a run"),
         ("one --seed 3", "--seed cannot change in a run"),

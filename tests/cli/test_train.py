@@ -196,6 +196,11 @@ FILES = {
         ("no_such_module:make", "no_such_module"),
         ("CartPole-v1 Pendulum-v1", "one env at a time"),
         ("CartPole-v1 --learnin-rate 3", "did you mean --learning-rate?"),
+        (
+            "CartPole-v1 --buffer-size=10",
+            "--buffer-size is a setting of sac, td3, discrete_sac, dqn; this is ppo (--algorithm sac, say)",
+        ),
+        ("CartPole-v1 --algorithm dqn --no-squash", "--no-squash is a setting of ppo, a2c, taac; this is dqn"),
         ("CartPole-v1 -n 3", "there is no -n"),
         ("CartPole-v1 --num-envs", "--num-envs: expected one argument"),
         ("CartPole-v1 --num-envs eight", "--num-envs: expected a whole number or auto, found the text 'eight'"),

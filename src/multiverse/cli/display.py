@@ -25,6 +25,7 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from multiverse.cli.bottleneck import bottleneck
+from multiverse.cli.main import one_line
 from multiverse.cli.output import percent
 from multiverse.contracts.errors import InvalidRequest, counted, in_bytes, in_digits
 from multiverse.executors import machine
@@ -95,36 +96,46 @@ class RunPath(Progress):
 
 class JsonLines(ProgressLines):
     """An object a line, each with its `event`: start, metrics (as often as lines are), num_envs (a decision of
-    `--num-envs auto`), evaluation, end or interrupted."""
+    `--num-envs auto`), evaluation, and at last end, interrupted or error; `of`: what else is in each of them."""
+
+    def __init__(self, voice: LinePrinter, **of: Any) -> None:
+        super().__init__(voice)
+        self._of = of
 
     def on_start(self, trainer: Trainer) -> None:
         Progress.on_start(self, trainer)
-        self._say("start", trainer, run=str(self.path), plan=str(trainer.session.envs.plan))
+        self._say("start", env_steps=self.env_steps, run=str(self.path), plan=str(trainer.session.envs.plan))
         self._begin(trainer.clock)
 
     def scaled(self, decision: Decision) -> None:
-        self.voice.say(_as_json({"event": "num_envs", **asdict(decision)}))
+        self._say("num_envs", **asdict(decision))
 
     def on_evaluation(self, trainer: Trainer, evaluation: Evaluation) -> None:
-        self._say("evaluation", trainer, **evaluation.summary())
+        self._say("evaluation", env_steps=trainer.clock.env_steps, **evaluation.summary())
 
     def done(self, run: Run) -> None:
-        self.voice.say(_as_json({"event": "end", "run": str(run.path), **run.summary}))
+        self._say("end", run=str(run.path), **run.summary)
 
     def interrupted(self) -> None:
         """`saved`: whether all of it is; `saved_env_steps`: where it goes on, null if anew."""
         at = None if self.path is None else saved_steps(self.path / CHECKPOINTS)
-        told = {"env_steps": self.env_steps, "run": None if self.path is None else str(self.path)}
-        self.voice.say(_as_json({"event": "interrupted", **told, "saved": at == self.env_steps, "saved_env_steps": at}))
+        self._say("interrupted", **self._at(), saved=at == self.env_steps, saved_env_steps=at)
+
+    def failed(self, error: Exception) -> None:
+        self._say("error", **self._at(), error=one_line(error))
+
+    def _at(self) -> dict[str, Any]:
+        return {"env_steps": self.env_steps, "run": None if self.path is None else str(self.path)}
 
     def _line(self, trainer: Trainer) -> str:
-        return _as_json({"event": "metrics", "env_steps": trainer.clock.env_steps, **trainer.metrics})
+        return json_line({"event": "metrics", **self._of, "env_steps": trainer.clock.env_steps, **trainer.metrics})
 
-    def _say(self, event: str, trainer: Trainer, **told: Any) -> None:
-        self.voice.say(_as_json({"event": event, "env_steps": trainer.clock.env_steps, **told}))
+    def _say(self, event: str, **told: Any) -> None:
+        self.voice.say(json_line({"event": event, **self._of, **told}))
 
 
-def _as_json(row: dict[str, Any]) -> str:
+def json_line(row: Mapping[str, Any]) -> str:
+    """In one line."""
     return json.dumps(for_json(row), allow_nan=False)
 
 

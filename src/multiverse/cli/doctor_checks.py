@@ -48,11 +48,19 @@ PACKAGES = {  # what pip calls it → what import calls it
     "tensorboard": "tensorboard",
     "imageio-ffmpeg": "imageio_ffmpeg",
     "optuna": "optuna",
+    "mpe2": "mpe2",
+    "pygame-ce": "pygame",
+    "matplotlib": "matplotlib",
+    "pandas": "pandas",
 }
 NEEDED_BY = {
     "box2d": "LunarLander, BipedalWalker, CarRacing, BoxJump",
     "imageio-ffmpeg": "multiverse record",
     "optuna": "tune --search",
+    "mpe2": "simple_spread and its like",
+    "pygame-ce": "drawing CartPole and its like",
+    "matplotlib": "plot, report",
+    "pandas": "run.metrics()",
 }
 """Where a package's name does not say what it is for."""
 

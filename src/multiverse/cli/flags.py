@@ -82,9 +82,12 @@ class Setting:
 def all_settings(algorithm: str = "ppo") -> dict[str, list[Setting]]:
     """By group: those of the run, and those of its algorithm."""
     run = [one for one in _fields_of(TrainConfig()) if one.name not in ("env", "settings")]
+    return {"settings of the run": run, f"settings of {algorithm}": _own_settings_of(algorithm)}
+
+
+def _own_settings_of(algorithm: str) -> list[Setting]:
     kind = algorithm_class(algorithm)
-    own = _fields_of(kind.Config()) if own_settings(kind) else []
-    return {"settings of the run": run, f"settings of {algorithm}": own}
+    return _fields_of(kind.Config()) if own_settings(kind) else []
 
 
 def parser(
@@ -121,17 +124,17 @@ class Typed:
     flags: dict[str, str]
 
 
-def typed(flags: argparse.ArgumentParser, settings: Iterable[Setting], arguments: Sequence[str]) -> Typed:
-    """From words to values; shows help and exits where that is asked for."""
+def typed(
+    flags: argparse.ArgumentParser, settings: Iterable[Setting], arguments: Sequence[str], algorithm: str = "ppo"
+) -> Typed:
+    """From words to values; shows help and exits where that is asked for. `algorithm`: whose settings these are."""
     every = {one.name: one for one in settings}
     try:
         found, unknown = flags.parse_known_intermixed_args([spelled(word) for word in arguments])
     except argparse.ArgumentError as error:
         raise InvalidRequest(f"{str(error.argument_name).partition('/')[0]}: {error.message}") from None
     if strange := next((word for word in unknown if word.startswith("-")), ""):
-        near = nearest(strange, [flag for one in every.values() for flag in one.flags])
-        hint = f"did you mean {near[0]}?" if near else f"`{flags.prog} --help` shows all"
-        raise InvalidRequest(f"there is no {strange}; {hint}")
+        raise InvalidRequest(_no_such_flag(strange, every, algorithm, flags.prog))
     given = vars(found)
     words = [*given.pop(WORDS, []), *unknown]
     for name, several in given.items():  # `--hidden-sizes 64 64 CartPole-v1`: what is no number, or wrapper, is the env
@@ -139,6 +142,16 @@ def typed(flags: argparse.ArgumentParser, settings: Iterable[Setting], arguments
             words.append(several.pop())
     read = {name: every[name].read(one) for name, one in given.items()}
     return Typed(words, read, {name: every[name].flags[0] for name in read})
+
+
+def _no_such_flag(word: str, known: Mapping[str, Setting], algorithm: str, command: str) -> str:
+    flag, asked = word.partition("=")[0], word.partition("=")[0].replace("--no-", "--", 1)
+    if others := [name for name in ALGORITHMS if any(asked in one.flags for one in _own_settings_of(name))]:
+        how = f" (--algorithm {others[0]}, say)" if "algorithm" in known else ""
+        return f"{flag} is a setting of {', '.join(others)}; this is {algorithm}{how}"
+    near = nearest(word, [flag for one in known.values() for flag in one.flags])
+    hint = f"did you mean {near[0]}?" if near else f"`{command} --help` shows all"
+    return f"there is no {word}; {hint}"
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):

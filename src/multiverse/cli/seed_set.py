@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import functools
 import io
-import json
 import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from multiverse.cli.display import refuse_both
+from multiverse.cli.display import JsonLines, json_line, refuse_both
+from multiverse.cli.main import one_line
+from multiverse.contracts.errors import MultiverseError
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.progress import LinePrinter, ShortLines, run_with_progress
 from multiverse.training.run import Run
-from multiverse.training.seed_runs import ordered, read_set, run_set, seed_lines
+from multiverse.training.seed_runs import in_lines, ordered, read_set, run_set, seed_lines
+from multiverse.training.side_by_side import in_child
 
 
 def run_and_tell(
@@ -28,13 +31,15 @@ def run_and_tell(
 ) -> None:
     """All that is not done of a set of runs, and what they say together; `quiet`, `as_json`: as of one run, of all."""
     refuse_both(quiet, as_json)
-    loud, voice = voice, LinePrinter(io.StringIO()) if quiet or as_json else voice
+    if as_json:
+        return _run_and_tell_in_json(path, config, settings, voice, trust)
+    loud, voice = voice, LinePrinter(io.StringIO()) if quiet else voice
 
     def one(order: dict[str, Any]) -> Run:
         return run_with_progress(functools.partial(ordered, order), ShortLines(voice))
 
     try:
-        found = run_set(path, config, settings, voice.say, one, apart=True, trust=trust)
+        found = run_set(path, config, settings, in_lines(voice.say), one, "multiverse.training.seed_runs", trust)
     except (KeyboardInterrupt, SystemExit):
         voice.say(f"Interrupted. To go on with all of them: multiverse resume {shlex.quote(str(path))}")
         raise
@@ -42,5 +47,37 @@ def run_and_tell(
         voice.say(line)
     if quiet:
         loud.say(str(path))
-    if as_json:
-        loud.say(json.dumps({"event": "end", "run": str(path), **read_set(path)}))
+
+
+def _run_and_tell_in_json(
+    path: Path, config: TrainConfig, settings: Mapping[str, Any], voice: LinePrinter, trust: bool
+) -> None:
+    """The events of each run, with its seed, and at last one of all."""
+
+    def say(seed: int | None, line: str) -> None:
+        if line.startswith('{"event"'):
+            voice.say(line)
+        elif seed is not None:  # a warning, or why it failed
+            print(f"seed {seed} | {line}", file=sys.stderr)
+
+    def one(order: dict[str, Any]) -> Run:
+        return run_with_progress(functools.partial(ordered, order), JsonLines(voice, seed=order["seed"]))
+
+    def end(event: str, **told: Any) -> None:
+        voice.say(json_line({"event": event, "run": str(path), **told}))
+
+    try:
+        run_set(path, config, settings, say, one, __name__, trust)
+    except (KeyboardInterrupt, SystemExit):
+        end("interrupted")
+        raise
+    except MultiverseError as error:
+        end("error", error=one_line(error))
+        raise
+    end("end", **read_set(path))
+
+
+def child(order: Mapping[str, Any]) -> int:
+    """The process of one run that tells its events."""
+    lines = JsonLines(LinePrinter(), seed=order["seed"])
+    return in_child(lambda: run_with_progress(functools.partial(ordered, order), lines))

@@ -17,7 +17,6 @@ from multiverse.contracts.errors import InvalidRequest, in_bytes
 from multiverse.contracts.policy import Leaves
 from multiverse.contracts.tables import SavedTable, Table
 from multiverse.contracts.views import Array
-from multiverse.executors.machine import memory_available
 from multiverse.experience.rollout import Rollout, dtype_of, numeric_leaves, shape_of
 
 VALID, TERMINATED, TRUNCATED, STARTS = (np.uint8(1 << bit) for bit in range(4))
@@ -58,6 +57,8 @@ class Replay:
         self, observation_space: spaces.Space[Any], action: tuple[tuple[int, ...], Any], slots: int, capacity: int
     ) -> None:
         """`action`: (shape, dtype) of one action as the rollout holds it."""
+        from multiverse.executors.machine import memory_available  # help is shown without it
+
         if capacity < slots:
             raise InvalidRequest(f"buffer_size={capacity}: at least one step of each of the {slots} envs")
         self._slots, self._steps = slots, capacity // slots

@@ -125,8 +125,8 @@ def evaluate(
     checked_run_seed("seed", seed)
     env, algorithm, wrappers = at_hand(run, env=env, algorithm=algorithm, wrappers=wrappers)
     found = checkpoint_of(run, which)
-    where = find_run(path_of(run)).path
-    config = trusted_config(where, env, algorithm, env_kwargs, trust)
+    where, needed = find_run(path_of(run)).path, algorithm is not None or not _holds_policies(found)
+    config = trusted_config(where, env, algorithm, env_kwargs, trust, needs_algorithm=needed)
     if isinstance(episodes, str) or not isinstance(episodes, Sequence):
         many = episodes = whole_number("episodes", episodes)
     else:
@@ -144,7 +144,7 @@ def evaluate(
         raise error.__cause__ or error from None
     try:
         groups = _groups(played_on.envs)
-        held = None if algorithm is not None else _held(vars(config), groups, found)
+        held = None if needed else _held(vars(config), groups, found)
         policy = held or _policy(config, algorithm, groups, found, where)
         acting = policy.acting if isinstance(policy, LoadedPolicies) else [policy.acting]
         against = opponents_for(config.evaluation_opponent if opponent is None else opponent, groups)
@@ -155,6 +155,11 @@ def evaluate(
         played_on.close()
     assert found_out is not None
     return dataclasses.replace(found_out, of=_told(vars(config), found))
+
+
+def _holds_policies(found: Checkpoint) -> bool:
+    with taken_over(found):
+        return None not in policies_in(found.state["session"]).values()
 
 
 def _held(saved: Mapping[str, Any], groups: Sequence[Group], found: Checkpoint) -> LoadedPolicy | LoadedPolicies | None:
@@ -327,7 +332,12 @@ def steps_of(found: Checkpoint) -> int:
 
 
 def trusted_config(
-    run: Path, env: Any, algorithm: MakeAlgorithm | None, env_kwargs: Mapping[str, Any] | None, trust: bool
+    run: Path,
+    env: Any,
+    algorithm: MakeAlgorithm | None,
+    env_kwargs: Mapping[str, Any] | None,
+    trust: bool,
+    needs_algorithm: bool = True,
 ) -> TrainConfig:
     """The config of a run whose env is about to be made; `UntrustedRun` if that would call a stranger's code."""
     saved = _saved(run)
@@ -335,7 +345,7 @@ def trusted_config(
     brought = {"env": env, "env_kwargs": env, "algorithm": algorithm}
     if names_code({name: value for name, value in saved.items() if brought.get(name) is None}):
         check_trusted(saved, read_mark(run), run, trust)
-    return saved_config(saved, str(run / CONFIG), algorithm, env_kwargs)
+    return saved_config(saved, str(run / CONFIG), algorithm, env_kwargs, needs_algorithm=needs_algorithm)
 
 
 def _saved(run: Path) -> dict[str, Any]:

@@ -117,6 +117,9 @@ class Progress(Hook):
         else:
             self.tell(f"Interrupted at {self.env_steps:,} env steps. To go on: {how}")
 
+    def failed(self, error: Exception) -> None:
+        """It ended with this error, which goes on its way."""
+
     def tell(self, line: str) -> None:
         log.warning(line)
 
@@ -376,6 +379,9 @@ def run_with_progress(begin: Callable[..., Run], progress: Progress) -> Run:
         run = begin(hooks=[progress])
     except (KeyboardInterrupt, SystemExit):
         progress.interrupted()
+        raise
+    except Exception as error:
+        progress.failed(error)
         raise
     progress.done(run)
     return run

@@ -43,6 +43,8 @@ from multiverse.training.storage.origin import mark_of, names_code, redacted
 from multiverse.training.storage.run_directory import LARGEST_JSON, fresh, safe_name
 
 Say = Callable[[str], None]
+SayOf = Callable[[int | None, str], None]
+"""A line about the run of a seed, or (None) about all of them."""
 OneRun = Callable[[dict[str, Any]], Run]
 """Begins, or goes on with, the run of one seed; see `ordered`."""
 
@@ -154,34 +156,29 @@ def run_set(
     path: Path,
     config: TrainConfig,
     settings: Mapping[str, Any],
-    say: Say,
+    say: SayOf,
     one: OneRun,
-    apart: bool,
+    apart: str | None,
     trust: bool = False,
 ) -> SeedRuns:
     """Every run of a set that is not done: side by side in processes of their own, where these can have what it takes
-    (`apart`) and there are cores for them, or else here, one by one (`one`).
+    (`apart`: the module with their `child`) and there are cores for them, or else here, one by one (`one`).
 
     In processes of their own the failure of one costs the others nothing: it is raised when these are done.
     """
     at_once, config = share_of_cores(config, len(read_set(path)["seeds"])) if apart else (1, config)
     orders, failed = orders_for(path, config, settings, trust=trust), dict[int, str]()
 
-    def heard(seed: int, line: str) -> None:
-        say(f"seed {seed} | {line}")
-
     def ended(seed: int, why: str | None) -> None:
         if why is not None:
             failed[seed] = why
 
-    say(f"Runs: {path}")
+    say(None, f"Runs: {path}")
     try:
-        if at_once > 1:
-            side_by_side(
-                iter(orders.items()), at_once, __name__, lambda seed, line: say(f"seed {seed} | {line}"), ended
-            )
+        if at_once > 1 and apart:
+            side_by_side(iter(orders.items()), at_once, apart, say, ended)
         for number, (seed, order) in enumerate(orders.items() if at_once == 1 else (), 1):
-            say(f"\nSeed {seed} ({number} of {len(orders)})")
+            say(None, f"\nSeed {seed} ({number} of {len(orders)})")
             one(order)
     finally:
         found = gathered(path)
@@ -193,12 +190,17 @@ def run_set(
     return found
 
 
+def in_lines(say: Say) -> SayOf:
+    """What is about one seed begins with it."""
+    return lambda seed, line: say(line if seed is None else f"seed {seed} | {line}")
+
+
 def orders_for(path: Path, config: TrainConfig, settings: Mapping[str, Any], **how: Any) -> dict[int, dict[str, Any]]:
     """By seed, what is still to be done; with other `settings` also for those that had come to their end."""
     said, orders = read_set(path), {}
     for seed in said["seeds"]:
         run = path / f"seed-{seed}"
-        order: dict[str, Any] = {"run": str(run), **how, "tensorboard": bool(said.get("tensorboard"))}
+        order: dict[str, Any] = {"run": str(run), "seed": seed, **how, "tensorboard": bool(said.get("tensorboard"))}
         if not is_run(run):
             mine = plain_config(dataclasses.replace(config, seed=seed))
             orders[seed] = {**order, "config": mine, "init_from": said.get("init_from")}
@@ -255,7 +257,7 @@ def run_in_program(
 
     apart = not hooks and own.keys() <= {"env", "wrappers"} and _known_by_name(config, own.get("env"))
     try:
-        found = run_set(path, config, settings, say, one, apart, trust)
+        found = run_set(path, config, settings, in_lines(say), one, __name__ if apart else None, trust)
     except (KeyboardInterrupt, SystemExit):
         (voice.say if progress else here.tell)(f"Interrupted. To go on with all of them: mv.resume({str(path)!r})")
         raise

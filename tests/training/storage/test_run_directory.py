@@ -269,8 +269,9 @@ def test_of_several_runs_the_one_written_to_last_is_meant(
 def test_where_there_is_no_run_that_is_said(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="no such directory"):
         find_run(tmp_path / "nowhere")
-    with pytest.raises(InvalidRequest, match="no run here"):
+    with pytest.raises(InvalidRequest, match="no run here, nor in the directories below it") as refused:
         find_run(tmp_path)
+    assert "*" not in str(refused.value)
     with pytest.raises(InvalidRequest, match="no run here"):
         RunDirectory.open(tmp_path)
     assert list(tmp_path.iterdir()) == []

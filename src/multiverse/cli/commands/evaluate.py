@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -39,8 +39,10 @@ class Evaluate:
     """The run's directory, a checkpoint in it, or a directory above: then the run written to last."""
     episodes: Annotated[int, tyro.conf.arg(aliases=("--n-eval-episodes", "--num-episodes"))] = 100
     """How many."""
+    which: Literal["latest", "best"] = "latest"
+    """The latest checkpoint, or the one with the best evaluation."""
     best: bool = False
-    """The checkpoint with the best evaluation instead of the latest."""
+    """The same as --which best."""
     seed: int = 0
     """Of the episodes."""
     opponent: Annotated[str | None, tyro.conf.arg(metavar="random|self|RUN|MODULE:FUNCTION")] = None
@@ -66,7 +68,7 @@ def run(arguments: Sequence[str]) -> int:
     kwargs = parsed_kwargs(options.env_kwargs)
     from multiverse.training.loading import checkpoint_of, evaluate
 
-    which = "best" if options.best else "latest"
+    which = "best" if options.best else options.which
     checkpoint = checkpoint_of(options.run, which)
     how: dict[str, Any] = {"episodes": options.episodes, "seed": options.seed, "opponent": options.opponent}
     how["deterministic"] = deterministic_or_not(options.stochastic, options.deterministic)

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import json
 import shlex
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ examples:
   multiverse list runs --root runs/CartPole-v1"""
 
 What = Literal["everything", "envs", "presets", "algorithms", "runs"]
+KEPT_SPACE = "\0"
+"""Inside a flag and its values, where no line is broken."""
 NO_RUNS = "  none yet: `multiverse train CartPole-v1` makes one"
 
 
@@ -86,7 +89,7 @@ def preset_lines() -> list[str]:
         line
         for (env, name), found in presets().items()
         for line in (
-            f"  {env} ({name}): {_as_flags({'algorithm': name, **found})}",
+            *_broken(f"  {env} ({name}): {_as_flags({'algorithm': name, **found})}"),
             f"      {tried().get((env, name), 'untried: nobody has run it to its end yet')}",
         )
     ]
@@ -96,13 +99,20 @@ def _as_flags(settings: dict[str, Any]) -> str:
     from multiverse.cli.flags import flag_words
 
     given = [(name, value) for name, value in settings.items() if value != "ppo"]
-    return shlex.join(word for name, value in given for word in flag_words(name, value))
+    return " ".join(shlex.join(flag_words(name, value)).replace(" ", KEPT_SPACE) for name, value in given)
+
+
+def _broken(line: str) -> list[str]:
+    """Lines that a shell reads as one, of at most 100 columns unless one flag has more."""
+    parts = textwrap.wrap(line, 98, subsequent_indent=6 * " ", break_long_words=False, break_on_hyphens=False)
+    return [part.replace(KEPT_SPACE, " ") + (" \\" if part is not parts[-1] else "") for part in parts]
 
 
 def run_lines(root: Path) -> list[str]:
     """One for every run, by when it was last written to."""
     found = [path.parent for path in root.rglob("config.yaml")] if root.is_dir() else []
-    runs = [path for path in found if (path / "checkpoints").is_dir()]  # as is_run, which needs the extra for training
+    # As is_run, which needs the extra for training.
+    runs = [path for path in found if (path / "checkpoints").is_dir() or (path / "metrics.jsonl").is_file()]
     return [f"  {path}  {_state_of(path)}" for path in sorted(runs, key=_age)]
 
 

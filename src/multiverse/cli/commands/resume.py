@@ -43,7 +43,7 @@ COMMAND = (
     ),
     Setting("tensorboard", bool, None, "Metrics for TensorBoard too. A run that began with them goes on with them."),
     Setting("quiet", bool, None, "Print nothing but the run's directory, at its end."),
-    Setting("json", bool, None, "Print a JSON object a line: start, metrics every few seconds, evaluation, end."),
+    Setting("json", bool, None, "Print a JSON object a line: start, metrics every 3 s, evaluation, end or error."),
 )
 
 
@@ -80,16 +80,17 @@ def run(arguments: Sequence[str]) -> int:
 
 def resume_options(arguments: Sequence[str]) -> tuple[str, dict[str, Any], Located]:
     """(the run, options of the command, settings). Flags follow from the run's algorithm: it is looked for first."""
-    every = {one.name: one for name in ALGORITHMS for one in changeable(name)}
+    every = _changeable_in_any()
+    words = [spelled(word) for word in arguments if word not in ("-h", "--help")]  # help is of the run's algorithm
     try:
-        known, _ = flags_of(every.values()).parse_known_intermixed_args([spelled(word) for word in arguments])
+        known, _ = flags_of(every).parse_known_intermixed_args(words)
     except argparse.ArgumentError:  # it is told below, with the flags that there are
         known = argparse.Namespace()
     where = next((word for word in getattr(known, WORDS, []) if Path(word).exists()), None)
     algorithm = "ppo" if where is None else _algorithm_of(where, hasattr(known, "trust"))
-    settings = list(every.values()) if where is None else changeable(algorithm)
+    settings = every if where is None else changeable(algorithm)
     _refuse_fixed(arguments, algorithm, {one.name for one in settings})
-    found = typed(flags_of(settings), [*COMMAND, *settings], arguments)
+    found = typed(flags_of(settings), [*COMMAND, *settings], arguments, algorithm)
     if not found.words:
         raise InvalidRequest("which run? `multiverse resume runs/CartPole-v1`")
     if len(found.words) > 1:
@@ -113,6 +114,21 @@ def changeable(algorithm: str) -> list[Setting]:
     groups = all_settings(algorithm).values()
     kept = KEPT | getattr(algorithm_class(algorithm), "fixed", frozenset())
     return [dataclasses.replace(one, default="") for group in groups for one in group if one.name not in kept]
+
+
+def _changeable_in_any() -> list[Setting]:
+    """The same of every algorithm; what not all of them have, or have with other words, says whose it is."""
+    words, found = dict[str, dict[str, list[str]]](), dict[str, Setting]()
+    for name in ALGORITHMS:
+        for one in changeable(name):
+            found[one.name] = one
+            words.setdefault(one.name, {}).setdefault(one.help, []).append(name)
+    shared = [*ALGORITHMS]
+    told = {
+        name: " ".join(text if whose == shared else f"{', '.join(whose)}: {text}" for text, whose in texts.items())
+        for name, texts in words.items()
+    }
+    return [dataclasses.replace(one, help=told[one.name]) for one in found.values()]
 
 
 def flags_of(settings: Iterable[Setting]) -> argparse.ArgumentParser:

@@ -218,7 +218,7 @@ COMMAND = (
     Setting("run_dir", str, "", "Where the run lies. Default: runs/<env>/<algorithm>-<seed>-<time>."),
     Setting("tensorboard", bool, None, "Metrics for TensorBoard too (an extra)."),
     Setting("quiet", bool, None, "Print nothing but the run's directory, at its end."),
-    Setting("json", bool, None, "Print a JSON object a line: start, metrics every few seconds, evaluation, end."),
+    Setting("json", bool, None, "Print a JSON object a line: start, metrics every 3 s, evaluation, end or error."),
 )
 
 
@@ -262,7 +262,7 @@ def train_options(
     takes all settings too."""
     algorithm = algorithm_in(arguments)
     settings = [*options, *(one for group in all_settings(algorithm).values() for one in group)]
-    found = typed(parser(algorithm, options, command, description), settings, arguments)
+    found = typed(parser(algorithm, options, command, description), settings, arguments, algorithm)
     if len(found.words) > 1:
         raise InvalidRequest(f"one env at a time: {found.words[0]}, or {found.words[1]}?")
     own = {one.name: found.values.pop(one.name, one.default) for one in options}

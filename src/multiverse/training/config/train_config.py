@@ -393,9 +393,11 @@ def saved_config(
     algorithm: MakeAlgorithm | None,
     env_kwargs: Mapping[str, Any] | None = None,
     needs_env: bool = True,
+    needs_algorithm: bool = True,
 ) -> TrainConfig:
-    """A run's config as it was saved. What no file holds must be given again: an algorithm of one's own, and, where its
-    env is needed, secrets among the env's arguments."""
+    """A run's config as it was saved. What no file holds must be given again: an algorithm of one's own and, where its
+    env is needed, secrets among the env's arguments. Where one's own algorithm is not needed (`needs_algorithm`) it is
+    not imported either, and its settings are a dict."""
     from multiverse.training.storage.origin import redacted_fields  # help is shown without it
 
     if isinstance(algorithm, str):
@@ -408,9 +410,12 @@ def saved_config(
             f"{where}: {', '.join(hidden)} was secret and is not in the file: pass it again, in env_kwargs={{...}}"
         )
     name = saved.get("algorithm", "ppo")
+    if algorithm is None and name not in ALGORITHMS and not needs_algorithm:
+        return train_config(saved, None, where)
     if algorithm is None and ":" not in name and name not in ALGORITHMS:
         raise InvalidRequest(
-            f"{where}: the algorithm of this run is {name}, one of your own: pass it again, algorithm={name}"
+            f"{where}: the algorithm of this run is {name}, one of your own: pass it again, in Python: "
+            f"algorithm={name}, as in mv.resume(run, algorithm={name})"
         )
     return train_config(saved, algorithm_class(name) if algorithm is None else algorithm, where)
 

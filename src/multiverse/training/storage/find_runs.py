@@ -36,8 +36,8 @@ class FoundRun(NamedTuple):
 
 
 def is_run(path: Path) -> bool:
-    """Whether a run was begun here."""
-    return (path / CONFIG).is_file() and (path / CHECKPOINTS).is_dir()
+    """Whether a run was begun here. One that has metrics may have lost its checkpoints."""
+    return (path / CONFIG).is_file() and ((path / CHECKPOINTS).is_dir() or (path / METRICS).is_file())
 
 
 def find_run(path: Path | str) -> FoundRun:
@@ -113,7 +113,7 @@ def _refuse_foreign(run: Path) -> None:
 def _why_no_run(path: Path) -> str:
     if not path.exists():
         return "there is no such directory; runs are in runs/<env>/<algorithm>-<seed>-<time> unless --run-dir is given"
-    return f"no run here, nor in {', '.join(_BELOW)} (a run has {CONFIG} and {CHECKPOINTS}/)"
+    return f"no run here, nor in the directories below it (a run has {CONFIG}, and {METRICS} or {CHECKPOINTS}/)"
 
 
 def _last_written(path: Path) -> int:
