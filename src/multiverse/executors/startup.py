@@ -12,6 +12,7 @@ from multiverse.adapters.env_source import Recipe
 from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import EnvFailed, InvalidRequest, MultiverseError, RemoteError, SpacesDiffer
 from multiverse.contracts.failures import DEFAULT_POLICY, FailurePolicy
+from multiverse.contracts.imports import refuse_in_import
 from multiverse.contracts.layout import EPISODES, Field, Layout
 from multiverse.contracts.plan import DEFAULT_TIMEOUTS, Autoreset, Plan, Timeouts, autoreset_for
 from multiverse.contracts.reset_plan import ResetPlan
@@ -64,6 +65,8 @@ def start(
     `tasks`: sent to every worker now, once; resets then name them by index.
     """
     backend = backend_of(plan.executor)
+    if backend.workers is not None:
+        refuse_in_import("starts workers")
     shares = ranges(len(recipes), plan.workers + backend.own_share)
     cores = machine.usable_cores()
     awake = cores - 1 if backend.processes and not backend.own_share and plan.workers <= cores else 0

@@ -15,6 +15,7 @@ from multiverse.adapters.env_source import Wrapper, wrapped
 from multiverse.algorithms import algorithm_class
 from multiverse.algorithms.algorithm import Algorithm
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest, PreflightError
+from multiverse.contracts.imports import refuse_in_import
 from multiverse.contracts.plan import Plan
 from multiverse.experience.slots import is_single
 from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
@@ -138,6 +139,7 @@ def train(
 
     Ctrl-C saves the run, says how to go on with it, and goes on its way.
     """
+    refuse_in_import("trains")
     kind = algorithm_class(algorithm) if isinstance(algorithm, str) else algorithm
     opponent = settings.get("evaluation_opponent")
     opponent = None if isinstance(opponent, str) else opponent  # else the config holds it
@@ -235,6 +237,7 @@ def resume(
     """
     from multiverse.training import seed_runs
 
+    refuse_in_import("trains")
     env, algorithm, wrappers = at_hand(run, env=env, algorithm=algorithm, wrappers=wrappers)
     if (path := find_set(path_of(run))) is not None:
         if env_kwargs is not None or tensorboard:
