@@ -70,6 +70,23 @@ def test_a_run_of_a_file_is_resumed(folder: Path) -> None:
     assert main(["resume", "one", "--env-steps", "128"]) == 0
 
 
+def test_a_run_of_a_file_is_found_from_anywhere(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir("elsewhere")
+    run = mv.train("env_in_a_file.py:MyEnv", progress=False, env_steps=128, num_envs=1, executor="serial")
+    assert run.path.parent == Path("runs/env_in_a_file.py-MyEnv")
+    monkeypatch.chdir(folder)
+    assert main(["evaluate", "elsewhere/runs", "--episodes", "1"]) == 0
+    assert capsys.readouterr().out.startswith("env_in_a_file.py:MyEnv after 128 env steps")
+    (folder / "elsewhere" / "env_in_a_file.py").rename(folder / "env_in_a_file.py")
+    monkeypatch.delitem(sys.modules, "env_in_a_file")
+    assert len(mv.evaluate("elsewhere/runs", episodes=1).returns) == 1  # here it is
+    (folder / "env_in_a_file.py").unlink()
+    with pytest.raises(mv.InvalidRequest, match=r"is not there: --env /path/to/env_in_a_file\.py:MyEnv"):
+        mv.evaluate("elsewhere/runs", episodes=1)
+
+
 def test_dots_where_a_colon_belongs_are_told() -> None:
     with pytest.raises(mv.InvalidRequest, match=r"Did you mean tests\.envs:Walk\?"):
         mv.make_vec("tests.envs.Walk", 1)

@@ -54,6 +54,18 @@ def module_named(name: str) -> ModuleType:
     return module
 
 
+def with_folders(name: str) -> str:
+    """`file.py:name` with the file's whole path, which any directory finds; any other name as it is."""
+    file, _, attribute = name.rpartition(":")
+    return f"{Path(file).absolute()}:{attribute}" if file.endswith(".py") else name
+
+
+def without_folders(name: str) -> str:
+    """The same for people: a whole path without its folders."""
+    file, _, attribute = name.rpartition(":")
+    return f"{Path(file).name}:{attribute}" if file.endswith(".py") and Path(file).is_absolute() else name
+
+
 def with_a_colon(name: str) -> str:
     """`package.module.Name` as `package.module:Name`, if there is such a module; else ''."""
     module, dot, attribute = name.rpartition(".")

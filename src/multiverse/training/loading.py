@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -14,6 +15,7 @@ import gymnasium
 
 from multiverse.adapters.env_source import BUILT_IN, Wrapper, wrapped
 from multiverse.contracts.errors import CheckpointBroken, EvaluationFailed, InvalidRequest, in_a_line, in_words
+from multiverse.contracts.imports import without_folders
 from multiverse.contracts.layout import SINGLE_AGENT, Group
 from multiverse.contracts.plan import whole_number
 from multiverse.contracts.policy import Policy
@@ -41,6 +43,8 @@ from multiverse.training.storage.run_directory import NEW_SPACES, had_checkpoint
 from multiverse.training.tasks import evaluation_tasks, with_tasks
 from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.make import make_vec
+
+log = logging.getLogger("multiverse")
 
 
 class HasPath(Protocol):
@@ -263,7 +267,8 @@ def _function(name: str) -> Any:
 
 
 def _told(saved: Mapping[str, Any], found: Checkpoint) -> str:
-    return f"{saved.get('algorithm')} for {saved.get('env')} after {found.manifest.get('env_steps')} env steps"
+    env = without_folders(str(saved.get("env")))
+    return f"{saved.get('algorithm')} for {env} after {found.manifest.get('env_steps')} env steps"
 
 
 def saved_spaces(run: Path) -> tuple[Group, ...] | None:
@@ -390,4 +395,17 @@ def _bare_source(config: TrainConfig, env: Any) -> Any:
         return env
     if ":" not in config.env and config.env not in BUILT_IN and config.env not in gymnasium.registry:
         raise InvalidRequest(f"the env of this run, {config.env}, is none of Gymnasium's: pass it again, env=…")
-    return config.env
+    return _where_it_is_now(config.env)
+
+
+def _where_it_is_now(env: str) -> str:
+    """The env of a file that was moved together with its run is in the working directory."""
+    file, _, name = env.rpartition(":")
+    if not file.endswith(".py") or Path(file).is_file():
+        return env
+    moved = f"{Path(file).name}:{name}"
+    if not Path(moved.rpartition(":")[0]).is_file():
+        where = f"--env /path/to/{moved}, in Python env='/path/to/{moved}'"
+        raise InvalidRequest(f"the env of this run was in {Path(file).absolute()}, and is not there: {where}")
+    log.warning("there is no %s: the env is that of %s in this directory", file, Path(file).name)
+    return moved

@@ -15,7 +15,7 @@ from multiverse.adapters.env_source import Wrapper, wrapped
 from multiverse.algorithms import algorithm_class
 from multiverse.algorithms.algorithm import Algorithm
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest, PreflightError
-from multiverse.contracts.imports import refuse_in_import
+from multiverse.contracts.imports import refuse_in_import, with_folders, without_folders
 from multiverse.contracts.plan import Plan
 from multiverse.experience.slots import is_single
 from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
@@ -190,12 +190,13 @@ def start_run(
     if config.evaluation_opponent is not None and Path(config.evaluation_opponent).exists():
         absolute = str(Path(config.evaluation_opponent).absolute())  # it is asked for again, from wherever
         config = dataclasses.replace(config, evaluation_opponent=absolute)
+    name, config = without_folders(config.env), dataclasses.replace(config, env=with_folders(config.env))
     source = wrapped(config.env if env is None else env, wrappers_of(config, wrappers))
     session = Session(config, source, algorithm_maker(config, algorithm), opponent=opponent)
     try:
         _begin_with(begun_from, session)
         with RunDirectory.create(
-            root, env=config.env, algorithm=config.algorithm.rpartition(":")[2], seed=config.seed, run_dir=run_dir
+            root, env=name, algorithm=config.algorithm.rpartition(":")[2], seed=config.seed, run_dir=run_dir
         ) as where:
             where.write_config(plain_config(config))
             where.write_origin()

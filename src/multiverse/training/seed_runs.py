@@ -22,6 +22,7 @@ import gymnasium
 from multiverse.adapters.env_source import BUILT_IN
 from multiverse.algorithms import algorithm_class
 from multiverse.contracts.errors import InvalidRequest, MultiverseError, counted, in_digits
+from multiverse.contracts.imports import with_folders, without_folders
 from multiverse.training.config.changes import changed_config, without_schedules
 from multiverse.training.config.files import dump_yaml
 from multiverse.training.config.train_config import TrainConfig, plain_config, saved_config
@@ -72,14 +73,14 @@ def new_set(config: TrainConfig, count: int, run_dir: Path | str | None, root: P
         )
     last = dataclasses.replace(config, seed=config.seed + count - 1).seed  # refused where it would be too large
     name = f"{safe_name(config.algorithm.rpartition(':')[2])}-seeds-{config.seed}-{last}"
-    path = Path(root) / safe_name(config.env) if run_dir is None else Path(run_dir)
+    path = Path(root) / safe_name(without_folders(config.env)) if run_dir is None else Path(run_dir)
     try:
         if run_dir is None:
             path = fresh(path, f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
         elif path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise InvalidRequest(f"{path} is not empty: choose another directory, or resume what is there")
         path.mkdir(parents=True, exist_ok=True)
-        write_config(path, config)
+        write_config(path, dataclasses.replace(config, env=with_folders(config.env)))
         _write(path, {"seeds": list(range(config.seed, last + 1)), **how})
     except OSError as error:
         raise InvalidRequest(f"{path} cannot be the directory of runs: {error.strerror or error}") from error
