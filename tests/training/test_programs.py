@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import multiverse as mv
+from multiverse.algorithms.ppo import PPO
 from multiverse.training import progress
 from multiverse.training.config.files import read_config
 from multiverse.training.loading import evaluate
@@ -253,6 +254,29 @@ def test_an_interrupted_program_is_told_where_the_run_is(
     line = f"Interrupted at 200 env steps. To go on: mv.resume({str(tmp_path / 'run')!r})"
     assert line in (capsys.readouterr().err if told else caplog.text)
     assert mv.resume(tmp_path / "run", progress=False).summary["env_steps"] == 400
+
+
+def test_the_line_for_going_on_has_what_must_be_given_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Interrupts(mv.Hook):
+        def on_update(self, trainer: Any, report: Any) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def mine() -> Any:
+        return gymnasium.make("CartPole-v1")
+
+    def learner(*given: Any) -> Any:
+        return PPO(PPO.Config(steps_per_env=25), *given)
+
+    with pytest.raises(KeyboardInterrupt):
+        mv.train(
+            mine, learner, run_dir=tmp_path / "run", hooks=[Interrupts()], progress=False, env_steps=400, num_envs=4,
+            executor="serial",
+        )  # fmt: skip
+    assert f"To go on: mv.resume({str(tmp_path / 'run')!r}, env=mine, algorithm=learner)" in caplog.text
+    with pytest.raises(mv.InvalidRequest, match=r"Gymnasium's; the algorithm .*: pass them again, env=…, algorithm="):
+        mv.resume(tmp_path / "run")
+    with pytest.raises(mv.InvalidRequest, match=r"pass it again, env=… \(in a shell: --env FILE\.py:NAME\)$"):
+        mv.resume(tmp_path / "run", algorithm=learner)
 
 
 @pytest.mark.parametrize("saved", [True, False])

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import gymnasium
 
 from multiverse.adapters.env_source import BUILT_IN, Wrapper, wrapped
+from multiverse.algorithms import ALGORITHMS
 from multiverse.contracts.errors import CheckpointBroken, EvaluationFailed, InvalidRequest, in_a_line, in_words
 from multiverse.contracts.imports import without_folders
 from multiverse.contracts.layout import SINGLE_AGENT, Group
@@ -27,7 +28,7 @@ from multiverse.experience.random_policy import RandomPolicy
 from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
 from multiverse.training.config.build import in_todays_names, takes_old_names
 from multiverse.training.config.files import read_config
-from multiverse.training.config.train_config import TrainConfig, name_of, saved_config, wrapper_name
+from multiverse.training.config.train_config import TrainConfig, import_name, name_of, saved_config, wrapper_name
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.evaluation_envs import EvaluationEnvs
 from multiverse.training.learners import learned_in, policies_in
@@ -130,7 +131,7 @@ def evaluate(
     env, algorithm, wrappers = at_hand(run, env=env, algorithm=algorithm, wrappers=wrappers)
     found = checkpoint_of(run, which)
     where = find_run(path_of(run)).path
-    config = trusted_config(where, env, algorithm, env_kwargs, trust)
+    config = trusted_config(where, env, algorithm, env_kwargs, trust, wrappers)
     if isinstance(episodes, str) or not isinstance(episodes, Sequence):
         many = episodes = whole_number("episodes", episodes)
     else:
@@ -332,7 +333,12 @@ def steps_of(found: Checkpoint) -> int:
 
 
 def trusted_config(
-    run: Path, env: Any, algorithm: MakeAlgorithm | None, env_kwargs: Mapping[str, Any] | None, trust: bool
+    run: Path,
+    env: Any,
+    algorithm: MakeAlgorithm | None,
+    env_kwargs: Mapping[str, Any] | None,
+    trust: bool,
+    wrappers: Sequence[Wrapper | str] | None = None,
 ) -> TrainConfig:
     """The config of a run whose env is about to be made; `UntrustedRun` if that would call a stranger's code."""
     saved = _saved(run)
@@ -340,6 +346,7 @@ def trusted_config(
     brought = {"env": env, "env_kwargs": env, "algorithm": algorithm}
     if names_code({name: value for name, value in saved.items() if brought.get(name) is None}):
         check_trusted(saved, read_mark(run), run, trust)
+    _refuse_missing(saved, env, algorithm, wrappers)
     return saved_config(saved, str(run / CONFIG), algorithm, env_kwargs)
 
 
@@ -357,6 +364,41 @@ def path_of(run: RunPath) -> Path:
 def objects_among(**given: Any) -> dict[str, Any]:
     """Those that no file can name."""
     return {name: one for name, one in given.items() if one and not isinstance(one, str)}
+
+
+def given_again(**given: Any) -> str:
+    """Of what a run is made with, that which must be given again to go on, as arguments: ', env=Mine, wrappers=[…]'."""
+    lost: dict[str, Any] = objects_among(env=given.get("env"))
+    for name, named in (("algorithm", import_name), ("evaluation_opponent", opponent_name)):
+        one = given.get(name.removeprefix("evaluation_"))
+        if one is not None and not isinstance(one, str) and ":" not in named(one) and not hasattr(one, "path"):
+            lost[name] = one
+    called = {name: getattr(one, "__name__", "") for name, one in lost.items()}
+    words = [f"{name}={one if one.isidentifier() else '…'}" for name, one in called.items()]
+    if any(":" not in wrapper_name(one) for one in given.get("wrappers") or () if not isinstance(one, str)):
+        words.append("wrappers=[…]")
+    return "".join(f", {word}" for word in [*words, *(f"{name}=…" for name in given.get("schedules") or ())])
+
+
+def _refuse_missing(saved: Mapping[str, Any], env: Any, algorithm: Any, wrappers: Any) -> None:
+    """All that no file holds and that is not given again, in one sentence."""
+    named, learner, inside = (saved.get(name) for name in ("env", "algorithm", "wrappers"))
+    lost = {}
+    if env is None and isinstance(named, str) and not _is_known(named):
+        lost["env=…"] = f"the env of this run, {named}, is none of Gymnasium's"
+    if algorithm is None and isinstance(learner, str) and ":" not in learner and learner not in ALGORITHMS:
+        lost[f"algorithm={learner}"] = f"the algorithm of this run is {learner}, one of your own"
+    program = [str(one) for one in inside if ":" not in str(one)] if isinstance(inside, list) else []
+    if wrappers is None and program:
+        lost["wrappers=[…]"] = f"the wrapper {' and '.join(program)} of this run is one of a program"
+    if lost:
+        shell = " (in a shell: --env FILE.py:NAME)" if [*lost] == ["env=…"] else ""
+        what = "it" if len(lost) == 1 else "them"
+        raise InvalidRequest(f"{'; '.join(lost.values())}: pass {what} again, {', '.join(lost)}{shell}")
+
+
+def _is_known(env: str) -> bool:
+    return ":" in env or env in BUILT_IN or env in gymnasium.registry
 
 
 def at_hand(run: RunPath, **given: Any) -> list[Any]:
@@ -393,8 +435,6 @@ def _wrapper(name: str) -> Wrapper:
 def _bare_source(config: TrainConfig, env: Any) -> Any:
     if env is not None:
         return env
-    if ":" not in config.env and config.env not in BUILT_IN and config.env not in gymnasium.registry:
-        raise InvalidRequest(f"the env of this run, {config.env}, is none of Gymnasium's: pass it again, env=…")
     return _where_it_is_now(config.env)
 
 

@@ -34,6 +34,7 @@ from multiverse.training.loading import (
     RunPath,
     at_hand,
     checkpoint_of,
+    given_again,
     num_envs_in,
     objects_among,
     opponent_name,
@@ -160,12 +161,14 @@ def train(
     begin = functools.partial(
         start_run, config, run_dir=run_dir, root=root, init_from=init_from, tensorboard=tensorboard, **own
     )
-    return watched(begin, hooks, progress)
+    return watched(begin, hooks, progress, given_again(**own))
 
 
-def watched(begin: Callable[..., Run], own: Sequence[Hook], progress: bool) -> Run:
-    """Begin a run (`begin(hooks=…)`) from a program, with these hooks, and tell of it or not."""
+def watched(begin: Callable[..., Run], own: Sequence[Hook], progress: bool, again: str = "") -> Run:
+    """Begin a run (`begin(hooks=…)`) from a program, with these hooks, and tell of it or not. `again`: as of
+    `given_again`."""
     how = ProgressLines(printer_for_programs(), in_python=True) if progress else Progress(in_python=True)
+    how.again = again
     return run_with_progress(lambda hooks: begin(hooks=[*hooks, *own]), how)
 
 
@@ -250,7 +253,7 @@ def resume(
     how: dict[str, Any] = {"env": env, "algorithm": algorithm, "env_kwargs": env_kwargs, "wrappers": wrappers}
     how["opponent"] = evaluation_opponent
     begin = functools.partial(resume_run, run, in_our_names(settings), trust=trust, tensorboard=tensorboard, **how)
-    return watched(begin, hooks, progress)
+    return watched(begin, hooks, progress, given_again(**how))
 
 
 def resume_run(
@@ -271,7 +274,7 @@ def resume_run(
         check_tensorboard()
     named = find_run(path_of(run))
     with RunDirectory.open(named.path) as where:
-        config = trusted_config(where.path, env, algorithm, env_kwargs, trust)
+        config = trusted_config(where.path, env, algorithm, env_kwargs, trust, wrappers)
         kind = algorithm_class(config.algorithm) if algorithm is None else algorithm
         given, schedules = without_schedules(settings, kind)
         _refuse_lost_schedules(where, given)

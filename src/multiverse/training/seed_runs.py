@@ -27,7 +27,7 @@ from multiverse.training.config.changes import changed_config, without_schedules
 from multiverse.training.config.files import dump_yaml
 from multiverse.training.config.train_config import TrainConfig, plain_config, saved_config
 from multiverse.training.hooks import Hook
-from multiverse.training.loading import trusted_config
+from multiverse.training.loading import given_again, trusted_config
 from multiverse.training.progress import (
     LinePrinter,
     Progress,
@@ -228,7 +228,7 @@ def child(order: Mapping[str, Any]) -> int:
 # -- going on ----------------------------------------------------------------------------------------------------
 def set_config(path: Path, settings: Mapping[str, Any], trust: bool, env: Any = None, algorithm: Any = None) -> Any:
     """(the config of a set that is gone on with, its settings, and those of them that are functions). It keeps them."""
-    config = trusted_config(path, env, algorithm, None, trust)
+    config = trusted_config(path, env, algorithm, None, trust, ())  # each run asks for its wrappers
     kind = algorithm or algorithm_class(config.algorithm)
     given, schedules = without_schedules(settings, kind)
     if given:
@@ -250,15 +250,17 @@ def run_in_program(
     voice, here = printer_for_programs(), Progress(in_python=True)
     say: Say = voice.say if progress else lambda line: None
     own = {name: value for name, value in own.items() if value}
+    again = given_again(**own)
+    going_on = f"Interrupted. To go on with all of them: mv.resume({str(path)!r}{again})"
 
     def one(order: dict[str, Any]) -> Run:
-        return watched(functools.partial(ordered, order, **own), hooks, progress)
+        return watched(functools.partial(ordered, order, **own), hooks, progress, again)
 
     apart = not hooks and own.keys() <= {"env", "wrappers"} and _known_by_name(config, own.get("env"))
     try:
         found = run_set(path, config, settings, say, one, apart, trust)
     except (KeyboardInterrupt, SystemExit):
-        (voice.say if progress else here.tell)(f"Interrupted. To go on with all of them: mv.resume({str(path)!r})")
+        (voice.say if progress else here.tell)(going_on)
         raise
     for line in seed_lines(found):
         say(line)
