@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import logging
+import re
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -211,6 +214,9 @@ def _build_here(own: Assignment) -> EnvRange:
 
 
 def _import_hint(error: RemoteError) -> str:
-    if error.type_name in ("ModuleNotFoundError", "ImportError"):  # guard: a-failing-import-comes-with-a-hint
+    """Only where the caller has the module: elsewhere the error says all there is to say."""
+    missing = re.search(r"No module named '(\w+)", error.message)
+    here = missing is not None and (missing[1] in sys.modules or importlib.util.find_spec(missing[1]) is not None)
+    if here:  # guard: a-failing-import-comes-with-a-hint
         return "Hint: the worker looks for modules where this program does (sys.path); is the package installed there?"
     return ""
