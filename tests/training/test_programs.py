@@ -72,6 +72,8 @@ def test_episodes_of_an_evaluation_are_whole_numbers(episodes: Any, tmp_path: Pa
 def test_a_setting_under_two_names_is_refused(tmp_path: Path) -> None:
     with pytest.raises(mv.InvalidRequest, match="lr is another name of learning_rate, which is given too"):
         trained(tmp_path / "run", learning_rate=1e-3, lr=1e-4)
+    with pytest.raises(mv.InvalidRequest, match="env_steps is another name of total_timesteps, which is given too"):
+        mv.train("CartPole-v1", total_timesteps=10, env_steps=10)
 
 
 def test_a_number_may_be_a_function_of_what_is_left_of_the_budget(tmp_path: Path) -> None:
@@ -277,6 +279,19 @@ def test_the_line_for_going_on_has_what_must_be_given_again(tmp_path: Path, capl
         mv.resume(tmp_path / "run")
     with pytest.raises(mv.InvalidRequest, match=r"pass it again, env=… \(in a shell: --env FILE\.py:NAME\)$"):
         mv.resume(tmp_path / "run", algorithm=learner)
+
+
+def test_a_run_that_is_given_up_says_how_to_go_on_with_it(tmp_path: Path) -> None:
+    class Failing(gymnasium.Wrapper):  # type: ignore[type-arg]
+        def __init__(self) -> None:
+            super().__init__(gymnasium.make("CartPole-v1"))
+
+        def step(self, action: Any) -> Any:
+            raise OSError("no licence")
+
+    with pytest.raises(mv.EnvFailed, match="no licence") as caught:
+        mv.train(Failing, run_dir=tmp_path / "run", **{**SMALL, "progress": False})
+    assert f"; the run goes on with `mv.resume({str(tmp_path / 'run')!r}, env=Failing)`" in caught.value.hint
 
 
 @pytest.mark.parametrize("saved", [True, False])

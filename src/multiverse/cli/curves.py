@@ -249,5 +249,6 @@ def require_metrics(curves: Sequence[Curve], *names: str) -> None:
     known = sorted({key for curve in curves for run in curve.runs for row in run.metrics for key in row})
     for name in names:
         if name not in known:
-            near = nearest(name, known, most=3, cutoff=0.4) or known[:8]
-            raise InvalidRequest(f"no run here has the metric {name}; there are {', '.join(near)}")
+            near = nearest(name, known, most=3, cutoff=0.4)
+            told = f"nearest are {', '.join(near)}" if near else f"there are {', '.join(known)}"
+            raise InvalidRequest(f"no run here has the metric {name}; {told}")
