@@ -22,7 +22,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _FRAME = re.compile(r'  File "(.+)", line (\d+) in (.+)')
 _SIGNED = re.compile(r"(\w+) of env (\d+)")
-_ESCAPED = re.compile(r"\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U000[0-9a-f]{5}")
+_ESCAPED = re.compile(r"\\x[a-f][0-9a-f]|\\u(?!d[89a-f])[0-9a-f]{4}|\\U000[0-9a-f]{5}")
+"""Neither control characters nor halves of a pair, which a terminal would not take."""
 _OUR_LOOP = "worker_loop.py"
 _PYTHONS_OWN = sysconfig.get_path("stdlib")
 
