@@ -70,6 +70,23 @@ def test_a_run_of_a_file_is_resumed(folder: Path) -> None:
     assert main(["resume", "one", "--env-steps", "128"]) == 0
 
 
+def test_a_run_of_a_file_is_found_from_anywhere(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir("elsewhere")
+    run = mv.train("env_in_a_file.py:MyEnv", progress=False, env_steps=128, num_envs=1, executor="serial")
+    assert run.path.parent == Path("runs/env_in_a_file.py-MyEnv")
+    monkeypatch.chdir(folder)
+    assert main(["evaluate", "elsewhere/runs", "--episodes", "1"]) == 0
+    assert capsys.readouterr().out.startswith("env_in_a_file.py:MyEnv after 128 env steps")
+    (folder / "elsewhere" / "env_in_a_file.py").rename(folder / "env_in_a_file.py")
+    monkeypatch.delitem(sys.modules, "env_in_a_file")
+    assert len(mv.evaluate("elsewhere/runs", episodes=1).returns) == 1  # here it is
+    (folder / "env_in_a_file.py").unlink()
+    with pytest.raises(mv.InvalidRequest, match=r"is not there: --env /path/to/env_in_a_file\.py:MyEnv"):
+        mv.evaluate("elsewhere/runs", episodes=1)
+
+
 def test_dots_where_a_colon_belongs_are_told() -> None:
     with pytest.raises(mv.InvalidRequest, match=r"Did you mean tests\.envs:Walk\?"):
         mv.make_vec("tests.envs.Walk", 1)
@@ -77,6 +94,54 @@ def test_dots_where_a_colon_belongs_are_told() -> None:
         algorithm_class("tests.envs.Mine")
     with pytest.raises(mv.InvalidRequest, match=r"doesn't exist\.$"):
         mv.make_vec("no.such.thing", 1)
+
+
+# -- scripts without a guard -------------------------------------------------------------------------------------
+UNGUARDED = f"""
+import multiverse as mv
+{ENV}
+class Nested(MyEnv):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        mv.make_vec(MyEnv, 1, "process").close()
+
+spaces = mv.make_vec(MyEnv, 1, "serial").single_action_space
+if __name__ != "no_guard_nested":
+    mv.train(MyEnv, env_steps=64)
+"""
+GUARD = 'put that under `if __name__ == "__main__":`'
+
+
+@pytest.fixture
+def unguarded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("no_guard", "no_guard_nested"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        (folder / f"{name}.py").write_text(UNGUARDED)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["train", "no_guard.py:MyEnv"], ["check-env", "no_guard.py:MyEnv"], ["train", "X", "--algorithm", "no_guard:Y"]],
+)
+def test_a_script_that_trains_while_it_is_imported_starts_nothing(
+    arguments: list[str], unguarded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sys.path.insert(0, str(unguarded))
+    assert main(arguments) == 2
+    assert f"no_guard.py trains while it is imported: {GUARD}\n" in capsys.readouterr().err
+    assert not (unguarded / "runs").exists()
+
+
+def test_nor_does_it_where_a_worker_imports_it(unguarded: Path) -> None:
+    program = "import no_guard"  # whose own training is this program's will; its workers must not follow
+    done = subprocess.run([sys.executable, "-c", program], cwd=unguarded, capture_output=True, text=True, timeout=60)
+    assert f"InvalidRequest: no_guard.py trains while it is imported: {GUARD}" in done.stderr
+
+
+def test_an_env_may_have_workers_of_its_own(unguarded: Path) -> None:
+    with mv.make_vec("no_guard_nested.py:Nested", 1, "process") as envs:
+        assert envs.reset(seed=0)[0].shape == (1, 4)
 
 
 def test_an_old_version_of_an_env_is_told_with_what_to_type(

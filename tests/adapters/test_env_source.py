@@ -82,6 +82,7 @@ def test_a_factory_that_builds_something_else_is_told_so(factory: Any, said: str
     ("source", "meant"),
     [
         ("class Cart(gym.Env): ...\nclass Wheel: ...\ndef make_env(): ...\ndef _env(): ...", ":Cart or {}:make_env"),
+        ("class _B(gym.Env): ...\nclass Cart(_B): ...\nclass Fast(Cart): ...\nclass Wheel: ...", ":Cart or {}:Fast"),
         ("def build(): ...\nsurely = 1", ":build"),
         ("surely = 1", ":NAME"),
         ("class", "cannot be read: .*line 1"),
@@ -93,6 +94,11 @@ def test_a_file_without_a_name_is_read_for_its_envs_and_not_imported(source: str
     told = f"which env of that file.* Type {file}{meant.format(file)}$" if meant.startswith(":") else meant
     with pytest.raises(mv.InvalidRequest, match=told):
         mv.make_vec(file, 2)
+
+
+def test_an_id_of_ataris_names_its_package() -> None:
+    with pytest.raises(mv.InvalidRequest, match=r"of another package: (pip install ale-py, then )?ale_py:ALE/Pong-v5$"):
+        mv.make_vec("ALE/Pong-v5", 2)
 
 
 @pytest.mark.parametrize(

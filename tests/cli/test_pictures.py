@@ -263,7 +263,8 @@ def test_returns_of_every_episode_of_a_task_are_drawn_where_a_run_logs_them(else
     [
         ("plot", "which run?"),
         ("plot nowhere", "nowhere: there is no such directory"),
-        ("plot a --metrics entorpy", "no run here has the metric entorpy; there are entropy"),
+        ("plot a --metrics entorpy", "no run here has the metric entorpy; nearest are entropy"),
+        ("plot a --metrics zzz", "no run here has the metric zzz; there are "),
         ("plot a --out curves.gif", "--out curves.gif: expected a folder, or a file that ends in png, svg, pdf, html"),
         ("report a --out report.png", "expected a folder, or a file that ends in html"),
         ("plot a --out a/config.yaml/", "cannot be written"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import multiverse as mv
@@ -66,3 +68,18 @@ def test_ids_are_described_shortly(ids: range, text: str) -> None:
 )  # fmt: skip
 def test_small_returns_have_digits_enough(value: float, told: str) -> None:
     assert in_digits(value) == told
+
+
+@pytest.mark.parametrize(("text", "name"), [("json.loads('')", "mine.py"), ("mv.InvalidConfig()", "mine.py")])
+def test_the_place_of_an_error_is_in_the_users_own_code(text: str, name: str) -> None:
+    try:
+        exec(compile(f"\n{text}", f"/home/me/{name}", "exec"), {"json": json, "mv": mv})
+    except Exception as error:
+        assert RemoteError.of(error).place().endswith(f" (/home/me/{name}, line 2)")
+
+
+def test_where_none_of_it_is_the_users_it_is_the_last_line() -> None:
+    frames = [f'  File "{file}", line {line}, in one' for line, file in enumerate((all_errors.__file__, json.__file__))]
+    told = RemoteError("KeyError", "", "\n".join(frames))
+    assert told.place() == f" ({json.__file__}, line 1)"
+    assert RemoteError("KeyError", "", "").place() == ""

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import multiverse as mv
+from multiverse.algorithms.ppo import PPO
 from multiverse.training import progress
 from multiverse.training.config.files import read_config
 from multiverse.training.loading import evaluate
@@ -71,6 +72,8 @@ def test_episodes_of_an_evaluation_are_whole_numbers(episodes: Any, tmp_path: Pa
 def test_a_setting_under_two_names_is_refused(tmp_path: Path) -> None:
     with pytest.raises(mv.InvalidRequest, match="lr is another name of learning_rate, which is given too"):
         trained(tmp_path / "run", learning_rate=1e-3, lr=1e-4)
+    with pytest.raises(mv.InvalidRequest, match="env_steps is another name of total_timesteps, which is given too"):
+        mv.train("CartPole-v1", total_timesteps=10, env_steps=10)
 
 
 def test_a_number_may_be_a_function_of_what_is_left_of_the_budget(tmp_path: Path) -> None:
@@ -253,6 +256,42 @@ def test_an_interrupted_program_is_told_where_the_run_is(
     line = f"Interrupted at 200 env steps. To go on: mv.resume({str(tmp_path / 'run')!r})"
     assert line in (capsys.readouterr().err if told else caplog.text)
     assert mv.resume(tmp_path / "run", progress=False).summary["env_steps"] == 400
+
+
+def test_the_line_for_going_on_has_what_must_be_given_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Interrupts(mv.Hook):
+        def on_update(self, trainer: Any, report: Any) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def mine() -> Any:
+        return gymnasium.make("CartPole-v1")
+
+    def learner(*given: Any) -> Any:
+        return PPO(PPO.Config(steps_per_env=25), *given)
+
+    with pytest.raises(KeyboardInterrupt):
+        mv.train(
+            mine, learner, run_dir=tmp_path / "run", hooks=[Interrupts()], progress=False, env_steps=400, num_envs=4,
+            executor="serial",
+        )  # fmt: skip
+    assert f"To go on: mv.resume({str(tmp_path / 'run')!r}, env=mine, algorithm=learner)" in caplog.text
+    with pytest.raises(mv.InvalidRequest, match=r"Gymnasium's; the algorithm .*: pass them again, env=…, algorithm="):
+        mv.resume(tmp_path / "run")
+    with pytest.raises(mv.InvalidRequest, match=r"pass it again, env=… \(in a shell: --env FILE\.py:NAME\)$"):
+        mv.resume(tmp_path / "run", algorithm=learner)
+
+
+def test_a_run_that_is_given_up_says_how_to_go_on_with_it(tmp_path: Path) -> None:
+    class Failing(gymnasium.Wrapper):  # type: ignore[type-arg]
+        def __init__(self) -> None:
+            super().__init__(gymnasium.make("CartPole-v1"))
+
+        def step(self, action: Any) -> Any:
+            raise OSError("no licence")
+
+    with pytest.raises(mv.EnvFailed, match="no licence") as caught:
+        mv.train(Failing, run_dir=tmp_path / "run", **{**SMALL, "progress": False})
+    assert f"; the run goes on with `mv.resume({str(tmp_path / 'run')!r}, env=Failing)`" in caught.value.hint
 
 
 @pytest.mark.parametrize("saved", [True, False])

@@ -118,7 +118,7 @@ def test_an_interrupted_set_goes_on_with_all_that_are_not_done(
     where = tmp_path / "set"
     with pytest.raises(KeyboardInterrupt):
         mv.train(here, run_dir=where, seeds=3, hooks=[Interrupts()], **{**FEW, "progress": True})
-    assert f"To go on with all of them: mv.resume({str(where)!r})" in capsys.readouterr().err
+    assert f"To go on with all of them: mv.resume({str(where)!r}, env=here)" in capsys.readouterr().err
     assert [(where / f"seed-{seed}").exists() for seed in (5, 6, 7)] == [True, True, False]
     done = (where / "seed-5" / "summary.json").stat().st_mtime_ns
     found = mv.resume(where, env=here, progress=False)

@@ -235,6 +235,9 @@ def _from_string(text: str) -> Source:
     try:
         return gymnasium.spec(name)  # as in Gymnasium, the module may be one that registers the id
     except gymnasium.error.Error as error:
+        if text.startswith("ALE/"):  # its ids are known once its package is imported
+            first = "" if importlib.util.find_spec("ale_py") else "pip install ale-py, then "
+            raise InvalidRequest(f"env={text!r} is of another package: {first}ale_py:{text}") from error
         there = [key for key, one in vars(module).items() if callable(one) and key[0] != "_"] if colon else []
         for near in nearest(name, there):
             told = f"module {module_name!r} has no callable {name!r}. Did you mean {module_name}:{near}?"
@@ -254,11 +257,13 @@ def _in_file(text: str) -> str:
         defined = ast.parse(Path(text).read_text()).body
     except (OSError, ValueError, SyntaxError) as error:
         return f"It cannot be read: {in_a_line(error)}"
-    found: dict[str, str] = {}  # by name: what it is called after
+    found: dict[str, bool] = {}  # by name: whether it is called after envs, or what it inherits from is
     for one in defined:
-        if isinstance(one, ast.ClassDef | ast.FunctionDef) and not one.name.startswith("_"):
-            found[one.name] = " ".join([one.name, *map(ast.unparse, getattr(one, "bases", ()))]).lower()
-    likely = [name for name, after in found.items() if "env" in after] or [*found]
+        if isinstance(one, ast.ClassDef | ast.FunctionDef):
+            after = [one.name, *map(ast.unparse, getattr(one, "bases", ()))]
+            found[one.name] = any("env" in name.lower() or found.get(name) for name in after)
+    public = [name for name in found if not name.startswith("_")]
+    likely = [name for name in public if found[name]] or public
     return f"Type {' or '.join(f'{text}:{name}' for name in likely) or f'{text}:NAME'}"
 
 

@@ -34,6 +34,8 @@ def algorithm_class(name: str) -> Any:
         raise InvalidRequest(f"there is no algorithm {name!r}: {known}{meant}")
     try:
         found = getattr(module_named(module), attribute)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"algorithm {name!r}: {error}") from error
     except Exception as error:  # whatever the user's module does
         if name in ALGORITHMS:
             raise

@@ -12,6 +12,7 @@ import numpy as np
 
 from multiverse.algorithms import section_of
 from multiverse.contracts.errors import InvalidRequest, in_digits
+from multiverse.contracts.imports import without_folders
 from multiverse.contracts.names import nearest
 from multiverse.contracts.views import Array
 from multiverse.training.config.budget import PARTS
@@ -199,7 +200,9 @@ def _begun(run: RunRecord) -> str:
 def _labels(runs: Sequence[tuple[RunRecord, ...]]) -> list[str]:
     """Each by what tells it from the others: env and algorithm where these differ; of those that share them settings
     and, where these do not tell, the directory. No two are equal."""
-    envs, algorithms = ([str(one[0].config.get(name)) for one in runs] for name in ("env", "algorithm"))
+    envs, algorithms = (
+        [without_folders(str(one[0].config.get(name))) for one in runs] for name in ("env", "algorithm")
+    )
     named = [f"{env}, {algorithm}" for env, algorithm in zip(envs, algorithms)]
     labels = [*named] if len({*envs}) > 1 or len({*named}) == 1 else algorithms
     for name in [name for name in dict.fromkeys(named) if named.count(name) > 1]:
@@ -246,5 +249,6 @@ def require_metrics(curves: Sequence[Curve], *names: str) -> None:
     known = sorted({key for curve in curves for run in curve.runs for row in run.metrics for key in row})
     for name in names:
         if name not in known:
-            near = nearest(name, known, most=3, cutoff=0.4) or known[:8]
-            raise InvalidRequest(f"no run here has the metric {name}; there are {', '.join(near)}")
+            near = nearest(name, known, most=3, cutoff=0.4)
+            told = f"nearest are {', '.join(near)}" if near else f"there are {', '.join(known)}"
+            raise InvalidRequest(f"no run here has the metric {name}; {told}")

@@ -28,6 +28,7 @@ from multiverse.cli.bottleneck import bottleneck
 from multiverse.cli.main import one_line
 from multiverse.cli.output import percent
 from multiverse.contracts.errors import InvalidRequest, counted, in_bytes, in_digits
+from multiverse.contracts.imports import without_folders
 from multiverse.executors import machine
 from multiverse.training.config.budget import PARTS
 from multiverse.training.progress import LinePrinter, Progress, ProgressLines
@@ -234,7 +235,7 @@ class Display(ProgressLines):
             rows += [("", Text(line, "italic")) for line in textwrap.wrap(sentence, width - LABEL_WIDTH)]
         rows += self._machine.look(session.envs.worker_pids).items()
         drawn = Text(no_wrap=True, overflow="crop")
-        title = f"── {config.algorithm} on {config.env}, seed {config.seed} "
+        title = f"── {config.algorithm} on {without_folders(config.env)}, seed {config.seed} "
         drawn.append(f"{title[:width]:─<{width}}\n", "dim").append_text(self._budget(trainer, width)).append("\n")
         for name, text in rows:
             drawn.append(f"{name:<{LABEL_WIDTH}}", "dim").append_text(text).append("\n")

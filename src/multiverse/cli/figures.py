@@ -14,6 +14,7 @@ from multiverse.cli.curves import Curve
 from multiverse.cli.main import require
 from multiverse.cli.output import percent
 from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.imports import without_folders
 from multiverse.contracts.views import Array
 from multiverse.training.config.budget import PARTS
 from multiverse.training.storage.records import EVALUATED
@@ -58,7 +59,7 @@ def panels_of(curves: Sequence[Curve], metrics: Sequence[str] = ()) -> list[Pane
 
 
 def _env(curve: Curve) -> str:
-    return str(curve.runs[0].config.get("env"))
+    return without_folders(str(curve.runs[0].config.get("env")))
 
 
 def _only(env: str, panel: Panel) -> Callable[[Axes, Sequence[Curve]], None]:

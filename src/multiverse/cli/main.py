@@ -12,7 +12,6 @@ import importlib.util
 import io
 import json
 import os
-import re
 import signal
 import sys
 import textwrap
@@ -156,9 +155,8 @@ def one_line(error: Exception) -> str:
     if isinstance(error, ReplyTimeout):
         return f"{error.headline}. {error.hint_outside}"
     if isinstance(error, EnvFailed):
-        frames = re.findall(r'File "(.+)", line (\d+)', error.failures[0].traceback)
-        text += f" ({frames[-1][0]}, line {frames[-1][1]})" if frames else ""
-        text += f" {error.hint}" if error.hint else ""
+        text += error.failures[0].place()
+        text += f"{'; ' if error.hint[0].islower() else '. '}{error.hint}" if error.hint else ""
     return text
 
 

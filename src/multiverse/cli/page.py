@@ -13,6 +13,7 @@ from typing import Any
 from multiverse.cli.curves import Curve, differing, in_figures, mean_rate, settings_of
 from multiverse.cli.figures import Panel, drawn, figure
 from multiverse.contracts.errors import in_bytes, in_digits
+from multiverse.contracts.imports import without_folders
 from multiverse.training.progress import failure_counts, in_time
 from multiverse.training.storage.files import read_plain
 from multiverse.training.storage.records import EVALUATED, RunRecord
@@ -167,7 +168,8 @@ def _page(title: str, parts: Iterable[str]) -> bytes:
 
 
 def _title(curves: Sequence[Curve]) -> str:
-    named = dict.fromkeys(f"{run.config.get('algorithm')} on {run.config.get('env')}" for c in curves for run in c.runs)
+    configs = [run.config for curve in curves for run in curve.runs]
+    named = dict.fromkeys(f"{one.get('algorithm')} on {without_folders(str(one.get('env')))}" for one in configs)
     return ", ".join(named)
 
 

@@ -6,11 +6,17 @@ pickled, or whose constructor takes other arguments than its message, would lose
 
 from __future__ import annotations
 
+import re
+import sysconfig
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+_LIBRARIES = ("<", sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]))
+"""How the files of Python and of ourselves begin."""
+_INSTALLED = r"[/\\](site|dist)-packages[/\\]"
 
 
 class MultiverseError(Exception):
@@ -240,6 +246,12 @@ class RemoteError:
 
     def __str__(self) -> str:
         return f"{self.type_name}: {self.message}" if self.message else self.type_name
+
+    def place(self) -> str:
+        """In brackets, for a sentence: the last line of its traceback that is the user's, or else the last of all."""
+        frames = re.findall(r'File "(.+)", line (\d+)', self.traceback)
+        own = [one for one in frames if not (one[0].startswith(_LIBRARIES) or re.search(_INSTALLED, one[0]))]
+        return "".join(f" ({file}, line {line})" for file, line in (own or frames)[-1:])
 
     def when(self) -> str:
         """In brackets, for a sentence."""

@@ -5,12 +5,37 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, FrameType, ModuleType
+from typing import TypeVar
 
 from multiverse.contracts.errors import InvalidRequest
 
+Loader = TypeVar("Loader", bound=Callable[..., object])
+_LOADERS: set[CodeType] = set()
 
+
+def loads_modules(function: Loader) -> Loader:
+    """Marks what imports users' modules for us: while it does, none of them may start what would import it again."""
+    _LOADERS.add(function.__code__)
+    return function
+
+
+def refuse_in_import(what: str) -> None:
+    """`InvalidRequest` in the middle of an import that is ours: a worker would import the module too, and so on without
+    end. What an env does when it is built or stepped is no import."""
+    frame: FrameType | None = sys._getframe(1)
+    file = ""
+    while frame is not None and frame.f_code not in _LOADERS:
+        if not file and frame.f_code.co_name == "<module>":
+            file = Path(frame.f_code.co_filename).name
+        frame = frame.f_back
+    if frame is not None and file:
+        raise InvalidRequest(f'{file} {what} while it is imported: put that under `if __name__ == "__main__":`')
+
+
+@loads_modules
 def module_named(name: str) -> ModuleType:
     """The module of this name or, if it ends in `.py`, in this file; raises whatever importing it does.
 
@@ -27,6 +52,18 @@ def module_named(name: str) -> ModuleType:
     if Path(module.__file__ or "").absolute() != file:
         raise InvalidRequest(f"{name}: Python has another module {file.stem!r} ({module.__file__}): rename the file")
     return module
+
+
+def with_folders(name: str) -> str:
+    """`file.py:name` with the file's whole path, which any directory finds; any other name as it is."""
+    file, _, attribute = name.rpartition(":")
+    return f"{Path(file).absolute()}:{attribute}" if file.endswith(".py") else name
+
+
+def without_folders(name: str) -> str:
+    """The same for people: a whole path without its folders."""
+    file, _, attribute = name.rpartition(":")
+    return f"{Path(file).name}:{attribute}" if file.endswith(".py") and Path(file).is_absolute() else name
 
 
 def with_a_colon(name: str) -> str:

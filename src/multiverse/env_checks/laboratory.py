@@ -25,6 +25,7 @@ from multiverse.contracts.plan import Plan, StartMethod
 from multiverse.executors import startup
 from multiverse.executors.env_range import EnvRange, RangeConfig
 from multiverse.executors.executor import Executor
+from multiverse.executors.launch.black_box import readable
 from multiverse.executors.process import pickled, usable_here
 from multiverse.executors.worker_loop import Assignment
 
@@ -117,7 +118,7 @@ class Output:
         if self._file is None:
             return ""
         self._file.seek(-min(TAIL_BYTES, os.fstat(self._file.fileno()).st_size), os.SEEK_END)
-        return self._file.read().decode(errors="replace")
+        return readable(self._file.read())
 
     def close(self) -> None:
         if self._file is not None:

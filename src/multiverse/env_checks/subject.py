@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -68,12 +67,9 @@ class EnvRaised(Exception):
         return found(RAISED[self.where.phase], f"{self.words()}, {self.where}")
 
     def words(self) -> str:
-        """Error, message and the line that raised."""
+        """Error, message and the line of the env's where it was raised."""
         remote = RemoteError.of(self.error)
-        frames = re.findall(r'File "(.+)", line (\d+)', remote.traceback)
-        line = f" ({frames[-1][0]}, line {frames[-1][1]})" if frames else ""
-        first_line = next(iter(str(remote).splitlines()), "")
-        return f"{first_line}{line}"
+        return f"{next(iter(str(remote).splitlines()), '')}{remote.place()}"
 
 
 class WatchedEnv:

@@ -11,6 +11,7 @@ import traceback
 import psutil
 
 from multiverse.contracts.errors import RemoteError
+from multiverse.contracts.imports import loads_modules
 from multiverse.contracts.layout import Layout
 from multiverse.contracts.views import Views
 from multiverse.executors import worker_loop
@@ -37,6 +38,7 @@ class RayActor:
         self._thread = threading.Thread(target=self._work, args=(surroundings, assignment), daemon=True)
         self._thread.start()
 
+    @loads_modules
     def _work(self, surroundings: Surroundings, data: bytes) -> None:
         try:
             try:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import logging
+import re
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,6 +15,7 @@ from multiverse.adapters.env_source import Recipe
 from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import EnvFailed, InvalidRequest, MultiverseError, RemoteError, SpacesDiffer
 from multiverse.contracts.failures import DEFAULT_POLICY, FailurePolicy
+from multiverse.contracts.imports import refuse_in_import
 from multiverse.contracts.layout import EPISODES, Field, Layout
 from multiverse.contracts.plan import DEFAULT_TIMEOUTS, Autoreset, Plan, Timeouts, autoreset_for
 from multiverse.contracts.reset_plan import ResetPlan
@@ -64,6 +68,8 @@ def start(
     `tasks`: sent to every worker now, once; resets then name them by index.
     """
     backend = backend_of(plan.executor)
+    if backend.workers is not None:
+        refuse_in_import("starts workers")
     shares = ranges(len(recipes), plan.workers + backend.own_share)
     cores = machine.usable_cores()
     awake = cores - 1 if backend.processes and not backend.own_share and plan.workers <= cores else 0
@@ -208,6 +214,9 @@ def _build_here(own: Assignment) -> EnvRange:
 
 
 def _import_hint(error: RemoteError) -> str:
-    if error.type_name in ("ModuleNotFoundError", "ImportError"):  # guard: a-failing-import-comes-with-a-hint
+    """Only where the caller has the module: elsewhere the error says all there is to say."""
+    missing = re.search(r"No module named '(\w+)", error.message)
+    here = missing is not None and (missing[1] in sys.modules or importlib.util.find_spec(missing[1]) is not None)
+    if here:  # guard: a-failing-import-comes-with-a-hint
         return "Hint: the worker looks for modules where this program does (sys.path); is the package installed there?"
     return ""

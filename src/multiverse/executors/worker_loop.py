@@ -21,6 +21,7 @@ from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from multiverse.adapters.env_source import Recipe
 from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import PreflightError, RemoteError
+from multiverse.contracts.imports import loads_modules
 from multiverse.contracts.layout import Layout
 from multiverse.contracts.views import Views
 from multiverse.executors.env_range import EnvRange, RangeConfig
@@ -106,6 +107,7 @@ Connected = tuple[Views, WorkerMailbox, bool]
 
 
 # -- a worker process ------------------------------------------------------------------------------------------
+@loads_modules
 def main(fds: list[int]) -> int:
     """The whole life of a served worker process; its assignment arrives by pipe."""
     link = PipeLink(Connection(fds[0]), by_name_first=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -13,7 +14,9 @@ from typing import Any, Protocol
 import gymnasium
 
 from multiverse.adapters.env_source import BUILT_IN, Wrapper, wrapped
+from multiverse.algorithms import ALGORITHMS
 from multiverse.contracts.errors import CheckpointBroken, EvaluationFailed, InvalidRequest, in_a_line, in_words
+from multiverse.contracts.imports import without_folders
 from multiverse.contracts.layout import SINGLE_AGENT, Group
 from multiverse.contracts.plan import whole_number
 from multiverse.contracts.policy import Policy
@@ -25,7 +28,7 @@ from multiverse.experience.random_policy import RandomPolicy
 from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
 from multiverse.training.config.build import in_todays_names, takes_old_names
 from multiverse.training.config.files import read_config
-from multiverse.training.config.train_config import TrainConfig, name_of, saved_config, wrapper_name
+from multiverse.training.config.train_config import TrainConfig, import_name, name_of, saved_config, wrapper_name
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.evaluation_envs import EvaluationEnvs
 from multiverse.training.learners import learned_in, policies_in
@@ -41,6 +44,8 @@ from multiverse.training.storage.run_directory import NEW_SPACES, had_checkpoint
 from multiverse.training.tasks import evaluation_tasks, with_tasks
 from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.make import make_vec
+
+log = logging.getLogger("multiverse")
 
 
 class HasPath(Protocol):
@@ -126,7 +131,7 @@ def evaluate(
     env, algorithm, wrappers = at_hand(run, env=env, algorithm=algorithm, wrappers=wrappers)
     found = checkpoint_of(run, which)
     where, needed = find_run(path_of(run)).path, algorithm is not None or not _holds_policies(found)
-    config = trusted_config(where, env, algorithm, env_kwargs, trust, needs_algorithm=needed)
+    config = trusted_config(where, env, algorithm, env_kwargs, trust, wrappers, needs_algorithm=needed)
     if isinstance(episodes, str) or not isinstance(episodes, Sequence):
         many = episodes = whole_number("episodes", episodes)
     else:
@@ -268,7 +273,8 @@ def _function(name: str) -> Any:
 
 
 def _told(saved: Mapping[str, Any], found: Checkpoint) -> str:
-    return f"{saved.get('algorithm')} for {saved.get('env')} after {found.manifest.get('env_steps')} env steps"
+    env = without_folders(str(saved.get("env")))
+    return f"{saved.get('algorithm')} for {env} after {found.manifest.get('env_steps')} env steps"
 
 
 def saved_spaces(run: Path) -> tuple[Group, ...] | None:
@@ -337,6 +343,7 @@ def trusted_config(
     algorithm: MakeAlgorithm | None,
     env_kwargs: Mapping[str, Any] | None,
     trust: bool,
+    wrappers: Sequence[Wrapper | str] | None = None,
     needs_algorithm: bool = True,
 ) -> TrainConfig:
     """The config of a run whose env is about to be made; `UntrustedRun` if that would call a stranger's code."""
@@ -345,6 +352,7 @@ def trusted_config(
     brought = {"env": env, "env_kwargs": env, "algorithm": algorithm}
     if names_code({name: value for name, value in saved.items() if brought.get(name) is None}):
         check_trusted(saved, read_mark(run), run, trust)
+    _refuse_missing(saved, env, algorithm if needs_algorithm else True, wrappers)
     return saved_config(saved, str(run / CONFIG), algorithm, env_kwargs, needs_algorithm=needs_algorithm)
 
 
@@ -362,6 +370,42 @@ def path_of(run: RunPath) -> Path:
 def objects_among(**given: Any) -> dict[str, Any]:
     """Those that no file can name."""
     return {name: one for name, one in given.items() if one and not isinstance(one, str)}
+
+
+def given_again(**given: Any) -> str:
+    """Of what a run is made with, that which must be given again to go on, as arguments: ', env=Mine, wrappers=[…]'."""
+    lost: dict[str, Any] = objects_among(env=given.get("env"))
+    for name, named in (("algorithm", import_name), ("evaluation_opponent", opponent_name)):
+        one = given.get(name.removeprefix("evaluation_"))
+        if one is not None and not isinstance(one, str) and ":" not in named(one) and not hasattr(one, "path"):
+            lost[name] = one
+    called = {name: getattr(one, "__name__", "") for name, one in lost.items()}
+    words = [f"{name}={one if one.isidentifier() else '…'}" for name, one in called.items()]
+    if any(":" not in wrapper_name(one) for one in given.get("wrappers") or () if not isinstance(one, str)):
+        words.append("wrappers=[…]")
+    return "".join(f", {word}" for word in [*words, *(f"{name}=…" for name in given.get("schedules") or ())])
+
+
+def _refuse_missing(saved: Mapping[str, Any], env: Any, algorithm: Any, wrappers: Any) -> None:
+    """All that no file holds and that is not given again (None), in one sentence."""
+    named, learner, inside = (saved.get(name) for name in ("env", "algorithm", "wrappers"))
+    lost = {}
+    if env is None and isinstance(named, str) and not _is_known(named):
+        lost["env=…"] = f"the env of this run, {named}, is none of Gymnasium's"
+    if algorithm is None and isinstance(learner, str) and ":" not in learner and learner not in ALGORITHMS:
+        lost[f"algorithm={learner}"] = f"the algorithm of this run is {learner}, one of your own"
+    program = [str(one) for one in inside if ":" not in str(one)] if isinstance(inside, list) else []
+    if wrappers is None and program:
+        lost["wrappers=[…]"] = f"the wrapper {' and '.join(program)} of this run is one of a program"
+    if lost:
+        shell = " (in a shell: --env FILE.py:NAME)" if [*lost] == ["env=…"] else ""
+        shell = f" in Python: mv.resume(run, algorithm={learner})" if [*lost] == [f"algorithm={learner}"] else shell
+        what = "it" if len(lost) == 1 else "them"
+        raise InvalidRequest(f"{'; '.join(lost.values())}: pass {what} again, {', '.join(lost)}{shell}")
+
+
+def _is_known(env: str) -> bool:
+    return ":" in env or env in BUILT_IN or env in gymnasium.registry
 
 
 def at_hand(run: RunPath, **given: Any) -> list[Any]:
@@ -398,6 +442,17 @@ def _wrapper(name: str) -> Wrapper:
 def _bare_source(config: TrainConfig, env: Any) -> Any:
     if env is not None:
         return env
-    if ":" not in config.env and config.env not in BUILT_IN and config.env not in gymnasium.registry:
-        raise InvalidRequest(f"the env of this run, {config.env}, is none of Gymnasium's: pass it again, env=…")
-    return config.env
+    return _where_it_is_now(config.env)
+
+
+def _where_it_is_now(env: str) -> str:
+    """The env of a file that was moved together with its run is in the working directory."""
+    file, _, name = env.rpartition(":")
+    if not file.endswith(".py") or Path(file).is_file():
+        return env
+    moved = f"{Path(file).name}:{name}"
+    if not Path(moved.rpartition(":")[0]).is_file():
+        where = f"--env /path/to/{moved}, in Python env='/path/to/{moved}'"
+        raise InvalidRequest(f"the env of this run was in {Path(file).absolute()}, and is not there: {where}")
+    log.warning("there is no %s: the env is that of %s in this directory", file, Path(file).name)
+    return moved

@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from multiverse.contracts.errors import counted, in_digits
+from multiverse.contracts.errors import EnvFailed, ReplyTimeout, WorkerDied, counted, in_digits
+from multiverse.contracts.failures import HOW_TO_GO_ON
 from multiverse.training.config.budget import PARTS, Clock
 from multiverse.training.hooks import Hook
 from multiverse.training.storage.checkpoint import saved_steps
@@ -84,7 +85,7 @@ class Progress(Hook):
     """Follows a run and tells nothing but how to go on if it is interrupted. Whatever shows more of it is one too."""
 
     def __init__(self, in_python: bool = False) -> None:
-        self.in_python = in_python
+        self.in_python, self.again = in_python, ""  # what must be given again to go on, behind the run
         self.path: Path | None = None
         self.env_steps = 0
         self._decision: Decision | None = None  # the last one that was told
@@ -103,12 +104,18 @@ class Progress(Hook):
     def scaled(self, decision: Decision) -> None:
         """`num_envs="auto"` has decided how many envs to go on with."""
 
+    def going_on(self) -> str:
+        """What to type to go on with the run, once it has begun."""
+        path = str(self.path)
+        if self.in_python:
+            return f"mv.resume({path!r}{self.again})"
+        return f"multiverse resume {shlex.quote(path)}{self.again}"
+
     def interrupted(self) -> None:
         """By Ctrl-C, or SIGTERM: the run is saved, if it had begun and nobody asked twice."""
         if self.path is None:
             return
-        path, saved = str(self.path), saved_steps(self.path / CHECKPOINTS)
-        how = f"mv.resume({path!r})" if self.in_python else f"multiverse resume {shlex.quote(path)}"
+        saved, how = saved_steps(self.path / CHECKPOINTS), self.going_on()
         if saved is None:
             self.tell(f"Ended at {self.env_steps:,} env steps, and nothing was saved. To begin it anew: {how}")
         elif saved < self.env_steps:
@@ -381,7 +388,19 @@ def run_with_progress(begin: Callable[..., Run], progress: Progress) -> Run:
         progress.interrupted()
         raise
     except Exception as error:
-        progress.failed(error)
-        raise
+        told = _with_how_to_go_on(error, progress)
+        progress.failed(told)
+        if told is error:
+            raise
+        raise told.with_traceback(error.__traceback__) from error.__cause__
     progress.done(run)
     return run
+
+
+def _with_how_to_go_on(error: Exception, progress: Progress) -> Exception:
+    """The same error, which names this run where it says how to go on."""
+    if not isinstance(error, EnvFailed | WorkerDied | ReplyTimeout):
+        return error
+    if progress.path is None or HOW_TO_GO_ON not in error.hint:
+        return error
+    return error.with_hint(error.hint.replace(HOW_TO_GO_ON, f"the run goes on with `{progress.going_on()}`"))

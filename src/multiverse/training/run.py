@@ -15,6 +15,7 @@ from multiverse.adapters.env_source import Wrapper, wrapped
 from multiverse.algorithms import algorithm_class
 from multiverse.algorithms.algorithm import Algorithm
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest, PreflightError
+from multiverse.contracts.imports import refuse_in_import, with_folders, without_folders
 from multiverse.contracts.plan import Plan
 from multiverse.experience.slots import is_single
 from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
@@ -33,6 +34,7 @@ from multiverse.training.loading import (
     RunPath,
     at_hand,
     checkpoint_of,
+    given_again,
     num_envs_in,
     objects_among,
     opponent_name,
@@ -138,6 +140,7 @@ def train(
 
     Ctrl-C saves the run, says how to go on with it, and goes on its way.
     """
+    refuse_in_import("trains")
     kind = algorithm_class(algorithm) if isinstance(algorithm, str) else algorithm
     opponent = settings.get("evaluation_opponent")
     opponent = None if isinstance(opponent, str) else opponent  # else the config holds it
@@ -158,12 +161,14 @@ def train(
     begin = functools.partial(
         start_run, config, run_dir=run_dir, root=root, init_from=init_from, tensorboard=tensorboard, **own
     )
-    return watched(begin, hooks, progress)
+    return watched(begin, hooks, progress, given_again(**own))
 
 
-def watched(begin: Callable[..., Run], own: Sequence[Hook], progress: bool) -> Run:
-    """Begin a run (`begin(hooks=…)`) from a program, with these hooks, and tell of it or not."""
+def watched(begin: Callable[..., Run], own: Sequence[Hook], progress: bool, again: str = "") -> Run:
+    """Begin a run (`begin(hooks=…)`) from a program, with these hooks, and tell of it or not. `again`: as of
+    `given_again`."""
     how = ProgressLines(printer_for_programs(), in_python=True) if progress else Progress(in_python=True)
+    how.again = again
     return run_with_progress(lambda hooks: begin(hooks=[*hooks, *own]), how)
 
 
@@ -188,12 +193,13 @@ def start_run(
     if config.evaluation_opponent is not None and Path(config.evaluation_opponent).exists():
         absolute = str(Path(config.evaluation_opponent).absolute())  # it is asked for again, from wherever
         config = dataclasses.replace(config, evaluation_opponent=absolute)
+    name, config = without_folders(config.env), dataclasses.replace(config, env=with_folders(config.env))
     source = wrapped(config.env if env is None else env, wrappers_of(config, wrappers))
     session = Session(config, source, algorithm_maker(config, algorithm), opponent=opponent)
     try:
         _begin_with(begun_from, session)
         with RunDirectory.create(
-            root, env=config.env, algorithm=config.algorithm.rpartition(":")[2], seed=config.seed, run_dir=run_dir
+            root, env=name, algorithm=config.algorithm.rpartition(":")[2], seed=config.seed, run_dir=run_dir
         ) as where:
             where.write_config(plain_config(config))
             where.write_origin()
@@ -235,6 +241,7 @@ def resume(
     """
     from multiverse.training import seed_runs
 
+    refuse_in_import("trains")
     env, algorithm, wrappers = at_hand(run, env=env, algorithm=algorithm, wrappers=wrappers)
     if (path := find_set(path_of(run))) is not None:
         if env_kwargs is not None or tensorboard:
@@ -246,7 +253,7 @@ def resume(
     how: dict[str, Any] = {"env": env, "algorithm": algorithm, "env_kwargs": env_kwargs, "wrappers": wrappers}
     how["opponent"] = evaluation_opponent
     begin = functools.partial(resume_run, run, in_our_names(settings), trust=trust, tensorboard=tensorboard, **how)
-    return watched(begin, hooks, progress)
+    return watched(begin, hooks, progress, given_again(**how))
 
 
 def resume_run(
@@ -267,7 +274,7 @@ def resume_run(
         check_tensorboard()
     named = find_run(path_of(run))
     with RunDirectory.open(named.path) as where:
-        config = trusted_config(where.path, env, algorithm, env_kwargs, trust)
+        config = trusted_config(where.path, env, algorithm, env_kwargs, trust, wrappers)
         kind = algorithm_class(config.algorithm) if algorithm is None else algorithm
         given, schedules = without_schedules(settings, kind)
         _refuse_lost_schedules(where, given)

@@ -22,11 +22,12 @@ import gymnasium
 from multiverse.adapters.env_source import BUILT_IN
 from multiverse.algorithms import algorithm_class
 from multiverse.contracts.errors import InvalidRequest, MultiverseError, counted, in_digits
+from multiverse.contracts.imports import with_folders, without_folders
 from multiverse.training.config.changes import changed_config, without_schedules
 from multiverse.training.config.files import dump_yaml
 from multiverse.training.config.train_config import TrainConfig, plain_config, saved_config
 from multiverse.training.hooks import Hook
-from multiverse.training.loading import trusted_config
+from multiverse.training.loading import given_again, trusted_config
 from multiverse.training.progress import (
     LinePrinter,
     Progress,
@@ -74,14 +75,14 @@ def new_set(config: TrainConfig, count: int, run_dir: Path | str | None, root: P
         )
     last = dataclasses.replace(config, seed=config.seed + count - 1).seed  # refused where it would be too large
     name = f"{safe_name(config.algorithm.rpartition(':')[2])}-seeds-{config.seed}-{last}"
-    path = Path(root) / safe_name(config.env) if run_dir is None else Path(run_dir)
+    path = Path(root) / safe_name(without_folders(config.env)) if run_dir is None else Path(run_dir)
     try:
         if run_dir is None:
             path = fresh(path, f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
         elif path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise InvalidRequest(f"{path} is not empty: choose another directory, or resume what is there")
         path.mkdir(parents=True, exist_ok=True)
-        write_config(path, config)
+        write_config(path, dataclasses.replace(config, env=with_folders(config.env)))
         _write(path, {"seeds": list(range(config.seed, last + 1)), **how})
     except OSError as error:
         raise InvalidRequest(f"{path} cannot be the directory of runs: {error.strerror or error}") from error
@@ -229,7 +230,7 @@ def child(order: Mapping[str, Any]) -> int:
 # -- going on ----------------------------------------------------------------------------------------------------
 def set_config(path: Path, settings: Mapping[str, Any], trust: bool, env: Any = None, algorithm: Any = None) -> Any:
     """(the config of a set that is gone on with, its settings, and those of them that are functions). It keeps them."""
-    config = trusted_config(path, env, algorithm, None, trust)
+    config = trusted_config(path, env, algorithm, None, trust, ())  # each run asks for its wrappers
     kind = algorithm or algorithm_class(config.algorithm)
     given, schedules = without_schedules(settings, kind)
     if given:
@@ -251,15 +252,17 @@ def run_in_program(
     voice, here = printer_for_programs(), Progress(in_python=True)
     say: Say = voice.say if progress else lambda line: None
     own = {name: value for name, value in own.items() if value}
+    again = given_again(**own)
+    going_on = f"Interrupted. To go on with all of them: mv.resume({str(path)!r}{again})"
 
     def one(order: dict[str, Any]) -> Run:
-        return watched(functools.partial(ordered, order, **own), hooks, progress)
+        return watched(functools.partial(ordered, order, **own), hooks, progress, again)
 
     apart = not hooks and own.keys() <= {"env", "wrappers"} and _known_by_name(config, own.get("env"))
     try:
         found = run_set(path, config, settings, in_lines(say), one, __name__ if apart else None, trust)
     except (KeyboardInterrupt, SystemExit):
-        (voice.say if progress else here.tell)(f"Interrupted. To go on with all of them: mv.resume({str(path)!r})")
+        (voice.say if progress else here.tell)(going_on)
         raise
     for line in seed_lines(found):
         say(line)

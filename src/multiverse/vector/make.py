@@ -15,6 +15,7 @@ from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
 from multiverse.contracts.env import EnvKind
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.failures import RESTARTS_PER_MINUTE, FailurePolicy, OnBadValue, OnFailure
+from multiverse.contracts.imports import refuse_in_import
 from multiverse.contracts.plan import (
     Autoreset,
     ExecutorName,
@@ -141,6 +142,8 @@ def make_vec(
     """
     autoreset = _our_autoreset(autoreset)
     _check_choices(executor=(executor, ExecutorName), waiting=(waiting, Waiting))
+    if executor != "serial":  # also where `auto` might come to that: its probe is a worker
+        refuse_in_import("starts workers")
     if autoreset is not None:
         _check_choices(autoreset=(autoreset, Autoreset))
     _check_choices(on_failure=(on_failure, OnFailure), on_bad_value=(on_bad_value, OnBadValue))

@@ -6,6 +6,7 @@ import functools
 import inspect
 import multiprocessing.connection
 import multiprocessing.context
+import sys
 from typing import Any
 
 import gymnasium as gym
@@ -18,6 +19,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.monitor import Monitor
 
 from multiverse.executors import machine
+from multiverse.interop import stable_baselines3 as our_module
 from multiverse.interop.stable_baselines3 import DummyVecEnv, SubprocVecEnv
 from tests.envs import NumericInfos, OptionTask, RichInfos, Walk
 from tests.equality import assert_same
@@ -346,3 +348,13 @@ def test_the_observation_space_is_of_one_env() -> None:
     assert isinstance(venv.action_space, spaces.Box)
     assert venv.num_envs == 2
     venv.close()
+
+
+def test_without_the_original_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "multiverse.interop.stable_baselines3.vec_envs", raising=False)
+    monkeypatch.delattr("multiverse.interop.stable_baselines3.vec_envs", raising=False)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "stable_baselines3"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if "-packages" not in place])
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'multiverse\[peers\]'"):
+        _ = our_module.SubprocVecEnv

@@ -11,6 +11,7 @@ import tyro
 from multiverse.cli.main import parse, parsed_kwargs, require_positive
 from multiverse.cli.output import print_json
 from multiverse.contracts.errors import InvalidRequest, in_digits
+from multiverse.contracts.imports import without_folders
 
 if TYPE_CHECKING:
     from multiverse.training.evaluation import Evaluation
@@ -107,6 +108,6 @@ def _report(options: Evaluate, checkpoint: Checkpoint, found: Evaluation) -> dic
 def _print(report: dict[str, Any]) -> None:
     from multiverse.training.progress import evaluated
 
-    print(f"{report['env']} after {report['env_steps']:,} env steps ({report['checkpoint']})")
+    print(f"{without_folders(str(report['env']))} after {report['env_steps']:,} env steps ({report['checkpoint']})")
     told = evaluated(report, report["opponent"])
     print(f"{told}; from {in_digits(min(report['returns']))} to {in_digits(max(report['returns']))}")

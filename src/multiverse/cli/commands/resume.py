@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import shlex
 from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,7 @@ def run(arguments: Sequence[str]) -> int:
         "tensorboard": bool(command["tensorboard"]),
     }
     with progress_for(voice, (), **shown) as progress:
+        progress.again = f" --env {shlex.quote(command['env'])}" if command["env"] else ""
         run_with_progress(functools.partial(resume_run, where, settings, **how), progress)
     return 0
 

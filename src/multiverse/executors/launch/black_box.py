@@ -22,8 +22,16 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _FRAME = re.compile(r'  File "(.+)", line (\d+) in (.+)')
 _SIGNED = re.compile(r"(\w+) of env (\d+)")
+_ESCAPED = re.compile(r"\\x[a-f][0-9a-f]|\\u(?!d[89a-f])[0-9a-f]{4}|\\U000[0-9a-f]{5}")
+"""Neither control characters nor halves of a pair, which a terminal would not take."""
 _OUR_LOOP = "worker_loop.py"
 _PYTHONS_OWN = sysconfig.get_path("stdlib")
+
+
+def readable(stack: bytes) -> str:
+    """What Python's faulthandler wrote: it escapes what is not ASCII, also in the names of files."""
+    text = stack.decode(errors="replace")
+    return _ESCAPED.sub(lambda found: chr(int(found[0][2:], 16)), text) if "\\" in text else text
 
 
 def signed(function: Function, what: str, env_id: int) -> Function:
@@ -73,4 +81,4 @@ class StackDump(AnonymousFile):
             if os.fstat(self.fd).st_size != size:
                 size, quiet_since = os.fstat(self.fd).st_size, now
             time.sleep(0.005)
-        return os.pread(self.fd, size, 0).decode(errors="replace")
+        return readable(os.pread(self.fd, size, 0))

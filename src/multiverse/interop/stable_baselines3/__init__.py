@@ -18,6 +18,12 @@ __all__ = ["DummyVecEnv", "SubprocVecEnv"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from multiverse.interop.stable_baselines3 import vec_envs
+    try:
+        from multiverse.interop.stable_baselines3 import vec_envs
+    except ModuleNotFoundError as error:
+        if error.name != "stable_baselines3":
+            raise
+        told = "this needs Stable-Baselines3, not installed here: pip install 'multiverse[peers]'"
+        raise ModuleNotFoundError(told, name=error.name) from error
 
     return getattr(vec_envs, name)

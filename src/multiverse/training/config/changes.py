@@ -25,12 +25,11 @@ Schedule = Callable[[float], float]
 def in_our_names(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of `mv.train` and `mv.resume`, which may have the names that other libraries have for them."""
     ours = {theirs: name for name, others in SYNONYMS.items() for theirs in others}
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        if (known := ours.get(name, name)) in found:
-            raise InvalidRequest(f"{name} is another name of {known}, which is given too: leave one out")
-        found[known] = value
-    return found
+    given: dict[str, str] = {}  # by our name: as which it was given
+    for name in settings:
+        if (first := given.setdefault(ours.get(name, name), name)) != name:
+            raise InvalidRequest(f"{name} is another name of {first}, which is given too: leave one out")
+    return {known: settings[name] for known, name in given.items()}
 
 
 def without_schedules(settings: Mapping[str, Any], kind: Any) -> tuple[Located, dict[str, Schedule]]:

@@ -1,0 +1,20 @@
+"""What a hung or crashed process has written is read as it was meant."""
+
+from __future__ import annotations
+
+import faulthandler
+from pathlib import Path
+
+from multiverse.executors.launch.black_box import readable
+
+
+def test_names_that_are_not_ascii_are_readable(tmp_path: Path) -> None:
+    with open(tmp_path / "stack", "w+b") as file:
+        dump = compile("dump(file)", "/home/jürgen/環境/🎲.py", "exec")
+        exec(dump, {"dump": faulthandler.dump_traceback, "file": file})
+        file.seek(0)
+        assert 'File "/home/jürgen/環境/🎲.py", line 1 in <module>' in readable(file.read())
+
+
+def test_what_no_terminal_takes_stays_escaped() -> None:
+    assert readable(rb"\x1b[31m \x9b \udcff") == r"\x1b[31m \x9b \udcff"
