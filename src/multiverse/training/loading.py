@@ -399,7 +399,7 @@ def _refuse_missing(saved: Mapping[str, Any], env: Any, algorithm: Any, wrappers
         lost["wrappers=[…]"] = f"the wrapper {' and '.join(program)} of this run is one of a program"
     if lost:
         shell = " (in a shell: --env FILE.py:NAME)" if [*lost] == ["env=…"] else ""
-        shell = f" in Python: mv.resume(run, algorithm={learner})" if [*lost] == [f"algorithm={learner}"] else shell
+        shell = f" (in Python: mv.resume(run, algorithm={learner}))" if [*lost] == [f"algorithm={learner}"] else shell
         what = "it" if len(lost) == 1 else "them"
         raise InvalidRequest(f"{'; '.join(lost.values())}: pass {what} again, {', '.join(lost)}{shell}")
 

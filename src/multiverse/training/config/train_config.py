@@ -414,8 +414,8 @@ def saved_config(
         return train_config(saved, None, where)
     if algorithm is None and ":" not in name and name not in ALGORITHMS:
         raise InvalidRequest(
-            f"{where}: the algorithm of this run is {name}, one of your own: pass it again, in Python: "
-            f"algorithm={name}, as in mv.resume(run, algorithm={name})"
+            f"{where}: the algorithm of this run is {name}, one of your own: pass it again, algorithm={name} "
+            f"(in Python: mv.resume(run, algorithm={name}))"
         )
     return train_config(saved, algorithm_class(name) if algorithm is None else algorithm, where)
 
