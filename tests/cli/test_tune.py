@@ -82,6 +82,11 @@ def test_a_machine_that_gets_busy_meanwhile_misleads_nobody() -> None:
     search, found = searched(measure, 2, num_envs=8, workers=1)
     assert search.rates[Way("serial", 0, 8)] > search.rates[Way("hybrid", 1, 8)]
     assert found == Way("hybrid", 1, 8)
+    told, written = sentence(search, found), plan_file(search, found, {})
+    assert told == "hybrid, 1 worker, 8 envs: 86 env steps/s, 1.15 × the best of the others (serial, 8 envs)."
+    assert (written["env_steps_per_s"], written["why"]) == (86.25, f"tune: {told}")
+    shares = {one["executor"]: one.get("in_turn") for one in written["tried"]}
+    assert shares == {"serial": 100 / 115, "thread": None, "process": None, "hybrid": 1.0}
 
 
 def test_one_lucky_look_at_fewer_envs_is_looked_at_again() -> None:
@@ -92,8 +97,16 @@ def test_one_lucky_look_at_fewer_envs_is_looked_at_again() -> None:
         looked.add(way)
         return {4: 50.0, 8: 60.0, 16: 70.0, 32: 98.0 if lucky else 80.0}.get(way.num_envs, 100.0)
 
-    _, found = searched(lambda way: measure(way) * (way.executor == "serial"), 2)
+    search, found = searched(lambda way: measure(way) * (way.executor == "serial"), 2)
     assert found == Way("serial", 0, 64)
+    assert search.times(found, Way("serial", 0, 32)) == 1.25
+
+
+def test_comparisons_in_turn_go_together() -> None:
+    search = Search(machine(40e-6, 20e-6, 2), 2, lambda line: None)
+    found = search.best(ALL, None, None)
+    for way in search.shares:
+        assert math.isclose(search.times(found, way), search.rates[found] / search.rates[way])
 
 
 def test_a_way_that_fails_is_left_out_and_none_is_an_error() -> None:
