@@ -8,12 +8,14 @@ import math
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 
 import multiverse as mv
 from multiverse.cli.main import main
 from multiverse.cli.tuning import Search, Way, config_of_way, plan_file, sentence
 from multiverse.contracts.errors import PreflightError
+from multiverse.executors.machine import usable_cores
 from multiverse.training.config.train_config import config_for
 from tests.cli.training_commands import train
 
@@ -192,6 +194,30 @@ def test_a_plan_goes_before_the_preset_and_behind_what_is_given(elsewhere: Path)
     assert train(Path("a"), "--plan", "plan.json", env_steps=64) == 0  # with --executor serial --num-envs 2
     settings = Path("a/config.yaml").read_text()
     assert "executor: serial" in settings and "num_envs: 2" in settings and "plan" not in settings
+
+
+def test_a_plan_for_something_else_is_taken_with_a_warning(elsewhere: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cores = usable_cores()
+    write_plan(env="CartPole-v1", usable_cores=cores, workers=1, num_envs=2)
+    config_for("CartPole-v1", "ppo", {"plan": "plan.json"})
+    mv.make_vec(lambda: gym.make("Pendulum-v1"), plan="plan.json").close()  # nobody knows its name
+    assert not caplog.messages
+    config_for("Pendulum-v1", "ppo", {"plan": "plan.json"})
+    mv.make_vec("Pendulum-v1", plan="plan.json").close()
+    told = "plan plan.json was found for env CartPole-v1, and this is env Pendulum-v1: `multiverse tune Pendulum-v1` "
+    assert caplog.messages == [f"{told}finds one that fits"] * 2
+    write_plan(env="CartPole-v1", usable_cores=cores + 1)
+    config_for("CartPole-v1", "ppo", {"plan": "plan.json"})
+    assert f"was found for usable_cores {cores + 1}, and this is usable_cores {cores}: " in caplog.messages[2]
+
+
+@pytest.mark.parametrize("env_steps", [63, 64])
+def test_a_rollout_beyond_the_budget_is_told(env_steps: int, elsewhere: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_plan(executor="serial", workers=0, num_envs=4)
+    words = ["--plan", "plan.json", "--steps-per-env", "16", "--env-steps", str(env_steps), "--quiet"]
+    assert main(["train", "CartPole-v1", "--run-dir", "a", *words]) == 0
+    told = "one update takes num_envs=4 × steps_per_env=16 = 64 env steps, and env_steps=63: lower num_envs or steps_"
+    assert any(message.startswith(told) for message in caplog.messages) is (env_steps == 63)
 
 
 @pytest.mark.parametrize(
