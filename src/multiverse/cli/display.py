@@ -26,6 +26,7 @@ from rich.text import Text
 
 from multiverse.cli.bottleneck import bottleneck
 from multiverse.cli.output import percent
+from multiverse.cli.results import results
 from multiverse.contracts.errors import InvalidRequest, counted, in_bytes, in_digits
 from multiverse.executors import machine
 from multiverse.training.config.budget import PARTS
@@ -90,7 +91,7 @@ class RunPath(Progress):
     """Prints where the run lies when it is over, and nothing else."""
 
     def done(self, run: Run) -> None:
-        print(run.path)
+        print(run.path, file=results())
 
 
 class JsonLines(ProgressLines):
