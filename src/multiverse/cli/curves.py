@@ -55,7 +55,12 @@ class Curve:
         return [thinned(points) for run in self.runs if (points := _measured(run, name))[0]]
 
     def band(self, name: str) -> Band | None:
-        """As far as all seeds have come; None of a single one."""
+        """As far as all seeds have come; None of a single one. Of evaluations, which are rare, only where all seeds
+        have one, if that is so at two steps at least."""
+        if name.startswith(EVALUATED):
+            shared = shared_band([_measured(run, name) for run in self.runs])
+            if shared is not None:
+                return shared
         return band_of(self.each(name))
 
     def final(self) -> list[float]:
@@ -135,6 +140,16 @@ def band_of(lines: Sequence[Points]) -> Band | None:
     grid = np.linspace(first, last, POINTS)
     rows = np.stack([np.interp(grid, steps, values) for steps, values in lines])
     return Band(grid, interquartile_means(rows), *bootstrap_intervals(rows, DRAWS))
+
+
+def shared_band(lines: Sequence[Points]) -> Band | None:
+    """At the steps that all of these have, with nothing in between; None if those are fewer than two."""
+    each = [dict(zip(*line)) for line in lines if line[0]]
+    grid = sorted(set.intersection(*map(set, each))) if len(each) > 1 else []
+    if len(grid) < 2:
+        return None
+    rows = np.array([[known[at] for at in grid] for known in each])
+    return Band(np.array(grid), interquartile_means(rows), *bootstrap_intervals(rows, DRAWS))
 
 
 def in_figures(values: Sequence[float]) -> str:
