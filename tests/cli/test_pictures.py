@@ -153,6 +153,14 @@ def test_speed_and_time_are_those_of_the_lines(elsewhere: Path) -> None:
     assert curves_of(["a"])[0].time_split() == {part: float(part == "act") for part in PARTS}
 
 
+@pytest.mark.parametrize(("env_steps", "rate"), [(400, 80.0), (300, 100.0)])
+def test_a_run_that_ended_has_the_speed_that_it_told(env_steps: int, rate: float, elsewhere: Path) -> None:
+    """Not one that has gone on since."""
+    write_run(Path("a"))
+    (Path("a") / "summary.json").write_text(json.dumps({"env_steps": env_steps, "env_steps_per_s": 80.0}))
+    assert curves_of(["a"])[0].env_steps_per_s() == rate
+
+
 # -- plot --------------------------------------------------------------------------------------------------------
 def test_a_png_and_a_page_that_needs_nothing_else(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for seed in range(3):

@@ -183,7 +183,11 @@ def rates(run: RunRecord) -> Points:
 
 
 def mean_rate(run: RunRecord) -> float | None:
+    """As its summary tells it or, of a run without one or that has gone on since, from its lines."""
     steps, seconds = run.points("seconds")
+    told, until = run.summary.get("env_steps_per_s"), run.summary.get("env_steps")
+    if isinstance(told, int | float) and isinstance(until, int | float) and until >= (steps[-1] if steps else 0):
+        return float(told)
     return steps[-1] / seconds[-1] if seconds and seconds[-1] > 0 else None
 
 
