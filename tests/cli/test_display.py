@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import fcntl
 import io
@@ -267,8 +268,11 @@ def test_what_is_drawn_follows_the_run_and_is_never_wider_than_80_columns(column
     trainer = a_trainer()
     shown._returns = [1.0, 2.0, 3.0]
     shown._measure(trainer)
+    assert "of the time" not in shown.picture(trainer).plain, "one update, perhaps the first after a resume, misleads"
+    trainer.clock = dataclasses.replace(trainer.clock, env_steps=4_800, seconds=12.0, learn_s=7.2, step_s=4.8)
+    shown._measure(trainer)
     lines = shown.picture(trainer).plain.splitlines()
-    assert lines[1].endswith(" 50 %  4,000 env steps  10 s left")
+    assert lines[1].endswith(" 60 %  4,800 env steps  8.0 s left")
     assert lines[2] == "speed    400 env steps/s   7 updates   9 episodes   3 restarts"
     assert lines[3] == "return   50.0   length 40   best evaluation 70.0"
     assert lines[4] == "         ▁▄█"

@@ -18,13 +18,13 @@ import pytest
 from gymnasium import spaces
 
 import multiverse as mv
-from multiverse.cli.curves import Curve, band_of, curves_of, rates
+from multiverse.cli.curves import POINTS, Curve, band_of, curves_of, rates
 from multiverse.cli.figures import drawn, figure, panels_of
 from multiverse.cli.main import main
 from multiverse.training.config.budget import PARTS
 from multiverse.training.recording import Witness
 from multiverse.training.seeds import bootstrap_interval, bootstrap_intervals, interquartile_mean, interquartile_means
-from multiverse.training.storage.records import RunRecord
+from multiverse.training.storage.records import EVALUATED, RunRecord
 from tests.cli.training_commands import train
 
 ENDED: dict[str, Any] = {
@@ -121,6 +121,21 @@ def test_a_band_is_the_iqm_of_the_seeds_as_far_as_all_have_come(elsewhere: Path)
     assert curve.final() == [0.0, 100.0, 200.0, 700.0]
 
 
+def test_of_evaluations_only_steps_that_all_seeds_share_have_a_band(elsewhere: Path) -> None:
+    for seed, steps in enumerate(((100, 200, 300, 400), (100, 250, 300, 400), (100, 300, 350))):
+        rows = [{"env_steps": at, EVALUATED: float(at * seed)} for at in steps]
+        write_run(Path(f"a/{seed}"), seed)
+        Path(f"a/{seed}/metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (curve,) = curves_of(["a"])
+    band = curve.band(EVALUATED)
+    assert band is not None and band.env_steps.tolist() == [100, 300]
+    np.testing.assert_allclose(band.middle, [100.0, 300.0])
+    moved = [{**row, "env_steps": row["env_steps"] + 1} for row in rows]
+    Path("a/2/metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in moved))
+    band = curves_of(["a"])[0].band(EVALUATED)  # none is shared: between the evaluations of each
+    assert band is not None and len(band.env_steps) == POINTS
+
+
 def test_many_figures_at_once_are_each_ones_iqm_and_interval() -> None:
     rows = np.random.default_rng(1).normal(size=(5, 7))
     np.testing.assert_allclose(interquartile_means(rows), [interquartile_mean(list(column)) for column in rows.T])
@@ -136,6 +151,14 @@ def test_speed_and_time_are_those_of_the_lines(elsewhere: Path) -> None:
     assert curve.time_split() == {part: 0.5 if part in ("learn", "step") else 0.0 for part in PARTS}
     (Path("a") / "summary.json").write_text(json.dumps({f"{part}_s": 3.0 * (part == "act") for part in PARTS}))
     assert curves_of(["a"])[0].time_split() == {part: float(part == "act") for part in PARTS}
+
+
+@pytest.mark.parametrize(("env_steps", "rate"), [(400, 80.0), (300, 100.0)])
+def test_a_run_that_ended_has_the_speed_that_it_told(env_steps: int, rate: float, elsewhere: Path) -> None:
+    """Not one that has gone on since."""
+    write_run(Path("a"))
+    (Path("a") / "summary.json").write_text(json.dumps({"env_steps": env_steps, "env_steps_per_s": 80.0}))
+    assert curves_of(["a"])[0].env_steps_per_s() == rate
 
 
 # -- plot --------------------------------------------------------------------------------------------------------

@@ -162,8 +162,8 @@ def test_trials_are_runs_the_bad_are_pruned_and_more_go_on(
         trial["returned"] for trial in found["trials"] if trial["state"] == "complete"
     )
     assert Path("s/search.png").read_bytes().startswith(b"\x89PNG")
-    assert out.startswith("Best of 3 trials, ") and json.loads(out[out.index("{\n") :]) == found
-    command = next(line.strip() for line in out.splitlines() if line.startswith("  multiverse train "))
+    assert "Best of 3 trials, " in error and json.loads(out) == found
+    command = next(line.strip() for line in error.splitlines() if line.startswith("  multiverse train "))
     _, _, *words = shlex.split(command)
     assert words[-2:] == ["--seeds", "5"]
     best_run = _config_of(Path("s") / best["run"])

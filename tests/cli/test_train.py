@@ -432,3 +432,19 @@ def test_an_extra_that_does_not_load_is_told_in_one_sentence(
     assert main(["train", "CartPole-v1", "--tensorboard"]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "does not load here: RuntimeError: Unable to open /dev/urandom" in error
+
+
+@pytest.mark.parametrize("executor", ["serial", "process", "thread"])
+@pytest.mark.parametrize("how", ["--quiet", "--json"])
+def test_what_envs_print_is_no_result(how: str, executor: str, tmp_path: Path) -> None:
+    """Standard output holds the run's directory, or JSON, alone."""
+    command = [sys.executable, "-m", "multiverse", "train", "tests.cli.loud_env:Loud", "--run-dir", str(tmp_path / "a")]
+    words = [how, "--executor", executor, "--num-envs", "2", "--env-steps", "64", "--steps-per-env", "16"]
+    done = subprocess.run([*command, *words], capture_output=True, text=True, check=True)
+    for said in ("imported", "reset", "native"):
+        assert f"loud: {said}" in done.stderr
+    if how == "--quiet":
+        assert done.stdout == f"{tmp_path / 'a'}\n"
+    else:
+        events = [json.loads(line)["event"] for line in done.stdout.splitlines()]
+        assert (events[0], events[-1]) == ("start", "end")

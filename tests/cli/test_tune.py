@@ -8,12 +8,14 @@ import math
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 
 import multiverse as mv
 from multiverse.cli.main import main
 from multiverse.cli.tuning import Search, Way, config_of_way, plan_file, sentence
 from multiverse.contracts.errors import PreflightError
+from multiverse.executors.machine import usable_cores
 from multiverse.training.config.train_config import config_for
 from tests.cli.training_commands import train
 
@@ -82,6 +84,11 @@ def test_a_machine_that_gets_busy_meanwhile_misleads_nobody() -> None:
     search, found = searched(measure, 2, num_envs=8, workers=1)
     assert search.rates[Way("serial", 0, 8)] > search.rates[Way("hybrid", 1, 8)]
     assert found == Way("hybrid", 1, 8)
+    told, written = sentence(search, found), plan_file(search, found, {})
+    assert told == "hybrid, 1 worker, 8 envs: 86 env steps/s, 1.15 × the best of the others (serial, 8 envs)."
+    assert (written["env_steps_per_s"], written["why"]) == (86.25, f"tune: {told}")
+    shares = {one["executor"]: one.get("in_turn") for one in written["tried"]}
+    assert shares == {"serial": 100 / 115, "thread": None, "process": None, "hybrid": 1.0}
 
 
 def test_one_lucky_look_at_fewer_envs_is_looked_at_again() -> None:
@@ -92,8 +99,16 @@ def test_one_lucky_look_at_fewer_envs_is_looked_at_again() -> None:
         looked.add(way)
         return {4: 50.0, 8: 60.0, 16: 70.0, 32: 98.0 if lucky else 80.0}.get(way.num_envs, 100.0)
 
-    _, found = searched(lambda way: measure(way) * (way.executor == "serial"), 2)
+    search, found = searched(lambda way: measure(way) * (way.executor == "serial"), 2)
     assert found == Way("serial", 0, 64)
+    assert search.times(found, Way("serial", 0, 32)) == 1.25
+
+
+def test_comparisons_in_turn_go_together() -> None:
+    search = Search(machine(40e-6, 20e-6, 2), 2, lambda line: None)
+    found = search.best(ALL, None, None)
+    for way in search.shares:
+        assert math.isclose(search.times(found, way), search.rates[found] / search.rates[way])
 
 
 def test_a_way_that_fails_is_left_out_and_none_is_an_error() -> None:
@@ -179,6 +194,30 @@ def test_a_plan_goes_before_the_preset_and_behind_what_is_given(elsewhere: Path)
     assert train(Path("a"), "--plan", "plan.json", env_steps=64) == 0  # with --executor serial --num-envs 2
     settings = Path("a/config.yaml").read_text()
     assert "executor: serial" in settings and "num_envs: 2" in settings and "plan" not in settings
+
+
+def test_a_plan_for_something_else_is_taken_with_a_warning(elsewhere: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cores = usable_cores()
+    write_plan(env="CartPole-v1", usable_cores=cores, workers=1, num_envs=2)
+    config_for("CartPole-v1", "ppo", {"plan": "plan.json"})
+    mv.make_vec(lambda: gym.make("Pendulum-v1"), plan="plan.json").close()  # nobody knows its name
+    assert not caplog.messages
+    config_for("Pendulum-v1", "ppo", {"plan": "plan.json"})
+    mv.make_vec("Pendulum-v1", plan="plan.json").close()
+    told = "plan plan.json was found for env CartPole-v1, and this is env Pendulum-v1: `multiverse tune Pendulum-v1` "
+    assert caplog.messages == [f"{told}finds one that fits"] * 2
+    write_plan(env="CartPole-v1", usable_cores=cores + 1)
+    config_for("CartPole-v1", "ppo", {"plan": "plan.json"})
+    assert f"was found for usable_cores {cores + 1}, and this is usable_cores {cores}: " in caplog.messages[2]
+
+
+@pytest.mark.parametrize("env_steps", [63, 64])
+def test_a_rollout_beyond_the_budget_is_told(env_steps: int, elsewhere: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_plan(executor="serial", workers=0, num_envs=4)
+    words = ["--plan", "plan.json", "--steps-per-env", "16", "--env-steps", str(env_steps), "--quiet"]
+    assert main(["train", "CartPole-v1", "--run-dir", "a", *words]) == 0
+    told = "one update takes num_envs=4 × steps_per_env=16 = 64 env steps, and env_steps=63: lower num_envs or steps_"
+    assert any(message.startswith(told) for message in caplog.messages) is (env_steps == 63)
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,15 @@ class Raises(Mortal):
         return super().step(action)
 
 
+class Broken(Mortal):
+    """In every step of its life from `at` on."""
+
+    def step(self, action: Any) -> Any:
+        if self.taken + 1 >= self.at:
+            raise RuntimeError("broken")
+        return super().step(action)
+
+
 class Gagged(Mortal):
     """Its worker is stopped, once ever, between the word that it is done and what follows that by pipe."""
 

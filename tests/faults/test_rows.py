@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import time
@@ -21,7 +22,7 @@ from multiverse.memory.interrupts import StopRequests
 from multiverse.memory.mailbox import _WORKER_ASLEEP
 from tests.contract.conftest import worker_processes
 from tests.experience.test_collector import STEPS, collecting, fields_for, policy_for
-from tests.faults.row_envs import Gagged, Misbehaving, Mortal, Patient, Raises, Slow, Woken
+from tests.faults.row_envs import Broken, Gagged, Misbehaving, Mortal, Patient, Raises, Slow, Woken
 
 
 def made(tmp_path: Path, at: int, deed: str, where: str, first: Any = Mortal, **limits: Any) -> Any:
@@ -267,3 +268,19 @@ def test_a_stop_is_answered_within_a_row(tmp_path: Path) -> None:
         assert envs.episode_lengths.max() <= 3 and envs.episode_counts.tolist() == [0, 0]  # of seven steps
         envs.reset()
         assert envs.episode_lengths.tolist() == [0, 0]
+
+
+@pytest.mark.fault("F2")
+@pytest.mark.parametrize("at", [1, 4])
+@pytest.mark.parametrize("executor", ["serial", "thread", "hybrid"])
+def test_of_rows_cut_short_by_an_env_every_step_is_sent_once_and_none_is_used(executor: Any, at: int) -> None:
+    """The row it failed in was sent too, and what was restarted in it counts once."""
+    how: dict[str, Any] = {"on_failure": "restart", "restarts_per_minute": 1, "autoreset": "same_step"}
+    how |= {"workers": None if executor == "serial" else 1, "fields": fields_for(4)}
+    with mv.make_vec(functools.partial(Broken, at=at), 4, executor, **how) as envs:
+        collector, _, _ = collecting(envs)
+        with pytest.raises(EnvFailed, match="given up"):
+            collector.collect([policy_for(envs)], np.random.default_rng(1))
+        found = envs.failures
+        assert found.steps_used == 0 and found.steps_sent == found.steps_discarded
+        assert executor == "hybrid" or found.steps_sent == 4 * at

@@ -30,6 +30,7 @@ from multiverse.training.evaluation import Evaluation
 from multiverse.training.loading import checkpoint_of, evaluate
 from multiverse.training.session import Session
 from multiverse.training.trainer import Trainer
+from tests.fault_envs import Fault
 from tests.training.envs import Locked, Treacherous
 from tests.training.runs import SMALL, digest, lines_of
 
@@ -408,6 +409,23 @@ def test_bad_values_can_be_truncated_while_it_trains(tmp_path: Path) -> None:
                    **{**SMALL, "env_steps": 400, "on_bad_value": "truncate"})  # fmt: skip
     failures = run.summary["failures"]
     assert run.summary["lost_steps"] == failures["bad_values"] > 0 and failures["steps_sent"] == 400
+
+
+def test_what_failed_before_a_resume_stays_counted(tmp_path: Path) -> None:
+    how = {**SMALL, "num_envs": 1, "env_steps": 100, "env_kwargs": {"what": "raise", "at": 9}}
+    first = mv.train(Fault, run_dir=tmp_path / "run", **how, restarts_per_minute=99).summary["failures"]
+    resumed = mv.resume(tmp_path / "run", env=Fault, env_steps=125).summary["failures"]
+    assert first["env_restarts"] > 0
+    assert all(resumed[name] >= count for name, count in first.items())
+    assert resumed["steps_sent"] == resumed["steps_used"] + resumed["steps_discarded"] >= 125
+
+
+def test_a_run_that_was_saved_without_failures_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = Trainer.state
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "state", lambda self: {k: v for k, v in state(self).items() if k != "failures"})
+        trained(tmp_path / "run", env_steps=100)
+    assert mv.resume(tmp_path / "run", env_steps=200).summary["failures"]["steps_used"] >= 100
 
 
 def test_only_what_was_learned_is_taken_over(tmp_path: Path) -> None:

@@ -56,7 +56,12 @@ class Curve:
         return [thinned(points) for run in self.runs if (points := _measured(run, name))[0]]
 
     def band(self, name: str) -> Band | None:
-        """As far as all seeds have come; None of a single one."""
+        """As far as all seeds have come; None of a single one. Of evaluations, which are rare, only where all seeds
+        have one, if that is so at two steps at least."""
+        if name.startswith(EVALUATED):
+            shared = shared_band([_measured(run, name) for run in self.runs])
+            if shared is not None:
+                return shared
         return band_of(self.each(name))
 
     def final(self) -> list[float]:
@@ -138,6 +143,16 @@ def band_of(lines: Sequence[Points]) -> Band | None:
     return Band(grid, interquartile_means(rows), *bootstrap_intervals(rows, DRAWS))
 
 
+def shared_band(lines: Sequence[Points]) -> Band | None:
+    """At the steps that all of these have, with nothing in between; None if those are fewer than two."""
+    each = [dict(zip(*line)) for line in lines if line[0]]
+    grid = sorted(set.intersection(*map(set, each))) if len(each) > 1 else []
+    if len(grid) < 2:
+        return None
+    rows = np.array([[known[at] for at in grid] for known in each])
+    return Band(np.array(grid), interquartile_means(rows), *bootstrap_intervals(rows, DRAWS))
+
+
 def in_figures(values: Sequence[float]) -> str:
     """'493.1', or of several seeds 'IQM 493.1 (480.2 to 500.0)'; '–' if there is none."""
     if len(values) < 2:
@@ -169,7 +184,11 @@ def rates(run: RunRecord) -> Points:
 
 
 def mean_rate(run: RunRecord) -> float | None:
+    """As its summary tells it or, of a run without one or that has gone on since, from its lines."""
     steps, seconds = run.points("seconds")
+    told, until = run.summary.get("env_steps_per_s"), run.summary.get("env_steps")
+    if isinstance(told, int | float) and isinstance(until, int | float) and until >= (steps[-1] if steps else 0):
+        return float(told)
     return steps[-1] / seconds[-1] if seconds and seconds[-1] > 0 else None
 
 

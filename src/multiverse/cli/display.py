@@ -27,6 +27,7 @@ from rich.text import Text
 from multiverse.cli.bottleneck import bottleneck
 from multiverse.cli.main import one_line
 from multiverse.cli.output import percent
+from multiverse.cli.results import results
 from multiverse.contracts.errors import InvalidRequest, counted, in_bytes, in_digits
 from multiverse.contracts.imports import without_folders
 from multiverse.executors import machine
@@ -92,7 +93,7 @@ class RunPath(Progress):
     """Prints where the run lies when it is over, and nothing else."""
 
     def done(self, run: Run) -> None:
-        print(run.path)
+        print(run.path, file=results())
 
 
 class JsonLines(ProgressLines):
@@ -154,7 +155,7 @@ class Display(ProgressLines):
         self._returns: list[float] = []
         self._drawn, self._columns = Text(), console.width  # what stands there, drawn in a terminal so wide
         self._next_at = 0.0
-        self._speed, self._shares = 0.0, dict.fromkeys(PARTS, 0.0)
+        self._speed, self._shares, self._measured = 0.0, dict.fromkeys(PARTS, 0.0), 0
 
     def on_start(self, trainer: Trainer) -> None:
         super().on_start(trainer)
@@ -214,6 +215,7 @@ class Display(ProgressLines):
             if clock.seconds > before.seconds:
                 self._speed = (clock.env_steps - before.env_steps) / (clock.seconds - before.seconds)
                 self._shares = clock.shares_since(before)
+                self._measured += 1
             self._begin_stretch(clock)
 
     # -- what it looks like --------------------------------------------------------------------------------------
@@ -231,6 +233,7 @@ class Display(ProgressLines):
             console = self._live.console
             fills = PART_FILLS if console.no_color or console.color_system is None else {}
             rows += [("time", time_bar(self._shares, width - LABEL_WIDTH, fills)), ("", legend(self._shares, fills))]
+        if self._measured > 1:  # the first update, after a resume above all, is like no other
             sentence = bottleneck(self._shares, session.envs.plan, config, machine.usable_cores())
             rows += [("", Text(line, "italic")) for line in textwrap.wrap(sentence, width - LABEL_WIDTH)]
         rows += self._machine.look(session.envs.worker_pids).items()

@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any, NoReturn, TextIO, TypeVar
 
 import multiverse
+from multiverse.cli.results import for_results_alone
 from multiverse.contracts.errors import (
     EnvFailed,
     InvalidRequest,
@@ -63,7 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal without a × shows a ? instead
     _add_working_directory_to_path()
     try:
-        code = _dispatch(arguments)
+        with for_results_alone(arguments):
+            code = _dispatch(arguments)
         sys.stdout.flush()  # here, where a closed pipe can still be met quietly
         return code
     except SystemExit as end:  # the parser's way to say: help was shown (0), or not understood (2)

@@ -14,6 +14,8 @@ from rich.progress import Progress as RichProgress
 from rich.table import Column, Table
 from rich.text import Text
 
+from multiverse.cli.results import results
+
 PIPED_WIDTH = 120
 """Columns where the output is no terminal and nobody says how wide it is."""
 
@@ -38,7 +40,7 @@ class ResultConsole(Console):
 
 
 def print_json(value: dict[str, Any]) -> None:
-    print(json.dumps(value, indent=2, allow_nan=False))
+    print(json.dumps(value, indent=2, allow_nan=False), file=results())
 
 
 class Progress:

@@ -48,12 +48,15 @@ Measure = Callable[[Way], float]
 
 
 class Search:
-    """Measures ways to run an env, none twice; `rates` is what was found. A way that fails has a rate of 0."""
+    """Measures ways to run an env; `rates` is what a first look at each found, 0 of a way that fails. Of those that
+    were then measured in turn `shares` says how they compare, and `medians` what they had."""
 
     def __init__(self, measure: Measure, cores: int, tell: Callable[[str], None]) -> None:
         self._measure, self._cores, self._tell = measure, cores, tell
         self.fewest = max(4, 2 * cores)  # policies act in blocks of four rows
         self.rates: dict[Way, float] = {}
+        self.shares: dict[Way, float] = {}
+        self.medians: dict[Way, float] = {}
         self.failures: dict[Way, MultiverseError] = {}
 
     def rate(self, way: Way) -> float:
@@ -126,6 +129,9 @@ class Search:
         """Those that the best of them has not a doubling's gain over."""
         near = [way for way in ways if self.rates[way] >= CLOSE * max(self.rates[one] for one in ways)]
         shares = self.in_turn(near)
+        both = [way for way in near if way in self.shares]  # the best of its executor stands for it in both comparisons
+        scale = self.shares[both[0]] / shares[both[0]] if both else 1.0
+        self.shares |= {way: scale * share for way, share in shares.items()}
         return [way for way in near if shares[way] * WORTH_IT > max(shares.values())]
 
     def _by_executor(self) -> dict[PlannedExecutor, list[Way]]:
@@ -136,13 +142,16 @@ class Search:
         median. What others do to the machine meanwhile is done to all of them."""
         if len(ways) == 1:
             return {ways[0]: 1.0}
-        shares: dict[Way, list[float]] = {way: [] for way in ways}
-        for _ in range(TURNS):
-            found = {way: self._measure(way) for way in ways}
-            for way, rate in found.items():
-                shares[way].append(rate / max(found.values()))
-        self._tell(f"in turn: {', '.join(f'{way} {percent(statistics.median(one))}' for way, one in shares.items())}")
-        return {way: statistics.median(one) for way, one in shares.items()}
+        turns = [{way: self._measure(way) for way in ways} for _ in range(TURNS)]
+        shares = {way: statistics.median(turn[way] / max(turn.values()) for turn in turns) for way in ways}
+        self.medians |= {way: statistics.median(turn[way] for turn in turns) for way in ways}
+        self._tell(f"in turn: {', '.join(f'{way} {percent(share)}' for way, share in shares.items())}")
+        return shares
+
+    def times(self, way: Way, other: Way) -> float:
+        """How many times as fast as another it is: in turn where both were measured so, or else at first look."""
+        known = self.shares if {way, other} <= self.shares.keys() else self.rates
+        return known[way] / known[other]
 
     def everything(self, executors: Sequence[PlannedExecutor], found: Way, given: int | None = None) -> Iterator[Way]:
         """Every combination, workers doubled; up to four times as many envs as were found, unless they are given."""
@@ -156,28 +165,33 @@ class Search:
 
 def sentence(search: Search, found: Way) -> str:
     """What is best, how much that is, and what more would bring."""
-    rate = search.rates[found]
-    others = {way: one for way, one in search.rates.items() if way.executor != found.executor}
-    second = max(others, key=lambda way: others[way], default=None)
-    told = f"{found}: {rate:,.0f} env steps/s"
-    if second is not None and others[second]:
-        told += f", {rate / others[second]:.2f} × the best of the others ({second})"
-    twice = dataclasses.replace(found, num_envs=2 * found.num_envs)
-    more = [
-        one for way, one in search.rates.items() if (way.executor, way.num_envs) == (twice.executor, twice.num_envs)
-    ]
-    if more:
-        gain = max(more) / rate - 1
+    told = f"{found}: {_rate(search, found):,.0f} env steps/s"
+    others = [way for way, rate in search.rates.items() if way.executor != found.executor and rate]
+    if others:
+        second = max(others, key=lambda way: (way in search.shares, search.shares.get(way, search.rates[way])))
+        told += f", {search.times(found, second):.2f} × the best of the others ({second})"
+    twice = found.executor, 2 * found.num_envs
+    if more := [search.times(way, found) for way in search.rates if (way.executor, way.num_envs) == twice]:
+        gain = max(more) - 1
         told += f"; twice as many envs {'gain' if gain >= 0 else 'lose'} {percent(abs(gain))}"
     return f"{told}."
+
+
+def _rate(search: Search, way: Way) -> float:
+    """In turn, where it was measured so: by that it was chosen."""
+    return search.medians.get(way, search.rates[way])
 
 
 def plan_file(search: Search, found: Way, about: Mapping[str, Any]) -> dict[str, Any]:
     """What `make_vec(plan=…)` and `train --plan` read, and what it was chosen from."""
     chosen = decide(found.executor, found.workers or None, None, "auto", [None] * found.num_envs)  # type: ignore[list-item]
     plan = dataclasses.asdict(dataclasses.replace(chosen, why=f"tune: {sentence(search, found)}"))
-    tried = [{**dataclasses.asdict(way), "env_steps_per_s": rate} for way, rate in search.rates.items()]
-    return {**plan, "num_envs": found.num_envs, **about, "env_steps_per_s": search.rates[found], "tried": tried}
+    tried = [
+        {**dataclasses.asdict(way), "env_steps_per_s": rate}
+        | ({"in_turn": search.shares[way]} if way in search.shares else {})
+        for way, rate in search.rates.items()
+    ]
+    return {**plan, "num_envs": found.num_envs, **about, "env_steps_per_s": _rate(search, found), "tried": tried}
 
 
 # -- how fast one way is -------------------------------------------------------------------------------------------

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import numbers
 import operator
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from multiverse.contracts.errors import InvalidRequest, counted
+
+log = logging.getLogger("multiverse")
 
 ExecutorName = Literal["auto", "serial", "thread", "process", "hybrid", "ray"]
 PlannedExecutor = Literal["serial", "thread", "process", "hybrid", "ray"]
@@ -113,8 +117,9 @@ _A_CRASH_COSTS: dict[PlannedExecutor, str] = {
 }
 
 
-def read_plan(path: os.PathLike[str] | str) -> tuple[Plan, int]:
-    """A plan that `multiverse tune` has written, and the number of envs that it is for."""
+def read_plan(path: os.PathLike[str] | str, env: Any, usable_cores: int) -> tuple[Plan, int]:
+    """A plan that `multiverse tune` has written, and the number of envs that it is for. That it was found for another
+    env than this (where that is a name), or with another number of cores, is said in a warning."""
     where, hint = os.fspath(path), "`multiverse tune ENV` writes one"
     try:
         found = json.loads(Path(where).read_bytes())
@@ -126,5 +131,15 @@ def read_plan(path: os.PathLike[str] | str) -> tuple[Plan, int]:
     missing = [name for name in (*wanted, "num_envs") if not isinstance(found, dict) or name not in found]
     if missing:
         raise InvalidRequest(f"{where} is no plan: it has no {', '.join(missing)}; {hint}")
+    _warn_of_misfits(where, found, {"env": env if isinstance(env, str) else None, "usable_cores": usable_cores})
     ray = RayOptions(**found["ray"]) if found.get("ray") else None
     return Plan(**{name: found[name] for name in wanted}, ray=ray), whole_number("num_envs", found["num_envs"])
+
+
+def _warn_of_misfits(where: str, found: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """One line, where a plan says that it was found for something else."""
+    other = [name for name, value in here.items() if value is not None and found.get(name, value) != value]
+    if other:
+        was, now = (", ".join(f"{name} {one[name]}" for name in other) for one in (found, here))
+        tune = f"multiverse tune {here['env'] or 'ENV'}"
+        log.warning("plan %s was found for %s, and this is %s: `%s` finds one that fits", where, was, now, tune)

@@ -46,7 +46,7 @@ from multiverse.training.loading import (
 )
 from multiverse.training.progress import Progress, ProgressLines, evaluated, printer_for_programs, run_with_progress
 from multiverse.training.session import Session
-from multiverse.training.session_envs import WHERE
+from multiverse.training.session_envs import WHERE, warn_of_a_long_rollout
 from multiverse.training.space_description import described
 from multiverse.training.storage.checkpoint import Checkpoints, taken_over
 from multiverse.training.storage.checkpoint import load as load_checkpoint
@@ -197,6 +197,7 @@ def start_run(
     source = wrapped(config.env if env is None else env, wrappers_of(config, wrappers))
     session = Session(config, source, algorithm_maker(config, algorithm), opponent=opponent)
     try:
+        warn_of_a_long_rollout(config, session.envs.num_envs, next(iter(session.learners)).steps_per_env)
         _begin_with(begun_from, session)
         with RunDirectory.create(
             root, env=name, algorithm=config.algorithm.rpartition(":")[2], seed=config.seed, run_dir=run_dir

@@ -25,6 +25,7 @@ from multiverse.experience.episodes import RecentEpisodes
 from multiverse.experience.rollout import Rollout
 from multiverse.experience.self_play import Pool
 from multiverse.training.algorithm_maker import MakeAlgorithm
+from multiverse.training.config.build import build
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.env_marks import BEGIN_AT, EnvMarks
 from multiverse.training.evaluation_envs import EvaluationEnvs
@@ -99,7 +100,7 @@ class Session:
         self._under_way = False  # the envs are further than the mark
         self._told_of_cut_episodes = False
         self._next_episodes: list[int] = []  # of every env that there has been, when their number changed last
-        self._failures_before = Failures()  # of the envs before these
+        self._failures_before = Failures()  # of the envs before these, and before a resume
         self._before_change: dict[str, Any] | None = None  # the state, while the number of envs changes
 
     def _open(self, count: int, plan: Plan | None, make_learners: Callable[[EnvDescription], None]) -> None:
@@ -166,8 +167,12 @@ class Session:
 
     @property
     def failures(self) -> Failures:
-        """Of all envs that there have been."""
+        """Of all envs that there have been, also before a resume."""
         return self._failures_before + self.envs.failures
+
+    def load_failures(self, counts: Mapping[str, Any]) -> None:
+        """Those before a resume, as `asdict` gave them: what is counted from here on comes on top."""
+        self._failures_before = build(Failures, counts, "its failures")
 
     @property
     def algorithm(self) -> Any:

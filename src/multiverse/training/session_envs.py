@@ -134,6 +134,17 @@ def _in_a_window(name: str, make: Callable[..., BaseVectorEnv]) -> BaseVectorEnv
     raise InvalidRequest(f"{name} shows no window{why}; {instead}")
 
 
+def warn_of_a_long_rollout(config: TrainConfig, num_envs: int, steps_per_env: int) -> None:
+    """A rollout is always filled: one that is longer than the run is more than was asked for."""
+    budget, rollout = config.budget.env_steps, num_envs * steps_per_env
+    if budget and rollout > budget and not config.asynchronous:  # there a rollout is of one worker's envs
+        log.warning(
+            "one update takes num_envs=%d × steps_per_env=%d = %s env steps, and env_steps=%s: lower num_envs or "
+            "steps_per_env, or this run goes on for %s",
+            *(num_envs, steps_per_env, f"{rollout:,}", f"{budget:,}", f"{rollout:,}"),
+        )
+
+
 def tell_how_ray_collects(envs: BaseVectorEnv) -> None:
     """Which of the two ways, and why."""
     if envs.plan.executor != "ray":

@@ -345,6 +345,7 @@ class Trainer:
             "evaluation": None if self.evaluation is None else asdict(self.evaluation),
             "evaluation_env": self.session.evaluation_envs.state(),
             "skipped_updates": self.skipped_updates,
+            "failures": asdict(self.session.failures),
             "told": {"since": self._counted.env_steps, **self._told},
             "files": self.directory.position(),
             **({} if self.scaling is None else {"scaled_at": self._scaled_at}),
@@ -353,6 +354,7 @@ class Trainer:
     def load(self, state: Mapping[str, Any]) -> None:
         """Be that run; what its files tell beyond it is cut off."""
         self.session.load(state["session"])
+        self.session.load_failures(state.get("failures", {}))  # runs of before did not save them
         self.clock = build(Clock, state["clock"], "its clock")
         self.best_return, self._evaluated_at = float(state["best_return"]), int(state["evaluated_at"])
         self._evaluation_steps = int(state.get("evaluation_steps", 0))

@@ -152,11 +152,12 @@ class HostCalls:
             steps = run.env_steps() if taken is None else int(taken.sum())
             self._count_steps(steps, steps)
             raise
-        steps = run.env_steps() if taken is None else int(taken.sum())
-        self._count_steps(steps, int(lost.sum()) if on_full is None else steps)
         failed = [(host, one) for host, said in answers.items() for each in said.before for one in each.failures]
+        steps = int(taken.sum()) if taken is not None else run.env_steps()
+        if taken is None:  # the row in which an env failed was sent, and is not complete
+            steps += sum(len(host.env_ids) for host in {host for host, _ in failed})
+        self._count_steps(steps, steps if run.stopped or on_full is not None else int(lost.sum()))
         if failed:
-            self._count_steps(len(failed), len(failed))
             self._state.require_reset(failure.env_id for _, failure in failed if failure.env_id is not None)
             raise EnvFailed("raised in step", failed[0][0].worker, [failure for _, failure in failed])
         return not run.stopped

@@ -33,6 +33,7 @@ from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.executors import startup
 from multiverse.executors.backends import backend_of
 from multiverse.executors.choose import decide
+from multiverse.executors.machine import usable_cores
 from multiverse.vector.base import BaseVectorEnv, Copy, Running
 from multiverse.vector.parallel import MultiAgentVectorEnv
 from multiverse.vector.single import VectorEnv
@@ -160,7 +161,7 @@ def make_vec(
     if executor not in ("auto", "ray") and ray != RayOptions():
         raise InvalidRequest("ray_address, cpus_per_worker and gpus_per_worker are for executor='ray'")
     if isinstance(plan, str | os.PathLike) and plan not in get_args(ExecutorName):
-        plan, tuned = read_plan(plan)
+        plan, tuned = read_plan(plan, env, usable_cores())
         num_envs = tuned if num_envs is None and not isinstance(env, list | tuple) else num_envs
     agents = AgentOptions(groups, possible_agents, parallel, state)
     each = [replace(recipe, agents=agents) for recipe in recipes(env, num_envs, env_kwargs, wrappers)]

@@ -13,6 +13,7 @@ from typing import Any
 from multiverse.algorithms import ALGORITHMS, algorithm_class
 from multiverse.cli.flags import WORDS, Setting, all_settings, parser, spelled, typed
 from multiverse.cli.main import require, require_positive
+from multiverse.cli.results import results
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.training.config.build import Located, in_todays_names
 from multiverse.training.config.changes import KEPT
@@ -59,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
     from multiverse.training.seed_runs import set_config
     from multiverse.training.storage.find_runs import find_set
 
-    voice = LinePrinter()
+    voice = LinePrinter(results())
     shown = {"quiet": bool(command["quiet"]), "as_json": bool(command["json"])}
     if (several := find_set(Path(where))) is not None:
         from multiverse.cli.seed_set import run_and_tell

@@ -14,6 +14,7 @@ from multiverse.cli.flags import Setting, all_settings, spelled, typed
 from multiverse.cli.flags import parser as flags_parser
 from multiverse.cli.flags import table as table
 from multiverse.cli.main import require, require_positive
+from multiverse.cli.results import results
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.contracts.names import nearest
 from multiverse.training.config.build import Located, in_todays_names, place_of
@@ -45,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
     config = config_from(options)
     _refuse_early(options, config)
     train = _train if options.command["seeds"] == 1 else _train_seeds
-    train(options, config, LinePrinter())
+    train(options, config, LinePrinter(results()))
     return 0
 
 

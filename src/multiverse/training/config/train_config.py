@@ -289,7 +289,7 @@ def config_for(
     known = merged(Located({}, {}), _preset(name, learner, preset), learner, own)
     given = in_todays_names(settings)
     if (plan := given.pop("plan", None)) is not None:
-        known = merged(known, tuned_settings(plan, given), learner, own)
+        known = merged(known, tuned_settings(plan, env, given), learner, own)
     whole = merged(known, given, learner, own)
     return train_config(Located({**whole, "env": name, "algorithm": learner}, whole.places), kind)
 

@@ -8,8 +8,10 @@ from typing import Any
 from multiverse.contracts.plan import read_plan
 
 
-def tuned_settings(plan: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def tuned_settings(plan: str, env: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a plan file; where the executor, or its workers, are given, of these none."""
-    found, num_envs = read_plan(plan)
+    from multiverse.executors.machine import usable_cores  # which loads more than what shows help
+
+    found, num_envs = read_plan(plan, env, usable_cores())
     where = {"executor": found.executor, "workers": found.workers or None, "start_method": found.start_method}
     return {"num_envs": num_envs, **({} if given.keys() & where.keys() else where)}
