@@ -183,7 +183,7 @@ def test_a_terminal_shows_the_run_and_is_left_as_it_was(tmp_path: Path) -> None:
     terminal = Terminal(typed("--env-steps", "20000"), 80, 24, tmp_path)
     assert terminal.read_all() == 0
     before, _, after = terminal.written.rpartition(SHOW)
-    assert before.count(HIDE) == 1 and "env steps/s" in before and "of the time: " in before
+    assert before.count(HIDE) == 1 and "env steps/s" in before
     assert "cores" in before and "memory" in before and HIDE not in after
     assert "Done: 20,032 env steps" in after and "Next:" in after
     screens = before.split("── ppo on CartPole-v1, seed 0 ")[1:]
@@ -197,6 +197,7 @@ def plain(text: str) -> str:
 def test_an_interrupt_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
     terminal = Terminal(typed("--env-steps", "10000000"), 100, 30, tmp_path)
     terminal.read_until("return   ")
+    terminal.read_until("of the time: ")  # from the second measurement on
     os.kill(terminal.process.pid, signal.SIGINT)
     assert terminal.read_all() == 130
     _, _, after = terminal.written.rpartition(SHOW)

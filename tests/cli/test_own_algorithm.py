@@ -84,7 +84,8 @@ def test_one_of_a_script_is_needed_to_learn_and_not_to_act(elsewhere: Path, caps
     assert command(["replay", "one", "--episode", "0"]) == 0
     assert "The same return and length" in capsys.readouterr().out
     assert command(["resume", "one"]) == 2
-    assert "pass it again, algorithm=Scripted (in Python: mv.resume(run, algorithm=Scripted))" in capsys.readouterr().err
+    told = "pass it again, algorithm=Scripted (in Python: mv.resume(run, algorithm=Scripted))"
+    assert told in capsys.readouterr().err
 
 
 def test_one_whose_module_is_gone_is_not_needed_to_act(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def test_a_cluster_of_our_own_that_is_lost_ends_the_run_and_the_next_has_another
         """,
         str(tmp_path / "run"),
     )
-    assert "the Ray cluster is gone" in found.stdout and "multiverse resume" in found.stdout, found.stderr[-3000:]
+    assert "the Ray cluster is gone" in found.stdout and "mv.resume(" in found.stdout, found.stderr[-3000:]
     assert "resumed: 800" in found.stdout, found.stderr[-3000:]
     assert "restart 1 of" not in found.stderr and "CPUs free" not in found.stderr
 
