@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import logging
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import gymnasium
-
-from multiverse.adapters.env_source import BUILT_IN, Wrapper, wrapped
-from multiverse.algorithms import ALGORITHMS
+from multiverse.adapters.env_source import Wrapper
 from multiverse.contracts.errors import CheckpointBroken, EvaluationFailed, InvalidRequest, in_a_line, in_words
 from multiverse.contracts.imports import without_folders
 from multiverse.contracts.layout import SINGLE_AGENT, Group
@@ -26,36 +21,24 @@ from multiverse.experience.numpy_policies import loaded_policy
 from multiverse.experience.opponents import FunctionPolicy
 from multiverse.experience.random_policy import RandomPolicy
 from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
-from multiverse.training.config.build import in_todays_names, takes_old_names
-from multiverse.training.config.files import read_config
-from multiverse.training.config.train_config import TrainConfig, import_name, name_of, saved_config, wrapper_name
+from multiverse.training.config.build import takes_old_names
+from multiverse.training.config.train_config import TrainConfig, saved_config
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.evaluation_envs import EvaluationEnvs
 from multiverse.training.learners import learned_in, policies_in
 from multiverse.training.policy import LoadedPolicies, LoadedPolicy
+from multiverse.training.run_sources import RunPath, at_hand, path_of, saved_settings, source_of, trusted_config
 from multiverse.training.session_envs import evaluation_envs_of
 from multiverse.training.space_description import space_from
 from multiverse.training.storage.checkpoint import load as load_checkpoint
 from multiverse.training.storage.checkpoint import load_latest, taken_over
 from multiverse.training.storage.checkpoint_format import Checkpoint
 from multiverse.training.storage.find_runs import CONFIG, SPACES, find_run
-from multiverse.training.storage.origin import check_trusted, names_code
-from multiverse.training.storage.run_directory import NEW_SPACES, had_checkpoint, read_mark, read_spaces
+from multiverse.training.storage.run_directory import NEW_SPACES, had_checkpoint, read_spaces
 from multiverse.training.tasks import evaluation_tasks, with_tasks
 from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.make import make_vec
 
-log = logging.getLogger("multiverse")
-
-
-class HasPath(Protocol):
-    """A run that has come to its end knows where it lies."""
-
-    @property
-    def path(self) -> Path: ...
-
-
-RunPath = HasPath | Path | str
 SELF = "self"
 """In the place of an opponent: the policy plays all sides, also where its run names somebody else."""
 
@@ -84,7 +67,7 @@ def load(
     where, found = find_run(path_of(run)).path, checkpoint_of(run, which)
     groups = None if env is not None else saved_spaces(where)
     if groups is not None:
-        saved = _saved(where)
+        saved = saved_settings(where)
         if algorithm is None and (held := _held(saved, groups, found)) is not None:
             return held
         config = saved_config(saved, str(where / CONFIG), algorithm, needs_env=False)
@@ -250,17 +233,6 @@ def _of_a_run(opponent: Any) -> LoadedPolicy | LoadedPolicies:
         raise InvalidRequest(f"opponent: {error}; or 'random', 'self', or module:function") from error
 
 
-def opponent_name(opponent: Any) -> str:
-    """Of one that is no text, what a config can hold: where its run lies, `module:function` if that can be imported
-    again, else a name in angle brackets."""
-    if isinstance(opponent, Path) or hasattr(opponent, "path"):
-        return str(path_of(opponent))
-    module, name = getattr(opponent, "__module__", ""), name_of(opponent)
-    if module != "__main__" and getattr(sys.modules.get(module), name, None) is opponent:
-        return f"{module}:{name}"
-    return f"<{name.strip('<>')}>"
-
-
 def _function(name: str) -> Any:
     """What `module:function` names; None if it names a run."""
     module, colon, attribute = name.partition(":")
@@ -324,135 +296,9 @@ def checkpoint_of(run: RunPath, which: str = "latest") -> Checkpoint:
     return latest
 
 
-def config_of(run: RunPath) -> dict[str, Any]:
-    """The settings of a run as it has saved them."""
-    return _saved(find_run(path_of(run)).path)
-
-
 def steps_of(found: Checkpoint) -> int:
     """Env steps of the run when a checkpoint was taken, as its manifest says."""
     steps = found.manifest.get("env_steps")
     if type(steps) is not int or steps < 0:
         raise CheckpointBroken(found.path, f"its manifest has {in_words(steps)} env steps")
     return steps
-
-
-def trusted_config(
-    run: Path,
-    env: Any,
-    algorithm: MakeAlgorithm | None,
-    env_kwargs: Mapping[str, Any] | None,
-    trust: bool,
-    wrappers: Sequence[Wrapper | str] | None = None,
-    needs_algorithm: bool = True,
-) -> TrainConfig:
-    """The config of a run whose env is about to be made; `UntrustedRun` if that would call a stranger's code."""
-    saved = _saved(run)
-    # What the caller brings is the caller's own, whatever the run says; the rest of what it names is not.
-    brought = {"env": env, "env_kwargs": env, "algorithm": algorithm}
-    if names_code({name: value for name, value in saved.items() if brought.get(name) is None}):
-        check_trusted(saved, read_mark(run), run, trust)
-    _refuse_missing(saved, env, algorithm if needs_algorithm else True, wrappers)
-    return saved_config(saved, str(run / CONFIG), algorithm, env_kwargs, needs_algorithm=needs_algorithm)
-
-
-def _saved(run: Path) -> dict[str, Any]:
-    """The config is the run's own file: a checkpoint is data, and names nothing that would be imported."""
-    # guard: the-config-is-the-runs-own
-    return in_todays_names(read_config(run / CONFIG))
-
-
-def path_of(run: RunPath) -> Path:
-    """Where a run lies."""
-    return Path(run) if isinstance(run, str | Path) else run.path
-
-
-def objects_among(**given: Any) -> dict[str, Any]:
-    """Those that no file can name."""
-    return {name: one for name, one in given.items() if one and not isinstance(one, str)}
-
-
-def given_again(**given: Any) -> str:
-    """Of what a run is made with, that which must be given again to go on, as arguments: ', env=Mine, wrappers=[…]'."""
-    lost: dict[str, Any] = objects_among(env=given.get("env"))
-    for name, named in (("algorithm", import_name), ("evaluation_opponent", opponent_name)):
-        one = given.get(name.removeprefix("evaluation_"))
-        if one is not None and not isinstance(one, str) and ":" not in named(one) and not hasattr(one, "path"):
-            lost[name] = one
-    called = {name: getattr(one, "__name__", "") for name, one in lost.items()}
-    words = [f"{name}={one if one.isidentifier() else '…'}" for name, one in called.items()]
-    if any(":" not in wrapper_name(one) for one in given.get("wrappers") or () if not isinstance(one, str)):
-        words.append("wrappers=[…]")
-    return "".join(f", {word}" for word in [*words, *(f"{name}=…" for name in given.get("schedules") or ())])
-
-
-def _refuse_missing(saved: Mapping[str, Any], env: Any, algorithm: Any, wrappers: Any) -> None:
-    """All that no file holds and that is not given again (None), in one sentence."""
-    named, learner, inside = (saved.get(name) for name in ("env", "algorithm", "wrappers"))
-    lost = {}
-    if env is None and isinstance(named, str) and not _is_known(named):
-        lost["env=…"] = f"the env of this run, {named}, is none of Gymnasium's"
-    if algorithm is None and isinstance(learner, str) and ":" not in learner and learner not in ALGORITHMS:
-        lost[f"algorithm={learner}"] = f"the algorithm of this run is {learner}, one of your own"
-    program = [str(one) for one in inside if ":" not in str(one)] if isinstance(inside, list) else []
-    if wrappers is None and program:
-        lost["wrappers=[…]"] = f"the wrapper {' and '.join(program)} of this run is one of a program"
-    if lost:
-        shell = " (in a shell: --env FILE.py:NAME)" if [*lost] == ["env=…"] else ""
-        shell = f" (in Python: mv.resume(run, algorithm={learner}))" if [*lost] == [f"algorithm={learner}"] else shell
-        what = "it" if len(lost) == 1 else "them"
-        raise InvalidRequest(f"{'; '.join(lost.values())}: pass {what} again, {', '.join(lost)}{shell}")
-
-
-def _is_known(env: str) -> bool:
-    return ":" in env or env in BUILT_IN or env in gymnasium.registry
-
-
-def at_hand(run: RunPath, **given: Any) -> list[Any]:
-    """What is given or, of a run that this program has made, what it was made with."""
-    own = getattr(run, "objects", {})
-    return [own.get(name) if value is None else value for name, value in given.items()]
-
-
-def source_of(config: TrainConfig, env: Any, wrappers: Sequence[Wrapper | str] | None = None) -> Any:
-    """The env that was given, or the one that the config names, if it names one that can be found; in its wrappers."""
-    return wrapped(_bare_source(config, env), wrappers_of(config, wrappers))
-
-
-def wrappers_of(config: TrainConfig, given: Sequence[Wrapper | str] | None = None) -> list[Wrapper]:
-    """Those that are given, which must be the run's, or else those that the config names."""
-    names = [one if isinstance(one, str) else wrapper_name(one) for one in (given or ())]
-    bare, known = ([name.rpartition(":")[2] for name in several] for several in (names, config.wrappers))
-    if given is not None and bare != known:  # a module may have them from another
-        raise InvalidRequest(f"wrappers={names}: the envs of this run are in {list(config.wrappers)}")
-    return [_wrapper(one) if isinstance(one, str) else one for one in (config.wrappers if given is None else given)]
-
-
-def _wrapper(name: str) -> Wrapper:
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        raise InvalidRequest(f"the wrapper {name} of this run is one of a program: pass it again, wrappers=[…]")
-    try:
-        found: Wrapper = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # whatever the user's module does
-        raise InvalidRequest(f"wrapper {name!r} cannot be imported: {type(error).__name__}: {error}") from error
-    return found
-
-
-def _bare_source(config: TrainConfig, env: Any) -> Any:
-    if env is not None:
-        return env
-    return _where_it_is_now(config.env)
-
-
-def _where_it_is_now(env: str) -> str:
-    """The env of a file that was moved together with its run is in the working directory."""
-    file, _, name = env.rpartition(":")
-    if not file.endswith(".py") or Path(file).is_file():
-        return env
-    moved = f"{Path(file).name}:{name}"
-    if not Path(moved.rpartition(":")[0]).is_file():
-        where = f"--env /path/to/{moved}, in Python env='/path/to/{moved}'"
-        raise InvalidRequest(f"the env of this run was in {Path(file).absolute()}, and is not there: {where}")
-    log.warning("there is no %s: the env is that of %s in this directory", file, Path(file).name)
-    return moved

@@ -19,7 +19,8 @@ from multiverse.contracts.seeds import evaluation_seed
 from multiverse.training.algorithm_maker import MakeAlgorithm
 from multiverse.training.config.build import build
 from multiverse.training.evaluation import Evaluation
-from multiverse.training.loading import RunPath, at_hand, checkpoint_of, config_of, evaluate, path_of
+from multiverse.training.loading import checkpoint_of, evaluate
+from multiverse.training.run_sources import RunPath, at_hand, config_of, path_of
 from multiverse.training.storage.checkpoint import taken_over
 from multiverse.training.storage.checkpoint_format import Checkpoint
 from multiverse.training.storage.find_runs import VIDEOS, find_run

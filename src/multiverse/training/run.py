@@ -30,21 +30,19 @@ from multiverse.training.config.train_config import (
     wrapper_name,
 )
 from multiverse.training.hooks import Hook, Schedules
-from multiverse.training.loading import (
+from multiverse.training.loading import checkpoint_of, num_envs_in, steps_of
+from multiverse.training.progress import Progress, ProgressLines, evaluated, printer_for_programs, run_with_progress
+from multiverse.training.run_sources import (
     RunPath,
     at_hand,
-    checkpoint_of,
     given_again,
-    num_envs_in,
     objects_among,
     opponent_name,
     path_of,
     source_of,
-    steps_of,
     trusted_config,
     wrappers_of,
 )
-from multiverse.training.progress import Progress, ProgressLines, evaluated, printer_for_programs, run_with_progress
 from multiverse.training.session import Session
 from multiverse.training.session_envs import WHERE, warn_of_a_long_rollout
 from multiverse.training.space_description import described

@@ -27,7 +27,6 @@ from multiverse.training.config.changes import changed_config, without_schedules
 from multiverse.training.config.files import dump_yaml
 from multiverse.training.config.train_config import TrainConfig, plain_config, saved_config
 from multiverse.training.hooks import Hook
-from multiverse.training.loading import given_again, trusted_config
 from multiverse.training.progress import (
     LinePrinter,
     Progress,
@@ -36,6 +35,7 @@ from multiverse.training.progress import (
     run_with_progress,
 )
 from multiverse.training.run import Run, resume_run, start_run, watched
+from multiverse.training.run_sources import given_again, trusted_config
 from multiverse.training.seeds import DRAWS, INTERVAL, bootstrap_interval, interquartile_mean
 from multiverse.training.side_by_side import in_child, share_of_cores, side_by_side
 from multiverse.training.storage.files import for_json, read_plain, replace_file

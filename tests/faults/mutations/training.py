@@ -356,7 +356,10 @@ GUARDS = (
     Guard(
         "the-config-is-the-runs-own",
         ("E3",),
-        instead("""return checkpoint_of(run).manifest["config"]"""),
+        instead(
+            "from multiverse.training.loading import checkpoint_of\n"
+            """return checkpoint_of(run).manifest["config"]"""
+        ),
         (f"{TRAINER}::test_a_checkpoint_names_no_code",),
     ),
     Guard(

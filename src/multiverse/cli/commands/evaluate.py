@@ -90,7 +90,8 @@ def deterministic_or_not(stochastic: bool, deterministic: bool) -> bool | None:
 
 
 def _report(options: Evaluate, checkpoint: Checkpoint, found: Evaluation) -> dict[str, Any]:
-    from multiverse.training.loading import config_of, steps_of
+    from multiverse.training.loading import steps_of
+    from multiverse.training.run_sources import config_of
     from multiverse.training.storage.origin import OPPONENT
 
     return {

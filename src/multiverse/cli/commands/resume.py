@@ -140,7 +140,7 @@ def flags_of(settings: Iterable[Setting]) -> argparse.ArgumentParser:
 
 def _algorithm_of(run: str, trust: bool) -> str:
     """One of a stranger's is not imported for its flags."""
-    from multiverse.training.loading import config_of
+    from multiverse.training.run_sources import config_of
     from multiverse.training.storage.find_runs import CONFIG, find_run, find_set
     from multiverse.training.storage.origin import check_trusted
     from multiverse.training.storage.run_directory import read_mark
