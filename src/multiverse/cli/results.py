@@ -48,7 +48,8 @@ def _descriptor_kept() -> Iterator[TextIO]:
         yield stream
     finally:
         if kept >= 0:
-            ctypes.CDLL(None).fflush(None)  # what native code has printed and not written yet
+            with contextlib.suppress(OSError, TypeError):  # Windows has no such library
+                ctypes.CDLL(None).fflush(None)  # what native code has printed and not written yet
             os.dup2(kept, 1)
             with contextlib.suppress(OSError):  # nobody reads it any more
                 stream.close()
