@@ -9,9 +9,8 @@ PIP_INSTALL_AGILERL := -m pip install --quiet --disable-pip-version-check --cons
 ENV ?= CartPole-v1
 # Some containers ask for no bytecode: hundreds of programs and workers of the suite would then compile us anew.
 unexport PYTHONDONTWRITEBYTECODE
-# The suite mostly waits for processes: on two cores, three at once. A file stays with one, for what its tests share; in
-# their order, for those of the fewest tests, which would come last, are those that take longest (Ray's, programs).
-AT_ONCE := --numprocesses 3 --dist loadfile --no-loadscope-reorder
+# The suite mostly waits for processes: on two cores, three at once. A file stays with one, for what its tests share.
+AT_ONCE := --numprocesses 3 --dist loadfile
 
 .PHONY: setup test test-all test-engine test-agilerl test-faults test-faults-mutations lint demo bench wheel clean
 
