@@ -35,6 +35,12 @@ def no_test_hangs(request: pytest.FixtureRequest) -> Iterator[None]:
     faulthandler.cancel_dump_traceback_later()
 
 
+@pytest.fixture(autouse=True)
+def ctrl_c_is_pythons() -> None:
+    """Whatever an earlier test, or a library in it, has made of Ctrl-C: tests that press it wait for its exception."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def no_cluster_stays() -> Iterator[None]:
     """A Ray cluster ends with the file that needed it: others count processes, sockets and descriptors."""
