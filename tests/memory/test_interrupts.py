@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import signal
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from multiverse.memory.interrupts import HeldInterrupts
+from multiverse.memory.interrupts import HeldInterrupts, StopRequests, log
 
 
 @pytest.fixture(autouse=True)
@@ -67,3 +70,33 @@ def test_in_another_thread_there_is_nothing_to_hold_back() -> None:
     thread.start()
     thread.join()
     assert done == [1]
+
+
+def test_a_signal_in_the_middle_of_a_line_is_told_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    written = b""
+
+    class Raw(io.RawIOBase):
+        def writable(self) -> bool:
+            return True
+
+        def write(self, given: Any) -> int:
+            nonlocal written
+            if not written:
+                signal.raise_signal(signal.SIGINT)
+            written += bytes(given)
+            return len(given)
+
+    stream = io.TextIOWrapper(io.BufferedWriter(Raw()), write_through=True)
+    handler = logging.StreamHandler(stream)
+    monkeypatch.setattr("sys.stderr", stream)
+    log.addHandler(handler)
+    try:
+        with StopRequests() as stops:
+            stream.write("a line\n")
+            stream.flush()
+    finally:
+        log.removeHandler(handler)
+    assert stops.received is signal.SIGINT and written == b"a line\n"
+    assert "\nSIGINT: saving and ending; once more ends it at once\n" in capfd.readouterr().err

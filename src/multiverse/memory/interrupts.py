@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
+import contextlib
 import logging
 import math
+import os
 import signal
 import threading
 import time
@@ -14,6 +16,8 @@ from typing import Any, Self
 log = logging.getLogger("multiverse")
 
 EXIT_CODES = {signal.SIGTERM: 143}
+
+NOTED = "%s: saving and ending; once more ends it at once"
 
 PATIENCE_S = 1.0
 """How long, after a stop was asked for, somebody may still be waited for."""
@@ -87,7 +91,11 @@ class StopRequests:
             self.raise_it()
         self.received, self.asked_at = signal.Signals(number), time.monotonic()
         # guard: signals-wait-for-a-save
-        log.warning("%s: saving and ending; once more ends it at once", self.received.name)
+        try:
+            log.warning(NOTED, self.received.name)
+        except RuntimeError:  # it came in the middle of a line that this thread prints: the stream takes no other now
+            with contextlib.suppress(OSError):
+                os.write(2, f"\n{NOTED % self.received.name}\n".encode())
 
     def ask(self) -> None:
         """From any thread: whoever has entered this is to end."""
