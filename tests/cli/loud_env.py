@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 from typing import Any
 
 from tests.envs import Walk
@@ -11,7 +13,18 @@ print("loud: imported")
 
 
 class Loud(Walk):
+    """Where `dies_once` names a file, the process of one of them is killed, once."""
+
+    def __init__(self, dies_once: str | None = None) -> None:
+        super().__init__()
+        self._dies_once, self._played = dies_once, 0
+
     def reset(self, **kwargs: Any) -> Any:
+        self._played += 1
+        if self._dies_once is not None and self._played == 40:
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(self._dies_once, os.O_CREAT | os.O_EXCL))
+                os.kill(os.getpid(), signal.SIGKILL)
         print("loud: reset", flush=True)
         os.write(1, b"loud: native\n")
         return super().reset(**kwargs)

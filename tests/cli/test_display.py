@@ -143,7 +143,9 @@ class Terminal:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         surroundings = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": os.pathsep.join(sys.path)}
-        surroundings = {name: value for name, value in surroundings.items() if name not in ("COLUMNS", "LINES")}
+        surroundings = {
+            name: value for name, value in surroundings.items() if name not in ("COLUMNS", "LINES", "PYTHONUNBUFFERED")
+        }
         self.process = subprocess.Popen(
             [sys.executable, "-m", "multiverse.cli", *words],
             stdin=theirs, stdout=theirs, stderr=theirs, cwd=home, env=surroundings, start_new_session=True,
@@ -192,6 +194,40 @@ def test_a_terminal_shows_the_run_and_is_left_as_it_was(tmp_path: Path) -> None:
 
 def plain(text: str) -> str:
     return "".join(part.partition("m")[2] if i else part for i, part in enumerate(text.split("\x1b[")))
+
+
+def seen(written: str) -> list[str]:
+    """The lines that a terminal, and what has scrolled out of it, shows in the end."""
+    lines, row, column = [""], 0, 0
+    for word in re.findall(r"\x1b\[[?0-9;]*[A-Za-z]|\n|\r|[^\x1b\n\r]+", written):
+        if word == "\n":
+            row += 1
+            lines += [""] * (row == len(lines))
+        elif word == "\r":
+            column = 0
+        elif word == "\x1b[1A":
+            row -= 1
+        elif word == "\x1b[2K":
+            lines[row] = ""
+        elif word[0] != "\x1b":
+            lines[row] = f"{lines[row]:<{column}}"[:column] + word + lines[row][column + len(word) :]
+            column += len(word)
+    return lines
+
+
+@pytest.mark.parametrize("how", ["forkserver", "fork", "spawn"])
+def test_what_workers_print_is_above_it(how: str, tmp_path: Path) -> None:
+    workers = ["--executor", "process", "--workers", "2", "--num-envs", "2", "--start-method", how]
+    words = ["train", "tests.cli.loud_env:Loud", "--run-dir", "a", *SMALL, *workers, "--env-steps", "3000"]
+    words += ["--env-kwargs", json.dumps({"dies_once": str(tmp_path / "died")})]  # another is begun below the display
+    terminal = Terminal(words, 100, 30, tmp_path)
+    assert terminal.read_all() == 0
+    lines = seen(terminal.written)
+    drawn = terminal.written.count("── ppo on ")
+    assert drawn > 1 and not [line for line in lines if "── ppo on" in line or "cores " in line], "none is left behind"
+    loud = [line for line in lines if "loud:" in line]
+    assert {"loud: imported", "loud: reset", "loud: native"} == set(loud) and len(loud) > 100
+    assert any(line.startswith("Done: ") for line in lines)
 
 
 def test_an_interrupt_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:

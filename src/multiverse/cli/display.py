@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from multiverse.cli.bottleneck import bottleneck
 from multiverse.cli.main import one_line
 from multiverse.cli.output import percent
 from multiverse.cli.results import results
+from multiverse.cli.worker_prints import printed_above
 from multiverse.contracts.errors import InvalidRequest, counted, in_bytes, in_digits
 from multiverse.contracts.imports import without_folders
 from multiverse.executors import machine
@@ -61,11 +63,14 @@ def progress_for(
     """Who follows a run for the command line: a display on a terminal that is large enough, lines elsewhere, both with
     `first` above them. However the run ends, the terminal is as it was."""
     progress = _chosen(voice, first, quiet, as_json)
-    try:
+    if not isinstance(progress, Display):
         yield progress
+        return
+    try:
+        with printed_above(progress.console, progress.drawing):
+            yield progress
     finally:
-        if isinstance(progress, Display):
-            progress.close()
+        progress.close()
 
 
 def _chosen(voice: LinePrinter, first: Sequence[str], quiet: bool, as_json: bool) -> Progress:
@@ -150,6 +155,7 @@ class Display(ProgressLines):
     ) -> None:
         super().__init__(voice, first=first, now=now)
         # Whatever is printed meanwhile, by whomever, goes above it.
+        self.console, self.drawing = console, threading.RLock()  # who draws, or prints from another thread, holds it
         self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
         self._machine = Machine()
         self._returns: list[float] = []
@@ -159,7 +165,8 @@ class Display(ProgressLines):
 
     def on_start(self, trainer: Trainer) -> None:
         super().on_start(trainer)
-        self._live.start()
+        with self.drawing:
+            self._live.start()
 
     def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
         Progress.on_update(self, trainer, report)
@@ -182,17 +189,20 @@ class Display(ProgressLines):
 
     def close(self) -> None:
         """Nothing is left of it, and the cursor is there again. Twice does no harm."""
-        if self._live.is_started:
-            self._wipe_broken_lines()
-        self._live.stop()
+        with self.drawing:
+            if self._live.is_started:
+                self._wipe_broken_lines()
+            self._live.stop()
 
     def _draw(self, trainer: Trainer) -> None:
         began_at = self._now()
         self._measure(trainer)
         try:
-            self._wipe_broken_lines()
-            self._drawn = self.picture(trainer)
-            self._live.update(self._drawn, refresh=True)
+            picture = self.picture(trainer)
+            with self.drawing:
+                self._wipe_broken_lines()
+                self._drawn = picture
+                self._live.update(picture, refresh=True)
         except (OSError, ValueError):  # nobody looks any more
             self._next_at = float("inf")
             return
@@ -238,7 +248,7 @@ class Display(ProgressLines):
             rows += [("", Text(line, "italic")) for line in textwrap.wrap(sentence, width - LABEL_WIDTH)]
         rows += self._machine.look(session.envs.worker_pids).items()
         drawn = Text(no_wrap=True, overflow="crop")
-        title = f"── {config.algorithm} on {without_folders(config.env)}, seed {config.seed} "
+        title = f"── {without_folders(config.algorithm)} on {without_folders(config.env)}, seed {config.seed} "
         drawn.append(f"{title[:width]:─<{width}}\n", "dim").append_text(self._budget(trainer, width)).append("\n")
         for name, text in rows:
             drawn.append(f"{name:<{LABEL_WIDTH}}", "dim").append_text(text).append("\n")

@@ -19,10 +19,11 @@ import threading
 from collections.abc import Callable
 
 from multiverse.contracts.errors import PreflightError
+from multiverse.executors.launch import output
 from multiverse.memory.waiting import readable
 
 FORK, SPAWN, GUARD, FORGET, WATCH, UNWATCH = b"F", b"S", b"G", b"N", b"W", b"U"
-REQUEST = struct.Struct("<cq")  # what, and of which process
+REQUEST = struct.Struct("<cq")  # what, and of which process; of a new one: whether it is told where to print
 STATUS = struct.Struct("<q")
 SERVER = "multiverse.executors.launch.server_loop"
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -73,10 +74,11 @@ class ForkServer:
     def start(self, how: bytes, fds: list[int]) -> int:
         """Ask for a worker that gets `fds`; returns a descriptor that yields its pid and, when it has ended, its exit
         code and the most memory it held."""
+        printed = [] if output.fd is None else [output.fd]
         status_r, status_w = os.pipe()
         try:
             with self._lock:
-                socket.send_fds(self._socket, [REQUEST.pack(how, 0)], [*fds, status_w])
+                socket.send_fds(self._socket, [REQUEST.pack(how, len(printed))], [*printed, *fds, status_w])
         except OSError as error:
             os.close(status_r)
             raise PreflightError(f"the fork server is gone ({error}); its own message is on standard error") from error

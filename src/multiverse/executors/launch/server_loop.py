@@ -15,7 +15,7 @@ import socket
 import sys
 import traceback
 
-from multiverse.executors.launch import orphan_guard
+from multiverse.executors.launch import orphan_guard, output
 from multiverse.executors.launch.crash_report import Watched
 from multiverse.executors.launch.first_steps import run_as_worker
 from multiverse.executors.launch.fork_server import FORGET, GUARD, REQUEST, SPAWN, STATUS, UNWATCH, WATCH, command
@@ -103,6 +103,8 @@ def _answer(
         _close([*fds, status_w])
         return True
     if pid == 0:
+        if whose:
+            output.take(fds.pop(0))
         for fd in (*server_fds, status_w, *status_pipes.values(), *watched.fds):
             os.close(fd)
         run_as_worker(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from multiverse.contracts.errors import PreflightError
 from multiverse.contracts.plan import StartMethod
-from multiverse.executors.launch import fork_server, orphan_guard
+from multiverse.executors.launch import fork_server, orphan_guard, output
 from multiverse.executors.launch.first_steps import flush_output, run_as_worker
 from multiverse.memory.waiting import readable
 
@@ -153,6 +153,8 @@ class ForkedProcess(WorkerProcess):
 def _let_go_of_caller(caller: int, from_main: bool) -> None:
     """In a forked child: arm the guard, and close what belongs to the caller."""
     orphan_guard.end_with(caller, thread_stays=from_main)  # only the main thread lives long enough
+    if output.fd is not None:
+        output.take(output.fd)
     server = fork_server._server
     for fd in (*caller_fds, *(server.fds if server is not None else ())):
         try:
