@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,8 +85,41 @@ def test_one_of_a_script_is_needed_to_learn_and_not_to_act(elsewhere: Path, caps
     assert command(["replay", "one", "--episode", "0"]) == 0
     assert "The same return and length" in capsys.readouterr().out
     assert command(["resume", "one"]) == 2
-    told = "pass it again, algorithm=Scripted (in Python: mv.resume(run, algorithm=Scripted))"
+    told = "pass it again, algorithm=Scripted (in a shell: --algorithm FILE.py:CLASS)"
     assert told in capsys.readouterr().err
+
+
+def test_one_of_a_file_goes_on_from_any_directory_and_where_it_has_moved(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("here").mkdir()
+    Path("here/file_of_mine.py").write_text(
+        "from examples.own_algorithm import Reinforce\n\nclass Mine(Reinforce): ...\n"
+    )
+    monkeypatch.chdir("here")
+    mv.train("CartPole-v1", "file_of_mine.py:Mine", run_dir="../one", env_steps=64, steps_per_env=16, **SMALL)
+    monkeypatch.chdir(elsewhere)
+    assert command(["resume", "one", "--env-steps", "128"]) == 0
+    Path("here/file_of_mine.py").rename("file_of_mine.py")
+    sys.modules.pop("file_of_mine")
+    capsys.readouterr()
+    assert command(["resume", "one", "--env-steps", "192"]) == 2
+    assert "is not there: --algorithm /path/to/file_of_mine.py:Mine" in capsys.readouterr().err
+    for wrong in ("sac", "Mine"):
+        assert command(["resume", "one", "--algorithm", wrong]) == 2
+        assert "of this run is file_of_mine.py:Mine; expected your module:Class" in capsys.readouterr().err
+    assert command(["resume", "one", "--env-steps", "192", "--algorithm", "file_of_mine.py:Mine"]) == 0
+    assert command(["resume", "one", "--env-steps", "256"]) == 0, "the run keeps where it is"
+    assert mv.resume("one", algorithm="file_of_mine.py:Mine", env_steps=320, progress=False).summary["env_steps"] == 320
+
+
+def test_another_algorithm_is_no_way_to_go_on(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mv.train("CartPole-v1", run_dir="one", env_steps=64, steps_per_env=16, batch_size=32, **SMALL)
+    told = "the algorithm of this run is ppo; that cannot change in a run"
+    assert command(["resume", "one", "--algorithm", "examples.own_algorithm:Reinforce"]) == 2
+    assert told in capsys.readouterr().err
+    with pytest.raises(mv.InvalidRequest, match=told):
+        mv.resume("one", algorithm="sac")
 
 
 def test_one_whose_module_is_gone_is_not_needed_to_act(tmp_path: Path) -> None:

@@ -169,7 +169,9 @@ def _page(title: str, parts: Iterable[str]) -> bytes:
 
 def _title(curves: Sequence[Curve]) -> str:
     configs = [run.config for curve in curves for run in curve.runs]
-    named = dict.fromkeys(f"{one.get('algorithm')} on {without_folders(str(one.get('env')))}" for one in configs)
+    named = dict.fromkeys(
+        " on ".join(without_folders(str(one.get(name))) for name in ("algorithm", "env")) for one in configs
+    )
     return ", ".join(named)
 
 

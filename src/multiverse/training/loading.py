@@ -245,8 +245,8 @@ def _function(name: str) -> Any:
 
 
 def _told(saved: Mapping[str, Any], found: Checkpoint) -> str:
-    env = without_folders(str(saved.get("env")))
-    return f"{saved.get('algorithm')} for {env} after {found.manifest.get('env_steps')} env steps"
+    algorithm, env = (without_folders(str(saved.get(name))) for name in ("algorithm", "env"))
+    return f"{algorithm} for {env} after {found.manifest.get('env_steps')} env steps"
 
 
 def saved_spaces(run: Path) -> tuple[Group, ...] | None:

@@ -34,6 +34,7 @@ from multiverse.training.loading import checkpoint_of, num_envs_in, steps_of
 from multiverse.training.progress import Progress, ProgressLines, evaluated, printer_for_programs, run_with_progress
 from multiverse.training.run_sources import (
     RunPath,
+    algorithm_at_hand,
     at_hand,
     given_again,
     objects_among,
@@ -191,7 +192,8 @@ def start_run(
     if config.evaluation_opponent is not None and Path(config.evaluation_opponent).exists():
         absolute = str(Path(config.evaluation_opponent).absolute())  # it is asked for again, from wherever
         config = dataclasses.replace(config, evaluation_opponent=absolute)
-    name, config = without_folders(config.env), dataclasses.replace(config, env=with_folders(config.env))
+    name = without_folders(config.env)
+    config = dataclasses.replace(config, env=with_folders(config.env), algorithm=with_folders(config.algorithm))
     source = wrapped(config.env if env is None else env, wrappers_of(config, wrappers))
     session = Session(config, source, algorithm_maker(config, algorithm), opponent=opponent)
     try:
@@ -220,7 +222,7 @@ def resume(
     run: RunPath,
     *,
     env: Any = None,
-    algorithm: MakeAlgorithm | None = None,
+    algorithm: MakeAlgorithm | str | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
     evaluation_opponent: Any = None,
     wrappers: Sequence[Wrapper | str] | None = None,
@@ -234,7 +236,8 @@ def resume(
     (`RUN/checkpoints/step-000000098304`): what came after that goes. A larger budget makes it longer.
 
     `env`, `algorithm`, `evaluation_opponent`, `env_kwargs`, `wrappers`: for runs of which one was an object of the
-    program, or whose env got a secret: no file holds those. `trust`: whether code that the run names may be called
+    program, or whose env got a secret: no file holds those. `algorithm` may be the `file.py:Class` of one that has
+    moved, too: the run keeps that. `trust`: whether code that the run names may be called
     though somebody else has written it. `settings`: other ones from here on, `learning_rate=1e-4`, `executor="serial"`;
     as for `train`.
     """
@@ -260,7 +263,7 @@ def resume_run(
     settings: Mapping[str, Any],
     *,
     env: Any = None,
-    algorithm: MakeAlgorithm | None = None,
+    algorithm: MakeAlgorithm | str | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
     wrappers: Sequence[Wrapper | str] | None = None,
     hooks: Sequence[Hook] = (),
@@ -273,7 +276,9 @@ def resume_run(
         check_tensorboard()
     named = find_run(path_of(run))
     with RunDirectory.open(named.path) as where:
+        algorithm, moved = algorithm_at_hand(where.path, algorithm)
         config = trusted_config(where.path, env, algorithm, env_kwargs, trust, wrappers)
+        config = dataclasses.replace(config, **moved)
         kind = algorithm_class(config.algorithm) if algorithm is None else algorithm
         given, schedules = without_schedules(settings, kind)
         _refuse_lost_schedules(where, given)
@@ -302,7 +307,7 @@ def resume_run(
                     session.learners.change(**theirs)  # also where a hook had changed them before
                 if named.checkpoint is not None:
                     Checkpoints(where.checkpoints).go_back(trainer.clock.env_steps)
-            if given:
+            if given or moved:
                 where.write_config(plain_config(config))  # the next resume has them too
             if env is None:
                 where.write_origin()  # it was ours, or is trusted

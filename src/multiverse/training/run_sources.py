@@ -12,8 +12,9 @@ from typing import Any, Protocol
 import gymnasium
 
 from multiverse.adapters.env_source import BUILT_IN, Wrapper, wrapped
-from multiverse.algorithms import ALGORITHMS
+from multiverse.algorithms import ALGORITHMS, algorithm_class
 from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.imports import with_folders, without_folders
 from multiverse.training.algorithm_maker import MakeAlgorithm
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import read_config
@@ -113,10 +114,25 @@ def _refuse_missing(saved: Mapping[str, Any], env: Any, algorithm: Any, wrappers
     if wrappers is None and program:
         lost["wrappers=[…]"] = f"the wrapper {' and '.join(program)} of this run is one of a program"
     if lost:
-        shell = " (in a shell: --env FILE.py:NAME)" if [*lost] == ["env=…"] else ""
-        shell = f" (in Python: mv.resume(run, algorithm={learner}))" if [*lost] == [f"algorithm={learner}"] else shell
+        flags = {"env=…": "--env FILE.py:NAME", f"algorithm={learner}": "--algorithm FILE.py:CLASS"}
+        shell = f" (in a shell: {' '.join(flags[one] for one in lost)})" if lost.keys() <= flags.keys() else ""
         what = "it" if len(lost) == 1 else "them"
         raise InvalidRequest(f"{'; '.join(lost.values())}: pass {what} again, {', '.join(lost)}{shell}")
+
+
+def refuse_another_algorithm(named: str, brought: str) -> None:
+    """What is brought by name is where one's own algorithm, that the run names, is now."""
+    if named in ALGORITHMS or ":" not in brought:
+        meant = "that cannot change in a run" if named in ALGORITHMS else "expected your module:Class"
+        raise InvalidRequest(f"algorithm {brought}: the algorithm of this run is {without_folders(named)}; {meant}")
+
+
+def algorithm_at_hand(run: Path, given: MakeAlgorithm | str | None) -> tuple[MakeAlgorithm | None, dict[str, Any]]:
+    """(what is given to make a run's algorithm, what the run keeps of that): a name, where one's own has moved."""
+    if not isinstance(given, str):
+        return given, {}
+    refuse_another_algorithm(str(saved_settings(run).get("algorithm")), given)
+    return algorithm_class(given), {"algorithm": with_folders(given)}
 
 
 def _is_known(env: str) -> bool:

@@ -35,7 +35,7 @@ from multiverse.training.progress import (
     run_with_progress,
 )
 from multiverse.training.run import Run, resume_run, start_run, watched
-from multiverse.training.run_sources import given_again, trusted_config
+from multiverse.training.run_sources import algorithm_at_hand, given_again, saved_settings, trusted_config
 from multiverse.training.seeds import DRAWS, INTERVAL, bootstrap_interval, interquartile_mean
 from multiverse.training.side_by_side import in_child, share_of_cores, side_by_side
 from multiverse.training.storage.files import for_json, read_plain, replace_file
@@ -82,7 +82,8 @@ def new_set(config: TrainConfig, count: int, run_dir: Path | str | None, root: P
         elif path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise InvalidRequest(f"{path} is not empty: choose another directory, or resume what is there")
         path.mkdir(parents=True, exist_ok=True)
-        write_config(path, dataclasses.replace(config, env=with_folders(config.env)))
+        env, algorithm = with_folders(config.env), with_folders(config.algorithm)
+        write_config(path, dataclasses.replace(config, env=env, algorithm=algorithm))
         _write(path, {"seeds": list(range(config.seed, last + 1)), **how})
     except OSError as error:
         raise InvalidRequest(f"{path} cannot be the directory of runs: {error.strerror or error}") from error
@@ -104,7 +105,7 @@ def read_set(path: Path) -> dict[str, Any]:
     """What `seeds.json` says."""
     try:
         said = json.loads(read_plain(path / SEEDS, LARGEST_JSON)[0])
-        if all(type(seed) is int for seed in said["seeds"]):
+        if said["seeds"] and all(type(seed) is int for seed in said["seeds"]):
             return dict(said)
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         pass
@@ -126,12 +127,16 @@ def gathered(path: Path) -> SeedRuns:
     done = {seed: run for seed in said["seeds"] if (run := finished(path / f"seed-{seed}")) is not None}
     found = {seed: run.summary["evaluation"] for seed, run in done.items()}
     returns = {str(seed): float(one["mean_return"]) for seed, one in found.items() if one is not None}
-    said |= {"returns": returns, "iqm": None, "interval": None, "interval_percent": INTERVAL, "draws": DRAWS}
-    if returns:
-        said["iqm"] = interquartile_mean(list(returns.values()))
-        said["interval"] = list(bootstrap_interval(list(returns.values())))
+    said |= over_seeds(returns)
     _write(path, said)
     return SeedRuns(path, said, done)
+
+
+def over_seeds(returns: Mapping[str, float]) -> dict[str, Any]:
+    """What the mean returns of several seeds say together."""
+    each, told = list(returns.values()), {"interval_percent": INTERVAL, "draws": DRAWS}
+    iqm, interval = (interquartile_mean(each), list(bootstrap_interval(each))) if each else (None, None)
+    return {"returns": dict(returns), "iqm": iqm, "interval": interval, **told}
 
 
 def together(summary: Mapping[str, Any]) -> str:
@@ -206,7 +211,8 @@ def orders_for(path: Path, config: TrainConfig, settings: Mapping[str, Any], **h
             mine = plain_config(dataclasses.replace(config, seed=seed))
             orders[seed] = {**order, "config": mine, "init_from": said.get("init_from")}
         elif settings or finished(run) is None:
-            orders[seed] = {**order, "settings": dict(settings)}
+            moved = saved_settings(run).get("algorithm") != config.algorithm
+            orders[seed] = {**order, "settings": dict(settings)} | ({"algorithm": config.algorithm} if moved else {})
     return orders
 
 
@@ -216,6 +222,7 @@ def ordered(order: Mapping[str, Any], **more: Any) -> Run:
     more["tensorboard"] = order["tensorboard"]
     if "config" not in order:
         settings = {**order["settings"], **(more.pop("schedules", None) or {})}
+        more = {"algorithm": order.get("algorithm"), **more}  # of one's own that has moved
         return resume_run(order["run"], settings, trust=order["trust"], **more)
     config = saved_config(order["config"], order["run"], more.get("algorithm"))
     return start_run(config, run_dir=order["run"], init_from=order["init_from"], **more)
@@ -230,10 +237,12 @@ def child(order: Mapping[str, Any]) -> int:
 # -- going on ----------------------------------------------------------------------------------------------------
 def set_config(path: Path, settings: Mapping[str, Any], trust: bool, env: Any = None, algorithm: Any = None) -> Any:
     """(the config of a set that is gone on with, its settings, and those of them that are functions). It keeps them."""
+    algorithm, moved = algorithm_at_hand(path, algorithm)
     config = trusted_config(path, env, algorithm, None, trust, ())  # each run asks for its wrappers
+    config = dataclasses.replace(config, **moved)
     kind = algorithm or algorithm_class(config.algorithm)
     given, schedules = without_schedules(settings, kind)
-    if given:
+    if given or moved:
         config = changed_config(config, given, kind)
         write_config(path, config)
     return config, given, schedules

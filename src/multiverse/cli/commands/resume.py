@@ -38,6 +38,9 @@ WHICH = (
 COMMAND = (
     Setting("env", str, "", "The env (ID or MODULE:NAME), for a run whose env was an object of a program."),
     Setting(
+        "algorithm", str, "", "Your algorithm (MODULE:CLASS), for a run of one that was in a program, or has moved."
+    ),
+    Setting(
         "trust",
         bool,
         None,
@@ -67,11 +70,12 @@ def run(arguments: Sequence[str]) -> int:
 
         if command["env"] or command["tensorboard"]:
             raise InvalidRequest("--env and --tensorboard are for one run: resume each of these by itself")
-        config, _, _ = set_config(several, settings, bool(command["trust"]))
+        config, _, _ = set_config(several, settings, bool(command["trust"]), algorithm=command["algorithm"] or None)
         run_and_tell(several, config, settings, voice, bool(command["trust"]), **shown)
         return 0
     how: dict[str, Any] = {
         "env": command["env"] or None,
+        "algorithm": command["algorithm"] or None,
         "trust": bool(command["trust"]),
         "tensorboard": bool(command["tensorboard"]),
     }
@@ -90,7 +94,8 @@ def resume_options(arguments: Sequence[str]) -> tuple[str, dict[str, Any], Locat
     except argparse.ArgumentError:  # it is told below, with the flags that there are
         known = argparse.Namespace()
     where = next((word for word in getattr(known, WORDS, []) if Path(word).exists()), None)
-    algorithm = "ppo" if where is None else _algorithm_of(where, hasattr(known, "trust"))
+    brought = getattr(known, "algorithm", "")
+    algorithm = "ppo" if where is None else _algorithm_of(where, hasattr(known, "trust"), brought)
     settings = every if where is None else changeable(algorithm)
     _refuse_fixed(arguments, algorithm, {one.name for one in settings})
     found = typed(flags_of(settings), [*COMMAND, *settings], arguments, algorithm)
@@ -105,6 +110,7 @@ def resume_options(arguments: Sequence[str]) -> tuple[str, dict[str, Any], Locat
 def _refuse_fixed(arguments: Sequence[str], algorithm: str, free: Set[str]) -> None:
     """What a run has for its whole life has no flag here, and is told from a slip of the pen."""
     every = [one for group in all_settings(algorithm).values() for one in group]
+    free = {*free, *(one.name for one in COMMAND)}
     fixed = {flag: one.name for one in every if one.name not in free for flag in one.flags}
     for word in arguments:
         flag = spelled(word).partition("=")[0]
@@ -138,9 +144,10 @@ def flags_of(settings: Iterable[Setting]) -> argparse.ArgumentParser:
     return parser("resume", DESCRIPTION, "RUN", WHICH, {"what to do": COMMAND, "settings from here on": settings})
 
 
-def _algorithm_of(run: str, trust: bool) -> str:
-    """One of a stranger's is not imported for its flags."""
-    from multiverse.training.run_sources import config_of
+def _algorithm_of(run: str, trust: bool, brought: str) -> str:
+    """The run's or, where that is one of somebody's own, what is brought for it. A stranger's is not imported for its
+    flags."""
+    from multiverse.training.run_sources import config_of, refuse_another_algorithm
     from multiverse.training.storage.find_runs import CONFIG, find_run, find_set
     from multiverse.training.storage.origin import check_trusted
     from multiverse.training.storage.run_directory import read_mark
@@ -150,6 +157,13 @@ def _algorithm_of(run: str, trust: bool) -> str:
     else:
         config, where = config_of(run), find_run(run).path
     named = str(config.get("algorithm", "ppo"))
+    if brought:
+        refuse_another_algorithm(named, brought)
+        return brought
+    file, _, name = named.rpartition(":")
+    if file.endswith(".py") and not Path(file).is_file():
+        where_now = f"--algorithm /path/to/{Path(file).name}:{name}"
+        raise InvalidRequest(f"the algorithm of this run was in {Path(file).absolute()}, and is not there: {where_now}")
     if named in ALGORITHMS or ":" not in named:
         return named if named in ALGORITHMS else "ppo"
     check_trusted(config, read_mark(where), where, trust)  # guard: a-strangers-algorithm-has-no-flags

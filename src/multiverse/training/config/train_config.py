@@ -401,7 +401,7 @@ def saved_config(
     from multiverse.training.storage.origin import redacted_fields  # help is shown without it
 
     if isinstance(algorithm, str):
-        raise InvalidRequest(f"algorithm={algorithm!r}: the run says which it is; pass what makes one of your own")
+        raise InvalidRequest(f"algorithm={algorithm!r}: the run says which it is; pass a class of your own")
     saved = in_todays_names(saved)
     if env_kwargs is not None and isinstance(saved.get("env_kwargs", {}), Mapping):
         saved = {**saved, "env_kwargs": {**saved.get("env_kwargs", {}), **env_kwargs}}
@@ -415,7 +415,7 @@ def saved_config(
     if algorithm is None and ":" not in name and name not in ALGORITHMS:
         raise InvalidRequest(
             f"{where}: the algorithm of this run is {name}, one of your own: pass it again, algorithm={name} "
-            f"(in Python: mv.resume(run, algorithm={name}))"
+            "(in a shell: --algorithm FILE.py:CLASS)"
         )
     return train_config(saved, algorithm_class(name) if algorithm is None else algorithm, where)
 
