@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,31 @@ def test_the_best_one_and_a_checkpoint_by_its_path(elsewhere: Path, capsys: pyte
         assert main(["evaluate", *words, "--episodes", "2", "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
         assert told["mean_return"] == best and told["checkpoint"] == "one/checkpoints/best"
+
+
+def test_of_several_seeds_each_is_told_and_what_they_say_together(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(Path("runs/set"), "--seeds", "2", "--seed", "9", env_steps=128) == 0
+    own = json.loads(Path("runs/set/seeds.json").read_text())
+    capsys.readouterr()
+    assert main(["evaluate", "runs", "--episodes", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("(")[1].split("/checkpoints")[0] for line in lines[:4:2]] == [
+        "runs/set/seed-9",
+        "runs/set/seed-10",
+    ]
+    assert lines[4].startswith("IQM of 2 seeds: ")
+    assert main(["evaluate", "runs/set", "--episodes", "2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {name: told[name] for name in ("returns", "iqm", "interval")} == {
+        name: own[name] for name in ("returns", "iqm", "interval")
+    }
+    assert [len(one["lengths"]) for one in told["runs"]] == [2, 2]
+    shutil.rmtree("runs/set/seed-10/checkpoints")
+    assert main(["evaluate", "runs/set", "--episodes", "2"]) == 2
+    found = capsys.readouterr()
+    assert "seed-10" in found.err and not found.out, "which one cannot be told is said before any is played"
 
 
 def test_actions_are_drawn_where_that_is_asked_for(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

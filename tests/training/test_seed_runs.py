@@ -82,7 +82,7 @@ def test_they_are_never_taken_for_one(
     for what in one_run:
         with pytest.raises(mv.InvalidRequest, match=told):
             what(found)
-    for words in (["evaluate", "set"], ["record", "set"], ["replay", "set", "--episode", "0"]):
+    for words in (["record", "set"], ["replay", "set", "--episode", "0"]):
         assert main(words) == 2 and "choose one, set/seed-5" in capsys.readouterr().err
     assert mv.load(found.runs[6]).act(np.zeros(4, np.float32)) in (0, 1)
     rows = found.rows()
@@ -99,7 +99,7 @@ def test_a_directory_above_means_the_set_that_was_written_to_last(
     assert find_set(Path("runs/x")) == find_set(Path("runs")) == find_set(Path(".")) == found.path == Path("runs/x/set")
     longer = mv.resume("runs/x", env=here, env_steps=300, progress=False)
     assert isinstance(longer, seed_runs.SeedRuns) and longer.path == found.path
-    assert main(["evaluate", "runs"]) == 2 and "choose one, runs/x/set/seed-5" in capsys.readouterr().err
+    assert main(["record", "runs"]) == 2 and "choose one, runs/x/set/seed-5" in capsys.readouterr().err
     assert [curve.runs[0].path.name for curve in curves_of(["runs/x"])] == ["alone", "seed-5"]
     assert [len(curve.runs) for curve in curves_of(["runs/x"])] == [1, 2]
     for file in Path("runs/x/alone").iterdir():

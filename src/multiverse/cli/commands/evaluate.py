@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
@@ -37,7 +38,8 @@ class Evaluate:
     """Options of `multiverse evaluate`."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """The run's directory, a checkpoint in it, or a directory above: then the run written to last."""
+    """The run's directory, a checkpoint in it, or a directory above: then the run written to last. The directory of
+    several seeds: every one of them."""
     episodes: Annotated[int, tyro.conf.arg(aliases=("--n-eval-episodes", "--num-episodes"))] = 100
     """How many."""
     which: Literal["latest", "best"] = "latest"
@@ -68,17 +70,26 @@ def run(arguments: Sequence[str]) -> int:
     require_positive(episodes=options.episodes)
     kwargs = parsed_kwargs(options.env_kwargs)
     from multiverse.training.loading import checkpoint_of, evaluate
+    from multiverse.training.seed_runs import over_seeds, read_set, together
+    from multiverse.training.storage.find_runs import find_set
 
-    which = "best" if options.best else options.which
-    checkpoint = checkpoint_of(options.run, which)
+    several, which = find_set(Path(options.run)), "best" if options.best else options.which
+    runs = [options.run] if several is None else [str(several / f"seed-{one}") for one in read_set(several)["seeds"]]
     how: dict[str, Any] = {"episodes": options.episodes, "seed": options.seed, "opponent": options.opponent}
     how["deterministic"] = deterministic_or_not(options.stochastic, options.deterministic)
-    found = evaluate(checkpoint.path, env=options.env, env_kwargs=kwargs or None, trust=options.trust, **how)
-    report = _report(options, checkpoint, found)
+    checkpoints, reports = [checkpoint_of(one, which) for one in runs], list[dict[str, Any]]()
+    for checkpoint in checkpoints:
+        found = evaluate(checkpoint.path, env=options.env, env_kwargs=kwargs or None, trust=options.trust, **how)
+        reports.append(_report(options, checkpoint, found))
+        if not options.json:
+            _print(reports[-1])
+    if several is not None:
+        said = over_seeds({run.rpartition("seed-")[2]: report["mean_return"] for run, report in zip(runs, reports)})
+        reports.append({"run": str(several), **said, "runs": [*reports]})
+        if not options.json:
+            print(together(said))
     if options.json:
-        print_json(report)
-    else:
-        _print(report)
+        print_json(reports[-1])
     return 0
 
 
