@@ -236,6 +236,8 @@ def test_a_state_stays_as_it_was_while_the_algorithm_learns_on() -> None:
 
 def test_schedules_and_limits_take_effect() -> None:
     still = made(VECTOR, spaces.Discrete(3), replace(SMALL, learning_rate_schedule="linear"))
+    half = still.update([filled(still, VECTOR)], 0.5)
+    assert half.metrics["learning_rate"] == SMALL.learning_rate / 2
     before = still.weights()["parameters"]
     still.update([filled(still, VECTOR)], 1.0)  # all of the budget is spent: no step is left
     assert (still.weights()["parameters"] == before).all()

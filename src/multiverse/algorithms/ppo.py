@@ -118,7 +118,7 @@ class PPO(OnPolicy):
         told = [metrics for metrics, took in zip(found, steps) if took and metrics is not None]
         report = dict(zip(self.metrics, as_numpy(networks.xp.stack(told)).mean(axis=0).tolist())) if told else {}
         if told:
-            report["explained_variance"] = self._explained(batch)
+            report |= {"explained_variance": self._explained(batch), "learning_rate": learning_rate}
         return UpdateReport(report | self._lag, sum(steps), len(steps) - sum(steps))
 
     def _explained(self, batch: Batch) -> float:
