@@ -243,7 +243,7 @@ def _words_below_fields(config: type) -> dict[str, str]:
 @functools.cache
 def _words_in(source: str | None) -> dict[str, dict[str, str]]:
     """By class of a source file and by field: the text below it."""
-    text = Path(source).read_text() if source and source.endswith(".py") else ""
+    text = Path(source).read_text("utf-8") if source and source.endswith(".py") else ""
     return {name: dict(_words_of(node)) for name, node in _classes(ast.parse(text))}
 
 
