@@ -204,18 +204,24 @@ class Runs:
 
 def run_all(jobs: list[Job], runs: Runs, side_by_side: int, limit_s: float | None) -> None:
     """Until all are finished, the time is over, or somebody stops it."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # In a thread: the handler runs wherever this one is, perhaps where it holds the lock.
-        signal.signal(number, lambda *_: threading.Thread(target=runs.stop).start())
+
+    def stop(*signal_and_frame: Any) -> None:
+        threading.Thread(target=runs.stop).start()  # this may be called where the lock is held
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     if limit_s is not None and limit_s <= TO_SAVE_S:
         runs.stop()  # only what is finished is shown
     elif limit_s is not None:
         timer = threading.Timer(limit_s - TO_SAVE_S, runs.stop)
         timer.daemon = True
         timer.start()
-    with ThreadPoolExecutor(side_by_side) as pool:
-        for done in [pool.submit(runs.to_its_end, job) for job in jobs]:
-            done.result()
+    try:
+        with ThreadPoolExecutor(side_by_side) as pool:
+            for done in [pool.submit(runs.to_its_end, job) for job in jobs]:
+                done.result()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 # -- the table ---------------------------------------------------------------------------------------------------

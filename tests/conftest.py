@@ -36,9 +36,11 @@ def no_test_hangs(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def ctrl_c_is_pythons() -> None:
-    """Whatever an earlier test, or a library in it, has made of Ctrl-C: tests that press it wait for its exception."""
+def ctrl_c_is_pythons() -> Iterator[None]:
+    """Tests that press Ctrl-C wait for its exception: no other, nor a library in it, keeps it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "this test has taken Ctrl-C, and kept it"
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -44,6 +44,7 @@ def test_a_run_is_evaluated_from_power_on(monkeypatch: pytest.MonkeyPatch, tmp_p
     """The figures of every seed, what they should come to, the curve and the film."""
     monkeypatch.setattr(game_boy_learning, "LONGEST", 20)
     monkeypatch.setattr(game_boy_learning, "EPISODES", 2)
+    monkeypatch.setattr(game_boy_learning, "CORES", 1)
     for task in game_boy_learning.TASKS[: len(game_boy_learning.USUAL)]:
         game_boy_learning.one_run(task, 1, tmp_path / f"{task.name}-1", 4_096)
     flags = ["--seeds", "1", "--out", str(tmp_path), "--json", str(tmp_path / "told.json")]
