@@ -36,6 +36,7 @@ PACKAGES = (
 )
 """Ours and our peers'; None of one that is not installed, and so had no part in it."""
 FIELDS = ("commit", "changed", "versions", "cpu", "usable_cores", "load", "date", "command")
+"""That every results file has; newer ones have `blas` too."""
 
 
 def provenance() -> dict[str, Any]:
@@ -47,6 +48,7 @@ def provenance() -> dict[str, Any]:
         "changed": changed,
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         "cpu": found["cpu"],
+        "blas": found["blas"],
         "usable_cores": found["usable_cores"],
         "load": [round(load, 2) for load in os.getloadavg()],
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

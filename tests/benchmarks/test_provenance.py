@@ -42,7 +42,7 @@ def test_it_is_that_of_the_tree_and_of_this_machine(tmp_path: Path, monkeypatch:
     monkeypatch.delenv(COMMIT, raising=False)
     write_results(tmp_path / "new" / "figures.json", provenance(), {"figures": [1]})
     found = json.loads((tmp_path / "new" / "figures.json").read_text())
-    assert found["figures"] == [1] and set(found["provenance"]) == set(FIELDS)
+    assert found["figures"] == [1] and set(found["provenance"]) == {*FIELDS, "blas"}
     asked = subprocess.run(["git", "rev-parse", "HEAD"], cwd=TREE, capture_output=True, text=True)
     commit = asked.stdout.strip() if asked.returncode == 0 else UNKNOWN
     assert found["provenance"]["commit"] == commit

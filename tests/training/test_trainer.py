@@ -267,6 +267,24 @@ def test_going_on_with_other_settings_is_told(tmp_path: Path, caplog: pytest.Log
     with caplog.at_level("WARNING", "multiverse"):
         mv.resume(run, env_steps=600)
     assert "ppo.gamma changed from 0.99 to 0.5" in caplog.text and "env_steps changed" not in caplog.text
+    assert "multiplied" not in caplog.text
+
+
+@pytest.mark.fault("D6")
+def test_going_on_where_matrices_are_multiplied_otherwise_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = trained(tmp_path / "run")
+    ran_on = json.loads((run.path / "provenance.json").read_text())
+    here, ran_on["parts"][-1]["machine"]["blas"] = ran_on["parts"][-1]["machine"]["blas"], "openblas 0.3.31 Abacus"
+    (run.path / "provenance.json").write_text(json.dumps(ran_on))
+    with caplog.at_level("WARNING", "multiverse"):
+        mv.resume(run, env_steps=600)
+    assert f"multiplied by openblas 0.3.31 Abacus, here they are by {here}: it goes on, but not bit" in caplog.text
+    caplog.clear()
+    with caplog.at_level("WARNING", "multiverse"):
+        mv.resume(run, env_steps=900)
+    assert "multiplied" not in caplog.text, "it is told once: its last part ran here"
 
 
 @pytest.mark.fault("D6")

@@ -52,7 +52,7 @@ from multiverse.training.storage.checkpoint import load as load_checkpoint
 from multiverse.training.storage.checkpoint_format import Checkpoint, differences
 from multiverse.training.storage.find_runs import find_run, find_set
 from multiverse.training.storage.metric_sinks import check_tensorboard
-from multiverse.training.storage.origin import provenance, redacted
+from multiverse.training.storage.origin import blas, provenance, redacted
 from multiverse.training.storage.records import RunRecord
 from multiverse.training.storage.run_directory import RunDirectory, had_checkpoint, read_summary
 from multiverse.training.trainer import Trainer
@@ -287,7 +287,7 @@ def resume_run(
         _refuse_less_than_spent(given.get("env_steps"), found)
         source = source_of(config, env, wrappers)
         if found is not None:
-            _tell_differences(found, config)  # guard: differences-are-told
+            _tell_differences(found, config, where.last_part())  # guard: differences-are-told
         plan, num_envs = _envs_of(found, config)
         plan = None if given.keys() & {*WHERE, "asynchronous"} else plan
         session = Session(config, source, algorithm_maker(config, algorithm), plan, num_envs, opponent)
@@ -396,13 +396,15 @@ def _refuse_less_than_spent(env_steps: int | None, found: Checkpoint | None) -> 
         )
 
 
-def _tell_differences(found: Checkpoint, config: TrainConfig) -> None:
-    """Whoever goes on with other settings, or another version, is told: it is no longer quite the same run."""
-    saved = found.manifest.get("config")
+def _tell_differences(found: Checkpoint, config: TrainConfig, part: Mapping[str, Any]) -> None:
+    """Whoever goes on with other settings, another version, or on another CPU than in the last part, is told: it is no
+    longer quite the same run."""
+    saved, machine = found.manifest.get("config"), part.get("machine")
     before = {**found.manifest, "config": {**(saved if isinstance(saved, dict) else {}), **dict.fromkeys(BUDGETS)}}
+    before["blas"] = machine.get("blas") if isinstance(machine, dict) else None
     # guard: no-difference-tells-a-secret
-    now = {"multiverse": multiverse.__version__, "config": {**redacted(plain_config(config)), **dict.fromkeys(BUDGETS)}}
-    for line in differences(before, now):
+    settings = {**redacted(plain_config(config)), **dict.fromkeys(BUDGETS)}
+    for line in differences(before, {"multiverse": multiverse.__version__, "blas": blas(), "config": settings}):
         log.warning("%s: %s", found.path.name, line)
 
 

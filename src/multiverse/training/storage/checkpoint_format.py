@@ -196,7 +196,7 @@ def _sha256(data: bytes) -> str:
 
 # -- what differs -----------------------------------------------------------------------------------------------
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Sentences: another version, config fields changed from one value to another, arrays of other shapes.
+    """Sentences: another version, another BLAS, config fields changed from one value to another, other arrays.
 
     `config` and `arrays` are compared where both have them; `arrays` maps names to shape and dtype.
     """
@@ -212,6 +212,9 @@ def _version(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     before, now = old.get("multiverse"), new.get("multiverse")
     if before is not None and now is not None and before != now:
         yield f"It was written by multiverse {before}; this is {now}."
+    before, now = old.get("blas"), new.get("blas")
+    if before is not None and now is not None and before != now:
+        yield f"Its matrices were multiplied by {before}, here they are by {now}: it goes on, but not bit for bit."
 
 
 def _fields(old: Any, new: Any, place: str) -> Iterator[str]:
