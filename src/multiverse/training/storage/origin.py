@@ -34,7 +34,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from threadpoolctl import threadpool_info
 
 import multiverse
 from multiverse.contracts.errors import UntrustedRun, in_words
@@ -215,6 +214,8 @@ def machine() -> dict[str, Any]:
 def blas() -> str | None:
     """What multiplies numpy's matrices, and with which kernels ('openblas 0.3.31 Haswell'): others have other last
     bits."""
+    from threadpoolctl import threadpool_info  # who only acts does without it
+
     loaded = [one for one in threadpool_info() if one["user_api"] == "blas"]
     loaded.sort(key=lambda one: "numpy" not in one["filepath"])  # scipy and torch may bring their own
     said = {} if not loaded else loaded[0]
