@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from typing import Any
 
 from tests.envs import Walk
@@ -27,4 +28,16 @@ class Loud(Walk):
                 os.kill(os.getpid(), signal.SIGKILL)
         print("loud: reset", flush=True)
         os.write(1, b"loud: native\n")
+        return super().reset(**kwargs)
+
+    def close(self) -> None:
+        print("loud: closed \udc80", file=sys.stderr)  # a letter that no encoding has
+        super().close()
+
+
+class Complaining(Walk):
+    """On standard error, in letters that no encoding has."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        print("loud: complaint \udc80", file=sys.stderr)
         return super().reset(**kwargs)

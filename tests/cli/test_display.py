@@ -139,7 +139,7 @@ def test_quiet_and_json_is_a_question(elsewhere: Path, capsys: pytest.CaptureFix
 class Terminal:
     """A command on a terminal of this size, and everything it writes there."""
 
-    def __init__(self, words: list[str], columns: int, rows: int, home: Path) -> None:
+    def __init__(self, words: list[str], columns: int, rows: int, home: Path, stderr: int | None = None) -> None:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         surroundings = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -148,7 +148,8 @@ class Terminal:
         }
         self.process = subprocess.Popen(
             [sys.executable, "-m", "multiverse.cli", *words],
-            stdin=theirs, stdout=theirs, stderr=theirs, cwd=home, env=surroundings, start_new_session=True,
+            stdin=theirs, stdout=theirs, stderr=theirs if stderr is None else stderr, cwd=home, env=surroundings,
+            start_new_session=True,
         )  # fmt: skip
         os.close(theirs)
         self.written = ""
@@ -215,7 +216,11 @@ def seen(written: str) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("how", ["forkserver", "fork", "spawn"])
+ANY_TEXT = {"forkserver": "\\udc80", "fork": "?", "spawn": "\\udc80"}
+"""What becomes of a letter that no encoding has: in a fork as in the command itself, else as Python does."""
+
+
+@pytest.mark.parametrize("how", ANY_TEXT)
 def test_what_workers_print_is_above_it(how: str, tmp_path: Path) -> None:
     workers = ["--executor", "process", "--workers", "2", "--num-envs", "2", "--start-method", how]
     words = ["train", "tests.cli.loud_env:Loud", "--run-dir", "a", *SMALL, *workers, "--env-steps", "3000"]
@@ -225,9 +230,22 @@ def test_what_workers_print_is_above_it(how: str, tmp_path: Path) -> None:
     lines = seen(terminal.written)
     drawn = terminal.written.count("── ppo on ")
     assert drawn > 1 and not [line for line in lines if "── ppo on" in line or "cores " in line], "none is left behind"
-    loud = [line for line in lines if "loud:" in line]
-    assert {"loud: imported", "loud: reset", "loud: native"} == set(loud) and len(loud) > 100
-    assert any(line.startswith("Done: ") for line in lines)
+    loud = [line.removesuffix(ANY_TEXT[how]) for line in lines if "loud:" in line]
+    assert {"loud: imported", "loud: reset", "loud: native", "loud: closed "} == set(loud) and len(loud) > 100
+    done = [number for number, line in enumerate(lines) if line.startswith("Done: ")]
+    assert done and not any("loud:" in line for line in lines[done[0] :]), "what is told in the end comes last"
+
+
+@pytest.mark.parametrize("how", ANY_TEXT)
+def test_what_workers_print_where_there_is_no_terminal_goes_there(how: str, tmp_path: Path) -> None:
+    """With an error handler that takes any text, as theirs has."""
+    workers = ["--executor", "process", "--workers", "2", "--num-envs", "2", "--start-method", how]
+    words = ["train", "tests.cli.loud_env:Complaining", "--run-dir", "a", *SMALL, *workers, "--env-steps", "600"]
+    with open(tmp_path / "complaints", "w") as complaints:
+        terminal = Terminal(words, 100, 30, tmp_path, complaints.fileno())
+        assert terminal.read_all() == 0
+    assert "── ppo on " in terminal.written and "loud: complaint" not in terminal.written
+    assert (tmp_path / "complaints").read_text().count(f"loud: complaint {ANY_TEXT[how]}\n") > 20
 
 
 def test_an_interrupt_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import pairwise
@@ -66,11 +66,11 @@ def progress_for(
     if not isinstance(progress, Display):
         yield progress
         return
-    try:
-        with printed_above(progress.console, progress.drawing):
+    with printed_above(progress.console, progress.drawing) as progress.let_workers_print:
+        try:
             yield progress
-    finally:
-        progress.close()
+        finally:
+            progress.close()
 
 
 def _chosen(voice: LinePrinter, first: Sequence[str], quiet: bool, as_json: bool) -> Progress:
@@ -154,8 +154,9 @@ class Display(ProgressLines):
         self, voice: LinePrinter, console: Console, first: Sequence[str] = (), now: Any = time.monotonic
     ) -> None:
         super().__init__(voice, first=first, now=now)
-        # Whatever is printed meanwhile, by whomever, goes above it.
+        # What this process and its workers print meanwhile goes above it.
         self.console, self.drawing = console, threading.RLock()  # who draws, or prints from another thread, holds it
+        self.let_workers_print: Callable[[], Any] = lambda: None
         self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
         self._machine = Machine()
         self._returns: list[float] = []
@@ -193,6 +194,7 @@ class Display(ProgressLines):
             if self._live.is_started:
                 self._wipe_broken_lines()
             self._live.stop()
+        self.let_workers_print()  # before what is told in the end
 
     def _draw(self, trainer: Trainer) -> None:
         began_at = self._now()

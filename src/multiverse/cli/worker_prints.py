@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from multiverse.executors.launch import output
+from multiverse.executors.launch import output, start_methods
 
 try:
     import fcntl
@@ -23,8 +24,9 @@ try:
 except ImportError:  # Windows has no such terminals: there workers print where they always do
     pty = None  # type: ignore[assignment]
 
+ALL, END = b"a", b"."
 LAST_WORDS_S = 1.0
-"""So long it is listened to in the end: what an env has started may go on and on."""
+"""So long it is listened to when all of it is wanted: what an env has started may go on and on."""
 TOGETHER_S = 0.05
 """What comes within that time is printed at once: each time the display is drawn again."""
 LONGEST = 1_024
@@ -32,14 +34,15 @@ LONGEST = 1_024
 
 
 @contextmanager
-def printed_above(console: Console, drawing: AbstractContextManager[Any]) -> Iterator[None]:
+def printed_above(console: Console, drawing: AbstractContextManager[Any]) -> Iterator[Callable[[], Any]]:
     """Workers that are started meanwhile print on a terminal of their own (in a pipe they would keep their lines to
-    themselves until they have many), and a thread prints that on the console, while nobody is `drawing`."""
+    themselves until they have many), and a thread prints that on the console, while nobody is `drawing`. What it gives
+    has all printed that is there."""
     if pty is None:
-        yield
+        yield lambda: None
         return
     ours, theirs = pty.openpty()
-    ending, end = os.pipe()
+    asked, ask = os.pipe()
     tty.setraw(theirs)
     with suppress(OSError, ValueError):
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, fcntl.ioctl(console.file.fileno(), termios.TIOCGWINSZ, bytes(8)))
@@ -48,27 +51,37 @@ def printed_above(console: Console, drawing: AbstractContextManager[Any]) -> Ite
         with suppress(Exception), drawing:  # whatever it is, workers would wait for who reads them
             console.print(Text.from_ansi(lines.decode(errors="replace")), soft_wrap=True)
 
-    reader = threading.Thread(target=_print_all, args=(ours, ending, say), name="multiverse-prints", daemon=True)
-    reader.start()
+    def answered(word: bytes) -> bool:
+        done.clear()
+        os.write(ask, word)  # closing it would not do: what an env has forked has it too
+        return done.wait(2 * LAST_WORDS_S)  # else it waits for a terminal that nobody reads
+
+    done, mine = threading.Event(), {ours, asked, ask}
+    threading.Thread(target=_print_all, args=(ours, asked, say, done), name="multiverse-prints", daemon=True).start()
+    start_methods.caller_fds.update(mine)
     try:
         with output.of_workers(theirs):
-            yield
+            yield partial(answered, ALL)
     finally:
-        os.write(end, b".")  # closing it would not do: what an env has forked has it too
-        reader.join(2 * LAST_WORDS_S)
-        if not reader.is_alive():  # else it waits for a terminal that nobody reads
-            for fd in (ours, theirs, ending, end):
+        start_methods.caller_fds.difference_update(mine)
+        if answered(END):
+            for fd in (*mine, theirs):
                 os.close(fd)
 
 
-def _print_all(source: int, ending: int, say: Callable[[bytes], None]) -> None:
-    """Whole lines as they come until it is to end; then what is there still."""
-    left = b""
-    while ending not in select.select([source, ending], [], [])[0]:
-        left = _passed_on(left + _read(source, TOGETHER_S), say)
-    left = _passed_on(left + _read(source, LAST_WORDS_S, wait_s=0.0), say)
-    if left:
-        say(left)
+def _print_all(source: int, asked: int, say: Callable[[bytes], None], done: threading.Event) -> None:
+    """Whole lines as they come and, when it is asked to, all that is there."""
+    left = word = b""
+    while word != END:
+        if asked not in select.select([source, asked], [], [])[0]:
+            left = _passed_on(left + _read(source, TOGETHER_S), say)
+            continue
+        word = os.read(asked, 1)
+        left = _passed_on(left + _read(source, LAST_WORDS_S, wait_s=0.0), say)
+        if left:
+            say(left)
+        left = b""
+        done.set()
 
 
 def _read(source: int, for_s: float, wait_s: float | None = None) -> bytes:

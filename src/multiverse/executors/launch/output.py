@@ -23,12 +23,15 @@ def of_workers(elsewhere: int) -> Iterator[None]:
 
 
 def take(given: int) -> None:
-    """In a worker: print there, and nowhere else, from now on. The streams are new: those that a fork has copied may be
-    of somebody who draws, or locked by a thread that is not here."""
+    """In a worker: print there, from now on, what would be printed on the caller's terminal; what goes to a file goes
+    there. The streams are new: those that a fork has copied may be of somebody who draws, or locked by a thread that is
+    not here."""
     global fd
     fd = None  # the number is another's soon
-    for standard in (1, 2):
-        os.dup2(given, standard)
+    for standard, name in ((1, "stdout"), (2, "stderr")):
+        if os.isatty(standard):  # where it was closed, that may be the number of something else
+            os.dup2(given, standard)
+            said = {how: getattr(getattr(sys, f"__{name}__"), how, None) for how in ("encoding", "errors")}
+            setattr(sys, name, open(standard, "w", buffering=1, closefd=False, **said))  # noqa: SIM115
     if given > 2:
         os.close(given)
-    sys.stdout, sys.stderr = (open(standard, "w", buffering=1, closefd=False) for standard in (1, 2))  # noqa: SIM115

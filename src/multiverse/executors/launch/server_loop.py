@@ -103,18 +103,23 @@ def _answer(
         _close([*fds, status_w])
         return True
     if pid == 0:
-        if whose:
-            output.take(fds.pop(0))
+        printed = fds.pop(0) if whose else None
         for fd in (*server_fds, status_w, *status_pipes.values(), *watched.fds):
             os.close(fd)
         run_as_worker(
             lambda: _exec_fresh(fds) if how == SPAWN else _be_worker(fds),
-            lambda: orphan_guard.end_with(server),
+            lambda: _begin(server, printed),
         )
     _close(fds)
     status_pipes[pid] = status_w
     _tell(status_w, pid)
     return True
+
+
+def _begin(server: int, printed: int | None) -> None:
+    orphan_guard.end_with(server)
+    if printed is not None:
+        output.take(printed)
 
 
 def _close(fds: list[int]) -> None:
