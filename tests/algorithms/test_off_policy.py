@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -324,6 +325,21 @@ def test_what_is_not_open_is_neither_done_nor_counted_on(name: str) -> None:
     )
     outputs[:, -4:] = [1e6, 0.0, 1e6, 0.0]  # the actions that nobody may take would be worth a lot
     assert algorithm.update([rollout], 0.0).metrics["loss" if name == "dqn" else "critic_loss"] < 10.0
+
+
+@pytest.mark.parametrize("device", ["numpy", "torch"])
+def test_a_learned_temperature_wants_a_share_of_the_entropy_of_what_is_open(device: str) -> None:
+    """With 2 of 4 open, 0.7 · log 4 would be out of reach, and the temperature would grow for ever."""
+    wide = {} if device == "numpy" else {"hidden_sizes": (600,)}
+    algorithm = made("discrete_sac", MASKED, learning_starts=0, gradient_steps=1, learning_rate=1e-4, **wide)
+    rollout = rollout_of(algorithm, 0, MASKED)
+    for leaves in (rollout.observations, rollout.last, rollout.finals):
+        leaves[("action_mask",)][...] = [0, 1, 0, 1]
+    rollout.actions[...] = 1
+    found = [algorithm.update([rollout], 0.0).metrics for _ in range(5)]
+    assert all(one["entropy"] > 0.75 * math.log(2) for one in found), "it still does either"
+    temperatures = [one["entropy_coef"] for one in found]
+    assert temperatures == sorted(temperatures, reverse=True) and temperatures[-1] < temperatures[0]
 
 
 # -- how much, and what is refused -------------------------------------------------------------------------------

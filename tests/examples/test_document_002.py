@@ -303,6 +303,35 @@ def test_remotes_reset_to_a_task_and_step() -> None:
         manager.close()
 
 
+class Pairs(gym.Env[Any, Any]):
+    """Shows a dict."""
+
+    observation_space = gym.spaces.Dict({"x": gym.spaces.Box(-9, 9, (2,)), "n": gym.spaces.Discrete(9)})
+    action_space = gym.spaces.Discrete(9)
+
+    def reset(self, **how: Any) -> Any:
+        return {"x": np.zeros(2, np.float32), "n": 0}, {}
+
+    def step(self, action: Any) -> Any:
+        return {"x": np.full(2, action, np.float32), "n": int(action)}, float(action), False, False, {}
+
+
+def test_observations_of_any_space_come_row_by_row() -> None:
+    manager = ParallelEnvManager([Pairs] * 2)
+    try:
+        for remote in manager.remotes:
+            remote.send(("reset", None))
+            observation, _ = remote.recv()
+            assert observation["x"].tolist() == [0, 0] and observation["n"] == 0
+        for action, remote in enumerate(manager.remotes, 3):
+            remote.send(("step", action))
+        for action, remote in enumerate(manager.remotes, 3):
+            observation, reward, _, _, _ = remote.recv()
+            assert observation["x"].tolist() == [action, action] and observation["n"] == reward == action
+    finally:
+        manager.close()
+
+
 @pytest.mark.parametrize("how", ["close", "del"])
 def test_no_process_is_left(how: str) -> None:
     manager = make_parallel_env("PointRobot-v0", 2, num_workers=2, seed=1)
@@ -339,8 +368,13 @@ def test_workers_hanging_an_unmatched_send_or_recv_is_told() -> None:
         with pytest.raises(mv.RequestPending, match=r"env 1 has answered, and nobody has heard it: recv\(\)"):
             manager.remotes[1].send(("step", np.zeros(2)))
         assert len(manager.remotes[0].recv()) == 5 and len(manager.remotes[1].recv()) == 2
-        with pytest.raises(mv.NothingPending, match="nothing was sent"):
+        manager.remotes[0].send(("step", np.zeros(2)))
+        with pytest.raises(mv.NothingPending, match="nothing was sent to env 1"):
             manager.remotes[1].recv()
+        assert len(manager.remotes[0].recv()) == 5
+        for slip in ("step", ("reset", 3), ("reset", {"tsk": 3})):
+            with pytest.raises(mv.InvalidRequest, match="expected"):
+                manager.remotes[1].send(slip)
     finally:
         manager.close()
 

@@ -272,19 +272,19 @@ def test_going_on_with_other_settings_is_told(tmp_path: Path, caplog: pytest.Log
 
 @pytest.mark.fault("D6")
 def test_going_on_where_matrices_are_multiplied_otherwise_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = trained(tmp_path / "run")
-    ran_on = json.loads((run.path / "provenance.json").read_text())
-    here, ran_on["parts"][-1]["machine"]["blas"] = ran_on["parts"][-1]["machine"]["blas"], "openblas 0.3.31 Abacus"
-    (run.path / "provenance.json").write_text(json.dumps(ran_on))
-    with caplog.at_level("WARNING", "multiverse"):
-        mv.resume(run, env_steps=600)
-    assert f"multiplied by openblas 0.3.31 Abacus, here they are by {here}: it goes on, but not bit" in caplog.text
-    caplog.clear()
-    with caplog.at_level("WARNING", "multiverse"):
-        mv.resume(run, env_steps=900)
-    assert "multiplied" not in caplog.text, "it is told once: its last part ran here"
+    here = json.loads((run.path / "provenance.json").read_text())["parts"][-1]["machine"]["blas"]
+    for env_steps, checkpoint, told in ((600, "checkpoints/step-000000000500", False), (800, "", True)):
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr("multiverse.training.trainer.blas", lambda: "openblas 0.3.31 \x1bAbacus")
+            mv.resume(run, env_steps=env_steps)
+        caplog.clear()
+        with caplog.at_level("WARNING", "multiverse"):
+            mv.resume(run.path / checkpoint, env_steps=env_steps + 100)
+        assert ("multiplied" in caplog.text) is told, "it is about what has made the checkpoint that it goes on from"
+    assert f"by openblas 0.3.31 \\x1bAbacus, here they are by {here}: it goes on, but not bit for bit" in caplog.text
 
 
 @pytest.mark.fault("D6")

@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gymnasium.vector.utils import iterate
+
 import multiverse as mv
 
 
@@ -50,31 +52,45 @@ class Remote:
 
     def __init__(self, engine: mv.VectorEnv, env_id: int, answers: dict[int, Any]) -> None:
         self._engine, self._env_id, self._answers = engine, env_id, answers
+        self._steps = False  # its step is under way
 
     def send(self, command: tuple[str, Any]) -> None:
         """("reset", {"task": task}) or ("step", action), which returns at once."""
-        name, data = command
         me, engine = self._env_id, self._engine
+        if not isinstance(command, tuple) or len(command) != 2:
+            raise mv.InvalidRequest(f"send({command!r}): expected ('reset', {{'task': task}}) or ('step', action)")
+        name, data = command
         if me in self._answers:
             raise mv.RequestPending(f"env {me} has answered, and nobody has heard it: recv() before the next send()")
         if name == "step":
             engine.send([data], env_ids=[me])
+            self._steps = True
         elif name == "reset":
-            task = (data or {}).get("task")
-            observations, infos = engine.reset(env_ids=[me], tasks=None if task is None else [task])
-            self._answers[me] = observations[0], _of_row(infos, 0)
+            self._answers[me] = self._reset({} if data is None else data)
         else:
             raise mv.InvalidRequest(f"{name!r}: a remote knows 'reset' and 'step'; manager.engine.call({name!r}) more")
 
+    def _reset(self, how: Any) -> tuple[Any, dict[str, Any]]:
+        if not isinstance(how, dict) or how.keys() - {"task"}:
+            raise mv.InvalidRequest(f"('reset', {how!r}): expected {{'task': task}}, or None")
+        task = how.get("task")
+        observations, infos = self._engine.reset(env_ids=[self._env_id], tasks=None if task is None else [task])
+        return next(iterate(self._engine.observation_space, observations)), _of_row(infos, 0)
+
     def recv(self) -> Any:
         """(observation, info) of a reset; five results of a step. `mv.NothingPending` if nothing was sent."""
-        while self._env_id not in self._answers:
+        me = self._env_id
+        if me not in self._answers and not self._steps:
+            raise mv.NothingPending(f"nothing was sent to env {me}: send() first")
+        while me not in self._answers:
             batch = self._engine.receive(min_envs=1)
-            rows = zip(batch.env_ids.tolist(), batch.observations, batch.rewards, batch.terminated, batch.truncated)
+            observations = iterate(self._engine.observation_space, batch.observations)
+            rows = zip(batch.env_ids.tolist(), observations, batch.rewards, batch.terminated, batch.truncated)
             for row, (who, observation, reward, terminated, truncated) in enumerate(rows):
                 info = _of_row(batch.infos, row)
                 self._answers[who] = observation, float(reward), bool(terminated), bool(truncated), info
-        return self._answers.pop(self._env_id)
+        self._steps = False
+        return self._answers.pop(me)
 
 
 def _of_row(infos: dict[str, Any], row: int) -> dict[str, Any]:

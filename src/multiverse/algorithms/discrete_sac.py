@@ -29,7 +29,7 @@ class DiscreteSACConfig(OffPolicyConfig):
     """Weight of the entropy bonus (the temperature α). auto: learned, so that the entropy is its target, from 1 on;
     auto_0.1: from 0.1 on."""
     target_entropy_ratio: float = 0.7
-    """Entropy that a learned temperature leads to, as a share of the largest there is, log(number of actions)."""
+    """Entropy that a learned temperature leads to, as a share of the largest there is, log(number of open actions)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,7 +58,8 @@ class DiscreteSAC(OffPolicy):
 
     def _make_networks(self) -> None:
         if not isinstance(self._action_space, spaces.Discrete):
-            raise InvalidRequest(f"discrete_sac: actions must be Discrete, and these are {self._action_space}")
+            raise InvalidRequest(f"discrete_sac: actions must be Discrete, and these are {self._action_space}; sac and "
+                                 "td3 are for a Box, ppo for all")  # fmt: skip
         count = int(self._action_space.n)
         self._actor = self._network("actor", count, follows=False)
         self._critic = self._network("critic", count, copies=2)
@@ -70,6 +71,12 @@ class DiscreteSAC(OffPolicy):
 
     def _head(self) -> Head:
         return head_for(self._action_space)
+
+    def _largest_entropy(self, batch: Minibatch) -> Any:
+        """The mean over its rows, of open actions alone."""
+        if batch.masks is None:
+            return math.log(self._action_space.n)  # type: ignore[attr-defined]
+        return self._actor.xp.log(batch.masks.sum(-1) * 1.0).mean()
 
     def _gradient_step(self, batch: Minibatch) -> tuple[Any, Any]:
         config, xp, actor, critic = self.config, self._actor.xp, self._actor, self._critic
@@ -90,8 +97,7 @@ class DiscreteSAC(OffPolicy):
         actor.backward(actor_gradient(xp, probs, log_probs, values, alpha))
         improved = actor.optimizer.step(config.learning_rate, math.inf)
         entropy = -(probs * log_probs).sum(-1).mean()
-        wanted = config.target_entropy_ratio * math.log(values.shape[-1])
-        tuned = self._temperature.step(config, entropy - wanted)
+        tuned = self._temperature.step(config, entropy - config.target_entropy_ratio * self._largest_entropy(batch))
 
         self._steps += 1
         self._targets["critic"].follow(config.tau)

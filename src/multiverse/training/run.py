@@ -287,7 +287,7 @@ def resume_run(
         _refuse_less_than_spent(given.get("env_steps"), found)
         source = source_of(config, env, wrappers)
         if found is not None:
-            _tell_differences(found, config, where.last_part())  # guard: differences-are-told
+            _tell_differences(found, config)  # guard: differences-are-told
         plan, num_envs = _envs_of(found, config)
         plan = None if given.keys() & {*WHERE, "asynchronous"} else plan
         session = Session(config, source, algorithm_maker(config, algorithm), plan, num_envs, opponent)
@@ -396,12 +396,11 @@ def _refuse_less_than_spent(env_steps: int | None, found: Checkpoint | None) -> 
         )
 
 
-def _tell_differences(found: Checkpoint, config: TrainConfig, part: Mapping[str, Any]) -> None:
-    """Whoever goes on with other settings, another version, or on another CPU than in the last part, is told: it is no
-    longer quite the same run."""
-    saved, machine = found.manifest.get("config"), part.get("machine")
+def _tell_differences(found: Checkpoint, config: TrainConfig) -> None:
+    """Whoever goes on with other settings, another version, or on another CPU, is told: it is no longer quite the same
+    run."""
+    saved = found.manifest.get("config")
     before = {**found.manifest, "config": {**(saved if isinstance(saved, dict) else {}), **dict.fromkeys(BUDGETS)}}
-    before["blas"] = machine.get("blas") if isinstance(machine, dict) else None
     # guard: no-difference-tells-a-secret
     settings = {**redacted(plain_config(config)), **dict.fromkeys(BUDGETS)}
     for line in differences(before, {"multiverse": multiverse.__version__, "blas": blas(), "config": settings}):

@@ -27,6 +27,7 @@ from multiverse.training.hooks import Hook
 from multiverse.training.scaling import Scaling
 from multiverse.training.session import Session
 from multiverse.training.storage.checkpoint import Checkpoints
+from multiverse.training.storage.origin import blas
 from multiverse.training.storage.run_directory import RunDirectory
 
 log = logging.getLogger("multiverse")
@@ -59,6 +60,7 @@ class Trainer:
         self._whole = True  # the algorithm is as it was after an update, and not in the middle of one
         self.scaling = Scaling(directory.path) if config.num_envs == "auto" else None
         self._scaled_at = -1  # env steps
+        self._blas = blas()
 
     clock: Clock
     evaluation: Evaluation | None
@@ -258,7 +260,7 @@ class Trainer:
             self._say_that_nothing_is_saved(why)
             return
         with self._spending("save"):
-            env_steps, manifest = self.clock.env_steps, {"config": plain_config(self.config)}
+            env_steps, manifest = self.clock.env_steps, {"config": plain_config(self.config), "blas": self._blas}
             manifest["clock"] = self.clock.state()
             if self._checkpoints.save(self.state(), manifest, env_steps, best=best, final=final) is not None:
                 self._checkpointed_at = env_steps

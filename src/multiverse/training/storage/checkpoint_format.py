@@ -200,7 +200,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
     `config` and `arrays` are compared where both have them; `arrays` maps names to shape and dtype.
     """
-    found = list(_version(old, new))
+    found = list(_made_with(old, new))
     if "config" in old and "config" in new:
         found += _bounded(_fields(old["config"], new["config"], ""))
     if "arrays" in old and "arrays" in new:
@@ -208,13 +208,15 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _version(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    before, now = old.get("multiverse"), new.get("multiverse")
-    if before is not None and now is not None and before != now:
-        yield f"It was written by multiverse {before}; this is {now}."
-    before, now = old.get("blas"), new.get("blas")
-    if before is not None and now is not None and before != now:
-        yield f"Its matrices were multiplied by {before}, here they are by {now}: it goes on, but not bit for bit."
+def _made_with(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    said = {
+        "multiverse": "It was written by multiverse {}; this is {}.",
+        "blas": "Its matrices were multiplied by {}, here they are by {}: it goes on, but not bit for bit.",
+    }
+    for name, sentence in said.items():
+        before, now = old.get(name), new.get(name)
+        if before is not None and now is not None and before != now:
+            yield sentence.format(*(in_words(one).strip("'") for one in (before, now)))
 
 
 def _fields(old: Any, new: Any, place: str) -> Iterator[str]:

@@ -207,17 +207,21 @@ def machine() -> dict[str, Any]:
         "cpu": _or_none(_cpu_model) or platform.processor() or platform.machine(),
         "usable_cores": _or_none(usable_cores),
         "memory_bytes": _or_none(lambda: psutil.virtual_memory().total),
-        "blas": _or_none(blas),
+        "blas": blas(),
     }
 
 
 def blas() -> str | None:
     """What multiplies numpy's matrices, and with which kernels ('openblas 0.3.31 Haswell'): others have other last
     bits."""
+    return _or_none(_blas)  # type: ignore[no-any-return]
+
+
+def _blas() -> str | None:
     from threadpoolctl import threadpool_info  # who only acts does without it
 
     loaded = [one for one in threadpool_info() if one["user_api"] == "blas"]
-    loaded.sort(key=lambda one: "numpy" not in one["filepath"])  # scipy and torch may bring their own
+    loaded.sort(key=lambda one: "numpy.libs" not in one["filepath"])  # scipy and torch may bring their own
     said = {} if not loaded else loaded[0]
     return " ".join(str(said[name]) for name in ("internal_api", "version", "architecture") if name in said) or None
 
