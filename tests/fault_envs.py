@@ -275,6 +275,10 @@ class Gated(Walk):
         self._pass("method")
         return self.steps
 
+    def large(self) -> bytes:
+        self._pass("method")
+        return bytes(1 << 20)  # more than a pipe holds
+
 
 class Gate:
     """Two named pipes: the env says that it is there, the test lets it go on. Opening one blocks until the other

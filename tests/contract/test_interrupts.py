@@ -105,6 +105,20 @@ def test_the_answer_to_an_interrupted_call_goes_to_nobody(
 
 @pytest.mark.fault("A14")
 @with_workers
+def test_a_large_answer_that_nobody_waits_for_any_more_holds_nobody_up(
+    make: Make, config: Configuration, gate: Gate
+) -> None:
+    expected = lock_step(make(Walk), 3, seed=20)
+    envs = make(Gated, env_kwargs=gated(config, gate, "method"), reset_timeout_s=10.0)
+    envs.reset(seed=7)
+    interrupted_at(gate, lambda: envs.call("large"))
+    gate.open()
+    assert_same(lock_step(envs, 3, seed=20), expected)
+    assert [len(one) for one in envs.call("large")] == [1 << 20] * config.num_envs
+
+
+@pytest.mark.fault("A14")
+@with_workers
 def test_after_an_interrupt_it_can_be_closed_at_once(make: Make, config: Configuration, gate: Gate) -> None:
     envs = make(Gated, env_kwargs=gated(config, gate, "step"))
     envs.reset(seed=7)

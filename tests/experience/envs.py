@@ -39,6 +39,19 @@ class Uneven(gym.Env[Any, Any]):
         return np.array([self.length / 16, self.steps / 16], np.float32)
 
 
+class Counted(Uneven):
+    """With a file that has a byte for each of its steps, whoever took them."""
+
+    def __init__(self, file: str, dies: str | None = None) -> None:
+        super().__init__(dies)
+        self._file = file
+
+    def step(self, action: Any) -> Any:
+        with open(self._file, "ab") as file:
+            file.write(b".")
+        return super().step(action)
+
+
 class Once(Walk):
     """In the given step of all, once ever: what it is told to do to its process."""
 

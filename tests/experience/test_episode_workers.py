@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -10,7 +14,7 @@ import psutil
 import pytest
 
 import multiverse as mv
-from tests.experience.envs import meta
+from tests.experience.envs import Counted, meta
 from tests.experience.test_whole_episodes import EPISODES, POLICIES, TASKS, assert_equal, collected, made, network
 
 PLAN = mv.DrawnTasks(8, range(4))
@@ -53,6 +57,28 @@ def test_an_id_with_arguments_and_wrappers() -> None:
     with mv.EpisodeWorkers("multiverse/Wind-v0", 2, mv.DerivedSeeds(1), workers=2, **wrapped) as side_by_side:
         policy = mv.RandomPolicy(gym.spaces.Box(-1, 1, (2,)))
         assert side_by_side.collect(policy, 3).lengths.tolist() == [10] * 3
+
+
+def test_who_has_played_its_share_does_not_play_it_again_for_one_that_was_lost(tmp_path: Path) -> None:
+    files = [tmp_path / "lives", tmp_path / "dies"]
+    makers = [partial(Counted, str(files[0])), partial(Counted, str(files[1]), str(tmp_path / "note"))]
+    with mv.EpisodeWorkers(makers, 2, mv.DerivedSeeds(1), workers=2, on_failure="restart") as side_by_side:
+        found = side_by_side.collect(mv.RandomPolicy(gym.spaces.Discrete(2)), 10)
+    assert found.dropped == 5 and (tmp_path / "note").exists()
+    taken = [file.stat().st_size for file in files]
+    assert taken == [found.lengths[::2].sum(), found.lengths[1::2].sum() + 3]
+
+
+def test_after_an_interrupt_it_goes_on_with_the_same_episodes() -> None:
+    with workers(4, 2) as side_by_side, made(1) as alone:
+        policy = network(alone)
+        side_by_side.collect(policy, 1)
+        threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT]).start()
+        with pytest.raises(KeyboardInterrupt):
+            side_by_side.collect(policy, 4000)
+        assert side_by_side.collected == 1
+        side_by_side.collected = 0
+        assert_equal(side_by_side.collect(policy, EPISODES), collected(alone, policy))
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -12,6 +12,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from multiverse.contracts.errors import (
@@ -264,9 +265,14 @@ class WorkerHost(_AnyHost):
         return result
 
     def discard(self) -> Extras:
-        """A late reply that nobody asks for any more; what it announced for later steps still holds."""
+        """A late reply that nobody asks for any more; what it announced for later steps still holds. What follows it by
+        pipe is read: a large message holds the worker up until it is."""
         stepped = self.was_stepping and self.flags() & EXTRAS
         extras = self.extras() if stepped else Extras()
+        failed = self._command == ROWS and self.flags() & FAILED
+        if self._command == RUN or (failed and not stepped):  # guard: what-nobody-asks-for-is-read
+            with HeldInterrupts(), suppress(Unreadable):
+                self._receive(self.asked)
         self.collected = self.asked
         return extras
 

@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
 from multiverse.contracts.errors import InvalidRequest, ReplyTimeout, WorkerDied
-from multiverse.contracts.failures import OnBadValue, OnFailure
+from multiverse.contracts.failures import RESTARTS_PER_MINUTE, OnBadValue, OnFailure
 from multiverse.contracts.plan import whole_number
 from multiverse.contracts.policy import Leaves, Policy
 from multiverse.contracts.reset_plan import ResetPlan, ResetRequest
@@ -44,6 +44,7 @@ class EpisodeWorkers:
         wrappers: Sequence[Wrapper] | None = None,
         on_failure: OnFailure = "raise",
         on_bad_value: OnBadValue = "raise",
+        restarts_per_minute: int = RESTARTS_PER_MINUTE,
         reply_timeout_s: float | None = 600.0,
     ) -> None:
         """As `make_vec` and `EpisodeCollector` take them; `workers`: as many as there are cores. `reply_timeout_s` is
@@ -52,32 +53,36 @@ class EpisodeWorkers:
         count = min(usable_cores() if workers is None else whole_number("workers", workers), len(each))
         if count < 1:
             raise InvalidRequest(f"workers={workers}: at least 1")
-        inner = {"tasks": tasks, "on_failure": on_failure, "on_bad_value": on_bad_value}
+        restarts: dict[str, Any] = {"on_failure": on_failure, "restarts_per_minute": restarts_per_minute}
+        inner = {"tasks": tasks, "on_bad_value": on_bad_value, **restarts}
         shares = [[each[i] for i in share] for share in ranges(len(each), count)]
         self._hosts = make_vec(
             [partial(_Player, w, share, inner) for w, share in enumerate(shares)], executor="process", workers=count,
-            autoreset="disabled", on_failure=on_failure, reply_timeout_s=reply_timeout_s, infos=False,
+            autoreset="disabled", reply_timeout_s=reply_timeout_s, infos=False, **restarts,
         )  # fmt: skip
         self._plan = reset_plan
         self.num_envs, self.num_workers = len(each), count
         self.collected = 0  # episodes so far, which is the number of the next one
-        self._hosts.reset()
+        self._calls, self._cut = 0, True  # that one did not come to its end: a share may be played still
 
     def collect(self, policy: Policy, episodes: int, explore: bool = True) -> WholeEpisodes:
         """So many more. A worker that is lost costs all episodes of its share, in whose place others are drawn; how
-        many steps it had taken nobody knows."""
+        many steps it had taken nobody knows. After an interrupt the next call waits for what is played still."""
         if whole_number("episodes", episodes) < 1:
             raise InvalidRequest(f"episodes={episodes}: at least 1")
         portable = one_that_acts(policy).portable()
         if portable is None:
             raise InvalidRequest("this policy acts where its algorithm is: collect with an EpisodeCollector instead")
+        if self._cut:
+            self._hosts.reset()
+        self._cut, self._calls = True, self._calls + 1
         first, count = self.collected, self.num_workers
         shares = {w: _Share(self._plan, tuple(range(first + w, first + episodes, count))) for w in range(count)}
         shares = {w: share for w, share in shares.items() if share.numbers}
         dropped = 0
         while True:
             try:
-                parts = self._hosts.call("play", portable, shares, explore, env_ids=sorted(shares))
+                parts = self._hosts.call("play", portable, shares, explore, self._calls, env_ids=sorted(shares))
                 break
             except (WorkerDied, ReplyTimeout):
                 lost = self._hosts.awaiting_reset
@@ -87,7 +92,7 @@ class EpisodeWorkers:
                 for w in set(lost) & shares.keys():
                     dropped += len(shares[w].numbers)
                     shares[w] = replace(shares[w], lost=shares[w].lost + 1)  # guard: a-lost-share-is-drawn-again
-        self.collected += episodes
+        self._cut, self.collected = False, self.collected + episodes
         found = _merged(parts, episodes)
         found.dropped += dropped
         return found
@@ -129,13 +134,19 @@ class _Player(gymnasium.Env[Array, Array]):
         self._number = number
         makers = [recipe.build_foreign for recipe in share]
         self._envs = make_vec(makers, executor="serial", autoreset="disabled", **settings)
+        self._played: tuple[Any, WholeEpisodes] | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         return np.zeros(1, np.float32), {}
 
-    def play(self, policy: Policy, shares: Mapping[int, _Share], explore: bool) -> WholeEpisodes:
+    def play(self, policy: Policy, shares: Mapping[int, _Share], explore: bool, call: int) -> WholeEpisodes:
+        """Once in each call: asked again, because another worker was lost, it has that still."""
         mine = shares[self._number]
-        return EpisodeCollector(self._envs, mine).collect(policy, len(mine.numbers), explore)
+        if self._played is None or self._played[0] != (call, mine.lost):
+            self._played = None
+            found = EpisodeCollector(self._envs, mine).collect(policy, len(mine.numbers), explore)
+            self._played = (call, mine.lost), found
+        return self._played[1]
 
     def close(self) -> None:
         self._envs.close()

@@ -73,6 +73,15 @@ GUARDS = (
         ("tests/memory/test_interrupts.py::test_a_second_one_comes_through_at_once",),
     ),
     Guard(
+        "what-nobody-asks-for-is-read",
+        ("A14",),
+        NEVER,
+        (
+            "tests/contract/test_interrupts.py"
+            "::test_a_large_answer_that_nobody_waits_for_any_more_holds_nobody_up[forkserver]",
+        ),
+    ),
+    Guard(
         "commands-end-with-130",
         ("A14",),
         instead("raise"),
