@@ -279,6 +279,7 @@ def test_returns_of_every_episode_of_a_task_are_drawn_where_a_run_logs_them(else
     (axes,) = figure([panel], curves).axes
     assert [list(line.get_xydata()[:, 1]) for line in axes.lines] == [[1.0, 2.0], [2.0, 4.0]]
     assert [list(line.get_xydata()[:, 0]) for line in axes.lines] == [[1, 2], [1, 2]]
+    assert len({line.get_marker() for line in axes.lines}) == 2, "of a single evaluation there are only the dots"
 
 
 @pytest.mark.parametrize(

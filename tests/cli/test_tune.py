@@ -211,6 +211,25 @@ def test_a_plan_for_something_else_is_taken_with_a_warning(elsewhere: Path, capl
     assert f"was found for usable_cores {cores + 1}, and this is usable_cores {cores}: " in caplog.messages[2]
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"learning_starts": 300}, ["learning_starts=300 and env_steps=300: nothing is learned in this run"]),
+        (
+            {"updates_per_step": 0.003},
+            ["updates_per_step=0.003: no gradient step is due in the 200 env steps"],
+        ),
+        ({}, []),
+    ],
+)
+def test_that_nothing_will_be_learned_is_told(
+    given: dict[str, Any], told: list[str], elsewhere: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = {"learning_starts": 100, "env_steps": 300, "executor": "serial", "evaluation_episodes": 1, **given}
+    mv.train("Pendulum-v1", "sac", preset=False, run_dir="a", progress=False, **words)
+    assert [message[: len(one)] for message, one in zip(caplog.messages, told, strict=True)] == told
+
+
 @pytest.mark.parametrize("env_steps", [63, 64])
 def test_a_rollout_beyond_the_budget_is_told(env_steps: int, elsewhere: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_plan(executor="serial", workers=0, num_envs=4)

@@ -25,6 +25,7 @@ from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.random_policy import RandomPolicy
 from multiverse.experience.rollout import Rollout
 from multiverse.experience.whole_episodes import NOISE_STEPS, EpisodeCollector, WholeEpisodes
+from multiverse.training.policy import LoadedPolicy
 from tests.experience.envs import meta
 
 TASKS = [[0.3, 0.1], [-1.0, 0.2], [0.0, 1.0], [0.7, 0.7], [-0.5, 0.5]]
@@ -340,6 +341,12 @@ def test_what_cannot_act_is_refused() -> None:
     envs = mv.make_vec("CartPole-v1", 1, "serial", autoreset="disabled")
     with pytest.raises(mv.InvalidRequest, match=r"policy='ppo' cannot play episodes: give what mv\.load"):
         EpisodeCollector(envs, mv.DerivedSeeds(1)).collect("ppo", 1)  # type: ignore[arg-type]
+    other = LoadedPolicy(RandomPolicy(spaces.Discrete(2)), spaces.Box(-1, 1, (3,)), spaces.Discrete(2))
+    with pytest.raises(mv.InvalidRequest, match=r"sees Box.*, and these envs show Box.*: another env's policy\?"):
+        EpisodeCollector(envs, mv.DerivedSeeds(1)).collect(other, 1)  # type: ignore[arg-type]
+    played = EpisodeCollector(envs, mv.DerivedSeeds(1)).collect(RandomPolicy(spaces.Discrete(2)), 1)
+    with pytest.raises(mv.InvalidRequest, match="no meta-episodes"):
+        _ = played.returns_per_episode
 
 
 # -- our page ----------------------------------------------------------------------------------------------------------

@@ -133,12 +133,17 @@ def test_no_training_sees_what_is_held_out(tmp_path: Path) -> None:
     assert evaluation.returns == (6.0, 7.0, 8.0, 9.0) * 2
 
 
+def wind_of_two() -> Any:
+    return gym.wrappers.RecordEpisodeStatistics(mv.MetaEpisode(gym.make("multiverse/Wind-v0"), 2))
+
+
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
         ({"env": "CartPole-v1", "tasks": 3}, "CartPole-v1 has none; an env with tasks has sample_tasks"),
         ({"episodes_per_task": 2}, "are for runs with tasks"),
         ({"tasks": 0}, "at least 1, 0 and 1"),
+        ({"env": wind_of_two, "tasks": 3}, "is a MetaEpisode already, and a run with tasks makes one of it"),
     ],
 )
 def test_tasks_that_cannot_be_are_refused(settings: dict[str, Any], told: str, tmp_path: Path) -> None:

@@ -96,7 +96,8 @@ class Learner:
         for took in taken:
             self._bad_in_a_row = 0 if took else self._bad_in_a_row + 1
             if self._bad_in_a_row >= BAD_IN_A_ROW:  # guard: five-in-a-row-is-enough
+                smaller = "normalize_rewards" if hasattr(self.config, "normalize_rewards") else "smaller rewards"
                 raise TrainingDiverged(
                     f"{BAD_IN_A_ROW} gradients in a row were not finite; the weights are those of the last good step. "
-                    "A smaller learning_rate, normalize_rewards or a look at the env's rewards may help"
+                    f"A smaller learning_rate, {smaller} or a look at the env's rewards may help"
                 )

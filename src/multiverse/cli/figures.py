@@ -133,15 +133,16 @@ def _lines(axes: Axes, curves: Sequence[Curve], name: str, marker: str) -> None:
 
 def _line(axes: Axes, curve: Curve, name: str, label: str, style: dict[str, Any]) -> None:
     """A line for every seed; of several, faint ones below a strong one with its band. A single point is a dot."""
-    band = curve.band(name)
+    band, single = curve.band(name), {"marker": style["marker"] or "o", "markersize": 6}
     for steps, values in curve.each(name):
         faint = {"linewidth": 0.8, "alpha": 0.35} if band else {"linewidth": 1.6, "label": label}
-        dot = {"marker": "o", "markersize": 6} if len(steps) == 1 else {"markersize": 3.5}
+        dot = single if len(steps) == 1 else {"markersize": 3.5}
         axes.plot(steps, values, **{**style, **faint, **dot})
         label = "" if band is None else label
     if band is not None:
         axes.fill_between(band.env_steps, band.low, band.high, color=style["color"], alpha=0.18, linewidth=0)
-        axes.plot(band.env_steps, band.middle, **{**style, "marker": ""}, linewidth=2.0, label=label)
+        strong = style | (single if len(band.env_steps) == 1 else {"marker": ""})
+        axes.plot(band.env_steps, band.middle, **strong, linewidth=2.0, label=label)
 
 
 def _over_env_steps(axes: Axes, name: str) -> None:
@@ -181,12 +182,13 @@ def _time_split(axes: Axes, curves: Sequence[Curve]) -> None:
 
 
 def _per_episode(axes: Axes, curves: Sequence[Curve]) -> None:
-    """A line for each, in evaluations: the first dotted, the last whole."""
+    """A line for each, in evaluations: the first dotted, the last whole, each with dots of its own."""
     for number, curve in enumerate(curves):
         episodes = max(run.inner_episodes for run in curve.runs)
         for k in range(1, episodes + 1):
             dashes = "-" if k == episodes else ":" if k == 1 else "--"
-            style = {"marker": "o", "color": COLORS[number % len(COLORS)], "linestyle": dashes}
+            marker = "o" if k == episodes else "v" if k == 1 else "s"
+            style = {"marker": marker, "color": COLORS[number % len(COLORS)], "linestyle": dashes}
             _line(axes, curve, f"{EVALUATED}/episode_{k}", f"{_label(curve)}: episode {k}", style)
     _over_env_steps(axes, f"{EVALUATED}/episode_1")
     axes.set_ylabel("return")

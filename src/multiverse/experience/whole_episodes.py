@@ -22,6 +22,7 @@ from multiverse.contracts.plan import whole_number
 from multiverse.contracts.policy import Policy, Seen
 from multiverse.contracts.reset_plan import ResetPlan, ResetRequest
 from multiverse.contracts.views import Array
+from multiverse.executors.worker_loop import alike
 from multiverse.experience.features import Features
 from multiverse.experience.heads import action_of
 from multiverse.experience.rollout import Rollout, RolloutShape, dtype_of, leaf_of, private_fields, shape_of
@@ -86,6 +87,8 @@ class WholeEpisodes:
     @property
     def returns_per_episode(self) -> Array:
         """[episodes, k] of meta-episodes: what each of their k episodes returned. Adapting shows from left to right."""
+        if any("returns_per_episode" not in info for info in self.infos):
+            raise InvalidRequest("these are no meta-episodes: returns per episode are those of a MetaEpisode")
         return np.stack([info["returns_per_episode"] for info in self.infos])
 
     @property
@@ -125,6 +128,9 @@ class EpisodeCollector:
         """
         if whole_number("episodes", episodes) < 1:
             raise InvalidRequest(f"episodes={episodes}: at least 1")
+        seen, shown = getattr(policy, "observation_space", None), self._envs.single_observation_space
+        if seen is not None and not alike(seen, shown):
+            raise InvalidRequest(f"{policy!r} sees {seen}, and these envs show {shown}: another env's policy?")
         policy = one_that_acts(policy)
         if self._cut:
             self._envs.reset()

@@ -45,7 +45,7 @@ from multiverse.training.run_sources import (
     wrappers_of,
 )
 from multiverse.training.session import Session
-from multiverse.training.session_envs import WHERE, warn_of_a_long_rollout
+from multiverse.training.session_envs import WHERE, warn_of_a_long_rollout, warn_of_no_learning
 from multiverse.training.space_description import described
 from multiverse.training.storage.checkpoint import Checkpoints, taken_over
 from multiverse.training.storage.checkpoint import load as load_checkpoint
@@ -198,6 +198,7 @@ def start_run(
     session = Session(config, source, algorithm_maker(config, algorithm), opponent=opponent)
     try:
         warn_of_a_long_rollout(config, session.envs.num_envs, next(iter(session.learners)).steps_per_env)
+        warn_of_no_learning(config)
         _begin_with(begun_from, session)
         with RunDirectory.create(
             root, env=name, algorithm=config.algorithm.rpartition(":")[2], seed=config.seed, run_dir=run_dir

@@ -145,6 +145,21 @@ def warn_of_a_long_rollout(config: TrainConfig, num_envs: int, steps_per_env: in
         )
 
 
+def warn_of_no_learning(config: TrainConfig) -> None:
+    """Random actions come first where replay is learned from: a run may be over by then."""
+    budget, settings = config.budget.env_steps, config.settings
+    first = getattr(settings, "learning_starts", None)
+    if not budget or first is None:
+        return
+    if first >= budget:
+        log.warning("learning_starts=%s and env_steps=%s: nothing is learned in this run", f"{first:,}", f"{budget:,}")
+    elif settings.gradient_steps is None and (budget - first) * settings.updates_per_step < 1:
+        log.warning(
+            "updates_per_step=%g: no gradient step is due in the %s env steps after learning_starts=%s",
+            *(settings.updates_per_step, f"{budget - first:,}", f"{first:,}"),
+        )
+
+
 def tell_how_ray_collects(envs: BaseVectorEnv) -> None:
     """Which of the two ways, and why."""
     if envs.plan.executor != "ray":

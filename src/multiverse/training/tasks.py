@@ -48,7 +48,19 @@ def _drawn(config: TrainConfig, env: Any) -> list[Any]:
             raise InvalidRequest(
                 f"tasks={config.tasks}: {config.env} has none; an env with tasks has {', '.join(HOOKS)}"
             )
+        _refuse_wrapped_already(built)
         train, held_out = draw_tasks(built, config.tasks or 1, config.held_out_tasks, config.seed)
     finally:
         built.close()
     return [*train, *held_out]
+
+
+def _refuse_wrapped_already(env: gymnasium.Env[Any, Any]) -> None:
+    """Episodes of a task become one in a run by themselves."""
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, MetaEpisode):
+            raise InvalidRequest(
+                "the env is a MetaEpisode already, and a run with tasks makes one of it: give the env itself, and "
+                "episodes_per_task and oracle to the run"
+            )
+        env = env.env

@@ -163,6 +163,8 @@ def draw_tasks(env: gymnasium.Env[Any, Any], num_train: int, num_eval: int, seed
     if isinstance(env, MetaEpisode):  # whose reset would draw a task before these
         env = env.env
     checked_run_seed("seed", seed)
+    if not env.has_wrapper_attr("sample_tasks"):
+        raise InvalidRequest(f"{env} has no tasks; an env with tasks has {', '.join(HOOKS)}")
     asked = f"sample_tasks({sum(counts)}) of {env}"
     drawn, again = (_sampled(env, sum(counts), seed, asked) for _ in range(2))
     if not all(map(_same, drawn, again)):
