@@ -172,11 +172,11 @@ def test_a_relative_name_of_an_old_run_is_told_as_it_is(elsewhere: Path, monkeyp
         mv.resume("one", trust=True)
 
 
-@pytest.mark.parametrize("typed", [False, True])
+@pytest.mark.parametrize(("typed", "cores"), [(False, 1), (True, 1), (False, 2), (True, 2)])
 def test_a_set_goes_on_with_one_that_has_moved_and_is_left_alone_by_one_that_cannot_be_made(
-    typed: bool, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+    typed: bool, cores: int, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(side_by_side, "usable_cores", lambda: 1)
+    monkeypatch.setattr(side_by_side, "usable_cores", lambda: cores)
 
     def goes_on(*words: str, **given: Any) -> bool:
         if typed:

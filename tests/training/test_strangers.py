@@ -123,6 +123,7 @@ def test_what_the_caller_brings_in_its_place_makes_no_code_of_a_strangers_ones_o
         for one in configs:  # a stranger writes them
             changed(one.parent, "env: make_env", "env: os:mkdir")
             changed(one.parent, "algorithm: examples.own_algorithm:Reinforce", "algorithm: evil_package:Mine")
+        shutil.rmtree(run / "seed-1", ignore_errors=True)  # one that has not begun
         mv.resume(run, env=make_env, algorithm=algorithm, env_steps=800, progress=False)
         for one in (run, *(one.parent for one in configs)):
             with pytest.raises(UntrustedRun, match="os:mkdir"):

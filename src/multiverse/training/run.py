@@ -185,9 +185,10 @@ def start_run(
     schedules: Mapping[str, Schedule] | None = None,
     tensorboard: bool = False,
     opponent: Any = None,
+    ours: bool = True,
 ) -> Run:
     """A new run of a whole config. `wrappers`: those that it names, if they are at hand; `opponent`: of its
-    evaluations, where it is no name that a config holds."""
+    evaluations, where it is no name that a config holds; `ours`: whether the config is nobody else's."""
     if tensorboard:
         check_tensorboard()
     begun_from = None if init_from is None else checkpoint_of(init_from)
@@ -205,7 +206,8 @@ def start_run(
             root, env=name, algorithm=config.algorithm.rpartition(":")[2], seed=config.seed, run_dir=run_dir
         ) as where:
             where.write_config(plain_config(config))
-            where.write_origin()
+            if ours:
+                where.write_origin()
             _write_spaces(where, session)
             begun = {BEGUN_FROM: begun_from and str(begun_from.path.absolute()), SCHEDULES: [*(schedules or ())]}
             where.write_provenance({**provenance(config.seed, session.envs.plan), **begun})

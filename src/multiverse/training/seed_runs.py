@@ -226,7 +226,8 @@ def ordered(order: Mapping[str, Any], **more: Any) -> Run:
         more = {"algorithm": order["algorithm"], **more}
         return resume_run(order["run"], settings, trust=order["trust"], **more)
     config = saved_config(order["config"], order["run"], more.get("algorithm"))
-    return start_run(config, run_dir=order["run"], init_from=order["init_from"], **more)
+    ours = may_be_marked(Path(order["run"]).parent, more.get("env"), more.get("algorithm"))
+    return start_run(config, run_dir=order["run"], init_from=order["init_from"], ours=ours, **more)
 
 
 def child(order: Mapping[str, Any]) -> int:
