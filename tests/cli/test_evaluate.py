@@ -71,6 +71,21 @@ def test_of_several_seeds_each_is_told_and_what_they_say_together(
     assert "seed-10" in found.err and not found.out, "which one cannot be told is said before any is played"
 
 
+def test_seeds_that_have_not_begun_are_left_out_and_told(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(Path("set"), "--seeds", "3", env_steps=128) == 0
+    shutil.rmtree("set/seed-1")
+    for more in ([], ["--json"]):
+        capsys.readouterr()
+        assert main(["evaluate", "set", "--episodes", "2", *more]) == 0
+        out, error = capsys.readouterr()
+        assert error == "seed 1 has not begun: left out; `multiverse resume set` goes on with it\n"
+        assert [*json.loads(out)["returns"]] == ["0", "2"] if more else "IQM of 2 seeds: " in out
+    for seed in (0, 2):
+        shutil.rmtree(f"set/seed-{seed}")
+    assert main(["evaluate", "set"]) == 2
+    assert "no seed of set has begun: `multiverse resume set` begins them" in capsys.readouterr().err
+
+
 def test_actions_are_drawn_where_that_is_asked_for(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(Path("one"), "--no-evaluation-deterministic", env_steps=128) == 0
     drawn = json.loads(Path("one/summary.json").read_text())["evaluation"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +18,17 @@ import multiverse as mv
 from examples.own_algorithm import Reinforce, ReinforceConfig, main
 from multiverse.cli.commands.train import config_from, train_options
 from multiverse.cli.main import main as command
+from multiverse.training import side_by_side
 from tests.training.runs import digest
 
 SMALL: dict[str, Any] = {"num_envs": 2, "executor": "serial", "evaluate_every": 0, "evaluation_episodes": 1}
+LITTLE: dict[str, Any] = {**SMALL, "steps_per_env": 16, "progress": False}
+
+
+@pytest.fixture(autouse=True)
+def no_file_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    sys.modules.pop("file_of_mine", None)
 
 
 @dataclass(frozen=True)
@@ -92,25 +102,130 @@ def test_one_of_a_script_is_needed_to_learn_and_not_to_act(elsewhere: Path, caps
 def test_one_of_a_file_goes_on_from_any_directory_and_where_it_has_moved(
     elsewhere: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path("here").mkdir()
-    Path("here/file_of_mine.py").write_text(
-        "from examples.own_algorithm import Reinforce\n\nclass Mine(Reinforce): ...\n"
-    )
+    file_of_mine("here")
     monkeypatch.chdir("here")
-    mv.train("CartPole-v1", "file_of_mine.py:Mine", run_dir="../one", env_steps=64, steps_per_env=16, **SMALL)
+    mv.train("CartPole-v1", "file_of_mine.py:Mine", run_dir="../one", env_steps=64, **LITTLE)
     monkeypatch.chdir(elsewhere)
     assert command(["resume", "one", "--env-steps", "128"]) == 0
-    Path("here/file_of_mine.py").rename("file_of_mine.py")
-    sys.modules.pop("file_of_mine")
+    moved("here", "there")
     capsys.readouterr()
+    place = "/path/to/file_of_mine.py:Mine"
+    told = f"is not there: --algorithm {place}, in Python algorithm='{place}'"
     assert command(["resume", "one", "--env-steps", "192"]) == 2
-    assert "is not there: --algorithm /path/to/file_of_mine.py:Mine" in capsys.readouterr().err
+    assert f"was in {elsewhere}/here/file_of_mine.py, and {told}" in capsys.readouterr().err
+    with pytest.raises(mv.InvalidRequest, match=re.escape(told)):
+        mv.resume("one", env_steps=192)
     for wrong in ("sac", "Mine"):
         assert command(["resume", "one", "--algorithm", wrong]) == 2
         assert "of this run is file_of_mine.py:Mine; expected your module:Class" in capsys.readouterr().err
-    assert command(["resume", "one", "--env-steps", "192", "--algorithm", "file_of_mine.py:Mine"]) == 0
+    name = "there/file_of_mine.py:Mine"
+    assert command(["resume", "one", "--env-steps", "192", "--algorithm", name]) == 0
     assert command(["resume", "one", "--env-steps", "256"]) == 0, "the run keeps where it is"
-    assert mv.resume("one", algorithm="file_of_mine.py:Mine", env_steps=320, progress=False).summary["env_steps"] == 320
+    assert mv.resume("one", algorithm=name, env_steps=320, progress=False).summary["env_steps"] == 320
+
+
+def file_of_mine(folder: str) -> None:
+    """An algorithm there, beside one that cannot be made."""
+    Path(folder).mkdir()
+    Path(folder, "file_of_mine.py").write_text(
+        "import multiverse\nfrom examples.own_algorithm import Reinforce\n\nclass Mine(Reinforce): ...\n\n"
+        "class Other(Reinforce):\n    def __init__(self, *given):\n        raise multiverse.InvalidRequest('no')\n"
+    )
+
+
+def moved(folder: str, there: str) -> None:
+    """The folder, as for another program."""
+    Path(folder).rename(there)
+    sys.modules.pop("file_of_mine", None)
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+@pytest.mark.parametrize("typed", [False, True])
+def test_a_file_that_was_moved_together_with_its_runs_is_found(
+    seeds: int, typed: bool, elsewhere: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file_of_mine("here")
+    monkeypatch.chdir("here")
+    mv.train("CartPole-v1", "file_of_mine.py:Mine", run_dir="one", seeds=seeds, env_steps=64, **LITTLE)
+    monkeypatch.chdir(elsewhere)
+    moved("here", "there")
+    monkeypatch.chdir("there")
+    monkeypatch.setattr(side_by_side, "usable_cores", lambda: 1)
+    if typed:
+        assert command(["resume", "one", "--env-steps", "128"]) == 0
+    else:
+        mv.resume("one", env_steps=128, progress=False)
+    told = f"there is no {elsewhere}/here/file_of_mine.py: the algorithm is that of file_of_mine.py in this directory"
+    assert caplog.messages.count(told) == (1 if seeds == 1 else 3), "once for each run, and for all of them"
+    run = "one" if seeds == 1 else "one/seed-1"
+    assert mv.Run.at(run).summary["env_steps"] == 128
+    monkeypatch.chdir(elsewhere)
+    assert mv.resume(f"there/{run}", env_steps=192).summary["env_steps"] == 192, "the run keeps where it is"
+
+
+def test_a_relative_name_of_an_old_run_is_told_as_it_is(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file_of_mine("here")
+    mv.train("CartPole-v1", "here/file_of_mine.py:Mine", run_dir="one", env_steps=64, **LITTLE)
+    config = Path("one/config.yaml").read_text()
+    Path("one/config.yaml").write_text(config.replace(f"{elsewhere}/here/", ""))
+    with pytest.raises(mv.InvalidRequest, match=r"the algorithm of this run was in file_of_mine\.py, and is not there"):
+        mv.resume("one", trust=True)
+
+
+@pytest.mark.parametrize(("typed", "cores"), [(False, 1), (True, 1), (False, 2), (True, 2)])
+def test_a_set_goes_on_with_one_that_has_moved_and_is_left_alone_by_one_that_cannot_be_made(
+    typed: bool, cores: int, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(side_by_side, "usable_cores", lambda: cores)
+
+    def goes_on(*words: str, **given: Any) -> bool:
+        if typed:
+            return command(["resume", "set", *words]) == 0
+        try:
+            return mv.resume("set", progress=False, **given) is not None
+        except mv.MultiverseError:
+            return False
+
+    file_of_mine("here")
+    mv.train("CartPole-v1", "here/file_of_mine.py:Mine", run_dir="set", seeds=2, env_steps=64, **LITTLE)
+    shutil.rmtree("set/seed-1")  # as after an interrupt: it has not begun
+    before = Path("set/config.yaml").read_bytes()
+    other = "here/file_of_mine.py:Other"
+    assert not goes_on("--algorithm", other, algorithm=other)
+    assert Path("set/config.yaml").read_bytes() == before
+    assert goes_on(), "as if nothing had been asked for"
+    shutil.rmtree("set/seed-1")
+    moved("here", "there")
+    assert not goes_on("--env-steps", "128", env_steps=128)
+    name = "there/file_of_mine.py:Mine"
+    assert goes_on("--env-steps", "128", "--algorithm", name, env_steps=128, algorithm=name)
+    for seed in (0, 1):
+        assert f"algorithm: {elsewhere}/{name}" in Path(f"set/seed-{seed}/config.yaml").read_text()
+    assert f"algorithm: {elsewhere}/here/file_of_mine.py:Mine" in Path("set/config.yaml").read_text()
+    assert [mv.Run.at(f"set/seed-{seed}").summary["env_steps"] for seed in (0, 1)] == [128, 128]
+
+
+def test_a_run_that_was_given_its_env_and_a_named_algorithm_stays_ones_own(elsewhere: Path) -> None:
+    """Neither the env nor the algorithm of a script is code that the run names; what is named then is the user's."""
+    file_of_mine("here")
+    Path("envs_of_mine.py").write_text("import gymnasium\n\ndef make():\n    return gymnasium.make('CartPole-v1')\n")
+    script = type("Scripted", (Reinforce,), {"__module__": "__main__"})
+    mv.train(lambda: gym.make("CartPole-v1"), script, run_dir="one", env_steps=64, **LITTLE)
+    env = ["resume", "one", "--env", "envs_of_mine.py:make", "--env-steps"]
+    assert command([*env, "128", "--algorithm", "here/file_of_mine.py:Mine"]) == 0
+    assert command([*env, "192"]) == 0
+
+
+def test_a_run_whose_env_and_algorithm_have_both_moved_stays_ones_own(elsewhere: Path) -> None:
+    file_of_mine("here")
+    Path("here/envs_moved.py").write_text("import gymnasium\n\ndef make():\n    return gymnasium.make('CartPole-v1')\n")
+    names = [f"here/{name}" for name in ("envs_moved.py:make", "file_of_mine.py:Mine")]
+    mv.train(names[0], names[1], run_dir="one", env_steps=64, **LITTLE)
+    moved("here", "there")
+    sys.modules.pop("envs_moved")
+    env = ["resume", "one", "--env", "there/envs_moved.py:make", "--env-steps"]
+    assert command([*env, "128", "--algorithm", "there/file_of_mine.py:Mine"]) == 0
+    assert command([*env, "192"]) == 0
 
 
 def test_another_algorithm_is_no_way_to_go_on(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,6 +235,8 @@ def test_another_algorithm_is_no_way_to_go_on(elsewhere: Path, capsys: pytest.Ca
     assert told in capsys.readouterr().err
     with pytest.raises(mv.InvalidRequest, match=told):
         mv.resume("one", algorithm="sac")
+    assert command(["resume", "one", "--algorithm", "ppo", "--env-steps", "128"]) == 0, "the same is no other"
+    assert mv.resume("one", algorithm="ppo", env_steps=192).summary["env_steps"] == 192
 
 
 def test_one_whose_module_is_gone_is_not_needed_to_act(tmp_path: Path) -> None:

@@ -233,10 +233,11 @@ def test_a_search_in_which_every_trial_fails_ends(elsewhere: Path, capsys: pytes
     assert len(opened(Path("s")).trials) < 8
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_trial_goes_on_where_it_was(number: signal.Signals, elsewhere: Path) -> None:
-    words = [*TWO, "--trials", "1", "--checkpoint-every-s", "0.1"]
-    words[words.index("2048")] = "60000"
+LONG = [*(word.replace("2048", "60000") for word in TWO), "--checkpoint-every-s", "0.1"]
+
+
+def interrupted(words: list[str], number: signal.Signals) -> tuple[int, str]:
+    """The command, in a process that is ended after the first checkpoint of the first trial."""
     command = [sys.executable, "-m", "multiverse.cli", *words]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, process_group=0)
     while not any(Path("s/trial-0/checkpoints").glob("step-*")):
@@ -246,11 +247,47 @@ def test_an_interrupted_trial_goes_on_where_it_was(number: signal.Signals, elsew
     os.kill(process.pid, number)
     _, error = process.communicate(timeout=60)
     assert helpers and not psutil.wait_procs(helpers, timeout=30)[1]
+    return process.returncode, error
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_trial_goes_on_where_it_was(number: signal.Signals, elsewhere: Path) -> None:
+    words = [*LONG, "--trials", "1"]
+    code, error = interrupted(words, number)
     if number == signal.SIGINT:
-        assert process.returncode == 130
+        assert code == 130
         assert error.endswith("Interrupted. The same command goes on with it; so far: s\n")
         assert read_summary(Path("s/trial-0"))["finished"] is False
     assert [trial.state.name for trial in opened(Path("s")).trials] == ["RUNNING"]
     assert main(words) == 0
     assert read_summary(Path("s/trial-0"))["finished"] is True and len(read_provenance(Path("s/trial-0"))) == 2
     assert [trial.state.name for trial in opened(Path("s")).trials] == ["COMPLETE"]
+
+
+@pytest.mark.parametrize("folder", ["", "there/"])
+def test_a_search_goes_on_where_ones_own_algorithm_is_now(
+    folder: str, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def words(folder: str, name: str = "Mine") -> list[str]:
+        return [*LONG, "--run-dir", f"{folder}s", "--algorithm", f"{folder}searched.py:{name}", "--trials=1"]
+
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    sys.modules.pop("searched", None)
+    Path("here").mkdir()
+    Path("here/searched.py").write_text(
+        "from multiverse.algorithms.ppo import PPO\n\nclass Mine(PPO): ...\n\nclass Other(PPO): ...\n"
+    )
+    monkeypatch.chdir("here")
+    interrupted(words(""), signal.SIGINT)
+    monkeypatch.chdir(elsewhere)
+    Path("here").rename("there")
+    if not folder:
+        monkeypatch.chdir("there")
+    assert main(words(folder)) == 0
+    monkeypatch.chdir(elsewhere)
+    assert read_summary(Path("there/s/trial-0"))["finished"] is True
+    assert len(read_provenance(Path("there/s/trial-0"))) == 2
+    assert main(words("there/")) == 0, "the same file, from another directory"
+    capsys.readouterr()
+    assert main(words("there/", "Other")) == 2
+    assert "there/s holds a search with other settings (algorithm: " in capsys.readouterr().err

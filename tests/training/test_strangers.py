@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import multiverse as mv
+from examples.own_algorithm import Reinforce
 from multiverse.cli.main import main
 from multiverse.contracts.errors import UntrustedRun
 from multiverse.training.loading import evaluate
@@ -106,6 +107,33 @@ def test_an_env_that_the_caller_gives_is_his_own(strangers: Path, harm: Path) ->
     mv.resume(strangers, env=make_env, env_steps=200)
     with pytest.raises(UntrustedRun, match="os:mkdir"):  # and vouches for nothing else
         mv.resume(strangers, env_steps=300)
+
+
+@pytest.mark.fault("E7")
+@pytest.mark.parametrize("algorithm", ["examples.own_algorithm:Reinforce", Reinforce])
+def test_what_the_caller_brings_in_its_place_makes_no_code_of_a_strangers_ones_own(
+    algorithm: Any, tmp_path: Path
+) -> None:
+    """Neither of a run's env nor of its algorithm, and neither of one run nor of several."""
+    quick: dict[str, Any] = {"num_envs": 2, "executor": "serial", "evaluate_every": 0, "progress": False}
+    for seeds in (1, 2):
+        run = tmp_path / f"run-{seeds}"
+        mv.train(make_env, Reinforce, run_dir=run, env_steps=400, seeds=seeds, steps_per_env=100, **quick)
+        configs = [*run.rglob("config.yaml")]
+        for one in configs:  # a stranger writes them
+            changed(one.parent, "env: make_env", "env: os:mkdir")
+            changed(one.parent, "algorithm: examples.own_algorithm:Reinforce", "algorithm: evil_package:Mine")
+        shutil.rmtree(run / "seed-1", ignore_errors=True)  # one that has not begun
+        mv.resume(run, env=make_env, algorithm=algorithm, env_steps=800, progress=False)
+        for one in (run, *(one.parent for one in configs)):
+            with pytest.raises(UntrustedRun, match="os:mkdir"):
+                mv.resume(one, algorithm=Reinforce, env_steps=1200)
+        for one in configs:
+            changed(one.parent, "env: os:mkdir", "env: CartPole-v1")
+        mv.resume(run, algorithm=Reinforce, env_steps=1200, progress=False)
+        if seeds > 1 or not isinstance(algorithm, str):  # else the run has kept the caller's own
+            with pytest.raises(UntrustedRun, match="evil_package:Mine"):
+                mv.resume(run, env_steps=1600)
 
 
 @pytest.mark.fault("E7")

@@ -20,6 +20,7 @@ import numpy as np
 
 from multiverse.cli.search_space import Range, Space
 from multiverse.contracts.errors import InvalidRequest, MultiverseError, in_a_line
+from multiverse.contracts.imports import with_folders, without_folders
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import read_config
 from multiverse.training.config.train_config import TrainConfig, plain_config
@@ -66,6 +67,7 @@ class Search:
     """A study and its runs in a directory. `trials` is what became of them so far."""
 
     def __init__(self, path: Path, config: TrainConfig, space: Space, asked: str, pruner: str) -> None:
+        config = dataclasses.replace(config, env=with_folders(config.env), algorithm=with_folders(config.algorithm))
         self.path, self.config, self._space, self._asked, self._pruner = path, config, space, asked, pruner
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -83,6 +85,7 @@ class Search:
                 raise InvalidRequest(f"{self.path} is not empty and holds no search: --run-dir for another directory")
             return
         there, wanted = in_todays_names(read_config(self.path / CONFIG)), redacted(plain_config(self.config))
+        there |= {name: wanted[name] for name in ("env", "algorithm") if _is_that(str(there.get(name)), wanted[name])}
         same = there == json.loads(json.dumps(wanted))
         before = self._said().get("search", self._asked)
         if not same or before != self._asked:
@@ -131,6 +134,7 @@ class Search:
                 ended(number, None)
                 continue
             order: dict[str, Any] = {"run": str(run), "trust": False, "tensorboard": False}
+            order["algorithm"] = self.config.algorithm  # where it is now
             order |= {"study": str(self.path), "trial": number, "pruner": self._pruner}
             if is_run(run):
                 yield number, {**order, "settings": {}}
@@ -213,6 +217,12 @@ class Search:
 
     def write(self) -> None:
         replace_file(self.path / RESULTS, f"{json.dumps(for_json(self.results()), indent=2)}\n".encode())
+
+
+def _is_that(before: str, now: str) -> bool:
+    """Whether that is the same file's, also where it has moved."""
+    gone = not Path(before.rpartition(":")[0]).is_file()
+    return with_folders(before) == now or (gone and without_folders(with_folders(before)) == without_folders(now))
 
 
 def _differing(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:

@@ -28,20 +28,23 @@ def run_and_tell(
     trust: bool = False,
     quiet: bool = False,
     as_json: bool = False,
+    algorithm: str | None = None,
 ) -> None:
     """All that is not done of a set of runs, and what they say together; `quiet`, `as_json`: as of one run, of all."""
     refuse_both(quiet, as_json)
     if as_json:
-        return _run_and_tell_in_json(path, config, settings, voice, trust)
+        return _run_and_tell_in_json(path, config, settings, voice, trust, algorithm)
     loud, voice = voice, LinePrinter(io.StringIO()) if quiet else voice
 
     def one(order: dict[str, Any]) -> Run:
         return run_with_progress(functools.partial(ordered, order), ShortLines(voice))
 
     try:
-        found = run_set(path, config, settings, in_lines(voice.say), one, "multiverse.training.seed_runs", trust)
+        apart = "multiverse.training.seed_runs"
+        found = run_set(path, config, settings, in_lines(voice.say), one, apart, trust, algorithm)
     except (KeyboardInterrupt, SystemExit):
-        voice.say(f"Interrupted. To go on with all of them: multiverse resume {shlex.quote(str(path))}")
+        again = shlex.join([str(path), *(["--algorithm", algorithm] if algorithm else [])])
+        voice.say(f"Interrupted. To go on with all of them: multiverse resume {again}")
         raise
     for line in seed_lines(found):
         voice.say(line)
@@ -50,7 +53,7 @@ def run_and_tell(
 
 
 def _run_and_tell_in_json(
-    path: Path, config: TrainConfig, settings: Mapping[str, Any], voice: LinePrinter, trust: bool
+    path: Path, config: TrainConfig, settings: Mapping[str, Any], voice: LinePrinter, trust: bool, algorithm: str | None
 ) -> None:
     """The events of each run, with its seed, and at last one of all."""
 
@@ -67,7 +70,7 @@ def _run_and_tell_in_json(
         voice.say(json_line({"event": event, "run": str(path), **told}))
 
     try:
-        run_set(path, config, settings, say, one, __name__, trust)
+        run_set(path, config, settings, say, one, __name__, trust, algorithm)
     except (KeyboardInterrupt, SystemExit):
         end("interrupted")
         raise

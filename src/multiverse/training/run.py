@@ -34,12 +34,14 @@ from multiverse.training.loading import checkpoint_of, num_envs_in, steps_of
 from multiverse.training.progress import Progress, ProgressLines, evaluated, printer_for_programs, run_with_progress
 from multiverse.training.run_sources import (
     RunPath,
-    algorithm_at_hand,
+    as_name,
     at_hand,
     given_again,
+    may_be_marked,
     objects_among,
     opponent_name,
     path_of,
+    saved_settings,
     source_of,
     trusted_config,
     wrappers_of,
@@ -183,9 +185,10 @@ def start_run(
     schedules: Mapping[str, Schedule] | None = None,
     tensorboard: bool = False,
     opponent: Any = None,
+    ours: bool = True,
 ) -> Run:
     """A new run of a whole config. `wrappers`: those that it names, if they are at hand; `opponent`: of its
-    evaluations, where it is no name that a config holds."""
+    evaluations, where it is no name that a config holds; `ours`: whether the config is nobody else's."""
     if tensorboard:
         check_tensorboard()
     begun_from = None if init_from is None else checkpoint_of(init_from)
@@ -204,7 +207,8 @@ def start_run(
             root, env=name, algorithm=config.algorithm.rpartition(":")[2], seed=config.seed, run_dir=run_dir
         ) as where:
             where.write_config(plain_config(config))
-            where.write_origin()
+            if ours:
+                where.write_origin()
             _write_spaces(where, session)
             begun = {BEGUN_FROM: begun_from and str(begun_from.path.absolute()), SCHEDULES: [*(schedules or ())]}
             where.write_provenance({**provenance(config.seed, session.envs.plan), **begun})
@@ -250,9 +254,10 @@ def resume(
         if env_kwargs is not None or tensorboard:
             raise InvalidRequest("env_kwargs and tensorboard are for one run: resume each of these by itself")
         config, given, schedules = seed_runs.set_config(path, in_our_names(settings), trust, env, algorithm)
-        own = {"env": env, "algorithm": algorithm, "wrappers": wrappers, "schedules": schedules}
+        maker, named = as_name(algorithm)
+        own = {"env": env, "algorithm": maker, "wrappers": wrappers, "schedules": schedules}
         own["opponent"] = evaluation_opponent
-        return seed_runs.run_in_program(path, config, given, hooks, progress, trust, **own)
+        return seed_runs.run_in_program(path, config, given, hooks, progress, trust, named, **own)
     how: dict[str, Any] = {"env": env, "algorithm": algorithm, "env_kwargs": env_kwargs, "wrappers": wrappers}
     how["opponent"] = evaluation_opponent
     begin = functools.partial(resume_run, run, in_our_names(settings), trust=trust, tensorboard=tensorboard, **how)
@@ -277,10 +282,10 @@ def resume_run(
         check_tensorboard()
     named = find_run(path_of(run))
     with RunDirectory.open(named.path) as where:
-        algorithm, moved = algorithm_at_hand(where.path, algorithm)
-        config = trusted_config(where.path, env, algorithm, env_kwargs, trust, wrappers)
-        config = dataclasses.replace(config, **moved)
-        kind = algorithm_class(config.algorithm) if algorithm is None else algorithm
+        maker, name = as_name(algorithm)
+        config = trusted_config(where.path, env, maker, env_kwargs, trust, wrappers, named=name)
+        moved = config.algorithm != saved_settings(where.path).get("algorithm", "ppo")
+        kind = maker or algorithm_class(config.algorithm)
         given, schedules = without_schedules(settings, kind)
         _refuse_lost_schedules(where, given)
         config = changed_config(config, given, kind)
@@ -291,7 +296,7 @@ def resume_run(
             _tell_differences(found, config)  # guard: differences-are-told
         plan, num_envs = _envs_of(found, config)
         plan = None if given.keys() & {*WHERE, "asynchronous"} else plan
-        session = Session(config, source, algorithm_maker(config, algorithm), plan, num_envs, opponent)
+        session = Session(config, source, algorithm_maker(config, maker), plan, num_envs, opponent)
         try:
             trainer = Trainer(config, session, where, _with(schedules, hooks))
             begun_from = where.last_part().get(BEGUN_FROM)
@@ -308,16 +313,17 @@ def resume_run(
                     session.learners.change(**theirs)  # also where a hook had changed them before
                 if named.checkpoint is not None:
                     Checkpoints(where.checkpoints).go_back(trainer.clock.env_steps)
+            ours = may_be_marked(where.path, env, maker)
             if given or moved:
                 where.write_config(plain_config(config))  # the next resume has them too
-            if env is None:
-                where.write_origin()  # it was ours, or is trusted
+            if ours:
+                where.write_origin()
             _write_spaces(where, session)
             begun = {BEGUN_FROM: begun_from, SCHEDULES: [*schedules]}
             where.write_provenance({**provenance(config.seed, session.envs.plan), **begun})
             if tensorboard:
                 where.keep_for_tensorboard()
-            objects = objects_among(env=env, algorithm=algorithm, wrappers=wrappers)
+            objects = objects_among(env=env, algorithm=maker, wrappers=wrappers)
             return Run(where.path, trainer.run(), objects=objects)
         finally:
             session.close()

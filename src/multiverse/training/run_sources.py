@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import gymnasium
 
 from multiverse.adapters.env_source import BUILT_IN, Wrapper, wrapped
-from multiverse.algorithms import ALGORITHMS, algorithm_class
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.algorithms import ALGORITHMS
+from multiverse.contracts.errors import InvalidRequest, UntrustedRun
 from multiverse.contracts.imports import with_folders, without_folders
 from multiverse.training.algorithm_maker import MakeAlgorithm
 from multiverse.training.config.build import in_todays_names
@@ -54,15 +54,42 @@ def trusted_config(
     trust: bool,
     wrappers: Sequence[Wrapper | str] | None = None,
     needs_algorithm: bool = True,
+    named: str | None = None,
 ) -> TrainConfig:
-    """The config of a run whose env is about to be made; `UntrustedRun` if that would call a stranger's code."""
+    """The config of a run whose env is about to be made; `UntrustedRun` if that would call a stranger's code.
+
+    Its algorithm is where it is now: as `named` by the caller or, if its file is gone, in the working directory.
+    """
     saved = saved_settings(run)
+    learner = str(saved.get("algorithm", "ppo"))
+    if named is not None:
+        refuse_another_algorithm(learner, named)
     # What the caller brings is the caller's own, whatever the run says; the rest of what it names is not.
-    brought = {"env": env, "env_kwargs": env, "algorithm": algorithm}
-    if names_code({name: value for name, value in saved.items() if brought.get(name) is None}):
+    theirs = _brought(env, algorithm or named)
+    if names_code({name: value for name, value in saved.items() if name not in theirs}):
         check_trusted(saved, read_mark(run), run, trust)
-    _refuse_missing(saved, env, algorithm if needs_algorithm else True, wrappers)
+    _refuse_missing(saved, env, (algorithm or named) if needs_algorithm else True, wrappers)
+    if algorithm is None and needs_algorithm:
+        saved["algorithm"] = where_it_is_now("algorithm", learner) if named is None else with_folders(named)
     return saved_config(saved, str(run / CONFIG), algorithm, env_kwargs, needs_algorithm=needs_algorithm)
+
+
+def _brought(env: Any, algorithm: Any) -> set[str]:
+    """What of a config the caller brings himself."""
+    return {*(("env", "env_kwargs") if env is not None else ()), *(("algorithm",) if algorithm is not None else ())}
+
+
+def may_be_marked(run: Path, env: Any, algorithm: Any) -> bool:
+    """Whether a run that is gone on with may be marked as ours: it is, or its config names no code where the caller has
+    brought his own (`env`, `algorithm`), which stays there and which nobody was asked about."""
+    saved = saved_settings(run)
+    if not names_code({name: saved.get(name) for name in _brought(env, algorithm)}):
+        return True
+    try:
+        check_trusted(saved, read_mark(run), run, trust=False)
+    except UntrustedRun:
+        return False
+    return True
 
 
 def saved_settings(run: Path) -> dict[str, Any]:
@@ -121,18 +148,15 @@ def _refuse_missing(saved: Mapping[str, Any], env: Any, algorithm: Any, wrappers
 
 
 def refuse_another_algorithm(named: str, brought: str) -> None:
-    """What is brought by name is where one's own algorithm, that the run names, is now."""
-    if named in ALGORITHMS or ":" not in brought:
+    """What is brought by name is the run's own, or where one's own algorithm, that the run names, is now."""
+    if brought != named if named in ALGORITHMS else ":" not in brought:
         meant = "that cannot change in a run" if named in ALGORITHMS else "expected your module:Class"
         raise InvalidRequest(f"algorithm {brought}: the algorithm of this run is {without_folders(named)}; {meant}")
 
 
-def algorithm_at_hand(run: Path, given: MakeAlgorithm | str | None) -> tuple[MakeAlgorithm | None, dict[str, Any]]:
-    """(what is given to make a run's algorithm, what the run keeps of that): a name, where one's own has moved."""
-    if not isinstance(given, str):
-        return given, {}
-    refuse_another_algorithm(str(saved_settings(run).get("algorithm")), given)
-    return algorithm_class(given), {"algorithm": with_folders(given)}
+def as_name(algorithm: MakeAlgorithm | str | None) -> tuple[MakeAlgorithm | None, str | None]:
+    """(what makes an algorithm, its name): as one of them was given."""
+    return (None, algorithm) if isinstance(algorithm, str) else (algorithm, None)
 
 
 def _is_known(env: str) -> bool:
@@ -173,17 +197,18 @@ def _wrapper(name: str) -> Wrapper:
 def _bare_source(config: TrainConfig, env: Any) -> Any:
     if env is not None:
         return env
-    return _where_it_is_now(config.env)
+    return where_it_is_now("env", config.env)
 
 
-def _where_it_is_now(env: str) -> str:
-    """The env of a file that was moved together with its run is in the working directory."""
-    file, _, name = env.rpartition(":")
+def where_it_is_now(what: str, named: str, tell: bool = True) -> str:
+    """The env or the algorithm of a file that was moved together with its run is in the working directory."""
+    file, _, name = named.rpartition(":")
+    here = Path(file).name
     if not file.endswith(".py") or Path(file).is_file():
-        return env
-    moved = f"{Path(file).name}:{name}"
-    if not Path(moved.rpartition(":")[0]).is_file():
-        where = f"--env /path/to/{moved}, in Python env='/path/to/{moved}'"
-        raise InvalidRequest(f"the env of this run was in {Path(file).absolute()}, and is not there: {where}")
-    log.warning("there is no %s: the env is that of %s in this directory", file, Path(file).name)
-    return moved
+        return named
+    if not Path(here).is_file():
+        where = f"--{what} /path/to/{here}:{name}, in Python {what}='/path/to/{here}:{name}'"
+        raise InvalidRequest(f"the {what} of this run was in {file}, and is not there: {where}")
+    if tell:
+        log.warning("there is no %s: the %s is that of %s in this directory", file, what, here)
+    return with_folders(f"{here}:{name}")

@@ -35,7 +35,7 @@ from multiverse.training.progress import (
     run_with_progress,
 )
 from multiverse.training.run import Run, resume_run, start_run, watched
-from multiverse.training.run_sources import algorithm_at_hand, given_again, saved_settings, trusted_config
+from multiverse.training.run_sources import as_name, given_again, may_be_marked, saved_settings, trusted_config
 from multiverse.training.seeds import DRAWS, INTERVAL, bootstrap_interval, interquartile_mean
 from multiverse.training.side_by_side import in_child, share_of_cores, side_by_side
 from multiverse.training.storage.files import for_json, read_plain, replace_file
@@ -90,10 +90,10 @@ def new_set(config: TrainConfig, count: int, run_dir: Path | str | None, root: P
     return path
 
 
-def write_config(path: Path, config: TrainConfig) -> None:
+def write_config(path: Path, config: TrainConfig, ours: bool = True) -> None:
     plain = plain_config(config)
     replace_file(path / CONFIG, dump_yaml(redacted(plain)).encode())
-    if names_code(plain):
+    if ours and names_code(plain):
         replace_file(path / ORIGIN, json.dumps({"mark": mark_of(plain)}).encode())
 
 
@@ -166,14 +166,16 @@ def run_set(
     one: OneRun,
     apart: str | None,
     trust: bool = False,
+    algorithm: str | None = None,
 ) -> SeedRuns:
     """Every run of a set that is not done: side by side in processes of their own, where these can have what it takes
     (`apart`: the module with their `child`) and there are cores for them, or else here, one by one (`one`).
+    `algorithm`: where one's own is now, which each run keeps.
 
     In processes of their own the failure of one costs the others nothing: it is raised when these are done.
     """
     at_once, config = share_of_cores(config, len(read_set(path)["seeds"])) if apart else (1, config)
-    orders, failed = orders_for(path, config, settings, trust=trust), dict[int, str]()
+    orders, failed = orders_for(path, config, settings, trust=trust, algorithm=algorithm), dict[int, str]()
 
     def ended(seed: int, why: str | None) -> None:
         if why is not None:
@@ -211,8 +213,7 @@ def orders_for(path: Path, config: TrainConfig, settings: Mapping[str, Any], **h
             mine = plain_config(dataclasses.replace(config, seed=seed))
             orders[seed] = {**order, "config": mine, "init_from": said.get("init_from")}
         elif settings or finished(run) is None:
-            moved = saved_settings(run).get("algorithm") != config.algorithm
-            orders[seed] = {**order, "settings": dict(settings)} | ({"algorithm": config.algorithm} if moved else {})
+            orders[seed] = {**order, "settings": dict(settings)}
     return orders
 
 
@@ -222,10 +223,11 @@ def ordered(order: Mapping[str, Any], **more: Any) -> Run:
     more["tensorboard"] = order["tensorboard"]
     if "config" not in order:
         settings = {**order["settings"], **(more.pop("schedules", None) or {})}
-        more = {"algorithm": order.get("algorithm"), **more}  # of one's own that has moved
+        more = {"algorithm": order["algorithm"], **more}
         return resume_run(order["run"], settings, trust=order["trust"], **more)
     config = saved_config(order["config"], order["run"], more.get("algorithm"))
-    return start_run(config, run_dir=order["run"], init_from=order["init_from"], **more)
+    ours = may_be_marked(Path(order["run"]).parent, more.get("env"), more.get("algorithm"))
+    return start_run(config, run_dir=order["run"], init_from=order["init_from"], ours=ours, **more)
 
 
 def child(order: Mapping[str, Any]) -> int:
@@ -236,15 +238,15 @@ def child(order: Mapping[str, Any]) -> int:
 
 # -- going on ----------------------------------------------------------------------------------------------------
 def set_config(path: Path, settings: Mapping[str, Any], trust: bool, env: Any = None, algorithm: Any = None) -> Any:
-    """(the config of a set that is gone on with, its settings, and those of them that are functions). It keeps them."""
-    algorithm, moved = algorithm_at_hand(path, algorithm)
-    config = trusted_config(path, env, algorithm, None, trust, ())  # each run asks for its wrappers
-    config = dataclasses.replace(config, **moved)
-    kind = algorithm or algorithm_class(config.algorithm)
+    """(the config of a set that is gone on with, its settings, and those of them that are functions). It keeps them.
+    Where one's own algorithm is now, each run keeps once that is made."""
+    maker, name = as_name(algorithm)
+    config = trusted_config(path, env, maker, None, trust, (), named=name)  # each run asks for its wrappers
+    kind = maker or algorithm_class(config.algorithm)
     given, schedules = without_schedules(settings, kind)
-    if given or moved:
-        config = changed_config(config, given, kind)
-        write_config(path, config)
+    if given:
+        config, own = changed_config(config, given, kind), saved_settings(path).get("algorithm", "ppo")
+        write_config(path, dataclasses.replace(config, algorithm=own), may_be_marked(path, env, algorithm))
     return config, given, schedules
 
 
@@ -255,13 +257,14 @@ def run_in_program(
     hooks: Sequence[Hook],
     progress: bool,
     trust: bool = False,
+    algorithm_name: str | None = None,
     **own: Any,
 ) -> SeedRuns:
     """For `mv.train` and `mv.resume`; `own`: what the program has, as `ordered` takes it."""
     voice, here = printer_for_programs(), Progress(in_python=True)
     say: Say = voice.say if progress else lambda line: None
     own = {name: value for name, value in own.items() if value}
-    again = given_again(**own)
+    again = given_again(**own) + (f", algorithm={algorithm_name!r}" if algorithm_name else "")
     going_on = f"Interrupted. To go on with all of them: mv.resume({str(path)!r}{again})"
 
     def one(order: dict[str, Any]) -> Run:
@@ -269,7 +272,7 @@ def run_in_program(
 
     apart = not hooks and own.keys() <= {"env", "wrappers"} and _known_by_name(config, own.get("env"))
     try:
-        found = run_set(path, config, settings, in_lines(say), one, __name__ if apart else None, trust)
+        found = run_set(path, config, settings, in_lines(say), one, __name__ if apart else None, trust, algorithm_name)
     except (KeyboardInterrupt, SystemExit):
         (voice.say if progress else here.tell)(going_on)
         raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,27 +72,40 @@ def run(arguments: Sequence[str]) -> int:
     require_positive(episodes=options.episodes)
     kwargs = parsed_kwargs(options.env_kwargs)
     from multiverse.training.loading import checkpoint_of, evaluate
-    from multiverse.training.seed_runs import over_seeds, read_set, together
+    from multiverse.training.seed_runs import over_seeds, together
     from multiverse.training.storage.find_runs import find_set
 
     several, which = find_set(Path(options.run)), "best" if options.best else options.which
-    runs = [options.run] if several is None else [str(several / f"seed-{one}") for one in read_set(several)["seeds"]]
+    runs = {None: options.run} if several is None else _begun(several)
     how: dict[str, Any] = {"episodes": options.episodes, "seed": options.seed, "opponent": options.opponent}
     how["deterministic"] = deterministic_or_not(options.stochastic, options.deterministic)
-    checkpoints, reports = [checkpoint_of(one, which) for one in runs], list[dict[str, Any]]()
-    for checkpoint in checkpoints:
+    checkpoints, reports = {seed: checkpoint_of(one, which) for seed, one in runs.items()}, dict[Any, dict[str, Any]]()
+    for seed, checkpoint in checkpoints.items():
         found = evaluate(checkpoint.path, env=options.env, env_kwargs=kwargs or None, trust=options.trust, **how)
-        reports.append(_report(options, checkpoint, found))
+        reports[seed] = told = _report(options, checkpoint, found)
         if not options.json:
-            _print(reports[-1])
+            _print(told)
     if several is not None:
-        said = over_seeds({run.rpartition("seed-")[2]: report["mean_return"] for run, report in zip(runs, reports)})
-        reports.append({"run": str(several), **said, "runs": [*reports]})
+        said = over_seeds({str(seed): report["mean_return"] for seed, report in reports.items()})
+        told = {"run": str(several), **said, "runs": [*reports.values()]}
         if not options.json:
             print(together(said))
     if options.json:
-        print_json(reports[-1])
+        print_json(told)
     return 0
+
+
+def _begun(several: Path) -> dict[int | None, str]:
+    """By seed, the runs of a set that were begun; of the others it is said that they are left out."""
+    from multiverse.training.seed_runs import read_set
+
+    runs = {seed: several / f"seed-{seed}" for seed in read_set(several)["seeds"]}
+    again = f"`multiverse resume {shlex.quote(str(several))}`"
+    if not any(run.exists() for run in runs.values()):
+        raise InvalidRequest(f"no seed of {several} has begun: {again} begins them")
+    for seed in (seed for seed, run in runs.items() if not run.exists()):
+        print(f"seed {seed} has not begun: left out; {again} goes on with it", file=sys.stderr)
+    return {seed: str(run) for seed, run in runs.items() if run.exists()}
 
 
 def deterministic_or_not(stochastic: bool, deterministic: bool) -> bool | None:

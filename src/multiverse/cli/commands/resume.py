@@ -70,8 +70,9 @@ def run(arguments: Sequence[str]) -> int:
 
         if command["env"] or command["tensorboard"]:
             raise InvalidRequest("--env and --tensorboard are for one run: resume each of these by itself")
-        config, _, _ = set_config(several, settings, bool(command["trust"]), algorithm=command["algorithm"] or None)
-        run_and_tell(several, config, settings, voice, bool(command["trust"]), **shown)
+        trust, algorithm = bool(command["trust"]), command["algorithm"] or None
+        config, _, _ = set_config(several, settings, trust, algorithm=algorithm)
+        run_and_tell(several, config, settings, voice, trust, **shown, algorithm=algorithm)
         return 0
     how: dict[str, Any] = {
         "env": command["env"] or None,
@@ -147,7 +148,7 @@ def flags_of(settings: Iterable[Setting]) -> argparse.ArgumentParser:
 def _algorithm_of(run: str, trust: bool, brought: str) -> str:
     """The run's or, where that is one of somebody's own, what is brought for it. A stranger's is not imported for its
     flags."""
-    from multiverse.training.run_sources import config_of, refuse_another_algorithm
+    from multiverse.training.run_sources import config_of, refuse_another_algorithm, where_it_is_now
     from multiverse.training.storage.find_runs import CONFIG, find_run, find_set
     from multiverse.training.storage.origin import check_trusted
     from multiverse.training.storage.run_directory import read_mark
@@ -160,11 +161,7 @@ def _algorithm_of(run: str, trust: bool, brought: str) -> str:
     if brought:
         refuse_another_algorithm(named, brought)
         return brought
-    file, _, name = named.rpartition(":")
-    if file.endswith(".py") and not Path(file).is_file():
-        where_now = f"--algorithm /path/to/{Path(file).name}:{name}"
-        raise InvalidRequest(f"the algorithm of this run was in {Path(file).absolute()}, and is not there: {where_now}")
     if named in ALGORITHMS or ":" not in named:
         return named if named in ALGORITHMS else "ppo"
     check_trusted(config, read_mark(where), where, trust)  # guard: a-strangers-algorithm-has-no-flags
-    return named
+    return where_it_is_now("algorithm", named, tell=False)

@@ -196,7 +196,7 @@ def _train_seeds(options: TrainOptions, config: TrainConfig, voice: LinePrinter)
     run_and_tell(path, config, {}, voice, **_shown(options))
 
 
-def _shown(options: TrainOptions) -> dict[str, bool]:
+def _shown(options: TrainOptions) -> dict[str, Any]:
     return {"quiet": bool(options.command["quiet"]), "as_json": bool(options.command["json"])}
 
 
