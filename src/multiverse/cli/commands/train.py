@@ -85,6 +85,12 @@ def _read(path: str) -> dict[str, Any]:
     return rollout_settings(file) if counts_rollouts(file) else file
 
 
+def refuse_beside(path: str, given: Mapping[str, Any]) -> None:
+    """Settings that do not go together with this config file, which may be none ('')."""
+    if path and isinstance(file := _read(path), RolloutSettings):
+        file.check_beside(given)
+
+
 def _named(key: str, *given: Mapping[str, Any]) -> str:
     """The first of these that names it; '' if none does."""
     for mapping in given:
