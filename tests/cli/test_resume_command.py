@@ -102,7 +102,7 @@ def test_help_and_a_mistyped_flag_load_nothing_that_takes_its_time(word: list[st
         ("one --env-steps many", "--env-steps: expected a whole number"),
         ("one --buffer-size 9", "--buffer-size is a setting of sac, td3, discrete_sac, dqn; this is ppo"),
         ("one --env-step 9", "there is no --env-step; did you mean --env-steps?"),
-        ("one --lr -1", "learning_rate=-1"),
+        ("one --lr -1", "--learning-rate=-1"),
         ("one --num-envs 9", "--num-envs cannot change in a run: another may begin with its weights (--init-from)"),
         ("one --net_arch=64,64", "--net-arch cannot change in a run"),
         ("one --seed 3", "--seed cannot change in a run"),

@@ -107,6 +107,9 @@ def test_what_cannot_be_searched_is_told(text: str, told: str) -> None:
         space(text)
 
 
+ANT = Path(__file__).parents[2] / "examples" / "meta_rl" / "configs" / "ant_dir.yaml"
+
+
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
@@ -116,6 +119,7 @@ def test_what_cannot_be_searched_is_told(text: str, told: str) -> None:
         ("tune CartPole-v1 --search lr --trails 3", "there is no --trails; did you mean --trials?"),
         ("tune CartPole-v1 --search lr --run-dir file", "file cannot be the directory of a search"),
         ("tune CartPole-v1 --search lr --run-dir full", "full is not empty and holds no search"),
+        (f"tune --config {ANT} --search num_envs", f"change {ANT}, line 10: env.num_parallel_workers instead"),
     ],
 )
 def test_bad_input_is_one_sentence(typed: str, told: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ import torch
 from multiverse.algorithms import ALGORITHMS
 from multiverse.cli.commands.train import COMMAND, all_settings, config_from, parser, table, train_options
 from multiverse.cli.main import main
+from multiverse.contracts.errors import InvalidRequest
 from multiverse.training import progress, scaling
 from multiverse.training.config.files import read_config
 from multiverse.training.config.train_config import SYNONYMS
@@ -139,6 +140,31 @@ def test_a_file_goes_before_the_preset_and_flags_before_both(tmp_path: Path) -> 
     assert config.settings.gae_lambda == 0.8  # the preset's
 
 
+ANT = str(ROOT / "examples" / "meta_rl" / "configs" / "ant_dir.yaml")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--num-envs 2", "--num-envs: .* with 6; change .*ant_dir.yaml, line 10: env.num_parallel_workers instead"),
+        ("--n-envs auto", "--num-envs: .* change .*ant_dir.yaml, line 10: env.num_parallel_workers instead"),
+        ("--episodes-per-task 3", "--episodes-per-task: .* line 7: env.max_rollouts_per_task instead"),
+        ("--steps-per-env 400", "--steps-per-env: .* with 800; .* line 15: train.num_rollouts_per_iter instead"),
+        ("multiverse/Wind-v0", "multiverse/Wind-v0: .* with AntDir-v0; .* line 6: env.env_name instead"),
+    ],
+)
+def test_what_would_make_other_iterations_of_a_config_that_counts_rollouts_is_refused(words: str, told: str) -> None:
+    with pytest.raises(InvalidRequest, match=told):
+        config_of("--config", ANT, *words.split())
+
+
+def test_other_flags_go_before_a_config_that_counts_rollouts() -> None:
+    same = "AntDir-v0 --num-envs 6 --episodes-per-task 2 --steps-per-env 800"
+    found = config_of("--config", ANT, *f"{same} --workers 2 --executor thread --seed 5 --gamma 0.5".split())
+    assert (found.workers, found.executor, found.seed, found.settings.gamma) == (2, "thread", 5, 0.5)
+    assert (found.env, found.num_envs, found.settings.steps_per_env) == ("multiverse/AntDir-v0", 6, 800)
+
+
 def test_the_config_of_a_run_makes_the_same_run(elsewhere: Path) -> None:
     assert train(elsewhere / "one", "--seed", "3") == 0
     assert main(["train", "--config", "one/config.yaml", "--run-dir", "two"]) == 0
@@ -204,8 +230,8 @@ FILES = {
         ("CartPole-v1 -n 3", "there is no -n"),
         ("CartPole-v1 --num-envs", "--num-envs: expected one argument"),
         ("CartPole-v1 --num-envs eight", "--num-envs: expected a whole number or auto, found the text 'eight'"),
-        ("CartPole-v1 --num-envs 0", "num_envs=0: at least 1"),
-        ("CartPole-v1 --gamma 1.5", "gamma=1.5: between 0 and 1"),
+        ("CartPole-v1 --num-envs 0", "--num-envs=0: at least 1"),
+        ("CartPole-v1 --gamma 1.5", "--gamma=1.5: between 0 and 1"),
         ("CartPole-v1 --executor proces", "Did you mean process?"),
         ("CartPole-v1 --normalize-rewards=3", "--normalize-rewards: ignored explicit argument"),
         ("CartPole-v1 --env-kwargs nothing", "is not JSON"),
@@ -228,9 +254,9 @@ FILES = {
         ("--config list.yaml", "list.yaml, line 2: algorithm: expected a name, found ['ppo']"),
         ("--config number.yaml", "number.yaml, line 1: env: expected a name, found 5"),
         ("CartPole-v1 --algorithm sac2", "there is no algorithm 'sac2'"),
-        ("CartPole-v1 --evaluate-every -1", "evaluate_every=-1"),
-        ("CartPole-v1 --seed 1e30", "seed=1000000000000000019884624838656: from 0 to"),
-        ("CartPole-v1 --learning-rate .inf", "learning_rate=inf: a finite number"),
+        ("CartPole-v1 --evaluate-every -1", "--evaluate-every=-1: 0 (only at the end) or more"),
+        ("CartPole-v1 --seed 1e30", "--seed=1000000000000000019884624838656: from 0 to"),
+        ("CartPole-v1 --learning-rate .inf", "--learning-rate=inf: a finite number"),
     ],
 )
 def test_bad_input_is_one_sentence(typed: str, told: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,12 @@
         learner.log_train_stats(learner.update(100))
 
 A rollout is a meta-episode: k episodes of one train task. What is collected does not depend on the workers: with
-`parallel_env=None` one env plays the same rollouts one after another, transition for transition. `multiverse train
---config configs/ant_dir.yaml` learns the same with checkpoints, exact resume and figures.
+`parallel_env=None` one env plays the same rollouts one after another, transition for transition.
+
+`multiverse train --config configs/ant_dir.yaml` learns in the same way, with checkpoints, exact resume and figures, but
+counts env steps: an iteration there has as many as `num_rollouts_per_iter` rollouts of full length have. Where episodes
+end early (AntDir) these are more and shorter rollouts; here they are exactly so many, and there are more iterations
+until the same env steps are spent. An int of `num_updates_per_iter` is per iteration in both.
 """
 
 from __future__ import annotations
@@ -88,11 +92,12 @@ class Learner:
     @classmethod
     def from_config(cls, path: str | Path, **changes: Any) -> Learner:
         """From a YAML file with the document's keys; `changes` replace keys of its sections: env={"num_…": 2}."""
-        given = dict(mv.read_config(path))
+        given = mv.read_config(path)
         if unknown := [name for name in changes if name not in given]:
             raise mv.InvalidRequest(f"{path} has no {', '.join(unknown)} to change: it has {', '.join(given)}")
         for section, change in changes.items():
-            given[section] = {**given[section], **change} if isinstance(change, Mapping) else change
+            changed = {**given[section], **change} if isinstance(change, Mapping) else change
+            given = {**given, section: changed}  # of which no line of the file says anything
         _settings(given)  # refuses what it does not know
         return cls(**given)
 

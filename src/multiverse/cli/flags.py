@@ -25,7 +25,7 @@ from multiverse.algorithms import ALGORITHMS, algorithm_class
 from multiverse.cli.main import parsed_kwargs
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest
 from multiverse.contracts.names import nearest
-from multiverse.training.config.build import OLD_NAMES, in_type_words
+from multiverse.training.config.build import NOTHING, OLD_NAMES, in_type_words
 from multiverse.training.config.files import parse_config
 from multiverse.training.config.train_config import SYNONYMS, TrainConfig, own_settings
 
@@ -268,7 +268,7 @@ def _words_of(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
 
 def _scalar(word: str, *kinds: Any) -> Any:
     """A word as a config file would have it; whole numbers may be written 1e6 here, and nothing as none."""
-    if word.lower() == "none" and type(None) in kinds:
+    if word.lower() == NOTHING and type(None) in kinds:
         return None
     try:
         value = parse_config(f"value: {word}")["value"]

@@ -14,6 +14,7 @@ from multiverse.cli.flags import Setting, flag_words, spelled, value_words
 from multiverse.cli.main import require, require_positive
 from multiverse.cli.output import print_json
 from multiverse.contracts.errors import InvalidRequest, MultiverseError, PreflightError, counted, in_digits
+from multiverse.training.config.build import Located
 from multiverse.training.storage.run_directory import safe_name
 
 DESCRIPTION = """\
@@ -71,6 +72,7 @@ def run(arguments: Sequence[str]) -> int:
     config = train.config_from(options)
     train.refuse_unknown(config)
     space = space_of(command["search"], config)
+    train.refuse_beside(command["config"], Located(space.tried, {name: f"--search {name}" for name in space.tried}))
     path = Path(command["run_dir"] or Path("searches") / safe_name(f"{config.env}-{config.algorithm}"))
     search = Search(path, config, space, command["search"], command["pruner"])
     if done := [trial for trial in search.trials if trial.state != "running"]:

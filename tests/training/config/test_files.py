@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest
 from multiverse.training.config.build import as_plain, build
 from multiverse.training.config.files import dump_yaml, parse_config, read_config
+from multiverse.training.config.train_config import config_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +210,7 @@ def test_a_config_is_built_and_written_back() -> None:
         ("env: x\nseeds: many", "expected a whole number or a list (a whole number each), found the text 'many'"),
         ("env: x\nenv_kwargs: 3", "expected settings (name: value), found 3"),
         ("learning_rate: 1", "train.yaml: env must be given"),
-        ("env: x\nepochs: 0", "train.yaml: epochs=0: at least 1"),
+        ("env: x\nepochs: 0", "train.yaml, line 2: epochs=0: at least 1"),
     ],
     ids=lambda text: text[-24:],
 )
@@ -219,6 +220,17 @@ def test_a_config_that_does_not_fit_says_where_what_and_why(text: str, wrong: st
     assert wrong in str(refused.value)
     assert str(refused.value).startswith("train.yaml")
     assert isinstance(refused.value, InvalidRequest) and isinstance(refused.value, ValueError)
+
+
+@pytest.mark.parametrize("nothing", [None, "none", "None"])
+def test_nothing_may_be_typed_as_none_where_a_setting_may_be_nothing(nothing: Any) -> None:
+    asked = {"memory": nothing, "target_return": nothing, "evaluation_opponent": nothing}
+    found = config_for("CartPole-v1", "sac", asked, preset=False)
+    assert (found.settings.memory, found.target_return, found.evaluation_opponent) == (None, None, None)
+    in_file = parse_config(f"memory: {nothing or ''}")
+    assert config_for("multiverse/PointRobotSparse-v0", "sac", in_file).settings.memory is None  # its preset's: gru
+    with pytest.raises(InvalidConfig, match="gamma: expected a number"):
+        config_for("CartPole-v1", "sac", {"gamma": nothing})
 
 
 def test_without_a_file_the_field_is_named() -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import multiverse as mv
+from multiverse.training.config.files import parse_config
+from multiverse.training.config.rollout_files import counts_rollouts
 from multiverse.training.config.train_config import config_for
 
 WIND: dict[str, Any] = {
@@ -118,6 +120,80 @@ def test_a_section_that_is_none_of_them_is_refused() -> None:
         mv.rollout_settings({**WIND, "polcy": {}})
     with pytest.raises(mv.InvalidRequest, match=r"train.num_iters: it is missing"):
         mv.rollout_settings({"env": WIND["env"], "train": {"num_rollouts_per_iter": 1, "num_updates_per_iter": 1}})
+
+
+FILE = """\
+seed: 3
+env:
+  env_type: meta
+  env_name: Wind-v0
+  max_rollouts_per_task: 2
+  num_train_tasks: 40
+  num_parallel_workers: 4
+  oracle: false
+train:
+  num_iters: 10
+  num_rollouts_per_iter: 10
+  buffer_size: 1000
+  num_updates_per_iter: 50
+policy:
+  seq_model: gru
+  rnn_hidden_size: 64
+  policy_layers: [8]
+  gamma: 0.9
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("num_updates_per_iter: 50", "num_updates_per_iter: 0", "13: train.num_updates_per_iter: .* above 0, found 0$"),
+        ("num_updates_per_iter: 50", "num_updates_per_iter: 0.0", "13: train.num_updates_per_iter: .*, found 0.0$"),
+        ("rnn_hidden_size: 64", "rnn_hidden_size: 0", "16: policy.rnn_hidden_size=0: at least 1$"),
+        ("gamma: 0.9", "gamma: 1.99", "18: policy.gamma=1.99: between 0 and 1$"),
+        ("policy_layers: [8]", "dqn_layers: [0]", r"17: policy.dqn_layers=\(0,\): each at least 1$"),
+        ("seq_model", "algo_name: dqn\n  arch: memory-markov\n  seq_model", "16: policy.arch: dqn has no actor"),
+        ("oracle: false", "oracle: yes", "8: env.oracle: expected true or false, found the text 'yes'$"),
+        ("seed: 3", "seed: [1, 2]", r"1: seed: expected a whole number, found the list \[1, 2\]$"),
+        ("seed: 3", "seed: -1", "1: seed=-1: from 0 to"),
+        ("Wind-v0", "my_module:TD", "4: env.env_name: expected a Gymnasium id, found 'my_module:TD'$"),
+        ("Wind-v0", "AntDirr", "4: env.env_name: Environment `AntDirr` doesn't exist. Did you mean AntDir-v0.$"),
+        ("Wind-v0", "Pendulum-v1", "4: env.env_name: it has no tasks"),
+        ("Wind-v0", "HalfCheetahDir-v0", "6: env.num_train_tasks: with num_eval_tasks, 40: .* there are two tasks"),
+        ("buffer_size: 1000", "buffer_size: 3", "12: train.buffer_size: expected a number of at least 4, found 3$"),
+        ("  num_iters: 10\n", "", "9: train.num_iters: it is missing$"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named_as_it_stands_there(old: str, new: str, told: str) -> None:
+    assert old in FILE
+    with pytest.raises(mv.InvalidRequest, match=f"^mine.yaml, line {told}"):
+        mv.rollout_settings(parse_config(FILE.replace(old, new), "mine.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [
+        ("env:\n", "mine.yaml, line 1: env.env_name: it is missing"),
+        ("", "mine.yaml: env.env_name: it is missing"),
+        ("env: Wind-v0\n", "mine.yaml, line 1: env: expected settings, found 'Wind-v0'"),
+    ],
+)
+def test_a_config_without_an_env_is_still_one_that_counts_rollouts(env: str, told: str) -> None:
+    file = parse_config(env + FILE[FILE.index("train:") :], "mine.yaml")
+    assert counts_rollouts(file)
+    with pytest.raises(mv.InvalidRequest) as refused:
+        mv.rollout_settings(file)
+    assert str(refused.value) == told
+
+
+def test_other_configs_do_not_count_rollouts() -> None:
+    for text in ("", "env: CartPole-v1", "env:\nnum_envs: 3", "env: x\nppo: {gamma: 0.9}", "env: x\neval: 5"):
+        assert not counts_rollouts(parse_config(text))
+
+
+def test_every_setting_knows_its_key() -> None:
+    settings = mv.rollout_settings(parse_config(FILE, "mine.yaml"))
+    assert {name for name in settings if name not in settings.places} == {"preset"}  # type: ignore[attr-defined]
 
 
 def test_it_works_by_itself() -> None:

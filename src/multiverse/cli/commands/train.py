@@ -19,7 +19,7 @@ from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.contracts.names import nearest
 from multiverse.training.config.build import Located, in_todays_names, place_of
 from multiverse.training.config.files import read_config
-from multiverse.training.config.rollout_files import counts_rollouts, rollout_settings
+from multiverse.training.config.rollout_files import RolloutSettings, counts_rollouts, rollout_settings
 from multiverse.training.config.train_config import TrainConfig, config_for, merged, own_settings, presets, tried
 
 if TYPE_CHECKING:
@@ -58,6 +58,9 @@ def config_from(options: TrainOptions) -> TrainConfig:
 
     command = options.command
     file = _read(command["config"]) if command["config"] else {}
+    if isinstance(file, RolloutSettings):
+        env_too = {"env": options.env} if options.env else {}
+        file.check_beside(Located({**options.settings, **env_too}, {**options.settings.places, "env": options.env}))
     if not file.pop("preset", True) and not command["preset"]:
         command["no_preset"] = True
     algorithm = _named("algorithm", options.settings, file) or "ppo"
@@ -66,7 +69,7 @@ def config_from(options: TrainOptions) -> TrainConfig:
         check_trusted(named, read_mark(Path(command["config"]).parent), command["config"], command["trust"])
     own = own_settings(algorithm_class(algorithm))
     settings = merged(merged({}, file, algorithm, own), options.settings, algorithm, own)
-    env = options.env or _named("env", settings)
+    env = _named("env", file) if isinstance(file, RolloutSettings) else options.env or _named("env", settings)
     settings.pop("env", None)
     settings.pop("algorithm", None)
     if command["plan"]:
@@ -80,6 +83,12 @@ def _read(path: str) -> dict[str, Any]:
     """Settings of a run from a file, also of one that counts rollouts."""
     file = in_todays_names(read_config(path))
     return rollout_settings(file) if counts_rollouts(file) else file
+
+
+def refuse_beside(path: str, given: Mapping[str, Any]) -> None:
+    """Settings that do not go together with this config file, which may be none ('')."""
+    if path and isinstance(file := _read(path), RolloutSettings):
+        file.check_beside(given)
 
 
 def _named(key: str, *given: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import types
 import typing
 import warnings
@@ -20,6 +21,8 @@ from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.contracts.names import did_you_mean, nearest
 
 Config = TypeVar("Config")
+NOTHING = "none"
+"""How one types None, in a shell as in a file, where a setting may be that."""
 
 
 class Located(dict[str, Any]):
@@ -61,9 +64,20 @@ def _build(kind: type[Config], mapping: Mapping[str, Any], where: str, before: s
     except InvalidConfig:
         raise
     except (ValueError, TypeError) as error:  # what the config itself has against its values
+        if placed := _at_its_place(mapping, str(error)):
+            raise placed from error
         if not before and isinstance(error, InvalidRequest):  # it names the setting, and there is no file to name
             raise
         raise InvalidConfig(where, str(error)) from error
+
+
+def _at_its_place(mapping: Mapping[str, Any], told: str) -> InvalidConfig | None:
+    """What a config has against a value, 'gamma=2: below 1', with where the key stands that the user wrote, if that is
+    known: 'train.yaml, line 3: policy.discount=2: below 1'."""
+    found = re.match(r"(\w+)=(.*?): (.*)", told, re.DOTALL)
+    if found is None or (place := place_of(mapping, found[1])) == found[1]:
+        return None
+    return InvalidConfig(place if isinstance(mapping.get(found[1]), bool) else f"{place}={found[2]}", found[3])
 
 
 def as_plain(config: Any) -> dict[str, Any]:
@@ -115,7 +129,8 @@ def _scalar(kind: Any, value: Any, place: str) -> Any:
 def _one_of(kinds: tuple[Any, ...], value: Any, place: str) -> Any:
     """The first type that the value is of, else the first that it can be made to fit."""
     some = [kind for kind in kinds if kind is not type(None)]
-    if value is None and len(some) < len(kinds):
+    nothing = value is None or (isinstance(value, str) and value.lower() == NOTHING)
+    if nothing and len(some) < len(kinds):
         return None
     if isinstance(value, Mapping):  # what is wrong inside it says more than what else it might have been
         some = [kind for kind in some if dataclasses.is_dataclass(kind)] or some

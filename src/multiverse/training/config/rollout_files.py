@@ -16,6 +16,7 @@ from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.contracts.names import did_you_mean
 from multiverse.training.config.build import Located, place_of
 from multiverse.training.config.train_config import config_for
+from multiverse.wrappers.meta_episode import HOOKS
 
 OURS = "multiverse/"
 """Before ids of ours, which are known by their names in the field too."""
@@ -28,27 +29,54 @@ POLICY = {
     "tau": "tau", "entropy_alpha": "entropy_coef", "target_entropy": "target_entropy",
 }  # fmt: skip
 """Settings of the algorithm, by their names there."""
-KNOWN = {
-    "env": ("env_type", "env_name", "max_rollouts_per_task", "num_train_tasks", "num_eval_tasks",
-            "num_parallel_workers", "oracle"),
-    "train": ("num_iters", "num_init_rollouts_pool", "num_rollouts_per_iter", "buffer_size", "num_updates_per_iter",
-              "batch_size", "sampled_seq_len"),
-    "eval": ("log_interval",),
-    "policy": ("algo_name", "seq_model", "arch", *POLICY),
+KNOWN: dict[str, dict[str, tuple[str, ...]]] = {
+    "env": {
+        "env_type": (), "env_name": ("env",), "max_rollouts_per_task": ("episodes_per_task",),
+        "num_train_tasks": ("tasks",), "num_eval_tasks": ("held_out_tasks", "evaluation_episodes"),
+        "num_parallel_workers": ("num_envs", "executor", "workers"), "oracle": ("oracle",),
+    },
+    "train": {
+        "num_iters": ("env_steps",), "num_init_rollouts_pool": ("learning_starts",),
+        "num_rollouts_per_iter": ("steps_per_env",), "buffer_size": ("buffer_size",),
+        "num_updates_per_iter": ("gradient_steps", "updates_per_step"), "batch_size": ("batch_size", "sequences"),
+        "sampled_seq_len": ("sequence_length",),
+    },
+    "eval": {"log_interval": ("evaluate_every",)},
+    "policy": {
+        "algo_name": ("algorithm",), "seq_model": ("memory",), "arch": ("markov_actor",),
+        **{theirs: (ours,) for theirs, ours in POLICY.items()},
+    },
 }  # fmt: skip
+"""By section and key: the settings that it becomes."""
+COUNTED = ("env", "num_envs", "episodes_per_task", "steps_per_env")
+"""Settings that say what an iteration is: all that counts env steps follows from them."""
 DEFAULTS = {"max_rollouts_per_task": 1, "num_train_tasks": 0, "num_eval_tasks": 0, "num_parallel_workers": 4,
             "num_init_rollouts_pool": 0, "buffer_size": 1_000_000, "batch_size": 32, "sampled_seq_len": -1,
             "log_interval": 10}  # fmt: skip
 
 
+class RolloutSettings(Located):
+    """Settings from such a config; their places are those of the keys there that they come from."""
+
+    def check_beside(self, given: Mapping[str, Any]) -> None:
+        """Refuse settings that would make other iterations than those that were counted, with the key to change."""
+        for name in COUNTED:
+            counted = _short(self.get(name, 1))
+            if name in given and _short(given[name]) != counted:
+                wrong = f"this config's iterations are counted with {counted}; change {self.places[name]} instead"
+                raise InvalidConfig(place_of(given, name), wrong)
+
+
 def counts_rollouts(file: Mapping[str, Any]) -> bool:
-    """Whether a config is one of these."""
-    return isinstance(file.get("env"), Mapping)
+    """Whether a config is one of these: it has a section of theirs, be it an empty one."""
+    others = [file[name] for name in KNOWN if name in file and name != "env"]
+    return isinstance(file.get("env"), Mapping) or any(isinstance(one, Mapping | None) for one in others)
 
 
 def rollout_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of `mv.train`, its env and algorithm among them, from the sections of such a config. An iteration is one
-    update: as many rollouts as each env needs to play so that there are `num_rollouts_per_iter`."""
+    update: as many rollouts as each env needs to play so that there are `num_rollouts_per_iter`, each of full length.
+    Whoever wants other ones changes the sections, not these settings, which are counted together."""
     for name in sections:
         if name != "seed" and name not in KNOWN:
             raise InvalidConfig(
@@ -61,14 +89,19 @@ def rollout_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
+def _short(value: Any) -> Any:
+    """An id of ours as it is called here; anything else as it is."""
+    return value.removeprefix(OURS) if isinstance(value, str) else value
+
+
 class _Sections:
     """Values, by section and key, with where they stand."""
 
     def __init__(self, sections: Mapping[str, Any]) -> None:
         self._given: dict[str, Mapping[str, Any]] = {}
-        self._seed = {"seed": sections["seed"]} if "seed" in sections else {}
+        self._all = sections
         for name, known in KNOWN.items():
-            section = sections.get(name) or {}
+            section = {} if sections.get(name) is None else sections[name]
             if not isinstance(section, Mapping):
                 raise InvalidConfig(place_of(sections, name), f"expected settings, found {in_words(section)}")
             for key in section:
@@ -77,13 +110,22 @@ class _Sections:
                     raise InvalidConfig(place, "there is no such setting", did_you_mean(key, [*known]))
             self._given[name] = section
 
+    def _place(self, name: str, key: str) -> str:
+        """Of a key that is missing: where its section stands, or at least in which file."""
+        if key in self._given[name]:
+            return place_of(self._given[name], key, f"{name}.")
+        if name in self._all:
+            return f"{place_of(self._all, name)}.{key}"
+        file = next((place_of(self._all, one).rpartition(", line ")[0] for one in self._all), "")
+        return f"{file}: {name}.{key}" if file else f"{name}.{key}"
+
     def _refused(self, name: str, key: str, wrong: str, hint: str = "") -> InvalidConfig:
-        return InvalidConfig(place_of(self._given[name], key, f"{name}."), wrong, hint)
+        return InvalidConfig(self._place(name, key), wrong, hint)
 
     def _number(self, name: str, key: str, least: float) -> int | float:
         value = self._given[name].get(key, DEFAULTS.get(key))
         if value is None:
-            raise InvalidConfig(f"{name}.{key}", "it is missing")
+            raise self._refused(name, key, "it is missing")
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < math.inf:
             raise self._refused(name, key, f"expected a number of at least {least:g}, found {in_words(value)}")
         return value
@@ -95,7 +137,7 @@ class _Sections:
             raise self._refused(name, key, f"expected a whole number, found {found}")
         return int(found)
 
-    def settings(self) -> Located:
+    def settings(self) -> RolloutSettings:
         episodes, workers = (
             self._whole("env", "max_rollouts_per_task", 1),
             self._whole("env", "num_parallel_workers", 1),
@@ -103,16 +145,19 @@ class _Sections:
         env, horizon = self._env(episodes)
         rollouts = math.ceil(self._whole("train", "num_rollouts_per_iter", 1) / workers)  # of every env
         length, updates = episodes * horizon, self._number("train", "num_updates_per_iter", 0)
+        if updates == 0:
+            raise self._refused("train", "num_updates_per_iter", f"expected a number above 0, found {updates}")
         iteration, first = rollouts * workers * length, self._whole("train", "num_init_rollouts_pool", 0) * length
-        return Located({
-            **self._seed, **env, **self._policy(),
+        seed = {"seed": self._all["seed"]} if "seed" in self._all else {}
+        return RolloutSettings({
+            **seed, **env, **self._policy(),
             "num_envs": workers,
             "executor": "serial" if workers == 1 else "process",
             "workers": None if workers == 1 else workers,
             "env_steps": first + self._whole("train", "num_iters", 1) * iteration,
             "learning_starts": first,
             "steps_per_env": rollouts * length,
-            "buffer_size": self._whole("train", "buffer_size", 1),
+            "buffer_size": self._whole("train", "buffer_size", workers),
             "gradient_steps": updates if isinstance(updates, int) else None,
             **({} if isinstance(updates, int) else {"updates_per_step": updates}),
             "evaluate_every": self._whole("eval", "log_interval", 1) * iteration,
@@ -120,9 +165,14 @@ class _Sections:
         }, self._places())  # fmt: skip
 
     def _places(self) -> dict[str, str]:
-        """Of what is taken over under another name."""
-        policy = self._given["policy"]
-        return {ours: place_of(policy, theirs, "policy.") for theirs, ours in self._ours().items() if theirs in policy}
+        """By setting: where the key stands that it comes from, of two the one that is there."""
+        keys = [(name, key) for name, known in KNOWN.items() for key in known]
+        keys.sort(key=lambda one: one[1] in self._given[one[0]])
+        ours = {name: place_of(self._all, name) for name in self._all if name == "seed"}
+        for name, key in keys:
+            named = (self._ours()[key],) if name == "policy" and key in POLICY else KNOWN[name][key]
+            ours |= dict.fromkeys(named, self._place(name, key))
+        return ours
 
     def _ours(self) -> dict[str, str]:
         """Settings of the algorithm by their names there; of discrete SAC the entropy is a share of the largest."""
@@ -136,19 +186,20 @@ class _Sections:
         if kind not in ("meta", "pomdp"):
             raise self._refused("env", "env_type", f"expected meta or pomdp, found {in_words(kind)}")
         if not isinstance(named, str) or ":" in named:  # nothing is imported for a file that nobody may trust
-            raise InvalidConfig("env.env_name", f"expected a Gymnasium id, found {in_words(named)}")
+            missing = "it is missing" if named is None else f"expected a Gymnasium id, found {in_words(named)}"
+            raise self._refused("env", "env_name", missing)
         name = f"{OURS}{named}" if f"{OURS}{named}" in gymnasium.registry else named
+        held_out, train = self._whole("env", "num_eval_tasks", 0), self._whole("env", "num_train_tasks", kind == "meta")
+        env = self._built(name)
         try:
-            env = recipes(name, 1, None, None)[0].build_foreign()
-        except InvalidRequest as error:
-            ours = [one.removeprefix(OURS) for one in gymnasium.registry if one.startswith(OURS)]
-            raise self._refused("env", "env_name", str(error), did_you_mean(named, ours)) from None
-        horizon = env.get_wrapper_attr("horizon") if env.has_wrapper_attr("horizon") else None
-        horizon = horizon or (env.spec and env.spec.max_episode_steps)
-        env.close()
+            horizon = env.get_wrapper_attr("horizon") if env.has_wrapper_attr("horizon") else None
+            horizon = horizon or (env.spec and env.spec.max_episode_steps)
+            if kind == "meta":
+                self._check_tasks(env, train + held_out)
+        finally:
+            env.close()
         if not horizon:
             raise self._refused("env", "env_name", "nobody says how long an episode is (horizon, max_episode_steps)")
-        held_out = self._whole("env", "num_eval_tasks", 0)
         if kind == "pomdp":
             for key in ("num_train_tasks", "oracle"):
                 if given.get(key):
@@ -156,11 +207,29 @@ class _Sections:
             if episodes > 1:
                 raise self._refused("env", "max_rollouts_per_task", "1 where there are no tasks (pomdp)")
             return {"env": name, **({"evaluation_episodes": held_out} if held_out else {})}, int(horizon)
-        train = self._whole("env", "num_train_tasks", 1)
         return {
             "env": name, "tasks": train, "held_out_tasks": held_out, "evaluation_episodes": held_out or train,
             "episodes_per_task": episodes, "oracle": given.get("oracle", False),
         }, int(horizon)  # fmt: skip
+
+    def _built(self, name: str) -> Any:
+        try:
+            return recipes(name, 1, None, None)[0].build_foreign()
+        except InvalidRequest as error:
+            ours = [one.removeprefix(OURS) for one in gymnasium.registry if one.startswith(OURS)]
+            wrong = str(error).removeprefix(f"env={name!r}: ").partition(" Did you mean")[0].rstrip(".")
+            hint = did_you_mean(_short(name), ours, gymnasium.registry) if "doesn't exist" in wrong else ""
+            raise self._refused("env", "env_name", wrong, hint) from None
+
+    def _check_tasks(self, env: Any, count: int) -> None:
+        """What a run would find out only when it draws them."""
+        if missing := [hook for hook in HOOKS if not env.has_wrapper_attr(hook)]:
+            raise self._refused("env", "env_name", f"it has no tasks: an env of type meta has {', '.join(missing)}")
+        try:
+            env.reset(seed=0)
+            env.get_wrapper_attr("sample_tasks")(count)
+        except InvalidRequest as error:
+            raise self._refused("env", "num_train_tasks", f"with num_eval_tasks, {count}: {error}") from None
 
     def _policy(self) -> dict[str, Any]:
         given = self._given["policy"]
