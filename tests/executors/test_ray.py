@@ -109,17 +109,24 @@ def test_closed_actors_are_gone(made: list[Any]) -> None:
 
 
 NODES = """
-import sys
+import os, psutil, ray, sys
 from ray.cluster_utils import Cluster
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
 import multiverse as mv
 
+def alive(pid):
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
 class Lose(mv.Hook):
     def on_update(self, trainer, report):
         if trainer.clock.updates == 2:
+            gone, actors = {node.node_id for node in nodes}, ray._private.state.actors().values()
+            lost = [actor["Pid"] for actor in actors if actor["Address"]["NodeID"] in gone]
             while nodes:
                 cluster.remove_node(nodes.pop(), allow_graceful=False)
+            while any(map(alive, lost)):  # they end when they notice that their node has
+                os.sched_yield()
 
 run = mv.train("CartPole-v1", executor="ray", ray_address=cluster.address, workers=3, num_envs=6, env_steps=1_800,
                steps_per_env=50, seed=1, preset=False, evaluate_every=0, evaluation_episodes=1, hooks=[Lose()],
