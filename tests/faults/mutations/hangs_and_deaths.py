@@ -136,7 +136,7 @@ GUARDS = (
         "messages-have-numbers",
         ("A6",),
         swap("== number", ">= 0"),
-        (f"{ACCOUNTS}::test_a_late_reply_to_a_call_is_given_to_no_other_call[forkserver]",),
+        ("tests/executors/test_hosts.py::test_the_message_of_an_older_request_is_nobodys",),
     ),
     Guard(
         "late-replies-are-counted",
