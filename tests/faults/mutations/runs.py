@@ -132,6 +132,12 @@ GUARDS = (
             f"{LOCK}::test_a_stale_lock_is_told_from_a_living_holder[another boot]",
         ),
     ),
+    Guard(
+        "a-zombie-holds-no-lock",
+        ("D7",),
+        instead("ended = False"),
+        (f"{LOCK}::test_lock_of_a_zombie_is_taken_over[kernel's locks]",),
+    ),
     # -- E: security -----------------------------------------------------------------------------------------
     Guard(
         "a-pickle-is-called-one",

@@ -167,6 +167,21 @@ def test_a_stale_lock_is_told_from_a_living_holder(
 
 
 @pytest.mark.fault("D7")
+@pytest.mark.parametrize("kernel", [True, False], ids=["kernel's locks", "no locks"])
+def test_lock_of_a_zombie_is_taken_over(
+    tmp_path: Path, child: Start, kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed process keeps its pid until its parent waits for it, which some never do."""
+    if not kernel:
+        monkeypatch.setattr(files, "fcntl", None)
+    first = child(lambda: locked(tmp_path))
+    assert first.said == "locked"
+    os.kill(first.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, first.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
+    RunLock(tmp_path).release()
+
+
+@pytest.mark.fault("D7")
 def test_of_many_that_find_a_stale_lock_one_takes_it(tmp_path: Path) -> None:
     """All are let go at once, and keep what they got until all have been heard."""
     signed(tmp_path, replace(Holder.me(), boot_id="another"))

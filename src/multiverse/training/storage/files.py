@@ -352,14 +352,17 @@ def boot_id() -> str:
 
 
 def started(pid: int) -> float | None:
-    """When a process began, by a clock that nobody sets where there is one; None if there is no such process."""
+    """When a process began, by a clock that nobody sets where there is one; None if there is no such process, or only
+    a zombie that nobody has waited for."""
     try:
         after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return float(after_name[19])  # in ticks since the boot
+        ended = after_name[0] in ("Z", "X")  # guard: a-zombie-holds-no-lock
+        return None if ended else float(after_name[19])  # in ticks since the boot
     except (OSError, IndexError, ValueError):
         pass
     try:
-        return float(psutil.Process(pid).create_time())
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time())
     except (OSError, psutil.Error):
         return None
 
