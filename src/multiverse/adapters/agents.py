@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -105,8 +106,9 @@ def _by_spaces(space_pairs: Mapping[str, tuple[Any, Any]]) -> dict[str, list[str
     for _, members in found:
         stems = {str(agent).rpartition("_")[0] or str(agent) for agent in members}  # PettingZoo allows any hashable
         name = stems.pop() if len(stems) == 1 else "agents"
-        taken = name in names or (name in space_pairs and members != [name])
-        names[f"{name} {len(names)}" if taken else name] = members
+        candidates = itertools.chain([name], (f"{name} {number}" for number in itertools.count(len(names))))
+        free = (each for each in candidates if each not in names and (each not in space_pairs or members == [each]))
+        names[next(free)] = members
     return names
 
 
