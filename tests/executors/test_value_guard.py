@@ -23,13 +23,13 @@ MANY = spaces.Box(-1.0, 1.0, (FEW_NUMBERS,), np.float32)
 class Range:
     """Envs 1 to 3 of five, all zeros, and a guard over them."""
 
-    def __init__(self, space: spaces.Space[Any], mode: OnBadValue = "raise") -> None:
+    def __init__(self, space: spaces.Space[Any], mode: OnBadValue = "raise", float32: bool = False) -> None:
         group = Group(SINGLE_AGENT, (SINGLE_AGENT,), space, spaces.Discrete(2))
         self.views = Views.over(layout := Layout(5, (group,), False), private_arrays(layout.fields()))
         ids = range(1, 4)
         columns = RangeColumns(self.views, ids)
         (self.own,) = columns.groups
-        self.guard = ValueGuard(mode, self.views, ids, columns)
+        self.guard = ValueGuard(mode, self.views, ids, columns, float32)
 
     def rows(self, *path: str) -> Any:
         return self.views[(SINGLE_AGENT, OBSERVATIONS, *path)][1:4]
@@ -178,3 +178,27 @@ def test_a_first_observation_is_judged_without_the_reward_of_the_episode_before(
     with pytest.raises(BadValue):
         envs.guard.check_start(0)
     assert envs.counts[0] == [0, 1, 0, 0, 0]
+
+
+@pytest.mark.fault("B1", "B2")
+@pytest.mark.parametrize("size", [1, 2, FEW_NUMBERS])
+def test_float64_beyond_float32_is_bad_only_where_a_learner_casts_it(size: int) -> None:
+    space = spaces.Box(-np.inf, np.inf, (size,), np.float64)
+    for float32 in (False, True):
+        envs = Range(space, float32=float32)
+        envs.rows()[1, 0], envs.own.rewards[2] = 1e39, -1e300
+        assert envs.guard.look() == float32
+        bad = {i: str(error) for i, error in envs.guard.bad_rows(range(3)).items()}
+        assert [*bad] == ([1, 2] if float32 else [])
+    assert "the observation is 1e+39 (too large for float32" in bad[1]
+    assert "the reward is -1e+300 (too large for float32" in bad[2]
+
+
+@pytest.mark.fault("B1", "B2")
+def test_float64_beyond_float32_is_clipped_into_float32() -> None:
+    envs = Range(spaces.Box(-np.inf, np.inf, (2,), np.float64), "clip", float32=True)
+    envs.rows()[0], envs.own.rewards[0] = [1e39, -np.inf], 1e300
+    envs.guard.clip(0)
+    most = float(np.finfo(np.float32).max)
+    assert envs.rows()[0].tolist() == [most, -most] and envs.own.rewards[0] == 0.0
+    assert not envs.guard.look()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from multiverse.contracts.errors import TrainingDiverged
 from multiverse.learning.normalizers import RewardNormalizer, RunningMeanStd
 
 
@@ -55,3 +56,14 @@ def test_rewards_of_lost_rows_do_not_count() -> None:
     spoiled[4], valid[4] = 1000.0, False
     other.scaled(spoiled, ended, valid)
     assert one.state()["moments"]["mean"] == other.state()["moments"]["mean"]
+
+
+@pytest.mark.fault("B5")
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_statistics_refuse_what_is_not_finite_and_stay_as_they_were(value: float) -> None:
+    moments = RunningMeanStd(2)
+    moments.update(np.ones((3, 2)))
+    before = moments.state()
+    with pytest.raises(TrainingDiverged, match="not finite"):
+        moments.update(np.array([[1.0, value]]))
+    assert all(np.array_equal(before[name], found) for name, found in moments.state().items())

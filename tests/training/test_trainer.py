@@ -324,6 +324,23 @@ def test_a_run_that_diverges_ends_with_its_last_good_weights(tmp_path: Path) -> 
     assert not [p for p in (tmp_path / "run" / "checkpoints").iterdir() if p.name.startswith(".")]
 
 
+@pytest.mark.fault("B1", "B2")
+@pytest.mark.parametrize("what", ["observation", "reward"])
+def test_a_float64_value_beyond_float32_names_its_env_and_poisons_no_checkpoint(tmp_path: Path, what: str) -> None:
+    class Huge(gym.Wrapper):  # type: ignore[type-arg]
+        observation_space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float64)
+
+        def step(self, action: Any) -> Any:
+            observation, _, *rest = super().step(action)
+            huge = what == "observation"
+            return observation.astype(np.float64) * (1e60 if huge else 1.0), 1.0 if huge else 1e300, *rest
+
+    with pytest.raises(mv.EnvFailed, match=rf"env \d.*the {what} is .*too large for float32"):
+        mv.train(lambda: Huge(gym.make("CartPole-v1")), run_dir=tmp_path / "run",
+                 **{**SMALL, "normalize_observations": True, "on_failure": "raise"})  # fmt: skip
+    assert np.isfinite(checkpoint_of(tmp_path / "run").state["session"]["algorithm"]["weights"]["parameters"]).all()
+
+
 @pytest.mark.fault("E6")
 def test_a_secret_is_asked_for_again(tmp_path: Path) -> None:
     secret = {"api_key": "open sesame"}

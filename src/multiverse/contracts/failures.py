@@ -27,6 +27,7 @@ class FailurePolicy:
     on_failure: OnFailure = "raise"
     on_bad_value: OnBadValue = "raise"
     restarts_per_minute: int = RESTARTS_PER_MINUTE  # of one worker, and of the envs of one worker
+    float32: bool = False  # a learner casts observations and rewards to float32: what overflows there is a bad value
 
     @property
     def restarts(self) -> bool:

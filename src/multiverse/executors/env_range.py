@@ -116,8 +116,9 @@ class EnvRange:
         self._extras = Extras()
         self._eventful = False  # there is more in the extras than what every step has to say
         self._last_rows = LastRows(views, ids) if self.config.failure_policy.shows_last_rows else None
-        mode = self.config.failure_policy.on_bad_value
-        self._guard = ValueGuard(mode, views, ids, self._own) if mode != "off" else None
+        policy = self.config.failure_policy
+        watched = policy.on_bad_value != "off"
+        self._guard = ValueGuard(policy.on_bad_value, views, ids, self._own, policy.float32) if watched else None
         if replacing:
             self._own.take_over()
         self._own.hand_over_ends()

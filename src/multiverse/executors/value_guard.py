@@ -38,13 +38,14 @@ class _Watched:
     whose type alone keeps them in bounds have none (None).
     """
 
-    def __init__(self, leaf: Leaf, views: Views, group: Group, env_ids: range) -> None:
+    def __init__(self, leaf: Leaf, views: Views, group: Group, env_ids: range, float32: bool) -> None:
         self._name, self._group = (group.name, OBSERVATIONS, *leaf.path), group
         self.rows: Array = env_rows(views, group, self._name, env_ids).rows
-        bounds, shape = _bounds(leaf.space, self.rows), self.rows.shape
+        self.is_float = self.rows.dtype.kind == "f"
+        self._most = _largest(self.rows.dtype, float32) if self.is_float else math.inf
+        bounds, shape = _bounds(leaf.space, self.rows, self._most), self.rows.shape
         self.low: Array | None = None if bounds is None else np.broadcast_to(bounds[0], shape).copy()
         self.high: Array | None = None if bounds is None else np.broadcast_to(bounds[1], shape).copy()
-        self.is_float = self.rows.dtype.kind == "f"
         self._scratch = np.empty_like(self.rows)
 
     def row(self, i: int) -> _Watched:
@@ -90,12 +91,17 @@ class _Watched:
     # -- closely ---------------------------------------------------------------------------------------------
     def not_finite(self, i: int) -> BadValue | None:
         row = self.rows[i]
-        if not self.is_float or np.isfinite(row).all():
+        if not self.is_float or self._usable(row).all():
             return None
-        index = tuple(int(k) for k in np.argwhere(~np.isfinite(row))[0])
+        index = tuple(int(k) for k in np.argwhere(~self._usable(row))[0])
         value, (what, place) = row[index], self._place(index)
-        why = "" if np.isnan(value) else f" (or too large for {row.dtype})"
+        dtype = row.dtype if np.isinf(value) else "float32, in which networks learn: scale it in the env"
+        why = "" if np.isnan(value) else f" ({'or ' * bool(np.isinf(value))}too large for {dtype})"
         return BadValue(f"{what} is {value}{why}{place}")
+
+    def _usable(self, values: Array) -> Array:
+        """Which floats are finite where they are learned from."""
+        return np.asarray(np.abs(values) <= self._most)  # guard: what-overflows-float32-is-not-learned-from
 
     def _place(self, index: tuple[int, ...]) -> tuple[str, str]:
         """What a number belongs to and where in it that is, in words."""
@@ -123,12 +129,12 @@ class _Watched:
         if self.low is None or self.high is None:
             return np.zeros(values.shape, np.bool_)
         beyond: Array = (values < self.low[rows]) | (values > self.high[rows])
-        return beyond & np.isfinite(values) if self.is_float else beyond
+        return beyond & self._usable(values) if self.is_float else beyond
 
     def clip(self, i: int) -> None:
         row = self.rows[i : i + 1]
         if self.is_float:
-            np.nan_to_num(row, copy=False)
+            np.nan_to_num(row, copy=False, posinf=self._most, neginf=-self._most)
         if self.low is not None and self.high is not None:
             np.clip(row, self.low[i : i + 1], self.high[i : i + 1], out=row)  # guard: a-clipped-value-is-inside
 
@@ -145,23 +151,26 @@ def _at(index: tuple[int, ...]) -> str:
 class _GroupRows:
     """What the envs of one range return for one group of agents."""
 
-    def __init__(self, views: Views, group: Group, env_ids: range, own_rewards: Array) -> None:
-        self._group = group
+    def __init__(self, views: Views, group: Group, env_ids: range, own_rewards: Array, float32: bool) -> None:
+        self._group, self._most = group, _largest(own_rewards.dtype, float32)
         numeric = [leaf for leaf in leaves(group.observation_space) if leaf.numeric]
-        self.watched = [_Watched(leaf, views, group, env_ids) for leaf in numeric]
+        self.watched = [_Watched(leaf, views, group, env_ids, float32) for leaf in numeric]
         agents = len(group.agents)
         self._rewards = own_rewards.reshape(len(env_ids), agents)
         rewards = memoryview(cast(Any, own_rewards))
-        self.look = _looker(self.watched, rewards)
+        self.look = _looker(self.watched, rewards, self._most)
         self.look_at = [
-            _looker([watched.row(i) for watched in self.watched], rewards[i * agents : (i + 1) * agents])
+            _looker([watched.row(i) for watched in self.watched], rewards[i * agents : (i + 1) * agents], self._most)
             for i in range(len(env_ids))
         ]
 
     def not_finite(self, i: int) -> BadValue | None:
         found, rewards = self.observation_not_finite(i), self._rewards[i]
-        bad = next(((k, reward) for k, reward in enumerate(rewards.tolist()) if not math.isfinite(reward)), None)
-        return found or (None if bad is None else BadValue(f"the reward{_of(self._group, bad[0])} is {bad[1]}"))
+        bad = next(((k, reward) for k, reward in enumerate(rewards.tolist()) if not abs(reward) <= self._most), None)
+        if found is not None or bad is None:
+            return found
+        large = " (too large for float32, in which networks learn: scale it in the env)" * math.isfinite(bad[1])
+        return BadValue(f"the reward{_of(self._group, bad[0])} is {bad[1]}{large}")
 
     def observation_not_finite(self, i: int) -> BadValue | None:
         return next((bad for watched in self.watched if (bad := watched.not_finite(i)) is not None), None)
@@ -174,22 +183,25 @@ class _GroupRows:
         for watched in self.watched:
             watched.clip(i)
         rewards = self._rewards[i]
-        rewards[~np.isfinite(rewards)] = 0.0  # guard: a-clipped-reward-is-nothing
+        rewards[~(np.abs(rewards) <= self._most)] = 0.0  # guard: a-clipped-reward-is-nothing
 
 
 class ValueGuard:
-    """Of one range of envs. `mode` is the caller's `on_bad_value`, other than "off"."""
+    """Of one range of envs. `mode` is the caller's `on_bad_value`, other than "off". `float32`: a learner casts what
+    the envs return to it, and what overflows there is bad too."""
 
     look: Callable[[], bool]
     """Called after every step of the range: whether there is something to look at more closely."""
 
-    def __init__(self, mode: OnBadValue, views: Views, env_ids: range, own: RangeColumns) -> None:
+    def __init__(
+        self, mode: OnBadValue, views: Views, env_ids: range, own: RangeColumns, float32: bool = False
+    ) -> None:
         self.mode, self._first, self._count = mode, env_ids.start, len(env_ids)
         counts = views[COUNTS][:, env_ids.start : env_ids.stop]
         self._bad_values, self._out_of_bounds = counts[BAD_VALUES], counts[OUT_OF_BOUNDS]
         rewards = [*(columns.rewards for columns in own.groups), np.zeros(len(env_ids))]  # a state has none
         groups = zip(views.layout.shown, rewards)
-        self._groups = [_GroupRows(views, group, env_ids, column) for group, column in groups]
+        self._groups = [_GroupRows(views, group, env_ids, column, float32) for group, column in groups]
         looks = [group.look for group in self._groups]
         self.look = looks[0] if len(looks) == 1 else lambda: any(look() for look in looks)
         self.warnings: list[str] = []
@@ -269,16 +281,15 @@ class ValueGuard:
         return said
 
 
-def _looker(watched: list[_Watched], rewards: Any) -> Callable[[], bool]:
+def _looker(watched: list[_Watched], rewards: Any, most: float) -> Callable[[], bool]:
     """A function that looks at some rows as a whole. It runs at every step, so what can be prepared is."""
     leaves_clean = [clean for w in watched if (clean := w.clean()) is not None]
     if len(leaves_clean) == 1:
         (clean,) = leaves_clean
 
         def one_leaf_odd() -> bool:
-            total = sum(rewards)
             # guard: rewards-beside-one-array-are-looked-at
-            return total - total != 0.0 or not clean()  # inf - inf and NaN - NaN are NaN
+            return not sum(map(abs, rewards)) <= most or not clean()  # no comparison holds for NaN
 
         return one_leaf_odd
 
@@ -286,16 +297,19 @@ def _looker(watched: list[_Watched], rewards: Any) -> Callable[[], bool]:
         for clean in leaves_clean:
             if not clean():
                 return True
-        total = sum(rewards)
-        return bool(total - total != 0.0)  # guard: rewards-are-looked-at
+        return not sum(map(abs, rewards)) <= most  # guard: rewards-are-looked-at
 
     return any_leaf_odd
 
 
-def _bounds(space: spaces.Space[Any], array: Array) -> tuple[Array, Array] | None:
+def _largest(dtype: np.dtype[Any], float32: bool) -> float:
+    """Largest finite number of a float type; of float32, if that is what it is cast to."""
+    return float(min(np.finfo(dtype).max, np.finfo(np.float32).max if float32 else np.inf))
+
+
+def _bounds(space: spaces.Space[Any], array: Array, most: float) -> tuple[Array, Array] | None:
     """Lowest and highest values of one row; None where every number of the type is allowed."""
     if array.dtype.kind == "f":
-        most = np.finfo(array.dtype).max
         return np.maximum(space.low, -most), np.minimum(space.high, most)  # type: ignore[attr-defined]
     if isinstance(space, spaces.Box):
         low, high = space.low, space.high
@@ -305,8 +319,8 @@ def _bounds(space: spaces.Space[Any], array: Array) -> tuple[Array, Array] | Non
         low, high = np.asarray(space.start), np.asarray(space.start + space.nvec - 1)
     else:  # MultiBinary
         low, high = np.zeros((), array.dtype), np.ones((), array.dtype)
-    least, most = _limits(array.dtype)
-    if (low <= least).all() and (high >= most).all():
+    least, largest = _limits(array.dtype)
+    if (low <= least).all() and (high >= largest).all():
         return None
     return low.astype(array.dtype), high.astype(array.dtype)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from multiverse.contracts.errors import TrainingDiverged
 from multiverse.contracts.views import Array
 
 TINY = 1e-8
@@ -22,6 +23,11 @@ class RunningMeanStd:
         """[rows, size] more."""
         if not len(rows):
             return
+        if not np.isfinite(rows).all():  # guard: statistics-stay-finite
+            raise TrainingDiverged(
+                "an observation or a reward to be normalized is not finite, and the statistics would never be finite "
+                "again; look at what the env returns, or train with on_bad_value='raise', which names the env"
+            )
         mean, count = rows.mean(axis=0, dtype=np.float64), len(rows)
         errors = rows - mean
         variance = np.square(errors, out=errors).mean(axis=0)

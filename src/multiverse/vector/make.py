@@ -149,7 +149,7 @@ def make_vec(
         _check_choices(autoreset=(autoreset, Autoreset))
     _check_choices(on_failure=(on_failure, OnFailure), on_bad_value=(on_bad_value, OnBadValue))
     rate = _at_least_one("restarts_per_minute", restarts_per_minute, "on_failure='raise' restarts nothing")
-    failure_policy = FailurePolicy(on_failure, on_bad_value, rate)
+    failure_policy = FailurePolicy(on_failure, on_bad_value, rate, float32=fields is not None)
     if start_method is not None:
         _check_choices(start_method=(start_method, StartMethod))
     if workers is not None:

@@ -93,14 +93,26 @@ GUARDS = (
     Guard(
         "rewards-are-looked-at",
         ("B2",),
-        swap("total - total != 0.0", "False"),
+        swap("not sum(map(abs, rewards)) <= most", "False"),
         (f"{RAISES}[serial-nan_reward-next_step]", f"{TRUNCATES}[forkserver-inf_reward-same_step]"),
     ),
     Guard(
         "rewards-beside-one-array-are-looked-at",
         ("B2",),
-        swap("total - total != 0.0 or ", ""),
+        swap("not sum(map(abs, rewards)) <= most or ", ""),
         (f"{PICTURES}[serial-1-nan_reward]", f"{PICTURES}[forkserver-100-nan_reward]"),
+    ),
+    Guard(
+        "what-overflows-float32-is-not-learned-from",
+        ("B1", "B2"),
+        swap("np.abs(values) <= self._most", "np.isfinite(values)"),
+        ("tests/executors/test_value_guard.py::test_float64_beyond_float32_is_bad_only_where_a_learner_casts_it[2]",),
+    ),
+    Guard(
+        "statistics-stay-finite",
+        ("B5",),
+        NEVER,
+        ("tests/learning/test_normalizers.py::test_statistics_refuse_what_is_not_finite_and_stay_as_they_were[nan]",),
     ),
     Guard(
         "a-clipped-reward-is-nothing",
