@@ -95,8 +95,11 @@ class ParallelEnvironmentManager:
         return [agent for agent in self.agents if self.engine.alive[agent][env]]
 
     def close_all(self) -> None:
+        """End every worker; calling it twice does no harm."""
         self._begun = False
         self.engine.close()
+
+    close = close_all
 
     def _of(self, env: int, observations: Mapping[str, Any]) -> Observations:
         return {agent: observations[agent][env] for agent in self.acting(env)}

@@ -303,6 +303,44 @@ def test_remotes_reset_to_a_task_and_step() -> None:
         manager.close()
 
 
+class Meets(gym.Env[Any, Any]):
+    """A reset ends only when the other env's reset has begun, too; it says by a file that it has."""
+
+    observation_space, action_space = gym.spaces.Box(-9, 9, (1,)), gym.spaces.Discrete(2)
+
+    def __init__(self, mine: Path, other: Path) -> None:
+        self._mine, self._other = mine, other
+
+    def reset(self, **options: Any) -> Any:
+        with open(self._mine, "wb", buffering=0) as mine:  # a named pipe: opening it waits for the reader
+            mine.write(b".")
+        return np.zeros(1, np.float32), {}
+
+
+class Listens(Meets):
+    def reset(self, **options: Any) -> Any:
+        with open(self._other, "rb") as other:
+            other.read()
+        return np.ones(1, np.float32), {}
+
+
+def test_resets_that_were_sent_return_at_once_and_run_in_parallel(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    manager = ParallelEnvManager([lambda: Meets(pipe, pipe), lambda: Listens(pipe, pipe)])
+    try:
+        for remote in manager.remotes:
+            remote.send(("reset", None))  # one after another they would wait for each other for ever
+        assert [remote.recv()[0].tolist() for remote in reversed(manager.remotes)] == [[1.0], [0.0]]
+    finally:
+        manager.close()
+
+
+def test_the_documents_config_as_printed_has_defaults_for_the_rest() -> None:
+    env = {**SPARSE, "num_parallel_workers": 1}
+    with Learner(env, {"num_rollouts_per_iter": 12}) as made:
+        assert (made.num_iters, made.num_rollouts_per_iter, made.updates) == (3000, 12, 0.02)
+
+
 class Pairs(gym.Env[Any, Any]):
     """Shows a dict."""
 
@@ -365,7 +403,7 @@ def test_workers_hanging_an_unmatched_send_or_recv_is_told() -> None:
         with pytest.raises(mv.RequestPending, match="env 0 is still under way"):
             manager.remotes[0].send(("step", np.zeros(2)))
         manager.remotes[1].send(("reset", {"task": [0.5, 0.5]}))
-        with pytest.raises(mv.RequestPending, match=r"env 1 has answered, and nobody has heard it: recv\(\)"):
+        with pytest.raises(mv.RequestPending, match=r"env 1 is still under way: recv\(\) its reset"):
             manager.remotes[1].send(("step", np.zeros(2)))
         assert len(manager.remotes[0].recv()) == 5 and len(manager.remotes[1].recv()) == 2
         manager.remotes[0].send(("step", np.zeros(2)))

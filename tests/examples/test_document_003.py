@@ -67,6 +67,13 @@ def test_only_the_env_must_be_said() -> None:
         settings_from({})
 
 
+def test_the_manager_closes_by_either_name() -> None:
+    manager = ParallelEnvironmentManager("boxjump", {"num_boxes": 2}, 1)
+    manager.close()
+    manager.close_all()
+    assert manager.engine.closed
+
+
 # -- envs --------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("executor", ["serial", "process"])
 def test_the_manager_plays_what_single_envs_play(executor: Any) -> None:

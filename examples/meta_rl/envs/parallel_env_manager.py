@@ -28,8 +28,9 @@ class ParallelEnvManager:
     def __init__(self, env_fns: Sequence[Callable[[], Any]], start_method: Any = None) -> None:
         settings: dict[str, Any] = {"autoreset": "disabled", "on_failure": "restart", "start_method": start_method}
         self.engine = mv.make_vec(list(env_fns), executor="process", workers=len(env_fns), **settings)
-        self._answers: dict[int, Any] = {}  # of envs whose answers were not asked for yet
-        self.remotes = [Remote(self.engine, i, self._answers) for i in range(len(env_fns))]
+        self._answers: dict[int, Any] = {}  # by env id: results that recv() has not returned yet
+        self._resets: dict[int, Any] = {}  # by env id: tasks of resets that were sent and not yet received
+        self.remotes = [Remote(self.engine, i, self._answers, self._resets) for i in range(len(env_fns))]
         self.train_tasks: Sequence[Any] = ()
         self.eval_tasks: Sequence[Any] = ()
 
@@ -40,6 +41,7 @@ class ParallelEnvManager:
     def reset(self, **how: Any) -> Any:
         """All envs."""
         self._answers.clear()
+        self._resets.clear()
         return self.engine.reset(**how)
 
     def close(self) -> None:
@@ -50,36 +52,54 @@ class ParallelEnvManager:
 class Remote:
     """One env's end of the line."""
 
-    def __init__(self, engine: mv.VectorEnv, env_id: int, answers: dict[int, Any]) -> None:
-        self._engine, self._env_id, self._answers = engine, env_id, answers
+    def __init__(self, engine: mv.VectorEnv, env_id: int, answers: dict[int, Any], resets: dict[int, Any]) -> None:
+        self._engine, self._env_id, self._answers, self._resets = engine, env_id, answers, resets
         self._steps = False  # its step is under way
 
     def send(self, command: tuple[str, Any]) -> None:
-        """("reset", {"task": task}) or ("step", action), which returns at once."""
+        """Send ("reset", {"task": task}) or ("step", action) and return at once.
+
+        All resets that were sent run in parallel, from the first recv() of one of them on.
+        """
         me, engine = self._env_id, self._engine
         if not isinstance(command, tuple) or len(command) != 2:
             raise mv.InvalidRequest(f"send({command!r}): expected ('reset', {{'task': task}}) or ('step', action)")
         name, data = command
         if me in self._answers:
             raise mv.RequestPending(f"env {me} has answered, and nobody has heard it: recv() before the next send()")
+        if me in self._resets:
+            raise mv.RequestPending(f"env {me} is still under way: recv() its reset before the next send()")
         if name == "step":
             engine.send([data], env_ids=[me])
             self._steps = True
         elif name == "reset":
-            self._answers[me] = self._reset({} if data is None else data)
+            options = {} if data is None else data
+            if not isinstance(options, dict) or options.keys() - {"task"}:
+                raise mv.InvalidRequest(f"('reset', {options!r}): expected {{'task': task}}, or None")
+            if self._steps:
+                raise mv.RequestPending(f"env {me} is still under way: recv() its step before the next send()")
+            self._resets[me] = options.get("task")
         else:
             raise mv.InvalidRequest(f"{name!r}: a remote knows 'reset' and 'step'; manager.engine.call({name!r}) more")
 
-    def _reset(self, how: Any) -> tuple[Any, dict[str, Any]]:
-        if not isinstance(how, dict) or how.keys() - {"task"}:
-            raise mv.InvalidRequest(f"('reset', {how!r}): expected {{'task': task}}, or None")
-        task = how.get("task")
-        observations, infos = self._engine.reset(env_ids=[self._env_id], tasks=None if task is None else [task])
-        return next(iterate(self._engine.observation_space, observations)), _of_row(infos, 0)
+    def _reset_all_sent(self) -> None:
+        """Run every reset that was sent, side by side; one that fails is dropped, the others stay pending."""
+        ids, tasks = list(self._resets), list(self._resets.values())
+        try:
+            observations, infos = self._engine.reset(env_ids=ids, tasks=tasks)
+        except mv.EnvFailed as error:
+            for env_id in error.env_ids or ids:
+                self._resets.pop(env_id, None)
+            raise
+        for row, (env_id, observation) in enumerate(zip(ids, iterate(self._engine.observation_space, observations))):
+            self._answers[env_id] = observation, _of_row(infos, row)
+        self._resets.clear()
 
     def recv(self) -> Any:
         """(observation, info) of a reset; five results of a step. `mv.NothingPending` if nothing was sent."""
         me = self._env_id
+        if me in self._resets:
+            self._reset_all_sent()
         if me not in self._answers and not self._steps:
             raise mv.NothingPending(f"nothing was sent to env {me}: send() first")
         while me not in self._answers:

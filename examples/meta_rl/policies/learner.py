@@ -65,9 +65,12 @@ class Learner:
     ) -> None:
         sections = {"seed": seed, "env": env, "train": train, "eval": eval or {}, "policy": policy or {}}
         settings = _settings(sections)
-        self.seed, self.num_iters = seed, int(train["num_iters"])
+        self.seed = seed
+        iteration = settings["steps_per_env"] * settings["num_envs"]
+        self.num_iters = (settings["env_steps"] - settings["learning_starts"]) // iteration
         self.num_init_rollouts_pool = int(train.get("num_init_rollouts_pool", 0))
-        self.num_rollouts_per_iter, self.updates = int(train["num_rollouts_per_iter"]), train["num_updates_per_iter"]
+        self.num_rollouts_per_iter = int(train["num_rollouts_per_iter"])
+        self.updates = settings["gradient_steps"] or settings["updates_per_step"]
         self.log_interval = int((eval or {}).get("log_interval", 10))
         checked = {"max_rollouts_per_task": settings["episodes_per_task"], "num_train_tasks": settings["tasks"]}
         checked |= {"num_eval_tasks": settings["held_out_tasks"], "num_parallel_workers": settings["num_envs"]}

@@ -52,7 +52,7 @@ COUNTED = ("env", "num_envs", "episodes_per_task", "steps_per_env")
 """Settings that say what an iteration is: all that counts env steps follows from them."""
 DEFAULTS = {"max_rollouts_per_task": 1, "num_train_tasks": 0, "num_eval_tasks": 0, "num_parallel_workers": 4,
             "num_init_rollouts_pool": 0, "buffer_size": 1_000_000, "batch_size": 32, "sampled_seq_len": -1,
-            "log_interval": 10}  # fmt: skip
+            "log_interval": 10, "num_iters": 3000, "num_updates_per_iter": 0.02}  # fmt: skip
 
 
 class RolloutSettings(Located):
