@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ import multiverse
 from multiverse.cli import main as cli
 from multiverse.cli.main import main
 from multiverse.contracts.errors import EnvFailed, InvalidRequest, MultiverseError, RemoteError
+from tests.cli.training_commands import SMALL
 
 COMMAND = [sys.executable, "-m", "multiverse.cli"]
 
@@ -137,3 +139,34 @@ def test_ctrl_c_in_the_middle_of_a_measurement_ends_everything_quietly() -> None
     out, rest = process.communicate(timeout=30)
     assert process.returncode == 130
     assert (out, rest) == ("", "") and "limit" in first
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list", "presets"],
+        ["doctor"],
+        ["list", "--help"],
+        ["train", "CartPole-v1"],
+        ["train", "CartPole-v1", "--quiet"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("stream", [1, 2])
+def test_commands_with_a_closed_stream_end_as_with_an_open_one(
+    arguments: list[str], stream: int, tmp_path: Path
+) -> None:
+    more = [*SMALL, "--env-steps", "128", "--run-dir", str(tmp_path / "run")] if arguments[0] == "train" else []
+    shell = ["sh", "-c", f'exec "$@" {stream}>&-', "sh", *COMMAND, *arguments, *more]
+    done = subprocess.run(shell, capture_output=True, text=True)
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+    assert not more or (tmp_path / "run" / "summary.json").is_file()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+@pytest.mark.parametrize("arguments", [["list", "presets"], ["doctor"], ["doctor", "--json"], ["--help"]], ids=" ".join)
+def test_commands_whose_output_cannot_be_written_end_with_a_sentence(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2 and "Traceback" not in done.stderr and "Exception" not in done.stderr
+    assert done.stderr.endswith("the output could not be written: No space left on device\n")

@@ -7,6 +7,7 @@ Exit codes: 0 done; 1 the command found something wrong; 2 it could not do what 
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.util
 import io
@@ -52,6 +53,8 @@ COMMANDS = {
 }
 
 FAILED, REFUSED, INTERRUPTED, NOBODY_READS, TERMINATED = 1, 2, 130, 141, 143
+CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+"""Errors of a write to an open file, as standard output is: the error names no file."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _end_on_request)
+    _open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without a × shows a ? instead
@@ -75,6 +79,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         send_nowhere(sys.stdout, sys.stderr)
         return NOBODY_READS
+    except OSError as error:
+        if error.filename is not None or error.errno not in CANNOT_WRITE:
+            raise
+        send_nowhere(sys.stdout)
+        print(
+            f"multiverse {' '.join(arguments[:1])}: the output could not be written: {error.strerror}", file=sys.stderr
+        )
+        return REFUSED
     except MultiverseError as error:
         print(f"multiverse {arguments[0]}: {one_line(error)}", file=sys.stderr)
         return REFUSED
@@ -87,6 +99,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _end_on_request(number: int, frame: FrameType | None) -> NoReturn:
     """SIGTERM: everything is closed on the way out."""
     sys.exit(TERMINATED)
+
+
+def _open_missing_streams() -> None:
+    """Open the null device for standard streams that are closed (`>&-`), also for worker processes. It takes their
+    descriptors, so that no file opened later gets one of them."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest that is free
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, mode))
 
 
 def _add_working_directory_to_path() -> None:

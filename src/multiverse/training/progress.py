@@ -60,7 +60,7 @@ class LinePrinter:
 
     def _write(self, text: str) -> None:
         stream = self.stream or sys.stdout
-        if self.heard:
+        if self.heard and stream is not None:  # None: standard output is closed
             try:
                 stream.write(text)
                 stream.flush()
@@ -71,7 +71,7 @@ class LinePrinter:
 def printer_for_programs() -> LinePrinter:
     """For `mv.train`: standard output is the program's own, but in a notebook, where the other one is red."""
     stream = sys.stdout if in_notebook() else sys.stderr
-    return LinePrinter(stream, redraws=in_notebook() or stream.isatty())
+    return LinePrinter(stream, redraws=in_notebook() or (stream is not None and stream.isatty()))
 
 
 def in_notebook() -> bool:
