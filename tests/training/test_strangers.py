@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import stat
 import sys
@@ -17,7 +18,10 @@ import multiverse as mv
 from examples.own_algorithm import Reinforce
 from multiverse.cli.main import main
 from multiverse.contracts.errors import UntrustedRun
-from multiverse.training.loading import evaluate
+from multiverse.executors import ray_cluster
+from multiverse.training.config.train_config import TrainConfig
+from multiverse.training.loading import checkpoint_of, evaluate
+from multiverse.training.run import _envs_of
 from tests.cli.training_commands import SMALL as FLAGS
 from tests.training.runs import SMALL
 
@@ -192,6 +196,66 @@ def test_secrets_of_what_would_be_called_are_not_told(strangers: Path, harm: Pat
         resumed(strangers, env_kwargs={"api_key": "hunter2", "url": "x"})
     assert "level=3" in str(refused.value)
     assert "swordfish" not in str(refused.value) and "hunter2" not in str(refused.value)
+
+
+# -- Ray clusters ----------------------------------------------------------------------------------------------------
+STRANGERS_CLUSTER = "203.0.113.7:6379"
+
+
+@pytest.fixture
+def joined(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """Addresses of the clusters that would have been joined; None: one of the program's own."""
+    addresses: list[str | None] = []
+
+    def connect(options: Any) -> None:
+        addresses.append(options.address)
+        raise mv.InvalidRequest("no cluster in this test")
+
+    monkeypatch.setattr(ray_cluster, "connect", connect)
+    return addresses
+
+
+@pytest.fixture
+def clustered(plain: Path, tmp_path: Path) -> Path:
+    """A stranger's run whose config names a Ray cluster."""
+    run = Path(shutil.copytree(plain, tmp_path / "clustered"))
+    changed(run, "executor: serial", "executor: ray")
+    changed(run, "ray_address: null", f"ray_address: {STRANGERS_CLUSTER}")
+    return run
+
+
+@pytest.mark.fault("E7")
+def test_cluster_of_a_strangers_run_is_joined_only_with_trust(
+    clustered: Path, joined: list[str | None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = ["train", "--config", str(clustered / "config.yaml"), "--run-dir", str(clustered.parent / "new")]
+    for typed in (["resume", str(clustered)], ["evaluate", str(clustered)], new, [*new, "--seeds", "2"]):
+        error = one_line(typed, capsys)
+        assert f"join the Ray cluster at '{STRANGERS_CLUSTER}'" in error and "--trust" in error
+    assert not joined
+    with pytest.raises(mv.InvalidRequest, match="no cluster in this test"):
+        evaluate(clustered, trust=True)
+    assert joined == [STRANGERS_CLUSTER]
+
+
+@pytest.mark.fault("E7")
+def test_cluster_that_the_caller_names_needs_no_trust(clustered: Path, joined: list[str | None]) -> None:
+    with pytest.raises(mv.InvalidRequest, match="no cluster in this test"):
+        mv.resume(clustered, env_steps=200, ray_address="10.0.0.1:6379", progress=False)
+    file = str(clustered / "config.yaml")
+    assert main(["train", "--config", file, "--ray-address", "10.0.0.2:6379"]) == 2
+    assert joined == ["10.0.0.1:6379", "10.0.0.2:6379"]
+
+
+@pytest.mark.fault("E7")
+def test_cluster_in_a_checkpoint_is_never_joined(plain: Path) -> None:
+    """Only the config names one, and it is what `--trust` is about."""
+    ray = {"address": STRANGERS_CLUSTER, "cpus_per_worker": 1.0, "gpus_per_worker": 0.0}
+    found = checkpoint_of(plain)
+    plan = {**found.state["plan"], "executor": "ray", "workers": 1, "start_method": None, "ray": ray}
+    changed_state = dataclasses.replace(found, state={**found.state, "plan": plan})
+    taken, _ = _envs_of(changed_state, TrainConfig(num_envs=2))
+    assert taken is not None and taken.ray is not None and taken.ray.address is None
 
 
 # -- one's own runs --------------------------------------------------------------------------------------------------

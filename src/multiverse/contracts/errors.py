@@ -277,14 +277,14 @@ class InvalidConfig(InvalidRequest):
 
 
 class UntrustedRun(InvalidRequest):
-    """A run, or a config, that somebody else may have made names code; nothing of it was imported."""
+    """A run or config that somebody else may have made names code or a Ray cluster; nothing was imported or joined."""
 
     def __init__(self, path: Path | str, call: str, why: str = "") -> None:
         self.path, self.call = path, call
         unknown = f" ({why})" if why else ""
         super().__init__(
-            f"{path} was not written by this user on this machine{unknown}, and this would call {call}: look at that "
-            "code first; if you trust it, say --trust, in Python trust=True"
+            f"{path} was not written by this user on this machine{unknown}, and this would {call}: look at that "
+            "first; if you trust it, pass --trust (in Python: trust=True)"
         )
 
 

@@ -283,7 +283,7 @@ def resume_run(
     named = find_run(path_of(run))
     with RunDirectory.open(named.path) as where:
         maker, name = as_name(algorithm)
-        config = trusted_config(where.path, env, maker, env_kwargs, trust, wrappers, named=name)
+        config = trusted_config(where.path, env, maker, env_kwargs, trust, wrappers, named=name, given=settings)
         moved = config.algorithm != saved_settings(where.path).get("algorithm", "ppo")
         kind = maker or algorithm_class(config.algorithm)
         given, schedules = without_schedules(settings, kind)
@@ -419,7 +419,11 @@ def _envs_of(found: Checkpoint | None, config: TrainConfig) -> tuple[Plan | None
     if found is None:
         return None, None
     with taken_over(found):
-        return build(Plan, found.state["plan"], "its plan"), num_envs_in(found.state, config)
+        plan = build(Plan, found.state["plan"], "its plan")
+        if plan.ray is not None:  # a checkpoint is data: only the config, which is trusted, names a cluster
+            address = config.ray_address  # guard: a-checkpoint-names-no-cluster
+            plan = dataclasses.replace(plan, ray=dataclasses.replace(plan.ray, address=address))
+        return plan, num_envs_in(found.state, config)
 
 
 def _check_settings(algorithm: Algorithm) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -55,8 +55,10 @@ def trusted_config(
     wrappers: Sequence[Wrapper | str] | None = None,
     needs_algorithm: bool = True,
     named: str | None = None,
+    given: Iterable[str] = (),
 ) -> TrainConfig:
-    """The config of a run whose env is about to be made; `UntrustedRun` if that would call a stranger's code.
+    """The config of a run whose env is about to be made; `UntrustedRun` if that would call a stranger's code, or join
+    a stranger's Ray cluster. `given`: names of settings that the caller gives, which replace the run's.
 
     Its algorithm is where it is now: as `named` by the caller or, if its file is gone, in the working directory.
     """
@@ -65,7 +67,7 @@ def trusted_config(
     if named is not None:
         refuse_another_algorithm(learner, named)
     # What the caller brings is the caller's own, whatever the run says; the rest of what it names is not.
-    theirs = _brought(env, algorithm or named)
+    theirs = {*_brought(env, algorithm or named), *given}
     if names_code({name: value for name, value in saved.items() if name not in theirs}):
         check_trusted(saved, read_mark(run), run, trust)
     _refuse_missing(saved, env, (algorithm or named) if needs_algorithm else True, wrappers)

@@ -241,7 +241,8 @@ def set_config(path: Path, settings: Mapping[str, Any], trust: bool, env: Any = 
     """(the config of a set that is gone on with, its settings, and those of them that are functions). It keeps them.
     Where one's own algorithm is now, each run keeps once that is made."""
     maker, name = as_name(algorithm)
-    config = trusted_config(path, env, maker, None, trust, (), named=name)  # each run asks for its wrappers
+    # Each run asks for its wrappers.
+    config = trusted_config(path, env, maker, None, trust, (), named=name, given=settings)
     kind = maker or algorithm_class(config.algorithm)
     given, schedules = without_schedules(settings, kind)
     if given:

@@ -242,6 +242,18 @@ GUARDS = (
         (f"{FOREIGN}::test_a_link_that_appears_later_is_not_followed_either",),
     ),
     Guard(
+        "a-strangers-cluster-is-not-joined",
+        ("E7",),
+        NEVER,
+        (f"{STRANGERS}::test_cluster_of_a_strangers_run_is_joined_only_with_trust",),
+    ),
+    Guard(
+        "a-checkpoint-names-no-cluster",
+        ("E7",),
+        instead("address = plan.ray.address"),
+        (f"{STRANGERS}::test_cluster_in_a_checkpoint_is_never_joined",),
+    ),
+    Guard(
         "only-our-own-names-count",
         ("E7",),
         instead("return True"),

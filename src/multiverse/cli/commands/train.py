@@ -53,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
 # -- the config --------------------------------------------------------------------------------------------------
 def config_from(options: TrainOptions) -> TrainConfig:
     """Flags before the file, the file before the preset, the preset before the defaults."""
-    from multiverse.training.storage.origin import check_trusted
+    from multiverse.training.storage.origin import check_trusted, names_code
     from multiverse.training.storage.run_directory import read_mark
 
     command = options.command
@@ -65,8 +65,8 @@ def config_from(options: TrainOptions) -> TrainConfig:
         command["no_preset"] = True
     algorithm = _named("algorithm", options.settings, file) or "ppo"
     typed = {*options.settings, *(("env", "env_kwargs") if options.env else ())}  # whoever types a name means it
-    if named := {key: value for key, value in file.items() if key not in typed}:
-        check_trusted(named, read_mark(Path(command["config"]).parent), command["config"], command["trust"])
+    if names_code({key: value for key, value in file.items() if key not in typed}):
+        check_trusted(file, read_mark(Path(command["config"]).parent), command["config"], command["trust"])
     own = own_settings(algorithm_class(algorithm))
     settings = merged(merged({}, file, algorithm, own), options.settings, algorithm, own)
     env = _named("env", file) if isinstance(file, RolloutSettings) else options.env or _named("env", settings)

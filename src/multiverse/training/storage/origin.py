@@ -1,9 +1,9 @@
 """Where a run came from: whose it is, on what it ran, and what of that is secret.
 
-A config may name code, and going on with its run calls that: a stranger's is told from one's own. A run of one's own
-has a mark that only this user can have made here: an HMAC of everything that would be called, by a key that is kept in
-the user's own state directory and in no run. A mark says nothing about the rest of a run, which is data, and is
-verified as such.
+A config may name code, which going on with its run calls, and a Ray cluster, which it joins: a stranger's is told from
+one's own. A run of one's own has a mark that only this user can have made here: an HMAC of everything that would be
+called or joined, by a key that is kept in the user's own state directory and in no run. A mark says nothing about the
+rest of a run, which is data, and is verified as such.
 
 What it ran on is told without environment variables, network or errors. Secrets stay out of whatever is written:
 configs, manifests, logged command lines. A field is secret when its name ends in one of `_SECRET`, whatever its case:
@@ -44,7 +44,7 @@ from multiverse.training.storage.files import read_plain, write_new
 log = logging.getLogger("multiverse")
 
 KEY_BYTES = 32
-OPPONENT, WRAPPERS = "evaluation_opponent", "wrappers"
+OPPONENT, WRAPPERS, RAY = "evaluation_opponent", "wrappers", "ray_address"
 MOST_ARGUMENTS = 8
 """That a sentence shows."""
 _PURPOSE = b"multiverse: what a run calls\0"
@@ -68,14 +68,16 @@ _HEADER = re.compile(r"(?i)\b(?:authorization|bearer|basic)\b")
 
 # -- whose it is -------------------------------------------------------------------------------------------------
 def names_code(config: Mapping[str, Any]) -> bool:
-    """Whether making the env or the algorithm of this config would import what it names; ids in Gymnasium's registry
-    and our own algorithms name nothing."""
+    """Whether making the env or the algorithm of this config would import what it names, or join a Ray cluster, whose
+    answers are unpickled here; ids in Gymnasium's registry and our own algorithms name nothing."""
+    if config.get(RAY):  # guard: a-strangers-cluster-is-not-joined
+        return True
     named = "".join(str(config.get(name) or "") for name in ("env", "algorithm", OPPONENT, WRAPPERS))
     return ":" in named or any(_CODE.fullmatch(text) for text in _texts(config.get("env_kwargs")))
 
 
 def in_a_call(config: Mapping[str, Any]) -> str:
-    """What would be called, for a sentence: "os:system(command='…')". Without secrets."""
+    """What would be done, for a sentence: "call os:system(command='…')". Without secrets."""
     kwargs = redacted(config).get("env_kwargs")
     given = list(kwargs.items()) if isinstance(kwargs, Mapping) else []
     arguments = [f"{key if key.isidentifier() else in_words(key)}={in_words(value)}" for key, value in given]
@@ -83,11 +85,13 @@ def in_a_call(config: Mapping[str, Any]) -> str:
     env = f"{in_words(str(config.get('env')))[1:-1]}({', '.join(arguments[:MOST_ARGUMENTS] + more)})"
     named = [str(config.get(name) or "") for name in ("algorithm", OPPONENT)]
     named += map(str, config.get(WRAPPERS) or ())
-    return " and ".join([*([env] if config.get("env") else []), *(in_words(one)[1:-1] for one in named if ":" in one)])
+    called = [*([env] if config.get("env") else []), *(in_words(one)[1:-1] for one in named if ":" in one)]
+    joined = [f"join the Ray cluster at {in_words(redacted(config)[RAY])}"] if config.get(RAY) else []
+    return " and ".join([*([f"call {' and '.join(called)}"] if called else []), *joined])
 
 
 def check_trusted(config: Mapping[str, Any], mark: Any, where: Path | str, trust: bool) -> None:
-    """`UntrustedRun` if this config names code, and neither its mark is ours nor does the caller vouch for it."""
+    """Raise `UntrustedRun` if this config names code or a Ray cluster, its mark is not ours and `trust` is not set."""
     if trust or not names_code(config):
         return
     try:
@@ -111,7 +115,7 @@ def mark_of(config: Mapping[str, Any]) -> str | None:
 
 def _mark(config: Mapping[str, Any], key: bytes) -> str:
     called = {name: config.get(name) for name in ("env", "env_kwargs", "algorithm")}
-    called |= {name: config[name] for name in (OPPONENT, WRAPPERS) if config.get(name)}
+    called |= {name: config[name] for name in (OPPONENT, WRAPPERS, RAY) if config.get(name)}
     text = json.dumps(redacted(called), sort_keys=True).encode()
     return hmac.new(key, _PURPOSE + text, hashlib.sha256).hexdigest()
 
