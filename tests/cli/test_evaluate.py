@@ -136,8 +136,10 @@ def test_against_an_opponent_it_tells_who_won(elsewhere: Path, capsys: pytest.Ca
     assert ", won " not in capsys.readouterr().out
     for opponent in ("random", "two", "tests.training.test_teams:leftmost"):
         assert main(["evaluate", "one", "--episodes", "4", "--opponent", opponent]) == 0
-        told = capsys.readouterr().out.splitlines()[-1]
+        told, *sides = capsys.readouterr().out.splitlines()[1:]
         assert ", won " in told and f", against {opponent}; from " in told and "player_0" not in told
+        assert [line.split(": return")[0] for line in sides] == ["  as player_0", "  as player_1"]
+        assert all(", won " in line and "over 2 unseen episodes" in line for line in sides)
     assert main(["evaluate", "one", "--episodes", "4"]) == 0
     assert "return 0.0 ± 0.0 (player_0 " in capsys.readouterr().out
     for opponent in ("nobody", "tests.nowhere:player", "tests.training.test_teams:nobody"):

@@ -490,3 +490,73 @@ def test_episodes_that_a_rollout_is_too_short_for_are_told(
     mv.train("BoxJump-v0", "ppo", run_dir=tmp_path / "run", whole_episodes=True, steps_per_env=steps, **short, **env)
     warned = [one.getMessage() for one in caplog.records if "whole_episodes" in one.getMessage()]
     assert len(warned) == (told != "") and all(told in one for one in warned)
+
+
+class Payday(ParallelEnv):
+    """Two hunters and a prey; action 1 earns a hunter 10 and the prey 1, action 0 earns half of that: all above 0."""
+
+    metadata: dict[str, Any] = {"name": "payday"}  # noqa: RUF012
+    possible_agents = ["hunter_0", "hunter_1", "prey_0"]  # noqa: RUF012
+
+    def observation_space(self, agent: str) -> Any:
+        return spaces.Box(-1, 1, (2 if agent == "prey_0" else 3,))
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(2)
+
+    def reset(self, seed: Any = None, options: Any = None) -> Any:
+        self.agents = list(self.possible_agents)
+        return self._seen(), {agent: {} for agent in self.agents}
+
+    def _seen(self) -> dict[str, Any]:
+        return {agent: np.zeros(self.observation_space(agent).shape, np.float32) for agent in self.agents}
+
+    def step(self, actions: Any) -> Any:
+        full = {"hunter_0": 10.0, "hunter_1": 10.0, "prey_0": 1.0}
+        rewards = {agent: full[agent] * (1.0 if actions[agent] else 0.5) for agent in self.agents}
+        seen, over = self._seen(), dict.fromkeys(self.agents, True)
+        infos = {agent: dict[str, Any]() for agent in self.agents}
+        return seen, rewards, over, dict.fromkeys(self.agents, False), infos
+
+
+class Rivals(Payday):
+    """Two agents of the same kind, both of which earn more than 0 whatever they do."""
+
+    possible_agents = ["hunter_0", "hunter_1"]  # noqa: RUF012
+
+
+def always(action: int) -> Callable[..., int]:
+    return lambda observation, open_now, rng: action
+
+
+@pytest.fixture(scope="module")
+def payday(tmp_path_factory: pytest.TempPathFactory) -> mv.Run:
+    """A run whose policy has learned nothing: it is evaluated by what an opponent does."""
+    return mv.train(Payday, run_dir=tmp_path_factory.mktemp("payday") / "run", **RUN)
+
+
+def test_evaluation_against_opponent_has_one_row_per_side_without_opponents_returns(payday: mv.Run) -> None:
+    found = [mv.evaluate(payday, env=Payday, episodes=6, opponent=always(action)) for action in (0, 1)]
+    assert list(found[0].sides) == ["hunter", "prey"]
+    summaries = [one.summary() for one in found]
+    for name in ("mean_return/hunter_0", "mean_return/hunter", "mean_return/prey", "mean_return", "returns"):
+        values = [one.returns if name == "returns" else summary[name] for one, summary in zip(found, summaries)]
+        assert values[0] == values[1], f"{name} depends on the opponent's rewards"
+    hunters, prey = found[0].sides.values()
+    assert len(hunters.returns) == len(prey.returns) == 3
+    assert min(hunters.returns) >= 5.0 and max(prey.returns) <= 1.0
+    assert found[0].by_agent is not None and [len(one) for one in found[0].by_agent.values()] == [3, 3, 3]
+
+
+def test_wins_compare_the_sides_where_all_returns_are_positive(tmp_path: Path) -> None:
+    run = mv.train(Rivals, run_dir=tmp_path / "run", **RUN)
+    against = [mv.evaluate(run, env=Rivals, episodes=4, opponent=always(action)) for action in (0, 1)]
+    best = [mine == 10.0 for mine in against[0].returns]
+    assert against[0].wins == np.mean(best) and against[0].draws == 1 - np.mean(best)
+    assert against[1].wins == 0.0 and against[1].draws == np.mean(best)
+    assert against[1].summary()["wins"] == 0.0
+
+
+def test_evaluation_of_run_saved_without_margins_has_no_wins() -> None:
+    old = mv.Evaluation((1.0, 2.0), (3, 3), opponent=True)
+    assert "wins" not in old.summary() and "won" not in repr(old)

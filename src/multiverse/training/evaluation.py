@@ -35,15 +35,17 @@ class Evaluation:
     returns: tuple[float, ...]  # of several agents: their mean, of those that the policy played
     lengths: tuple[int, ...]
     lost: tuple[int, ...] = ()  # episodes that their env failed in, from 0: they do not count
-    by_agent: dict[str, tuple[float, ...]] | None = None  # the returns of each of several
+    by_agent: dict[str, tuple[float, ...]] | None = None  # of several agents: each one's, where the policy played it
     opponent: bool = False  # somebody else played the other side
     by_episode: tuple[tuple[float, ...], ...] = ()  # of meta-episodes: the returns of the episodes of each …
     success: tuple[tuple[bool, ...], ...] = ()  # … and which of these had a success, where the env names those
     of: str = field(default="", compare=False)  # whose policy, in words
+    side: tuple[str, ...] = ()  # against an opponent: the side that the policy played in each episode …
+    margins: tuple[float, ...] = ()  # … and its return there, minus that of the best of the other sides
 
     def __repr__(self) -> str:
         told = f"{in_digits(self.mean_return)} ± {in_digits(self.std_return)}" if self.returns else "none"
-        won = f", won {100 * self.wins:.0f} %" if self.opponent and self.returns else ""
+        won = f", won {100 * self.wins:.0f} %" if self.margins else ""
         whose = f" of {self.of}" if self.of else ""
         return f"<Evaluation{whose}: return {told}{won}, over {counted(len(self.returns), 'episode')}>"
 
@@ -61,8 +63,28 @@ class Evaluation:
 
     @property
     def wins(self) -> float:
-        """The share of episodes in which the policy had a return above 0."""
-        return float(np.mean([one > 0 for one in self.returns]))
+        """Share of episodes in which the policy's side had a higher return than every other side."""
+        return float(np.mean(np.array(self.margins) > 0))
+
+    @property
+    def draws(self) -> float:
+        """Share of episodes in which the policy's side and the best of the other sides had the same return."""
+        return float(np.mean(np.array(self.margins) == 0))
+
+    @property
+    def sides(self) -> dict[str, Evaluation]:
+        """Against an opponent: the evaluation of each side that the policy played, by its name."""
+        found = {}
+        for name in dict.fromkeys(self.side):
+            chosen = [k for k, side in enumerate(self.side) if side == name]
+            found[name] = Evaluation(
+                tuple(self.returns[k] for k in chosen),
+                tuple(self.lengths[k] for k in chosen),
+                opponent=True,
+                of=f"{self.of} as {name}".strip(),
+                margins=tuple(self.margins[k] for k in chosen),
+            )
+        return found
 
     @property
     def cancels(self) -> bool:
@@ -78,8 +100,10 @@ class Evaluation:
             "std_return": self.std_return,
             "mean_length": self.mean_length,
             "episodes": len(self.returns),
-            **({"wins": self.wins} if self.opponent else {}),
+            **({"wins": self.wins, "draws": self.draws} if self.margins else {}),
             **{f"mean_return/{agent}": float(np.mean(returns)) for agent, returns in (self.by_agent or {}).items()},
+            **{f"mean_return/{side}": one.mean_return for side, one in self.sides.items()},
+            **{f"wins/{side}": one.wins for side, one in self.sides.items()},
             **_each_of("mean_return", self.by_episode),
             **_each_of("success_rate", self.success),
             **({"lost_episodes": len(self.lost)} if self.lost else {}),
@@ -149,16 +173,40 @@ def evaluate(
     returns = [np.concatenate(of_each) for of_each, _, _ in in_order]
     ours = [np.concatenate(played) for _, played, _ in in_order]
     agents = [agent for group in envs.views.layout.groups for agent in group.agents]
-    by_agent = {agent: tuple(float(one[i]) for one in returns) for i, agent in enumerate(agents)}
+    by_agent = {  # never those that an opponent had with this agent
+        agent: tuple(float(one[i]) for one, mine in zip(returns, ours) if mine[i]) for i, agent in enumerate(agents)
+    }
+    sides = _sides(envs.views.layout.groups)
+    outcomes = [_outcome(one, mine, sides) for one, mine in zip(returns, ours)] if opponents is not None else []
     return Evaluation(
         tuple(float(one[mine].mean()) for one, mine in zip(returns, ours)),
         tuple(length for _, _, length in in_order),
         tuple(sorted(lost)),
-        None if is_single(envs) else by_agent,
+        None if is_single(envs) else {agent: played for agent, played in by_agent.items() if played},
         opponents is not None,
         _of_all("returns_per_episode", told),
         _of_all("success_per_episode", told),
+        side=tuple(side for side, _ in outcomes),
+        margins=tuple(margin for _, margin in outcomes),
     )
+
+
+def _sides(groups: Sequence[Group]) -> dict[str, list[int]]:
+    """The agents of each side, by their positions: each agent of a group that is alone, else each group."""
+    agents = [(group.name, agent) for group in groups for agent in group.agents]
+    found: dict[str, list[int]] = {}
+    for position, (group, agent) in enumerate(agents):
+        found.setdefault(agent if len(groups) == 1 else group, []).append(position)
+    return found
+
+
+def _outcome(returns: Array, ours: Array, sides: Mapping[str, list[int]]) -> tuple[str, float]:
+    """The side that the policy played in an episode, and its mean return minus that of the best other side."""
+    means = {name: float(returns[positions].mean()) for name, positions in sides.items()}
+    side = next(name for name, positions in sides.items() if ours[positions].all())
+    mine = means.pop(side)
+    best = max(means.values(), default=mine)
+    return side, 0.0 if np.isclose(mine, best, rtol=1e-9, atol=0.0) else mine - best
 
 
 def _of_all(name: str, told: Mapping[int, Infos]) -> tuple[Any, ...]:

@@ -301,12 +301,12 @@ def next_lines(summary: dict[str, Any], path: Path) -> list[str]:
 
 def evaluated(summary: dict[str, Any], opponent: str | None = None) -> str:
     """'return 493.1 ± 12.0, length 493, over 20 unseen episodes'; of several agents also each one's return or, against
-    an opponent, who won: each agent is then played by the policy in some of the episodes only. Of meta-episodes, what
-    each of their episodes returned, and how many of those had a success."""
+    an opponent, how often the policy's side won. Of meta-episodes, what each of their episodes returned, and how many
+    of those had a success."""
     prefix = "mean_return/"
     returned = f"{in_digits(summary['mean_return'])} ± {in_digits(summary['std_return'])}"
     if "wins" in summary:
-        returned += f", won {100 * summary['wins']:.0f} %"
+        returned += f", {won(summary)}"
     else:
         each = {key.removeprefix(prefix): one for key, one in summary.items() if key.startswith(prefix)}
         returned += _of_each(each, "episodes" if f"{prefix}episode_1" in summary else "agents")
@@ -316,6 +316,12 @@ def evaluated(summary: dict[str, Any], opponent: str | None = None) -> str:
     episodes = counted(summary["episodes"], "unseen episode")
     against = f", against {opponent}" if opponent and "wins" in summary else ""
     return f"return {returned}, length {summary['mean_length']:.0f}, over {episodes}{lost}{against}"
+
+
+def won(summary: dict[str, Any]) -> str:
+    """'won 70 %, drew 5 %', of an evaluation against an opponent."""
+    drew = f", drew {100 * summary['draws']:.0f} %" if summary.get("draws") else ""
+    return f"won {100 * summary['wins']:.0f} %{drew}"
 
 
 def _of_each(returns: dict[str, float], of: str = "agents") -> str:

@@ -127,6 +127,7 @@ def _report(options: Evaluate, checkpoint: Checkpoint, found: Evaluation) -> dic
         "seed": options.seed,
         "opponent": (options.opponent or config_of(checkpoint.path).get(OPPONENT)) if found.opponent else None,
         **found.summary(),
+        **({"sides": {side: one.summary() for side, one in found.sides.items()}} if found.sides else {}),
         "returns": list(found.returns),
         "lengths": list(found.lengths),
     }
@@ -138,3 +139,5 @@ def _print(report: dict[str, Any]) -> None:
     print(f"{without_folders(str(report['env']))} after {report['env_steps']:,} env steps ({report['checkpoint']})")
     told = evaluated(report, report["opponent"])
     print(f"{told}; from {in_digits(min(report['returns']))} to {in_digits(max(report['returns']))}")
+    for side, summary in report.get("sides", {}).items():
+        print(f"  as {side}: {evaluated(summary)}")
