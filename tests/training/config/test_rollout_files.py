@@ -118,8 +118,8 @@ def test_what_is_wrong_is_named(section: str, change: dict[str, Any], told: str)
 def test_a_section_that_is_none_of_them_is_refused() -> None:
     with pytest.raises(mv.InvalidRequest, match=r"polcy: there is no such section. Did you mean policy"):
         mv.rollout_settings({**WIND, "polcy": {}})
-    with pytest.raises(mv.InvalidRequest, match=r"train.num_iters: it is missing"):
-        mv.rollout_settings({"env": WIND["env"], "train": {"num_rollouts_per_iter": 1, "num_updates_per_iter": 1}})
+    with pytest.raises(mv.InvalidRequest, match=r"train.num_rollouts_per_iter: it is missing"):
+        mv.rollout_settings({"env": WIND["env"], "train": {"num_iters": 1, "num_updates_per_iter": 1}})
 
 
 FILE = """\
@@ -161,7 +161,7 @@ policy:
         ("Wind-v0", "Pendulum-v1", "4: env.env_name: it has no tasks"),
         ("Wind-v0", "HalfCheetahDir-v0", "6: env.num_train_tasks: with num_eval_tasks, 40: .* there are two tasks"),
         ("buffer_size: 1000", "buffer_size: 3", "12: train.buffer_size: expected a number of at least 4, found 3$"),
-        ("  num_iters: 10\n", "", "9: train.num_iters: it is missing$"),
+        ("  num_rollouts_per_iter: 10\n", "", "9: train.num_rollouts_per_iter: it is missing$"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named_as_it_stands_there(old: str, new: str, told: str) -> None:
