@@ -33,6 +33,9 @@ from benchmarks.soaking.resources import Holdings, Memory
 from benchmarks.soaking.rollouts import RolloutAuditor, Rollouts, fields_for
 from benchmarks.soaking.signals import Hits, Sniper
 from benchmarks.soaking.summary import Summary
+from multiverse.contracts.failures import FailurePolicy
+from multiverse.contracts.plan import Timeouts
+from multiverse.vector.opening import OpenedEnvs, VectorOptions, open_envs
 
 NUM_ENVS, WORKERS, SPARED_WORKERS = 16, 8, 1
 PER_WORKER = NUM_ENVS // WORKERS
@@ -54,7 +57,8 @@ class Soak:
         self._make().close()  # the fork server stays: it is no leak
         self.before = Holdings.now()
         self.envs = self._make()
-        self.rollout_envs = self._make(autoreset="same_step", infos=False, copy=False, fields=fields_for(NUM_ENVS))
+        opened = self._opened(autoreset="same_step", infos=False, copy=False)
+        self.rollout_envs = opened.bind(fields_for(opened.description, NUM_ENVS))
         self.hits, self.rollout_hits = Hits(), Hits()
         self.auditor = Auditor(self.schedule, NUM_ENVS, PER_WORKER, self.hits)
         self.rollouts = Rollouts(self.rollout_envs, self.schedule, PER_WORKER, self.rollout_hits)
@@ -63,19 +67,19 @@ class Soak:
         self._begun = time.monotonic()
         self._told_s = self._looked_s = -REPORT_EVERY_S
 
-    def _make(self, **settings: Any) -> mv.VectorEnv:
-        return mv.make_vec(
-            Soaked,
-            NUM_ENVS,
-            "process",
+    def _make(self) -> Any:
+        return self._opened().bind()
+
+    def _opened(self, **settings: Any) -> OpenedEnvs:
+        options = VectorOptions(
+            executor="process",
             workers=WORKERS,
             reset_plan=self.schedule,
-            on_failure="restart",
-            on_bad_value="truncate",
-            restarts_per_minute=100_000,
-            reply_timeout_s=self._reply_timeout_s,
+            failures=FailurePolicy("restart", "truncate", restarts_per_minute=100_000),
+            timeouts=Timeouts(self._reply_timeout_s),
             **settings,
         )
+        return open_envs(Soaked, NUM_ENVS, options)
 
     def _spared_pids(self) -> list[int]:
         return [envs.worker_pids[0] for envs in (self.envs, self.rollout_envs)]

@@ -41,6 +41,7 @@ VECTOR = (
     {"base"},
     {"single", "parallel"},
     {"turns"},
+    {"opening"},
     {"make"},
 )
 """Inside `vector/`, from the bottom: each row imports only those before it."""

@@ -6,7 +6,7 @@ What befalls a worker in the middle of a rollout is known when that is over: whi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import multiverse as mv
 from benchmarks.soaking.audit import MOST_COMPLAINTS
 from benchmarks.soaking.fates import COSTS_THE_WORKER, NUM_ACTIONS, Schedule, Soaked
 from benchmarks.soaking.signals import Hits
+from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.layout import SINGLE_AGENT, Field
 from multiverse.contracts.policy import Policy, Seen
 from multiverse.experience.collector import Collected, Collector, rollout_fields
@@ -36,9 +37,9 @@ def shape_for(observation_space: Any, num_envs: int) -> RolloutShape:
     )
 
 
-def fields_for(num_envs: int) -> Callable[[Any], list[Field]]:
-    """For `make_vec`: rollouts are filled where the envs run."""
-    return lambda described: rollout_fields([shape_for(described.groups[0].observation_space, num_envs)], num_envs)
+def fields_for(description: EnvDescription, num_envs: int) -> list[Field]:
+    """For `OpenedEnvs.bind`: rollouts are filled where the envs run."""
+    return rollout_fields([shape_for(description.groups[0].observation_space, num_envs)], num_envs)
 
 
 class Rollouts:

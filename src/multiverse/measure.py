@@ -231,7 +231,8 @@ class BareLoops:
         """Of the last loops' time, what they spent ready to run but without a core; None where nobody counts it."""
         plan = Plan("process", self.cores, "forkserver", "park", "bare loops")
         each = [recipe] * (num_envs or self.cores)
-        self._executor, self.description = startup.start(plan, each, "next_step", False, None)
+        opened = startup.open_envs(plan, each, "next_step", False, None)
+        self._executor, self.description = opened.bind(), opened.description
         if num_envs is not None and self.description.kind != "single":
             self.close()
             raise InvalidRequest(f"num_envs={num_envs}: loops over several envs are for those of one agent")

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import multiverse as mv
 from benchmarks.soaking.audit import Auditor
 from benchmarks.soaking.fates import NAN_REWARD, RAISE, Fate, Schedule, Soaked, action_of
 from benchmarks.soaking.resources import Memory
@@ -21,6 +20,7 @@ from benchmarks.soaking.rollouts import Rollouts, fields_for
 from benchmarks.soaking.signals import Hits
 from multiverse.experience.collector import Collected
 from multiverse.experience.rollout import Rollout
+from tests.contract.configurations import make_with_fields
 
 ROOT = Path(__file__).parents[2]
 WORKER_PID = 10
@@ -157,8 +157,8 @@ def test_whatever_is_spoilt_in_a_rollout_is_noticed(what: str, monkeypatch: pyte
     """A rollout of two honest envs, whose episodes are of nine steps, changed on its way to the auditor."""
     monkeypatch.setattr(Schedule, "fate", lambda schedule, env_id, episode: Fate(length=9))
     schedule, (spoil, complaint) = Schedule(1, spared=0), SPOILT[what]
-    with mv.make_vec(Soaked, 2, "serial", reset_plan=schedule, autoreset="same_step", infos=False, copy=False,
-                     fields=fields_for(2)) as envs:  # fmt: skip
+    with make_with_fields(Soaked, 2, "serial", reset_plan=schedule, autoreset="same_step", infos=False, copy=False,
+                     fields=lambda described: fields_for(described, 2)) as envs:  # fmt: skip
         rollouts = Rollouts(envs, schedule, 2, Hits())
         rollouts.begin()
         collected = rollouts.collect()

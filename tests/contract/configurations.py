@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
 import pytest
 
 import multiverse as mv
+from multiverse.contracts.failures import FailurePolicy
+from multiverse.contracts.plan import Timeouts
 from multiverse.executors.startup import ranges
+from multiverse.vector.opening import VectorOptions, open_envs
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Configuration:
             num_envs = None
         elif num_envs is None:
             num_envs = self.num_envs
-        return mv.make_vec(env, num_envs, self.executor, **given)
+        return make_with_fields(env, num_envs, self.executor, **given)
 
     @property
     def ranges(self) -> list[range]:
@@ -51,6 +54,23 @@ class Configuration:
     def last_range(self) -> range:
         """The envs of the last host: a worker, wherever there are any."""
         return self.ranges[-1]
+
+
+def make_with_fields(
+    env: Any, num_envs: int | None = None, executor: Any = "auto", *, fields: Any = None, **given: Any
+) -> Any:
+    """As `make_vec`; `fields`: from the description of the envs to what else is shared with the workers."""
+    if fields is None:
+        return mv.make_vec(env, num_envs, executor, **given)
+    failures, timeouts = FailurePolicy(float32=True), {}
+    for name in ("on_failure", "on_bad_value", "restarts_per_minute"):
+        failures = replace(failures, **{name: given.pop(name)}) if name in given else failures
+    for name in ("reply", "reset", "close"):
+        if f"{name}_timeout_s" in given:
+            timeouts[f"{name}_s"] = given.pop(f"{name}_timeout_s")
+    options = VectorOptions(executor=executor, failures=failures, timeouts=Timeouts(**timeouts), **given)
+    opened = open_envs(env, num_envs, options)
+    return opened.bind(fields(opened.description))
 
 
 SERIAL = Configuration("serial", "serial")

@@ -19,6 +19,7 @@ from gymnasium import spaces
 
 import multiverse as mv
 from multiverse.memory.interrupts import HeldInterrupts
+from tests.contract.configurations import make_with_fields
 from tests.envs import Counts, Walk
 from tests.experience.test_collector import collecting, fields_for, policy_for
 
@@ -95,7 +96,7 @@ def test_an_interrupt_at_any_line_leaves_nothing_wrong(executor: Any, actions: s
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_an_interrupt_at_any_line_of_a_rollout_leaves_nothing_wrong(executor: Any) -> None:
     """Its rows are gone and counted so; a reset helps if it is needed, and the next rollout is whole."""
-    with mv.make_vec(Walk, NUM_ENVS, executor, autoreset="same_step", infos=False, reset_plan=mv.DerivedSeeds(4),
+    with make_with_fields(Walk, NUM_ENVS, executor, autoreset="same_step", infos=False, reset_plan=mv.DerivedSeeds(4),
                      on_failure="restart", fields=fields_for(NUM_ENVS), **EXECUTORS[executor]) as envs:  # fmt: skip
         collector, rollout, _ = collecting(envs)
         policy, rng, line = policy_for(envs), np.random.default_rng(1), 1

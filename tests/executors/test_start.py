@@ -117,7 +117,7 @@ def test_workers_stay_awake_on_the_cores_beside_the_callers(
         raise Told([share.spare_core for share in shares])
 
     monkeypatch.setattr(machine, "usable_cores", lambda: 4)
-    monkeypatch.setattr(startup, "_Start", tell)
+    monkeypatch.setattr(startup, "OpenedEnvs", tell)
     with pytest.raises(Told) as told:
         mv.make_vec(Walk, 8, executor, workers=workers)
     assert told.value.args == (awake,)

@@ -19,6 +19,7 @@ from multiverse.experience.asynchronous import Account, AsynchronousCollector, R
 from multiverse.experience.collector import rollout_fields
 from multiverse.experience.rollout import Rollout, RolloutShape
 from multiverse.memory import interrupts
+from tests.contract.configurations import make_with_fields
 from tests.contract.conftest import nothing_left_behind  # noqa: F401
 from tests.envs import Walk
 from tests.experience.envs import Once, Versioned
@@ -134,7 +135,7 @@ def collecting(request: pytest.FixtureRequest) -> Any:
         shape = RolloutShape(SINGLE_AGENT, space, STEPS, NUM_ENVS, dtype, noise=((), np.float32))
         fields = rollout_fields([shape], NUM_ENVS)
         how = {"on_failure": "restart", "workers": 2, **how}
-        envs = mv.make_vec(
+        envs = make_with_fields(
             env, NUM_ENVS, request.param, fields=lambda _: fields, reset_plan=PLAN, autoreset="same_step", copy=False,
             infos=False, **how,
         )  # fmt: skip
@@ -305,9 +306,8 @@ def test_a_stop_does_not_wait_for_a_worker_that_hangs(
     collecting: Collecting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(interrupts, "PATIENCE_S", 0.2)
-    monkeypatch.setitem(mv.make_vec.__kwdefaults__, "close_timeout_s", 0.2)
     kwargs = {"mark": str(tmp_path / "hung"), "at": 14, "deed": "hangs"}
-    collector = collecting(env_kwargs=kwargs, reply_timeout_s=None)
+    collector = collecting(env_kwargs=kwargs, reply_timeout_s=None, close_timeout_s=0.2)
     several(collector, 4)
     assert eventually((tmp_path / "hung").exists)
     thread = collector._thread

@@ -17,7 +17,7 @@ from multiverse.experience.features import Features
 from multiverse.experience.heads import DiscreteHead
 from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.rollout import Rollout, RolloutShape
-from tests.contract.configurations import ALL, Configuration, over
+from tests.contract.configurations import ALL, Configuration, make_with_fields, over
 from tests.envs import Walk
 from tests.experience.envs import Unlucky
 
@@ -39,7 +39,7 @@ def shape_of(observed: Any, acted: Any, num_envs: int) -> RolloutShape:
 
 
 def fields_for(num_envs: int) -> Any:
-    """For `make_vec`: rollouts are filled where the envs run."""
+    """For `make_with_fields`: rollouts are filled where the envs run."""
 
     def lay_out(described: Any) -> Any:
         (group,) = described.groups
@@ -125,7 +125,7 @@ def by_hand(num_envs: int, policy: NumpyPolicy, rollout: int) -> dict[str, Any]:
 def test_a_lost_step_is_never_learned_from(tmp_path: Path, executor: Any, where: str) -> None:
     makers = [Unlucky, lambda: Unlucky(str(tmp_path / "note"))]
     fields = fields_for(2) if where == "in workers" else None
-    with mv.make_vec(makers, executor=executor, autoreset="same_step", on_failure="restart", infos=False,
+    with make_with_fields(makers, executor=executor, autoreset="same_step", on_failure="restart", infos=False,
                      reset_plan=mv.DerivedSeeds(4), fields=fields) as envs:  # fmt: skip
         collector, rollout, _ = collecting(envs)
         told = collected(collector, policy_for(envs), np.random.default_rng(1), envs)
@@ -140,7 +140,9 @@ def test_a_lost_step_is_never_learned_from(tmp_path: Path, executor: Any, where:
 
 @pytest.mark.parametrize("fields", [None, fields_for(2)], ids=["in the caller", "where the envs are"])
 def test_asked_to_stop_it_leaves_the_rollout_unfinished(fields: Any) -> None:
-    with mv.make_vec(Walk, 2, "serial", autoreset="same_step", reset_plan=mv.DerivedSeeds(4), fields=fields) as envs:
+    with make_with_fields(
+        Walk, 2, "serial", autoreset="same_step", reset_plan=mv.DerivedSeeds(4), fields=fields
+    ) as envs:
         collector, _, _ = collecting(envs)
         policy, answers = policy_for(envs), iter([False, False, True])
         assert collector.collect([policy], np.random.default_rng(1), lambda: next(answers)) is None

@@ -11,6 +11,7 @@ import multiverse as mv
 from multiverse.contracts.policy import Memory, Seen
 from multiverse.experience.collector import Collector, rollout_fields
 from multiverse.experience.rollout import RolloutShape
+from tests.contract.configurations import make_with_fields
 from tests.multi_agent.envs import FARMERS, GUARDS, Circle, Village
 
 STEPS, ENVS = 23, 4
@@ -66,8 +67,9 @@ def shapes_of(groups: Any) -> list[RolloutShape]:
 def collected(kind: Any, executor: Any, where: str, rollouts: int = 3) -> tuple[list[Any], list[Any]]:
     fields = (lambda described: rollout_fields(shapes_of(described.groups), ENVS)) if where == "in workers" else None
     workers = None if executor == "serial" else 2
-    with mv.make_vec(kind, ENVS, executor, workers=workers, env_kwargs={"agents": (*FARMERS, *GUARDS)}, infos=False,
-                     autoreset="same_step", reset_plan=mv.DerivedSeeds(7), fields=fields) as envs:  # fmt: skip
+    options = {"workers": workers, "env_kwargs": {"agents": (*FARMERS, *GUARDS)}, "infos": False, "fields": fields}
+    plan = mv.DerivedSeeds(7)
+    with make_with_fields(kind, ENVS, executor, autoreset="same_step", reset_plan=plan, **options) as envs:
         groups = envs.views.layout.groups
         collector = Collector(envs, shapes_of(groups), None, mv.DerivedSeeds(7))
         collector.keeps_actions = False

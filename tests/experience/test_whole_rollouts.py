@@ -14,7 +14,7 @@ from multiverse.contracts.layout import SINGLE_AGENT
 from multiverse.contracts.policy import Seen
 from multiverse.experience.collector import Collector, rollout_fields
 from multiverse.experience.rollout import RolloutShape
-from tests.contract.configurations import Configuration
+from tests.contract.configurations import Configuration, make_with_fields
 from tests.experience.envs import Uneven
 from tests.experience.test_collector import config, policy_for  # noqa: F401
 from tests.training.runs import SMALL, digest, lines_of
@@ -98,7 +98,7 @@ def test_a_worker_that_dies_costs_a_row_of_who_was_still_playing(tmp_path: Path)
             return self._seen(), {}
 
     makers = [lambda: Uneven(str(tmp_path / "note")), Short, Uneven, Uneven]
-    with mv.make_vec(makers, executor="process", workers=2, on_failure="restart", **whole(4)) as envs:
+    with make_with_fields(makers, executor="process", workers=2, on_failure="restart", **whole(4)) as envs:
         collector, policy, rng = collecting(envs), policy_for(envs), np.random.default_rng(1)
         told, rollout = collector.collect([policy], rng), collector.rollouts[0]
         assert told is not None and told.lost_steps == 1

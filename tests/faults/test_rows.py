@@ -20,6 +20,7 @@ from multiverse.executors.supervisor import Supervisor
 from multiverse.experience.rollout import LOST
 from multiverse.memory.interrupts import StopRequests
 from multiverse.memory.mailbox import _WORKER_ASLEEP
+from tests.contract.configurations import make_with_fields
 from tests.contract.conftest import worker_processes
 from tests.experience.test_collector import STEPS, collecting, fields_for, policy_for
 from tests.faults.row_envs import Broken, Gagged, Misbehaving, Mortal, Patient, Raises, Slow, Woken
@@ -29,7 +30,7 @@ def made(tmp_path: Path, at: int, deed: str, where: str, first: Any = Mortal, **
     """Envs 0 and 1 in the first worker, 2 and 3 in the second: env 1 misbehaves."""
     makers = [first, lambda: Mortal(str(tmp_path / f"note-{where}"), at, deed), Mortal, Mortal]
     settings = {"autoreset": "same_step", "infos": False, "copy": False, "on_failure": "restart", **limits}
-    return mv.make_vec(
+    return make_with_fields(
         makers, executor="process", workers=2, reset_plan=mv.DerivedSeeds(4),
         fields=fields_for(4) if where == "in workers" else None, **settings,
     )  # fmt: skip
@@ -111,7 +112,7 @@ def test_what_a_worker_does_after_its_deadline_leaves_no_mark(tmp_path: Path, mo
 
     monkeypatch.setattr(Supervisor, "allow", allow)
     makers = [lambda: Woken(str(note), 4, "raises"), Mortal]
-    with mv.make_vec(makers, executor="process", workers=1, reset_plan=mv.DerivedSeeds(4), autoreset="same_step",
+    with make_with_fields(makers, executor="process", workers=1, reset_plan=mv.DerivedSeeds(4), autoreset="same_step",
                      infos=False, on_failure="restart", fields=fields_for(2), reply_timeout_s=1.0) as envs:  # fmt: skip
         collector, rollout, _ = collecting(envs)
         told = collector.collect([policy_for(envs)], np.random.default_rng(1))
@@ -174,7 +175,7 @@ def test_an_interrupt_in_the_middle_of_a_replacement_leaves_what_can_be_closed(
 def test_restarts_of_a_rollout_that_was_cut_are_counted_and_later_ones_told(executor: Any, tmp_path: Path) -> None:
     """Env 0 raises in the rollout that its policy ends, and again in a step of the caller's."""
     makers = [lambda: Raises(str(tmp_path / "note")), Mortal]
-    with mv.make_vec(makers, executor=executor, workers=None if executor == "serial" else 1, infos=False,
+    with make_with_fields(makers, executor=executor, workers=None if executor == "serial" else 1, infos=False,
                      reset_plan=mv.DerivedSeeds(4), fields=fields_for(2), autoreset="same_step",
                      on_failure="restart") as envs:  # fmt: skip
         collector, _, _ = collecting(envs)
@@ -215,7 +216,7 @@ def test_a_policy_that_misbehaves_in_a_worker_is_named_and_a_reset_helps(how: st
 def test_a_worker_stopped_between_its_word_and_its_message_is_no_hang(where: str, tmp_path: Path) -> None:
     fields = None if where == "in the caller" else fields_for(2)
     makers, on_failure = [lambda: Gagged(str(tmp_path / "note")), Mortal], "raise" if where == "raise" else "restart"
-    with mv.make_vec(makers, executor="process", workers=2, reset_plan=mv.DerivedSeeds(4), autoreset="same_step",
+    with make_with_fields(makers, executor="process", workers=2, reset_plan=mv.DerivedSeeds(4), autoreset="same_step",
                      on_failure=on_failure, fields=fields, reply_timeout_s=1.0) as envs:  # fmt: skip
         collector, rollout, _ = collecting(envs)
         if where == "raise":
@@ -242,8 +243,8 @@ def test_without_restarts_it_is_an_error_and_the_others_are_stopped(deed: str, e
 @pytest.mark.fault("G7")
 def test_a_slow_rollout_is_no_hang(tmp_path: Path) -> None:
     """The deadline is a step's: a rollout may take longer than it."""
-    with mv.make_vec(Slow, 2, "process", workers=2, autoreset="same_step", infos=False, reset_plan=mv.DerivedSeeds(4),
-                     fields=fields_for(2), reply_timeout_s=0.5) as envs:  # fmt: skip
+    with make_with_fields(Slow, 2, "process", workers=2, autoreset="same_step", infos=False, fields=fields_for(2),
+                          reset_plan=mv.DerivedSeeds(4), reply_timeout_s=0.5) as envs:  # fmt: skip
         collector, _, _ = collecting(envs)
         assert collector.collect([policy_for(envs)], np.random.default_rng(1)) is not None
         assert envs.failures.timeouts == 0
@@ -252,7 +253,7 @@ def test_a_slow_rollout_is_no_hang(tmp_path: Path) -> None:
 @pytest.mark.fault("G7")
 def test_a_stop_is_answered_within_a_row(tmp_path: Path) -> None:
     """The worker, asked to stop, ends with the row it is in; the vector env can be used on."""
-    with mv.make_vec(Patient, 2, "process", workers=1, autoreset="same_step", infos=False,
+    with make_with_fields(Patient, 2, "process", workers=1, autoreset="same_step", infos=False,
                      reset_plan=mv.DerivedSeeds(4), env_kwargs={"note": str(tmp_path / "note")},
                      fields=fields_for(2)) as envs:  # fmt: skip
         collector, _, _ = collecting(envs)
@@ -277,7 +278,7 @@ def test_of_rows_cut_short_by_an_env_every_step_is_sent_once_and_none_is_used(ex
     """The row it failed in was sent too, and what was restarted in it counts once."""
     how: dict[str, Any] = {"on_failure": "restart", "restarts_per_minute": 1, "autoreset": "same_step"}
     how |= {"workers": None if executor == "serial" else 1, "fields": fields_for(4)}
-    with mv.make_vec(functools.partial(Broken, at=at), 4, executor, **how) as envs:
+    with make_with_fields(functools.partial(Broken, at=at), 4, executor, **how) as envs:
         collector, _, _ = collecting(envs)
         with pytest.raises(EnvFailed, match="given up"):
             collector.collect([policy_for(envs)], np.random.default_rng(1))

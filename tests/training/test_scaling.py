@@ -196,15 +196,15 @@ def test_killed_and_resumed_it_is_the_same_run(
 def test_stopped_while_envs_are_changed_it_is_saved_as_it_was_before(
     whole: mv.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened, calls = Session._open, []
+    opened, calls = Session._opened, []
 
-    def stopped(self: Session, count: int, *how: Any) -> None:
+    def stopped(self: Session, count: int, *how: Any) -> Any:
         calls.append(count)
         if len(calls) == 3:
             raise StopWaiting
-        opened(self, count, *how)
+        return opened(self, count, *how)
 
-    monkeypatch.setattr(Session, "_open", stopped)
+    monkeypatch.setattr(Session, "_opened", stopped)
     run = train(tmp_path / "run", checkpoint_every_s=1_000.0)
     assert calls == [8, 16, 32] and run.summary["env_steps"] == 120
     mv.resume(run, hooks=[Measured()])

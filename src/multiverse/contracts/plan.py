@@ -86,6 +86,9 @@ class RayOptions:
             raise InvalidRequest(f"ray_address={self.address!r}: such as 10.0.0.1:6379, or auto")
 
 
+DEFAULT_RAY = RayOptions()
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How a vector env runs: pass it back as `make_vec(..., plan=envs.plan)` to run the same way again."""

@@ -174,7 +174,7 @@ class Laboratory:
             plan = Plan("process", 1, method, "park", "check-env")
             if not self.isolated:
                 plan = Plan("serial", 0, None, "park", "check-env")
-            self._executor, _ = startup.start(plan, [self._recipe], "next_step", False, None)
+            self._executor = startup.open_envs(plan, [self._recipe], "next_step", False, None).bind()
             if self.isolated:
                 self._output.take_from(self._executor)
         return self._executor

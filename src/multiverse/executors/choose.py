@@ -128,12 +128,14 @@ def probe_env(recipe: Recipe, start_method: StartMethod | None) -> Probe | None:
     """Build one env in a worker and step it for a moment; None if building takes too long."""
     plan = Plan("process", 1, start_method, "park", "probe")
     try:
-        executor, description = startup.start(plan, [recipe], "next_step", False, None, patience_s=SLOW_BUILD_S)
+        opened = startup.open_envs(plan, [recipe], "next_step", False, None, patience_s=SLOW_BUILD_S)
     except startup.TooSlow:
         return None
+    if opened.description.metadata.get("in_process"):
+        opened.close()
+        return Probe(0.0, True)
+    executor = opened.bind()
     try:
-        if description.metadata.get("in_process"):
-            return Probe(0.0, True)
         ((step_s, busy_share),) = executor.run(_time_steps, {executor.hosts[0]: ()}, HOPELESS_S).values()
         return Probe(step_s, False, busy_share)
     finally:
@@ -145,7 +147,8 @@ def tried(recipes: Sequence[Recipe], hybrid: Plan) -> tuple[float, float]:
     costs whose cores are taken away now and then, no model knows."""
     plan = Plan("process", hybrid.workers + 1, hybrid.start_method, hybrid.waiting, "probe")
     patient = Timeouts(HOPELESS_S, HOPELESS_S)
-    executor, _ = startup.start(plan, recipes, "next_step", False, None, timeouts=patient, patience_s=SLOW_BUILD_S)
+    opened = startup.open_envs(plan, recipes, "next_step", False, None, timeouts=patient, patience_s=SLOW_BUILD_S)
+    executor = opened.bind()
     try:
         hosts, give_up, rounds = executor.hosts, time.perf_counter() + TRY_S, 0
         alone_s = shared_s = 0.0

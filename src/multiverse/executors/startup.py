@@ -1,4 +1,8 @@
-"""From a plan to a running executor: start the workers side by side, compare their envs, lay out the block, bind."""
+"""From a plan to a running executor, in two halves.
+
+`open_envs` starts the workers in parallel and compares their envs; `OpenedEnvs.bind` allocates the block and connects
+all hosts to it. Between the two the spaces are known, so the caller can decide what else the block must hold.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,8 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from multiverse.adapters.env_source import Recipe
@@ -43,12 +48,7 @@ def ranges(num_envs: int, parts: int) -> list[range]:
     return [range(a, b) for a, b in itertools.pairwise(bounds)]
 
 
-Started = tuple[Executor, EnvDescription]
-MoreFields = Callable[[EnvDescription], Sequence[Field]]
-"""What else the caller shares with the hosts, once it is known what the envs are."""
-
-
-def start(
+def open_envs(
     plan: Plan,
     recipes: Sequence[Recipe],
     autoreset: Autoreset | None,
@@ -60,9 +60,9 @@ def start(
     bounds_may_differ: bool = False,
     tasks: Sequence[Any] | None = None,
     patience_s: float | None = None,
-    fields: MoreFields | None = None,
-) -> Started:
-    """Everything running and bound, or an error and nothing left behind: `TooSlow` if building outlasts `patience_s`.
+) -> OpenedEnvs:
+    """Envs that are built and described, or an error and nothing left behind: `TooSlow` if building outlasts
+    `patience_s`. Bind or close them.
 
     `bounds_may_differ`: observation spaces need equal shapes and dtypes only; the description is env 0's.
     `tasks`: sent to every worker now, once; resets then name them by index.
@@ -84,67 +84,79 @@ def start(
         )
         for worker, ids in enumerate(shares)
     ]
-    return _Start(plan, assignments, timeouts, patience_s, fields or (lambda _: ())).run()
+    return OpenedEnvs(plan, assignments, timeouts, patience_s)
 
 
 class TooSlow(MultiverseError):
     """Building the envs outlasts the caller's patience."""
 
 
-class _Start:
-    """One start-up, step by step; `abandon` undoes whatever has been done."""
+class OpenedEnvs:
+    """Hosts whose envs are built, and what these are (`description`). `bind` them, or `close` them."""
 
-    def __init__(
-        self, plan: Plan, shares: list[Assignment], timeouts: Timeouts, patience_s: float | None, fields: MoreFields
-    ) -> None:
-        self.plan, self.shares, self.timeouts, self.fields = plan, shares, timeouts, fields
-        self.began_at, self.patience_s = time.monotonic(), patience_s
-        self.backend = backend_of(plan.executor)
-        self.own = shares[0] if self.backend.own_share else None
-        self.assignments = shares[1:] if self.backend.own_share else shares
-        self.config = shares[0].config  # alike in all, but for the env ids
-        self.team = self.backend.workers() if self.backend.workers is not None and self.assignments else None
-        self.local: LocalHost | None = None
+    description: EnvDescription
 
-    @property
-    def workers(self) -> list[WorkerHost]:
-        return [] if self.team is None else self.team.hosts
-
-    def run(self) -> Started:
-        try:
-            if self.team is not None:
-                self.team.start(self.assignments, self.plan)
-            if self.own is not None:  # while the workers build theirs
-                self.local = LocalHost(_build_here(self.own))
-            description = self._compared(self._descriptions())
-            num_envs = sum(len(share.recipes) for share in self.shares)
-            same_step = autoreset_for(self.config.autoreset, description.kind) == "same_step"
-            more = tuple(self.fields(description))
-            if self.shares[0].recipes[0].agents.state and description.state_space is None:
+    def __init__(self, plan: Plan, shares: list[Assignment], timeouts: Timeouts, patience_s: float | None) -> None:
+        self.plan, self._shares, self._timeouts = plan, shares, timeouts
+        self._began_at, self._patience_s = time.monotonic(), patience_s
+        self._backend = backend_of(plan.executor)
+        self._own = shares[0] if self._backend.own_share else None
+        assignments = shares[1:] if self._backend.own_share else shares
+        self._config = shares[0].config  # the same for all hosts, except for the env ids
+        self._team = self._backend.workers() if self._backend.workers is not None and assignments else None
+        self._local: LocalHost | None = None
+        with self._abandoned_on_error():
+            if self._team is not None:
+                self._team.start(assignments, plan)
+            if self._own is not None:  # while the workers build theirs
+                self._local = LocalHost(_build_here(self._own))
+            self.description = self._compared(self._descriptions())
+            if self._shares[0].recipes[0].agents.state and self.description.state_space is None:
                 raise InvalidRequest(
                     "state=True: the env has no state() with a `state_space` of numbers, as PettingZoo's"
                 )
-            views = self._lay_out(Layout(num_envs, description.groups, same_step, more, description.state_space))
-            hosts: list[Host] = [*([self.local] if self.local else []), *self.workers]
-            executor = Executor(hosts, views, self.plan.waiting, self.team)
-            policy, tasks = self.config.failure_policy, self.config.tasks
-            executor.timeouts, executor.known_tasks = self.timeouts, None if tasks is None else len(tasks)
+
+    def bind(self, fields: Sequence[Field] = ()) -> Executor:
+        """The executor, over one block that holds these `fields` too."""
+        num_envs, description = sum(len(share.recipes) for share in self._shares), self.description
+        same_step = autoreset_for(self._config.autoreset, description.kind) == "same_step"
+        with self._abandoned_on_error():
+            layout = Layout(num_envs, description.groups, same_step, tuple(fields), description.state_space)
+            views = self._lay_out(layout)
+            hosts: list[Host] = [*([self._local] if self._local else []), *self._workers]
+            executor = Executor(hosts, views, self.plan.waiting, self._team)
+            policy, tasks = self._config.failure_policy, self._config.tasks
+            executor.timeouts, executor.known_tasks = self._timeouts, None if tasks is None else len(tasks)
             for worker in executor.workers:
-                worker.patience_s = self.timeouts.reply_s
-            if self.team is not None and self.backend.replaceable and policy.restarts:
-                executor.supervisor = Supervisor(self.team, policy.restarts_per_minute, description)
-            return executor, description
+                worker.patience_s = self._timeouts.reply_s
+            if self._team is not None and self._backend.replaceable and policy.restarts:
+                executor.supervisor = Supervisor(self._team, policy.restarts_per_minute, description)
+            return executor
+
+    def close(self) -> None:
+        """End the hosts; only before `bind`, after which the executor does."""
+        self._abandon(time.monotonic() + self._timeouts.close_s)
+
+    @property
+    def _workers(self) -> list[WorkerHost]:
+        return [] if self._team is None else self._team.hosts
+
+    @contextmanager
+    def _abandoned_on_error(self) -> Iterator[None]:
+        """Nothing stays running behind an error."""
+        try:
+            yield
         except (TooSlow, KeyboardInterrupt):
             self._abandon(time.monotonic())
             raise
         except BaseException:
-            self._abandon(time.monotonic() + self.timeouts.close_s)  # guard: nothing-half-built
+            self.close()  # guard: nothing-half-built
             raise
 
     def _descriptions(self) -> list[Described]:
         """Each host's first word, with a line of progress when it takes long."""
         words: dict[int, Described] = {}
-        waiting = list(self.workers)
+        waiting = list(self._workers)
         report_at = time.monotonic() + PROGRESS_AFTER_S
         while waiting:
             stop_waiting()
@@ -155,23 +167,23 @@ class _Start:
             if waiting:
                 self._check_patience(waiting[0])
             if waiting and time.monotonic() > report_at:
-                log.warning("starting: %d of %d workers ready", len(self.workers) - len(waiting), len(self.workers))
+                log.warning("starting: %d of %d workers ready", len(self._workers) - len(waiting), len(self._workers))
                 report_at += PROGRESS_AFTER_S
-        own = [self.local.described(self.own.bounds_may_differ)] if self.local and self.own else []
-        return own + [words[w.worker] for w in self.workers]
+        own = [self._local.described(self._own.bounds_may_differ)] if self._local and self._own else []
+        return own + [words[w.worker] for w in self._workers]
 
     def _check_patience(self, worker: WorkerHost) -> None:
         """An env whose constructor hangs must not hang the program: building gets the time of a reset."""
-        waited_s, limit_s = time.monotonic() - self.began_at, self.timeouts.reset_s
-        if self.patience_s is not None and waited_s > self.patience_s:
-            raise TooSlow(f"the worker did not answer within {self.patience_s:.0f} s")
+        waited_s, limit_s = time.monotonic() - self._began_at, self._timeouts.reset_s
+        if self._patience_s is not None and waited_s > self._patience_s:
+            raise TooSlow(f"the worker did not answer within {self._patience_s:.0f} s")
         if limit_s is not None and waited_s > limit_s:
             raise worker.hung(limit_s)
 
     def _compared(self, words: list[Described]) -> EnvDescription:
         """The one description all envs share."""
         first = words[0].first
-        for share, word in zip(self.shares, words):
+        for share, word in zip(self._shares, words):
             ids = share.config.env_ids
             difference = difference_between(first, word.first, share.bounds_may_differ)
             found = {ids.start: difference} if difference else word.differences
@@ -182,25 +194,25 @@ class _Start:
         return first
 
     def _lay_out(self, layout: Layout) -> Views:
-        fields = [control_field(len(self.workers)), *layout.fields()]
+        fields = [control_field(len(self._workers)), *layout.fields()]
         preflight.check_memory(size_of(fields))
-        views = Views.over(layout, private_arrays(fields) if self.team is None else self.team.arrays(fields))
+        views = Views.over(layout, private_arrays(fields) if self._team is None else self._team.arrays(fields))
         views[EPISODES][...] = -1  # no episode has begun
-        if self.local is not None:
-            self.local.bind(views)
-        if self.team is not None:
-            self.team.connect(views)
+        if self._local is not None:
+            self._local.bind(views)
+        if self._team is not None:
+            self._team.connect(views)
         return views
 
     def _abandon(self, deadline: float) -> None:
-        if self.team is not None:
-            self.team.abandon()
-        for worker in self.workers:
+        if self._team is not None:
+            self._team.abandon()
+        for worker in self._workers:
             worker.close(deadline)
-        if self.local is not None:
-            self.local.close(deadline)
-        if self.team is not None:
-            self.team.close()
+        if self._local is not None:
+            self._local.close(deadline)
+        if self._team is not None:
+            self._team.close()
 
 
 def _build_here(own: Assignment) -> EnvRange:

@@ -59,7 +59,7 @@ def collected_in_workers(policy: Policy, steps: int) -> bool:
 def rollout_fields(
     shapes: Sequence[RolloutShape], num_envs: int, self_play: bool = False, whole_episodes: bool = False
 ) -> list[Field]:
-    """What workers share with the caller for that (`make_vec(fields=…)`). `whole_episodes`: a rollout has one of every
+    """What workers share with the caller for that (`OpenedEnvs.bind(fields)`). `whole_episodes`: a rollout has one of every
     env, or the first rows of it; who has ended waits for the others."""
     of_envs = env_fields(shapes[0].steps, num_envs, self_play, whole_episodes)
     return [*(one for shape in shapes for one in shape.fields()), *of_envs]

@@ -51,7 +51,7 @@ def start(
     each = [recipe(r.source, r.kwargs, r.wrappers, agents) for r in recipes(list(env_fns), None, None, None)]
     plan = decide(executor, workers, start_method, waiting, each)
     failure_policy, timeouts = FailurePolicy(on_bad_value="off"), Timeouts(None, None, CLOSE_S)
-    started, description = startup.start(
+    opened = startup.open_envs(
         plan,
         each,
         autoreset,
@@ -61,7 +61,7 @@ def start(
         timeouts=timeouts,
         bounds_may_differ=bounds_may_differ,
     )
-    return kind(Running(started, description, plan, autoreset, copy, True, failure_policy))
+    return kind(Running(opened.bind(), opened.description, plan, autoreset, copy, True, failure_policy))
 
 
 def start_method_of(context: str | None) -> StartMethod:

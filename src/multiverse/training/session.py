@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.failures import Failures
-from multiverse.contracts.layout import Field
 from multiverse.contracts.plan import Plan
 from multiverse.executors.backends import BACKENDS
 from multiverse.executors.choose import plan_for
@@ -29,18 +27,17 @@ from multiverse.training.config.build import build
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.env_marks import BEGIN_AT, EnvMarks
 from multiverse.training.evaluation_envs import EvaluationEnvs
-from multiverse.training.learners import Learners
 from multiverse.training.loading import opponents_for
 from multiverse.training.scaling import FIRST
 from multiverse.training.session_envs import (
+    build_learners,
     evaluation_envs_of,
-    make_learner,
-    refuse_misfits,
+    open_training_envs,
     rollout_shape,
     tell_how_ray_collects,
-    training_envs,
 )
 from multiverse.training.tasks import evaluation_tasks, training_plan, with_tasks
+from multiverse.vector.opening import OpenedEnvs
 from multiverse.vector.single import VectorEnv
 
 log = logging.getLogger("multiverse")
@@ -67,21 +64,9 @@ class Session:
         self.evaluation_tasks = evaluation_tasks(config)
         count = num_envs or (FIRST if config.num_envs == "auto" else config.num_envs)
 
-        def make_learners(description: EnvDescription) -> None:
-            self._single = description.kind == "single"
-            if self._single and config.separate:
-                raise InvalidRequest(f"separate: {config.env} has one agent")
-            critic = getattr(config.settings, "critic", "own")
-            if self._single and critic in ("central", "state"):
-                raise InvalidRequest(
-                    f"critic={critic!r}: {config.env} has one agent, and 'central' and 'state' are for several: leave "
-                    "it out"
-                )
-            make = functools.partial(make_learner, make_algorithm, count, description.state_space)
-            self.learners = Learners(description.groups, self._single, make, config.seed)
-            refuse_misfits(config, description, self.learners)
-
-        self._open(count, plan, make_learners)
+        with self._opened(count, plan) as opened:
+            self.learners = build_learners(config, opened.description, make_algorithm, count)
+            self._bind(opened, count)
         try:
             groups = self.envs.views.layout.groups
             how = config.opponents, config.opponent_share, config.opponent_every, config.opponent_choice, config.seed
@@ -103,32 +88,30 @@ class Session:
         self._failures_before = Failures()  # of the envs before these, and before a resume
         self._before_change: dict[str, Any] | None = None  # the state, while the number of envs changes
 
-    def _open(self, count: int, plan: Plan | None, make_learners: Callable[[EnvDescription], None]) -> None:
-        """The envs, with room for the rollouts of what learns, which is made as soon as their spaces are known."""
+    def _opened(self, count: int, plan: Plan | None) -> OpenedEnvs:
+        return open_training_envs(self._config, self._env, count, self._reset_plan, plan, self._tasks)
 
-        def lay_out(description: EnvDescription) -> list[Field]:
-            make_learners(description)
-            self._shapes = [
-                rollout_shape(learner, group, count, self._single, description.state_space)
-                for learner, group in zip(self.learners, description.groups)
-            ]
-            everywhere = all(collected_in_workers(one.policy(), one.steps_per_env) for one in self.learners)
-            whole = getattr(self._config.settings, "whole_episodes", False)
-            if (whole or self._config.asynchronous) and not everywhere:
-                raise InvalidRequest(
-                    f"{'whole_episodes' if whole else 'asynchronous'}: only of policies that act where the envs are, "
-                    "not of those the caller asks at every step: for images, or with fewer than 8 steps_per_env"
-                )
-            return rollout_fields(self._shapes, count, self._config.opponents > 0, whole) if everywhere else []
-
-        self.envs = training_envs(self._config, self._env, count, self._reset_plan, plan, lay_out, self._tasks)
-        tell_how_ray_collects(self.envs)
-        if self._config.asynchronous and BACKENDS[self.envs.plan.executor].own_share:
-            self.envs.close()
+    def _bind(self, opened: OpenedEnvs, count: int) -> None:
+        """Bind the envs, with room for the rollouts of what learns from them."""
+        description, config = opened.description, self._config
+        self._single = description.kind == "single"
+        self._shapes = [
+            rollout_shape(learner, group, count, self._single, description.state_space)
+            for learner, group in zip(self.learners, description.groups)
+        ]
+        everywhere = all(collected_in_workers(one.policy(), one.steps_per_env) for one in self.learners)
+        whole = getattr(config.settings, "whole_episodes", False)
+        if (whole or config.asynchronous) and not everywhere:
             raise InvalidRequest(
-                "asynchronous: these envs run in the calling process, which cannot learn meanwhile "
-                f"({self.envs.plan.why})"
+                f"{'whole_episodes' if whole else 'asynchronous'}: only of policies that act where the envs are, "
+                "not of those the caller asks at every step: for images, or with fewer than 8 steps_per_env"
             )
+        if config.asynchronous and BACKENDS[opened.plan.executor].own_share:
+            raise InvalidRequest(
+                f"asynchronous: these envs run in the calling process, which cannot learn meanwhile ({opened.plan.why})"
+            )
+        self.envs = opened.bind(rollout_fields(self._shapes, count, config.opponents > 0, whole) if everywhere else ())
+        tell_how_ray_collects(self.envs)
 
     def _collect_from_envs(self) -> None:
         mask = next(iter(self.learners)).features.mask if self._single else None
@@ -156,7 +139,8 @@ class Session:
         workers = self._config.workers and min(self._config.workers, count)
         why = plan.why.partition(";")[0]
         as_before = plan_for(plan.executor, count, workers, plan.start_method, plan.waiting, why, plan.ray)
-        self._open(count, as_before, lambda description: None)
+        with self._opened(count, as_before) as opened:
+            self._bind(opened, count)
         self._failures_before = failures
         self._collect_from_envs()
         new = [0] * max(0, count - len(self._next_episodes))

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from multiverse.adapters.agents import AgentOptions
 from multiverse.algorithms.algorithm import Algorithm
 from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import EnvFailed, InvalidRequest
+from multiverse.contracts.failures import FailurePolicy
 from multiverse.contracts.layout import Group
-from multiverse.contracts.plan import Plan
+from multiverse.contracts.plan import DEFAULT_RAY, Plan, RayOptions, Timeouts
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.executors.backends import BACKENDS
-from multiverse.executors.startup import MoreFields
 from multiverse.experience.features import num_logits
 from multiverse.experience.rollout import BEGUN, RolloutShape
 from multiverse.training.algorithm_maker import MakeAlgorithm
@@ -25,6 +25,7 @@ from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.learners import Learners
 from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.make import make_vec
+from multiverse.vector.opening import OpenedEnvs, VectorOptions, open_envs
 
 log = logging.getLogger("multiverse")
 
@@ -58,9 +59,27 @@ def refuse_misfits(config: TrainConfig, description: EnvDescription, learners: L
         )
 
 
-def make_learner(make: MakeAlgorithm, num_envs: int, state_space: Any, group: Group, seed: int) -> Algorithm:
-    agents = len(group.agents)
-    return make(group.observation_space, group.action_space, num_envs * agents, seed, agents, state_space)
+def build_learners(
+    config: TrainConfig, description: EnvDescription, make_algorithm: MakeAlgorithm, num_envs: int
+) -> Learners:
+    """The algorithm of each group of agents, for envs of this description; refused where they do not fit together."""
+    single = description.kind == "single"
+    if single and config.separate:
+        raise InvalidRequest(f"separate: {config.env} has one agent")
+    critic = getattr(config.settings, "critic", "own")
+    if single and critic in ("central", "state"):
+        raise InvalidRequest(
+            f"critic={critic!r}: {config.env} has one agent, and 'central' and 'state' are for several: leave it out"
+        )
+
+    def make(group: Group, seed: int) -> Algorithm:
+        agents, slots = len(group.agents), num_envs * len(group.agents)
+        space, actions = group.observation_space, group.action_space
+        return make_algorithm(space, actions, slots, seed, agents, description.state_space)
+
+    learners = Learners(description.groups, single, make, config.seed)
+    refuse_misfits(config, description, learners)
+    return learners
 
 
 def rollout_shape(
@@ -86,49 +105,50 @@ def rollout_shape(
     )
 
 
-def training_envs(
+def open_training_envs(
     config: TrainConfig,
     env: Any,
     num_envs: int,
     reset_plan: ResetPlan,
     plan: Plan | None,
-    lay_out: MoreFields,
     tasks: Mapping[str, Any],
-) -> BaseVectorEnv:
-    how: dict[str, Any] = {**tasks, "plan": plan}
-    if plan is None:
-        how = {**tasks, **_where(config, config.workers)}
-        if config.asynchronous and config.executor == "auto" and config.ray_address is None:
-            how["executor"] = "process"
-    make = functools.partial(
-        make_vec,
-        env,
-        num_envs,
+) -> OpenedEnvs:
+    """The envs of a training, built and described: what learns from them can be built, and they be bound."""
+    executor = config.executor
+    if config.asynchronous and executor == "auto" and config.ray_address is None:
+        executor = "process"
+    options = VectorOptions(
+        executor="auto" if plan is not None else executor,
+        workers=None if plan is not None else config.workers,
+        start_method=None if plan is not None else config.start_method,
+        plan=plan,
+        ray=_ray_options(config) if plan is None else DEFAULT_RAY,
         autoreset="same_step",
         copy=False,
         infos=False,
         env_kwargs=config.env_kwargs or None,
         reset_plan=reset_plan,
-        on_failure=config.on_failure,
-        restarts_per_minute=config.restarts_per_minute,
-        on_bad_value=config.on_bad_value,
-        reply_timeout_s=config.reply_timeout_s,
-        fields=lay_out,
-        groups="separate" if config.separate else None,
-        state=getattr(config.settings, "critic", "own") == "state",
-        **how,
+        failures=FailurePolicy(config.on_failure, config.on_bad_value, config.restarts_per_minute, float32=True),
+        timeouts=Timeouts(config.reply_timeout_s),
+        agents=AgentOptions(
+            groups="separate" if config.separate else None,
+            state=getattr(config.settings, "critic", "own") == "state",
+        ),
+        **tasks,
     )
-    return _in_a_window(config.env, make) if config.render else make()
+    return (
+        _opened_in_a_window(config.env, env, num_envs, options) if config.render else open_envs(env, num_envs, options)
+    )
 
 
-def _in_a_window(name: str, make: Callable[..., BaseVectorEnv]) -> BaseVectorEnv:
+def _opened_in_a_window(name: str, env: Any, num_envs: int, options: VectorOptions) -> OpenedEnvs:
     """With env 0 in a window, which an env must be able to open."""
     why, instead = "", "leave render out, and look at a video of the run: multiverse record"
     try:
-        envs = make(render_mode="human")
-        if envs.render_mode == "human":
-            return envs
-        envs.close()
+        opened = open_envs(env, num_envs, replace(options, render_mode="human"))
+        if opened.description.render_mode == "human":
+            return opened
+        opened.close()
     except EnvFailed as error:
         why = f": made with render_mode='human' it raises {error.failures[0]}"
     raise InvalidRequest(f"{name} shows no window{why}; {instead}")
@@ -177,6 +197,12 @@ def _where(config: TrainConfig, workers: int | None) -> dict[str, Any]:
     """As the config says. A run that has moved away from Ray keeps the settings that it had there."""
     names = [name for name in WHERE if name not in OF_RAY or config.executor in ("auto", "ray")]
     return {**{name: getattr(config, name) for name in names}, "workers": workers}
+
+
+def _ray_options(config: TrainConfig) -> RayOptions:
+    if config.executor not in ("auto", "ray"):
+        return DEFAULT_RAY
+    return RayOptions(config.ray_address, config.cpus_per_worker, config.gpus_per_worker)
 
 
 def evaluation_envs_of(

@@ -104,7 +104,7 @@ class HostCalls:
         again: Again | None = None,
     ) -> bool:
         """A step of every env for each row of `lost`, taken where it runs (see `RowRun`) by function(env_range, step,
-        go_on, first row, *arguments), which fills what `make_vec(fields=…)` has laid out; False if stopped before.
+        go_on, first row, *arguments), which fills what `OpenedEnvs.bind(fields)` has laid out; False if stopped before.
 
         `lost` ([rows, envs] bool, nowhere yet) says where a step was lost, as `function` marks it for its own envs. A
         worker that is lost, and replaced, costs its envs one row: it is marked, and `on_lost(env ids, row)` is told

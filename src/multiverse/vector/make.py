@@ -2,50 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any, cast, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from gymnasium.vector import AutoresetMode
 
-from multiverse.adapters.agents import NOTHING_SAID, AgentOptions, Groups
-from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
-from multiverse.contracts.env import EnvKind
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.adapters.agents import AgentOptions, Groups
+from multiverse.adapters.env_source import EnvSource, Wrapper
 from multiverse.contracts.failures import RESTARTS_PER_MINUTE, FailurePolicy, OnBadValue, OnFailure
-from multiverse.contracts.imports import refuse_in_import
-from multiverse.contracts.plan import (
-    Autoreset,
-    ExecutorName,
-    Plan,
-    PlannedExecutor,
-    RayOptions,
-    StartMethod,
-    Timeouts,
-    Waiting,
-    autoreset_for,
-    read_plan,
-    whole_number,
-)
+from multiverse.contracts.plan import Autoreset, ExecutorName, Plan, RayOptions, StartMethod, Timeouts, Waiting
 from multiverse.contracts.reset_plan import ResetPlan
-from multiverse.executors import startup
-from multiverse.executors.backends import backend_of
-from multiverse.executors.choose import decide
-from multiverse.executors.machine import usable_cores
-from multiverse.vector.base import BaseVectorEnv, Copy, Running
-from multiverse.vector.parallel import MultiAgentVectorEnv
+from multiverse.vector.base import Copy
+from multiverse.vector.opening import VectorOptions, open_envs
 from multiverse.vector.single import VectorEnv
-from multiverse.vector.turns import TurnVectorEnv
-
-log = logging.getLogger("multiverse")
-
-VECTOR_ENVS: dict[EnvKind, type[BaseVectorEnv]] = {
-    "single": VectorEnv,
-    "parallel": MultiAgentVectorEnv,
-    "turns": TurnVectorEnv,
-}
 
 
 def make_vec(
@@ -75,7 +45,6 @@ def make_vec(
     possible_agents: Sequence[str] | None = None,
     parallel: bool = False,
     state: bool = False,
-    fields: startup.MoreFields | None = None,
     ray_address: str | None = None,
     cpus_per_worker: float = 1.0,
     gpus_per_worker: float = 0.0,
@@ -132,8 +101,6 @@ def make_vec(
         reply_timeout_s, reset_timeout_s: how long a worker may take to answer (None: for ever); then `ReplyTimeout`,
             with the Python stack of what it is doing.
         close_timeout_s: how long `close` waits for workers to end by themselves.
-        fields: for whoever collects rollouts in workers: called with the env's description, it returns what else is to
-            be shared with them (`envs.views`).
         plan: run exactly as another vector env did (`envs.plan`), or as a file says that `multiverse tune` has written,
             without probing; instead of `executor`, `workers`, `start_method` and `waiting`. A file also says `num_envs`
             where nothing else does.
@@ -141,152 +108,23 @@ def make_vec(
             this program is connected to, or one of its own on this machine, which ends with it.
         cpus_per_worker, gpus_per_worker: what each worker there has of its node.
     """
-    autoreset = _our_autoreset(autoreset)
-    _check_choices(executor=(executor, ExecutorName), waiting=(waiting, Waiting))
-    if executor != "serial":  # also where `auto` might come to that: its probe is a worker
-        refuse_in_import("starts workers")
-    if autoreset is not None:
-        _check_choices(autoreset=(autoreset, Autoreset))
-    _check_choices(on_failure=(on_failure, OnFailure), on_bad_value=(on_bad_value, OnBadValue))
-    rate = _at_least_one("restarts_per_minute", restarts_per_minute, "on_failure='raise' restarts nothing")
-    failure_policy = FailurePolicy(on_failure, on_bad_value, rate, float32=fields is not None)
-    if start_method is not None:
-        _check_choices(start_method=(start_method, StartMethod))
-    if workers is not None:
-        workers = _at_least_one("workers", workers, "executor='serial' has none")
-    _check_kinds(copy, render_mode, reset_plan)
-    tasks = _checked_tasks(tasks)
-    timeouts = Timeouts(reply_timeout_s, reset_timeout_s, close_timeout_s)
-    ray = RayOptions(ray_address, cpus_per_worker, gpus_per_worker)
-    if executor not in ("auto", "ray") and ray != RayOptions():
-        raise InvalidRequest("ray_address, cpus_per_worker and gpus_per_worker are for executor='ray'")
-    if isinstance(plan, str | os.PathLike) and plan not in get_args(ExecutorName):
-        plan, tuned = read_plan(plan, env, usable_cores())
-        num_envs = tuned if num_envs is None and not isinstance(env, list | tuple) else num_envs
-    agents = AgentOptions(groups, possible_agents, parallel, state)
-    each = [replace(recipe, agents=agents) for recipe in recipes(env, num_envs, env_kwargs, wrappers)]
-    if render_mode is not None:
-        each = _with_render_mode(each, render_mode)
-    if plan is None:
-        _say_what_has_no_effect(executor, workers, start_method)
-        executor, why = _where_windows_work(each, executor)
-        plan = decide(executor, workers, start_method, waiting, each, on_failure, ray)
-    else:
-        plan = _checked_plan(plan, len(each), executor, workers, start_method, waiting)
-        executor, why = _where_windows_work(each, plan.executor)
-        if executor != plan.executor:
-            plan = decide(executor, None, None, waiting, each)
-    plan = replace(plan, why=why) if why else plan
-    limits: dict[str, Any] = {"failure_policy": failure_policy, "timeouts": timeouts, "tasks": tasks, "fields": fields}
-    started, description = startup.start(plan, each, autoreset, infos, reset_plan, **limits)
-    if description.kind == "single" and agents != NOTHING_SAID:
-        started.close()
-        said = [name for name, value in asdict(agents).items() if value]
-        raise InvalidRequest(f"{said[0]}= is for envs of several agents, and this one has one agent: leave it out")
-    if description.metadata.get("in_process") and plan.executor != "serial":
-        log.warning("the env says metadata['in_process'] (it holds a GPU or a window): running serial instead")
-        started.close()
-        plan = decide("serial", None, None, waiting, each)
-        plan = replace(plan, why="the env says metadata['in_process']")
-        started, description = startup.start(plan, each, autoreset, infos, reset_plan, **limits)
-    mode = autoreset_for(autoreset, description.kind)
-    kind = VECTOR_ENVS[description.kind]
-    return cast(VectorEnv, kind(Running(started, description, plan, mode, copy, infos, failure_policy)))
-
-
-# -- what the caller wrote -------------------------------------------------------------------------------------
-def _our_autoreset(autoreset: Any) -> Autoreset | None:
-    """Our name for one of Gymnasium's modes, given as such or by its value ("NextStep"); anything else as it is."""
-    for mode in AutoresetMode:
-        if autoreset is mode or (isinstance(autoreset, str) and autoreset == mode.value):
-            return cast(Autoreset, mode.name.lower())
-    return cast(Autoreset, autoreset)
-
-
-def _check_choices(**choices: tuple[str, Any]) -> None:
-    for name, (value, literal) in choices.items():
-        if not isinstance(value, str) or value not in get_args(literal):
-            raise InvalidRequest(f"{name}={value!r}: one of {', '.join(get_args(literal))}")
-
-
-def _at_least_one(name: str, value: Any, instead: str) -> int:
-    count = whole_number(name, value)
-    if count < 1:
-        raise InvalidRequest(f"{name}={count}: at least 1 ({instead})")
-    return count
-
-
-def _check_kinds(copy: Any, render_mode: Any, reset_plan: Any) -> None:
-    if copy not in (True, False, "poison"):
-        raise InvalidRequest(f"copy={copy!r}: True, False or 'poison'")
-    if render_mode is not None and not isinstance(render_mode, str):
-        raise InvalidRequest(f"render_mode={render_mode!r}: expected a name such as 'rgb_array', or None")
-    if reset_plan is not None and not callable(reset_plan):
-        raise InvalidRequest(f"reset_plan={reset_plan!r}: expected a callable: (env id, episode) → ResetRequest")
-
-
-def _checked_tasks(tasks: Any) -> list[Any] | None:
-    if tasks is None:
-        return None
-    if isinstance(tasks, str | bytes | Mapping) or not isinstance(tasks, Iterable):
-        raise InvalidRequest(
-            f"tasks={tasks!r}: expected a list of all tasks; a single env's is set by reset(tasks=[…])"
-        )
-    listed = list(tasks)
-    if not listed:
-        raise InvalidRequest("tasks is empty: give all tasks there are, or leave it out")
-    return listed
-
-
-def _checked_plan(
-    plan: Any, num_envs: int, executor: str, workers: int | None, start_method: str | None, waiting: str
-) -> Plan:
-    """The plan, if it is one, fits the envs, and nothing beside it says otherwise."""
-    if not isinstance(plan, Plan):
-        hint = f"; did you mean executor={plan!r}?" if isinstance(plan, str) else ""
-        raise InvalidRequest(
-            f"plan={plan!r}: expected a multiverse.Plan, such as another vector env's envs.plan, or a file{hint}"
-        )
-    if (executor, workers, start_method, waiting) != ("auto", None, None, "auto"):
-        raise InvalidRequest("plan= says how to run: leave executor, workers, start_method and waiting out beside it")
-    _check_choices(**{"plan.executor": (plan.executor, PlannedExecutor), "plan.waiting": (plan.waiting, Waiting)})
-    if plan.start_method is not None:
-        _check_choices(**{"plan.start_method": (plan.start_method, StartMethod)})
-    count = whole_number("plan.workers", plan.workers)
-    backend = backend_of(plan.executor)
-    if (count == 0) != (backend.workers is None) or count < 0:
-        fitting = "none" if backend.workers is None else "at least 1"
-        raise InvalidRequest(f"plan.workers={count}: executor {plan.executor!r} has {fitting}")
-    if count > backend.most_workers(num_envs):
-        raise InvalidRequest(f"the plan has {count} workers, too many for {num_envs} envs: {plan}")
-    return replace(plan, workers=count)
-
-
-def _say_what_has_no_effect(executor: str, workers: int | None, start_method: str | None) -> None:
-    """Serial starts nothing, and threads are started in one way only."""
-    if executor == "auto" or (backend := backend_of(executor)).processes:
-        return
-    given = {"workers": workers if backend.workers is None else None, "start_method": start_method}
-    idle = [f"{name}={value!r}" for name, value in given.items() if value is not None]
-    if idle:
-        has, starts = "has" if len(idle) == 1 else "have", "workers" if backend.workers is None else "processes"
-        log.warning("executor=%r starts no %s: %s %s no effect", executor, starts, " and ".join(idle), has)
-
-
-# -- windows ---------------------------------------------------------------------------------------------------
-def _with_render_mode(each: list[Recipe], render_mode: str) -> list[Recipe]:
-    """Frames can be asked of every env; a window is opened for env 0 only."""
-    return [
-        replace(r, kwargs={**r.kwargs, "render_mode": render_mode}) if i == 0 or render_mode != "human" else r
-        for i, r in enumerate(each)
-    ]
-
-
-def _where_windows_work(each: list[Recipe], executor: ExecutorName) -> tuple[ExecutorName, str]:
-    """A window belongs to the process that the user looks at."""
-    if not any(r.kwargs.get("render_mode") == "human" for r in each):
-        return executor, ""
-    if executor != "serial":
-        instead = "" if executor == "auto" else f" instead of {executor}"
-        log.warning("render_mode='human' opens a window: running serial%s, in one process, this one", instead)
-    return "serial", "a human window means serial"
+    options = VectorOptions(
+        executor=executor,
+        workers=workers,
+        start_method=start_method,
+        waiting=waiting,
+        plan=plan,
+        ray=RayOptions(ray_address, cpus_per_worker, gpus_per_worker),
+        autoreset=autoreset,
+        copy=copy,
+        infos=infos,
+        env_kwargs=env_kwargs,
+        wrappers=wrappers,
+        render_mode=render_mode,
+        reset_plan=reset_plan,
+        tasks=tasks,
+        failures=FailurePolicy(on_failure, on_bad_value, restarts_per_minute),
+        timeouts=Timeouts(reply_timeout_s, reset_timeout_s, close_timeout_s),
+        agents=AgentOptions(groups, possible_agents, parallel, state),
+    )
+    return cast(VectorEnv, open_envs(env, num_envs, options).bind())

@@ -1,0 +1,285 @@
+"""From what a caller asks for to envs that are built and described, and then to a vector env over them."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self, cast, get_args
+
+from gymnasium.vector import AutoresetMode
+
+from multiverse.adapters.agents import NOTHING_SAID, AgentOptions
+from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
+from multiverse.contracts.env import EnvKind
+from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.failures import DEFAULT_POLICY, FailurePolicy, OnBadValue, OnFailure
+from multiverse.contracts.imports import refuse_in_import
+from multiverse.contracts.layout import Field
+from multiverse.contracts.plan import (
+    DEFAULT_RAY,
+    DEFAULT_TIMEOUTS,
+    Autoreset,
+    ExecutorName,
+    Plan,
+    PlannedExecutor,
+    RayOptions,
+    StartMethod,
+    Timeouts,
+    Waiting,
+    autoreset_for,
+    read_plan,
+    whole_number,
+)
+from multiverse.contracts.reset_plan import ResetPlan
+from multiverse.executors import startup
+from multiverse.executors.backends import backend_of
+from multiverse.executors.choose import decide
+from multiverse.executors.machine import usable_cores
+from multiverse.vector.base import BaseVectorEnv, Copy, Running
+from multiverse.vector.parallel import MultiAgentVectorEnv
+from multiverse.vector.single import VectorEnv
+from multiverse.vector.turns import TurnVectorEnv
+
+log = logging.getLogger("multiverse")
+
+VECTOR_ENVS: dict[EnvKind, type[BaseVectorEnv]] = {
+    "single": VectorEnv,
+    "parallel": MultiAgentVectorEnv,
+    "turns": TurnVectorEnv,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorOptions:
+    """The arguments of `make_vec`, where they are documented, in groups."""
+
+    executor: ExecutorName = "auto"
+    workers: int | None = None
+    start_method: StartMethod | None = None
+    waiting: Waiting = "auto"
+    plan: Plan | os.PathLike[str] | str | None = None
+    ray: RayOptions = DEFAULT_RAY
+    autoreset: Autoreset | AutoresetMode | None = None
+    copy: Copy = True
+    infos: bool = True
+    env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
+    wrappers: Sequence[Wrapper] | Sequence[Sequence[Wrapper]] | None = None
+    render_mode: str | None = None
+    reset_plan: ResetPlan | None = None
+    tasks: Sequence[Any] | None = None
+    failures: FailurePolicy = DEFAULT_POLICY
+    timeouts: Timeouts = DEFAULT_TIMEOUTS
+    agents: AgentOptions = NOTHING_SAID
+
+
+class OpenedEnvs:
+    """Envs that are built, described, and not yet bound: as a context manager they are closed at its end unless `bind`
+    has made a vector env of them."""
+
+    def __init__(self, hosts: startup.OpenedEnvs, plan: Plan, options: VectorOptions) -> None:
+        self._hosts, self._options, self._bound = hosts, options, False
+        self.plan, self.description = plan, hosts.description
+
+    def bind(self, fields: Sequence[Field] = ()) -> BaseVectorEnv:
+        """The vector env. `fields`: further arrays that the caller shares with the workers (`envs.views`)."""
+        options, self._bound = self._options, True
+        executor = self._hosts.bind(fields)
+        mode = autoreset_for(cast("Autoreset | None", options.autoreset), self.description.kind)
+        return VECTOR_ENVS[self.description.kind](
+            Running(executor, self.description, self.plan, mode, options.copy, options.infos, options.failures)
+        )
+
+    def close(self) -> None:
+        """End the workers, unless the envs are bound: then closing the vector env does."""
+        if not self._bound:
+            self._bound = True
+            self._hosts.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def open_envs(env: EnvSource, num_envs: int | None, options: VectorOptions) -> OpenedEnvs:
+    """Start the workers, build the envs and describe them; `make_vec` is this and then `bind()`."""
+    options = _validated(options)
+    plan = options.plan
+    if isinstance(plan, str | os.PathLike) and plan not in get_args(ExecutorName):
+        plan, tuned = read_plan(plan, env, usable_cores())
+        num_envs = tuned if num_envs is None and not isinstance(env, list | tuple) else num_envs
+    built = recipes(env, num_envs, options.env_kwargs, options.wrappers)
+    each = [replace(recipe, agents=options.agents) for recipe in built]
+    if options.render_mode is not None:
+        each = _with_render_mode(each, options.render_mode)
+    plan = _plan_for(each, replace(options, plan=plan))
+    hosts = _open(plan, each, options)
+    description = hosts.description
+    if description.kind == "single" and options.agents != NOTHING_SAID:
+        hosts.close()
+        given = [name for name, value in asdict(options.agents).items() if value]
+        raise InvalidRequest(f"{given[0]}= is for envs of several agents, and this one has one agent: leave it out")
+    if description.metadata.get("in_process") and plan.executor != "serial":
+        log.warning("the env says metadata['in_process'] (it holds a GPU or a window): running serial instead")
+        hosts.close()
+        plan = decide("serial", None, None, options.waiting, each)
+        plan = replace(plan, why="the env says metadata['in_process']")
+        hosts = _open(plan, each, options)
+    return OpenedEnvs(hosts, plan, options)
+
+
+def _open(plan: Plan, each: list[Recipe], options: VectorOptions) -> startup.OpenedEnvs:
+    return startup.open_envs(
+        plan,
+        each,
+        cast("Autoreset | None", options.autoreset),
+        options.infos,
+        options.reset_plan,
+        failure_policy=options.failures,
+        timeouts=options.timeouts,
+        tasks=options.tasks,
+    )
+
+
+def _plan_for(each: list[Recipe], options: VectorOptions) -> Plan:
+    """Where the envs run: as the given plan says, or decided now."""
+    executor, workers, start_method = options.executor, options.workers, options.start_method
+    if options.plan is None:
+        _say_what_has_no_effect(executor, workers, start_method)
+        executor, why = _where_windows_work(each, executor)
+        plan = decide(executor, workers, start_method, options.waiting, each, options.failures.on_failure, options.ray)
+    else:
+        plan = _checked_plan(options.plan, len(each), executor, workers, start_method, options.waiting)
+        executor, why = _where_windows_work(each, plan.executor)
+        if executor != plan.executor:
+            plan = decide(executor, None, None, options.waiting, each)
+    return replace(plan, why=why) if why else plan
+
+
+# -- what the caller wrote -------------------------------------------------------------------------------------
+def _validated(options: VectorOptions) -> VectorOptions:
+    """The options in our types; refused if one makes no sense, before anything starts."""
+    autoreset = _our_autoreset(options.autoreset)
+    _check_choices(executor=(options.executor, ExecutorName), waiting=(options.waiting, Waiting))
+    if options.executor != "serial":  # also where `auto` might come to that: its probe is a worker
+        refuse_in_import("starts workers")
+    if autoreset is not None:
+        _check_choices(autoreset=(autoreset, Autoreset))
+    failures = options.failures
+    _check_choices(on_failure=(failures.on_failure, OnFailure), on_bad_value=(failures.on_bad_value, OnBadValue))
+    rate = _at_least_one("restarts_per_minute", failures.restarts_per_minute, "on_failure='raise' restarts nothing")
+    if options.start_method is not None:
+        _check_choices(start_method=(options.start_method, StartMethod))
+    workers = options.workers
+    if workers is not None:
+        workers = _at_least_one("workers", workers, "executor='serial' has none")
+    _check_kinds(options.copy, options.render_mode, options.reset_plan)
+    if options.executor not in ("auto", "ray") and options.ray != DEFAULT_RAY:
+        raise InvalidRequest("ray_address, cpus_per_worker and gpus_per_worker are for executor='ray'")
+    return replace(
+        options,
+        autoreset=autoreset,
+        workers=workers,
+        tasks=_checked_tasks(options.tasks),
+        failures=replace(failures, restarts_per_minute=rate),
+    )
+
+
+def _our_autoreset(autoreset: Any) -> Autoreset | None:
+    """Our name for one of Gymnasium's modes, given as such or by its value ("NextStep"); anything else as it is."""
+    for mode in AutoresetMode:
+        if autoreset is mode or (isinstance(autoreset, str) and autoreset == mode.value):
+            return cast(Autoreset, mode.name.lower())
+    return cast(Autoreset, autoreset)
+
+
+def _check_choices(**choices: tuple[str, Any]) -> None:
+    for name, (value, literal) in choices.items():
+        if not isinstance(value, str) or value not in get_args(literal):
+            raise InvalidRequest(f"{name}={value!r}: one of {', '.join(get_args(literal))}")
+
+
+def _at_least_one(name: str, value: Any, instead: str) -> int:
+    count = whole_number(name, value)
+    if count < 1:
+        raise InvalidRequest(f"{name}={count}: at least 1 ({instead})")
+    return count
+
+
+def _check_kinds(copy: Any, render_mode: Any, reset_plan: Any) -> None:
+    if copy not in (True, False, "poison"):
+        raise InvalidRequest(f"copy={copy!r}: True, False or 'poison'")
+    if render_mode is not None and not isinstance(render_mode, str):
+        raise InvalidRequest(f"render_mode={render_mode!r}: expected a name such as 'rgb_array', or None")
+    if reset_plan is not None and not callable(reset_plan):
+        raise InvalidRequest(f"reset_plan={reset_plan!r}: expected a callable: (env id, episode) → ResetRequest")
+
+
+def _checked_tasks(tasks: Any) -> list[Any] | None:
+    if tasks is None:
+        return None
+    if isinstance(tasks, str | bytes | Mapping) or not isinstance(tasks, Iterable):
+        raise InvalidRequest(
+            f"tasks={tasks!r}: expected a list of all tasks; a single env's is set by reset(tasks=[…])"
+        )
+    listed = list(tasks)
+    if not listed:
+        raise InvalidRequest("tasks is empty: give all tasks there are, or leave it out")
+    return listed
+
+
+def _checked_plan(
+    plan: Any, num_envs: int, executor: str, workers: int | None, start_method: str | None, waiting: str
+) -> Plan:
+    """The plan, if it is one, fits the envs, and nothing beside it says otherwise."""
+    if not isinstance(plan, Plan):
+        hint = f"; did you mean executor={plan!r}?" if isinstance(plan, str) else ""
+        raise InvalidRequest(
+            f"plan={plan!r}: expected a multiverse.Plan, such as another vector env's envs.plan, or a file{hint}"
+        )
+    if (executor, workers, start_method, waiting) != ("auto", None, None, "auto"):
+        raise InvalidRequest("plan= says how to run: leave executor, workers, start_method and waiting out beside it")
+    _check_choices(**{"plan.executor": (plan.executor, PlannedExecutor), "plan.waiting": (plan.waiting, Waiting)})
+    if plan.start_method is not None:
+        _check_choices(**{"plan.start_method": (plan.start_method, StartMethod)})
+    count = whole_number("plan.workers", plan.workers)
+    backend = backend_of(plan.executor)
+    if (count == 0) != (backend.workers is None) or count < 0:
+        fitting = "none" if backend.workers is None else "at least 1"
+        raise InvalidRequest(f"plan.workers={count}: executor {plan.executor!r} has {fitting}")
+    if count > backend.most_workers(num_envs):
+        raise InvalidRequest(f"the plan has {count} workers, too many for {num_envs} envs: {plan}")
+    return replace(plan, workers=count)
+
+
+def _say_what_has_no_effect(executor: str, workers: int | None, start_method: str | None) -> None:
+    """Serial starts nothing, and threads are started in one way only."""
+    if executor == "auto" or (backend := backend_of(executor)).processes:
+        return
+    given = {"workers": workers if backend.workers is None else None, "start_method": start_method}
+    idle = [f"{name}={value!r}" for name, value in given.items() if value is not None]
+    if idle:
+        has, starts = "has" if len(idle) == 1 else "have", "workers" if backend.workers is None else "processes"
+        log.warning("executor=%r starts no %s: %s %s no effect", executor, starts, " and ".join(idle), has)
+
+
+# -- windows ---------------------------------------------------------------------------------------------------
+def _with_render_mode(each: list[Recipe], render_mode: str) -> list[Recipe]:
+    """Frames can be asked of every env; a window is opened for env 0 only."""
+    return [
+        replace(r, kwargs={**r.kwargs, "render_mode": render_mode}) if i == 0 or render_mode != "human" else r
+        for i, r in enumerate(each)
+    ]
+
+
+def _where_windows_work(each: list[Recipe], executor: ExecutorName) -> tuple[ExecutorName, str]:
+    """A window belongs to the process that the user looks at."""
+    if not any(r.kwargs.get("render_mode") == "human" for r in each):
+        return executor, ""
+    if executor != "serial":
+        instead = "" if executor == "auto" else f" instead of {executor}"
+        log.warning("render_mode='human' opens a window: running serial%s, in one process, this one", instead)
+    return "serial", "a human window means serial"
