@@ -30,8 +30,9 @@ ALLOWED = {
     "interop": ENGINE | {"vector", "interop"},
     "experience": ENGINE | {"vector", "experience"},
     "learning": {"contracts", "learning"},
-    "algorithms": {"contracts", "experience", "learning", "algorithms"},
-    "training": ENGINE | {"wrappers", "vector", "experience", "learning", "algorithms", "training"},
+    "kernels": {"contracts", "learning", "kernels"},
+    "algorithms": {"contracts", "experience", "learning", "kernels", "algorithms"},
+    "training": ENGINE | {"wrappers", "vector", "experience", "learning", "kernels", "algorithms", "training"},
 }
 """Which parts of the house each part may import. The command line may import anything."""
 

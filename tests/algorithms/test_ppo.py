@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,15 +17,16 @@ from gymnasium import spaces
 import multiverse as mv
 from multiverse.algorithms import on_policy
 from multiverse.algorithms.inputs import inputs
-from multiverse.algorithms.ppo import PPO, PPOConfig, ppo_loss
+from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.contracts.policy import Seen
 from multiverse.experience.features import num_logits
 from multiverse.experience.rollout import Rollout, rollout_for
 from multiverse.learning import actor_critic, loss
-from multiverse.learning.loss import Batch, LossGradient, Shape
+from multiverse.learning.loss import Loss, RolloutBatch, Shape
 from multiverse.learning.optimizers import Adam
 from multiverse.learning.threads import torch_threads
 from multiverse.training.loading import checkpoint_of
+from tests.kernels.losses import torch_loss
 from tests.training.runs import SMALL as SMALL_RUN
 from tests.training.runs import digest
 
@@ -85,9 +85,7 @@ def made(observations: spaces.Space[Any], actions: spaces.Space[Any], config: PP
 def made_in_torch(
     observations: spaces.Space[Any], actions: spaces.Space[Any], config: PPOConfig = SMALL, seed: int = 1
 ) -> PPO:
-    """Whatever its networks look like."""
-    with mock.patch.object(on_policy, "LARGEST_IN_NUMPY", -1):
-        return made(observations, actions, config, seed)
+    return made(observations, actions, replace(config, learner="torch"), seed)
 
 
 in_both = pytest.mark.parametrize("make", [made, made_in_torch], ids=["numpy", "torch"])
@@ -135,14 +133,15 @@ def test_the_gradient_of_the_loss_is_torchs(what: str, sight: str) -> None:
     networks, batch = algorithm._networks, algorithm._batch(rollout)
     batch.columns["log_probs"] = networks.log_probs(batch)
     algorithm.update([rollout], 0.0)
-    metrics = networks.gradient(batch, partial(ppo_loss, config=config, clip=0.02, with_metrics=True))
+    metrics = networks.gradient(batch, torch_loss(PPO, replace(config, clip_range=0.02)))
     found = networks.optimizer.gradient.clone()
     networks.optimizer.gradient.zero_()
     loss, clipped, value_gains_nothing = reference_loss(networks, batch, config, clip=0.02)
     loss.backward()
     torch.testing.assert_close(found, networks.optimizer.gradient, rtol=1e-4, atol=1e-6)
-    assert metrics[0] + 0.5 * metrics[1] - 0.03 * metrics[2] == pytest.approx(float(loss.detach()), abs=1e-5)
-    assert metrics[4] == clipped > 0.0 and found.abs().max() > 0.01
+    total = metrics["policy_loss"] + 0.5 * metrics["value_loss"] - 0.03 * metrics["entropy"]
+    assert total == pytest.approx(float(loss.detach()), abs=1e-5)
+    assert metrics["clip_fraction"] == clipped > 0.0 and found.abs().max() > 0.01
     assert 0 < value_gains_nothing < STEPS * SLOTS
 
 
@@ -372,14 +371,16 @@ def test_a_minibatch_waits_for_no_gpu(share: bool) -> None:
     shape = Shape(0, [(36, 40, 3)], ACTIONS["one of"], (16,), share_features=share)
     learner, here = actor_critic.ActorCritic(shape, Adam, 0, "meta"), algorithm._batch(filled(algorithm, IMAGE))
     columns = {name: learner.put(column) for name, column in here.columns.items()}
-    batch = Batch(learner.put(here.vector), [learner.put(here.images[0])], learner.put(here.actions), None, **columns)
+    batch = RolloutBatch(
+        learner.put(here.vector), [learner.put(here.images[0])], learner.put(here.actions), None, **columns
+    )
     batch.columns["log_probs"] = learner.log_probs(batch)
     shuffled = batch.take(learner.put(np.arange(len(batch))))
     config = replace(SMALL, value_clip_range=0.2)
     for first in range(0, len(batch), 8):
         minibatch = shuffled.take(slice(first, first + 8))
-        metrics = learner.gradient(minibatch, partial(ppo_loss, config=config, clip=0.2, with_metrics=True))
-        assert metrics.is_meta and learner.optimizer.step(1e-3, 0.5).is_meta
+        metrics = learner.gradient(minibatch, torch_loss(PPO, config))
+        assert all(value.is_meta for value in metrics.values()) and learner.optimizer.step(1e-3, 0.5).is_meta
 
 
 def test_shared_features_are_of_both_networks() -> None:
@@ -393,8 +394,8 @@ def test_shared_features_are_of_both_networks() -> None:
     pulls = []
     for by_policy, by_value in ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0)):
 
-        def loss(xp: Any, outputs: Any, rows: Any, by: tuple[float, float] = (by_policy, by_value)) -> LossGradient:
-            return LossGradient(0 * outputs.values + by[0], 0.0, 0 * outputs.values + by[1], None)
+        def loss(out: Any, rows: Any, by: tuple[float, float] = (by_policy, by_value)) -> Loss:
+            return Loss((by[0] * out.log_prob + by[1] * out.values).sum())
 
         networks.gradient(batch, loss)
         pulls.append(weight.grad.clone())

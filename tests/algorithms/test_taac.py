@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,13 @@ from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
 import multiverse as mv
-from multiverse.algorithms.ppo import ppo_loss
 from multiverse.algorithms.taac import TAAC, TAACConfig
 from multiverse.experience.rollout import rollout_for
 from multiverse.learning.attention import TeamShape, similarity
-from multiverse.learning.loss import Batch
+from multiverse.learning.loss import RolloutBatch
 from multiverse.learning.optimizers import Adam
 from multiverse.learning.team_actor_critic import TeamActorCritic
+from tests.kernels.losses import algorithm_with
 
 SMALL: dict[str, Any] = {"num_heads": 2, "embedding_size": 16, "hidden_size": 32}
 SEEN, ACTIONS = spaces.Box(-1, 1, (5,), np.float32), spaces.Discrete(3)
@@ -92,17 +91,20 @@ def test_it_learns_what_only_the_team_knows_and_ppo_cannot(tmp_path: Path) -> No
 
 def test_the_gradient_is_that_of_the_whole_loss() -> None:
     torch.manual_seed(0)
-    teams, agents, config = 6, 4, TAACConfig(normalize_advantages=False)
-    networks = TeamActorCritic(TeamShape(5, 3, **SMALL), Adam, 0, "cpu", 0.3, -1.0, weight_decay=0.01)
+    teams, agents = 6, 4
+    config = TAACConfig(normalize_advantages=False, similarity_coef=0.3, similarity_cap=-1.0, weight_decay=0.01)
+    networks = TeamActorCritic(TeamShape(5, 3, **SMALL), Adam, 0, "cpu")
     present = torch.rand(teams, agents) < 0.7
     valid = present & (torch.rand(teams, agents) < 0.8)
     masks = torch.rand(teams, agents, 3) < 0.7
     actions = torch.randint(3, (teams, agents))
     masks.scatter_(-1, actions.unsqueeze(-1), True)
     columns = {name: torch.randn(teams, agents) for name in ("advantages", "returns", "values")}
-    batch = Batch(torch.randn(teams, agents, 5), [], actions, masks, present=present, valid=valid, **columns)
+    batch = RolloutBatch(torch.randn(teams, agents, 5), [], actions, masks, present=present, valid=valid, **columns)
     batch.columns["log_probs"] = networks.log_probs(batch) + 0.3 * torch.randn(teams, agents)
-    metrics = networks.gradient(batch, partial(ppo_loss, config=config, clip=0.2, with_metrics=True))
+    algorithm = algorithm_with(TAAC, config)
+    algorithm._networks, algorithm._loss = networks, algorithm.loss
+    metrics = algorithm._gradient(batch)
     found = networks.optimizer.gradient.clone()
 
     logits, attended = networks.actor(batch.vector, present)
@@ -118,7 +120,7 @@ def test_the_gradient_is_that_of_the_whole_loss() -> None:
     expected = torch.autograd.grad(loss + 0.3 * alike, parameters)
     flat = torch.cat([one.reshape(-1) for one in expected]) + 0.01 * networks.optimizer.parameters
     torch.testing.assert_close(found, flat, atol=1e-5, rtol=1e-4)
-    assert float(metrics[-1]) == pytest.approx(float(alike.detach()), abs=1e-5)
+    assert float(metrics["similarity"]) == pytest.approx(float(alike.detach()), abs=1e-5)
 
 
 def test_who_terminates_is_not_seen_by_those_who_are_cut_short_then() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from multiverse.learning.chunks import Along, Chunks, chunks_of
-from multiverse.learning.loss import Batch
+from multiverse.learning.loss import RolloutBatch
 
 
 def slow_chunks(starts: Any, ended: Any, valid: Any, acting: Any, length: int) -> list[list[int]]:
@@ -86,7 +86,7 @@ def test_minibatches_are_of_whole_chunks_and_every_row_is_in_one(size: int) -> N
     rows, counts = chunks_of(starts, ended, valid, acting, 4).packed()
     flat: Any = np.arange(starts.size)
     memory = rows[: counts[0], None]  # each chunk's first row, to know it again
-    whole = Batch(flat[:, None], [], flat).in_order(rows, Along(counts, memory))
+    whole = RolloutBatch(flat[:, None], [], flat).in_order(rows, Along(counts, memory))
     order = np.random.default_rng(0).permutation(whole.units)
     seen, sizes = [], []
     for part in whole.minibatches(order, size, lambda array: array):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,26 +11,28 @@ from gymnasium import spaces
 
 from multiverse.algorithms.a2c import A2CConfig
 from multiverse.algorithms.on_policy import OnPolicy
-from multiverse.algorithms.ppo import PPO, PPOConfig, ppo_loss
+from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Seen
 from multiverse.learning.actor_critic import ActorCritic
 from multiverse.learning.convolution import Convolution
-from multiverse.learning.loss import Batch, Outputs, Shape
+from multiverse.learning.loss import Outputs, RolloutBatch, Shape
 from multiverse.learning.numpy_learner import NumpyLearner
 from multiverse.learning.optimizers import Adam, RMSprop
+from tests.kernels.losses import kernel, torch_loss
 
 ROWS, BOARD, FILTERS, SIZE = 40, (6, 7, 2), 5, 4
 ACTIONS = spaces.Discrete(7)
-LOSS = partial(ppo_loss, config=PPOConfig(entropy_coef=0.02), clip=0.1, with_metrics=True)
+CONFIG = PPOConfig(entropy_coef=0.02, clip_range=0.1)
+LOSSES = {NumpyLearner: kernel(PPO, CONFIG), ActorCritic: torch_loss(PPO, CONFIG)}
 
 
-def rows(learner: Any) -> Batch:
+def rows(learner: Any) -> RolloutBatch:
     rng = np.random.default_rng(0)
     columns = {name: rng.normal(size=ROWS).astype(np.float32) for name in ("advantages", "returns", "values")}
     columns["log_probs"] = np.full(ROWS, -1.9, np.float32)
     put = learner.put
-    return Batch(
+    return RolloutBatch(
         put(rng.integers(0, 2, (ROWS, 84)).astype(np.float32)),
         [],
         put(rng.integers(0, 7, ROWS)),
@@ -64,7 +65,7 @@ def said_by(convolution: torch.nn.Conv2d, vector: Any) -> Any:
 
 def updated(learner: Any, times: int = 5) -> None:
     for _ in range(times):
-        learner.gradient(rows(learner), LOSS)
+        learner.gradient(rows(learner), LOSSES[type(learner)])
         learner.optimizer.step(0.01, 0.5)
 
 
@@ -84,7 +85,7 @@ def test_the_filters_gradient_is_torchs_and_so_is_its_norm() -> None:
     learner, _ = learners()
     first, *others = learner.layers()
     batch, convolution = rows(learner), filters_of(first)
-    learner.gradient(batch, LOSS)
+    learner.gradient(batch, LOSSES[NumpyLearner])
     _, _, by_weights, by_bias = learner._actor.layers[0]
 
     x = said_by(convolution, batch.vector)
@@ -93,7 +94,7 @@ def test_the_filters_gradient_is_torchs_and_so_is_its_norm() -> None:
     distribution = torch.distributions.Categorical(logits=x)
     log_probs, entropies = distribution.log_prob(torch.as_tensor(batch.actions)), distribution.entropy()
     values = learner.values(batch.vector, [])
-    loss = LOSS(np, Outputs(log_probs.detach().numpy(), entropies.detach().numpy(), values), batch)
+    loss = LOSSES[NumpyLearner](Outputs(log_probs.detach().numpy(), entropies.detach().numpy(), values), batch)
     ((log_probs * torch.as_tensor(loss.by_log_prob)).sum() + entropies.sum() * loss.by_entropy).backward()
 
     expected = [convolution.weight.grad, convolution.bias.grad]

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from multiverse.algorithms.a2c import A2CConfig, a2c_loss
-from multiverse.algorithms.ppo import PPOConfig, ppo_loss
+from multiverse.algorithms.a2c import A2C, A2CConfig
+from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.learning.actor_critic import ActorCritic
 from multiverse.learning.chunks import Along
-from multiverse.learning.loss import Batch, Shape
+from multiverse.learning.loss import RolloutBatch, Shape
 from multiverse.learning.numpy_learner import NumpyLearner
 from multiverse.learning.optimizers import Adam, RMSprop
+from tests.kernels.losses import kernel, torch_loss
 
 ROWS, SIZE = 50, 5
 ACTIONS: dict[str, spaces.Space[Any]] = {
@@ -24,8 +24,8 @@ ACTIONS: dict[str, spaces.Space[Any]] = {
     "binary": spaces.MultiBinary(3),
     "box": spaces.Box(-1, 1, (2,), np.float32),
 }
-PPO = partial(ppo_loss, config=PPOConfig(value_clip_range=0.3, entropy_coef=0.02), clip=0.1, with_metrics=True)
-A2C = partial(a2c_loss, config=A2CConfig(entropy_coef=0.02))
+OF_PPO = PPO, PPOConfig(value_clip_range=0.3, entropy_coef=0.02, clip_range=0.1)
+OF_A2C = A2C, A2CConfig(entropy_coef=0.02)
 
 
 LENGTHS = (12, 12, 11, 8, 5, 1, 1)
@@ -65,15 +65,21 @@ def batches(name: str, ours: Any, theirs: Any, memory: Any = None) -> tuple[Any,
     for learner in (ours, theirs):
         put = {key: learner.put(column) for key, column in columns.items()}
         allowed = None if masks is None else learner.put(masks)
-        made.append(Batch(learner.put(vector), [], learner.put(actions), allowed, **put))
+        made.append(RolloutBatch(learner.put(vector), [], learner.put(actions), allowed, **put))
         made[-1].along = None if memory is None else along(learner, memory)
         made[-1].columns["log_probs"] = learner.log_probs(made[-1]) - 0.05
     return made[0], made[1]
 
 
+def assert_equal_metrics(ours: Any, theirs: Any) -> None:
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        assert float(ours[name]) == pytest.approx(float(theirs[name]), rel=1e-3, abs=1e-5), name
+
+
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize("name", ACTIONS)
-@pytest.mark.parametrize(("loss", "optimizer"), [(PPO, Adam), (A2C, RMSprop)], ids=["ppo", "a2c"])
+@pytest.mark.parametrize(("loss", "optimizer"), [(OF_PPO, Adam), (OF_A2C, RMSprop)], ids=["ppo", "a2c"])
 def test_five_steps_from_the_same_weights_lead_to_the_same(
     name: str, activation: Any, loss: Any, optimizer: Any
 ) -> None:
@@ -82,8 +88,7 @@ def test_five_steps_from_the_same_weights_lead_to_the_same(
     np.testing.assert_allclose(ours.values(mine.vector, []), theirs.values(mine.vector, []), rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(mine["log_probs"], his["log_probs"].numpy(), rtol=1e-4, atol=1e-6)
     for _ in range(5):
-        parts, expected = ours.gradient(mine, loss), theirs.gradient(his, loss)
-        np.testing.assert_allclose(parts, expected, rtol=1e-3, atol=1e-5)
+        assert_equal_metrics(ours.gradient(mine, kernel(*loss)), theirs.gradient(his, torch_loss(*loss)))
         np.testing.assert_allclose(ours.optimizer.gradient, theirs.optimizer.gradient.numpy(), rtol=1e-2, atol=1e-5)
         assert ours.optimizer.step(0.01, 0.5) and theirs.optimizer.step(0.01, 0.5)
     np.testing.assert_allclose(ours.optimizer.weights(), theirs.optimizer.weights(), rtol=1e-3, atol=1e-4)
@@ -94,13 +99,13 @@ def test_a_squashed_gaussian_too() -> None:
     ours, theirs = pair("box", "tanh", True, Adam)
     mine, his = batches("box", ours, theirs)
     np.testing.assert_allclose(mine["log_probs"], his["log_probs"].numpy(), rtol=1e-4, atol=1e-5)
-    ours.gradient(mine, PPO)
-    theirs.gradient(his, PPO)
+    ours.gradient(mine, kernel(*OF_PPO))
+    theirs.gradient(his, torch_loss(*OF_PPO))
     np.testing.assert_allclose(ours.optimizer.gradient, theirs.optimizer.gradient.numpy(), rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["discrete", "box"])
-@pytest.mark.parametrize(("loss", "optimizer"), [(PPO, Adam), (A2C, RMSprop)], ids=["ppo", "a2c"])
+@pytest.mark.parametrize(("loss", "optimizer"), [(OF_PPO, Adam), (OF_A2C, RMSprop)], ids=["ppo", "a2c"])
 @pytest.mark.parametrize("memory", ["lstm", "gru"])
 def test_networks_that_remember_are_the_same_too(memory: Any, loss: Any, optimizer: Any, name: str) -> None:
     ours, theirs = pair(name, "tanh", False, optimizer, memory)
@@ -112,7 +117,7 @@ def test_networks_that_remember_are_the_same_too(memory: Any, loss: Any, optimiz
     np.testing.assert_allclose(after, then, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(mine["log_probs"], his["log_probs"].numpy(), rtol=1e-4, atol=1e-5)
     for _ in range(5):
-        np.testing.assert_allclose(ours.gradient(mine, loss), theirs.gradient(his, loss), rtol=1e-3, atol=1e-5)
+        assert_equal_metrics(ours.gradient(mine, kernel(*loss)), theirs.gradient(his, torch_loss(*loss)))
         np.testing.assert_allclose(ours.optimizer.gradient, theirs.optimizer.gradient.numpy(), rtol=1e-2, atol=1e-5)
         assert ours.optimizer.step(0.01, 0.5) and theirs.optimizer.step(0.01, 0.5)
     np.testing.assert_allclose(ours.optimizer.weights(), theirs.optimizer.weights(), rtol=1e-3, atol=1e-4)
@@ -151,11 +156,11 @@ def test_torch_goes_on_with_what_numpy_has_learned() -> None:
     ours, theirs = pair("box", "tanh", False, Adam)
     mine, his = batches("box", ours, theirs)
     for _ in range(3):
-        ours.gradient(mine, PPO)
+        ours.gradient(mine, kernel(*OF_PPO))
         ours.optimizer.step(0.01, 0.5)
     theirs.optimizer.load_weights(ours.optimizer.weights())
     theirs.optimizer.load(ours.optimizer.state())
-    for learner, batch in ((ours, mine), (theirs, his)):
-        learner.gradient(batch, PPO)
+    for learner, batch, loss in ((ours, mine, kernel(*OF_PPO)), (theirs, his, torch_loss(*OF_PPO))):
+        learner.gradient(batch, loss)
         learner.optimizer.step(0.01, 0.5)
     np.testing.assert_allclose(ours.optimizer.weights(), theirs.optimizer.weights(), rtol=1e-4, atol=1e-6)

@@ -1,11 +1,18 @@
 """Algorithms: one readable file each, and their names.
 
 A new one is a file with a class that has a `Config` (see `algorithm.Algorithm`), and a line here. One of your own is
-`module:Class`, on the command line and in Python alike.
+`module:Class`, on the command line and in Python alike; it may derive from one of these:
+
+    from multiverse.algorithms import PPO, Loss
+
+    class Mine(PPO):
+        def loss(self, out, batch):
+            return super().loss(out, batch).plus(confidence=0.1 * (out.log_prob**2).mean())
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from multiverse.contracts.errors import InvalidRequest
@@ -22,6 +29,42 @@ ALGORITHMS = {
     "dqn": "multiverse.algorithms.dqn:DQN",
 }
 """By name; imported when asked for, and without torch until one is made."""
+
+
+EXTENSION_POINTS = {
+    "Algorithm": "multiverse.algorithms.algorithm",
+    "UpdateReport": "multiverse.algorithms.algorithm",
+    "OnPolicy": "multiverse.algorithms.on_policy",
+    "OnPolicyConfig": "multiverse.algorithms.on_policy",
+    "Loss": "multiverse.learning.loss",
+    "Outputs": "multiverse.learning.loss",
+    "RolloutBatch": "multiverse.learning.loss",
+    "PPO": "multiverse.algorithms.ppo",
+    "PPOConfig": "multiverse.algorithms.ppo",
+    "A2C": "multiverse.algorithms.a2c",
+    "A2CConfig": "multiverse.algorithms.a2c",
+    "TAAC": "multiverse.algorithms.taac",
+    "TAACConfig": "multiverse.algorithms.taac",
+    "SAC": "multiverse.algorithms.sac",
+    "SACConfig": "multiverse.algorithms.sac",
+    "TD3": "multiverse.algorithms.td3",
+    "TD3Config": "multiverse.algorithms.td3",
+    "DiscreteSAC": "multiverse.algorithms.discrete_sac",
+    "DiscreteSACConfig": "multiverse.algorithms.discrete_sac",
+    "DQN": "multiverse.algorithms.dqn",
+    "DQNConfig": "multiverse.algorithms.dqn",
+}
+"""What an algorithm of one's own is made from, by module; imported when asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in EXTENSION_POINTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(EXTENSION_POINTS[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *EXTENSION_POINTS])
 
 
 def algorithm_class(name: str) -> Any:

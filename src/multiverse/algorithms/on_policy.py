@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -21,14 +23,17 @@ from multiverse.experience.features import Features, Previous
 from multiverse.experience.heads import action_of, head_for
 from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.rollout import Rollout
+from multiverse.kernels import kernel_of
 from multiverse.learning.chunks import Along, Chunks, chunks_of
 from multiverse.learning.convolution import Convolution
-from multiverse.learning.loss import TEAM, Batch, Shape, as_numpy
+from multiverse.learning.loss import TEAM, Loss, Outputs, RolloutBatch, Shape, as_numpy
 from multiverse.learning.normalizers import RewardNormalizer, RunningMeanStd
 from multiverse.learning.numpy_learner import NumpyLearner
 from multiverse.learning.optimizers import Adam, Optimizer
 from multiverse.learning.returns import generalized_advantages, next_values, over_turns
 from multiverse.learning.threads import torch_for
+
+log = logging.getLogger("multiverse")
 
 LagCorrection = Literal["vtrace", "ratio", "none"]
 LARGEST_IN_NUMPY = 256
@@ -61,6 +66,9 @@ class OnPolicyConfig(Settings):
     """Units of each hidden layer."""
     activation: Literal["tanh", "relu"] = "tanh"
     """Between the layers."""
+    learner: Literal["auto", "numpy", "torch"] = "auto"
+    """What differentiates the loss: torch, or, for small networks and stock losses on the CPU, numpy kernels that are
+    two to five times as fast there. `auto` takes these where it can."""
     filters: int = 0
     """Of a convolution before the hidden layers, over observations that are a board, a grid or a small picture: one
     Box of three axes. 0: none."""
@@ -122,6 +130,7 @@ class OnPolicy(Learner):
     fixed: frozenset[str] = frozenset({
         "steps_per_env", "whole_episodes", "hidden_sizes", "activation", "filters", "kernel_size", "share_features",
         "normalize_observations", "normalize_rewards", "squash", "memory", "memory_size", "see_previous", "critic",
+        "learner",
     })  # fmt: skip
     optimizer: type[Optimizer] = Adam
     has_ratio = False
@@ -156,7 +165,7 @@ class OnPolicy(Learner):
         self._rng = np.random.default_rng((seed, 1))
         self._moments = RunningMeanStd(self.features.size) if config.normalize_observations else None
         self._reward_scale = RewardNormalizer(slots, config.gamma) if config.normalize_rewards else None
-        self._updates = 0
+        self._updates, self._progress = 0, 0.0
         self._earlier: dict[int, tuple[Array, tuple[Array, Array] | None]] = {}  # by version: weights and moments
         self._lag: dict[str, float] = {}  # what is told of it
         self._policy: Policy | None = None
@@ -173,13 +182,34 @@ class OnPolicy(Learner):
         shape = Shape(
             self.features.size, images, self._action_space, **settings, critic_size=judged, convolution=convolution
         )
-        largest = max(*shape.hidden_sizes, 0, shape.memory_size if shape.memory else 0)
-        if not images and device == "cpu" and largest <= LARGEST_IN_NUMPY:
+        self._loss: Callable[..., Any] = self.loss
+        kernel, why_torch = kernel_of(type(self)), self._why_torch(shape, device)
+        if kernel is not None and not why_torch:
+            self._loss = partial(kernel, self)
             return NumpyLearner(shape, self.optimizer, seed)
-        torch_for("learning from images" if images else "learning on a GPU, or with layers of more than 256 units,")
+        torch_for(why_torch)
+        if kernel is None:
+            log.info("%s learns in torch: there is no numpy kernel for its loss", type(self).__name__)
         from multiverse.learning.actor_critic import ActorCritic
 
         return ActorCritic(shape, self.optimizer, seed, device)
+
+    def _why_torch(self, shape: Shape, device: str) -> str:
+        """Why torch differentiates the loss; "" where a numpy kernel is faster and may do it."""
+        name = type(self).__name__
+        largest = max(*shape.hidden_sizes, 0, shape.memory_size if shape.memory else 0)
+        reasons = {
+            f"the loss of {name}": kernel_of(type(self)) is None,
+            "learning from images": bool(shape.images),
+            f"learning on {device}": device != "cpu",
+            f"layers of more than {LARGEST_IN_NUMPY} units": largest > LARGEST_IN_NUMPY,
+        }
+        needed = [reason for reason, holds in reasons.items() if holds]
+        if self.config.learner == "numpy" and needed:
+            raise InvalidRequest(
+                f"learner='numpy' cannot be used with {needed[0]}, which needs torch: leave learner out"
+            )
+        return "learner='torch'" if self.config.learner == "torch" else next(iter(needed), "")
 
     def _convolution(self) -> Convolution:
         if self.features.board is None:
@@ -220,6 +250,19 @@ class OnPolicy(Learner):
         return None if self._moments is None else self._moments.shift_and_scale()
 
     # -- learning ------------------------------------------------------------------------------------------------
+    def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
+        """The loss that a gradient step decreases, from the outputs of the networks for the rows of a batch."""
+        raise NotImplementedError
+
+    def _gradient(self, batch: RolloutBatch, with_metrics: bool = True) -> Mapping[str, Any]:
+        """Put the gradient of the loss where the optimizer takes it; returns the metrics of the loss."""
+        return self._networks.gradient(batch, self._loss, with_metrics) or {}
+
+    def _means(self, metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """The mean of each metric over gradient steps. A GPU is waited for here, once an update."""
+        stack = self._networks.xp.stack
+        return {name: float(as_numpy(stack([one[name] for one in metrics])).mean()) for name in (metrics or [{}])[0]}
+
     def _refuse_older(self, rollout: Rollout) -> None:
         """Than it may be; and remember what acts now, for rollouts of it that come later."""
         oldest = self._updates - self.max_lag
@@ -233,13 +276,13 @@ class OnPolicy(Learner):
             self._earlier = {version: kept for version, kept in self._earlier.items() if version >= oldest}
             self._earlier[self._updates] = self._networks.optimizer.weights(), self._frozen_moments()
 
-    def _batch(self, rollout: Rollout) -> Batch:
+    def _batch(self, rollout: Rollout) -> RolloutBatch:
         """What is learned from where the networks are: rows with values, advantages and returns; of networks that
         remember, in chunks."""
         networks, config, frozen = self._networks, self.config, self._frozen_moments()
         vector, images = inputs(self.features, flat(rollout.observations), frozen, previous_of(rollout))
         masks = rollout.action_masks
-        batch = Batch(
+        batch = RolloutBatch(
             networks.put(vector),
             [networks.put(image) for image in images],
             networks.put(rollout.actions.reshape(-1, *rollout.actions.shape[2:])),
@@ -272,7 +315,7 @@ class OnPolicy(Learner):
         batch.columns |= {name: networks.put(column.reshape(-1)) for name, column in columns.items()}
         return self._learned_from(rollout, batch)
 
-    def _log_probs_now_and_then(self, rollout: Rollout, batch: Batch) -> tuple[Array | None, Array | None]:
+    def _log_probs_now_and_then(self, rollout: Rollout, batch: RolloutBatch) -> tuple[Array | None, Array | None]:
         """[T, S] of what was done, by the present policy and by the one that did it; None where that is the same, or
         nothing is made of it. Both from the networks themselves: of equal weights they are equal to the last bit."""
         versions = np.repeat([part.version for part in rollout.parts], [len(part.slots) for part in rollout.parts])
@@ -284,7 +327,7 @@ class OnPolicy(Learner):
         numbers = networks.put(np.arange(rollout.rewards.size))
 
         def log_probs(seen: Any) -> Array:
-            some = Batch(seen, batch.images, batch.actions, batch.masks, **batch.columns, row=numbers)
+            some = RolloutBatch(seen, batch.images, batch.actions, batch.masks, **batch.columns, row=numbers)
             learned, found = self._learned_from(rollout, some), np.zeros(rollout.rewards.size, np.float32)
             found[as_numpy(learned["row"])] = as_numpy(networks.log_probs(learned))
             return found.reshape(shape)
@@ -303,7 +346,7 @@ class OnPolicy(Learner):
         self._lag["importance_weight"] = float(np.exp(np.minimum(now - then, 0))[rollout.valid].mean())
         return now, then
 
-    def _learned_from(self, rollout: Rollout, batch: Batch) -> Batch:
+    def _learned_from(self, rollout: Rollout, batch: RolloutBatch) -> RolloutBatch:
         """The rows that are, as the networks take them; of all rows of the rollout."""
         valid, networks = rollout.valid.reshape(-1), self._networks
         if self.config.memory is not None:
@@ -311,7 +354,7 @@ class OnPolicy(Learner):
             return batch.in_order(networks.put(rows), self._along(rollout, rows, counts))
         return batch if valid.all() else batch.take(networks.put(np.flatnonzero(valid)))
 
-    def _values(self, rollout: Rollout, batch: Batch) -> tuple[Array, Array, tuple[Array, Array, Array]]:
+    def _values(self, rollout: Rollout, batch: RolloutBatch) -> tuple[Array, Array, tuple[Array, Array, Array]]:
         """([T, S] of all rows, [S] of what came after the last, (steps, slots, values) of final observations)."""
         networks, frozen = self._networks, self._frozen_moments()
         steps, slots, finals = rollout.ends()
@@ -337,7 +380,9 @@ class OnPolicy(Learner):
         firsts = rows[: counts[0] if counts else 0]
         return Along(counts, self._networks.put(cells.reshape(-1, *cells.shape[2:])[firsts]))
 
-    def _values_along_chunks(self, rollout: Rollout, batch: Batch) -> tuple[Array, Array, tuple[Array, Array, Array]]:
+    def _values_along_chunks(
+        self, rollout: Rollout, batch: RolloutBatch
+    ) -> tuple[Array, Array, tuple[Array, Array, Array]]:
         """As `_values`. What is remembered where an episode ends is what was after its last row, which also is the last
         of its chunk."""
         networks, frozen = self._networks, self._frozen_moments()

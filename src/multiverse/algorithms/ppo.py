@@ -1,13 +1,12 @@
 """Proximal policy optimisation (Schulman et al. 2017).
 
-Sections, as in every algorithm: config, the loss, the update.
+Sections, as in every algorithm: config; the loss and the update.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -15,10 +14,9 @@ import numpy as np
 from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.algorithms.on_policy import LagCorrection, OnPolicy, OnPolicyConfig, explained_variance
 from multiverse.experience.rollout import Rollout
-from multiverse.learning.loss import Batch, LossGradient, Outputs, as_numpy, normalized
+from multiverse.learning.loss import Loss, Outputs, RolloutBatch, approximate_kl, as_numpy, standardized
 
 Schedule = Literal["constant", "linear"]
-METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction")
 
 
 # -- config ------------------------------------------------------------------------------------------------------
@@ -51,77 +49,73 @@ class PPOConfig(OnPolicyConfig):
         self._check("above 0", lambda value: value > 0.0, "clip_range", "target_kl", "value_clip_range")
 
 
-# -- the loss ----------------------------------------------------------------------------------------------------
-def ppo_loss(
-    xp: Any, outputs: Outputs, rows: Batch, *, config: PPOConfig, clip: float, with_metrics: bool
-) -> LossGradient:
-    """-min(r A, clip(r, 1 ± ε) A) + c_v (V - R)² - c_e H, in the mean over the rows; r = π / π_old.
-
-    `xp`: numpy or torch, which may be on a GPU: nothing here waits for it.
-    """
-    count, advantages = len(rows), rows["advantages"]
-    if config.normalize_advantages:
-        advantages = normalized(xp, advantages)
-    log_ratios = outputs.log_probs - rows["log_probs"]
-    ratios = xp.exp(log_ratios)
-    # A row counts until its ratio has gone as far as it may in the direction its advantage pulls.
-    counts = xp.where(advantages > 0, ratios <= 1 + clip, ratios >= 1 - clip)
-    by_log_prob = ratios * advantages * counts / -count
-
-    errors = outputs.values - rows["returns"]
-    by_value, value_losses = errors * (2 * config.value_coef / count), errors * errors
-    if config.value_clip_range is not None:
-        limit, moved = config.value_clip_range, outputs.values - rows["values"]
-        clipped = rows["values"] + xp.clip(moved, -limit, limit) - rows["returns"]
-        # As above: until its value has gone as far as it may, if that was towards its return.
-        by_value = by_value * ((xp.abs(moved) <= limit) | (value_losses > clipped * clipped))
-        value_losses = xp.maximum(value_losses, clipped * clipped)
-
-    metrics = None
-    if with_metrics:
-        policy_losses = -xp.minimum(ratios * advantages, xp.clip(ratios, 1 - clip, 1 + clip) * advantages)
-        moved = xp.expm1(log_ratios)
-        kl, clipped_away = moved - log_ratios, 1.0 * (xp.abs(moved) > clip)
-        metrics = xp.stack([policy_losses, value_losses, outputs.entropies, kl, clipped_away]).mean(-1)
-    return LossGradient(by_log_prob, -config.entropy_coef / count, by_value, metrics)
-
-
-# -- the update --------------------------------------------------------------------------------------------------
+# -- the loss and the update -------------------------------------------------------------------------------------
 class PPO(OnPolicy):
     """Several passes over each rollout in minibatches, each moving the policy only so far."""
 
     Config: type[PPOConfig] = PPOConfig
-    metrics: tuple[str, ...] = METRICS
     has_ratio = True
+
+    @property
+    def clip_range(self) -> float:
+        """The clip range at this point of the budget."""
+        return float(self.config.clip_range * _left(self.config.clip_range_schedule, self._progress))
+
+    def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
+        """-min(r A, clip(r, 1 ± ε) A) + c_v (V - R)² - c_e H, averaged over the rows; r = π / π_old."""
+        config, clip = self.config, self.clip_range
+        advantages = standardized(batch.advantages) if config.normalize_advantages else batch.advantages
+        log_ratio = out.log_prob - batch.log_probs
+        ratio, entropy = log_ratio.exp(), out.entropy.mean()
+        policy_loss, value_loss = self.policy_loss(ratio, advantages), self.value_loss(out.values, batch)
+        return Loss(
+            policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy,
+            policy_loss=policy_loss,
+            value_loss=value_loss,
+            entropy=entropy,
+            kl=approximate_kl(log_ratio.detach()),
+            clip_fraction=((ratio.detach() - 1).abs() > clip).float().mean(),
+        )
+
+    def policy_loss(self, ratio: Any, advantages: Any) -> Any:
+        """The clipped objective, from the probability ratios and the (standardized) advantages [rows]."""
+        clipped = ratio.clamp(1 - self.clip_range, 1 + self.clip_range)
+        return -(ratio * advantages).minimum(clipped * advantages).mean()
+
+    def value_loss(self, values: Any, batch: RolloutBatch) -> Any:
+        """The squared error of the values [rows], clipped where `value_clip_range` is given."""
+        errors, limit = (values - batch.returns) ** 2, self.config.value_clip_range
+        if limit is not None:
+            near = batch.values + (values - batch.values).clamp(-limit, limit)
+            errors = errors.maximum((near - batch.returns) ** 2)
+        return errors.mean()
 
     def update(self, rollouts: Sequence[Rollout], progress: float) -> UpdateReport:
         (rollout,) = rollouts
         self._refuse_older(rollout)
+        self._progress = progress
         config, networks = self.config, self._networks
         batch = self._batch(rollout)
         if "log_probs" not in batch.columns:
             batch.columns["log_probs"] = networks.log_probs(batch)
         learning_rate = self._learning_rate(progress)
-        clip = config.clip_range * _left(config.clip_range_schedule, progress)
-        found: list[Any] = []  # metrics of every gradient step, and
-        taken: list[Any] = []  # whether it was taken
+        metrics: list[Mapping[str, Any]] = []  # of gradient steps
+        taken: list[Any] = []  # whether each was taken
         for epoch, minibatch in self._minibatches(batch):
-            asked = epoch == config.epochs - 1 or config.target_kl is not None  # the last pass tells what became of it
-            loss = partial(ppo_loss, config=config, clip=clip, with_metrics=asked)
-            metrics = networks.gradient(minibatch, loss)
-            if config.target_kl is not None and float(metrics[METRICS.index("kl")]) > 1.5 * config.target_kl:
+            reported = epoch == config.epochs - 1 or config.target_kl is not None  # the last epoch shows the outcome
+            of_step = self._gradient(minibatch, reported)
+            if config.target_kl is not None and float(of_step["kl"]) > 1.5 * config.target_kl:
                 break
             taken.append(networks.optimizer.step(learning_rate, config.max_grad_norm))
-            found.append(metrics)
+            metrics.append(of_step if reported else {})
         steps = self._count(taken)
         self._updated(rollout)
-        told = [metrics for metrics, took in zip(found, steps) if took and metrics is not None]
-        report = dict(zip(self.metrics, as_numpy(networks.xp.stack(told)).mean(axis=0).tolist())) if told else {}
-        if told:
+        report = self._means([one for one, took in zip(metrics, steps) if took and one])
+        if report:
             report |= {"explained_variance": self._explained(batch), "learning_rate": learning_rate}
         return UpdateReport(report | self._lag, sum(steps), len(steps) - sum(steps))
 
-    def _explained(self, batch: Batch) -> float:
+    def _explained(self, batch: RolloutBatch) -> float:
         return explained_variance(*(as_numpy(batch[name]) for name in ("values", "returns")))
 
     def _learning_rate(self, progress: float) -> float:
@@ -130,7 +124,7 @@ class PPO(OnPolicy):
     def _minibatch_rows(self) -> int:
         return int(self.config.batch_size)
 
-    def _minibatches(self, batch: Batch) -> Iterator[tuple[int, Batch]]:
+    def _minibatches(self, batch: RolloutBatch) -> Iterator[tuple[int, RolloutBatch]]:
         """(epoch, minibatch), in another order in every epoch."""
         order = np.arange(batch.units)
         for epoch in range(self.config.epochs):

@@ -8,24 +8,23 @@ Sections, as in every algorithm: config, the update.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.algorithms.inputs import inputs
 from multiverse.algorithms.on_policy import OnPolicy, OnPolicyConfig, explained_variance
-from multiverse.algorithms.ppo import METRICS, PPO, PPOConfig
+from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Leaves, Policy
 from multiverse.contracts.views import Array
 from multiverse.experience.heads import DiscreteHead, gumbel, head_for
 from multiverse.experience.rollout import Rollout
 from multiverse.experience.team_policy import TeamPolicy
-from multiverse.learning.loss import Batch, as_numpy
+from multiverse.learning.loss import Loss, Outputs, RolloutBatch, as_numpy
 from multiverse.learning.threads import torch_for
 
 NOT_HERE = (
@@ -91,7 +90,6 @@ class TAAC(PPO):
 
     Config = TAACConfig
     fixed = OnPolicy.fixed | {"num_heads", "embedding_size", "hidden_size"}
-    metrics = (*METRICS, "similarity")
 
     def __init__(
         self,
@@ -111,6 +109,7 @@ class TAAC(PPO):
         if self.features.images:
             raise InvalidRequest("taac does not look at images: flatten them, or train with ppo")
         torch_for("taac")
+        self._loss = self.loss
         from multiverse.learning.attention import TeamShape
         from multiverse.learning.team_actor_critic import TeamActorCritic
 
@@ -124,10 +123,20 @@ class TAAC(PPO):
         layers, heads = self._networks.layers(), self.config.num_heads
         return TeamPolicy(self.features, layers, heads, self._agents, head, self._updates, frozen)
 
-    def update(self, rollouts: Sequence[Rollout], progress: float) -> UpdateReport:
-        for name in ("similarity_coef", "similarity_cap", "weight_decay"):
-            setattr(self._networks, name, getattr(self.config, name))
-        return super().update(rollouts, progress)
+    def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
+        """PPO's loss, and how similar the embeddings of a team's agents are: they are to differ."""
+        from multiverse.learning.attention import similarity
+
+        loss, alike = (
+            super().loss(out, batch),
+            similarity(out["embeddings"], out["present"], self.config.similarity_cap),
+        )
+        return Loss(loss.total + self.config.similarity_coef * alike, **loss.metrics, similarity=alike)
+
+    def _gradient(self, batch: RolloutBatch, with_metrics: bool = True) -> Mapping[str, Any]:
+        metrics, optimizer = super()._gradient(batch, with_metrics), self._networks.optimizer
+        optimizer.gradient.add_(optimizer.parameters, alpha=self.config.weight_decay)  # as torch's Adam has it
+        return metrics
 
     def _learning_rate(self, progress: float) -> float:
         first, last = self.config.learning_rate, self.config.min_learning_rate
@@ -138,7 +147,7 @@ class TAAC(PPO):
     def _minibatch_rows(self) -> int:
         return max(1, int(self.config.batch_size) // self._agents)
 
-    def _learned_from(self, rollout: Rollout, batch: Batch) -> Batch:
+    def _learned_from(self, rollout: Rollout, batch: RolloutBatch) -> RolloutBatch:
         """One row for each team and step of which somebody is: [rows, agents, …]."""
         teams, valid = self._in_teams(rollout, batch), self._by_team(rollout.valid.reshape(-1))
         if valid.all():
@@ -146,20 +155,20 @@ class TAAC(PPO):
         teams.columns["valid"] = self._networks.put(valid)
         return teams.take(self._networks.put(np.flatnonzero(valid.any(axis=1))))
 
-    def _in_teams(self, rollout: Rollout, batch: Batch) -> Batch:
+    def _in_teams(self, rollout: Rollout, batch: RolloutBatch) -> RolloutBatch:
         """[T × envs, agents, …] of all rows [T × slots, …]."""
         columns = {name: self._by_team(column) for name, column in batch.columns.items()}
         if rollout.acting is not None and not rollout.acting.all():
             columns["present"] = self._networks.put(self._by_team(rollout.acting.reshape(-1)))
         masks = None if batch.masks is None else self._by_team(batch.masks)
-        return Batch(self._by_team(batch.vector), [], self._by_team(batch.actions), masks, **columns)
+        return RolloutBatch(self._by_team(batch.vector), [], self._by_team(batch.actions), masks, **columns)
 
-    def _explained(self, batch: Batch) -> float:
+    def _explained(self, batch: RolloutBatch) -> float:
         values, returns = as_numpy(batch["values"]), as_numpy(batch["returns"])
         valid = as_numpy(batch["valid"]) if "valid" in batch.columns else np.ones(values.shape, np.bool_)
         return explained_variance(values[valid], returns[valid])
 
-    def _values(self, rollout: Rollout, batch: Batch) -> tuple[Array, Array, tuple[Array, Array, Array]]:
+    def _values(self, rollout: Rollout, batch: RolloutBatch) -> tuple[Array, Array, tuple[Array, Array, Array]]:
         """Counterfactual baselines. Where nobody has acted yet, the others' actions are drawn from the policy."""
         values = self._networks.baselines(self._in_teams(rollout, batch)).reshape(rollout.rewards.shape)
         there = np.ones(rollout.slots, np.bool_) if rollout.acting_next is None else rollout.acting_next
@@ -189,7 +198,7 @@ class TAAC(PPO):
         open_now = None if masks is None else put(masks.reshape(*shape, -1))
         noise = put(gumbel(self._rng, (*shape, int(self._action_space.n))))  # type: ignore[attr-defined]
         actions = self._networks.drawn(teams, open_now, who, noise)
-        found: Array = self._networks.baselines(Batch(teams, [], actions, open_now, present=who))
+        found: Array = self._networks.baselines(RolloutBatch(teams, [], actions, open_now, present=who))
         return found
 
     def _by_team(self, rows: Any) -> Any:

@@ -59,8 +59,8 @@ def collected_in_workers(policy: Policy, steps: int) -> bool:
 def rollout_fields(
     shapes: Sequence[RolloutShape], num_envs: int, self_play: bool = False, whole_episodes: bool = False
 ) -> list[Field]:
-    """What workers share with the caller for that (`OpenedEnvs.bind(fields)`). `whole_episodes`: a rollout has one of every
-    env, or the first rows of it; who has ended waits for the others."""
+    """What workers share with the caller for that (`OpenedEnvs.bind(fields)`). `whole_episodes`: a rollout has one
+    episode of every env, or its first rows; environments that finish early wait for the rest."""
     of_envs = env_fields(shapes[0].steps, num_envs, self_play, whole_episodes)
     return [*(one for shape in shapes for one in shape.fields()), *of_envs]
 

@@ -1,7 +1,7 @@
 """A policy and a value network with one optimizer, in torch: what PPO and A2C learn with.
 
-It knows no algorithm: a loss is a function of what the networks say, which also gives its gradient by them; autograd
-takes it from there. Nothing here waits for a GPU, or copies to one, while an update goes over its minibatches.
+It knows no algorithm: a loss is a function of the outputs of the networks, which autograd differentiates. Nothing here
+waits for a GPU, or copies to one, while an update goes over its minibatches.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from multiverse.contracts.views import Array
 from multiverse.learning.chunks import Along
 from multiverse.learning.distributions import distribution_for
-from multiverse.learning.loss import TEAM, Batch, Loss, Outputs, Shape, as_numpy
-from multiverse.learning.networks import Network, first_weights, in_one_tensor, layers_of
+from multiverse.learning.loss import TEAM, LossOf, Outputs, RolloutBatch, Shape, as_numpy
+from multiverse.learning.networks import Network, backward, first_weights, in_one_tensor, layers_of
 from multiverse.learning.optimizers import Optimizer
 
 PIECE_ROWS = 2048
@@ -44,9 +44,9 @@ class ActorCritic:
             self.distribution.log_std = nn.Parameter(first)
             std = [self.distribution.log_std]
         own = [one for one in self.critic.parameters() if all(one is not other for other in self.actor.parameters())]
-        parameters = [*self.actor.parameters(), *std, *own]
-        self.optimizer = optimizer(torch, torch.cat([one.detach().reshape(-1) for one in parameters]))
-        in_one_tensor(parameters, self.optimizer)
+        self.parameters = [*self.actor.parameters(), *std, *own]
+        self.optimizer = optimizer(torch, torch.cat([one.detach().reshape(-1) for one in self.parameters]))
+        in_one_tensor(self.parameters, self.optimizer)
 
     # -- looking -------------------------------------------------------------------------------------------------
     def put(self, array: Any) -> Tensor:
@@ -77,7 +77,7 @@ class ActorCritic:
         parts = [network.features(vector[rows], [image[rows] for image in images]) for rows in _pieces(len(vector))]
         return torch.cat(parts) if len(parts) != 1 else parts[0]
 
-    def log_probs(self, batch: Batch) -> Tensor:
+    def log_probs(self, batch: RolloutBatch) -> Tensor:
         """[rows] of the actions in the batch."""
         pieces = []
         with torch.no_grad():
@@ -92,8 +92,8 @@ class ActorCritic:
         return torch.cat(pieces)
 
     # -- learning ------------------------------------------------------------------------------------------------
-    def gradient(self, batch: Batch, loss: Loss) -> Any:
-        """Put the gradient of this loss where the optimizer takes it; returns the loss's metrics."""
+    def gradient(self, batch: RolloutBatch, loss: LossOf, with_metrics: bool = True) -> dict[str, Tensor]:
+        """Put the gradient of this loss where the optimizer takes it; returns the metrics of the loss."""
         to_actor = to_critic = self.actor.features(batch.vector, batch.images)
         if self.critic.convolutions is not self.actor.convolutions or TEAM in batch.columns:
             to_critic = self.critic.features(batch.columns.get(TEAM, batch.vector), batch.images)
@@ -104,14 +104,11 @@ class ActorCritic:
                 to_critic, _ = self.critic.remember(to_critic, counts, memory[:, 1])
         output, values = self.actor.dense(to_actor), self.critic.dense(to_critic).squeeze(-1)
         log_probs, entropies = self.distribution.log_prob_and_entropy(torch, output, batch.actions, batch.masks)
-        with torch.no_grad():
-            found = loss(torch, Outputs(log_probs, entropies, values), batch)
-        self.optimizer.gradient.zero_()
-        by_entropy = torch.full_like(entropies, found.by_entropy)
-        torch.autograd.backward((log_probs, values, entropies), (found.by_log_prob, found.by_value, by_entropy))
+        found = loss(Outputs(log_probs, entropies, values), batch)
+        backward(found, self.optimizer, self.parameters)
         for network in (self.actor, self.critic):
             network.tie()
-        return found.metrics
+        return {name: value.detach() for name, value in found.metrics.items()}
 
     # -- acting --------------------------------------------------------------------------------------------------
     def layers(self) -> list[tuple[Array, Array]]:

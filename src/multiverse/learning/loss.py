@@ -1,10 +1,10 @@
-"""What a loss is to the networks: a function of what they say, that gives its gradient by it. numpy or torch alike."""
+"""What a loss is given and what it returns: outputs of the networks, a batch of rows, and a number to minimise."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -69,27 +69,35 @@ class Shown(NamedTuple):
     rows: Any = None
 
 
-class Outputs(NamedTuple):
-    """What the networks say of some rows."""
+@dataclass(frozen=True)
+class Outputs:
+    """Outputs of the networks for the rows of a batch."""
 
-    log_probs: Any  # [rows] of the actions taken
-    entropies: Any  # [rows]
+    log_prob: Any  # [rows] of the actions taken
+    entropy: Any  # [rows] of the distribution over actions
     values: Any  # [rows]
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Whatever else the networks of an algorithm compute, by name: `out["embeddings"]`."""
+
+    def __getitem__(self, name: str) -> Any:
+        return self.extra[name]
 
 
-class LossGradient(NamedTuple):
-    """A loss, by what the networks say."""
+class Loss:
+    """A loss to minimise, and the numbers to log with it: `Loss(total, policy_loss=policy_loss, entropy=entropy)`."""
 
-    by_log_prob: Any  # [rows]
-    by_entropy: float  # the same for every row
-    by_value: Any  # [rows]
-    metrics: Any  # what is worth telling of the loss; None if nobody asks
+    def __init__(self, total: Any, **metrics: Any) -> None:
+        self.total, self.metrics = total, metrics
+
+    def plus(self, **terms: Any) -> Loss:
+        """The same loss with further terms, each of which is logged under its name."""
+        return Loss(self.total + sum(terms.values()), **self.metrics, **terms)
 
 
-class Batch:
-    """Rows to learn from: inputs, actions, and whatever columns the algorithm has for them.
+class RolloutBatch:
+    """Rows to learn from: inputs, actions, and the columns that the algorithm has computed for them.
 
-    `along`: how the rows follow one another, where networks remember; then whole chunks go into minibatches.
+    `along`: how the rows follow one another in time, for recurrent networks; minibatches then hold whole chunks.
     """
 
     along: Along | None = None
@@ -103,14 +111,34 @@ class Batch:
     def __getitem__(self, name: str) -> Any:
         return self.columns[name]
 
-    def take(self, rows: Any) -> Batch:
+    @property
+    def advantages(self) -> Any:
+        """[rows] how much better than expected the outcome of each action was."""
+        return self.columns["advantages"]
+
+    @property
+    def returns(self) -> Any:
+        """[rows] targets of the value function."""
+        return self.columns["returns"]
+
+    @property
+    def values(self) -> Any:
+        """[rows] estimates of the value function before this update."""
+        return self.columns["values"]
+
+    @property
+    def log_probs(self) -> Any:
+        """[rows] log-probabilities of the actions under the policy that took them."""
+        return self.columns["log_probs"]
+
+    def take(self, rows: Any) -> RolloutBatch:
         """Some of them: a slice, or indices where the batch lies."""
         masks = None if self.masks is None else self.masks[rows]
         images = [image[rows] for image in self.images]
         columns = {name: column[rows] for name, column in self.columns.items()}
-        return Batch(self.vector[rows], images, self.actions[rows], masks, **columns)
+        return RolloutBatch(self.vector[rows], images, self.actions[rows], masks, **columns)
 
-    def in_order(self, rows: Any, along: Along) -> Batch:
+    def in_order(self, rows: Any, along: Along) -> RolloutBatch:
         """These rows, which follow one another so."""
         found = self.take(rows)
         found.along = along
@@ -121,18 +149,18 @@ class Batch:
         """Of what minibatches are made: rows, or chunks."""
         return len(self) if self.along is None else len(self.along.memory)
 
-    def minibatches(self, order: Array, size: int, put: Callable[[Array], Any]) -> Iterator[Batch]:
+    def minibatches(self, order: Array, size: int, put: Callable[[Array], Any]) -> Iterator[RolloutBatch]:
         """All units in this order, about `size` rows at a time; `put`: to where the batch lies."""
         return self._rows(order, size, put) if self.along is None else self._chunks(order, size, put)
 
-    def _rows(self, rows: Array, size: int, put: Callable[[Array], Any]) -> Iterator[Batch]:
+    def _rows(self, rows: Array, size: int, put: Callable[[Array], Any]) -> Iterator[RolloutBatch]:
         order, gathered = put(rows), max(1, SHUFFLED_ROWS // size) * size
         for start in range(0, len(rows), gathered):
             some = self.take(order[start : start + gathered])
             for first in range(0, len(some), size):
                 yield some.take(slice(first, first + size))
 
-    def _chunks(self, chunks: Array, size: int, put: Callable[[Array], Any]) -> Iterator[Batch]:
+    def _chunks(self, chunks: Array, size: int, put: Callable[[Array], Any]) -> Iterator[RolloutBatch]:
         """As many minibatches as of single rows; each begins with the first chunk that begins in it."""
         assert self.along is not None
         lengths = self.along.lengths()[chunks]
@@ -146,8 +174,13 @@ class Batch:
             yield self.in_order(put(rows), Along(counts, self.along.memory[put(some)]))
 
 
-Loss = Callable[[Any, Outputs, Batch], LossGradient]
-"""(numpy or torch, what the networks say, the rows) → its gradient."""
+LossOf = Callable[[Outputs, RolloutBatch], Loss]
+"""(outputs, rows) → a loss, which torch differentiates."""
+
+
+def approximate_kl(log_ratio: Any) -> Any:
+    """KL(π_old ‖ π), estimated from log(π / π_old) of actions of π_old: the mean of (r - 1) - log r (Schulman 2020)."""
+    return (log_ratio.expm1() - log_ratio).mean()
 
 
 def parameters_of(widths: Sequence[int]) -> int:
@@ -174,12 +207,12 @@ def time_scales(shape: Shape, drawn: Array) -> tuple[slice, Array]:
     return slice(shape.memory_size, 2 * shape.memory_size), bias
 
 
-def normalized(xp: Any, values: Any) -> Any:
-    """[rows] with mean 0 and standard deviation 1."""
+def standardized(values: Any) -> Any:
+    """[rows] with mean 0 and standard deviation 1; arrays and tensors."""
     if len(values) < 2:
         return values
-    apart = values - values.sum() / len(values)
-    return apart / (xp.sqrt(apart @ apart / (len(values) - 1)) + 1e-8)
+    centered = values - values.sum() / len(values)
+    return centered / ((centered @ centered / (len(values) - 1)) ** 0.5 + 1e-8)
 
 
 def as_numpy(values: Any) -> Array:

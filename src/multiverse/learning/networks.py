@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.views import Array
-from multiverse.learning.loss import Shape, as_numpy, parameters_of, time_scales
+from multiverse.learning.loss import Loss, Shape, as_numpy, parameters_of, time_scales
 from multiverse.learning.optimizers import Optimizer
 from multiverse.learning.threads import torch_threads
 
@@ -42,6 +43,19 @@ def in_one_tensor(parameters: Sequence[nn.Parameter], optimizer: Optimizer) -> N
         one.data = optimizer.parameters[place].view_as(one)
         one.grad = optimizer.gradient[place].view_as(one)
         start = place.stop
+
+
+def backward(loss: Loss, optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> None:
+    """Put the gradient of the loss by these parameters, which lie where the optimizer has them, into its gradient."""
+    total = loss.total
+    if not isinstance(total, Tensor) or total.dim() or not total.requires_grad:
+        shape = tuple(total.shape) if isinstance(total, Tensor) else type(total).__name__
+        raise InvalidRequest(
+            f"loss() returned a total of shape {shape}: expected a scalar tensor that depends on the outputs of the "
+            "networks, such as a mean over the rows"
+        )
+    optimizer.gradient.zero_()
+    total.backward(inputs=parameters)
 
 
 def layers_of(dense: nn.Sequential) -> list[tuple[Array, Array]]:

@@ -8,7 +8,7 @@ a run may go on with either.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,9 +19,11 @@ from multiverse.learning.cells import CELLS, Rooms, Weights
 from multiverse.learning.chunks import Along
 from multiverse.learning.convolution import Convolution
 from multiverse.learning.distributions import distribution_for
-from multiverse.learning.loss import TEAM, Batch, Loss, Outputs, Shape, of_cell, parameters_of, time_scales
+from multiverse.learning.loss import TEAM, Outputs, RolloutBatch, Shape, of_cell, parameters_of, time_scales
 from multiverse.learning.optimizers import Optimizer
 
+LossGradientOf = Callable[[Outputs, RolloutBatch, bool], Any]
+"""(outputs, rows, whether metrics are asked for) → the gradient of a loss by the outputs."""
 Layer = tuple[Array, Array, Array, Array]
 """Weights [out, in] and bias, and where their gradients go."""
 
@@ -84,13 +86,13 @@ class NumpyLearner:
         values = self._critic.output(self._cells.forward(vector, along.counts, along.memory)[:, 1])[:, 0]
         return values, self._cells.after(along.lasts())
 
-    def log_probs(self, batch: Batch) -> Array:
+    def log_probs(self, batch: RolloutBatch) -> Array:
         """[rows] of the actions in the batch."""
         output = self._actor.output(self._seen(batch)[0])
         found, _ = self.distribution.log_prob_and_entropy(np, output, batch.actions, batch.masks)
         return np.asarray(found)
 
-    def _seen(self, batch: Batch) -> tuple[Array, Array]:
+    def _seen(self, batch: RolloutBatch) -> tuple[Array, Array]:
         """What the dense layers of the policy and of the value see."""
         if self._cells is None or batch.along is None:
             return batch.vector, batch.columns.get(TEAM, batch.vector)
@@ -98,13 +100,14 @@ class NumpyLearner:
         return hidden[:, 0], batch[TEAM] if TEAM in batch.columns else hidden[:, 1]
 
     # -- learning ------------------------------------------------------------------------------------------------
-    def gradient(self, batch: Batch, loss: Loss) -> Any:
-        """Put the gradient of this loss where the optimizer takes it; returns the loss's metrics."""
+    def gradient(self, batch: RolloutBatch, loss_gradient: LossGradientOf, with_metrics: bool = True) -> Any:
+        """Put the gradient of a loss where the optimizer takes it; returns the metrics of the loss. `loss_gradient`:
+        its gradient by the outputs, a kernel."""
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # noticed where the gradient is
             to_actor, to_critic = self._seen(batch)
             output, values = self._actor.forward(to_actor), self._critic.forward(to_critic)[:, 0]
             log_probs, entropies = self.distribution.log_prob_and_entropy(np, output, batch.actions, batch.masks)
-            found = loss(np, Outputs(log_probs, entropies, values), batch)
+            found = loss_gradient(Outputs(log_probs, entropies, values), batch, with_metrics)
             by_output, by_log_std = self.distribution.gradient(
                 output, batch.actions, batch.masks, found.by_log_prob, found.by_entropy
             )

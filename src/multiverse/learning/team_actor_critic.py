@@ -14,10 +14,10 @@ from torch import Tensor
 
 from multiverse.contracts.policy import MASKED_LOGIT
 from multiverse.contracts.views import Array
-from multiverse.learning.attention import TeamActor, TeamCritic, TeamShape, counterfactual_baseline, similarity
+from multiverse.learning.attention import TeamActor, TeamCritic, TeamShape, counterfactual_baseline
 from multiverse.learning.distributions import Categorical
-from multiverse.learning.loss import Batch, Loss, Outputs, as_numpy
-from multiverse.learning.networks import first_weights, in_one_tensor
+from multiverse.learning.loss import LossOf, Outputs, RolloutBatch, as_numpy
+from multiverse.learning.networks import backward, first_weights, in_one_tensor
 from multiverse.learning.optimizers import Optimizer
 
 PIECE_TEAMS = 512
@@ -25,35 +25,24 @@ PIECE_TEAMS = 512
 
 
 class TeamActorCritic:
-    """All parameters in one tensor. `similarity_coef`: weight of the similarity term, which is `similarity_cap` at
-    least; `weight_decay`: of all parameters, in the gradient, as torch's Adam has it."""
+    """All parameters in one tensor."""
 
     xp = torch
 
-    def __init__(
-        self,
-        shape: TeamShape,
-        optimizer: type[Optimizer],
-        seed: int,
-        device: str,
-        similarity_coef: float = 0.01,
-        similarity_cap: float = 0.0,
-        weight_decay: float = 0.0,
-    ) -> None:
+    def __init__(self, shape: TeamShape, optimizer: type[Optimizer], seed: int, device: str) -> None:
         self.device, self.distribution = torch.device(device), Categorical(shape.num_actions)
-        self.similarity_coef, self.similarity_cap, self.weight_decay = similarity_coef, similarity_cap, weight_decay
         with first_weights(seed):
             self.actor, self.critic = TeamActor(shape).to(self.device), TeamCritic(shape).to(self.device)
-        parameters = [*self.actor.parameters(), *self.critic.parameters()]
-        self.optimizer = optimizer(torch, torch.cat([one.detach().reshape(-1) for one in parameters]))
-        in_one_tensor(parameters, self.optimizer)
+        self.parameters = [*self.actor.parameters(), *self.critic.parameters()]
+        self.optimizer = optimizer(torch, torch.cat([one.detach().reshape(-1) for one in self.parameters]))
+        in_one_tensor(self.parameters, self.optimizer)
 
     def put(self, array: Any) -> Tensor:
         """Where the networks are."""
         return torch.as_tensor(array, device=self.device)
 
     # -- looking -------------------------------------------------------------------------------------------------
-    def baselines(self, batch: Batch) -> Array:
+    def baselines(self, batch: RolloutBatch) -> Array:
         """[B, N] what each agent would have been worth on average, given what the others did."""
         pieces = [np.zeros((0, *batch.actions.shape[1:]), np.float32)]
         with torch.no_grad():
@@ -70,12 +59,12 @@ class TeamActorCritic:
         with torch.no_grad():
             return (self._open(self.actor(vector, present)[0], masks) + noise).argmax(-1)
 
-    def log_probs(self, batch: Batch) -> Tensor:
+    def log_probs(self, batch: RolloutBatch) -> Tensor:
         """[B, N] of the actions in the batch."""
         with torch.no_grad():
             return torch.cat([self._said(part)[0] for part in _pieces(batch)])
 
-    def _said(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    def _said(self, batch: RolloutBatch) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probabilities and entropies, [B, N] each, and what the agents are to each other, [B, N, E]."""
         logits, attended = self.actor(batch.vector, batch.columns.get("present"))
         masks = None if batch.masks is None else batch.masks.flatten(0, 1)
@@ -88,31 +77,24 @@ class TeamActorCritic:
         return logits if masks is None else logits.masked_fill(~masks, MASKED_LOGIT)
 
     # -- learning ------------------------------------------------------------------------------------------------
-    def gradient(self, batch: Batch, loss: Loss) -> Any:
-        """Put the gradient of this loss, and of the similarity term, where the optimizer takes it; returns the loss's
-        metrics, and the similarity."""
+    def gradient(self, batch: RolloutBatch, loss: LossOf, with_metrics: bool = True) -> dict[str, Tensor]:
+        """Put the gradient of this loss where the optimizer takes it; returns the metrics of the loss.
+
+        The loss is given flat rows of agents that are learned from, and beside them the `embeddings` of whole teams,
+        [B, N, E], and who was `present` in them, [B, N] or None."""
         present, valid = batch.columns.get("present"), batch.columns.get("valid")
         log_probs, entropies, attended = self._said(batch)
         values = self.critic(batch.vector, batch.actions, present)
-        alike = similarity(attended, present, self.similarity_cap)
 
         def flat(teams: Tensor) -> Tensor:
             return teams.flatten(0, 1) if valid is None else teams[valid]
 
-        outputs = Outputs(flat(log_probs), flat(entropies), flat(values))
+        teams = {"embeddings": attended, "present": present}
         columns = {name: flat(column) for name, column in batch.columns.items()}
-        rows = Batch(None, [], flat(batch.actions), None, **columns)
-        with torch.no_grad():
-            found = loss(torch, outputs, rows)
-        self.optimizer.gradient.zero_()
-        by_entropy = torch.full_like(outputs.entropies, found.by_entropy)
-        by_similarity = torch.full_like(alike, self.similarity_coef)
-        torch.autograd.backward(
-            (outputs.log_probs, outputs.values, outputs.entropies, alike),
-            (found.by_log_prob, found.by_value, by_entropy, by_similarity),
-        )
-        self.optimizer.gradient.add_(self.optimizer.parameters, alpha=self.weight_decay)
-        return None if found.metrics is None else torch.cat([found.metrics, alike.detach().reshape(1)])
+        rows = RolloutBatch(None, [], flat(batch.actions), None, **columns)
+        found = loss(Outputs(flat(log_probs), flat(entropies), flat(values), teams), rows)
+        backward(found, self.optimizer, self.parameters)
+        return {name: value.detach() for name, value in found.metrics.items()}
 
     # -- acting --------------------------------------------------------------------------------------------------
     def layers(self) -> dict[str, tuple[Array, Array]]:
@@ -123,5 +105,5 @@ class TeamActorCritic:
         return {name: (as_numpy(layer.weight).T.copy(), as_numpy(layer.bias)) for name, layer in parts.items()}
 
 
-def _pieces(batch: Batch) -> list[Batch]:
+def _pieces(batch: RolloutBatch) -> list[RolloutBatch]:
     return [batch.take(slice(first, first + PIECE_TEAMS)) for first in range(0, len(batch), PIECE_TEAMS)]

@@ -1,0 +1,53 @@
+"""A loss of one's own: dual-clip PPO (Ye et al. 2020), in one method, and an auxiliary term, in another.
+
+    python examples/own_loss.py                                               # trains it on CartPole-v1
+    multiverse train CartPole-v1 --algorithm examples.own_loss:DualClipPPO    # the same, with its settings as flags
+
+docs/training.md lists what a loss is given.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import multiverse as mv
+from multiverse.algorithms import PPO, Loss, Outputs, PPOConfig, RolloutBatch
+
+
+@dataclass(frozen=True)
+class DualClipConfig(PPOConfig):
+    """Settings of PPO, and one more."""
+
+    dual_clip: float = 3.0
+    """Largest probability ratio that a bad action is still pushed away with."""
+
+
+class DualClipPPO(PPO):
+    """PPO in which an action of negative advantage that has become very likely does not dominate the gradient."""
+
+    Config = DualClipConfig
+
+    def policy_loss(self, ratio: Any, advantages: Any) -> Any:
+        clipped = ratio.clamp(1 - self.clip_range, 1 + self.clip_range)
+        objective = (ratio * advantages).minimum(clipped * advantages)
+        bounded = objective.maximum(self.config.dual_clip * advantages)
+        return -bounded.where(advantages < 0, objective).mean()
+
+
+class ConfidentPPO(PPO):
+    """PPO with an auxiliary term, which is logged under its name."""
+
+    def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
+        return super().loss(out, batch).plus(confidence=1e-3 * (out.log_prob**2).mean())
+
+
+def main(env_steps: int = 50_000) -> mv.Run:
+    run = mv.train("CartPole-v1", algorithm=DualClipPPO, num_envs=8, env_steps=env_steps, seed=1)
+    print(f"{run.path}: mean return {run.summary['evaluation']['mean_return']:.1f}")
+    return run
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

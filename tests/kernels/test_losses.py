@@ -1,0 +1,190 @@
+"""Kernels give the gradient that torch gives for the algorithm's own loss, for every setting that the loss reads."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+import multiverse as mv
+from multiverse.algorithms.a2c import A2C, A2CConfig
+from multiverse.algorithms.ppo import PPO, PPOConfig
+from multiverse.contracts.policy import Seen
+from multiverse.experience.rollout import Rollout, rollout_for
+from multiverse.kernels import KERNELS, kernel_of
+from multiverse.learning.loss import Loss, Outputs, RolloutBatch
+from multiverse.learning.numpy_learner import NumpyLearner
+from tests.kernels.losses import algorithm_with, kernel, torch_loss
+
+ROWS = 64
+KINDS: dict[str, tuple[Any, Any]] = {"ppo": (PPO, PPOConfig()), "a2c": (A2C, A2CConfig())}
+VARIATIONS: dict[str, list[Any]] = {
+    "clip_range": [0.05, 0.4],
+    "clip_range_schedule": ["linear"],
+    "entropy_coef": [0.0, 0.3],
+    "normalize_advantages": [False, True],
+    "value_clip_range": [None, 0.1, 1.0],
+    "value_coef": [0.0, 0.7],
+}
+"""Of every setting that a loss reads."""
+
+
+class Recorded:
+    """A config that notes which of its settings are read."""
+
+    def __init__(self, config: Any) -> None:
+        self.config, self.read = config, set[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        self.read.add(name)
+        return getattr(self.config, name)
+
+
+def outputs_and_batch(seed: int = 0) -> tuple[Outputs, RolloutBatch]:
+    """Far enough from the policy that acted for rows on both sides of every limit."""
+    draw = np.random.default_rng(seed)
+    log_probs, values = draw.normal(-1, 0.3, ROWS), draw.normal(size=ROWS)
+    out = Outputs(log_probs + draw.normal(0, 0.3, ROWS), draw.uniform(0.1, 1, ROWS), values + draw.normal(0, 0.5, ROWS))
+    columns = {"log_probs": log_probs, "values": values}
+    columns |= {name: draw.normal(size=ROWS) for name in ("advantages", "returns")}
+    single = {name: column.astype(np.float32) for name, column in columns.items()}
+    out = Outputs(*(np.asarray(one, np.float32) for one in (out.log_prob, out.entropy, out.values)))
+    return out, RolloutBatch(None, [], np.zeros(ROWS), None, **single)
+
+
+def gradients(kind: Any, config: Any, seed: int) -> tuple[list[Any], list[Any], Any, Any]:
+    out, batch = outputs_and_batch(seed)
+    found = kernel(kind, config)(out, batch, True)
+    tensors = [torch.from_numpy(one.copy()).requires_grad_() for one in (out.log_prob, out.entropy, out.values)]
+    columns = {name: torch.from_numpy(column) for name, column in batch.columns.items()}
+    loss = torch_loss(kind, config)(Outputs(*tensors), RolloutBatch(None, [], torch.zeros(ROWS), None, **columns))
+    expected = torch.autograd.grad(loss.total, tensors, allow_unused=True)
+    ours = [found.by_log_prob, np.full(ROWS, found.by_entropy, np.float32), found.by_value]
+    return ours, list(expected), found.metrics, loss.metrics
+
+
+def cases() -> list[Any]:
+    made = []
+    for name, (_, config) in KINDS.items():
+        own = {field.name for field in fields(config)}
+        for setting in sorted(own & VARIATIONS.keys()):
+            made += [
+                pytest.param(name, {setting: value}, id=f"{name}-{setting}={value}") for value in VARIATIONS[setting]
+            ]
+    return made
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("name", "settings"), cases())
+def test_kernel_gradient_equals_autograd_of_the_loss(name: str, settings: dict[str, Any], seed: int) -> None:
+    kind, config = KINDS[name]
+    ours, expected, metrics, their_metrics = gradients(kind, replace(config, **settings), seed)
+    largest = max(float(one.abs().max()) for one in expected if one is not None)
+    for mine, theirs in zip(ours, expected):
+        difference = mine - (np.zeros(ROWS, np.float32) if theirs is None else theirs.numpy())
+        assert np.abs(difference).max() <= 1e-6 * largest
+    assert metrics.keys() == their_metrics.keys()
+    for metric, value in their_metrics.items():
+        assert float(metrics[metric]) == pytest.approx(float(value.detach()), rel=1e-5, abs=1e-6), metric
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_setting_that_the_loss_reads_is_varied(name: str) -> None:
+    kind, config = KINDS[name]
+    recorded = Recorded(replace(config, value_clip_range=0.1) if name == "ppo" else config)
+    out, batch = outputs_and_batch()
+    tensors = [torch.from_numpy(one) for one in (out.log_prob, out.entropy, out.values)]
+    columns = {column: torch.from_numpy(values) for column, values in batch.columns.items()}
+    algorithm_with(kind, recorded).loss(Outputs(*tensors), RolloutBatch(None, [], torch.zeros(ROWS), None, **columns))
+    assert recorded.read and recorded.read <= VARIATIONS.keys()
+
+
+def test_every_kernel_belongs_to_a_loss_that_exists() -> None:
+    assert len(KERNELS) == len(KINDS) == len({kernel_of(kind) for kind, _ in KINDS.values()} - {None})
+
+
+@pytest.mark.parametrize("method", ["loss", "policy_loss", "value_loss"])
+def test_algorithm_that_overrides_any_part_of_the_loss_has_no_kernel(method: str) -> None:
+    assert kernel_of(type("Own", (PPO,), {method: lambda self, *given: 0})) is None
+
+
+# -- which learner ------------------------------------------------------------------------------------------------
+SPACE, ACTIONS = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(3)
+SMALL = {"steps_per_env": 16, "hidden_sizes": (8, 8)}
+
+
+class OwnLoss(PPO):
+    def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
+        return super().loss(out, batch).plus(confidence=0.1 * (out.log_prob**2).mean())
+
+
+class Renamed(PPO):
+    """A subclass that leaves the loss as it is."""
+
+
+def made(kind: Any, **settings: Any) -> Any:
+    return kind(PPOConfig(**{**SMALL, "epochs": 2, "batch_size": 16, **settings}), SPACE, ACTIONS, 4, 1)
+
+
+def test_stock_loss_of_small_network_is_learned_by_the_kernel_and_own_loss_by_torch() -> None:
+    assert isinstance(made(PPO)._networks, NumpyLearner) and isinstance(made(Renamed)._networks, NumpyLearner)
+    assert not isinstance(made(OwnLoss)._networks, NumpyLearner)
+    assert not isinstance(made(PPO, learner="torch")._networks, NumpyLearner)
+    assert kernel_of(OwnLoss) is None
+    with pytest.raises(mv.InvalidRequest, match=r"learner='numpy' cannot .* the loss of OwnLoss, .* leave learner out"):
+        made(OwnLoss, learner="numpy")
+    with pytest.raises(mv.InvalidRequest, match="layers of more than 256 units"):
+        made(PPO, learner="numpy", hidden_sizes=(300,))
+
+
+def filled(algorithm: Any, seed: int) -> Rollout:
+    rollout, rng = rollout_for(SPACE, 16, 4, algorithm.action), np.random.default_rng(seed)
+    rollout.observations[()][...] = rng.normal(size=(16, 4, 3))
+    rollout.rewards[...] = rng.normal(size=(16, 4))
+    rollout.last[()][...] = rng.normal(size=(4, 3))
+    policy = algorithm.policy()
+    for t, noise in enumerate(policy.noise(rng, 16, 4)):
+        seen = {path: rows[t] for path, rows in rollout.observations.items()}
+        rollout.actions[t] = policy.act(Seen(seen, np.zeros(4, bool)), noise, {})[0]
+    rollout.policy_version = policy.version
+    return rollout
+
+
+@pytest.mark.parametrize("kind", [PPO, A2C])
+def test_ten_updates_of_both_learners_lead_to_the_same_weights(kind: Any) -> None:
+    settings = {**SMALL, **({"epochs": 2, "batch_size": 16} if kind is PPO else {}), "entropy_coef": 0.01}
+    ours, theirs = (kind(kind.Config(**settings, learner=one), SPACE, ACTIONS, 4, 1) for one in ("numpy", "torch"))
+    theirs.load_weights(ours.weights())
+    for seed in range(10):
+        rollout = filled(ours, seed)
+        for learner in (ours, theirs):
+            learner.update([rollout], seed / 10)
+    np.testing.assert_allclose(theirs.weights()["parameters"], ours.weights()["parameters"], atol=1e-5)
+
+
+def test_terms_of_an_own_loss_are_learned_and_logged() -> None:
+    algorithm = made(OwnLoss)
+    report = algorithm.update([filled(algorithm, 0)], 0.0)
+    assert report.metrics["confidence"] > 0 and "policy_loss" in report.metrics
+    stock = made(PPO, learner="torch")
+    stock.update([filled(stock, 0)], 0.0)
+    assert np.abs(algorithm.weights()["parameters"] - stock.weights()["parameters"]).max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("total", "shape"),
+    [(lambda out: out.log_prob, r"shape \(16,\)"), (lambda out: 1.0, "float"), (lambda out: torch.ones(()), r"\(\)")],
+    ids=["rows", "number", "constant"],
+)
+def test_loss_that_is_no_scalar_of_the_outputs_is_refused(total: Any, shape: str) -> None:
+    class Odd(PPO):
+        def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
+            return Loss(total(out))
+
+    algorithm = made(Odd)
+    with pytest.raises(mv.InvalidRequest, match=f"total of {shape}.*expected a scalar tensor|{shape}"):
+        algorithm.update([filled(algorithm, 0)], 0.0)
