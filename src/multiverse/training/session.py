@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.env import EnvDescription
+from multiverse.contracts.env import EnvDescription, MaskSource
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.failures import Failures
 from multiverse.contracts.layout import Field
@@ -34,13 +34,16 @@ from multiverse.training.loading import opponents_for
 from multiverse.training.scaling import FIRST
 from multiverse.training.session_envs import (
     evaluation_envs_of,
+    keep_masks,
     make_learner,
     refuse_misfits,
     rollout_shape,
     tell_how_ray_collects,
+    tell_masks,
     training_envs,
 )
 from multiverse.training.tasks import evaluation_tasks, training_plan, with_tasks
+from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.single import VectorEnv
 
 log = logging.getLogger("multiverse")
@@ -57,14 +60,15 @@ class Session:
         plan: Plan | None = None,
         num_envs: int | None = None,
         opponent: Any = None,
+        masks: MaskSource | None = "method",
     ) -> None:
-        """`plan` and `num_envs`: those of the run that this one goes on with. `opponent`: of evaluations, where it is
-        no name that the config holds."""
+        """`plan`, `num_envs` and `masks` (source of action masks): those of the run that is resumed. `opponent`: of
+        evaluations, unless the config names it."""
         self._config, self._env = config, env
         self._asynchronous: AsynchronousCollector | None = None
         self._past_account: Account | None = None
         self._reset_plan, self._tasks = training_plan(config), with_tasks(config, env)
-        self.evaluation_tasks = evaluation_tasks(config)
+        self.evaluation_tasks, self.masks = evaluation_tasks(config), masks
         count = num_envs or (FIRST if config.num_envs == "auto" else config.num_envs)
 
         def make_learners(description: EnvDescription) -> None:
@@ -90,8 +94,9 @@ class Session:
             can_be_saved = isinstance(self.envs, VectorEnv) and self.envs.can_be_saved()
             self._marks = EnvMarks(can_be_saved and not config.asynchronous)  # those are never at rest
             self.opponents = opponents_for(config.evaluation_opponent if opponent is None else opponent, groups)
-            make = functools.partial(evaluation_envs_of, config, env, self.envs.plan, self._tasks)
-            self.evaluation_envs = EvaluationEnvs(make, config.num_evaluation_envs, config.restarts_per_minute)
+            self.evaluation_envs = EvaluationEnvs(
+                self._new_evaluation_envs, config.num_evaluation_envs, config.restarts_per_minute
+            )
         except BaseException:
             self.envs.close()
             raise
@@ -108,6 +113,9 @@ class Session:
 
         def lay_out(description: EnvDescription) -> list[Field]:
             make_learners(description)
+            if self._single or self.masks == "info":
+                for learner, group in zip(self.learners, description.groups):
+                    keep_masks(learner, group)
             self._shapes = [
                 rollout_shape(learner, group, count, self._single, description.state_space)
                 for learner, group in zip(self.learners, description.groups)
@@ -121,7 +129,9 @@ class Session:
                 )
             return rollout_fields(self._shapes, count, self._config.opponents > 0, whole) if everywhere else []
 
-        self.envs = training_envs(self._config, self._env, count, self._reset_plan, plan, lay_out, self._tasks)
+        self.envs = training_envs(
+            self._config, self._env, count, self._reset_plan, plan, lay_out, self._tasks, self.masks
+        )
         tell_how_ray_collects(self.envs)
         if self._config.asynchronous and BACKENDS[self.envs.plan.executor].own_share:
             self.envs.close()
@@ -165,6 +175,34 @@ class Session:
         self._mark_from_here()
         self._before_change = None
 
+    def _find_masks(self) -> None:
+        """Find the source of action masks after the first reset. Envs with masks in their infos are started once more,
+        with memory for the masks."""
+        self.masks = self.envs.mask_source() if self._config.action_masks else None
+        tell_masks(self.masks)
+        if self.masks != "info" or not (self._single or any(hasattr(one, "keep_masks") for one in self.learners)):
+            return
+        plan, self._failures_before = self.envs.plan, self.failures
+        self.envs.close()
+        self._open(self.envs.num_envs, plan, lambda description: None)
+        self._collect_from_envs()
+        self.evaluation_envs.replace()
+        self.envs.reset()
+
+    def _tell_masks_of_old_run(self) -> None:
+        found = self.envs.mask_source() if self._config.action_masks else None
+        if self._single and found in ("method", "info") and found != self.masks:
+            log.warning(
+                "the env has action masks (%s), which this run does not use because it began without them; start a new "
+                "run to use them",
+                found,
+            )
+        else:
+            tell_masks(found)
+
+    def _new_evaluation_envs(self, count: int) -> BaseVectorEnv:
+        return evaluation_envs_of(self._config, self._env, self.envs.plan, self._tasks, count, self.masks)
+
     @property
     def failures(self) -> Failures:
         """Of all envs that there have been, also before a resume."""
@@ -192,6 +230,7 @@ class Session:
     def begin(self) -> None:
         """The first episode of every env."""
         self.envs.reset()
+        self._find_masks()
         self._collector.begin()
         self._mark_from_here()
 
@@ -285,6 +324,7 @@ class Session:
             "recent": self.recent.state(),
             "envs": self._marks.state(),
             **({} if self.account is None else {"account": asdict(self.account)}),
+            **({"action_masks": self.masks} if self.masks in ("method", "info") else {}),
             **({"next_episodes": list(self._next_episodes)} if self._next_episodes else {}),
         }
 
@@ -302,8 +342,9 @@ class Session:
                 self._asynchronous.load_account(self._past_account)
         if BEGIN_AT in saved:
             self._begin_at(np.asarray(saved[BEGIN_AT]).tolist())
-            return
-        self._marks.bring_back(self.envs, self._collector, saved)
+        else:
+            self._marks.bring_back(self.envs, self._collector, saved)
+        self._tell_masks_of_old_run()
         self._collector.begin()
         self._mark_from_here()
 
@@ -312,8 +353,6 @@ class Session:
         self.envs.begin_at(episodes)
         for learner, group in zip(self.learners, self.envs.views.layout.groups):
             learner.set_slots(self.envs.num_envs * len(group.agents))  # type: ignore[attr-defined]
-        self._collector.begin()
-        self._mark_from_here()
 
 
 def _never() -> bool:

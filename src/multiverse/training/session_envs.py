@@ -6,12 +6,12 @@ import functools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from multiverse.algorithms.algorithm import Algorithm
-from multiverse.contracts.env import EnvDescription
+from multiverse.contracts.env import EnvDescription, MaskSource
 from multiverse.contracts.errors import EnvFailed, InvalidRequest
 from multiverse.contracts.layout import Group
 from multiverse.contracts.plan import Plan
@@ -19,7 +19,7 @@ from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.executors.backends import BACKENDS
 from multiverse.executors.startup import MoreFields
 from multiverse.experience.features import num_logits
-from multiverse.experience.rollout import BEGUN, RolloutShape
+from multiverse.experience.rollout import BEGUN, BESIDE, RolloutShape
 from multiverse.training.algorithm_maker import MakeAlgorithm
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.learners import Learners
@@ -60,7 +60,23 @@ def refuse_misfits(config: TrainConfig, description: EnvDescription, learners: L
 
 def make_learner(make: MakeAlgorithm, num_envs: int, state_space: Any, group: Group, seed: int) -> Algorithm:
     agents = len(group.agents)
-    return make(group.observation_space, group.action_space, num_envs * agents, seed, agents, state_space)
+    learner = make(group.observation_space, group.action_space, num_envs * agents, seed, agents, state_space)
+    if group.ignores_masks:
+        learner.features.mask = None  # networks do not see it in any case
+    return learner
+
+
+def keep_masks(learner: Algorithm, group: Group) -> None:
+    """Have an algorithm that learns from replay keep the action masks that come from infos or a method."""
+    if group.masks and learner.features.mask is None and hasattr(learner, "keep_masks"):
+        learner.keep_masks(group.masks)
+
+
+def saved_masks(state: Mapping[str, Any]) -> MaskSource | None:
+    """Source of the action masks of a saved run, "method" or "info", from the state of its session. None for other
+    runs, and for those of versions that ignored such masks."""
+    found = state.get("action_masks")
+    return found if found in ("method", "info") else None
 
 
 def rollout_shape(
@@ -83,7 +99,19 @@ def rollout_shape(
         (noise.shape[2:], noise.dtype),
         len(group.agents),
         state_space,
+        algorithm.features.mask is not None and algorithm.features.mask.path == BESIDE,
     )
+
+
+def mask_option(config: TrainConfig, source: MaskSource | None) -> MaskSource | Literal["off"]:
+    """The argument `action_masks` of `make_vec` for envs of a run with this source of masks."""
+    return (source or "observation") if config.action_masks else "off"
+
+
+def tell_masks(source: MaskSource | None) -> None:
+    if source is not None:
+        where = "the method action_masks()" if source == "method" else f"{source}['action_mask']"
+        log.info("action masks: only open actions are taken, as %s says (--no-action-masks turns that off)", where)
 
 
 def training_envs(
@@ -94,6 +122,7 @@ def training_envs(
     plan: Plan | None,
     lay_out: MoreFields,
     tasks: Mapping[str, Any],
+    masks: MaskSource | None = None,
 ) -> BaseVectorEnv:
     how: dict[str, Any] = {**tasks, "plan": plan}
     if plan is None:
@@ -116,6 +145,7 @@ def training_envs(
         fields=lay_out,
         groups="separate" if config.separate else None,
         state=getattr(config.settings, "critic", "own") == "state",
+        action_masks=mask_option(config, masks),
         **how,
     )
     return _in_a_window(config.env, make) if config.render else make()
@@ -180,7 +210,12 @@ def _where(config: TrainConfig, workers: int | None) -> dict[str, Any]:
 
 
 def evaluation_envs_of(
-    config: TrainConfig, env: Any, plan: Plan | None, tasks: Mapping[str, Any], count: int
+    config: TrainConfig,
+    env: Any,
+    plan: Plan | None,
+    tasks: Mapping[str, Any],
+    count: int,
+    masks: MaskSource | None = None,
 ) -> BaseVectorEnv:
     """In workers, if those of `plan` are, or else as the config says: there a crash or a hang costs one episode. How
     many envs there are is never up to the workers."""
@@ -201,6 +236,7 @@ def evaluation_envs_of(
         **(how or {"executor": "serial"}),
         env_kwargs=config.env_kwargs or None,
         groups="separate" if config.separate else None,
+        action_masks=mask_option(config, masks),
         on_failure=config.on_failure,
         restarts_per_minute=config.restarts_per_minute,  # guard: evaluations-have-the-runs-restarts
         on_bad_value=config.on_bad_value,

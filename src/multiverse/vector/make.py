@@ -6,13 +6,13 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from gymnasium.vector import AutoresetMode
 
 from multiverse.adapters.agents import NOTHING_SAID, AgentOptions, Groups
 from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
-from multiverse.contracts.env import EnvKind
+from multiverse.contracts.env import EnvKind, MaskSource
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.failures import RESTARTS_PER_MINUTE, FailurePolicy, OnBadValue, OnFailure
 from multiverse.contracts.imports import refuse_in_import
@@ -75,6 +75,7 @@ def make_vec(
     possible_agents: Sequence[str] | None = None,
     parallel: bool = False,
     state: bool = False,
+    action_masks: MaskSource | Literal["off"] | None = None,
     fields: startup.MoreFields | None = None,
     ray_address: str | None = None,
     cpus_per_worker: float = 1.0,
@@ -132,6 +133,9 @@ def make_vec(
         reply_timeout_s, reset_timeout_s: how long a worker may take to answer (None: for ever); then `ReplyTimeout`,
             with the Python stack of what it is doing.
         close_timeout_s: how long `close` waits for workers to end by themselves.
+        action_masks: for collectors of rollouts: the source of a single-agent env's action masks, `"method"`
+            (`action_masks()`) or `"info"`, which `envs.views` then holds; with these and `"observation"`, masks in
+            observations are checked. `"off"`: no masks, also for envs with several agents.
         fields: for whoever collects rollouts in workers: called with the env's description, it returns what else is to
             be shared with them (`envs.views`).
         plan: run exactly as another vector env did (`envs.plan`), or as a file says that `multiverse tune` has written,
@@ -163,7 +167,7 @@ def make_vec(
     if isinstance(plan, str | os.PathLike) and plan not in get_args(ExecutorName):
         plan, tuned = read_plan(plan, env, usable_cores())
         num_envs = tuned if num_envs is None and not isinstance(env, list | tuple) else num_envs
-    agents = AgentOptions(groups, possible_agents, parallel, state)
+    agents = AgentOptions(groups, possible_agents, parallel, state, action_masks)
     each = [replace(recipe, agents=agents) for recipe in recipes(env, num_envs, env_kwargs, wrappers)]
     if render_mode is not None:
         each = _with_render_mode(each, render_mode)
@@ -179,9 +183,9 @@ def make_vec(
     plan = replace(plan, why=why) if why else plan
     limits: dict[str, Any] = {"failure_policy": failure_policy, "timeouts": timeouts, "tasks": tasks, "fields": fields}
     started, description = startup.start(plan, each, autoreset, infos, reset_plan, **limits)
-    if description.kind == "single" and agents != NOTHING_SAID:
+    if description.kind == "single" and (told := replace(agents, masks=None)) != NOTHING_SAID:
         started.close()
-        said = [name for name, value in asdict(agents).items() if value]
+        said = [name for name, value in asdict(told).items() if value]
         raise InvalidRequest(f"{said[0]}= is for envs of several agents, and this one has one agent: leave it out")
     if description.metadata.get("in_process") and plan.executor != "serial":
         log.warning("the env says metadata['in_process'] (it holds a GPU or a window): running serial instead")
