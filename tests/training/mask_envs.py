@@ -129,7 +129,7 @@ class Push(Doors):
 
 
 class TeamDoors(ParallelEnv):
-    """Two agents, each with doors of its own. `mask_at`: (agent, step) → the mask that it gets there instead."""
+    """Two agents, each with four doors. `mask_at`: (agent, step) → the mask that it gets there instead."""
 
     metadata: ClassVar[dict[str, Any]] = {"name": "team_doors", "is_parallelizable": True}
 
@@ -153,9 +153,9 @@ class TeamDoors(ParallelEnv):
         return {agent: both[0] for agent, both in shown.items()}, {agent: both[1] for agent, both in shown.items()}
 
     def step(self, actions: dict[str, Any]) -> Any:
-        told = {agent: self.doors[agent].step(actions[agent]) for agent in self.agents}
+        outcomes = {agent: self.doors[agent].step(actions[agent]) for agent in self.agents}
         observations, rewards, terminated, truncated, infos = (
-            {agent: one[k] for agent, one in told.items()} for k in range(5)
+            {agent: one[k] for agent, one in outcomes.items()} for k in range(5)
         )
         if any(truncated.values()):
             self.agents = []

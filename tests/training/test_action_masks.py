@@ -50,10 +50,10 @@ NOTHING_OPEN = np.zeros(ALL, np.int8)
 
 def trained(env: Any, home: Path, algorithm: str = "ppo", **settings: Any) -> mv.Run:
     """A short run in which every failure of an env is an error."""
-    how: dict[str, Any] = {"num_envs": 2, "env_steps": 120, "executor": "serial", "seed": 3, "evaluate_every": 60,
-                           "evaluation_episodes": 2, "on_failure": "raise", "preset": False,
-                           "progress": False}  # fmt: skip
-    return mv.train(env, algorithm=algorithm, run_dir=home, **{**how, **SETTINGS.get(algorithm, {}), **settings})
+    common: dict[str, Any] = {"num_envs": 2, "env_steps": 120, "executor": "serial", "seed": 3, "evaluate_every": 60,
+                              "evaluation_episodes": 2, "on_failure": "raise", "preset": False,
+                              "progress": False}  # fmt: skip
+    return mv.train(env, algorithm=algorithm, run_dir=home, **{**common, **SETTINGS.get(algorithm, {}), **settings})
 
 
 def weights(run: mv.Run) -> Any:
@@ -142,7 +142,7 @@ def test_worker_lost_in_a_run_with_masks_is_replaced_by_one_with_masks(env: Any,
     assert (failures["worker_restarts"], failures["env_restarts"]) == (1, 0)  # a closed door would be a failure
 
 
-# -- what is said, and turning masks off -----------------------------------------------------------------------------
+# -- the line at the start, and turning masks off ---------------------------------------------------------------
 @pytest.mark.parametrize(
     ("source", "said"),
     [("info", "info['action_mask']"), ("method", "action_masks()"), ("observation", "observation['action_mask']")],
@@ -205,7 +205,7 @@ def test_run_of_a_version_without_masks_resumes_without(
 def test_plain_vector_env_neither_asks_for_masks_nor_checks_them() -> None:
     class Asked(Doors):
         def action_masks(self) -> Any:
-            raise AssertionError("nobody wanted to know")
+            raise AssertionError("a plain vector env asked for a mask")
 
     with mv.make_vec(lambda: Asked(mask_at={1: NOTHING_OPEN}, tolerant=True), 1, "serial") as envs:
         envs.reset(seed=0)

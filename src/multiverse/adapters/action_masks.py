@@ -15,7 +15,7 @@ from multiverse.contracts.errors import BadValue
 from multiverse.contracts.views import Array
 
 METHOD = "action_masks"
-"""What sb3-contrib calls an env's method that returns its action mask."""
+"""Name of the method of an env that returns its action mask, as in sb3-contrib."""
 
 WriteMask = Callable[[Any, bool], None]
 """(mask or None, whether an action is wanted now). No mask: every action is open."""

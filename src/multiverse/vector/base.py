@@ -345,8 +345,8 @@ class BaseVectorEnv(NotCopied, ABC):
 
     def mask_source(self) -> MaskSource | None:
         """Source of the envs' action masks; for infos, their last resets decide. None without masks."""
-        told = self._calls.run(_mask_source, dict.fromkeys(self._executor.hosts, ()))
-        return next((told[host] for host in self._executor.hosts if told[host] is not None), None)
+        sources = self._calls.run(_mask_source, dict.fromkeys(self._executor.hosts, ()))
+        return next((sources[host] for host in self._executor.hosts if sources[host] is not None), None)
 
     @property
     def failures(self) -> Failures:

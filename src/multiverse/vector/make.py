@@ -183,9 +183,9 @@ def make_vec(
     plan = replace(plan, why=why) if why else plan
     limits: dict[str, Any] = {"failure_policy": failure_policy, "timeouts": timeouts, "tasks": tasks, "fields": fields}
     started, description = startup.start(plan, each, autoreset, infos, reset_plan, **limits)
-    if description.kind == "single" and (told := replace(agents, masks=None)) != NOTHING_SAID:
+    if description.kind == "single" and (options := replace(agents, masks=None)) != NOTHING_SAID:
         started.close()
-        said = [name for name, value in asdict(told).items() if value]
+        said = [name for name, value in asdict(options).items() if value]
         raise InvalidRequest(f"{said[0]}= is for envs of several agents, and this one has one agent: leave it out")
     if description.metadata.get("in_process") and plan.executor != "serial":
         log.warning("the env says metadata['in_process'] (it holds a GPU or a window): running serial instead")
