@@ -35,7 +35,7 @@ def noughts(config: Configuration) -> dict[str, Any]:
         ("no_info", "the info of left is a NoneType, not a dict"),
         ("list_info", "the info of left is a list, not a dict"),
         ("no_infos", "what the env returned as infos is a NoneType, not a dict"),
-        ("mask_shape", r"the action_mask of left has shape \(2,\), its actions are 3"),
+        ("mask_shape", r"the action_mask of left has shape \(2,\): expected \(3,\)"),
     ],
 )
 @pytest.mark.fault("B6")

@@ -13,6 +13,7 @@ import pytest
 import multiverse as mv
 from tests.envs import Walk
 from tests.forked_programs import ForkedPrograms
+from tests.training.mask_envs import Doors
 from tests.training.runs import SMALL, digest, lines_of
 from tests.training.test_exact_resume import go_on
 
@@ -30,6 +31,7 @@ EACH: dict[str, dict[str, Any]] = {
     "a team, whole episodes": {**SMALL, **TEAM, "whole_episodes": True, "steps_per_env": 10, "env_steps": 400},
     "from replay": OFF_POLICY,
     "steps one by one": {**SMALL, "steps_per_env": 4, "env_steps": 400},
+    "action masks in infos": {**SMALL, "env": Doors, "env_steps": 400},
 }
 
 

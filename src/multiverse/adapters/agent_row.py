@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from multiverse.adapters.action_masks import mask_writer
 from multiverse.adapters.agents import absent_observation, masks_are_observed
 from multiverse.contracts.env import ACTION_MASK, SlotRow
 from multiverse.contracts.errors import BadValue
@@ -29,8 +30,8 @@ class AgentRow:
     def alive(self) -> bool:
         return self.alive_in[self.slot]  # type: ignore[return-value]  # a memoryview of bools holds bools
 
-    observe: Callable[[Any, Any], None]
-    """(observation, info): what it sees, and which actions are open to it."""
+    observe: Callable[[Any, Any, bool], None]
+    """(observation, info, whether it acts next): what it sees, and which actions are open to it."""
 
     def earn(self, reward: Any) -> None:
         try:
@@ -52,26 +53,19 @@ class AgentRow:
         self.be(False, False)
 
 
-def _observer(agent: str, group: Group, row: SlotRow) -> Callable[[Any, Any], None]:
+def _observer(agent: str, group: Group, row: SlotRow) -> Callable[[Any, Any, bool], None]:
     """A closure, not a method: this runs for every agent at every step."""
     write, target, mask = row.write_observation, row.plain_target, row.action_mask
     shape, dtype = (target.shape, target.dtype) if target is not None else (None, None)
-    array, in_observation, everything_open = np.ndarray, masks_are_observed(group.observation_space), False
+    array, in_observation = np.ndarray, masks_are_observed(group.observation_space)
+    write_mask = None if mask is None else mask_writer(mask, group.action_space, agent)
 
-    def observe(observation: Any, info: Any) -> None:
+    def observe(observation: Any, info: Any, acts: bool) -> None:
         if type(observation) is array and observation.dtype is dtype and observation.shape == shape:
             target[...] = observation
         else:
             write(observation)
-        if mask is not None and (in_observation or info or not everything_open):
-            write_mask(observation[ACTION_MASK] if in_observation else info.get(ACTION_MASK) if info else None)
-
-    def write_mask(given: Any) -> None:
-        nonlocal everything_open
-        if given is not None and np.shape(given) != mask.shape:
-            raise BadValue(f"the {ACTION_MASK} of {agent} has shape {np.shape(given)}, its actions are {len(mask)}")
-        if given is not None or not everything_open:
-            mask[...] = 1 if given is None else given
-        everything_open = given is None
+        if write_mask is not None:
+            write_mask(observation[ACTION_MASK] if in_observation else info.get(ACTION_MASK) if info else None, acts)
 
     return observe

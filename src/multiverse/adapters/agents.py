@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.env import ACTION_MASK
+from multiverse.contracts.env import ACTION_MASK, MaskSource
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.layout import Group, leaves
 
@@ -25,6 +25,7 @@ class AgentOptions:
     possible_agents: Sequence[str] | None = None  # for envs that do not say
     parallel: bool = False  # an AEC env in which everybody acts at once
     state: bool = False  # ask for the env's `state()`, too
+    masks: MaskSource | Literal["off"] | None = None  # where to look for a single agent's; off: no masks at all
 
 
 NOTHING_SAID = AgentOptions()
@@ -65,8 +66,9 @@ def groups_of(env: Any, agents: Sequence[str], options: AgentOptions) -> tuple[G
                     f"groups: {agent!r} and {members[0]!r} are in group {name!r}, and their spaces differ; agents of "
                     "one group share a policy, so give them groups of their own"
                 )
-        masks = int(action_space.n) if isinstance(action_space, spaces.Discrete) else 0
-        groups.append(Group(name, tuple(members), observation_space, action_space, may_be_absent=True, masks=masks))
+        off = options.masks == "off"
+        masks = int(action_space.n) if isinstance(action_space, spaces.Discrete) and not off else 0
+        groups.append(Group(name, tuple(members), observation_space, action_space, True, masks, off))
     return tuple(groups)
 
 

@@ -133,7 +133,7 @@ def _tell_what_is_new(warning: str) -> None:
 def adapt(env: Any, agents: AgentOptions = NOTHING_SAID) -> Env:
     """The adapter for a foreign env, by what it is."""
     if isinstance(env, gymnasium.Env):
-        return GymnasiumEnv(env)
+        return GymnasiumEnv(env, agents.masks)
     kind = pettingzoo_kind(env)
     if kind == "parallel":
         if agents.parallel:

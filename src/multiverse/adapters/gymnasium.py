@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, cast
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 
+from multiverse.adapters.action_masks import mask_reader, mask_source, mask_writer
 from multiverse.adapters.tasks import reset_to_task
-from multiverse.contracts.env import EnvDescription, SlotRow, Step
+from multiverse.contracts.env import EnvDescription, MaskSource, SlotRow, Step
 from multiverse.contracts.errors import BadValue
 from multiverse.contracts.layout import SINGLE_AGENT, Group
 
@@ -17,10 +19,21 @@ from multiverse.contracts.layout import SINGLE_AGENT, Group
 class GymnasiumEnv:
     """Steps the foreign env and writes what it returns straight into its row."""
 
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        self._env = env
+    def __init__(self, env: gymnasium.Env[Any, Any], masks: MaskSource | Literal["off"] | None = None) -> None:
+        """`masks`: source of action masks, which are written to the batch. With any source, masks in observations are
+        checked."""
+        self._env, self._info, self._masks, count = env, {}, None, 0
+        found = mask_source(env, {}) if masks not in (None, "off") else None
+        if found == "observation" or (found == "method" and masks == "method"):
+            self._masks = found
+        elif masks == "info" and isinstance(env.action_space, spaces.Discrete | spaces.MultiDiscrete):
+            self._masks = "info"
+        if self._masks in ("method", "info"):
+            count = spaces.flatdim(env.action_space)
+        group = Group(SINGLE_AGENT, (SINGLE_AGENT,), env.observation_space, env.action_space, masks=count,
+                      ignores_masks=masks == "off")  # fmt: skip
         self.description = EnvDescription(
-            groups=(Group(SINGLE_AGENT, (SINGLE_AGENT,), env.observation_space, env.action_space),),
+            groups=(group,),
             metadata=dict(env.metadata),
             render_mode=env.render_mode,
             spec=env.spec,
@@ -30,7 +43,42 @@ class GymnasiumEnv:
         (self._row,) = rows
         self._row.alive[self._row.slot] = self._row.acting[self._row.slot] = True
         self._write = self._row.write_observation
-        self.step = _stepper(self._env, self._row)
+        self._note_mask = self._mask_noter()
+        self.step = self._bound_step()
+
+    _info: Any
+    """Info of the last reset."""
+    _masks: MaskSource | None
+    """Source of the masks that each step and reset reads; None for plain vector envs, and for envs without masks."""
+
+    @property
+    def mask_source(self) -> MaskSource | None:
+        return mask_source(self._env, self._info)
+
+    def _mask_noter(self) -> Callable[[Any, Any, bool], None] | None:
+        """A function (observation, info, whether an action is wanted now) that checks and keeps the mask."""
+        target, space = self._row.action_mask, self._env.action_space
+        if self._masks is None:
+            return None
+        if target is None:  # an observed one is in the batch already
+            target = np.empty(spaces.flatdim(space), np.int8)
+        read, write = mask_reader(self._env, self._masks), mask_writer(target, space)
+        return lambda observation, info, acts: write(read(observation, info), acts)
+
+    def _bound_step(self) -> Step:
+        step, note = self._env.step, self._note_mask
+        if note is None:
+            return _stepper(step, self._row)
+        asks = self._masks == "method"
+
+        def step_and_note(action: Any) -> Any:
+            outcome = step(action)
+            observation, _, terminated, truncated, info = outcome
+            if not (asks and terminated):  # an env need not answer after its end
+                note(observation, info, not (terminated or truncated))
+            return outcome
+
+        return _stepper(step_and_note, self._row)
 
     def reset(self, seed: int | None, options: dict[str, Any] | None, task: Any) -> dict[str, Any]:
         if task is not None:
@@ -39,6 +87,9 @@ class GymnasiumEnv:
             observation, info = self._env.reset()
         else:
             observation, info = self._env.reset(seed=seed, options=options)
+        self._info = info
+        if self._note_mask is not None:
+            self._note_mask(observation, info, True)
         self._write(observation)
         return cast("dict[str, Any]", info)
 
@@ -49,7 +100,7 @@ class GymnasiumEnv:
     def set_attr(self, name: str, value: Any) -> None:
         self._env.set_wrapper_attr(name, value)
         if name == "step":
-            self.step = _stepper(self._env, self._row)
+            self.step = self._bound_step()
 
     def classes(self) -> list[type]:
         found, env = [type(self._env)], self._env
@@ -65,10 +116,10 @@ class GymnasiumEnv:
         self._env.close()
 
 
-def _stepper(env: gymnasium.Env[Any, Any], row: SlotRow) -> Step:
+def _stepper(step: Callable[[Any], Any], row: SlotRow) -> Step:
     """The env's step, bound to its row. A closure, not a method: this runs for every env at every step, and looking
     up six attributes of self would cost as much as the writing itself."""
-    step, slot, write, target = env.step, row.slot, row.write_observation, row.plain_target
+    slot, write, target = row.slot, row.write_observation, row.plain_target
     shape, dtype = (target.shape, target.dtype) if target is not None else (None, None)
     array, rewards = np.ndarray, cast(Any, row.rewards)
     terminations, truncations = row.terminated, row.truncated

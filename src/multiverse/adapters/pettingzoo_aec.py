@@ -39,9 +39,9 @@ class PettingZooTurnEnv(PettingZooEnv):
             self._row_of[agent].be(True, False)
         agent = self._env.agent_selection
         observation, _, _, _, info = self._env.last()
-        self._row_of[agent].observe(observation, info)
+        self._row_of[agent].observe(observation, info, True)
         self._row_of[agent].be(True, True)
-        return nonempty_infos({agent: info})
+        return self._infos_of_reset({agent: info})
 
     def step(self, actions: Sequence[Any]) -> tuple[bool, dict[str, Any]]:
         """One action for every slot; only that of the acting one is taken."""
@@ -61,7 +61,7 @@ class PettingZooTurnEnv(PettingZooEnv):
             agent = env.agent_selection
             observation, reward, terminated, truncated, infos[agent] = env.last()
             row = self._row_of[agent]
-            row.observe(observation, infos[agent])
+            row.observe(observation, infos[agent], not (terminated or truncated))
             row.earn(reward)
             self._told.append(row)
             if not (terminated or truncated):

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from multiverse.adapters.agent_row import AgentRow
-from multiverse.adapters.agents import AgentOptions, agents_of, groups_of, state_space_of
-from multiverse.contracts.env import EnvDescription, EnvKind, SlotRow
+from multiverse.adapters.agents import AgentOptions, agents_of, groups_of, masks_are_observed, state_space_of
+from multiverse.contracts.env import ACTION_MASK, EnvDescription, EnvKind, MaskSource, SlotRow
 from multiverse.contracts.errors import BadValue
 from multiverse.contracts.infos import refuse_no_dict
 
@@ -22,6 +22,7 @@ class PettingZooEnv:
         self._agents = agents_of(env, options)
         self._known = frozenset(self._agents)
         self._groups = groups_of(env, self._agents, options)
+        self._masks_in_infos = False
         self.description = EnvDescription(
             groups=self._groups,
             kind=self.kind,
@@ -33,6 +34,19 @@ class PettingZooEnv:
     def bind(self, rows: Sequence[SlotRow]) -> None:
         owners = [(agent, group) for group in self._groups for agent in group.agents]
         self._rows = [AgentRow(agent, group, row) for (agent, group), row in zip(owners, rows)]
+
+    @property
+    def mask_source(self) -> MaskSource | None:
+        """Source of the agents' action masks; for infos, the last reset decides."""
+        masked = [group for group in self._groups if group.masks]
+        if any(masks_are_observed(group.observation_space) for group in masked):
+            return "observation"
+        return "info" if masked and self._masks_in_infos else None
+
+    def _infos_of_reset(self, infos: Any) -> dict[str, Any]:
+        said = nonempty_infos(infos)
+        self._masks_in_infos = any(ACTION_MASK in info for info in said.values())
+        return said
 
     def _refuse_unknown(self, *agents: Iterable[str]) -> None:
         if not all(map(self._known.issuperset, agents)):

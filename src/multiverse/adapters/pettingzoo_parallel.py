@@ -49,9 +49,9 @@ class PettingZooParallelEnv(PettingZooEnv):
                 continue
             if agent not in observations:
                 raise _missing("observation", agent)
-            row.observe(observations[agent], infos.get(agent))
+            row.observe(observations[agent], infos.get(agent), True)
             row.be(True, True)
-        return nonempty_infos(infos)
+        return self._infos_of_reset(infos)
 
     def step(self, actions: Sequence[Any]) -> tuple[bool, dict[str, Any]]:
         """One action for every slot; those of absent agents are not passed on."""
@@ -77,7 +77,7 @@ class PettingZooParallelEnv(PettingZooEnv):
                 over = False
             if not (stays and alive[slot]) and not _come_or_go(row, stays, outcome):
                 continue
-            observe(observations[agent], infos.get(agent))
+            observe(observations[agent], infos.get(agent), stays)
             try:
                 column[slot] = reward
             except (TypeError, ValueError):

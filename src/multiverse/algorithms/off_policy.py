@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from multiverse.experience.features import Features
 from multiverse.experience.heads import Head, UniformHead, action_of
 from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.replay import NothingToDraw, Replay, Rows, Sequences
-from multiverse.experience.rollout import Rollout
+from multiverse.experience.rollout import Rollout, mask_beside
 from multiverse.learning.loss import Shape, Shown, as_numpy
 from multiverse.learning.normalizers import like
 from multiverse.learning.numpy_network import NumpyNetwork
@@ -146,7 +147,15 @@ class OffPolicy(Learner):
         self._acting: tuple[Any, Any, Any] | None = None  # layers, cell and embedding that act now
         self._make_networks()
         _ = self.policy()  # what cannot act is refused before anything is collected
-        self.replay = Replay(observation_space, self.action, slots, config.buffer_size)
+        self._new_replay = partial(Replay, observation_space, self.action, slots, config.buffer_size)
+        self.replay = self._new_replay()
+
+    def keep_masks(self, actions: int) -> None:
+        """Before anything is collected: rollouts have action masks beside the observations. They are kept in replay, so
+        that the values of what follows a step are those of open actions."""
+        for features in (self.features, self._seen):
+            features.mask = mask_beside(actions)
+        self.replay = self._new_replay([mask_beside(actions)])
 
     # -- of a subclass -------------------------------------------------------------------------------------------
     acts: str = "actor"
@@ -298,7 +307,7 @@ class OffPolicy(Learner):
             Shown(put(after[0]), [put(image) for image in after[1]]),
             put(np.float32(self.config.gamma) * ~rows.terminated),
             None if masks is None else put(masks),
-            None if masks_after is None else put(masks_after),
+            None if masks_after is None else put(_open_after(masks_after)),
         )
 
     def _drawn_sequences(self) -> Minibatch:
@@ -325,7 +334,7 @@ class OffPolicy(Learner):
             Shown(vector, (), counts, after),
             np.float32(self.config.gamma) * ~found.terminated[:, order][steps],
             None if masks is None else masks[rows],
-            None if masks is None else masks[after],
+            None if masks is None else _open_after(masks[after]),
         )
 
     def _put(self, array: Array) -> Any:
@@ -371,3 +380,8 @@ class OffPolicy(Learner):
         self.change(**state["changed"])
         self.replay.load(state["replay"])
         self._policy = self._acting = None
+
+
+def _open_after(masks: Array) -> Array:
+    """[N, actions] bool. A mask after an episode's end may be all zero: then all actions count as open."""
+    return masks | ~masks.any(axis=-1, keepdims=True)  # guard: a-closed-end-is-valued

@@ -11,13 +11,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from multiverse.contracts.layout import Group
+from gymnasium import spaces
+
+from multiverse.contracts.layout import Group, Leaf, leaves
 
 ACTION_MASK = "action_mask"
 """Where PettingZoo envs say what is open to an agent: a key of its observation, or of its info."""
 
+MaskSource = Literal["observation", "method", "info"]
+"""Source of a single-agent env's action masks: the key `ACTION_MASK` of its observation or its info, or a method
+`action_masks()`, as sb3-contrib's MaskablePPO expects it."""
+
 EnvKind = Literal["single", "parallel", "turns"]
 """One agent; several that act at once; several that act in turn."""
+
+
+def observed_mask(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> Leaf | None:
+    """The leaf of an observation that is the action mask; None if there is none, or actions cannot be masked."""
+    if not isinstance(action_space, spaces.Discrete | spaces.MultiDiscrete):
+        return None
+    shape = (spaces.flatdim(action_space),)
+    found = (leaf for leaf in leaves(observation_space) if leaf.path[-1:] == (ACTION_MASK,) and leaf.numeric)
+    return next((leaf for leaf in found if leaf.space.shape == shape), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +85,10 @@ class Env(Protocol):
 
     def reset(self, seed: int | None, options: dict[str, Any] | None, task: Any) -> dict[str, Any]:
         """Begin an episode, write the observations, return the info."""
+
+    @property
+    def mask_source(self) -> MaskSource | None:
+        """Source of the env's action masks; for infos, the last reset decides. None without masks."""
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The foreign env's method called, or its attribute."""

@@ -20,7 +20,7 @@ Path = tuple[str | int, ...]
 FieldName = tuple[str | int, ...]
 
 OBSERVATIONS, ACTIONS, FINAL_OBSERVATIONS = "observations", "actions", "final_observations"
-ACTION_MASKS = "action_masks"
+ACTION_MASKS, FINAL_ACTION_MASKS = "action_masks", "final_action_masks"
 PYTHON_INTS = "python_ints"
 """Per slot, of every Discrete leaf that may become a final observation: the env returned Python's int, not numpy's."""
 VALUES, ENDED, PRESENT = "values", "ended", "present"
@@ -98,6 +98,7 @@ class Group:
     action_space: spaces.Space[Any]
     may_be_absent: bool = False  # agents die and come back, or only act in turn
     masks: int = 0  # actions that a mask can forbid; 0 where there are no masks
+    ignores_masks: bool = False  # the caller has turned masks off, also those in observations
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,8 @@ class Layout:
         yield Field((group.name, ENDED), (2, slots), np.dtype(np.bool_), axis=1)
         yield Field((group.name, PRESENT), (2, slots), np.dtype(np.bool_), axis=1)
         if group.masks:
-            yield Field((group.name, ACTION_MASKS), (slots, group.masks), np.dtype(np.int8))
+            for name in (ACTION_MASKS, FINAL_ACTION_MASKS)[: 1 + self.with_final_observations]:
+                yield Field((group.name, name), (slots, group.masks), np.dtype(np.int8))
         for kind, space in self._kinds(group):
             for leaf in leaves(space):
                 if leaf.numeric:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gymnasium import spaces
+
 from multiverse.adapters.env_source import Recipe
 from multiverse.contracts.env import Env
 from multiverse.contracts.errors import EnvFailed, MultiverseError, ReplyTimeout, WorkerDied
@@ -166,7 +168,7 @@ def tried(recipes: Sequence[Recipe], hybrid: Plan) -> tuple[float, float]:
 def _put_open_actions(views: Views) -> None:
     """Where masks forbid things, what is open now: an env may refuse the rest, or say aloud what it thinks of it."""
     for group in views.layout.groups:
-        if group.masks:
+        if group.masks and isinstance(group.action_space, spaces.Discrete):
             first = views[(group.name, ACTION_MASKS)].argmax(axis=1)
             views[(group.name, ACTIONS)][...] = first + getattr(group.action_space, "start", 0)
 

@@ -18,6 +18,7 @@ from multiverse.contracts.layout import (
     COUNTS,
     ENV_RESTARTS,
     EPISODES,
+    FINAL_ACTION_MASKS,
     FINAL_OBSERVATIONS,
     OBSERVATIONS,
     STATE,
@@ -33,7 +34,7 @@ from multiverse.executors.launch.black_box import signed
 from multiverse.executors.launch.crash_report import OwnShare
 from multiverse.executors.step_reply import EXTRAS, FAILED, FINALS, WROTE_INFOS, Extras
 from multiverse.executors.value_guard import ValueGuard
-from multiverse.memory.env_rows import EnvRows, object_rows, observation_rows, put_object_rows
+from multiverse.memory.env_rows import EnvRows, mask_rows, object_rows, observation_rows, put_object_rows
 from multiverse.memory.info_columns import InfoWriter
 from multiverse.memory.last_rows import LastRows
 from multiverse.memory.own_columns import RangeColumns
@@ -108,10 +109,11 @@ class EnvRange:
         self._any_over = replacing
         self._with_infos = self.config.with_infos
         self.views, self.kept = views, {}
-        self._finals: list[tuple[EnvRows, EnvRows]] = []  # (final, current) of every leaf
+        self._finals: list[tuple[EnvRows, EnvRows]] = []  # (final, current) of every leaf and mask
         if views.layout.with_final_observations:
             current = observation_rows(views, OBSERVATIONS, ids)
             self._finals = list(zip(observation_rows(views, FINAL_OBSERVATIONS, ids), current))
+            self._finals += zip(mask_rows(views, FINAL_ACTION_MASKS, ids), mask_rows(views, ACTION_MASKS, ids))
         self._objects = [name for name in views.objects if name[1] != ACTIONS]  # what the block cannot hold
         self._extras = Extras()
         self._eventful = False  # there is more in the extras than what every step has to say

@@ -40,6 +40,7 @@ from multiverse.experience.rollout import (
     Rollout,
     RolloutShape,
     env_fields,
+    name_in_block,
     private_fields,
 )
 from multiverse.experience.rows import Rows, fill, fill_rows, rows_of
@@ -232,7 +233,7 @@ class Collector:
         for rollout in self.rollouts:
             slots = self._layout.rows(self._group(rollout), env_ids)
             for path in rollout.observations:
-                shown = arrays[(rollout.group, OBSERVATIONS, *path)]
+                shown = arrays[name_in_block(rollout.group, path)]
                 arrays[(rollout.group, ROLLOUT, "observations", *path)][row, slots] = shown[slots]
             for path in rollout.states:
                 mine, shown = slice(env_ids.start, env_ids.stop), arrays[(STATE, OBSERVATIONS, *path)]

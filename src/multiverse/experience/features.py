@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.env import ACTION_MASK
+from multiverse.contracts.env import observed_mask
 from multiverse.contracts.layout import Leaf
 from multiverse.contracts.policy import Leaves, Seen
 from multiverse.contracts.views import Array
@@ -41,8 +41,8 @@ class Features(PackedOnce):
     ) -> None:
         found = numeric_leaves(observation_space)
         self.all_leaves = found
-        self.mask = next((leaf for leaf in found if _is_mask(leaf, action_space)), None)
-        self.leaves = [leaf for leaf in found if leaf is not self.mask]
+        self.mask = observed_mask(observation_space, action_space)
+        self.leaves = [leaf for leaf in found if self.mask is None or leaf.path != self.mask.path]
         self.images = [leaf for leaf in self.leaves if _is_image(leaf)]
         self._flat = [leaf for leaf in self.leaves if leaf not in self.images]
         self._plain = len(self._flat) == 1 and isinstance(self._flat[0].space, spaces.Box)
@@ -108,12 +108,6 @@ class Features(PackedOnce):
     def open_actions(self, observations: Leaves) -> Array | None:
         """[rows, actions] bool; None where everything is always open."""
         return None if self.mask is None else observations[self.mask.path].astype(np.bool_)
-
-
-def _is_mask(leaf: Leaf, action_space: spaces.Space[Any]) -> bool:
-    if leaf.path[-1:] != (ACTION_MASK,) or not isinstance(action_space, spaces.Discrete | spaces.MultiDiscrete):
-        return False
-    return leaf.space.shape == (num_logits(action_space),)
 
 
 def num_logits(space: spaces.Discrete | spaces.MultiDiscrete) -> int:

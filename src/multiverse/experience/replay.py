@@ -7,13 +7,14 @@ change once they are there, so that a checkpoint saves only the new ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 
 from multiverse.contracts.errors import InvalidRequest, in_bytes
+from multiverse.contracts.layout import Leaf
 from multiverse.contracts.policy import Leaves
 from multiverse.contracts.tables import SavedTable, Table
 from multiverse.contracts.views import Array
@@ -54,16 +55,22 @@ class Replay:
     """The latest `capacity` steps of so many slots."""
 
     def __init__(
-        self, observation_space: spaces.Space[Any], action: tuple[tuple[int, ...], Any], slots: int, capacity: int
+        self,
+        observation_space: spaces.Space[Any],
+        action: tuple[tuple[int, ...], Any],
+        slots: int,
+        capacity: int,
+        beside: Sequence[Leaf] = (),
     ) -> None:
-        """`action`: (shape, dtype) of one action as the rollout holds it."""
+        """`action`: (shape, dtype) of one action as the rollout holds it. `beside`: what it has beside the space's
+        leaves."""
         from multiverse.executors.machine import memory_available  # help is shown without it
 
         if capacity < slots:
             raise InvalidRequest(f"buffer_size={capacity}: at least one step of each of the {slots} envs")
         self._slots, self._steps = slots, capacity // slots
         self._ring = self._steps + 1  # one row shows what the newest steps led to
-        kinds, (shape, dtype) = numeric_leaves(observation_space), action
+        kinds, (shape, dtype) = [*numeric_leaves(observation_space), *beside], action
         self._paths = [leaf.path for leaf in kinds]
         seen = [(f"seen{k}", dtype_of(leaf), shape_of(leaf)) for k, leaf in enumerate(kinds)]
         did = [("action", np.dtype(dtype), shape), ("reward", np.dtype(np.float32), ()), ("flags", np.dtype("u1"), ())]

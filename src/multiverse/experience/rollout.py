@@ -10,7 +10,20 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.layout import SINGLE_AGENT, TERMINATED, TRUNCATED, Field, FieldName, Leaf, Path, leaves
+from multiverse.contracts.layout import (
+    ACTION_MASKS,
+    FINAL_ACTION_MASKS,
+    FINAL_OBSERVATIONS,
+    OBSERVATIONS,
+    SINGLE_AGENT,
+    TERMINATED,
+    TRUNCATED,
+    Field,
+    FieldName,
+    Leaf,
+    Path,
+    leaves,
+)
 from multiverse.contracts.policy import Leaves, Memory
 from multiverse.contracts.views import Array
 
@@ -110,6 +123,23 @@ def _each(rollouts: Sequence[Rollout], combine: Callable[[str, Sequence[Array]],
     return found
 
 
+# -- action masks beside the observations ------------------------------------------------------------------------
+BESIDE: Path = ("action_masks()",)
+"""Path of action masks from infos or methods in a rollout, as one more leaf of the observations: for algorithms that
+also need to know which actions were open after a step."""
+
+
+def mask_beside(actions: int) -> Leaf:
+    return Leaf(BESIDE, spaces.MultiBinary(actions))
+
+
+def name_in_block(group: str, path: Path, final: bool = False) -> FieldName:
+    """Name of the field of the block from which a leaf of a rollout's observations is filled."""
+    if path == BESIDE:
+        return group, FINAL_ACTION_MASKS if final else ACTION_MASKS
+    return group, FINAL_OBSERVATIONS if final else OBSERVATIONS, *path
+
+
 # -- where its arrays lie -----------------------------------------------------------------------------------------
 ROLLOUT = "rollout"
 """Second in the names of its fields, after the group's."""
@@ -138,10 +168,14 @@ class RolloutShape:
     noise: tuple[tuple[int, ...], Any] = ((), np.float32)  # (shape, dtype) of one slot's at one step
     agents: int = 1  # of the group in each env
     state_space: spaces.Space[Any] | None = None  # of what envs are like as a whole; None: nobody asks
+    keeps_masks: bool = False  # they are a leaf of the observations, `BESIDE`
+
+    def _leaves(self) -> list[Leaf]:
+        return [*numeric_leaves(self.observation_space), *([mask_beside(self.masks)] if self.keeps_masks else [])]
 
     def fields(self) -> list[Field]:
         """What was before the first row, or is after the last, has a row more."""
-        kinds, whole, more = numeric_leaves(self.observation_space), (self.steps, self.slots), self.steps + 1
+        kinds, whole, more = self._leaves(), (self.steps, self.slots), self.steps + 1
         (shape, dtype), (of_noise, noise_dtype) = self.action, self.noise
         fields = [
             *(
@@ -182,7 +216,7 @@ class RolloutShape:
         def at(*name: str | int) -> Array:
             return arrays[(self.group, ROLLOUT, *name)]
 
-        paths = [leaf.path for leaf in numeric_leaves(self.observation_space)]
+        paths = [leaf.path for leaf in self._leaves()]
         ended, previous, of_state = at("ended"), None, [leaf.path for leaf in self._state_leaves()]
         if self.memory:
             previous = at("previous_actions"), at("previous_rewards")

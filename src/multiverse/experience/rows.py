@@ -34,7 +34,19 @@ from multiverse.contracts.views import Array, Views
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.hosts import GoOn
 from multiverse.executors.step_reply import EXTRAS, Extras
-from multiverse.experience.rollout import ACTED_BY, BEGUN, FRESH, LOST, ROLLOUT, SECONDS, SEEDS, SIDES, TAKEN, VERSIONS
+from multiverse.experience.rollout import (
+    ACTED_BY,
+    BEGUN,
+    FRESH,
+    LOST,
+    ROLLOUT,
+    SECONDS,
+    SEEDS,
+    SIDES,
+    TAKEN,
+    VERSIONS,
+    name_in_block,
+)
 from multiverse.experience.self_play import NOBODY, Opponents, who_plays
 from multiverse.memory.space_rows import ActionWriter
 
@@ -54,10 +66,10 @@ class Rows:
         now = {name[1:]: rows[..., slots] if name[1] in (VALUES, ENDED, PRESENT) else rows[slots]
                for name, rows in arrays.items() if name[0] == group.name and name[1] != ROLLOUT}  # fmt: skip
         self._observations = {name[1:]: rows[:, slots] for name, rows in mine.items() if name[0] == "observations"}
-        self._shown = [(rows, now[(OBSERVATIONS, *path)]) for path, rows in self._observations.items()]
+        in_block = {p: [name_in_block("", p, final)[1:] for final in (False, True)] for p in self._observations}
+        self._shown = [(rows, now[in_block[path][0]]) for path, rows in self._observations.items()]
         self._finals = [
-            (mine[("finals", *path)][:, slots], now.get((FINAL_OBSERVATIONS, *path), now[(OBSERVATIONS, *path)]))
-            for path in self._observations
+            (mine[("finals", *path)][:, slots], now.get(last, now[name])) for path, (name, last) in in_block.items()
         ]
         envs, states = slice(env_ids.start, env_ids.stop), [name[1:] for name in mine if name[0] == "states"]
         shown = [

@@ -57,6 +57,12 @@ def observation_rows(views: Views, kind: str, env_ids: range) -> list[EnvRows]:
     ]
 
 
+def mask_rows(views: Views, name: str, env_ids: range) -> list[EnvRows]:
+    """The same of action masks, of every group that has them; `name`: of those now, or the final ones."""
+    masked = [group for group in views.layout.groups if group.masks]
+    return [env_rows(views, group, (group.name, name), env_ids) for group in masked]
+
+
 def object_rows(views: Views, names: Iterable[FieldName], env_ids: range) -> dict[FieldName, list[Any]]:
     """The rows of a range of envs of what no array can hold, as they travel by pipe."""
     return {name: views.objects[name][views.layout.rows_of_field(name, env_ids)] for name in names}

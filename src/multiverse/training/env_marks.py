@@ -14,10 +14,11 @@ from typing import Any, cast
 import numpy as np
 
 from multiverse.contracts.errors import ReplyTimeout, WorkerDied
-from multiverse.contracts.layout import OBSERVATIONS, STATE, FieldName
+from multiverse.contracts.layout import ACTION_MASKS, OBSERVATIONS, STATE, FieldName
 from multiverse.experience.collector import Collector
 from multiverse.experience.episodes import Taken
 from multiverse.experience.restoring import Lost, put_back, restore_by_replay, saved_states
+from multiverse.experience.rollout import name_in_block
 from multiverse.experience.slots import is_single, sums
 from multiverse.training.storage.state_codec import encode
 from multiverse.vector.base import BaseVectorEnv
@@ -92,7 +93,11 @@ class EnvMarks:
     def _shown(self) -> list[FieldName]:
         """Where the block has what slots see, group after group, and what envs are like as a whole."""
         rollouts = self._collector.full
-        shown = [(rollout.group, OBSERVATIONS, *path) for rollout in rollouts for path in rollout.last]
+        shown = [name_in_block(rollout.group, path) for rollout in rollouts for path in rollout.last]
+        if is_single(self._envs):
+            masks = (rollouts[0].group, ACTION_MASKS)
+            # guard: masks-are-part-of-the-mark
+            shown += [masks] if masks in self._envs.views.arrays and masks not in shown else []
         return [*shown, *((STATE, OBSERVATIONS, *path) for path in rollouts[0].last_states)]
 
     def _saved_states(self) -> list[Any]:

@@ -293,6 +293,8 @@ class _GroupBatch:
         self._deterministic = [deterministic, False]  # of the players
         self._envs, self._single, self.agents, self._name = envs, is_single(envs), len(group.agents), group.name
         self._features = Features(group.observation_space, group.action_space)
+        if group.ignores_masks:
+            self._features.mask = None
         self._leaves = [(leaf.path, dtype_of(leaf)) for leaf in self._features.all_leaves]
         self._shown = shown_by(envs, group.name, [path for path, _ in self._leaves])
         self._masks = envs.views[(group.name, ACTION_MASKS)] if group.masks else None

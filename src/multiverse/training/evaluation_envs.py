@@ -61,7 +61,7 @@ class EvaluationEnvs:
                 raise
             why = _one_line(error)
         log.warning("played again on one env by itself: %s", why)
-        self._replace()
+        self.replace()
         self._envs = self._built(1)
         return evaluate(self._envs, *how)
 
@@ -70,13 +70,13 @@ class EvaluationEnvs:
         self.failed_in_a_row, self.lost_before = 0, found.lost
         self.lost_episodes += len(found.lost)
         if found.lost or self.envs.failures.env_restarts or self.envs.num_envs != self._count:
-            self._replace()  # guard: restarts-are-counted-anew-for-every-evaluation
+            self.replace()  # guard: restarts-are-counted-anew-for-every-evaluation
         elif self.saves:
             try:
                 self._states = deepcopy(saved_states(cast(VectorEnv, self.envs)))
             except MultiverseError as error:
                 log.warning("save_state() failed, and the next ones are built anew: %s", _one_line(error))
-                self._replace()
+                self.replace()
 
     def fail(self, error: MultiverseError, env_steps: int) -> None:
         """An evaluation has ended without a result."""
@@ -89,7 +89,7 @@ class EvaluationEnvs:
             before if self.failed_in_a_row > 1 else "",
             _one_line(error),
         )
-        self._replace()  # guard: a-failed-evaluation-env-is-replaced
+        self.replace()  # guard: a-failed-evaluation-env-is-replaced
 
     def account(self) -> dict[str, int]:
         """Evaluations that failed, episodes that were lost in others, and what is counted of any vector env."""
@@ -114,14 +114,14 @@ class EvaluationEnvs:
             self._states = states
         except MultiverseError as error:
             log.warning("they could not be put back as they were, and are built anew: %s", _one_line(error))
-            self._replace()
+            self.replace()
 
     def close(self) -> None:
         if self._envs is not None:
             self._envs.close()
 
-    def _replace(self) -> None:
-        """Not before somebody asks for them: perhaps nobody does."""
+    def replace(self) -> None:
+        """Close these envs. New ones are built when they are needed."""
         envs, self._envs, self._states = self._envs, None, None
         if envs is not None:
             self._earlier = self._earlier + envs.failures

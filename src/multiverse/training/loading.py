@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from gymnasium import spaces
 
 from multiverse.adapters.env_source import Wrapper
 from multiverse.contracts.errors import CheckpointBroken, EvaluationFailed, InvalidRequest, in_a_line, in_words
@@ -28,7 +31,7 @@ from multiverse.training.evaluation_envs import EvaluationEnvs
 from multiverse.training.learners import learned_in, policies_in
 from multiverse.training.policy import LoadedPolicies, LoadedPolicy
 from multiverse.training.run_sources import RunPath, at_hand, path_of, saved_settings, source_of, trusted_config
-from multiverse.training.session_envs import evaluation_envs_of
+from multiverse.training.session_envs import evaluation_envs_of, keep_masks, saved_masks
 from multiverse.training.space_description import space_from
 from multiverse.training.storage.checkpoint import load as load_checkpoint
 from multiverse.training.storage.checkpoint import load_latest, taken_over
@@ -125,7 +128,9 @@ def evaluate(
     source = source_of(config, env, wrappers)
     tasks = with_tasks(config, source, *([watch] if watch else []))
     here = plan_for("serial", 1, None, None, "auto", "watched") if watch else None
-    make = partial(evaluation_envs_of, config, source, here, tasks)
+    with taken_over(found):
+        masks = saved_masks(found.state["session"])
+    make = partial(evaluation_envs_of, config, source, here, tasks, masks=masks)
     try:
         played_on = EvaluationEnvs(make, count, config.restarts_per_minute)
     except EvaluationFailed as error:  # there are no other envs that it must be told from
@@ -157,7 +162,7 @@ def _held(saved: Mapping[str, Any], groups: Sequence[Group], found: Checkpoint) 
         if None in held.values():
             return None
         acting = [loaded_policy(held[one.name], one.observation_space, one.action_space) for one in groups]
-        return _loaded(acting, groups, _told(saved, found))
+        return _loaded(acting, groups, _told(saved, found), bool(saved.get("action_masks", True)))
 
 
 def _policy(
@@ -171,10 +176,12 @@ def _policy(
             slots = num_envs_in(found.state, config) * agents
             state_space = None if state is None else space_from(state)
             learner = make(group.observation_space, group.action_space, slots, config.seed, agents, state_space)
+            if saved_masks(found.state["session"]) is not None and isinstance(group.action_space, spaces.Discrete):
+                keep_masks(learner, replace(group, masks=int(group.action_space.n)))
             learner.load_weights(saved["weights"])
             learner.load(saved["state"])
             acting.append(learner.policy())
-        return _loaded(acting, groups, _told(vars(config), found))
+        return _loaded(acting, groups, _told(vars(config), found), config.action_masks)
 
 
 def num_envs_in(state: Mapping[str, Any], config: TrainConfig) -> int:
@@ -182,9 +189,9 @@ def num_envs_in(state: Mapping[str, Any], config: TrainConfig) -> int:
     return len(state["session"]["envs"]["episodes"]) if config.num_envs == "auto" else config.num_envs
 
 
-def _loaded(acting: Sequence[Policy], groups: Sequence[Group], told: str) -> LoadedPolicy | LoadedPolicies:
+def _loaded(acting: Sequence[Policy], groups: Sequence[Group], told: str, masks: bool) -> LoadedPolicy | LoadedPolicies:
     by_agent = {
-        agent: LoadedPolicy(policy, group.observation_space, group.action_space, told)
+        agent: LoadedPolicy(policy, group.observation_space, group.action_space, told, masks)
         for policy, group in zip(acting, groups)
         for agent in group.agents
     }

@@ -23,11 +23,19 @@ class LoadedPolicy:
     """`policy.act(observation)` for one env, or for a batch of observations."""
 
     def __init__(
-        self, policy: Policy, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], told: str = ""
+        self,
+        policy: Policy,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        told: str = "",
+        masks: bool = True,
     ) -> None:
+        """`masks`: whether action masks in observations are followed."""
         self.observation_space, self.action_space, self._told = observation_space, action_space, told
         self.acting, self.features = policy, Features(observation_space, action_space)
-        self._rng, self._told_of_rewards = np.random.default_rng(), False
+        if not masks:
+            self.features.mask = None
+        self._rng, self._told_of_rewards, self._alone = np.random.default_rng(), False, True
         self.reset()
 
     def __repr__(self) -> str:
@@ -70,6 +78,8 @@ class LoadedPolicy:
         masks = self.features.open_actions(seen)
         if action_mask is not None:
             masks = self._open(action_mask, rows)
+        if masks is not None and not (batched or masks.any()) and self._alone:
+            raise InvalidRequest("the action mask leaves no action open, and an action is wanted")
         shown = Seen(seen, starts, masks, self._previous_actions, rewards)
         actions, self._memory = self.acting.act(shown, noise, self._memory)
         self._previous_actions = actions
@@ -100,11 +110,13 @@ class LoadedPolicy:
         count = int(spaces.flatdim(self.action_space))
         if mask is None:
             return np.ones((rows, count), np.bool_)
-        found = np.asarray(mask, np.bool_)
+        found = np.asarray(mask)
+        if not ((found == 0) | (found == 1)).all():
+            raise InvalidRequest(f"an action mask is {found.tolist()!r:.80}: expected 1 for an open action, else 0")
         if found.size != rows * count:
             told = f"({rows}, {count})" if rows > 1 else f"({count},)"
             raise InvalidRequest(f"an action mask has shape {found.shape}: expected {told}, 1 where an action is open")
-        return found.reshape(rows, count)
+        return found.reshape(rows, count).astype(np.bool_)
 
     def _taken_apart(self, observation: Any) -> tuple[Leaves, bool]:
         """One array [rows, …] per leaf, and whether there were several rows."""
@@ -123,6 +135,8 @@ class LoadedPolicies(Mapping[str, LoadedPolicy]):
 
     def __init__(self, by_agent: dict[str, LoadedPolicy], groups: dict[str, tuple[str, ...]]) -> None:
         self._by_agent, self.groups = by_agent, groups
+        for policy in by_agent.values():
+            policy._alone = False  # an agent that does not act now may have nothing open
 
     def __getitem__(self, agent: str) -> LoadedPolicy:
         if agent not in self._by_agent:

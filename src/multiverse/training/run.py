@@ -14,6 +14,7 @@ import multiverse
 from multiverse.adapters.env_source import Wrapper, wrapped
 from multiverse.algorithms import algorithm_class
 from multiverse.algorithms.algorithm import Algorithm
+from multiverse.contracts.env import MaskSource
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest, PreflightError
 from multiverse.contracts.imports import refuse_in_import, with_folders, without_folders
 from multiverse.contracts.plan import Plan
@@ -47,7 +48,7 @@ from multiverse.training.run_sources import (
     wrappers_of,
 )
 from multiverse.training.session import Session
-from multiverse.training.session_envs import WHERE, warn_of_a_long_rollout, warn_of_no_learning
+from multiverse.training.session_envs import WHERE, saved_masks, warn_of_a_long_rollout, warn_of_no_learning
 from multiverse.training.space_description import described
 from multiverse.training.storage.checkpoint import Checkpoints, taken_over
 from multiverse.training.storage.checkpoint import load as load_checkpoint
@@ -294,9 +295,9 @@ def resume_run(
         source = source_of(config, env, wrappers)
         if found is not None:
             _tell_differences(found, config)  # guard: differences-are-told
-        plan, num_envs = _envs_of(found, config)
+        plan, num_envs, masks = _envs_of(found, config)
         plan = None if given.keys() & {*WHERE, "asynchronous"} else plan
-        session = Session(config, source, algorithm_maker(config, maker), plan, num_envs, opponent)
+        session = Session(config, source, algorithm_maker(config, maker), plan, num_envs, opponent, masks)
         try:
             trainer = Trainer(config, session, where, _with(schedules, hooks))
             begun_from = where.last_part().get(BEGUN_FROM)
@@ -414,16 +415,17 @@ def _tell_differences(found: Checkpoint, config: TrainConfig) -> None:
         log.warning("%s: %s", found.path.name, line)
 
 
-def _envs_of(found: Checkpoint | None, config: TrainConfig) -> tuple[Plan | None, int | None]:
-    """How the run's envs ran, and how many: a run goes on as it began, whatever a stopwatch would say today."""
+def _envs_of(found: Checkpoint | None, config: TrainConfig) -> tuple[Plan | None, int | None, MaskSource | None]:
+    """The plan of the run's envs, their number, and the source of their action masks: a resumed run keeps all three,
+    whatever a stopwatch would say today."""
     if found is None:
-        return None, None
+        return None, None, "method"
     with taken_over(found):
         plan = build(Plan, found.state["plan"], "its plan")
         if plan.ray is not None:  # a checkpoint is data: only the config, which is trusted, names a cluster
             address = config.ray_address  # guard: a-checkpoint-names-no-cluster
             plan = dataclasses.replace(plan, ray=dataclasses.replace(plan.ray, address=address))
-        return plan, num_envs_in(found.state, config)
+        return plan, num_envs_in(found.state, config), saved_masks(found.state["session"])
 
 
 def _check_settings(algorithm: Algorithm) -> None:

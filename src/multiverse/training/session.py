@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from multiverse.contracts.env import MaskSource
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.failures import Failures
 from multiverse.contracts.plan import Plan
@@ -32,11 +32,14 @@ from multiverse.training.scaling import FIRST
 from multiverse.training.session_envs import (
     build_learners,
     evaluation_envs_of,
+    keep_masks,
     open_training_envs,
     rollout_shape,
     tell_how_ray_collects,
+    tell_masks,
 )
 from multiverse.training.tasks import evaluation_tasks, training_plan, with_tasks
+from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.opening import OpenedEnvs
 from multiverse.vector.single import VectorEnv
 
@@ -54,14 +57,15 @@ class Session:
         plan: Plan | None = None,
         num_envs: int | None = None,
         opponent: Any = None,
+        masks: MaskSource | None = "method",
     ) -> None:
-        """`plan` and `num_envs`: those of the run that this one goes on with. `opponent`: of evaluations, where it is
-        no name that the config holds."""
+        """`plan`, `num_envs` and `masks` (source of action masks): those of the run that is resumed. `opponent`: of
+        evaluations, unless the config names it."""
         self._config, self._env = config, env
         self._asynchronous: AsynchronousCollector | None = None
         self._past_account: Account | None = None
         self._reset_plan, self._tasks = training_plan(config), with_tasks(config, env)
-        self.evaluation_tasks = evaluation_tasks(config)
+        self.evaluation_tasks, self.masks = evaluation_tasks(config), masks
         count = num_envs or (FIRST if config.num_envs == "auto" else config.num_envs)
 
         with self._opened(count, plan) as opened:
@@ -75,8 +79,9 @@ class Session:
             can_be_saved = isinstance(self.envs, VectorEnv) and self.envs.can_be_saved()
             self._marks = EnvMarks(can_be_saved and not config.asynchronous)  # those are never at rest
             self.opponents = opponents_for(config.evaluation_opponent if opponent is None else opponent, groups)
-            make = functools.partial(evaluation_envs_of, config, env, self.envs.plan, self._tasks)
-            self.evaluation_envs = EvaluationEnvs(make, config.num_evaluation_envs, config.restarts_per_minute)
+            self.evaluation_envs = EvaluationEnvs(
+                self._new_evaluation_envs, config.num_evaluation_envs, config.restarts_per_minute
+            )
         except BaseException:
             self.envs.close()
             raise
@@ -89,12 +94,16 @@ class Session:
         self._before_change: dict[str, Any] | None = None  # the state, while the number of envs changes
 
     def _opened(self, count: int, plan: Plan | None) -> OpenedEnvs:
-        return open_training_envs(self._config, self._env, count, self._reset_plan, plan, self._tasks)
+        config, tasks = self._config, self._tasks
+        return open_training_envs(config, self._env, count, self._reset_plan, plan, tasks, self.masks)
 
     def _bind(self, opened: OpenedEnvs, count: int) -> None:
         """Bind the envs, with room for the rollouts of what learns from them."""
         description, config = opened.description, self._config
         self._single = description.kind == "single"
+        if self._single or self.masks == "info":
+            for learner, group in zip(self.learners, description.groups):
+                keep_masks(learner, group)
         self._shapes = [
             rollout_shape(learner, group, count, self._single, description.state_space)
             for learner, group in zip(self.learners, description.groups)
@@ -149,6 +158,35 @@ class Session:
         self._mark_from_here()
         self._before_change = None
 
+    def _find_masks(self) -> None:
+        """Find the source of action masks after the first reset. Envs with masks in their infos are started once more,
+        with memory for the masks."""
+        self.masks = self.envs.mask_source() if self._config.action_masks else None
+        tell_masks(self.masks)
+        if self.masks != "info" or not (self._single or any(hasattr(one, "keep_masks") for one in self.learners)):
+            return
+        plan, self._failures_before = self.envs.plan, self.failures
+        self.envs.close()
+        with self._opened(self.envs.num_envs, plan) as opened:
+            self._bind(opened, self.envs.num_envs)
+        self._collect_from_envs()
+        self.evaluation_envs.replace()
+        self.envs.reset()
+
+    def _tell_masks_of_old_run(self) -> None:
+        found = self.envs.mask_source() if self._config.action_masks else None
+        if self._single and found in ("method", "info") and found != self.masks:
+            log.warning(
+                "the env has action masks (%s), which this run does not use because it began without them; start a new "
+                "run to use them",
+                found,
+            )
+        else:
+            tell_masks(found)
+
+    def _new_evaluation_envs(self, count: int) -> BaseVectorEnv:
+        return evaluation_envs_of(self._config, self._env, self.envs.plan, self._tasks, count, self.masks)
+
     @property
     def failures(self) -> Failures:
         """Of all envs that there have been, also before a resume."""
@@ -176,6 +214,7 @@ class Session:
     def begin(self) -> None:
         """The first episode of every env."""
         self.envs.reset()
+        self._find_masks()
         self._collector.begin()
         self._mark_from_here()
 
@@ -269,6 +308,7 @@ class Session:
             "recent": self.recent.state(),
             "envs": self._marks.state(),
             **({} if self.account is None else {"account": asdict(self.account)}),
+            **({"action_masks": self.masks} if self.masks in ("method", "info") else {}),
             **({"next_episodes": list(self._next_episodes)} if self._next_episodes else {}),
         }
 
@@ -286,8 +326,9 @@ class Session:
                 self._asynchronous.load_account(self._past_account)
         if BEGIN_AT in saved:
             self._begin_at(np.asarray(saved[BEGIN_AT]).tolist())
-            return
-        self._marks.bring_back(self.envs, self._collector, saved)
+        else:
+            self._marks.bring_back(self.envs, self._collector, saved)
+        self._tell_masks_of_old_run()
         self._collector.begin()
         self._mark_from_here()
 
@@ -296,8 +337,6 @@ class Session:
         self.envs.begin_at(episodes)
         for learner, group in zip(self.learners, self.envs.views.layout.groups):
             learner.set_slots(self.envs.num_envs * len(group.agents))  # type: ignore[attr-defined]
-        self._collector.begin()
-        self._mark_from_here()
 
 
 def _never() -> bool:

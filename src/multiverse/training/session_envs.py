@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from multiverse.adapters.agents import AgentOptions
 from multiverse.algorithms.algorithm import Algorithm
-from multiverse.contracts.env import EnvDescription
+from multiverse.contracts.env import EnvDescription, MaskSource
 from multiverse.contracts.errors import EnvFailed, InvalidRequest
 from multiverse.contracts.failures import FailurePolicy
 from multiverse.contracts.layout import Group
@@ -19,12 +19,11 @@ from multiverse.contracts.plan import DEFAULT_RAY, Plan, RayOptions, Timeouts
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.executors.backends import BACKENDS
 from multiverse.experience.features import num_logits
-from multiverse.experience.rollout import BEGUN, RolloutShape
+from multiverse.experience.rollout import BEGUN, BESIDE, RolloutShape
 from multiverse.training.algorithm_maker import MakeAlgorithm
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.learners import Learners
 from multiverse.vector.base import BaseVectorEnv
-from multiverse.vector.make import make_vec
 from multiverse.vector.opening import OpenedEnvs, VectorOptions, open_envs
 
 log = logging.getLogger("multiverse")
@@ -75,11 +74,27 @@ def build_learners(
     def make(group: Group, seed: int) -> Algorithm:
         agents, slots = len(group.agents), num_envs * len(group.agents)
         space, actions = group.observation_space, group.action_space
-        return make_algorithm(space, actions, slots, seed, agents, description.state_space)
+        learner = make_algorithm(space, actions, slots, seed, agents, description.state_space)
+        if group.ignores_masks:
+            learner.features.mask = None  # networks do not see it in any case
+        return learner
 
     learners = Learners(description.groups, single, make, config.seed)
     refuse_misfits(config, description, learners)
     return learners
+
+
+def keep_masks(learner: Algorithm, group: Group) -> None:
+    """Have an algorithm that learns from replay keep the action masks that come from infos or a method."""
+    if group.masks and learner.features.mask is None and hasattr(learner, "keep_masks"):
+        learner.keep_masks(group.masks)
+
+
+def saved_masks(state: Mapping[str, Any]) -> MaskSource | None:
+    """Source of the action masks of a saved run, "method" or "info", from the state of its session. None for other
+    runs, and for those of versions that ignored such masks."""
+    found = state.get("action_masks")
+    return found if found in ("method", "info") else None
 
 
 def rollout_shape(
@@ -102,7 +117,19 @@ def rollout_shape(
         (noise.shape[2:], noise.dtype),
         len(group.agents),
         state_space,
+        algorithm.features.mask is not None and algorithm.features.mask.path == BESIDE,
     )
+
+
+def mask_option(config: TrainConfig, source: MaskSource | None) -> MaskSource | Literal["off"]:
+    """`AgentOptions.masks` of the envs of a run with this source of masks."""
+    return (source or "observation") if config.action_masks else "off"
+
+
+def tell_masks(source: MaskSource | None) -> None:
+    if source is not None:
+        where = "the method action_masks()" if source == "method" else f"{source}['action_mask']"
+        log.info("action masks: only open actions are taken, as %s says (--no-action-masks turns that off)", where)
 
 
 def open_training_envs(
@@ -112,33 +139,35 @@ def open_training_envs(
     reset_plan: ResetPlan,
     plan: Plan | None,
     tasks: Mapping[str, Any],
+    masks: MaskSource | None = None,
 ) -> OpenedEnvs:
-    """The envs of a training, built and described: what learns from them can be built, and they be bound."""
-    executor = config.executor
-    if config.asynchronous and executor == "auto" and config.ray_address is None:
-        executor = "process"
+    """The envs of a training, built and described. Build what learns from them, then bind them."""
+    where: dict[str, Any] = {"plan": plan} if plan is not None else _where(config, config.workers)
+    if plan is None and config.asynchronous and config.executor == "auto" and config.ray_address is None:
+        where["executor"] = "process"
+    agents = _agents(config, masks)
     options = VectorOptions(
-        executor="auto" if plan is not None else executor,
-        workers=None if plan is not None else config.workers,
-        start_method=None if plan is not None else config.start_method,
-        plan=plan,
-        ray=_ray_options(config) if plan is None else DEFAULT_RAY,
         autoreset="same_step",
-        copy=False,
         infos=False,
-        env_kwargs=config.env_kwargs or None,
         reset_plan=reset_plan,
         failures=FailurePolicy(config.on_failure, config.on_bad_value, config.restarts_per_minute, float32=True),
-        timeouts=Timeouts(config.reply_timeout_s),
-        agents=AgentOptions(
-            groups="separate" if config.separate else None,
-            state=getattr(config.settings, "critic", "own") == "state",
-        ),
-        **tasks,
+        agents=replace(agents, state=getattr(config.settings, "critic", "own") == "state"),
+        **_of_both(config, tasks),
+        **where,
     )
-    return (
-        _opened_in_a_window(config.env, env, num_envs, options) if config.render else open_envs(env, num_envs, options)
-    )
+    if config.render:
+        return _opened_in_a_window(config.env, env, num_envs, options)
+    return open_envs(env, num_envs, options)
+
+
+def _of_both(config: TrainConfig, tasks: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of training and evaluation envs alike."""
+    timeouts = Timeouts(config.reply_timeout_s)
+    return {"copy": False, "env_kwargs": config.env_kwargs or None, "timeouts": timeouts, **tasks}
+
+
+def _agents(config: TrainConfig, masks: MaskSource | None) -> AgentOptions:
+    return AgentOptions(groups="separate" if config.separate else None, masks=mask_option(config, masks))
 
 
 def _opened_in_a_window(name: str, env: Any, num_envs: int, options: VectorOptions) -> OpenedEnvs:
@@ -195,40 +224,37 @@ def tell_how_ray_collects(envs: BaseVectorEnv) -> None:
 
 def _where(config: TrainConfig, workers: int | None) -> dict[str, Any]:
     """As the config says. A run that has moved away from Ray keeps the settings that it had there."""
-    names = [name for name in WHERE if name not in OF_RAY or config.executor in ("auto", "ray")]
-    return {**{name: getattr(config, name) for name in names}, "workers": workers}
-
-
-def _ray_options(config: TrainConfig) -> RayOptions:
-    if config.executor not in ("auto", "ray"):
-        return DEFAULT_RAY
-    return RayOptions(config.ray_address, config.cpus_per_worker, config.gpus_per_worker)
+    ray = DEFAULT_RAY
+    if config.executor in ("auto", "ray"):
+        ray = RayOptions(config.ray_address, config.cpus_per_worker, config.gpus_per_worker)
+    return {"executor": config.executor, "workers": workers, "start_method": config.start_method, "ray": ray}
 
 
 def evaluation_envs_of(
-    config: TrainConfig, env: Any, plan: Plan | None, tasks: Mapping[str, Any], count: int
+    config: TrainConfig,
+    env: Any,
+    plan: Plan | None,
+    tasks: Mapping[str, Any],
+    count: int,
+    masks: MaskSource | None = None,
 ) -> BaseVectorEnv:
     """In workers, if those of `plan` are, or else as the config says: there a crash or a hang costs one episode. How
     many envs there are is never up to the workers."""
-    workers = config.workers and min(config.workers, count)
-    how = _where(config, workers)
+    where = _where(config, config.workers and min(config.workers, count))
     if plan is not None:
         apart = not BACKENDS[plan.executor].own_share and BACKENDS[plan.executor].replaceable
         # On a Ray cluster they use the training's cores, which rest meanwhile.
         ray = plan.ray and replace(plan.ray, cpus_per_worker=0.0)  # guard: evaluations-ask-for-no-cores-of-their-own
-        how = {"plan": replace(plan, workers=min(plan.workers, count), ray=ray)} if apart else {}
-    return make_vec(
-        env[0] if isinstance(env, list | tuple) else env,
-        count,
-        copy=False,
+        where = {"executor": "serial"}
+        if apart:
+            where = {"plan": replace(plan, workers=min(plan.workers, count), ray=ray)}
+    rate = config.restarts_per_minute  # guard: evaluations-have-the-runs-restarts
+    options = VectorOptions(
         autoreset="disabled",
         infos="tasks" in tasks,  # the returns of a meta-episode's episodes are there
-        **tasks,
-        **(how or {"executor": "serial"}),
-        env_kwargs=config.env_kwargs or None,
-        groups="separate" if config.separate else None,
-        on_failure=config.on_failure,
-        restarts_per_minute=config.restarts_per_minute,  # guard: evaluations-have-the-runs-restarts
-        on_bad_value=config.on_bad_value,
-        reply_timeout_s=config.reply_timeout_s,
+        failures=FailurePolicy(config.on_failure, config.on_bad_value, rate),
+        agents=_agents(config, masks),
+        **_of_both(config, tasks),
+        **where,
     )
+    return open_envs(env[0] if isinstance(env, list | tuple) else env, count, options).bind()

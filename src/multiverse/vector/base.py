@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn, Self, SupportsIndex, TypeVar
 
 import numpy as np
 
-from multiverse.contracts.env import EnvDescription
+from multiverse.contracts.env import EnvDescription, MaskSource
 from multiverse.contracts.errors import (
     EnvFailed,
     InvalidRequest,
@@ -343,6 +343,11 @@ class BaseVectorEnv(NotCopied, ABC):
         """Envs that have failed, or were lost with their worker and replaced: they go on after a reset only."""
         return sorted(self._state.must_reset)
 
+    def mask_source(self) -> MaskSource | None:
+        """Source of the envs' action masks; for infos, their last resets decide. None without masks."""
+        sources = self._calls.run(_mask_source, dict.fromkeys(self._executor.hosts, ()))
+        return next((sources[host] for host in self._executor.hosts if sources[host] is not None), None)
+
     @property
     def failures(self) -> Failures:
         """What went wrong so far, counted; steps sent = used + discarded + under way."""
@@ -396,6 +401,11 @@ class BaseVectorEnv(NotCopied, ABC):
         over = ids[self.episodes_over(ids)].tolist()
         if over:
             raise InvalidRequest(f"the episodes of envs {over} are over: reset(env_ids={over}) first")
+
+
+def _mask_source(envs: EnvRange) -> MaskSource | None:
+    """Runs where the envs are."""
+    return next((source for env in envs.envs if (source := env.mask_source) is not None), None)
 
 
 def _as_it_is(infos: Infos) -> Infos:

@@ -118,9 +118,9 @@ def open_envs(env: EnvSource, num_envs: int | None, options: VectorOptions) -> O
     plan = _plan_for(each, replace(options, plan=plan))
     hosts = _open(plan, each, options)
     description = hosts.description
-    if description.kind == "single" and options.agents != NOTHING_SAID:
+    if description.kind == "single" and (agents := replace(options.agents, masks=None)) != NOTHING_SAID:
         hosts.close()
-        given = [name for name, value in asdict(options.agents).items() if value]
+        given = [name for name, value in asdict(agents).items() if value]
         raise InvalidRequest(f"{given[0]}= is for envs of several agents, and this one has one agent: leave it out")
     if description.metadata.get("in_process") and plan.executor != "serial":
         log.warning("the env says metadata['in_process'] (it holds a GPU or a window): running serial instead")

@@ -6,6 +6,7 @@ from tests.faults.mutations.guard import ALWAYS, GONE, NEVER, Guard, instead, sw
 
 VALUES = "tests/faults/test_bad_values.py"
 BOUNDS = "tests/faults/test_bounds.py"
+MASKS = "tests/training/test_action_masks.py"
 BAD_OBSERVATIONS = "tests/contract/test_bad_observations.py"
 RAISES = f"{VALUES}::test_raise_names_the_env_the_place_the_value_and_what_reproduces_it"
 TRUNCATES = f"{VALUES}::test_truncate_ends_the_episode_without_the_bad_step"
@@ -46,6 +47,27 @@ GUARDS = (
             f"{VALUES}::test_an_episodes_last_observation_is_looked_at_before_the_next_one_takes_its_row[forkserver]",
             f"{VALUES}::test_an_episodes_last_observation_is_clipped_too[serial]",
         ),
+    ),
+    Guard(
+        "masks-are-zeros-and-ones",
+        ("B1",),
+        NEVER,
+        (f"{MASKS}::test_wrong_mask_of_one_agent_is_an_error_that_names_env_and_step[2-Doors-large bytes]",),
+    ),
+    Guard(
+        "a-mask-leaves-an-action-open",
+        ("B1",),
+        NEVER,
+        (
+            f"{MASKS}::test_wrong_mask_of_one_agent_is_an_error_that_names_env_and_step[2-DoorsAsked-nothing open]",
+            f"{MASKS}::test_mask_of_an_acting_agent_with_nothing_open_is_an_error_that_names_it[TeamDoors-info]",
+        ),
+    ),
+    Guard(
+        "a-closed-end-is-valued",
+        ("B1",),
+        instead("return masks"),
+        (f"{MASKS}::test_mask_of_an_episodes_last_row_may_have_nothing_open[info-truncated-dqn]",),
     ),
     Guard(
         "an-info-is-a-dict",

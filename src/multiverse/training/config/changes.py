@@ -53,7 +53,7 @@ def _first_value(name: str, schedule: Schedule) -> float:
 
 
 KEPT = frozenset({"env", "algorithm", "seed", "num_envs", "separate", "opponents", "wrappers", "tasks",
-                  "held_out_tasks", "episodes_per_task", "oracle"})  # fmt: skip
+                  "held_out_tasks", "episodes_per_task", "oracle", "action_masks"})  # fmt: skip
 """Of a run, for its whole life: what it has learned and where its envs are would mean something else."""
 
 

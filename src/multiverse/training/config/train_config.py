@@ -113,6 +113,9 @@ class TrainConfig:
     """That each worker has of its node, with `--executor ray`."""
     gpus_per_worker: float = 0.0
     """The same of GPUs."""
+    action_masks: bool = True
+    """Take only actions that the env's action masks leave open: an `action_mask` in observations or infos, or what a
+    method `action_masks()` returns."""
     render: bool = False
     """Watch env 0 in a window while it trains (`render_mode="human"`): in one process, at the window's speed."""
     asynchronous: bool = False
