@@ -111,16 +111,16 @@ class OpenedEnvs:
             if self._own is not None:  # while the workers build theirs
                 self._local = LocalHost(_build_here(self._own))
             self.description = self._compared(self._descriptions())
-            if self._shares[0].recipes[0].agents.state and self.description.state_space is None:
-                raise InvalidRequest(
-                    "state=True: the env has no state() with a `state_space` of numbers, as PettingZoo's"
-                )
 
     def bind(self, fields: Sequence[Field] = ()) -> Executor:
         """The executor, over one block that holds these `fields` too."""
         num_envs, description = sum(len(share.recipes) for share in self._shares), self.description
         same_step = autoreset_for(self._config.autoreset, description.kind) == "same_step"
         with self._abandoned_on_error():
+            if self._shares[0].recipes[0].agents.state and description.state_space is None:
+                raise InvalidRequest(
+                    "state=True: the env has no state() with a `state_space` of numbers, as PettingZoo's"
+                )
             layout = Layout(num_envs, description.groups, same_step, tuple(fields), description.state_space)
             views = self._lay_out(layout)
             hosts: list[Host] = [*([self._local] if self._local else []), *self._workers]

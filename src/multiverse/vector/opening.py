@@ -84,7 +84,13 @@ class OpenedEnvs:
 
     def bind(self, fields: Sequence[Field] = ()) -> BaseVectorEnv:
         """The vector env. `fields`: further arrays that the caller shares with the workers (`envs.views`)."""
-        options, self._bound = self._options, True
+        options = self._options
+        agents = replace(options.agents, masks=None, state=False)  # the hosts refuse a state that is not there
+        if self.description.kind == "single" and agents != NOTHING_SAID:
+            self.close()
+            given = [name for name, value in asdict(agents).items() if value]
+            raise InvalidRequest(f"{given[0]}= is for envs of several agents, and this one has one agent: leave it out")
+        self._bound = True
         executor = self._hosts.bind(fields)
         mode = autoreset_for(cast("Autoreset | None", options.autoreset), self.description.kind)
         return VECTOR_ENVS[self.description.kind](
@@ -118,10 +124,6 @@ def open_envs(env: EnvSource, num_envs: int | None, options: VectorOptions) -> O
     plan = _plan_for(each, replace(options, plan=plan))
     hosts = _open(plan, each, options)
     description = hosts.description
-    if description.kind == "single" and (agents := replace(options.agents, masks=None)) != NOTHING_SAID:
-        hosts.close()
-        given = [name for name, value in asdict(agents).items() if value]
-        raise InvalidRequest(f"{given[0]}= is for envs of several agents, and this one has one agent: leave it out")
     if description.metadata.get("in_process") and plan.executor != "serial":
         log.warning("the env says metadata['in_process'] (it holds a GPU or a window): running serial instead")
         hosts.close()
