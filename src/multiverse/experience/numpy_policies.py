@@ -17,7 +17,7 @@ from gymnasium import spaces
 from multiverse.contracts.policy import Memory, Policy, Seen
 from multiverse.contracts.views import Array
 from multiverse.experience.cells import GATES, Cells, in_blocks
-from multiverse.experience.features import Features, previous_of
+from multiverse.experience.features import SCALED_BYTES, Features, previous_of
 from multiverse.experience.heads import Head, SquashedGaussianHead, outputs_of, saved_head
 
 OBSERVATION_CLIP = np.float32(10.0)
@@ -144,7 +144,12 @@ class NumpyPolicy:
             saved["embedding"] = list(self._embedding)
         if self._shift_and_scale is not None:
             saved["shift"], saved["scale"] = self._shift_and_scale
-        return {**saved, **self._head.saved()}
+        return {**saved, **saved_features(self._features), **self._head.saved()}
+
+
+def saved_features(features: Features) -> dict[str, Any]:
+    """Settings of a policy's features that a run saves beside its spaces."""
+    return {SCALED_BYTES: True} if features.scales_bytes else {}
 
 
 def loaded_policy(
@@ -160,7 +165,8 @@ def loaded_policy(
     head = saved_head(saved, action_space)
     frozen = (np.asarray(saved["shift"]), np.asarray(saved["scale"])) if "shift" in saved else None
     layers = [(np.asarray(w), np.asarray(b)) for w, b in zip(saved["weights"], saved["biases"])]
-    features = Features(observation_space, action_space, bool(saved.get("see_previous", False)))
+    see_previous, scaled = bool(saved.get("see_previous", False)), bool(saved.get(SCALED_BYTES, False))
+    features = Features(observation_space, action_space, see_previous, scaled)  # guard: unscaled-bytes-stay-unscaled
     cells = None if saved["kind"] == "dense" else Cells(saved["kind"], [saved["cell"], *saved.get("other_cells", ())])
     weights, bias = map(np.asarray, saved.get("embedding", (None, None)))
     embedding = (weights, bias) if "embedding" in saved else None

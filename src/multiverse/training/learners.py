@@ -11,6 +11,7 @@ from multiverse.algorithms.algorithm import Algorithm, UpdateReport
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.layout import SINGLE_AGENT, Group
 from multiverse.contracts.policy import Policy
+from multiverse.experience.features import SCALED_BYTES
 from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.rollout import Rollout
 from multiverse.experience.team_policy import TeamPolicy
@@ -60,9 +61,11 @@ class Learners:
     def state(self) -> dict[str, Any]:
         learned = {name: {"weights": one.weights(), "state": one.state()} for name, one in self.by_group.items()}
         acting = {name: _saved_policy(one.policy()) for name, one in self.by_group.items()}
+        scaled = any(getattr(one.features, "scales_bytes", False) for one in self)
+        about = {SCALED_BYTES: True} if scaled else {}
         if self._single:
-            return {ONE[0]: learned[SINGLE_AGENT], ONE[1]: acting[SINGLE_AGENT]}
-        return {SEVERAL[0]: learned, SEVERAL[1]: acting}
+            return {ONE[0]: learned[SINGLE_AGENT], ONE[1]: acting[SINGLE_AGENT], **about}
+        return {SEVERAL[0]: learned, SEVERAL[1]: acting, **about}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
@@ -87,6 +90,11 @@ class Learners:
 def learned_in(state: Mapping[str, Any]) -> dict[str, Any]:
     """group → weights and state, of a session's state."""
     return {SINGLE_AGENT: state[ONE[0]]} if ONE[0] in state else dict(state[SEVERAL[0]])
+
+
+def trained_on_scaled_bytes(state: Mapping[str, Any]) -> bool:
+    """Whether the weights in a session's state were learned from bytes scaled to [0, 1]."""
+    return bool(state.get(SCALED_BYTES, False))
 
 
 def policies_in(state: Mapping[str, Any]) -> dict[str, Any]:

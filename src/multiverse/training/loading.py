@@ -25,7 +25,7 @@ from multiverse.training.config.build import takes_old_names
 from multiverse.training.config.train_config import TrainConfig, saved_config
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.evaluation_envs import EvaluationEnvs
-from multiverse.training.learners import learned_in, policies_in
+from multiverse.training.learners import learned_in, policies_in, trained_on_scaled_bytes
 from multiverse.training.policy import LoadedPolicies, LoadedPolicy
 from multiverse.training.run_sources import RunPath, at_hand, path_of, saved_settings, source_of, trusted_config
 from multiverse.training.session_envs import evaluation_envs_of
@@ -163,7 +163,8 @@ def _held(saved: Mapping[str, Any], groups: Sequence[Group], found: Checkpoint) 
 def _policy(
     config: TrainConfig, algorithm: MakeAlgorithm | None, groups: Sequence[Group], found: Checkpoint, run: Path
 ) -> LoadedPolicy | LoadedPolicies:
-    make, acting, state = algorithm_maker(config, algorithm), [], (read_spaces(run) or {}).get("state")
+    make, acting = algorithm_maker(config, algorithm, scales_bytes(found)), []
+    state = (read_spaces(run) or {}).get("state")
     with taken_over(found):
         learned = learned_in(found.state["session"])
         for group in groups:
@@ -175,6 +176,14 @@ def _policy(
             learner.load(saved["state"])
             acting.append(learner.policy())
         return _loaded(acting, groups, _told(vars(config), found))
+
+
+def scales_bytes(learned_from: Checkpoint | None) -> bool:
+    """Whether an algorithm that continues from this checkpoint scales bytes; True if it starts without one."""
+    if learned_from is None:
+        return True
+    with taken_over(learned_from):
+        return trained_on_scaled_bytes(learned_from.state["session"])
 
 
 def num_envs_in(state: Mapping[str, Any], config: TrainConfig) -> int:

@@ -35,6 +35,7 @@ from multiverse.training.scaling import FIRST
 from multiverse.training.session_envs import (
     evaluation_envs_of,
     make_learner,
+    observation_lines,
     refuse_misfits,
     rollout_shape,
     tell_how_ray_collects,
@@ -80,8 +81,11 @@ class Session:
             make = functools.partial(make_learner, make_algorithm, count, description.state_space)
             self.learners = Learners(description.groups, self._single, make, config.seed)
             refuse_misfits(config, description, self.learners)
+            self.observations = observation_lines(config, self.learners)
 
         self._open(count, plan, make_learners)
+        for line in self.observations:
+            log.info("observations: %s", line)
         try:
             groups = self.envs.views.layout.groups
             how = config.opponents, config.opponent_share, config.opponent_every, config.opponent_choice, config.seed

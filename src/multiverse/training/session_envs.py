@@ -18,7 +18,7 @@ from multiverse.contracts.plan import Plan
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.executors.backends import BACKENDS
 from multiverse.executors.startup import MoreFields
-from multiverse.experience.features import num_logits
+from multiverse.experience.features import Features, num_logits
 from multiverse.experience.rollout import BEGUN, RolloutShape
 from multiverse.training.algorithm_maker import MakeAlgorithm
 from multiverse.training.config.train_config import TrainConfig
@@ -158,6 +158,17 @@ def warn_of_no_learning(config: TrainConfig) -> None:
             "updates_per_step=%g: no gradient step is due in the %s env steps after learning_starts=%s",
             *(settings.updates_per_step, f"{budget - first:,}", f"{first:,}"),
         )
+
+
+def observation_lines(config: TrainConfig, learners: Learners) -> list[str]:
+    """Describe the networks' inputs, one line per group of agents whose observations hold images, bytes or arrays."""
+    filters, size = (getattr(config.settings, name, 0) for name in ("filters", "kernel_size"))
+    flattened = f"through {filters} filters of {size}×{size}" if filters else "flattened"
+    lines = []
+    for name, learner in learners.by_group.items():
+        if isinstance(learner.features, Features) and (text := learner.features.description(flattened)):
+            lines.append(text if len(learners.by_group) == 1 else f"{name}: {text}")
+    return lines
 
 
 def tell_how_ray_collects(envs: BaseVectorEnv) -> None:

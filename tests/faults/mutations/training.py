@@ -1,4 +1,4 @@
-"""Guards of training: rows A14, B4, B5, D5, D6, E3, F2, F3, G2, G7, G8, G9 and G10."""
+"""Guards of training: rows A14, B4, B5, D5, D6, D8, E3, F2, F3, G2, G7, G8, G9 and G10."""
 
 from __future__ import annotations
 
@@ -26,6 +26,15 @@ WAITING = "tests/experience/test_whole_rollouts.py"
 ASYNCHRONOUS = "tests/experience/test_asynchronous.py"
 
 GUARDS = (
+    Guard(
+        "unscaled-bytes-stay-unscaled",
+        ("D6",),
+        swap("see_previous, scaled", "see_previous"),
+        (
+            "tests/training/test_old_runs.py"
+            "::test_run_that_learned_from_unscaled_bytes_goes_on_and_acts_with_unscaled_bytes",
+        ),
+    ),
     Guard(
         "who-waits-is-not-learned-from",
         ("G7",),
