@@ -1,4 +1,4 @@
-"""Guards of training: rows A14, B4, B5, D5, D6, D8, E3, F2, F3, G2, G7, G8, G9 and G10."""
+"""Guards of training: rows A14, B4, B5, D5, D6, D8, E3, F2, F3, F4, G2, G7, G8, G9 and G10."""
 
 from __future__ import annotations
 
@@ -26,6 +26,12 @@ WAITING = "tests/experience/test_whole_rollouts.py"
 ASYNCHRONOUS = "tests/experience/test_asynchronous.py"
 
 GUARDS = (
+    Guard(
+        "hooks-cannot-write-metrics",
+        ("F4",),
+        GONE,
+        (f"{TRAINER}::test_metrics_that_a_hook_writes_are_an_error_and_not_lost",),
+    ),
     Guard(
         "unscaled-bytes-stay-unscaled",
         ("D6",),
