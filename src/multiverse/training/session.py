@@ -33,6 +33,7 @@ from multiverse.training.learners import Learners
 from multiverse.training.loading import opponents_for
 from multiverse.training.scaling import FIRST
 from multiverse.training.session_envs import (
+    check_saved_policies,
     evaluation_envs_of,
     make_learner,
     observation_lines,
@@ -81,6 +82,7 @@ class Session:
             make = functools.partial(make_learner, make_algorithm, count, description.state_space)
             self.learners = Learners(description.groups, self._single, make, config.seed)
             refuse_misfits(config, description, self.learners)
+            check_saved_policies(config, self.learners)
             self.observations = observation_lines(config, self.learners)
 
         self._open(count, plan, make_learners)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from multiverse.algorithms import ALGORITHMS
 from multiverse.algorithms.algorithm import Algorithm
 from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import EnvFailed, InvalidRequest
@@ -55,6 +56,29 @@ def refuse_misfits(config: TrainConfig, description: EnvDescription, learners: L
         raise InvalidRequest(
             f"critic='central': of {config.env}, no agent here has teammates that share its learner; critic='state' "
             "shows values the env's state(), if it has one"
+        )
+
+
+def check_saved_policies(config: TrainConfig, learners: Learners) -> None:
+    """Report the policies of the user's own algorithm that a run cannot hold, and what loads them then."""
+    reasons = learners.saved_policies()[1]
+    if not reasons:
+        return
+    name, reason = config.algorithm.rpartition(":")[2], next(iter(reasons.values()))
+    if config.opponents:  # guard: opponents-are-the-policies-that-played
+        raise InvalidRequest(
+            f"opponents={config.opponents}: past versions of the policy are saved with the run, and the policy of "
+            f"{name} cannot be ({reason}): leave opponents out"
+        )
+    if config.algorithm in ALGORITHMS:
+        return  # networks in torch: they are made again by name
+    if ":" in config.algorithm:
+        log.info("the policy of %s (%s) is saved as weights: loading it imports %s", name, reason, config.algorithm)
+    else:
+        log.warning(
+            "the policy of %s (%s) is saved as weights, and its class cannot be imported by name: to load or evaluate "
+            "this run, pass the class again: mv.load(run, algorithm=%s), or --algorithm FILE.py:CLASS in a shell",
+            *(name, reason, name),
         )
 
 
