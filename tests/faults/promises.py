@@ -15,7 +15,7 @@ IN_SCOPE = {
     *(f"A{i}" for i in range(1, 20) if i != 15),
     *(f"B{i}" for i in range(1, 10) if i != 5),
     "C1", "C2", "C3", "E4", "E5", "F1", "F2", "F5",
-    "B5", "D1", "D2", "D3", "D4", "D5", "D6", "D7", "E1", "E2", "E3", "E6", "E7", "F3", "F4",
+    "B5", "D1", "D2", "D3", "D4", "D5", "D6", "D7", "D8", "E1", "E2", "E3", "E6", "E7", "F3", "F4",
     "G1", "G2", "G3", "G4", "G5", "G6", "G7", "G8", "G9", "G10",
 }  # fmt: skip
 """Rows of the fault matrix that concern the engine, and runs on disk."""

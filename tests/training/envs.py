@@ -290,3 +290,27 @@ class Long(gym.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         self.steps += 1
         return np.zeros(1, np.float32), 1.0, False, self.steps == 50, {}
+
+
+class Pictures(gym.Env[Any, Any]):
+    """Shows one of two noisy pictures that look much alike; the action that names it earns 1. Episodes of 20 steps."""
+
+    def __init__(self, shape: tuple[int, ...] = (4, 4, 3)) -> None:
+        self.observation_space, self.action_space = spaces.Box(0, 255, tuple(shape), np.uint8), spaces.Discrete(2)
+        draws = np.random.default_rng(3)
+        first = draws.integers(0, 256, shape)
+        self._pictures = first, first + draws.integers(-25, 26, shape)
+
+    def _seen(self) -> Any:
+        self._shown = int(self.np_random.integers(2))
+        noise = self.np_random.integers(-20, 21, self.observation_space.shape)
+        return np.clip(self._pictures[self._shown] + noise, 0, 255).astype(np.uint8)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._steps = 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        reward, self._steps = float(action == self._shown), self._steps + 1
+        return self._seen(), reward, self._steps == 20, False, {}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
+import operator
 import os
 import pickle
 import signal
@@ -108,6 +110,42 @@ def test_hooks_hear_everything_in_order(tmp_path: Path) -> None:
         ("evaluation", 200),
         ("end", 200),
     ]
+
+
+@pytest.mark.fault("F4")
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda trainer, report: trainer.metrics.update(mine=1.0),
+        lambda trainer, report: trainer.metrics.__setitem__("mine", 1.0),
+        lambda trainer, report: report.metrics.__setitem__("mine", 1.0),
+        lambda trainer, report: report.metrics.pop("kl"),
+        lambda trainer, report: setattr(trainer, "metrics", {"mine": 1.0}),
+        lambda trainer, report: operator.ior(trainer.metrics, {"mine": 1.0}),
+    ],
+)
+def test_metrics_that_a_hook_writes_are_an_error_and_not_lost(write: Any, tmp_path: Path) -> None:
+    class Writes(mv.Hook):
+        def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
+            write(trainer, report)
+
+    with pytest.raises(mv.InvalidRequest, match="the metrics that a hook gets are read-only"):
+        trained(tmp_path / "run", (Writes(),))
+    assert checkpoint_of(tmp_path / "run").manifest["env_steps"] == 100, "what was learned is saved"
+
+
+def test_hooks_read_and_copy_metrics(tmp_path: Path) -> None:
+    copies: list[dict[str, Any]] = []
+
+    class Reads(mv.Hook):
+        def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
+            for mine in (copy.copy(trainer.metrics), copy.deepcopy(report.metrics), {**trainer.metrics}):
+                assert json.loads(json.dumps(mine)) == mine and mine["kl"] == report.metrics["kl"]
+                mine["mine"] = 1.0
+                copies.append(mine)
+
+    run = trained(tmp_path / "run", (Reads(),))
+    assert len(copies) == 15 and not any("mine" in row for row in run.rows())
 
 
 def test_a_hook_can_stop_the_run(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import numpy as np
@@ -210,6 +210,31 @@ class UniformHead:
 
     def saved(self) -> dict[str, Any]:
         return self.then.saved()
+
+
+HEADS = (
+    DiscreteHead,
+    MultiDiscreteHead,
+    BinaryHead,
+    GaussianHead,
+    EpsilonGreedyHead,
+    SquashedGaussianHead,
+    DeterministicHead,
+)
+"""Every head that `saved_head` makes; a subclass may act in another way."""
+
+
+def learned_head(head: Head) -> Head:
+    """The head that acts after the warm-up, and that is saved."""
+    return head.then if type(head) is UniformHead else head
+
+
+def is_equal_head(head: Head, other: Head) -> bool:
+    """Whether two heads choose equal actions for equal outputs and noise."""
+    names = [field.name for field in fields(head) if field.name != "noise_steps"]  # type: ignore[arg-type]
+    return type(head) is type(other) and all(
+        np.array_equal(getattr(head, name), getattr(other, name)) for name in names
+    )
 
 
 def head_for(space: spaces.Space[Any], std: Array | None = None, squash: bool = False) -> Head:

@@ -17,8 +17,16 @@ from gymnasium import spaces
 from multiverse.contracts.policy import Memory, Policy, Seen
 from multiverse.contracts.views import Array
 from multiverse.experience.cells import GATES, Cells, in_blocks
-from multiverse.experience.features import Features, previous_of
-from multiverse.experience.heads import Head, SquashedGaussianHead, outputs_of, saved_head
+from multiverse.experience.features import SCALED_BYTES, Features, previous_of
+from multiverse.experience.heads import (
+    HEADS,
+    Head,
+    SquashedGaussianHead,
+    is_equal_head,
+    learned_head,
+    outputs_of,
+    saved_head,
+)
 
 OBSERVATION_CLIP = np.float32(10.0)
 """Normalised observations are cut off there."""
@@ -144,7 +152,38 @@ class NumpyPolicy:
             saved["embedding"] = list(self._embedding)
         if self._shift_and_scale is not None:
             saved["shift"], saved["scale"] = self._shift_and_scale
-        return {**saved, **self._head.saved()}
+        return {**saved, **saved_features(self._features), **self._head.saved()}
+
+
+def saved_features(features: Features) -> dict[str, Any]:
+    """Settings of a policy's features that a run saves beside its spaces."""
+    return {SCALED_BYTES: True} if features.scales_bytes else {}
+
+
+def saved_policy(
+    policy: Policy, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+) -> dict[str, Any]:
+    """Return what a run holds of a policy: `loaded_policy` makes an equal one of it.
+
+    ValueError, with the reason, if it would make another one: a policy or a part of it has a class that is not ours.
+    """
+    from multiverse.experience.team_policy import TeamPolicy
+
+    portable = policy.portable()
+    if type(portable) not in (NumpyPolicy, TeamPolicy):  # guard: no-other-policy-is-saved
+        raise ValueError(f"it is a {type(portable or policy).__name__}")
+    assert isinstance(portable, NumpyPolicy | TeamPolicy)
+    head, features = learned_head(portable._head), portable._features
+    cells = portable._cells if isinstance(portable, NumpyPolicy) else None
+    for name, part in {"head": head, "features": features, "memory": cells}.items():
+        if type(part) not in (*HEADS, Features, Cells, type(None)):
+            raise ValueError(f"its {name}: {type(part).__name__}")
+    saved = portable.saved()
+    made = loaded_policy(saved, observation_space, action_space)
+    # guard: features-and-head-are-those-of-the-run
+    if not made._features.is_equal(features) or not is_equal_head(made._head, head):
+        raise ValueError("its features or its head differ from those of the run's spaces")
+    return saved
 
 
 def loaded_policy(
@@ -160,7 +199,8 @@ def loaded_policy(
     head = saved_head(saved, action_space)
     frozen = (np.asarray(saved["shift"]), np.asarray(saved["scale"])) if "shift" in saved else None
     layers = [(np.asarray(w), np.asarray(b)) for w, b in zip(saved["weights"], saved["biases"])]
-    features = Features(observation_space, action_space, bool(saved.get("see_previous", False)))
+    see_previous, scaled = bool(saved.get("see_previous", False)), bool(saved.get(SCALED_BYTES, False))
+    features = Features(observation_space, action_space, see_previous, scaled)  # guard: unscaled-bytes-stay-unscaled
     cells = None if saved["kind"] == "dense" else Cells(saved["kind"], [saved["cell"], *saved.get("other_cells", ())])
     weights, bias = map(np.asarray, saved.get("embedding", (None, None)))
     embedding = (weights, bias) if "embedding" in saved else None

@@ -17,9 +17,9 @@ from gymnasium import spaces
 from multiverse.contracts.policy import MASKED_LOGIT, Memory, Policy, Seen
 from multiverse.contracts.views import Array
 from multiverse.experience.cells import in_blocks
-from multiverse.experience.features import Features
+from multiverse.experience.features import SCALED_BYTES, Features
 from multiverse.experience.heads import DiscreteHead, head_for
-from multiverse.experience.numpy_policies import normalized
+from multiverse.experience.numpy_policies import normalized, saved_features
 
 LAYERS = ("embed", "queries", "keys", "values", "out", "hidden", "head")
 """Dense ones, in this order; what follows on `embed` and on `hidden` is a LeakyReLU."""
@@ -124,7 +124,7 @@ class TeamPolicy:
         }
         if self._shift_and_scale is not None:
             saved["shift"], saved["scale"] = self._shift_and_scale
-        return saved
+        return {**saved, **saved_features(self._features)}
 
 
 def loaded_team_policy(
@@ -133,7 +133,8 @@ def loaded_team_policy(
     """The policy that a run holds; ValueError if its parts do not fit together."""
     layers = {name: (np.asarray(saved["weights"][name]), np.asarray(saved["biases"][name])) for name in LAYERS}
     frozen = (np.asarray(saved["shift"]), np.asarray(saved["scale"])) if "shift" in saved else None
-    features, head = Features(observation_space, action_space), head_for(action_space)
+    scaled = bool(saved.get(SCALED_BYTES, False))
+    features, head = Features(observation_space, action_space, scale_bytes=scaled), head_for(action_space)
     heads, agents = int(saved["num_heads"]), int(saved["agents"])
     size, hidden = len(layers["embed"][1]), len(layers["hidden"][1])
     if not isinstance(head, DiscreteHead) or not 1 <= agents <= MOST_AGENTS or heads < 1 or size % heads:

@@ -11,7 +11,7 @@ import numpy as np
 from multiverse.algorithms import algorithm_class
 from multiverse.algorithms.algorithm import Algorithm
 from multiverse.contracts.errors import InvalidRequest
-from multiverse.experience.features import Features
+from multiverse.experience.features import Features, byte_scaling
 from multiverse.learning.threads import torch_for
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.storage.state_codec import encode
@@ -36,10 +36,12 @@ ASKED = (
 """Of every algorithm, by the trainer."""
 
 
-def algorithm_maker(config: TrainConfig, own: MakeAlgorithm | None = None) -> MakeAlgorithm:
-    """What makes the algorithm of this config, once the spaces of its env are known; `own` if the caller brings one."""
+def algorithm_maker(config: TrainConfig, own: MakeAlgorithm | None = None, scale_bytes: bool = True) -> MakeAlgorithm:
+    """What makes the algorithm of this config, once the spaces of its env are known; `own` if the caller brings one.
+    `scale_bytes`: False if its weights were learned from unscaled bytes."""
     device, kind = checked_device(config.device), algorithm_class(config.algorithm) if own is None else own
 
+    @byte_scaling(scale_bytes)
     def make(
         observation_space: Any, action_space: Any, slots: int, seed: int, agents: int = 1, state_space: Any = None
     ) -> Algorithm:

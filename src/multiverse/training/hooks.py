@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from multiverse.contracts.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from multiverse.algorithms.algorithm import UpdateReport
@@ -12,6 +14,26 @@ if TYPE_CHECKING:
     from multiverse.training.config.changes import Schedule
     from multiverse.training.evaluation import Evaluation
     from multiverse.training.trainer import Trainer
+
+
+READ_ONLY = (
+    "the metrics that a hook gets are read-only: they have been counted for the log, and changes would not be logged. "
+    "Hooks cannot log their own numbers yet: write them to a file in trainer.directory.path, or let update() of your "
+    "own algorithm return them"
+)
+
+
+class ReadOnlyMetrics(dict[str, Any]):
+    """Metrics for hooks to read. Writing raises `InvalidRequest`: nothing would log the value."""
+
+    def _refuse(self, *arguments: Any, **more: Any) -> NoReturn:
+        raise InvalidRequest(READ_ONLY)
+
+    __setitem__ = __delitem__ = __ior__ = _refuse  # guard: hooks-cannot-write-metrics
+    update = setdefault = pop = popitem = clear = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)  # a copy is the caller's own
 
 
 class Hook:

@@ -11,9 +11,9 @@ from multiverse.algorithms.algorithm import Algorithm, UpdateReport
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.layout import SINGLE_AGENT, Group
 from multiverse.contracts.policy import Policy
-from multiverse.experience.numpy_policies import NumpyPolicy
+from multiverse.experience.features import SCALED_BYTES
+from multiverse.experience.numpy_policies import saved_policy
 from multiverse.experience.rollout import Rollout
-from multiverse.experience.team_policy import TeamPolicy
 
 ONE, SEVERAL = ("algorithm", "policy"), ("algorithms", "policies")
 """What a checkpoint calls what was learned and what acts: of a single agent, and by group of several."""
@@ -24,7 +24,7 @@ class Learners:
 
     def __init__(self, groups: Sequence[Group], single: bool, make: Callable[..., Algorithm], seed: int) -> None:
         """`make`: (group, seed) → its algorithm."""
-        self._single = single
+        self._single, self._groups = single, {group.name: group for group in groups}
         self.by_group = {group.name: make(group, _seed_of(seed, k)) for k, group in enumerate(groups)}
 
     def __iter__(self) -> Iterator[Algorithm]:
@@ -59,10 +59,24 @@ class Learners:
     # -- in a checkpoint -----------------------------------------------------------------------------------------
     def state(self) -> dict[str, Any]:
         learned = {name: {"weights": one.weights(), "state": one.state()} for name, one in self.by_group.items()}
-        acting = {name: _saved_policy(one.policy()) for name, one in self.by_group.items()}
+        acting, _ = self.saved_policies()
+        scaled = any(getattr(one.features, "scales_bytes", False) for one in self)
+        about = {SCALED_BYTES: True} if scaled else {}
         if self._single:
-            return {ONE[0]: learned[SINGLE_AGENT], ONE[1]: acting[SINGLE_AGENT]}
-        return {SEVERAL[0]: learned, SEVERAL[1]: acting}
+            return {ONE[0]: learned[SINGLE_AGENT], ONE[1]: acting[SINGLE_AGENT], **about}
+        return {SEVERAL[0]: learned, SEVERAL[1]: acting, **about}
+
+    def saved_policies(self) -> tuple[dict[str, Any], dict[str, str]]:
+        """(group → what `mv.load` takes, without env, algorithm and torch; group → why there is None instead)."""
+        saved: dict[str, Any] = {}
+        reasons = {}
+        for name, learner in self.by_group.items():
+            group, saved[name] = self._groups[name], None
+            try:
+                saved[name] = saved_policy(learner.policy(), group.observation_space, group.action_space)
+            except ValueError as error:
+                reasons[name] = str(error)
+        return saved, reasons
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
@@ -89,17 +103,16 @@ def learned_in(state: Mapping[str, Any]) -> dict[str, Any]:
     return {SINGLE_AGENT: state[ONE[0]]} if ONE[0] in state else dict(state[SEVERAL[0]])
 
 
+def trained_on_scaled_bytes(state: Mapping[str, Any]) -> bool:
+    """Whether the weights in a session's state were learned from bytes scaled to [0, 1]."""
+    return bool(state.get(SCALED_BYTES, False))
+
+
 def policies_in(state: Mapping[str, Any]) -> dict[str, Any]:
     """group → the policy that the run holds, or None; of a session's state."""
     if ONE[0] in state:
         return {SINGLE_AGENT: state.get(ONE[1])}
     return dict(state[SEVERAL[1]])
-
-
-def _saved_policy(policy: Policy) -> dict[str, Any] | None:
-    """What `mv.load` takes, without env, algorithm and torch; None of a policy that cannot do without."""
-    portable = policy.portable()
-    return portable.saved() if isinstance(portable, NumpyPolicy | TeamPolicy) else None
 
 
 def _seed_of(seed: int, number: int) -> int:

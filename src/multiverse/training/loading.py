@@ -25,18 +25,26 @@ from multiverse.experience.opponents import FunctionPolicy
 from multiverse.experience.random_policy import RandomPolicy
 from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
 from multiverse.training.config.build import takes_old_names
-from multiverse.training.config.train_config import TrainConfig, saved_config
+from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.evaluation_envs import EvaluationEnvs
-from multiverse.training.learners import learned_in, policies_in
+from multiverse.training.learners import learned_in, policies_in, trained_on_scaled_bytes
 from multiverse.training.policy import LoadedPolicies, LoadedPolicy
-from multiverse.training.run_sources import RunPath, at_hand, path_of, saved_settings, source_of, trusted_config
+from multiverse.training.run_sources import (
+    RunPath,
+    as_name,
+    at_hand,
+    path_of,
+    saved_settings,
+    source_of,
+    trusted_config,
+)
 from multiverse.training.session_envs import evaluation_envs_of, keep_masks, saved_masks
 from multiverse.training.space_description import space_from
 from multiverse.training.storage.checkpoint import load as load_checkpoint
 from multiverse.training.storage.checkpoint import load_latest, taken_over
 from multiverse.training.storage.checkpoint_format import Checkpoint
-from multiverse.training.storage.find_runs import CONFIG, SPACES, find_run
+from multiverse.training.storage.find_runs import SPACES, find_run
 from multiverse.training.storage.run_directory import NEW_SPACES, had_checkpoint, read_spaces
 from multiverse.training.tasks import evaluation_tasks, with_tasks
 from multiverse.vector.base import BaseVectorEnv
@@ -55,7 +63,7 @@ def load(
     run: RunPath,
     *,
     env: Any = None,
-    algorithm: MakeAlgorithm | None = None,
+    algorithm: MakeAlgorithm | str | None = None,
     which: str = "latest",
     env_kwargs: Mapping[str, Any] | None = None,
     trust: bool = False,
@@ -63,24 +71,25 @@ def load(
     """The policy of a run, to act with: `mv.load(run).act(observation)`. `which`: `"latest"` or `"best"`. Of a run with
     several agents, those of all: `.act({agent: observation})`.
 
-    Neither needs nor builds its env, and runs no code that the run names. `algorithm`: as for `resume`. `env`,
-    `env_kwargs`, `trust`: for runs of 0.1, which do not say what their policies see and do.
+    Neither needs nor builds its env, and runs no code that the run names, except the class of an own algorithm whose
+    policy the run cannot hold. `algorithm`, `trust`: as for `resume`. `env`, `env_kwargs`: for runs of 0.1, which have
+    no spaces.
     """
     (algorithm,) = at_hand(run, algorithm=algorithm)
+    maker, named = as_name(algorithm)
     where, found = find_run(path_of(run)).path, checkpoint_of(run, which)
     groups = None if env is not None else saved_spaces(where)
     if groups is not None:
-        saved = saved_settings(where)
-        if algorithm is None and (held := _held(saved, groups, found)) is not None:
+        if algorithm is None and (held := _held(saved_settings(where), groups, found)) is not None:
             return held
-        config = saved_config(saved, str(where / CONFIG), algorithm, needs_env=False)
-        return _policy(config, algorithm, groups, found, where)
-    config = trusted_config(where, env, algorithm, env_kwargs, trust)
+        config = trusted_config(where, None, maker, None, trust, named=named, needs_env=False)
+        return _policy(config, maker, groups, found, where)
+    config = trusted_config(where, env, maker, env_kwargs, trust, named=named)
     how: dict[str, Any] = {"env_kwargs": config.env_kwargs or None, "groups": "separate" if config.separate else None}
     how |= with_tasks(config, source_of(config, env))
     with make_vec(source_of(config, env), 1, "serial", **how) as envs:
         groups = _groups(envs)
-    return _policy(config, algorithm, groups, found, where)
+    return _policy(config, maker, groups, found, where)
 
 
 @takes_old_names
@@ -91,7 +100,7 @@ def evaluate(
     seed: int = 0,
     which: str = "latest",
     env: Any = None,
-    algorithm: MakeAlgorithm | None = None,
+    algorithm: MakeAlgorithm | str | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
     opponent: Any = None,
     deterministic: bool | None = None,
@@ -117,7 +126,8 @@ def evaluate(
     env, algorithm, wrappers = at_hand(run, env=env, algorithm=algorithm, wrappers=wrappers)
     found = checkpoint_of(run, which)
     where, needed = find_run(path_of(run)).path, algorithm is not None or not _holds_policies(found)
-    config = trusted_config(where, env, algorithm, env_kwargs, trust, wrappers, needs_algorithm=needed)
+    maker, named = as_name(algorithm)
+    config = trusted_config(where, env, maker, env_kwargs, trust, wrappers, needs_algorithm=needed, named=named)
     if isinstance(episodes, str) or not isinstance(episodes, Sequence):
         many = episodes = whole_number("episodes", episodes)
     else:
@@ -138,7 +148,7 @@ def evaluate(
     try:
         groups = _groups(played_on.envs)
         held = None if needed else _held(vars(config), groups, found)
-        policy = held or _policy(config, algorithm, groups, found, where)
+        policy = held or _policy(config, maker, groups, found, where)
         acting = policy.acting if isinstance(policy, LoadedPolicies) else [policy.acting]
         against = opponents_for(config.evaluation_opponent if opponent is None else opponent, groups)
         likely = config.evaluation_deterministic if deterministic is None else deterministic
@@ -168,7 +178,8 @@ def _held(saved: Mapping[str, Any], groups: Sequence[Group], found: Checkpoint) 
 def _policy(
     config: TrainConfig, algorithm: MakeAlgorithm | None, groups: Sequence[Group], found: Checkpoint, run: Path
 ) -> LoadedPolicy | LoadedPolicies:
-    make, acting, state = algorithm_maker(config, algorithm), [], (read_spaces(run) or {}).get("state")
+    make, acting = algorithm_maker(config, algorithm, scales_bytes(found)), []
+    state = (read_spaces(run) or {}).get("state")
     with taken_over(found):
         learned = learned_in(found.state["session"])
         for group in groups:
@@ -182,6 +193,14 @@ def _policy(
             learner.load(saved["state"])
             acting.append(learner.policy())
         return _loaded(acting, groups, _told(vars(config), found), config.action_masks)
+
+
+def scales_bytes(learned_from: Checkpoint | None) -> bool:
+    """Whether an algorithm that continues from this checkpoint scales bytes; True if it starts without one."""
+    if learned_from is None:
+        return True
+    with taken_over(learned_from):
+        return trained_on_scaled_bytes(learned_from.state["session"])
 
 
 def num_envs_in(state: Mapping[str, Any], config: TrainConfig) -> int:

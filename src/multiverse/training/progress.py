@@ -155,6 +155,8 @@ class ProgressLines(Progress):
         for line in (*self._about, f"Run: {self.path}"):
             self.voice.say(line)
         self.voice.say(f"Envs: {trainer.session.envs.plan}")
+        for line in trainer.session.observations:
+            self.voice.say(f"Observations: {line}")
         if trainer.clock.env_steps:
             self.voice.say(f"Going on from {trainer.clock.env_steps:,} env steps.")
         if trainer.config.budget.spent(trainer.clock) >= 1.0:

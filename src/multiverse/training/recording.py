@@ -50,7 +50,7 @@ def record(
     which: str = "latest",
     fps: float | None = None,
     env: Any = None,
-    algorithm: MakeAlgorithm | None = None,
+    algorithm: MakeAlgorithm | str | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
     opponent: Any = None,
     deterministic: bool | None = None,
@@ -107,13 +107,14 @@ def replay(
     which: str = "latest",
     fps: float | None = None,
     env: Any = None,
+    algorithm: MakeAlgorithm | str | None = None,
     trust: bool = False,
 ) -> Replay:
     """Play an episode of a checkpoint's evaluation again, by its number from 0: the same policy, the same seed, bit for
     bit. `video`: True for one in the run's `videos/`, or where to. The rest is as for `mv.record`."""
     if whole_number("episode", episode) < 0:
         raise InvalidRequest(f"episode={episode}: 0 or more")
-    env, algorithm, wrappers = at_hand(run, env=env, algorithm=None, wrappers=None)
+    env, algorithm, wrappers = at_hand(run, env=env, algorithm=algorithm, wrappers=None)
     found, config = checkpoint_of(run, which), config_of(run)
     seed, named = int(config.get("evaluation_seed") or 0), str(config.get("env"))
     witness, camera = Witness(), None

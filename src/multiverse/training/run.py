@@ -31,7 +31,7 @@ from multiverse.training.config.train_config import (
     wrapper_name,
 )
 from multiverse.training.hooks import Hook, Schedules
-from multiverse.training.loading import checkpoint_of, num_envs_in, steps_of
+from multiverse.training.loading import checkpoint_of, num_envs_in, scales_bytes, steps_of
 from multiverse.training.progress import Progress, ProgressLines, evaluated, printer_for_programs, run_with_progress
 from multiverse.training.run_sources import (
     RunPath,
@@ -199,7 +199,8 @@ def start_run(
     name = without_folders(config.env)
     config = dataclasses.replace(config, env=with_folders(config.env), algorithm=with_folders(config.algorithm))
     source = wrapped(config.env if env is None else env, wrappers_of(config, wrappers))
-    session = Session(config, source, algorithm_maker(config, algorithm), opponent=opponent)
+    maker = algorithm_maker(config, algorithm, scales_bytes(begun_from))
+    session = Session(config, source, maker, opponent=opponent)
     try:
         warn_of_a_long_rollout(config, session.envs.num_envs, next(iter(session.learners)).steps_per_env)
         warn_of_no_learning(config)
@@ -297,13 +298,15 @@ def resume_run(
             _tell_differences(found, config)  # guard: differences-are-told
         plan, num_envs, masks = _envs_of(found, config)
         plan = None if given.keys() & {*WHERE, "asynchronous"} else plan
-        session = Session(config, source, algorithm_maker(config, maker), plan, num_envs, opponent, masks)
+        begun_from = where.last_part().get(BEGUN_FROM)
+        weights = None if found is not None or begun_from is None else checkpoint_of(str(begun_from))
+        make = algorithm_maker(config, maker, scales_bytes(found or weights))
+        session = Session(config, source, make, plan, num_envs, opponent, masks)
         try:
             trainer = Trainer(config, session, where, _with(schedules, hooks))
-            begun_from = where.last_part().get(BEGUN_FROM)
             if found is None:
                 where.cut_back({})
-                _begin_with(None if begun_from is None else checkpoint_of(str(begun_from)), session)
+                _begin_with(weights, session)
                 session.begin()
             else:
                 with taken_over(found):

@@ -56,9 +56,11 @@ def trusted_config(
     needs_algorithm: bool = True,
     named: str | None = None,
     given: Iterable[str] = (),
+    needs_env: bool = True,
 ) -> TrainConfig:
     """The config of a run whose env is about to be made; `UntrustedRun` if that would call a stranger's code, or join
-    a stranger's Ray cluster. `given`: names of settings that the caller gives, which replace the run's.
+    a stranger's Ray cluster. `given`: names of settings that the caller gives, which replace the run's. Without its env
+    (`needs_env`) only its algorithm is called.
 
     Its algorithm is where it is now: as `named` by the caller or, if its file is gone, in the working directory.
     """
@@ -68,12 +70,14 @@ def trusted_config(
         refuse_another_algorithm(learner, named)
     # What the caller brings is the caller's own, whatever the run says; the rest of what it names is not.
     theirs = {*_brought(env, algorithm or named), *given}
-    if names_code({name: value for name, value in saved.items() if name not in theirs}):
+    called = saved if needs_env else {"algorithm": learner}  # guard: untrusted-algorithm-does-not-act
+    if names_code({name: value for name, value in called.items() if name not in theirs}):
         check_trusted(saved, read_mark(run), run, trust)
-    _refuse_missing(saved, env, (algorithm or named) if needs_algorithm else True, wrappers)
+    inside = (env, wrappers) if needs_env else (True, ())
+    _refuse_missing(saved, inside[0], (algorithm or named) if needs_algorithm else True, inside[1])
     if algorithm is None and needs_algorithm:
         saved["algorithm"] = where_it_is_now("algorithm", learner) if named is None else with_folders(named)
-    return saved_config(saved, str(run / CONFIG), algorithm, env_kwargs, needs_algorithm=needs_algorithm)
+    return saved_config(saved, str(run / CONFIG), algorithm, env_kwargs, needs_env, needs_algorithm)
 
 
 def _brought(env: Any, algorithm: Any) -> set[str]:

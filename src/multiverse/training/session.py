@@ -31,8 +31,10 @@ from multiverse.training.loading import opponents_for
 from multiverse.training.scaling import FIRST
 from multiverse.training.session_envs import (
     build_learners,
+    check_saved_policies,
     evaluation_envs_of,
     keep_masks,
+    observation_lines,
     open_training_envs,
     rollout_shape,
     tell_how_ray_collects,
@@ -70,7 +72,11 @@ class Session:
 
         with self._opened(count, plan) as opened:
             self.learners = build_learners(config, opened.description, make_algorithm, count)
+            check_saved_policies(config, self.learners)
+            self.observations = observation_lines(config, self.learners)
             self._bind(opened, count)
+        for line in self.observations:
+            log.info("observations: %s", line)
         try:
             groups = self.envs.views.layout.groups
             how = config.opponents, config.opponent_share, config.opponent_every, config.opponent_choice, config.seed

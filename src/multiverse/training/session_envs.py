@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from multiverse.adapters.agents import AgentOptions
+from multiverse.algorithms import ALGORITHMS
 from multiverse.algorithms.algorithm import Algorithm
 from multiverse.contracts.env import EnvDescription, MaskSource
 from multiverse.contracts.errors import EnvFailed, InvalidRequest
@@ -18,7 +19,7 @@ from multiverse.contracts.layout import Group
 from multiverse.contracts.plan import DEFAULT_RAY, Plan, RayOptions, Timeouts
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.executors.backends import BACKENDS
-from multiverse.experience.features import num_logits
+from multiverse.experience.features import Features, num_logits
 from multiverse.experience.rollout import BEGUN, BESIDE, RolloutShape
 from multiverse.training.algorithm_maker import MakeAlgorithm
 from multiverse.training.config.train_config import TrainConfig
@@ -82,6 +83,29 @@ def build_learners(
     learners = Learners(description.groups, single, make, config.seed)
     refuse_misfits(config, description, learners)
     return learners
+
+
+def check_saved_policies(config: TrainConfig, learners: Learners) -> None:
+    """Report the policies of the user's own algorithm that a run cannot hold, and what loads them then."""
+    reasons = learners.saved_policies()[1]
+    if not reasons:
+        return
+    name, reason = config.algorithm.rpartition(":")[2], next(iter(reasons.values()))
+    if config.opponents:  # guard: opponents-are-the-policies-that-played
+        raise InvalidRequest(
+            f"opponents={config.opponents}: past versions of the policy are saved with the run, and the policy of "
+            f"{name} cannot be ({reason}): leave opponents out"
+        )
+    if config.algorithm in ALGORITHMS:
+        return  # networks in torch: they are made again by name
+    if ":" in config.algorithm:
+        log.info("the policy of %s (%s) is saved as weights: loading it imports %s", name, reason, config.algorithm)
+    else:
+        log.warning(
+            "the policy of %s (%s) is saved as weights, and its class cannot be imported by name: to load or evaluate "
+            "this run, pass the class again: mv.load(run, algorithm=%s), or --algorithm FILE.py:CLASS in a shell",
+            *(name, reason, name),
+        )
 
 
 def keep_masks(learner: Algorithm, group: Group) -> None:
@@ -207,6 +231,17 @@ def warn_of_no_learning(config: TrainConfig) -> None:
             "updates_per_step=%g: no gradient step is due in the %s env steps after learning_starts=%s",
             *(settings.updates_per_step, f"{budget - first:,}", f"{first:,}"),
         )
+
+
+def observation_lines(config: TrainConfig, learners: Learners) -> list[str]:
+    """Describe the networks' inputs, one line per group of agents whose observations hold images, bytes or arrays."""
+    filters, size = (getattr(config.settings, name, 0) for name in ("filters", "kernel_size"))
+    flattened = f"through {filters} filters of {size}×{size}" if filters else "flattened"
+    lines = []
+    for name, learner in learners.by_group.items():
+        if isinstance(learner.features, Features) and (text := learner.features.description(flattened)):
+            lines.append(text if len(learners.by_group) == 1 else f"{name}: {text}")
+    return lines
 
 
 def tell_how_ray_collects(envs: BaseVectorEnv) -> None:

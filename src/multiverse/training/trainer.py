@@ -13,7 +13,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from multiverse.algorithms.algorithm import UpdateReport
-from multiverse.contracts.errors import MultiverseError, RunNotSaved
+from multiverse.contracts.errors import InvalidRequest, MultiverseError, RunNotSaved
 from multiverse.experience.asynchronous import account_lines
 from multiverse.experience.collector import Collected
 from multiverse.learning.threads import torch_threads
@@ -23,7 +23,7 @@ from multiverse.training.config.build import build
 from multiverse.training.config.train_config import TrainConfig, plain_config
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.evaluation_envs import told_as_evaluations
-from multiverse.training.hooks import Hook
+from multiverse.training.hooks import READ_ONLY, Hook, ReadOnlyMetrics
 from multiverse.training.scaling import Scaling
 from multiverse.training.session import Session
 from multiverse.training.storage.checkpoint import Checkpoints
@@ -52,7 +52,7 @@ class Trainer:
         self._saved_at, self._looked_at = time.monotonic(), time.perf_counter()
         self._counted = Clock()  # as it was at the last line of metrics
         self._told: dict[str, list[Any]] = {}  # by metric: the sum over the updates since then, and how many told it
-        self.metrics: dict[str, Any] = {}  # the last line
+        self._metrics = ReadOnlyMetrics()  # the last line
         self._evaluated_at = 0  # env steps
         self._evaluation_steps = 0  # of all evaluations so far
         self._checkpointed_at: int | None = None  # env steps
@@ -69,6 +69,15 @@ class Trainer:
     def algorithm(self) -> Any:
         """What learns; where several groups of agents do, all of them."""
         return self.session.algorithm
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The last line of metrics that was logged; read-only."""
+        return self._metrics
+
+    @metrics.setter
+    def metrics(self, value: Any) -> None:
+        raise InvalidRequest(READ_ONLY)
 
     def stop(self, why: str) -> None:
         """End the run after this rollout."""
@@ -159,14 +168,14 @@ class Trainer:
             every = 1 if self.session.rollouts[0].steps >= STEPS_OF_A_LINE else ENV_STEPS_OF_A_LINE
         if clock.env_steps // every > self._counted.env_steps // every:
             self._write_metrics()
-        self._tell("on_update", report)
+        self._tell("on_update", replace(report, metrics=ReadOnlyMetrics(report.metrics)))
 
     def _write_metrics(self) -> None:
         """A line: what the updates since the last one told, in the mean, and how fast it went."""
         clock, before = self.clock, self._counted
         self._counted = replace(clock)
         took_s, shares = clock.seconds - before.seconds, clock.shares_since(before)
-        self.metrics = {
+        metrics: dict[str, Any] = {
             "episodes": clock.episodes,
             "updates": clock.updates,
             "seconds": round(clock.seconds, 3),
@@ -179,9 +188,10 @@ class Trainer:
             **({} if self.session.account is None else account_lines(self.session.account)),
         }
         told = {name: value if count == 1 else value / count for name, (value, count) in self._told.items()}
-        self.metrics |= {name: value for name, value in told.items() if name not in self.metrics}
+        metrics |= {name: value for name, value in told.items() if name not in metrics}
         self._told.clear()
-        self._sinks.write(self.metrics, clock.env_steps)
+        self._metrics = ReadOnlyMetrics(metrics)
+        self._sinks.write(metrics, clock.env_steps)
 
     # -- now and then --------------------------------------------------------------------------------------------
     def _evaluate_now_and_then(self) -> None:

@@ -1,10 +1,11 @@
-"""Guards of training: rows A14, B4, B5, D5, D6, E3, F2, F3, G2, G7, G8, G9 and G10."""
+"""Guards of training: rows A14, B4, B5, D5, D6, D8, E3, E7, F2, F3, F4, G2, G7, G8, G9 and G10."""
 
 from __future__ import annotations
 
 from tests.faults.mutations.guard import ALWAYS, GONE, NEVER, Guard, before, instead, swap
 
 RESUME = "tests/training/test_exact_resume.py"
+SAVED = "tests/training/test_saved_policies.py"
 TRAINER = "tests/training/test_trainer.py"
 PPO = "tests/algorithms/test_ppo.py"
 COLLECTOR = "tests/experience/test_collector.py"
@@ -26,6 +27,45 @@ WAITING = "tests/experience/test_whole_rollouts.py"
 ASYNCHRONOUS = "tests/experience/test_asynchronous.py"
 
 GUARDS = (
+    Guard(
+        "no-other-policy-is-saved",
+        ("D8",),
+        NEVER,
+        (f"{SAVED}::test_policy_that_would_be_loaded_as_another_one_is_not_saved",),
+    ),
+    Guard(
+        "features-and-head-are-those-of-the-run",
+        ("D8",),
+        NEVER,
+        (f"{SAVED}::test_policy_that_would_be_loaded_as_another_one_is_not_saved",),
+    ),
+    Guard(
+        "opponents-are-the-policies-that-played",
+        ("D8",),
+        NEVER,
+        (f"{SAVED}::test_self_play_refuses_a_policy_whose_past_versions_cannot_be_saved",),
+    ),
+    Guard(
+        "untrusted-algorithm-does-not-act",
+        ("E7",),
+        swap('{"algorithm": learner}', "{}"),
+        (f"{SAVED}::test_loading_a_strangers_policy_imports_its_class_only_if_it_is_trusted",),
+    ),
+    Guard(
+        "hooks-cannot-write-metrics",
+        ("F4",),
+        GONE,
+        (f"{TRAINER}::test_metrics_that_a_hook_writes_are_an_error_and_not_lost",),
+    ),
+    Guard(
+        "unscaled-bytes-stay-unscaled",
+        ("D6",),
+        swap("see_previous, scaled", "see_previous"),
+        (
+            "tests/training/test_old_runs.py"
+            "::test_run_that_learned_from_unscaled_bytes_goes_on_and_acts_with_unscaled_bytes",
+        ),
+    ),
     Guard(
         "who-waits-is-not-learned-from",
         ("G7",),

@@ -61,6 +61,8 @@ class Evaluate:
     """The env, for a run whose env was an object of a program."""
     env_kwargs: Annotated[str, tyro.conf.arg(metavar="JSON")] = "{}"
     """Arguments for the env, over those of the run: a team of another size, say, or other physics."""
+    algorithm: Annotated[str | None, tyro.conf.arg(metavar="MODULE:CLASS")] = None
+    """Your algorithm, for a run that cannot hold its policy, where the class was in a program or has moved."""
     trust: bool = False
     """Call the env (module:name) and join the Ray cluster that the run names, although you did not write it here."""
     json: bool = False
@@ -78,6 +80,7 @@ def run(arguments: Sequence[str]) -> int:
     several, which = find_set(Path(options.run)), "best" if options.best else options.which
     runs = {None: options.run} if several is None else _begun(several)
     how: dict[str, Any] = {"episodes": options.episodes, "seed": options.seed, "opponent": options.opponent}
+    how["algorithm"] = options.algorithm
     how["deterministic"] = deterministic_or_not(options.stochastic, options.deterministic)
     checkpoints, reports = {seed: checkpoint_of(one, which) for seed, one in runs.items()}, dict[Any, dict[str, Any]]()
     for seed, checkpoint in checkpoints.items():

@@ -49,6 +49,8 @@ class Record:
     """The env, for a run whose env was an object of a program."""
     env_kwargs: Annotated[str, tyro.conf.arg(metavar="JSON")] = "{}"
     """Arguments for the env, over those of the run."""
+    algorithm: Annotated[str | None, tyro.conf.arg(metavar="MODULE:CLASS")] = None
+    """Your algorithm, for a run that cannot hold its policy, where the class was in a program or has moved."""
     trust: bool = False
     """Call the env that the run names (module:name), though the run was not written by you on this machine."""
 
@@ -58,7 +60,12 @@ def run(arguments: Sequence[str]) -> int:
     require_positive(episodes=options.episodes, fps=options.fps)
     from multiverse.training.recording import record
 
-    chosen: dict[str, Any] = {"which": options.which, "env": options.env, "trust": options.trust}
+    chosen: dict[str, Any] = {
+        "which": options.which,
+        "env": options.env,
+        "algorithm": options.algorithm,
+        "trust": options.trust,
+    }
     how: dict[str, Any] = {"episodes": options.episodes, "seed": options.seed, "fps": options.fps}
     how |= {"opponent": options.opponent, "env_kwargs": parsed_kwargs(options.env_kwargs) or None}
     how["deterministic"] = deterministic_or_not(options.stochastic, options.deterministic)

@@ -42,6 +42,8 @@ class ReplayOptions:
     """Frames per second of the video; else as the env says."""
     env: Annotated[str | None, tyro.conf.arg(metavar="ID|MODULE:NAME")] = None
     """The env, for a run whose env was an object of a program."""
+    algorithm: Annotated[str | None, tyro.conf.arg(metavar="MODULE:CLASS")] = None
+    """Your algorithm, for a run that cannot hold its policy, where the class was in a program or has moved."""
     trust: bool = False
     """Call the env that the run names (module:name), though the run was not written by you on this machine."""
     json: bool = False
@@ -60,6 +62,7 @@ def run(arguments: Sequence[str]) -> int:
         which=options.which,
         fps=options.fps,
         env=options.env,
+        algorithm=options.algorithm,
         trust=options.trust,
     )
     if options.json:
