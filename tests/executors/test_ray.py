@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -72,6 +73,15 @@ def test_an_actor_that_is_killed_is_replaced_and_the_others_go_on(made: list[Any
     assert infos["restarted"].tolist() == [True, True, False, False]
     assert envs.failures.worker_restarts == 1 and envs.worker_pids[1] == old[1] and envs.worker_pids[0] != old[0]
     assert not envs.step(np.ones(4, np.int64))[3].any()
+
+
+def test_an_id_that_the_program_has_registered_is_known_in_actors(made: list[Any]) -> None:
+    gymnasium.register("of-this-test/Walk-v0", entry_point=Walk)
+    try:
+        envs = make(made, lambda: gymnasium.make("of-this-test/Walk-v0"), 2, 1)
+    finally:
+        del gymnasium.registry["of-this-test/Walk-v0"]
+    assert envs.spec.id == "of-this-test/Walk-v0"
 
 
 @pytest.mark.fault("F1")
@@ -428,7 +438,7 @@ def test_the_callers_own_modules_go_along_by_value(tmp_path: Path) -> None:
         from multiverse.executors.process import pickled
         from multiverse.executors.worker_loop import Assignment
         each = [Assignment(0, RangeConfig(range(1), None, True, None), recipes(my_envs.Mine, 1, None, None), "park")]
-        with ray_cluster.own_modules_by_value(each):
+        with ray_cluster.own_modules_by_value(ray_cluster.used_by(each)):
             (data,) = pickled(each)
         del sys.modules["my_envs"]
         sys.path.pop()

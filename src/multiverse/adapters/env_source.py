@@ -29,6 +29,7 @@ from multiverse.adapters.agents import NOTHING_SAID, AgentOptions
 from multiverse.adapters.gymnasium import GymnasiumEnv
 from multiverse.adapters.pettingzoo_aec import PettingZooTurnEnv
 from multiverse.adapters.pettingzoo_parallel import PettingZooParallelEnv, all_at_once
+from multiverse.adapters.registered import why_missing
 from multiverse.contracts.env import Env, EnvKind
 from multiverse.contracts.errors import InvalidRequest, PreflightError, in_a_line
 from multiverse.contracts.imports import module_named, with_a_colon
@@ -60,10 +61,15 @@ class Recipe:
 
     def build_foreign(self) -> Any:
         """The env itself, with its wrappers and nothing of ours."""
-        if isinstance(self.source, EnvSpec):
-            env: Any = _made(self.source, self.kwargs)
-        else:
-            env = self.source(**self.kwargs)
+        try:
+            if isinstance(self.source, EnvSpec):
+                env: Any = _made(self.source, self.kwargs)
+            else:
+                env = self.source(**self.kwargs)
+        except gymnasium.error.Error as error:
+            if why := why_missing(error):  # guard: a-missing-id-comes-with-its-reason
+                raise type(error)(f"{str(error).removesuffix('.')}{why}") from error
+            raise
         for wrap in self.wrappers:
             env = wrap(env)
         return env

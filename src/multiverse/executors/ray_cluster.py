@@ -16,7 +16,7 @@ import sysconfig
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -270,10 +270,10 @@ def _resource(kind: str) -> float:
 
 
 @contextlib.contextmanager
-def own_modules_by_value(assignments: Any) -> Iterator[None]:
-    """While the assignments are packed for nodes elsewhere: the caller's own modules, which nobody has installed there,
-    go along with what is used of them."""
-    found = [] if own() else [m for m in _modules_of(assignments) if _is_the_callers(m)]
+def own_modules_by_value(things: Iterable[Any]) -> Iterator[None]:
+    """While these are packed for nodes elsewhere, pickle the caller's own modules, which are not installed there, by
+    value."""
+    found = [] if own() else [m for m in _modules_of(things) if _is_the_callers(m)]
     registered = [m for m in found if m.__name__ not in cloudpickle.list_registry_pickle_by_value()]
     for module in registered:
         cloudpickle.register_pickle_by_value(module)
@@ -284,11 +284,15 @@ def own_modules_by_value(assignments: Any) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _modules_of(assignments: Any) -> list[ModuleType]:
+def used_by(assignments: Any) -> list[Any]:
+    """Factories, wrappers, arguments and reset plans of the user's that the workers need."""
     recipes = [recipe for a in assignments for recipe in a.recipes]
     used = [thing for r in recipes for thing in (r.source, *r.wrappers, *r.kwargs.values())]
-    used += [a.config.reset_plan for a in assignments]
-    tops = {name.partition(".")[0] for thing in used for name in _places_of(thing)}
+    return used + [a.config.reset_plan for a in assignments]
+
+
+def _modules_of(things: Iterable[Any]) -> list[ModuleType]:
+    tops = {name.partition(".")[0] for thing in things for name in _places_of(thing)}
     return [sys.modules[name] for name in tops if name in sys.modules and name != "__main__"]
 
 

@@ -14,7 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from multiverse.adapters.registered import additions
 from multiverse.contracts.errors import MultiverseError
+from multiverse.executors.launch.fork_server import fork_server
 from multiverse.executors.launch.orphan_guard import end_with
 from multiverse.executors.machine import usable_cores
 from multiverse.training.config.train_config import TrainConfig
@@ -79,12 +81,14 @@ _CHILD = """
 import importlib, json, sys
 order = json.load(sys.stdin)
 sys.path[:] = order.pop("path")
+importlib.import_module("multiverse.adapters.registered").Registered.from_text(order.pop("registered")).adopt()
 sys.exit(importlib.import_module(order.pop("module")).child(order))
 """
 
 
 def _started(order: Order) -> subprocess.Popen[str]:
     """It leads a group of its own, so that Ctrl-C in a terminal reaches it once, through us."""
+    here = {"path": sys.path, "registered": additions(fork_server().registered()).as_text()}
     child = subprocess.Popen(
         [sys.executable, "-c", _CHILD, str(os.getpid())],
         stdin=subprocess.PIPE,
@@ -95,7 +99,7 @@ def _started(order: Order) -> subprocess.Popen[str]:
     )
     assert child.stdin is not None
     try:
-        child.stdin.write(json.dumps({**order, "path": sys.path}))  # secrets too: they are in no file, no command line
+        child.stdin.write(json.dumps({**order, **here}))  # secrets too: they are in no file, no command line
         child.stdin.close()
     except OSError:  # it has ended already, and says why
         pass

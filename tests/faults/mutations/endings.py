@@ -9,6 +9,7 @@ KILLED = "tests/faults/test_killed_programs.py"
 SIGNALS = "tests/faults/test_signals.py"
 THREADS = "tests/faults/test_threads.py"
 LEAKS = "tests/contract/test_leaks.py"
+REGISTERED = "tests/contract/test_registered_ids.py"
 
 GUARDS = (
     # -- A11 to A14: endings ---------------------------------------------------------------------------------
@@ -93,6 +94,30 @@ GUARDS = (
         ("A16",),
         NEVER,
         ("tests/executors/test_preflight.py::test_fork_is_refused_once_cuda_is_in_use",),
+    ),
+    Guard(
+        "registered-ids-travel",
+        ("A16",),
+        GONE,
+        (f"{REGISTERED}::test_registered_ids_are_known_in_workers_of_every_start_method",),
+    ),
+    Guard(
+        "only-additions-to-the-registry-travel",
+        ("A16",),
+        NEVER,
+        (f"{REGISTERED}::test_only_what_differs_from_a_fresh_registry_is_sent",),
+    ),
+    Guard(
+        "an-entry-that-cannot-travel-is-skipped",
+        ("A16",),
+        swap("Exception", "SyntaxError"),
+        (f"{REGISTERED}::test_an_id_that_cannot_be_sent_is_skipped_and_its_error_says_why",),
+    ),
+    Guard(
+        "a-missing-id-comes-with-its-reason",
+        ("A16",),
+        NEVER,
+        (f"{REGISTERED}::test_an_id_that_cannot_be_sent_is_skipped_and_its_error_says_why",),
     ),
     Guard(
         "what-cannot-travel-is-refused-first",
