@@ -32,7 +32,7 @@ from multiverse.adapters.pettingzoo_parallel import PettingZooParallelEnv, all_a
 from multiverse.adapters.registered import why_missing
 from multiverse.contracts.env import Env, EnvKind
 from multiverse.contracts.errors import InvalidRequest, PreflightError, in_a_line
-from multiverse.contracts.imports import module_named, with_a_colon
+from multiverse.contracts.imports import module_named, modules_like, with_a_colon
 from multiverse.contracts.names import nearest
 from multiverse.contracts.plan import whole_number
 
@@ -84,8 +84,8 @@ EXTRA_OF = {"mujoco": "mujoco", "Box2D": "box2d", "pettingzoo": "pettingzoo", "m
 def _missing(error: BaseException | None) -> str:
     """The extra that brings what could not be imported; '' if none does."""
     while error is not None:
-        if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in EXTRA_OF:
-            return EXTRA_OF[str(error.name).partition(".")[0]]
+        if isinstance(error, ModuleNotFoundError) and (error.name or "") in EXTRA_OF:  # not a module of that package
+            return EXTRA_OF[str(error.name)]
         error = error.__cause__ or error.__context__
     return ""
 
@@ -249,7 +249,9 @@ def _from_string(text: str) -> Source:
             told = f"module {module_name!r} has no callable {name!r}. Did you mean {module_name}:{near}?"
             raise InvalidRequest(f"env={text!r}: {told}") from error
         neither = f"module {module_name!r} has no callable {name!r}, and Gymnasium says: " if colon else ""
-        meant = "" if colon else _as_module(text) or with_a_colon(text)
+        module_text = f"{module_name}.{name}" if colon else text
+        meant = next(filter(None, map(_as_module, [module_text, *modules_like(module_text)])), "")
+        meant = meant or ("" if colon else with_a_colon(text))
         if not (colon or meant or "did you mean" in str(error).lower()):
             meant = next(iter(nearest(text, [*BUILT_IN, *gymnasium.registry])), "")
         said = f"{str(error).removesuffix('.')}. Did you mean {meant}?" if meant else str(error)
@@ -298,6 +300,9 @@ def _imported(module_name: str, text: str) -> Any:
         raise InvalidRequest(f"env={text!r}: {error}") from error
     except Exception as error:  # whatever the user's module does when it is imported
         how = f": pip install 'multiverse[{extra}]'" if (extra := _missing(error)) else ""
+        missing = str(error.name) if isinstance(error, ModuleNotFoundError) else ""
+        if others := modules_like(missing):
+            how = f". Did you mean {' or '.join(text.replace(missing, other) for other in others)}?"
         raise InvalidRequest(
             f"env={text!r}: importing {module_name!r} failed ({type(error).__name__}: {error}){how}"
         ) from error
