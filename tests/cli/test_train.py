@@ -397,7 +397,7 @@ def test_tensorboard_lies_in_the_run_and_goes_on_with_it(elsewhere: Path) -> Non
 
 
 # -- interrupts --------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 138)])
 def test_an_interrupted_run_is_saved_and_says_how_to_go_on(
     number: signal.Signals,
     code: int,

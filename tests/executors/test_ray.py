@@ -345,6 +345,29 @@ def test_a_cluster_of_our_own_is_on_this_machine_only_and_ends_with_the_program(
     assert pids and not [pid for pid in pids if alive(pid)]
 
 
+@pytest.mark.fault("A14")
+@pytest.mark.parametrize("handled", [True, False])
+def test_sigterm_while_ray_starts_ends_the_program_as_at_any_other_time(handled: bool) -> None:
+    found = program(
+        f"""
+        import signal, sys
+        from multiverse.contracts.plan import RayOptions
+        from multiverse.executors import ray_cluster
+        from multiverse.memory.interrupts import end_on_request
+        if {handled}:
+            signal.signal(signal.SIGTERM, end_on_request)
+        node = ray_cluster.ray()._private.node.Node
+        start = node.start_head_processes
+        def in_the_middle(self):
+            start(self)
+            signal.raise_signal(signal.SIGTERM)
+        node.start_head_processes = in_the_middle
+        ray_cluster.connect(RayOptions())
+        """
+    )
+    assert found.returncode == (143 if handled else -signal.SIGTERM) and found.stderr == ""
+
+
 @pytest.mark.fault("E5")
 def test_a_cluster_that_fails_to_start_is_told_and_leaves_nothing() -> None:
     found = program(

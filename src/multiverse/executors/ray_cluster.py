@@ -8,12 +8,10 @@ import functools
 import importlib.util
 import logging
 import os
-import signal
 import site
 import socket
 import sys
 import sysconfig
-import threading
 import time
 import traceback
 from collections.abc import Iterable, Iterator
@@ -190,14 +188,14 @@ def _where_auto_leads() -> str:
 
 @contextlib.contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Ray puts a handler of its own in the place of SIGTERM's."""
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGTERM) if main else None
+    """Keep Ray from replacing the program's handler of SIGTERM, which may arrive while Ray starts."""
+    utils = ray()._private.utils
+    before = utils.set_sigterm_handler
+    utils.set_sigterm_handler = lambda handler: None  # guard: sigterm-keeps-its-handler-while-ray-starts
     try:
         yield
     finally:
-        if main and before is not None:
-            signal.signal(signal.SIGTERM, before)
+        utils.set_sigterm_handler = before
 
 
 def shut_down() -> None:

@@ -62,6 +62,24 @@ GUARDS = (
         ("tests/contract/test_surroundings.py::test_ctrl_c_is_the_callers_alone[forkserver]",),
     ),
     Guard(
+        "sigusr1-does-not-end-the-fork-server",
+        ("A14",),
+        swap("SIG_IGN", "SIG_DFL"),
+        ("tests/contract/test_surroundings.py::test_ctrl_c_is_the_callers_alone[forkserver]",),
+    ),
+    Guard(
+        "sigusr1-is-a-request",
+        ("A14",),
+        NEVER,
+        ("tests/training/test_exact_resume.py::test_a_signal_saves_and_ends_and_the_run_goes_on_later[10-138]",),
+    ),
+    Guard(
+        "sigterm-keeps-its-handler-while-ray-starts",
+        ("A14",),
+        GONE,
+        ("tests/executors/test_ray.py::test_sigterm_while_ray_starts_ends_the_program_as_at_any_other_time[True]",),
+    ),
+    Guard(
         "ctrl-c-does-not-reach-the-fork-server",
         ("A14",),
         swap("0", "None"),

@@ -16,6 +16,7 @@ import sys
 import traceback
 
 from multiverse.executors.launch import orphan_guard, output
+from multiverse.executors.launch.black_box import CALLERS_SIGNALS
 from multiverse.executors.launch.crash_report import Watched
 from multiverse.executors.launch.first_steps import run_as_worker
 from multiverse.executors.launch.fork_server import (
@@ -36,7 +37,8 @@ _MAX_FDS = 16
 
 def serve(control_fd: int, caller: int) -> None:
     """The server's main loop: fork on request, reap, and end with the caller."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in CALLERS_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # guard: sigusr1-does-not-end-the-fork-server
     _preload()
     control = socket.socket(fileno=control_fd)
     wake = PipeDoorbell.new()  # rung by the interpreter, when a worker has ended
