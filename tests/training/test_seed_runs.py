@@ -203,7 +203,11 @@ def test_one_that_fails_costs_the_others_nothing(
 
 @pytest.mark.parametrize(
     ("settings", "told"),
-    [({"seeds": 0}, "seeds=0: at least 1"), ({"seeds": 2, "seed": 2**64}, "from 0 to"), ({"seeds": 2}, "is not empty")],
+    [
+        ({"seeds": 0}, "expected 1 to"),
+        ({"seeds": 2, "seed": 2**64}, "from 0 to"),
+        ({"seeds": 2}, "is not empty"),
+    ],
 )
 def test_what_makes_no_sense_is_refused(settings: dict[str, Any], told: str, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")

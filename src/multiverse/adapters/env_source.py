@@ -34,11 +34,14 @@ from multiverse.contracts.env import Env, EnvKind
 from multiverse.contracts.errors import InvalidRequest, PreflightError, in_a_line
 from multiverse.contracts.imports import module_named, modules_like, with_a_colon
 from multiverse.contracts.names import nearest
+from multiverse.contracts.plain_files import read_named
 from multiverse.contracts.plan import whole_number
 
 EnvSource = str | EnvSpec | Callable[..., Any] | Sequence[Callable[..., Any]]
 Source = EnvSpec | Callable[..., Any]
 Wrapper = Callable[[Any], Any]
+
+LARGEST_SOURCE = 2**22
 
 BUILT_IN = {
     "BoxJump-v0": "multiverse.envs.box_jump:v0",
@@ -262,8 +265,8 @@ def _in_file(text: str) -> str:
     """What of this file makes an env, by its names: classes and functions that are called after envs, or all if none
     are. It is only read: nobody has asked to import it."""
     try:
-        defined = ast.parse(Path(text).read_text()).body
-    except (OSError, ValueError, SyntaxError) as error:
+        defined = ast.parse(read_named(text, LARGEST_SOURCE)).body
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError) as error:
         return f"It cannot be read: {in_a_line(error)}"
     found: dict[str, bool] = {}  # by name: whether it is called after envs, or what it inherits from is
     for one in defined:

@@ -1,7 +1,7 @@
-"""What this program has added to Gymnasium's registry, as other processes get it.
+"""Additions of this program to Gymnasium's registry, in the form in which other processes receive them.
 
 An id that the user's script registers, or a package that it imports, is unknown in every other process, for the script
-is never imported there. So the additions travel: each spec is pickled by itself, because one that cannot be pickled or
+is never imported there. So the additions travel: each spec is pickled separately, because one that cannot be pickled or
 restored must not affect envs that do not use it.
 """
 
@@ -22,7 +22,7 @@ import cloudpickle
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator, parse_env_id
 
-import multiverse.envs  # noqa: F401  its ids are no additions
+import multiverse.envs  # noqa: F401  every process has its ids
 
 DIGEST_BYTES = 8
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -55,7 +55,7 @@ class Registered:
         for name, data in self.in_main.items():
             try:
                 vars(sys.modules["__main__"]).setdefault(name, pickle.loads(data))
-            except Exception:  # whoever makes that env learns that `__main__` has no such name
+            except Exception:  # `gymnasium.make` reports that `__main__` has no such name
                 pass
         for env_id, data in self.specs.items():
             try:

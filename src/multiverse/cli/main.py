@@ -2,7 +2,7 @@
 wrong into one line and an exit code.
 
 Exit codes: 0 done; 1 the command found something wrong; 2 it could not do what was asked; 130 interrupted;
-138, 143 asked to end (SIGUSR1, SIGTERM); 141 nobody reads the output any more.
+138, 143 asked to end (SIGUSR1, SIGTERM); 141 the reader of the output has left.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from multiverse.contracts.errors import (
     PreflightError,
     ReplyTimeout,
     in_a_line,
+    in_words,
 )
 from multiverse.contracts.names import nearest
 from multiverse.memory.interrupts import EXIT_CODES, end_on_request
@@ -204,10 +205,12 @@ def parsed_kwargs(text: str) -> dict[str, Any]:
     example = "'{\"g\": 9.8}'"
     try:
         kwargs = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InvalidRequest(f"--env-kwargs {text!r} is not JSON ({error}); example: {example}") from error
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InvalidRequest(
+            f"--env-kwargs {in_words(text)} is not JSON ({in_a_line(error)}); example: {example}"
+        ) from error
     if not isinstance(kwargs, dict):
-        raise InvalidRequest(f"--env-kwargs {text!r}: a JSON object is wanted; example: {example}")
+        raise InvalidRequest(f"--env-kwargs {in_words(text)}: a JSON object is wanted; example: {example}")
     return kwargs
 
 

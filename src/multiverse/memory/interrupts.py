@@ -70,8 +70,8 @@ def end_on_request(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def is_ours(number: signal.Signals) -> bool:
-    """Whether a signal would end the program: neither a handler of its own is called for it nor faulthandler, which
-    `signal` does not know of."""
+    """Whether a signal would end the program: the program has no handler for it, nor has faulthandler, of which
+    `signal` does not know."""
     handler = signal.getsignal(number)
     if handler is not signal.SIG_DFL:
         return handler is end_on_request

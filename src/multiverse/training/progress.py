@@ -112,7 +112,7 @@ class Progress(Hook):
         return f"multiverse resume {shlex.quote(path)}{self.again}"
 
     def interrupted(self) -> None:
-        """By Ctrl-C, SIGTERM or SIGUSR1: the run is saved, if it had begun and nobody asked twice."""
+        """By Ctrl-C, SIGTERM or SIGUSR1: the run is saved, if it had begun and was asked once."""
         if self.path is None:
             self.tell("Interrupted before training began: nothing was saved.")
             return

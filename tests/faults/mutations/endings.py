@@ -68,6 +68,12 @@ GUARDS = (
         ("tests/contract/test_surroundings.py::test_ctrl_c_is_the_callers_alone[forkserver]",),
     ),
     Guard(
+        "a-set-asks-its-runs-to-save",
+        ("A14",),
+        swap("@ended_on_request()", ""),
+        ("tests/training/test_seed_runs.py::test_a_set_of_a_python_program_is_saved_at_sigterm",),
+    ),
+    Guard(
         "sigusr1-is-a-request",
         ("A14",),
         NEVER,

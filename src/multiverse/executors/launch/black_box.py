@@ -16,7 +16,7 @@ from multiverse.memory.block import AnonymousFile
 
 SIGNAL = getattr(signal, "SIGUSR1", None)
 CALLERS_SIGNALS = (signal.SIGINT, *([SIGNAL] if SIGNAL is not None else []))
-"""What a terminal or a scheduler may send to the workers too, and only the caller is to act on."""
+"""Signals that a terminal or a scheduler may send to workers too; only the caller acts on them."""
 ANSWER_S = 1.0
 QUIET_S = 0.05
 
