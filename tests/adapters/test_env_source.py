@@ -127,6 +127,36 @@ def test_a_module_of_pettingzoos_by_itself_comes_with_what_to_type(typed: str, m
         assert "id you mean" not in str(told.value)
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("of_versions.games.chase_v4:env", "of_versions.games.chase_v5:env or of_versions.games.chase_v6:env"),
+        ("of_versions.gamse.chase_v5:env", "of_versions.games.chase_v5:env"),
+        ("of_versions.games.chase_v4", "of_versions.games.chase_v5:env"),
+        ("of_versions.games:chase_v5", "of_versions.games.chase_v5:env"),
+    ],
+)
+def test_unknown_module_or_version_comes_with_those_that_exist(
+    typed: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    games = tmp_path / "of_versions" / "games"
+    games.mkdir(parents=True)
+    for file in (games.parent / "__init__.py", games / "__init__.py"):
+        file.write_text("")
+    for version in (5, 6):
+        (games / f"chase_v{version}.py").write_text("def env():\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(mv.InvalidRequest) as caught:
+        mv.make_vec(typed, 2)
+    assert str(caught.value).endswith(f" Did you mean {meant}?")
+
+
+def test_unknown_version_in_an_installed_package_is_not_answered_with_an_extra() -> None:
+    pytest.importorskip("pettingzoo")
+    with pytest.raises(mv.InvalidRequest, match=r"Did you mean pettingzoo\.sisl\.pursuit_v\d:env\?$"):
+        mv.make_vec("pettingzoo.sisl.pursuit_v99:env", 2)
+
+
 def test_a_recipe_has_its_own_kwargs() -> None:
     given: dict[str, Any] = {"length": 3}
     one, other = recipes(Walk, 2, given, None)

@@ -254,12 +254,12 @@ def interrupted(words: list[str], number: signal.Signals) -> tuple[int, str]:
     return process.returncode, error
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1, signal.SIGKILL])
 def test_an_interrupted_trial_goes_on_where_it_was(number: signal.Signals, elsewhere: Path) -> None:
     words = [*LONG, "--trials", "1"]
     code, error = interrupted(words, number)
-    if number == signal.SIGINT:
-        assert code == 130
+    if number != signal.SIGKILL:
+        assert code == {signal.SIGINT: 130, signal.SIGUSR1: 138}[number]
         assert error.endswith("Interrupted. The same command goes on with it; so far: s\n")
         assert read_summary(Path("s/trial-0"))["finished"] is False
     assert [trial.state.name for trial in opened(Path("s")).trials] == ["RUNNING"]

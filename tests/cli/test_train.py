@@ -236,6 +236,10 @@ FILES = {
         ("CartPole-v1 --normalize-rewards=3", "--normalize-rewards: ignored explicit argument"),
         ("CartPole-v1 --env-kwargs nothing", "is not JSON"),
         ("CartPole-v1 --seeds 0", "--seeds 0: must be more than 0"),
+        ("CartPole-v1 --seeds nan", "--seeds: expected a whole number, found 'nan'"),
+        ("CartPole-v1 --seeds abc", "--seeds: expected a whole number, found 'abc'"),
+        ("CartPole-v1 --seeds=", "--seeds: expected a whole number, found nothing"),
+        ("CartPole-v1 --seeds 1000000000", "seeds=1000000000: expected 1 to 10,000"),
         ("CartPole-v1 --preset CartPol-v1", "Did you mean CartPole-v1?"),
         ("CartPole-v1 --preset CartPole-v1 --no-preset", "--no-preset, or --preset CartPole-v1?"),
         ("CartPole-v1 --init-from nowhere", "nowhere: there is no such directory"),
@@ -397,7 +401,7 @@ def test_tensorboard_lies_in_the_run_and_goes_on_with_it(elsewhere: Path) -> Non
 
 
 # -- interrupts --------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 138)])
 def test_an_interrupted_run_is_saved_and_says_how_to_go_on(
     number: signal.Signals,
     code: int,

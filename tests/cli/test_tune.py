@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,11 @@ def test_a_rollout_beyond_the_budget_is_told(env_steps: int, elsewhere: Path, ca
     assert any(message.startswith(told) for message in caplog.messages) is (env_steps == 63)
 
 
+PLAN_OF_RAY = (
+    '{"executor": "ray", "workers": 1, "start_method": null, "waiting": "park", "why": "", "num_envs": 2, "ray": %s}'
+)
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [
@@ -249,6 +255,8 @@ def test_a_rollout_beyond_the_budget_is_told(env_steps: int, elsewhere: Path, ca
             '{"executor": "thread", "workers": 1}',
             "plan.json is no plan: it has no start_method, waiting, why, num_envs",
         ),
+        (PLAN_OF_RAY % "5", "plan.json is no plan: its ray is 5, and can have address, cpus_per_worker, gpus_per_w"),
+        (PLAN_OF_RAY % '{"cpus": 1}', "plan.json is no plan: its ray has cpus, and can have address, cpus_per_worker"),
     ],
 )
 def test_a_file_that_is_no_plan_is_one_sentence(
@@ -262,6 +270,17 @@ def test_a_file_that_is_no_plan_is_one_sentence(
     with pytest.raises(mv.InvalidRequest) as caught:
         mv.make_vec("CartPole-v1", plan="plan.json")
     assert told in str(caught.value)
+
+
+@pytest.mark.fault("E2")
+@pytest.mark.parametrize("flag", ["--plan", "--config"])
+def test_only_plain_files_are_read(flag: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A pipe is not waited for, and a device is not read without end."""
+    os.mkfifo("pipe")
+    for place in ("pipe", "/dev/zero"):
+        assert main(["train", "CartPole-v1", flag, place]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1 and "it is no plain file" in error
 
 
 def test_nonsense_in_a_plan_is_named(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

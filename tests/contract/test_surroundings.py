@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import multiverse as mv
+from multiverse.executors.launch import fork_server
 from tests.contract.configurations import WITH_PROCESSES, Configuration
 from tests.contract.conftest import Make
 from tests.contract.runs import lock_step
@@ -28,10 +29,13 @@ with_processes = pytest.mark.parametrize("config", WITH_PROCESSES, ids=str)
 @pytest.mark.fault("A14")
 @with_processes
 def test_ctrl_c_is_the_callers_alone(make: Make, config: Configuration) -> None:
+    """And so is SIGUSR1, which a scheduler may send to all processes of a job."""
     envs = make(Walk)
     envs.reset(seed=0)
-    for pid in set(envs.call("process_id")) - {os.getpid()}:
+    server = fork_server.running()
+    for pid in {*envs.call("process_id"), *([server.pid] if server is not None else [])} - {os.getpid()}:
         os.kill(pid, signal.SIGINT)
+        os.kill(pid, signal.SIGUSR1)
     envs.step(np.zeros(config.num_envs, np.int64))
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -72,6 +73,15 @@ def test_an_actor_that_is_killed_is_replaced_and_the_others_go_on(made: list[Any
     assert infos["restarted"].tolist() == [True, True, False, False]
     assert envs.failures.worker_restarts == 1 and envs.worker_pids[1] == old[1] and envs.worker_pids[0] != old[0]
     assert not envs.step(np.ones(4, np.int64))[3].any()
+
+
+def test_an_id_that_the_program_has_registered_is_known_in_actors(made: list[Any]) -> None:
+    gymnasium.register("of-this-test/Walk-v0", entry_point=Walk)
+    try:
+        envs = make(made, lambda: gymnasium.make("of-this-test/Walk-v0"), 2, 1)
+    finally:
+        del gymnasium.registry["of-this-test/Walk-v0"]
+    assert envs.spec.id == "of-this-test/Walk-v0"
 
 
 @pytest.mark.fault("F1")
@@ -335,6 +345,29 @@ def test_a_cluster_of_our_own_is_on_this_machine_only_and_ends_with_the_program(
     assert pids and not [pid for pid in pids if alive(pid)]
 
 
+@pytest.mark.fault("A14")
+@pytest.mark.parametrize("handled", [True, False])
+def test_sigterm_while_ray_starts_ends_the_program_as_at_any_other_time(handled: bool) -> None:
+    found = program(
+        f"""
+        import signal, sys
+        from multiverse.contracts.plan import RayOptions
+        from multiverse.executors import ray_cluster
+        from multiverse.memory.interrupts import end_on_request
+        if {handled}:
+            signal.signal(signal.SIGTERM, end_on_request)
+        node = ray_cluster.ray()._private.node.Node
+        start = node.start_head_processes
+        def in_the_middle(self):
+            start(self)
+            signal.raise_signal(signal.SIGTERM)
+        node.start_head_processes = in_the_middle
+        ray_cluster.connect(RayOptions())
+        """
+    )
+    assert found.returncode == (143 if handled else -signal.SIGTERM) and found.stderr == ""
+
+
 @pytest.mark.fault("E5")
 def test_a_cluster_that_fails_to_start_is_told_and_leaves_nothing() -> None:
     found = program(
@@ -428,7 +461,7 @@ def test_the_callers_own_modules_go_along_by_value(tmp_path: Path) -> None:
         from multiverse.executors.process import pickled
         from multiverse.executors.worker_loop import Assignment
         each = [Assignment(0, RangeConfig(range(1), None, True, None), recipes(my_envs.Mine, 1, None, None), "park")]
-        with ray_cluster.own_modules_by_value(each):
+        with ray_cluster.own_modules_by_value(ray_cluster.used_by(each)):
             (data,) = pickled(each)
         del sys.modules["my_envs"]
         sys.path.pop()

@@ -102,10 +102,19 @@ COMMANDS = {
 
 
 @pytest.mark.fault("A14")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize(("name", "times"), [("bench", 1), ("bench", 2), ("demo", 1)])
+@pytest.mark.parametrize(
+    ("name", "times", "number", "code"),
+    [
+        *(
+            (name, times, number, code)
+            for name, times in [("bench", 1), ("bench", 2), ("demo", 1)]
+            for number, code in [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+        ),
+        ("bench", 1, signal.SIGUSR1, 138),
+    ],
+)
 def test_our_own_commands_end_with_the_signals_code_and_no_traceback(
-    name: str, number: int, code: int, times: int
+    name: str, times: int, number: int, code: int
 ) -> None:
     with Victim(command=[sys.executable, "-m", "multiverse.cli", *COMMANDS[name]]) as victim:
         victim.wait_for_stderr("\n")  # the first round is announced: it measures now

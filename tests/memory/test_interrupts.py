@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import faulthandler
 import io
 import logging
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from multiverse.memory.interrupts import HeldInterrupts, StopRequests, log
+from multiverse.memory.interrupts import HeldInterrupts, StopRequests, ended_on_request, log
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +74,40 @@ def test_in_another_thread_there_is_nothing_to_hold_back() -> None:
     assert done == [1]
 
 
+@pytest.mark.parametrize("own", ["handler", "faulthandler", "ignored"])
+def test_sigusr1_stays_with_a_program_that_uses_it(own: str, tmp_path: Path) -> None:
+    heard: list[int] = []
+    with (tmp_path / "stacks").open("w+") as stacks:
+        if own == "faulthandler":
+            faulthandler.register(signal.SIGUSR1, file=stacks)
+        else:
+            signal.signal(
+                signal.SIGUSR1, signal.SIG_IGN if own == "ignored" else lambda number, _: heard.append(number)
+            )
+        try:
+            with StopRequests() as stops, ended_on_request():
+                signal.raise_signal(signal.SIGUSR1)
+        finally:
+            faulthandler.unregister(signal.SIGUSR1)
+            signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+        assert stops.received is None
+        assert (heard == [signal.SIGUSR1]) == (own == "handler")
+        assert bool((tmp_path / "stacks").read_text()) == (own == "faulthandler")
+
+
+@pytest.mark.fault("A14")
+def test_sigusr1_is_noted_and_never_means_at_once() -> None:
+    with StopRequests() as stops:
+        for _ in range(3):
+            signal.raise_signal(signal.SIGUSR1)
+    assert stops.received is signal.SIGUSR1 and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+    with pytest.raises(SystemExit) as ended:
+        stops.raise_it()
+    assert ended.value.code == 138
+    with pytest.raises(SystemExit), ended_on_request():
+        signal.raise_signal(signal.SIGUSR1)
+
+
 def test_a_signal_in_the_middle_of_a_line_is_told_all_the_same(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,4 +135,4 @@ def test_a_signal_in_the_middle_of_a_line_is_told_all_the_same(
     finally:
         log.removeHandler(handler)
     assert stops.received is signal.SIGINT and written == b"a line\n"
-    assert "\nSIGINT: saving and ending; once more ends it at once\n" in capfd.readouterr().err
+    assert "\nSIGINT: saving and ending; Ctrl-C or SIGTERM now ends at once\n" in capfd.readouterr().err

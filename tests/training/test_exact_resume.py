@@ -120,7 +120,7 @@ def test_a_longer_budget_goes_on_from_the_end(uninterrupted: Path, tmp_path: Pat
 
 
 @pytest.mark.fault("A14")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 138)])
 def test_a_signal_saves_and_ends_and_the_run_goes_on_later(
     number: signal.Signals, code: int, uninterrupted: Path, tmp_path: Path, programs: ForkedPrograms
 ) -> None:

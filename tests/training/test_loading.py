@@ -57,6 +57,17 @@ def test_what_is_loaded_acts_as_the_algorithm_did(run: mv.Run) -> None:
     assert [loaded.act(row) for row in rows] == made.act(rows).tolist()
 
 
+def test_act_refuses_a_batch_without_rows_and_rewards_that_do_not_fit(run: mv.Run) -> None:
+    policy, one = mv.load(run), np.zeros(4, np.float32)
+    with pytest.raises(mv.InvalidRequest, match=r"has shape \(0, 4\): a batch needs at least one row"):
+        policy.act(np.zeros((0, 4), np.float32))
+    for reward in ([1.0, 2.0], "high"):
+        with pytest.raises(mv.InvalidRequest, match=r"previous_reward=.*: expected a number"):
+            policy.act(one, previous_reward=reward)
+    policy.reset()
+    assert len(policy.act(np.stack([one, one]), previous_reward=[1.0, 2.0])) == 2
+
+
 def test_draws_repeat_with_their_seed(tmp_path: Path) -> None:
     """Of several agents each has draws of its own."""
     run = mv.train("Pendulum-v1", run_dir=tmp_path / "run", **{**SMALL, "env_steps": 100})

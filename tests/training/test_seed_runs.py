@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,7 @@ def test_an_interrupted_set_goes_on_with_all_that_are_not_done(
 
 
 @pytest.mark.fault("A14")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1, signal.SIGKILL])
 def test_a_set_that_is_interrupted_or_killed_leaves_nothing_running(number: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-c", ON_TWO_CORES]
     words = ["train", "CartPole-v1", "--seeds", "2", "--run-dir", "set", *FLAGS, "--env-steps", "100000000"]
@@ -144,14 +145,39 @@ def test_a_set_that_is_interrupted_or_killed_leaves_nothing_running(number: sign
         if training == {"seed 0", "seed 1"}:
             break
     helpers = psutil.Process(process.pid).children(recursive=True)
+    if (
+        number == signal.SIGUSR1
+    ):  # as a scheduler sends it: to every process of the job, also those that the set asks too
+        for helper in helpers:
+            helper.send_signal(number)
     os.kill(process.pid, number)
     rest, _ = process.communicate(timeout=60)
     assert len(helpers) >= 2 and not psutil.wait_procs(helpers, timeout=30)[1]
-    if number == signal.SIGINT:
-        assert process.returncode == 130
+    if number != signal.SIGKILL:
+        assert process.returncode == {signal.SIGINT: 130, signal.SIGUSR1: 138}[number]
         assert rest.splitlines()[-1] == "Interrupted. To go on with all of them: multiverse resume set"
         summaries = [json.loads((tmp_path / "set" / f"seed-{k}" / "summary.json").read_text()) for k in (0, 1)]
         assert [one["finished"] for one in summaries] == [False, False]
+
+
+@pytest.mark.fault("A14")
+def test_a_set_of_a_python_program_is_saved_at_sigterm(tmp_path: Path) -> None:
+    program = """
+import multiverse as mv
+from multiverse.training import side_by_side
+side_by_side.usable_cores = lambda: 2
+mv.train("CartPole-v1", seeds=2, run_dir="set", num_envs=2, num_steps=16, env_steps=10**8, checkpoint_every_s=0.1)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, process_group=0)
+    runs = [tmp_path / "set" / f"seed-{k}" for k in (0, 1)]
+    while not all(any((run / "checkpoints").glob("step-*")) for run in runs):
+        assert process.poll() is None
+        time.sleep(0.05)
+    helpers = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 143 and not psutil.wait_procs(helpers, timeout=30)[1]
+    assert [json.loads((run / "summary.json").read_text())["finished"] for run in runs] == [False, False]
 
 
 def test_one_that_fails_costs_the_others_nothing(
@@ -177,7 +203,11 @@ def test_one_that_fails_costs_the_others_nothing(
 
 @pytest.mark.parametrize(
     ("settings", "told"),
-    [({"seeds": 0}, "seeds=0: at least 1"), ({"seeds": 2, "seed": 2**64}, "from 0 to"), ({"seeds": 2}, "is not empty")],
+    [
+        ({"seeds": 0}, "expected 1 to"),
+        ({"seeds": 2, "seed": 2**64}, "from 0 to"),
+        ({"seeds": 2}, "is not empty"),
+    ],
 )
 def test_what_makes_no_sense_is_refused(settings: dict[str, Any], told: str, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")

@@ -203,6 +203,26 @@ def test_nothing_can_be_learned_from_nothing(space: spaces.Space[Any], tmp_path:
         assert "\n" not in str(refused.value) and not (tmp_path / "run").exists()
 
 
+ZERO_SIZE = spaces.Box(-1, 1, (0,))
+SMALL_BOX = spaces.Box(-1, 1, (2,))
+
+
+@pytest.mark.parametrize(
+    ("observations", "actions", "message"),
+    [
+        (ZERO_SIZE, spaces.Discrete(2), r"shows nothing$"),
+        (spaces.Dict(a=SMALL_BOX, b=ZERO_SIZE), spaces.Discrete(2), r"shows nothing at b$"),
+        (SMALL_BOX, ZERO_SIZE, r"there is nothing to choose in the action space"),
+    ],
+)
+def test_spaces_of_size_zero_are_refused(
+    observations: spaces.Space[Any], actions: spaces.Space[Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(mv.InvalidRequest, match=message):
+        mv.train(lambda: AnySpace(observations, actions), run_dir=tmp_path / "run", **SMALL)
+    assert not (tmp_path / "run").exists()
+
+
 # -- a directory that vanishes ---------------------------------------------------------------------------------------
 @pytest.mark.fault("D2")
 def test_a_run_whose_directory_was_removed_does_not_say_that_earlier_ones_are_whole(

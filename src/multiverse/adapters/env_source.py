@@ -29,15 +29,19 @@ from multiverse.adapters.agents import NOTHING_SAID, AgentOptions
 from multiverse.adapters.gymnasium import GymnasiumEnv
 from multiverse.adapters.pettingzoo_aec import PettingZooTurnEnv
 from multiverse.adapters.pettingzoo_parallel import PettingZooParallelEnv, all_at_once
+from multiverse.adapters.registered import why_missing
 from multiverse.contracts.env import Env, EnvKind
 from multiverse.contracts.errors import InvalidRequest, PreflightError, in_a_line
-from multiverse.contracts.imports import module_named, with_a_colon
+from multiverse.contracts.imports import module_named, modules_like, with_a_colon
 from multiverse.contracts.names import nearest
+from multiverse.contracts.plain_files import read_named
 from multiverse.contracts.plan import whole_number
 
 EnvSource = str | EnvSpec | Callable[..., Any] | Sequence[Callable[..., Any]]
 Source = EnvSpec | Callable[..., Any]
 Wrapper = Callable[[Any], Any]
+
+LARGEST_SOURCE = 2**22
 
 BUILT_IN = {
     "BoxJump-v0": "multiverse.envs.box_jump:v0",
@@ -60,10 +64,15 @@ class Recipe:
 
     def build_foreign(self) -> Any:
         """The env itself, with its wrappers and nothing of ours."""
-        if isinstance(self.source, EnvSpec):
-            env: Any = _made(self.source, self.kwargs)
-        else:
-            env = self.source(**self.kwargs)
+        try:
+            if isinstance(self.source, EnvSpec):
+                env: Any = _made(self.source, self.kwargs)
+            else:
+                env = self.source(**self.kwargs)
+        except gymnasium.error.Error as error:
+            if why := why_missing(error):  # guard: a-missing-id-comes-with-its-reason
+                raise type(error)(f"{str(error).removesuffix('.')}{why}") from error
+            raise
         for wrap in self.wrappers:
             env = wrap(env)
         return env
@@ -78,8 +87,8 @@ EXTRA_OF = {"mujoco": "mujoco", "Box2D": "box2d", "pettingzoo": "pettingzoo", "m
 def _missing(error: BaseException | None) -> str:
     """The extra that brings what could not be imported; '' if none does."""
     while error is not None:
-        if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in EXTRA_OF:
-            return EXTRA_OF[str(error.name).partition(".")[0]]
+        if isinstance(error, ModuleNotFoundError) and (error.name or "") in EXTRA_OF:  # not a module of that package
+            return EXTRA_OF[str(error.name)]
         error = error.__cause__ or error.__context__
     return ""
 
@@ -243,7 +252,9 @@ def _from_string(text: str) -> Source:
             told = f"module {module_name!r} has no callable {name!r}. Did you mean {module_name}:{near}?"
             raise InvalidRequest(f"env={text!r}: {told}") from error
         neither = f"module {module_name!r} has no callable {name!r}, and Gymnasium says: " if colon else ""
-        meant = "" if colon else _as_module(text) or with_a_colon(text)
+        module_text = f"{module_name}.{name}" if colon else text
+        meant = next(filter(None, map(_as_module, [module_text, *modules_like(module_text)])), "")
+        meant = meant or ("" if colon else with_a_colon(text))
         if not (colon or meant or "did you mean" in str(error).lower()):
             meant = next(iter(nearest(text, [*BUILT_IN, *gymnasium.registry])), "")
         said = f"{str(error).removesuffix('.')}. Did you mean {meant}?" if meant else str(error)
@@ -254,8 +265,8 @@ def _in_file(text: str) -> str:
     """What of this file makes an env, by its names: classes and functions that are called after envs, or all if none
     are. It is only read: nobody has asked to import it."""
     try:
-        defined = ast.parse(Path(text).read_text()).body
-    except (OSError, ValueError, SyntaxError) as error:
+        defined = ast.parse(read_named(text, LARGEST_SOURCE)).body
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError) as error:
         return f"It cannot be read: {in_a_line(error)}"
     found: dict[str, bool] = {}  # by name: whether it is called after envs, or what it inherits from is
     for one in defined:
@@ -292,6 +303,9 @@ def _imported(module_name: str, text: str) -> Any:
         raise InvalidRequest(f"env={text!r}: {error}") from error
     except Exception as error:  # whatever the user's module does when it is imported
         how = f": pip install 'multiverse[{extra}]'" if (extra := _missing(error)) else ""
+        missing = str(error.name) if isinstance(error, ModuleNotFoundError) else ""
+        if others := modules_like(missing):
+            how = f". Did you mean {' or '.join(text.replace(missing, other) for other in others)}?"
         raise InvalidRequest(
             f"env={text!r}: importing {module_name!r} failed ({type(error).__name__}: {error}){how}"
         ) from error

@@ -23,7 +23,7 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
 from multiverse.algorithms import ALGORITHMS, algorithm_class
 from multiverse.cli.main import parsed_kwargs
-from multiverse.contracts.errors import InvalidConfig, InvalidRequest
+from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.contracts.names import nearest
 from multiverse.training.config.build import NOTHING, OLD_NAMES, in_type_words
 from multiverse.training.config.files import parse_config
@@ -77,6 +77,13 @@ class Setting:
         if isinstance(words, list):
             return [_scalar(one, int) for word in words for one in word.split(",") if one]
         return words if self.kind is str else _scalar(words, *(get_args(self.kind) or (self.kind,)))
+
+    def checked(self, value: Any) -> Any:
+        """The value of an option of a command, which no config checks; refused where it is not a whole number."""
+        if self.kind is int and value != self.default and type(value) is not int:
+            found = "nothing" if value is None else in_words(value)
+            raise InvalidRequest(f"{self.flags[0]}: expected a whole number, found {found}")
+        return value
 
 
 def all_settings(algorithm: str = "ppo") -> dict[str, list[Setting]]:

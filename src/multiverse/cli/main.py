@@ -2,7 +2,7 @@
 wrong into one line and an exit code.
 
 Exit codes: 0 done; 1 the command found something wrong; 2 it could not do what was asked; 130 interrupted;
-141 nobody reads the output any more; 143 asked to end (SIGTERM).
+138, 143 asked to end (SIGUSR1, SIGTERM); 141 the reader of the output has left.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Sequence
-from types import FrameType
-from typing import Any, NoReturn, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import multiverse
 from multiverse.cli.results import for_results_alone
@@ -30,8 +29,10 @@ from multiverse.contracts.errors import (
     PreflightError,
     ReplyTimeout,
     in_a_line,
+    in_words,
 )
 from multiverse.contracts.names import nearest
+from multiverse.memory.interrupts import EXIT_CODES, end_on_request
 
 Options = TypeVar("Options")
 
@@ -52,7 +53,7 @@ COMMANDS = {
     "doctor": "check this machine: cores, memory, limits, start methods, extras; --self-test after installing",
 }
 
-FAILED, REFUSED, INTERRUPTED, NOBODY_READS, TERMINATED = 1, 2, 130, 141, 143
+FAILED, REFUSED, INTERRUPTED, NOBODY_READS = 1, 2, 130, 141
 CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 """Errors of a write to an open file, as standard output is: the error names no file."""
 
@@ -61,7 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _end_on_request)
+        for number in EXIT_CODES:
+            signal.signal(number, end_on_request)
     _open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -94,11 +96,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         why = one_line(error) if str(error) else "this needs more than there is"
         print(f"multiverse {arguments[0]}: out of memory: {why}; try fewer envs, or smaller networks", file=sys.stderr)
         return REFUSED
-
-
-def _end_on_request(number: int, frame: FrameType | None) -> NoReturn:
-    """SIGTERM: everything is closed on the way out."""
-    sys.exit(TERMINATED)
 
 
 def _open_missing_streams() -> None:
@@ -208,10 +205,12 @@ def parsed_kwargs(text: str) -> dict[str, Any]:
     example = "'{\"g\": 9.8}'"
     try:
         kwargs = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InvalidRequest(f"--env-kwargs {text!r} is not JSON ({error}); example: {example}") from error
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InvalidRequest(
+            f"--env-kwargs {in_words(text)} is not JSON ({in_a_line(error)}); example: {example}"
+        ) from error
     if not isinstance(kwargs, dict):
-        raise InvalidRequest(f"--env-kwargs {text!r}: a JSON object is wanted; example: {example}")
+        raise InvalidRequest(f"--env-kwargs {in_words(text)}: a JSON object is wanted; example: {example}")
     return kwargs
 
 

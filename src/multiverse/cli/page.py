@@ -14,8 +14,8 @@ from multiverse.cli.curves import Curve, differing, in_figures, mean_rate, setti
 from multiverse.cli.figures import Panel, drawn, figure
 from multiverse.contracts.errors import in_bytes, in_digits
 from multiverse.contracts.imports import without_folders
+from multiverse.contracts.plain_files import read_plain
 from multiverse.training.progress import failure_counts, in_time
-from multiverse.training.storage.files import read_plain
 from multiverse.training.storage.records import EVALUATED, RunRecord
 
 LARGEST_VIDEO = 2**25  # bytes: a page that a browser opens at once

@@ -21,6 +21,7 @@ import numpy as np
 from multiverse.cli.search_space import Range, Space
 from multiverse.contracts.errors import InvalidRequest, MultiverseError, in_a_line
 from multiverse.contracts.imports import with_folders, without_folders
+from multiverse.contracts.plain_files import read_plain
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import read_config
 from multiverse.training.config.train_config import TrainConfig, plain_config
@@ -31,6 +32,7 @@ from multiverse.training.side_by_side import in_child, share_of_cores, side_by_s
 from multiverse.training.storage.files import RunLock, for_json, replace_file
 from multiverse.training.storage.find_runs import CONFIG, is_run
 from multiverse.training.storage.origin import redacted
+from multiverse.training.storage.run_directory import LARGEST_JSON
 
 if TYPE_CHECKING:
     import optuna
@@ -96,8 +98,8 @@ class Search:
 
     def _said(self) -> dict[str, Any]:
         try:
-            said = json.loads((self.path / RESULTS).read_text())
-        except (OSError, ValueError):
+            said = json.loads(read_plain(self.path / RESULTS, LARGEST_JSON)[0])
+        except (OSError, ValueError, RecursionError):
             return {}
         return said if isinstance(said, dict) else {}
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import pkgutil
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import TypeVar
 
 from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.names import nearest
 
 Loader = TypeVar("Loader", bound=Callable[..., object])
 _LOADERS: set[CodeType] = set()
@@ -52,6 +55,22 @@ def module_named(name: str) -> ModuleType:
     if Path(module.__file__ or "").absolute() != file:
         raise InvalidRequest(f"{name}: Python has another module {file.stem!r} ({module.__file__}): rename the file")
     return module
+
+
+def modules_like(name: str) -> list[str]:
+    """Other versions of a module that does not exist (`pursuit_v5` for `pursuit_v4`), or the module of the nearest name
+    in its package. Nothing is imported."""
+    package, _, last = name.rpartition(".")
+    top, *inside = package.split(".")
+    try:
+        spec = importlib.util.find_spec(top) if top else None
+    except (ImportError, ValueError):
+        spec = None
+    folders = [str(Path(home, *inside)) for home in (spec and spec.submodule_search_locations) or ()]
+    known = [module.name for module in pkgutil.iter_modules(folders)]
+    stem = re.escape(re.sub(r"_v\d+$", "", last))
+    versions = [module for module in known if re.fullmatch(rf"{stem}_v\d+", module)]
+    return [f"{package}.{module}" for module in versions or nearest(last, known)]
 
 
 def with_folders(name: str) -> str:

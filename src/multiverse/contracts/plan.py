@@ -10,10 +10,10 @@ import operator
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, Literal
 
-from multiverse.contracts.errors import InvalidRequest, counted
+from multiverse.contracts.errors import InvalidRequest, counted, in_words
+from multiverse.contracts.plain_files import read_named
 
 log = logging.getLogger("multiverse")
 
@@ -39,6 +39,7 @@ def whole_number(name: str, value: Any) -> int:
         raise InvalidRequest(f"{name}={value!r}: expected a whole number") from None
 
 
+LARGEST_PLAN = 2**20
 LONGEST_S = 1e7
 """No deadline is further away than some months: the system's calls would not take it."""
 
@@ -125,7 +126,7 @@ def read_plan(path: os.PathLike[str] | str, env: Any, usable_cores: int) -> tupl
     env than this (where that is a name), or with another number of cores, is said in a warning."""
     where, hint = os.fspath(path), "`multiverse tune ENV` writes one"
     try:
-        found = json.loads(Path(where).read_bytes())
+        found = json.loads(read_named(where, LARGEST_PLAN))
     except OSError as error:
         raise InvalidRequest(f"plan={where!r} cannot be read: {error.strerror or error}; {hint}") from error
     except (ValueError, RecursionError):
@@ -135,8 +136,12 @@ def read_plan(path: os.PathLike[str] | str, env: Any, usable_cores: int) -> tupl
     if missing:
         raise InvalidRequest(f"{where} is no plan: it has no {', '.join(missing)}; {hint}")
     _warn_of_misfits(where, found, {"env": env if isinstance(env, str) else None, "usable_cores": usable_cores})
-    ray = RayOptions(**found["ray"]) if found.get("ray") else None
-    return Plan(**{name: found[name] for name in wanted}, ray=ray), whole_number("num_envs", found["num_envs"])
+    ray, options = found.get("ray"), [field.name for field in fields(RayOptions)]
+    if not isinstance(ray, dict | None) or (strange := [name for name in ray or () if name not in options]):
+        wrong = f"has {', '.join(strange)}" if isinstance(ray, dict) else f"is {in_words(ray)}"
+        raise InvalidRequest(f"{where} is no plan: its ray {wrong}, and can have {', '.join(options)}; {hint}")
+    plan = Plan(**{name: found[name] for name in wanted}, ray=RayOptions(**ray) if ray else None)
+    return plan, whole_number("num_envs", found["num_envs"])
 
 
 def _warn_of_misfits(where: str, found: Mapping[str, Any], here: Mapping[str, Any]) -> None:

@@ -14,13 +14,14 @@ from typing import Any
 import cloudpickle
 import psutil
 
+from multiverse.adapters.registered import NOTHING_REGISTERED, additions
 from multiverse.contracts.errors import PreflightError, in_bytes
 from multiverse.contracts.layout import Field, FieldName
 from multiverse.contracts.plan import Plan, StartMethod
 from multiverse.contracts.views import Array, Views
 from multiverse.executors import machine, preflight, worker_loop
 from multiverse.executors.hosts import WorkerHost
-from multiverse.executors.launch import start_methods
+from multiverse.executors.launch import fork_server, start_methods
 from multiverse.executors.launch.black_box import StackDump
 from multiverse.executors.life import Death, State
 from multiverse.executors.worker_loop import Assignment, LayoutMessage, Surroundings
@@ -129,9 +130,14 @@ class Processes:
         preflight.check_processes(len(assignments), self._method)
         data = pickled(assignments) if self._method != "fork" else [b""] * len(assignments)
         self._assignments = {a.worker: (a, bytes_) for a, bytes_ in zip(assignments, data)}
-        surroundings = Surroundings.here()
+        surroundings = self._surroundings()
         for worker in self._assignments:
             self.hosts.append(self._started(worker, surroundings))
+
+    def _surroundings(self) -> Surroundings:
+        """A forked worker has the caller's registry; any other has what the fork server has."""
+        forked = self._method == "fork"
+        return Surroundings.here(NOTHING_REGISTERED if forked else additions(fork_server.fork_server().registered()))
 
     def _started(self, worker: int, surroundings: Surroundings) -> ProcessHost:
         """A new process; one that this machine does not give us is one error, of this start alone."""
@@ -177,7 +183,7 @@ class Processes:
             host.connect(views, len(self.hosts))
 
     def start_again(self, host: WorkerHost, views: Views, check: Callable[[WorkerHost], None]) -> WorkerHost:
-        new = self._started(host.worker, Surroundings.here())
+        new = self._started(host.worker, self._surroundings())
         try:
             check(new)
             new.connect(views, len(self.hosts), replacing=True)

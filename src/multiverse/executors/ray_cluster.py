@@ -8,15 +8,13 @@ import functools
 import importlib.util
 import logging
 import os
-import signal
 import site
 import socket
 import sys
 import sysconfig
-import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -190,14 +188,14 @@ def _where_auto_leads() -> str:
 
 @contextlib.contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Ray puts a handler of its own in the place of SIGTERM's."""
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGTERM) if main else None
+    """Keep Ray from replacing the program's handler of SIGTERM, which may arrive while Ray starts."""
+    utils = ray()._private.utils
+    before = utils.set_sigterm_handler
+    utils.set_sigterm_handler = lambda handler: None  # guard: sigterm-keeps-its-handler-while-ray-starts
     try:
         yield
     finally:
-        if main and before is not None:
-            signal.signal(signal.SIGTERM, before)
+        utils.set_sigterm_handler = before
 
 
 def shut_down() -> None:
@@ -270,10 +268,10 @@ def _resource(kind: str) -> float:
 
 
 @contextlib.contextmanager
-def own_modules_by_value(assignments: Any) -> Iterator[None]:
-    """While the assignments are packed for nodes elsewhere: the caller's own modules, which nobody has installed there,
-    go along with what is used of them."""
-    found = [] if own() else [m for m in _modules_of(assignments) if _is_the_callers(m)]
+def own_modules_by_value(things: Iterable[Any]) -> Iterator[None]:
+    """While these are packed for nodes elsewhere, pickle the caller's own modules, which are not installed there, by
+    value."""
+    found = [] if own() else [m for m in _modules_of(things) if _is_the_callers(m)]
     registered = [m for m in found if m.__name__ not in cloudpickle.list_registry_pickle_by_value()]
     for module in registered:
         cloudpickle.register_pickle_by_value(module)
@@ -284,11 +282,15 @@ def own_modules_by_value(assignments: Any) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _modules_of(assignments: Any) -> list[ModuleType]:
+def used_by(assignments: Any) -> list[Any]:
+    """Factories, wrappers, arguments and reset plans of the user's that the workers need."""
     recipes = [recipe for a in assignments for recipe in a.recipes]
     used = [thing for r in recipes for thing in (r.source, *r.wrappers, *r.kwargs.values())]
-    used += [a.config.reset_plan for a in assignments]
-    tops = {name.partition(".")[0] for thing in used for name in _places_of(thing)}
+    return used + [a.config.reset_plan for a in assignments]
+
+
+def _modules_of(things: Iterable[Any]) -> list[ModuleType]:
+    tops = {name.partition(".")[0] for thing in things for name in _places_of(thing)}
     return [sys.modules[name] for name in tops if name in sys.modules and name != "__main__"]
 
 

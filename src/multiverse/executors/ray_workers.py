@@ -15,8 +15,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import gymnasium
 import psutil
 
+from multiverse.adapters.registered import additions
 from multiverse.contracts.errors import ClusterGone
 from multiverse.contracts.failures import HOW_TO_GO_ON
 from multiverse.contracts.layout import Field, FieldName
@@ -274,11 +276,16 @@ class RayWorkers:
         ray_cluster.connect(self._options)
         ray_cluster.check(len(assignments), self._options)
         self._sent = Sent(ray_cluster.own())
-        with ray_cluster.own_modules_by_value(assignments):
+        with ray_cluster.own_modules_by_value(ray_cluster.used_by(assignments)):
             data = pickled(assignments)
         self._assignments = {a.worker: (a, bytes_) for a, bytes_ in zip(assignments, data)}
         for worker in self._assignments:
             self.hosts.append(self._started(worker, self._wanted(), "SPREAD"))
+
+    def _surroundings(self) -> Surroundings:
+        """With the whole registry: what a node's fresh process has in its own is not known here."""
+        with ray_cluster.own_modules_by_value(gymnasium.registry.values()):
+            return Surroundings.here(additions())
 
     def _wanted(self) -> dict[str, float]:
         """Of a cluster of our own nobody else wants anything, and there may be more workers than cores."""
@@ -293,7 +300,7 @@ class RayWorkers:
             ray_cluster.ray()
             .remote(RayActor)
             .options(**wanted, max_concurrency=3, max_restarts=0, scheduling_strategy=where)
-            .remote(Surroundings.here(), data)
+            .remote(self._surroundings(), data)
         )
         ours, theirs = PackedLink.beside()
         life = RayLife(assignment, actor, theirs, self._sent, wanted)

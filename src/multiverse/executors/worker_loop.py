@@ -19,6 +19,7 @@ from gymnasium import spaces
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 
 from multiverse.adapters.env_source import Recipe
+from multiverse.adapters.registered import NOTHING_REGISTERED, Registered
 from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import PreflightError, RemoteError
 from multiverse.contracts.imports import loads_modules
@@ -46,9 +47,10 @@ class Surroundings:
     cwd: str
     sys_path: list[str]
     argv: list[str]
+    registered: Registered = NOTHING_REGISTERED
 
     @classmethod
-    def here(cls) -> Surroundings:
+    def here(cls, registered: Registered = NOTHING_REGISTERED) -> Surroundings:
         try:
             here = os.getcwd()
         except FileNotFoundError as error:  # guard: a-removed-directory-is-named
@@ -56,7 +58,7 @@ class Surroundings:
                 "the working directory of this program has been removed, so no worker can be started in it: os.chdir() "
                 "to one that exists"
             ) from error
-        return cls(dict(os.environ), here, list(sys.path), list(sys.argv))
+        return cls(dict(os.environ), here, list(sys.path), list(sys.argv), registered)
 
     def adopt(self) -> None:
         kept = {name: os.environ[name] for name in os.environ if name.endswith("_NUM_THREADS")}
@@ -64,6 +66,7 @@ class Surroundings:
         os.environ.update({**kept, **self.environ})
         os.chdir(self.cwd)
         sys.path[:], sys.argv[:] = self.sys_path, self.argv
+        self.registered.adopt()  # guard: registered-ids-travel
 
     def adopt_elsewhere(self) -> None:
         """As far as another machine has it, and without what whoever runs this process put there."""

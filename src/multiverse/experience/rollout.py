@@ -278,13 +278,19 @@ def rollout_for(
 def numeric_leaves(space: spaces.Space[Any]) -> list[Leaf]:
     """The leaves of an observation space that algorithms can learn from, all of which are numbers."""
     found = list(leaves(space))
-    if not found:
-        raise InvalidRequest(f"algorithms learn from what they see, and an observation of {space} shows nothing")
+    empty = [leaf for leaf in found if leaf.numeric and 0 in shape_of(leaf)]
+    if not found or empty:
+        part = f" at {_name_of(empty[0])}" if found and empty[0].path else ""
+        raise InvalidRequest(f"algorithms learn from what they see, and an observation of {space} shows nothing{part}")
     strange = [leaf for leaf in found if not leaf.numeric]
     if strange:
-        names = ", ".join(f"{'.'.join(map(str, leaf.path)) or 'the observation'} ({leaf.space})" for leaf in strange)
+        names = ", ".join(f"{_name_of(leaf)} ({leaf.space})" for leaf in strange)
         raise InvalidRequest(f"algorithms learn from numbers: {names} must be made a Box first, by a wrapper of yours")
     return found
+
+
+def _name_of(leaf: Leaf) -> str:
+    return ".".join(map(str, leaf.path)) or "the observation"
 
 
 def shape_of(leaf: Leaf) -> tuple[int, ...]:

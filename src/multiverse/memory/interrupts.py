@@ -10,14 +10,20 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 log = logging.getLogger("multiverse")
 
 EXIT_CODES = {signal.SIGTERM: 143}
+"""Signals that ask a program to end, with the exit code for each."""
+SAVE: signal.Signals | None = getattr(signal, "SIGUSR1", None)
+"""The warning that SLURM sends before a job's time is up."""
+if SAVE is not None:  # guard: sigusr1-is-a-request
+    EXIT_CODES[SAVE] = 128 + SAVE
 
-NOTED = "%s: saving and ending; once more ends it at once"
+NOTED = "%s: saving and ending; Ctrl-C or SIGTERM now ends at once"
 
 PATIENCE_S = 1.0
 """How long, after a stop was asked for, somebody may still be waited for."""
@@ -58,14 +64,45 @@ class HeldInterrupts:
                 self._handler(_signal.SIGINT, None)
 
 
+def end_on_request(number: int, frame: FrameType | None) -> NoReturn:
+    """A handler of SIGTERM and SIGUSR1: everything is closed on the way out."""
+    raise SystemExit(EXIT_CODES[signal.Signals(number)])
+
+
+def is_ours(number: signal.Signals) -> bool:
+    """Whether a signal would end the program: the program has no handler for it, nor has faulthandler, of which
+    `signal` does not know."""
+    handler = signal.getsignal(number)
+    if handler is not signal.SIG_DFL:
+        return handler is end_on_request
+    try:
+        with open("/proc/self/status") as status:
+            caught = next(int(line.split()[1], 16) for line in status if line.startswith("SigCgt"))
+    except (OSError, StopIteration):  # no /proc
+        return True
+    return not caught >> (number - 1) & 1
+
+
+@contextlib.contextmanager
+def ended_on_request() -> Iterator[None]:
+    """In the main thread: SIGTERM and SIGUSR1 raise SystemExit where they would kill the program."""
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, end_on_request) for number in EXIT_CODES if main and is_ours(number)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 class StopWaiting(KeyboardInterrupt):
     """A stop was asked for, and whoever is waited for does not answer."""
 
 
 class StopRequests:
-    """While it is entered, in the main thread, Ctrl-C and SIGTERM are noted: the first asks to save and end, the second
-    ends at once. Entered in another thread, it is `ask` that asks. Whoever waits for a worker after that, in the thread
-    that has entered it, does so for `PATIENCE_S` and no longer."""
+    """While it is entered, in the main thread, Ctrl-C, SIGTERM and SIGUSR1 are noted: the first asks to save and end,
+    the second ends at once, unless it is SIGUSR1. Entered in another thread, it is `ask` that asks. After that, a
+    wait for a worker in the thread that has entered it takes `PATIENCE_S` and no longer."""
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
@@ -74,8 +111,9 @@ class StopRequests:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._note)
+            for number in (signal.SIGINT, *EXIT_CODES):
+                if number in (signal.SIGINT, signal.SIGTERM) or is_ours(number):
+                    self._before[number] = signal.signal(number, self._note)
         _here.noting = self
         return self
 
@@ -88,6 +126,8 @@ class StopRequests:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
+            if number == SAVE:  # a run of a set may get it twice: from the scheduler, and from the set's program
+                return
             self.raise_it()
         self.received, self.asked_at = signal.Signals(number), time.monotonic()
         # guard: signals-wait-for-a-save

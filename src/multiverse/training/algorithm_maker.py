@@ -45,6 +45,8 @@ def algorithm_maker(config: TrainConfig, own: MakeAlgorithm | None = None, scale
     def make(
         observation_space: Any, action_space: Any, slots: int, seed: int, agents: int = 1, state_space: Any = None
     ) -> Algorithm:
+        if 0 in (getattr(action_space, "shape", None) or ()):
+            raise InvalidRequest(f"there is nothing to choose in the action space {action_space}: its shape has a 0")
         told = {"agents": agents if agents > 1 else None, "state_space": state_space}
         team = {name: one for name, one in told.items() if one is not None and _takes(kind, name)}
         if getattr(kind, "Config", None) is None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.errors import InvalidRequest, in_words
 from multiverse.contracts.layout import Leaf
 from multiverse.contracts.policy import Leaves, Memory, Policy, Seen
 from multiverse.contracts.views import Array
@@ -74,7 +74,7 @@ class LoadedPolicy:
             self._told_of_rewards = True
             warnings.warn("this policy looks at what its last action earned, and was not told: it acts as if that was "
                           "0. act(observation, previous_reward=reward)", stacklevel=2)  # fmt: skip
-        rewards = np.broadcast_to(np.asarray(0.0 if previous_reward is None else previous_reward, np.float32), (rows,))
+        rewards = _rewards(0.0 if previous_reward is None else previous_reward, rows)
         masks = self.features.open_actions(seen)
         if action_mask is not None:
             masks = self._open(action_mask, rows)
@@ -194,10 +194,21 @@ class LoadedPolicies(Mapping[str, LoadedPolicy]):
             policy.reset(None if seed is None else (seed, k))
 
 
+def _rewards(given: Any, rows: int) -> Array:
+    """[rows] one for each row, or the same for all."""
+    try:
+        return np.broadcast_to(np.asarray(given, np.float32), (rows,))
+    except (TypeError, ValueError):
+        each = f"a number, or {rows} of them, one for each row" if rows > 1 else "a number"
+        raise InvalidRequest(f"previous_reward={in_words(given)}: expected {each}") from None
+
+
 def _is_batch(shape: tuple[int, ...], leaf: Leaf) -> bool:
     """Whether this is one observation (False) or several; anything else is refused."""
     one = shape_of(leaf)
+    name = ".".join(map(str, leaf.path)) or "the observation"
+    if shape == (0, *one):
+        raise InvalidRequest(f"{name} has shape {shape}: a batch needs at least one row")
     if shape in (one, (*shape[:1], *one)):
         return shape != one
-    name = ".".join(map(str, leaf.path)) or "the observation"
     raise InvalidRequest(f"{name} has shape {shape}: expected {one}, or (rows, *{one}) for several")

@@ -112,8 +112,9 @@ class Progress(Hook):
         return f"multiverse resume {shlex.quote(path)}{self.again}"
 
     def interrupted(self) -> None:
-        """By Ctrl-C, or SIGTERM: the run is saved, if it had begun and nobody asked twice."""
+        """By Ctrl-C, SIGTERM or SIGUSR1: the run is saved, if it had begun and was asked once."""
         if self.path is None:
+            self.tell("Interrupted before training began: nothing was saved.")
             return
         saved, how = saved_steps(self.path / CHECKPOINTS), self.going_on()
         if saved is None:

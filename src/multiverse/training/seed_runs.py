@@ -23,6 +23,8 @@ from multiverse.adapters.env_source import BUILT_IN
 from multiverse.algorithms import algorithm_class
 from multiverse.contracts.errors import InvalidRequest, MultiverseError, counted, in_digits
 from multiverse.contracts.imports import with_folders, without_folders
+from multiverse.contracts.plain_files import read_plain
+from multiverse.contracts.plan import whole_number
 from multiverse.training.config.changes import changed_config, without_schedules
 from multiverse.training.config.files import dump_yaml
 from multiverse.training.config.train_config import TrainConfig, plain_config, saved_config
@@ -38,10 +40,12 @@ from multiverse.training.run import Run, resume_run, start_run, watched
 from multiverse.training.run_sources import as_name, given_again, may_be_marked, saved_settings, trusted_config
 from multiverse.training.seeds import DRAWS, INTERVAL, bootstrap_interval, interquartile_mean
 from multiverse.training.side_by_side import in_child, share_of_cores, side_by_side
-from multiverse.training.storage.files import for_json, read_plain, replace_file
+from multiverse.training.storage.files import for_json, replace_file
 from multiverse.training.storage.find_runs import CONFIG, ORIGIN, SEEDS, SUMMARY, is_run
 from multiverse.training.storage.origin import mark_of, names_code, redacted
 from multiverse.training.storage.run_directory import LARGEST_JSON, fresh, safe_name
+
+MOST_SEEDS = 10_000
 
 Say = Callable[[str], None]
 SayOf = Callable[[int | None, str], None]
@@ -65,10 +69,16 @@ class SeedRuns(Run):
 
 
 # -- what they are -----------------------------------------------------------------------------------------------
+def checked_count(count: Any) -> int:
+    number = whole_number("seeds", count)
+    if not 1 <= number <= MOST_SEEDS:
+        raise InvalidRequest(f"seeds={number}: expected 1 to {MOST_SEEDS:,}")
+    return number
+
+
 def new_set(config: TrainConfig, count: int, run_dir: Path | str | None, root: Path | str, **how: Any) -> Path:
     """A directory for this many runs, from the config's seed on; `how` is told to each of them when it begins."""
-    if count < 1:
-        raise InvalidRequest(f"seeds={count}: at least 1")
+    count = checked_count(count)
     if config.render:
         raise InvalidRequest(
             f"render shows one run in one process, and seeds={count} are several: leave one of them out"

@@ -14,9 +14,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from multiverse.adapters.registered import additions
 from multiverse.contracts.errors import MultiverseError
+from multiverse.executors.launch.fork_server import fork_server
 from multiverse.executors.launch.orphan_guard import end_with
 from multiverse.executors.machine import usable_cores
+from multiverse.memory.interrupts import EXIT_CODES, SAVE, end_on_request, ended_on_request
 from multiverse.training.config.train_config import TrainConfig
 
 SAVING_S = 60.0
@@ -37,6 +40,7 @@ def share_of_cores(config: TrainConfig, count: int) -> tuple[int, TrainConfig]:
     return at_once, config
 
 
+@ended_on_request()  # guard: a-set-asks-its-runs-to-save
 def side_by_side(
     orders: Iterator[tuple[int, Order]],
     at_once: int,
@@ -79,12 +83,14 @@ _CHILD = """
 import importlib, json, sys
 order = json.load(sys.stdin)
 sys.path[:] = order.pop("path")
+importlib.import_module("multiverse.adapters.registered").Registered.from_text(order.pop("registered")).adopt()
 sys.exit(importlib.import_module(order.pop("module")).child(order))
 """
 
 
 def _started(order: Order) -> subprocess.Popen[str]:
     """It leads a group of its own, so that Ctrl-C in a terminal reaches it once, through us."""
+    here = {"path": sys.path, "registered": additions(fork_server().registered()).as_text()}
     child = subprocess.Popen(
         [sys.executable, "-c", _CHILD, str(os.getpid())],
         stdin=subprocess.PIPE,
@@ -95,7 +101,7 @@ def _started(order: Order) -> subprocess.Popen[str]:
     )
     assert child.stdin is not None
     try:
-        child.stdin.write(json.dumps({**order, "path": sys.path}))  # secrets too: they are in no file, no command line
+        child.stdin.write(json.dumps({**order, **here}))  # secrets too: they are in no file, no command line
         child.stdin.close()
     except OSError:  # it has ended already, and says why
         pass
@@ -114,7 +120,7 @@ def _end(running: Iterable[subprocess.Popen[str]]) -> None:
     """Each saves itself; who takes too long, or is asked twice, is killed."""
     try:
         for child in running:
-            child.send_signal(signal.SIGINT)
+            child.send_signal(SAVE or signal.SIGINT)  # not Ctrl-C: each may have got the same signal as this program
         deadline = time.monotonic() + SAVING_S
         for child in running:
             child.wait(max(0.0, deadline - time.monotonic()))
@@ -129,6 +135,8 @@ def _end(running: Iterable[subprocess.Popen[str]]) -> None:
 def in_child(run: Callable[[], object]) -> int:
     """What the process of one run does: it ends with the process that started it, and says why it failed."""
     end_with(int(sys.argv[1]))
+    for number in EXIT_CODES:
+        signal.signal(number, end_on_request)
     try:
         run()
     except MultiverseError as error:

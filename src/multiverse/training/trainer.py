@@ -87,7 +87,7 @@ class Trainer:
     def run(self) -> dict[str, Any]:
         """Train until the budget is spent; returns the summary, which is in the run's directory too.
 
-        Ctrl-C or SIGTERM: the run is saved as it was after its last update, and the signal goes on its way.
+        Ctrl-C, SIGTERM or SIGUSR1: the run is saved as it was after its last update, and the signal takes effect.
         """
         self._tell("on_start")
         # One thread: what BLAS adds up in several depends, in the last bits, on how many there happen to be.

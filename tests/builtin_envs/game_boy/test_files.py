@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,8 @@ def test_a_folder_is_no_cartridge(tmp_path: Path) -> None:
         ("starts: [a.state]", "starts: expected keys and values"),
         ("starts: {a: 3}", r"starts.a: expected text, found 3"),
         ("ram: {x: [", "it is no YAML"),
+        (f"ram: {5_000 * '['}", "it is nested too deep"),
+        ("#" * 2**19, "it has more than"),
     ],
 )
 def test_mistakes_in_a_game_file_are_named(text: str, told: str, tmp_path: Path) -> None:
@@ -89,6 +92,14 @@ def test_mistakes_in_a_game_file_are_named(text: str, told: str, tmp_path: Path)
 def test_a_missing_game_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(mv.InvalidRequest, match=r"absent.yaml: No such file"):
         GameBoyEnv(written(tmp_path)["rom"], tmp_path / "absent.yaml")
+
+
+def test_game_file_or_cartridge_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for rom_file, game in ((written(tmp_path)["rom"], pipe), (pipe, written(tmp_path)["game"])):
+        with pytest.raises(mv.InvalidRequest, match="it is no plain file"):
+            GameBoyEnv(rom_file, game)
 
 
 def test_what_a_game_file_can_say(tmp_path: Path) -> None:

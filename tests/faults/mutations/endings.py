@@ -9,6 +9,7 @@ KILLED = "tests/faults/test_killed_programs.py"
 SIGNALS = "tests/faults/test_signals.py"
 THREADS = "tests/faults/test_threads.py"
 LEAKS = "tests/contract/test_leaks.py"
+REGISTERED = "tests/contract/test_registered_ids.py"
 
 GUARDS = (
     # -- A11 to A14: endings ---------------------------------------------------------------------------------
@@ -61,6 +62,30 @@ GUARDS = (
         ("tests/contract/test_surroundings.py::test_ctrl_c_is_the_callers_alone[forkserver]",),
     ),
     Guard(
+        "sigusr1-does-not-end-the-fork-server",
+        ("A14",),
+        swap("SIG_IGN", "SIG_DFL"),
+        ("tests/contract/test_surroundings.py::test_ctrl_c_is_the_callers_alone[forkserver]",),
+    ),
+    Guard(
+        "a-set-asks-its-runs-to-save",
+        ("A14",),
+        swap("@ended_on_request()", ""),
+        ("tests/training/test_seed_runs.py::test_a_set_of_a_python_program_is_saved_at_sigterm",),
+    ),
+    Guard(
+        "sigusr1-is-a-request",
+        ("A14",),
+        NEVER,
+        ("tests/training/test_exact_resume.py::test_a_signal_saves_and_ends_and_the_run_goes_on_later[10-138]",),
+    ),
+    Guard(
+        "sigterm-keeps-its-handler-while-ray-starts",
+        ("A14",),
+        GONE,
+        ("tests/executors/test_ray.py::test_sigterm_while_ray_starts_ends_the_program_as_at_any_other_time[True]",),
+    ),
+    Guard(
         "ctrl-c-does-not-reach-the-fork-server",
         ("A14",),
         swap("0", "None"),
@@ -93,6 +118,30 @@ GUARDS = (
         ("A16",),
         NEVER,
         ("tests/executors/test_preflight.py::test_fork_is_refused_once_cuda_is_in_use",),
+    ),
+    Guard(
+        "registered-ids-travel",
+        ("A16",),
+        GONE,
+        (f"{REGISTERED}::test_registered_ids_are_known_in_workers_of_every_start_method",),
+    ),
+    Guard(
+        "only-additions-to-the-registry-travel",
+        ("A16",),
+        NEVER,
+        (f"{REGISTERED}::test_only_what_differs_from_a_fresh_registry_is_sent",),
+    ),
+    Guard(
+        "an-entry-that-cannot-travel-is-skipped",
+        ("A16",),
+        swap("Exception", "SyntaxError"),
+        (f"{REGISTERED}::test_an_id_that_cannot_be_sent_is_skipped_and_its_error_says_why",),
+    ),
+    Guard(
+        "a-missing-id-comes-with-its-reason",
+        ("A16",),
+        NEVER,
+        (f"{REGISTERED}::test_an_id_that_cannot_be_sent_is_skipped_and_its_error_says_why",),
     ),
     Guard(
         "what-cannot-travel-is-refused-first",

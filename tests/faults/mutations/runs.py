@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.mutations.guard import GONE, NEVER, Guard, instead, swap
+from tests.faults.mutations.guard import ALWAYS, GONE, NEVER, Guard, instead, swap
 
 FAULTS = "tests/training/storage/test_checkpoint_faults.py"
 BROKEN = "tests/training/storage/test_checkpoint_broken.py"
@@ -234,6 +234,12 @@ GUARDS = (
         ("E7",),
         GONE,
         (f"{FOREIGN}::test_a_link_in_a_run_is_not_followed[resumed-checkpoints]",),
+    ),
+    Guard(
+        "only-plain-files-are-read",
+        ("E2",),
+        ALWAYS,
+        ("tests/cli/test_tune.py::test_only_plain_files_are_read[--plan]",),
     ),
     Guard(
         "no-link-is-opened",

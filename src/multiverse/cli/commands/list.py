@@ -17,6 +17,7 @@ import tyro
 from multiverse.algorithms import ALGORITHMS
 from multiverse.cli.main import parse
 from multiverse.contracts.errors import in_digits
+from multiverse.contracts.plain_files import read_plain
 
 DESCRIPTION = """\
 Lists envs (of Gymnasium's registry, and our own), presets (settings known to
@@ -122,7 +123,7 @@ def _age(run: Path) -> int:
 
 def _state_of(run: Path) -> str:
     try:
-        summary = json.loads((run / "summary.json").read_text())
+        summary = json.loads(read_plain(run / "summary.json", 2**24)[0])
         found = summary["evaluation"]
         returned = f", return {in_digits(found['mean_return'])} ± {in_digits(found['std_return'])}" if found else ""
         returned += f", won {100 * found['wins']:.0f} %" if found and "wins" in found else ""

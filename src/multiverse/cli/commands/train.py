@@ -104,9 +104,11 @@ def _named(key: str, *given: Mapping[str, Any]) -> str:
 def _refuse_early(options: TrainOptions, config: TrainConfig) -> None:
     """What cannot be is said before anything is started."""
     from multiverse.training.loading import checkpoint_of
+    from multiverse.training.seed_runs import checked_count
 
     command = options.command
     require_positive(seeds=command["seeds"])
+    checked_count(command["seeds"])
     if command["no_preset"] and command["preset"]:
         raise InvalidRequest(f"--no-preset, or --preset {command['preset']}?")
     refuse_unknown(config)
@@ -275,7 +277,7 @@ def train_options(
     found = typed(parser(algorithm, options, command, description), settings, arguments, algorithm)
     if len(found.words) > 1:
         raise InvalidRequest(f"one env at a time: {found.words[0]}, or {found.words[1]}?")
-    own = {one.name: found.values.pop(one.name, one.default) for one in options}
+    own = {one.name: one.checked(found.values.pop(one.name, one.default)) for one in options}
     return TrainOptions(found.words[0] if found.words else "", own, Located(found.values, found.flags))
 
 

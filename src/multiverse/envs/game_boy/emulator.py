@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.plain_files import read_named
 from multiverse.contracts.views import Array
 
 warnings.filterwarnings("ignore", "Using SDL2 binaries from pysdl2-dll")  # PyBoy's window, which nobody opens
@@ -21,14 +22,14 @@ BUTTONS = ("a", "b", "start", "select", "up", "down", "left", "right")
 FRAMES_PER_S = 59.7275
 HEIGHT, WIDTH = 144, 160
 HEADER_END, TITLE, COLOUR, KIND, SIZE, CHECKSUM = 0x150, 0x134, 0x143, 0x147, 0x148, 0x14D
-SMALLEST = 32 * 1024
+SMALLEST, LARGEST = 32 * 1024, 2**23
 WITH_CLOCK = (0x0F, 0x10)
 
 
 def read_cartridge(path: Path | str) -> bytes:
     """The image of a cartridge; refused where it is none, or not all of it."""
     try:
-        image = Path(path).read_bytes()
+        image = read_named(path, LARGEST)
     except OSError as error:
         raise InvalidRequest(f"rom={str(path)!r}: {error.strerror or error}; expected a Game Boy cartridge") from error
     checksum = -sum(byte + 1 for byte in image[TITLE:CHECKSUM]) & 0xFF

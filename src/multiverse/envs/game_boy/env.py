@@ -11,11 +11,14 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.plain_files import read_named
 from multiverse.contracts.views import Array
 from multiverse.envs.game_boy.emulator import FRAMES_PER_S, HEIGHT, WIDTH, Emulator, read_cartridge
 from multiverse.envs.game_boy.game_file import Game, StartStep, Values, read_game
 from multiverse.envs.game_boy.ram import Ram
 from multiverse.envs.game_boy.rewards import Rewards
+
+LARGEST_STATE = 2**24
 
 Observed = Literal["screen", "ram", "both"]
 POWER_ON = "power_on"
@@ -247,7 +250,7 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
         if name not in self._points:
             path, now = self._game.starts.get(name, Path(name)), self._emulator.save()
             try:
-                state = path.read_bytes()
+                state = read_named(path, LARGEST_STATE)
                 self._emulator.load(state)
             except OSError as error:
                 there = ", ".join([POWER_ON, *self._game.starts])

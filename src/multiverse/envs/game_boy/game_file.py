@@ -14,6 +14,7 @@ import yaml
 
 from multiverse.contracts.errors import InvalidConfig, in_words
 from multiverse.contracts.names import did_you_mean
+from multiverse.contracts.plain_files import read_named
 from multiverse.envs.game_boy.emulator import BUTTONS
 
 Values = dict[str, int | tuple[int, ...]]
@@ -24,6 +25,7 @@ TESTS = ("equals", "not_equals", "at_least", "at_most")
 ALL_ACTIONS = ((), *((button,) for button in BUTTONS))
 WAIT = "wait"
 _MISSING = object()
+LARGEST_BYTES = 2**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +135,13 @@ def read_game(path: Path | str) -> Game:
 
 def _read(path: Path) -> _Section:
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = yaml.safe_load(read_named(path, LARGEST_BYTES).decode())
     except OSError as error:
         raise InvalidConfig(str(path), error.strerror or str(error), "Expected a YAML file") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InvalidConfig(str(path), "it is no YAML: " + " ".join(str(error).split())) from error
+    except RecursionError:
+        raise InvalidConfig(str(path), "it is nested too deep", "Game files need few levels") from None
     return _Section(str(path), {} if found is None else found)
 
 

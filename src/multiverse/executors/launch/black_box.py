@@ -15,6 +15,8 @@ from typing import Any, TypeVar, cast
 from multiverse.memory.block import AnonymousFile
 
 SIGNAL = getattr(signal, "SIGUSR1", None)
+CALLERS_SIGNALS = (signal.SIGINT, *([SIGNAL] if SIGNAL is not None else []))
+"""Signals that a terminal or a scheduler may send to workers too; only the caller acts on them."""
 ANSWER_S = 1.0
 QUIET_S = 0.05
 

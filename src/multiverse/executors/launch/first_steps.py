@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable
 
 from multiverse.executors.launch import orphan_guard
+from multiverse.executors.launch.black_box import CALLERS_SIGNALS
 
 
 def run_as_worker(run: Callable[[], int], guard: Callable[[], object]) -> None:
@@ -18,8 +19,9 @@ def run_as_worker(run: Callable[[], int], guard: Callable[[], object]) -> None:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
-        # guard: ctrl-c-is-the-callers
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle
+        for number in CALLERS_SIGNALS:  # a whole group may get these, and the caller handles them
+            # guard: ctrl-c-is-the-callers
+            signal.signal(number, signal.SIG_IGN)
         orphan_guard.lead_own_group()
         guard()
         with open(os.devnull, "rb") as nothing:

@@ -18,13 +18,15 @@ import sys
 import threading
 from collections.abc import Callable
 
+from multiverse.adapters.registered import DIGEST_BYTES
 from multiverse.contracts.errors import PreflightError
 from multiverse.executors.launch import output
 from multiverse.memory.waiting import readable
 
-FORK, SPAWN, GUARD, FORGET, WATCH, UNWATCH = b"F", b"S", b"G", b"N", b"W", b"U"
+FORK, SPAWN, GUARD, FORGET, WATCH, UNWATCH, REGISTERED = b"F", b"S", b"G", b"N", b"W", b"U", b"R"
 REQUEST = struct.Struct("<cq")  # what, and of which process; of a new one: whether it is told where to print
 STATUS = struct.Struct("<q")
+REGISTERED_DEADLINE_S = 60.0
 SERVER = "multiverse.executors.launch.server_loop"
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -59,6 +61,7 @@ class ForkServer:
             theirs.close()
         self._socket = ours  # guard: no-port-is-opened
         self._lock = threading.Lock()
+        self._registered: frozenset[bytes] | None = None
 
     @property
     def pid(self) -> int:
@@ -85,6 +88,19 @@ class ForkServer:
         finally:
             os.close(status_w)
         return status_r
+
+    def registered(self) -> frozenset[bytes]:
+        """Digests of the envs that every new worker has in Gymnasium's registry (`adapters.registered`); none if the
+        server does not answer, which is an error for the next worker that is started."""
+        if self._registered is None:
+            answer, data = self.start(REGISTERED, []), b""
+            try:
+                while readable(answer, REGISTERED_DEADLINE_S) and (more := os.read(answer, 65_536)):
+                    data += more
+            finally:
+                os.close(answer)
+            self._registered = frozenset(data[i : i + DIGEST_BYTES] for i in range(0, len(data), DIGEST_BYTES))
+        return self._registered
 
     def guard(self, pid: int) -> None:
         """End the process group of `pid`, which the caller itself has forked, should the caller be killed."""

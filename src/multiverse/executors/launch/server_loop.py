@@ -16,9 +16,20 @@ import sys
 import traceback
 
 from multiverse.executors.launch import orphan_guard, output
+from multiverse.executors.launch.black_box import CALLERS_SIGNALS
 from multiverse.executors.launch.crash_report import Watched
 from multiverse.executors.launch.first_steps import run_as_worker
-from multiverse.executors.launch.fork_server import FORGET, GUARD, REQUEST, SPAWN, STATUS, UNWATCH, WATCH, command
+from multiverse.executors.launch.fork_server import (
+    FORGET,
+    GUARD,
+    REGISTERED,
+    REQUEST,
+    SPAWN,
+    STATUS,
+    UNWATCH,
+    WATCH,
+    command,
+)
 from multiverse.memory.doorbell import PipeDoorbell
 
 _MAX_FDS = 16
@@ -26,7 +37,8 @@ _MAX_FDS = 16
 
 def serve(control_fd: int, caller: int) -> None:
     """The server's main loop: fork on request, reap, and end with the caller."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in CALLERS_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # guard: sigusr1-does-not-end-the-fork-server
     _preload()
     control = socket.socket(fileno=control_fd)
     wake = PipeDoorbell.new()  # rung by the interpreter, when a worker has ended
@@ -95,6 +107,10 @@ def _answer(
         _close(fds)
         return True
     status_w = fds.pop()
+    if how == REGISTERED:
+        _close(fds)
+        _tell_registered(status_w)
+        return True
     server = os.getpid()
     try:
         pid = os.fork()
@@ -131,6 +147,16 @@ def _tell(status_w: int, *numbers: int) -> None:
     try:
         os.write(status_w, b"".join(map(STATUS.pack, numbers)))
     except OSError:  # the caller closed its end  # guard: nobody-need-listen-to-the-fork-server
+        pass
+
+
+def _tell_registered(status_w: int) -> None:
+    from multiverse.adapters.registered import digests  # loaded already; not imported on the caller's side
+
+    try:
+        with open(status_w, "wb") as answer:
+            answer.write(b"".join(digests()))
+    except OSError:  # the caller closed its end
         pass
 
 

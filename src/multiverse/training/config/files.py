@@ -7,6 +7,7 @@ their aliases are refused. Building typed configs from what is read is in `build
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import yaml
 
 from multiverse.contracts.errors import InvalidConfig, in_bytes
+from multiverse.contracts.plain_files import read_named
 from multiverse.training.config.build import Located
 
 LARGEST_BYTES = 2**18
@@ -57,12 +59,11 @@ def read_config(path: Path | str) -> dict[str, Any]:
     """What a file says, as nested dicts that remember their lines; `InvalidConfig` with the line otherwise."""
     path = Path(path)
     try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST_BYTES + 1)
+        data = read_named(path, LARGEST_BYTES)
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise InvalidConfig(str(path), f"is larger than {in_bytes(LARGEST_BYTES)}: this is no config") from None
         raise InvalidConfig(str(path), f"cannot be read ({error.strerror or error})") from None
-    if len(data) > LARGEST_BYTES:
-        raise InvalidConfig(str(path), f"is larger than {in_bytes(LARGEST_BYTES)}: this is no config")
     try:
         return parse_config(data.decode(), str(path))
     except UnicodeDecodeError as error:

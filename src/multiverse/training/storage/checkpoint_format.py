@@ -28,10 +28,11 @@ from safetensors import SafetensorError
 
 import multiverse
 from multiverse.contracts.errors import CheckpointBroken, PreflightError, in_a_line, in_bytes, in_words
+from multiverse.contracts.plain_files import open_plain
 from multiverse.contracts.tables import Table
 from multiverse.executors.machine import memory_available
 from multiverse.training.config.build import in_todays_names
-from multiverse.training.storage.files import open_plain, sync_directory, write_new
+from multiverse.training.storage.files import sync_directory, write_new
 from multiverse.training.storage.origin import redacted
 from multiverse.training.storage.state_codec import Arrays, State, decode, encode
 from multiverse.training.storage.tables import StoredTable, TableStore, stored_table

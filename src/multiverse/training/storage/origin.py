@@ -37,9 +37,10 @@ import psutil
 
 import multiverse
 from multiverse.contracts.errors import UntrustedRun, in_words
+from multiverse.contracts.plain_files import read_plain
 from multiverse.contracts.plan import Plan
 from multiverse.executors.machine import usable_cores
-from multiverse.training.storage.files import read_plain, write_new
+from multiverse.training.storage.files import write_new
 
 log = logging.getLogger("multiverse")
 

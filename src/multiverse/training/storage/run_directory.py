@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from multiverse.contracts.errors import InvalidRequest, RunNotWritable, in_bytes
+from multiverse.contracts.plain_files import read_plain
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import dump_yaml, read_config
 from multiverse.training.storage.files import (
@@ -26,7 +27,6 @@ from multiverse.training.storage.files import (
     cut,
     for_json,
     read_lines,
-    read_plain,
     replace_file,
     sweep_unfinished,
 )

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from multiverse.contracts.errors import CheckpointBroken
+from multiverse.contracts.plain_files import open_plain
 from multiverse.contracts.tables import Table
-from multiverse.training.storage.files import open_plain, sync_directory, write_all
+from multiverse.training.storage.files import sync_directory, write_all
 
 if TYPE_CHECKING:  # which would load Gymnasium
     from multiverse.contracts.views import Array
