@@ -133,6 +133,9 @@ def read_plan(path: os.PathLike[str] | str, env: Any, usable_cores: int) -> tupl
         raise InvalidRequest(f"{where} is no plan: it has no {', '.join(missing)}; {hint}")
     _warn_of_misfits(where, found, {"env": env if isinstance(env, str) else None, "usable_cores": usable_cores})
     ray = RayOptions(**found["ray"]) if found.get("ray") else None
+    if ray is not None and ray.address is not None:  # guard: a-plan-file-names-no-cluster
+        wrong = f"{where} names the Ray cluster at {ray.address!r}: a plan file says how envs run, not where"
+        raise InvalidRequest(f"{wrong}. Remove the address, and pass executor='ray' and ray_address=… instead of plan=")
     return Plan(**{name: found[name] for name in wanted}, ray=ray), whole_number("num_envs", found["num_envs"])
 
 

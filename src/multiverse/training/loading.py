@@ -34,7 +34,8 @@ from multiverse.training.storage.checkpoint import load as load_checkpoint
 from multiverse.training.storage.checkpoint import load_latest, taken_over
 from multiverse.training.storage.checkpoint_format import Checkpoint
 from multiverse.training.storage.find_runs import CONFIG, SPACES, find_run
-from multiverse.training.storage.run_directory import NEW_SPACES, had_checkpoint, read_spaces
+from multiverse.training.storage.origin import check_trusted, names_code
+from multiverse.training.storage.run_directory import NEW_SPACES, had_checkpoint, read_mark, read_spaces
 from multiverse.training.tasks import evaluation_tasks, with_tasks
 from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.make import make_vec
@@ -60,8 +61,9 @@ def load(
     """The policy of a run, to act with: `mv.load(run).act(observation)`. `which`: `"latest"` or `"best"`. Of a run with
     several agents, those of all: `.act({agent: observation})`.
 
-    Neither needs nor builds its env, and runs no code that the run names. `algorithm`: as for `resume`. `env`,
-    `env_kwargs`, `trust`: for runs of 0.1, which do not say what their policies see and do.
+    Neither needs nor builds its env. Runs no code that the run names, unless the run is your own, or `trust` is set:
+    an algorithm of your own is imported where its policy cannot act without it. `algorithm`: as for `resume`. `env`,
+    `env_kwargs`: for runs of 0.1, which do not say what their policies see and do.
     """
     (algorithm,) = at_hand(run, algorithm=algorithm)
     where, found = find_run(path_of(run)).path, checkpoint_of(run, which)
@@ -70,6 +72,8 @@ def load(
         saved = saved_settings(where)
         if algorithm is None and (held := _held(saved, groups, found)) is not None:
             return held
+        if algorithm is None and names_code({"algorithm": saved.get("algorithm")}):
+            check_trusted(saved, read_mark(where), where, trust)  # guard: a-strangers-algorithm-is-not-imported-to-act
         config = saved_config(saved, str(where / CONFIG), algorithm, needs_env=False)
         return _policy(config, algorithm, groups, found, where)
     config = trusted_config(where, env, algorithm, env_kwargs, trust)
@@ -135,7 +139,7 @@ def evaluate(
         held = None if needed else _held(vars(config), groups, found)
         policy = held or _policy(config, algorithm, groups, found, where)
         acting = policy.acting if isinstance(policy, LoadedPolicies) else [policy.acting]
-        against = opponents_for(config.evaluation_opponent if opponent is None else opponent, groups)
+        against = opponents_for(config.evaluation_opponent if opponent is None else opponent, groups, trust)
         likely = config.evaluation_deterministic if deterministic is None else deterministic
         how = against, evaluation_tasks(config), likely
         found_out = played_on.evaluate(acting, episodes, seed, lambda: False, (), *how)
@@ -193,9 +197,9 @@ def _loaded(acting: Sequence[Policy], groups: Sequence[Group], told: str) -> Loa
     return LoadedPolicies(by_agent, {group.name: group.agents for group in groups})
 
 
-def opponents_for(opponent: Any, groups: Sequence[Group]) -> list[Policy] | None:
+def opponents_for(opponent: Any, groups: Sequence[Group], trust: bool = False) -> list[Policy] | None:
     """Who plays the other side, for each group: `"random"`, a run, its policies, or a function; None for nobody, which
-    is also what `"self"` means."""
+    is also what `"self"` means. `trust`: of a run, as for `load`."""
     if opponent is None or (isinstance(opponent, str) and opponent == SELF):
         return None
     if sum(len(group.agents) for group in groups) < 2:
@@ -205,7 +209,7 @@ def opponents_for(opponent: Any, groups: Sequence[Group]) -> list[Policy] | None
     player = opponent if callable(opponent) else _function(opponent) if isinstance(opponent, str) else None
     if player is not None:
         return [FunctionPolicy(player, group.observation_space, group.action_space) for group in groups]
-    policies = opponent if isinstance(opponent, LoadedPolicies | LoadedPolicy) else _of_a_run(opponent)
+    policies = opponent if isinstance(opponent, LoadedPolicies | LoadedPolicy) else _of_a_run(opponent, trust)
     if not isinstance(policies, LoadedPolicies) or {*policies} != {agent for group in groups for agent in group.agents}:
         raise InvalidRequest(f"opponent={opponent!r}: that run was trained on other agents")
     for group in groups:
@@ -217,7 +221,7 @@ def opponents_for(opponent: Any, groups: Sequence[Group]) -> list[Policy] | None
     return [policies[group.agents[0]].acting for group in groups]
 
 
-def _of_a_run(opponent: Any) -> LoadedPolicy | LoadedPolicies:
+def _of_a_run(opponent: Any, trust: bool) -> LoadedPolicy | LoadedPolicies:
     if not isinstance(opponent, str | Path) and not hasattr(opponent, "path"):
         raise InvalidRequest(f"opponent={opponent!r}: expected 'random', 'self', a run, its policies, or a function")
     if not opponent:
@@ -228,7 +232,7 @@ def _of_a_run(opponent: Any) -> LoadedPolicy | LoadedPolicies:
             "again (evaluate: opponent=…, or opponent='self')"
         )
     try:
-        return load(opponent)
+        return load(opponent, trust=trust)
     except InvalidRequest as error:
         raise InvalidRequest(f"opponent: {error}; or 'random', 'self', or module:function") from error
 

@@ -62,7 +62,7 @@ class Evaluate:
     env_kwargs: Annotated[str, tyro.conf.arg(metavar="JSON")] = "{}"
     """Arguments for the env, over those of the run: a team of another size, say, or other physics."""
     trust: bool = False
-    """Call the env (module:name) and join the Ray cluster that the run names, although you did not write it here."""
+    """Call the code (module:name) and join the Ray cluster that the run names, although you did not write it here."""
     json: bool = False
     """Print one JSON object, with every episode."""
 

@@ -50,7 +50,7 @@ class Record:
     env_kwargs: Annotated[str, tyro.conf.arg(metavar="JSON")] = "{}"
     """Arguments for the env, over those of the run."""
     trust: bool = False
-    """Call the env that the run names (module:name), though the run was not written by you on this machine."""
+    """Call the code (module:name) and join the Ray cluster that the run names, although you did not write it here."""
 
 
 def run(arguments: Sequence[str]) -> int:

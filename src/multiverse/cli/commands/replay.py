@@ -43,7 +43,7 @@ class ReplayOptions:
     env: Annotated[str | None, tyro.conf.arg(metavar="ID|MODULE:NAME")] = None
     """The env, for a run whose env was an object of a program."""
     trust: bool = False
-    """Call the env that the run names (module:name), though the run was not written by you on this machine."""
+    """Call the code (module:name) and join the Ray cluster that the run names, although you did not write it here."""
     json: bool = False
     """Print one JSON object."""
 
