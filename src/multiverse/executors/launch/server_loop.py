@@ -27,6 +27,7 @@ _MAX_FDS = 16
 def serve(control_fd: int, caller: int) -> None:
     """The server's main loop: fork on request, reap, and end with the caller."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    output.hold_standard_descriptors()  # the caller may have files there that no other program inherits
     _preload()
     control = socket.socket(fileno=control_fd)
     wake = PipeDoorbell.new()  # rung by the interpreter, when a worker has ended
