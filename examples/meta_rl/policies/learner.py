@@ -55,8 +55,8 @@ class PolicyStorage:
 class Agent(mv.LoadedPolicy):
     """The policy as the document calls it: `agent.act(obs)` for one observation, or for a batch with a row per worker.
 
-    A policy with memory remembers what it saw in the call before: give it the batch of all workers, not one worker after
-    another, and call `reset()` where episodes begin. `acting` is the policy itself.
+    A policy with memory remembers what it saw in the call before: give it the batch of all workers, not one
+    worker after another, and call `reset()` where episodes begin. `acting` is the policy itself.
     """
 
     def act(self, observation: Any, deterministic: bool = False, **more: Any) -> Any:
@@ -65,7 +65,7 @@ class Agent(mv.LoadedPolicy):
 
 
 class Learner:
-    """Envs, tasks, rollouts, and an algorithm that learns from them. `agent` acts: an `Agent`, or any policy of ours."""
+    """Envs, tasks, rollouts, and an algorithm that learns from them. `agent` acts: an `Agent`, or any policy."""
 
     def __init__(
         self,
