@@ -145,7 +145,7 @@ def test_whoever_has_not_what_an_env_is_made_of_is_told_the_extra(
 
 
 def test_every_pin_of_the_constraints_is_a_dependency() -> None:
-    """Of the project with all its extras, directly or not."""
+    """A dependency of a dependency counts too, and so do those of all extras."""
     pins = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     left = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
