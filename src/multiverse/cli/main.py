@@ -32,7 +32,6 @@ from multiverse.contracts.errors import (
     in_a_line,
 )
 from multiverse.contracts.names import nearest
-from multiverse.executors.launch.output import hold_standard_descriptors
 
 Options = TypeVar("Options")
 
@@ -108,6 +107,10 @@ def _end_on_request(number: int, frame: FrameType | None) -> NoReturn:
 
 def _open_missing_streams() -> None:
     """Standard streams that are closed (`>&-`) read from and write to the null device."""
+    if None not in (sys.stdin, sys.stdout, sys.stderr):
+        return
+    from multiverse.executors.launch.output import hold_standard_descriptors  # which help does without
+
     hold_standard_descriptors()
     for standard, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
