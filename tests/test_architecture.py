@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -190,3 +191,11 @@ def test_every_public_name_resolves_and_is_listed() -> None:
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = multiverse.no_such_name
+
+
+def test_files_that_the_page_of_the_architecture_names_exist() -> None:
+    root = Path(__file__).parents[1]
+    named = re.findall(r"`([\w/.-]+(?:\.py|\.yaml|\.md|/))`", (root / "docs" / "architecture.md").read_text())
+    there = [f"/{path.relative_to(root)}" for folder in ("src", "tests", "docs") for path in (root / folder).rglob("*")]
+    assert len(named) > 50
+    assert [name for name in named if not any(path.endswith(f"/{name.rstrip('/')}") for path in there)] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import os
 import re
 import subprocess
@@ -16,6 +17,8 @@ from typing import Any
 
 import gymnasium
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from multiverse.adapters.env_source import EXTRA_OF, EXTRAS, recipes
 from multiverse.contracts.errors import PreflightError
@@ -139,3 +142,24 @@ def test_whoever_has_not_what_an_env_is_made_of_is_told_the_extra(
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=os.environ | paths, timeout=120)
     assert done.returncode == 2 and done.stdout == "", done.stdout + done.stderr
     assert f"pip install 'multiverse[{extra}]'" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_every_pin_of_the_constraints_is_a_dependency() -> None:
+    """A dependency of a dependency counts too, and so do those of all extras."""
+    pins = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    left = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
+    needed: set[tuple[str, str]] = set()
+    while left:
+        one = Requirement(left.pop())
+        for extra in {"", *one.extras}:
+            if (name := canonicalize_name(one.name), extra) in needed:
+                continue
+            needed.add((name, extra))
+            try:
+                wanted = importlib.metadata.requires(name) or []
+            except importlib.metadata.PackageNotFoundError:
+                pytest.skip(f"{name} is not installed: what it needs is not known")
+            marked = ((text, Requirement(text).marker) for text in wanted)
+            left += [text for text, marker in marked if marker is None or marker.evaluate({"extra": extra})]
+    assert {canonicalize_name(pin) for pin in pins} - {name for name, _ in needed} == set()

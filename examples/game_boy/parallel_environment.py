@@ -25,7 +25,7 @@ def env_of(rom_path: str | None, game: str | None = None, **arguments: Any) -> t
             raise mv.InvalidRequest(
                 f"game={game!r} says what a cartridge's RAM means: give the cartridge too (TRAIN_ROM)"
             )
-        return QUEST, arguments
+        return QUEST, {"penalties": False, **arguments}
     return ANY_GAME, {"rom": rom_path, "game": game or str(ZELDA), **arguments}
 
 

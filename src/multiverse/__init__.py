@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from multiverse.training.evaluation import Evaluation
     from multiverse.training.hooks import Hook
     from multiverse.training.loading import evaluate, load
+    from multiverse.training.policy import LoadedPolicy
     from multiverse.training.recording import record, replay
     from multiverse.training.run import Run, resume, train
     from multiverse.training.seed_runs import SeedRuns
@@ -72,6 +73,7 @@ _HOMES = {
     "multiverse.training.config.files": ("read_config",),
     "multiverse.training.config.rollout_files": ("rollout_settings",),
     "multiverse.training.loading": ("evaluate", "load"),
+    "multiverse.training.policy": ("LoadedPolicy",),
     "multiverse.training.evaluation": ("Evaluation",),
     "multiverse.training.recording": ("record", "replay"),
     "multiverse.training.hooks": ("Hook",),
@@ -113,6 +115,7 @@ __all__ = [
     "Hook",
     "InvalidActions",
     "InvalidRequest",
+    "LoadedPolicy",
     "MetaEpisode",
     "MultiAgentVectorEnv",
     "MultiverseError",

@@ -170,3 +170,11 @@ def test_commands_whose_output_cannot_be_written_end_with_a_sentence(arguments: 
         done = subprocess.run([*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2 and "Traceback" not in done.stderr and "Exception" not in done.stderr
     assert done.stderr.endswith("the output could not be written: No space left on device\n")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+@pytest.mark.parametrize("arguments", [["doctor"], ["no-command"], ["train", "NoEnv-v0"]], ids=" ".join)
+def test_commands_whose_errors_cannot_be_written_end_with_code_2(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*COMMAND, *arguments], stdout=subprocess.DEVNULL, stderr=full)
+    assert done.returncode == 2

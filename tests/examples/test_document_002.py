@@ -233,7 +233,7 @@ def test_it_trains_with_every_architecture_and_workers_change_nothing(
         made.train()
         assert made._n_env_steps_total == made.n_env_steps_total == 13 * 120 == made.policy_storage.size
         assert (made.algorithm.weights()["actor"] != before).any()
-        assert bool(made.agent.first_memory(1)) == (arch is AGENT_ARCHS.Memory)
+        assert bool(made.agent.acting.first_memory(1)) == (arch is AGENT_ARCHS.Memory)
         told = capsys.readouterr().out.splitlines()
         alone.train()
         assert_same(stored(made), stored(alone))
@@ -243,6 +243,26 @@ def test_it_trains_with_every_architecture_and_workers_change_nothing(
     assert told[0] == "Collecting initial pool of data.." and len(told) == 4
     assert re.match(r"960 env steps \| train tasks \d+\.\d → \d+\.\d \| critic_loss ", told[1])
     assert re.match(r"1,560 env steps \| held-out tasks \d+\.\d → \d+\.\d, success \d+% → \d+%$", told[3])
+
+
+@pytest.mark.parametrize("arch", AGENT_ARCHS)
+def test_agent_acts_for_one_observation_and_for_a_batch(arch: AGENT_ARCHS) -> None:
+    with learning(arch, 2) as made:
+        remotes = made.train_env_parallel.remotes
+        for remote, task in zip(remotes, made.train_tasks):
+            remote.send(("reset", {"task": task}))
+        obs = [remote.recv()[0] for remote in remotes]
+        for _ in range(2):  # before and after an update replaces the agent
+            space = made.train_env.action_space
+            assert made.agent.act(obs[0]) in space
+            assert not np.array_equal(made.agent.act(obs[0]), made.agent.act(obs[0])), "actions are not drawn"
+            for remote, action in zip(remotes, [made.agent.act(obs[0], deterministic=True)] * 2):
+                remote.send(("step", action))
+            assert all(len(remote.recv()) == 5 for remote in remotes)
+            made.agent.reset()
+            assert made.agent.act(np.stack(obs)).shape == (2, *space.shape)
+            made.collect_rollouts_parallel(5)
+            made.update(1)
 
 
 @pytest.fixture
@@ -270,7 +290,7 @@ def test_exploration_and_targets_go_on_as_in_a_run(foreign: dict[str, Any]) -> N
         for _ in range(20):
             made.collect_rollouts_parallel(5)
             made.update(2)
-            versions.append(made.agent.version)
+            versions.append(made.agent.acting.version)
             shares.append(dqn.epsilon)
             followed.append(not np.array_equal(dqn.state()["targets"]["values"], first))
         assert versions == [3 + 5 * k for k in range(1, 21)]

@@ -10,7 +10,7 @@ import pytest
 
 import multiverse as mv
 from examples.game_boy import train
-from examples.game_boy.parallel_environment import ZELDA, ParallelEnvironment
+from examples.game_boy.parallel_environment import ZELDA, ParallelEnvironment, env_of
 from examples.game_boy.training_lines import final_block
 from multiverse.envs.game_boy.game_file import read_game
 from tests.builtin_envs.game_boy.cartridge import written
@@ -138,3 +138,15 @@ def test_bad_arguments_are_named(flags: list[str], told: str) -> None:
     program = [sys.executable, str(ROOT / "examples/game_boy/train.py"), *flags]
     done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_without_a_cartridge_the_reward_counts_progress_alone() -> None:
+    rewards = {}
+    for penalties in (False, True):
+        name, arguments = env_of(None, observation="ram", episode_length=30)
+        with mv.make_vec(
+            name, 1, "serial", env_kwargs={**arguments, **({"penalties": True} if penalties else {})}
+        ) as envs:
+            envs.reset(seed=0)
+            rewards[penalties] = [float(envs.step([0])[1][0]) for _ in range(20)]
+    assert set(rewards[False]) == {0.0} and rewards[True] == pytest.approx([-0.02] * 20)

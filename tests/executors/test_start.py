@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -157,3 +159,22 @@ def test_an_env_may_start_processes_of_its_own() -> None:
 
     with mv.make_vec(Starts, 2, "process", workers=2) as envs:
         assert envs.call("answer") == (42, 42)
+
+
+PROGRAM_WITH_CLOSED_STREAMS = """
+import sys
+import multiverse as mv
+from tests.fault_envs import WritesToStandardStreams
+with mv.make_vec(WritesToStandardStreams, 2, sys.argv[1], workers=1) as envs:
+    envs.reset(seed=0)
+    for _ in range(20):
+        envs.step([0, 0])
+"""
+
+
+@pytest.mark.fault("A17")
+@pytest.mark.parametrize("executor", ["process", "hybrid"])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
+def test_what_envs_write_to_closed_standard_streams_reaches_no_pipe_of_ours(executor: str, closed: str) -> None:
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", PROGRAM_WITH_CLOSED_STREAMS, executor]
+    assert subprocess.run(shell, cwd=Path(__file__).parents[2], timeout=60).returncode == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 import stat
 import sys
@@ -18,14 +19,16 @@ import multiverse as mv
 from examples.own_algorithm import Reinforce
 from multiverse.cli.main import main
 from multiverse.contracts.errors import UntrustedRun
+from multiverse.contracts.layout import Group
 from multiverse.executors import ray_cluster
 from multiverse.training.config.train_config import TrainConfig
-from multiverse.training.loading import checkpoint_of, evaluate
+from multiverse.training.loading import checkpoint_of, evaluate, opponents_for
 from multiverse.training.run import _envs_of
 from tests.cli.training_commands import SMALL as FLAGS
 from tests.training.runs import SMALL
 
 OURS = f"{__name__}:make_env"
+TWO_AGENTS = [Group("player", ("player_0", "player_1"), gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2))]
 
 
 def make_env(level: int = 0, api_key: str = "") -> Any:
@@ -170,12 +173,13 @@ def test_an_env_of_the_callers_vouches_for_no_opponent_and_no_algorithm(
 
 
 @pytest.mark.fault("E7")
-def test_code_that_is_named_for_an_env_to_import_is_code_too(plain: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", ["evil_package", "evil-package", "1.evil"])
+def test_code_that_is_named_for_an_env_to_import_is_code_too(module: str, plain: Path, tmp_path: Path) -> None:
     """Gymnasium's own ids for foreign envs take a `module:id`."""
     run = Path(shutil.copytree(plain, tmp_path / "run"))
     changed(run, "env: CartPole-v1", "env: GymV26Environment-v0")
-    changed(run, "env_kwargs: {}", "env_kwargs:\n  env_id: evil_package:CartPole-v1")
-    with pytest.raises(UntrustedRun, match="evil_package"):
+    changed(run, "env_kwargs: {}", f"env_kwargs:\n  env_id: {module}:CartPole-v1")
+    with pytest.raises(UntrustedRun, match=module):
         mv.resume(run)
 
 
@@ -187,6 +191,39 @@ def test_an_algorithm_by_name_is_never_imported(strangers: Path) -> None:
         with pytest.raises(UntrustedRun, match="os:mkdir"):
             go(strangers)  # type: ignore[operator]
     assert "os:mkdir for" in repr(mv.load(strangers))
+
+
+class WithoutPolicy(Reinforce):
+    """An algorithm whose runs hold no policy that acts without it."""
+
+    def policy(self) -> Any:
+        policy = super().policy()
+        policy.portable = lambda: None  # type: ignore[method-assign]
+        return policy
+
+
+@pytest.mark.fault("E7")
+def test_algorithm_of_strangers_run_is_imported_to_act_only_with_trust(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also as an opponent. One's own run needs no trust."""
+    run = mv.train("CartPole-v1", WithoutPolicy, run_dir=tmp_path / "run", num_envs=2, env_steps=64, executor="serial",
+                   steps_per_env=32, evaluate_every=0, evaluation_episodes=1, progress=False).path  # fmt: skip
+    observation = np.zeros(4, np.float32)
+    assert mv.load(run).act(observation) in (0, 1)
+    (tmp_path / "worst_algorithm.py").write_text(
+        f"import pathlib; pathlib.Path({str(tmp_path / 'harm')!r}).touch()\n"
+        f"from {__name__} import WithoutPolicy as Mine\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    changed(run, f"algorithm: {__name__}:WithoutPolicy", "algorithm: worst_algorithm:Mine")
+    for act in (lambda: mv.load(run), lambda: opponents_for(str(run), TWO_AGENTS)):
+        with pytest.raises(mv.InvalidRequest, match="worst_algorithm:Mine"):
+            act()
+    assert not (tmp_path / "harm").exists()
+    assert mv.load(run, algorithm=WithoutPolicy).act(observation) in (0, 1)
+    assert mv.load(run, trust=True).act(observation) in (0, 1)
+    assert (tmp_path / "harm").exists()
 
 
 @pytest.mark.fault("E7", "E6")
@@ -254,8 +291,18 @@ def test_cluster_in_a_checkpoint_is_never_joined(plain: Path) -> None:
     found = checkpoint_of(plain)
     plan = {**found.state["plan"], "executor": "ray", "workers": 1, "start_method": None, "ray": ray}
     changed_state = dataclasses.replace(found, state={**found.state, "plan": plan})
-    taken, _ = _envs_of(changed_state, TrainConfig(num_envs=2))
+    taken, _, _ = _envs_of(changed_state, TrainConfig(num_envs=2))
     assert taken is not None and taken.ray is not None and taken.ray.address is None
+
+
+@pytest.mark.fault("E7")
+def test_cluster_in_a_plan_file_is_refused(tmp_path: Path, joined: list[str | None]) -> None:
+    ray = {"address": STRANGERS_CLUSTER, "cpus_per_worker": 1.0, "gpus_per_worker": 0.0}
+    plan = {"executor": "ray", "workers": 1, "start_method": None, "waiting": "auto", "why": "", "num_envs": 1}
+    (tmp_path / "plan.json").write_text(json.dumps({**plan, "ray": ray}))
+    with pytest.raises(mv.InvalidRequest, match=rf"names the Ray cluster at '{STRANGERS_CLUSTER}'.*ray_address="):
+        mv.make_vec("CartPole-v1", plan=tmp_path / "plan.json")
+    assert not joined
 
 
 # -- one's own runs --------------------------------------------------------------------------------------------------

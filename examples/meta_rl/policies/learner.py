@@ -52,8 +52,20 @@ class PolicyStorage:
         return len(self.replay)
 
 
+class Agent(mv.LoadedPolicy):
+    """The policy as the document calls it: `agent.act(obs)` for one observation, or for a batch with a row per worker.
+
+    A policy with memory remembers what it saw in the call before: give it the batch of all workers, not one
+    worker after another, and call `reset()` where episodes begin. `acting` is the policy itself.
+    """
+
+    def act(self, observation: Any, deterministic: bool = False, **more: Any) -> Any:
+        """Draw an action, as in the collection of rollouts; deterministic: the most likely one."""
+        return super().act(observation, deterministic, **more)
+
+
 class Learner:
-    """Envs, tasks, rollouts, and an algorithm that learns from them. `agent` acts: its policy, or any of our kind."""
+    """Envs, tasks, rollouts, and an algorithm that learns from them. `agent` acts: an `Agent`, or any policy."""
 
     def __init__(
         self,
@@ -76,7 +88,7 @@ class Learner:
         checked |= {"num_eval_tasks": settings["held_out_tasks"], "num_parallel_workers": settings["num_envs"]}
         self.init_env(**{**env, **checked})
         self.algorithm = self._made(settings)
-        self.agent: Any = self.algorithm.policy()
+        self.agent: Any = self._agent()
         self.policy_storage = PolicyStorage(self.algorithm)
         self._n_env_steps_total = self._n_rollouts_total = self._n_rollouts_dropped = 0
         rollouts = self.num_init_rollouts_pool + self.num_iters * self.num_rollouts_per_iter
@@ -91,6 +103,9 @@ class Learner:
         layers = {"hidden_sizes": tuple(own["hidden_sizes"])} if "hidden_sizes" in own else {}
         config = kind.Config(**{**own, **layers, "learning_starts": 0})
         return kind(config, env.observation_space, env.action_space, 1, self.seed)
+
+    def _agent(self) -> Agent:
+        return Agent(self.algorithm.policy(), self.train_env.observation_space, self.train_env.action_space)
 
     @classmethod
     def from_config(cls, path: str | Path, **changes: Any) -> Learner:
@@ -134,6 +149,10 @@ class Learner:
             for env in (self.train_env, self.eval_env)
         )
 
+    @property
+    def _policy(self) -> Any:
+        return getattr(self.agent, "acting", self.agent)
+
     # -- rollouts --------------------------------------------------------------------------------------------------
     def collect_rollouts_parallel(
         self, num_rollouts: int, random_actions: bool = False, parallel_env: Any = None
@@ -142,7 +161,7 @@ class Learner:
         envs = self._alone if parallel_env is None else parallel_env.engine
         collector = self._collectors.setdefault(envs, mv.EpisodeCollector(envs, self._train_plan))
         collector.collected = self._n_rollouts_total
-        policy = mv.RandomPolicy(envs.single_action_space) if random_actions else self.agent
+        policy = mv.RandomPolicy(envs.single_action_space) if random_actions else self._policy
         self.collected = collector.collect(policy, num_rollouts)
         progress = min(1.0, self._n_env_steps_total / self.n_env_steps_total)
         for episode in self.collected.each():
@@ -178,7 +197,7 @@ class Learner:
     def update(self, num_updates: int) -> dict[str, float]:
         """So many gradient steps from `policy_storage`; returns what they tell, in the mean."""
         report = self.algorithm.learn(num_updates)
-        self.agent = self.algorithm.policy()
+        self.agent = self._agent()
         return dict(report.metrics)
 
     def log_train_stats(self, train_stats: Mapping[str, float]) -> None:
@@ -210,7 +229,7 @@ class Learner:
             return replace(drawn, task=tasks[drawn.task])
 
         random = isinstance(self.agent, mv.RandomPolicy)
-        found = mv.EpisodeCollector(self._evaluating, plan).collect(self.agent, len(tasks), explore=random)
+        found = mv.EpisodeCollector(self._evaluating, plan).collect(self._policy, len(tasks), explore=random)
         return found.returns_per_episode.mean(axis=0), found.success_rates
 
     def time_split(self) -> str:

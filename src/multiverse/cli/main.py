@@ -85,27 +85,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.filename is not None or error.errno not in CANNOT_WRITE:
             raise
         send_nowhere(sys.stdout)
-        print(
-            f"multiverse {' '.join(arguments[:1])}: the output could not be written: {error.strerror}", file=sys.stderr
-        )
-        return REFUSED
+        return _refused(arguments, f"the output could not be written: {error.strerror}")
     except MultiverseError as error:
-        print(f"multiverse {arguments[0]}: {one_line(error)}", file=sys.stderr)
-        return REFUSED
+        return _refused(arguments, one_line(error))
     except MemoryError as error:
         why = one_line(error) if str(error) else "this needs more than there is"
-        print(f"multiverse {arguments[0]}: out of memory: {why}; try fewer envs, or smaller networks", file=sys.stderr)
-        return REFUSED
+        return _refused(arguments, f"out of memory: {why}; try fewer envs, or smaller networks")
+
+
+def _refused(arguments: Sequence[str], why: str) -> int:
+    """Say it, if standard error can be written to."""
+    try:
+        print(f"{' '.join(['multiverse', *arguments[:1]])}: {why}", file=sys.stderr)
+    except OSError:
+        send_nowhere(sys.stderr)
+    return REFUSED
 
 
 def _open_missing_streams() -> None:
-    """Open the null device for standard streams that are closed (`>&-`), also for worker processes. It takes their
-    descriptors, so that no file opened later gets one of them."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+    """Standard streams that are closed (`>&-`) read from and write to the null device."""
+    if None not in (sys.stdin, sys.stdout, sys.stderr):
+        return
+    from multiverse.executors.launch.output import hold_standard_descriptors  # which help does without
+
+    hold_standard_descriptors()
+    for standard, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
-            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest that is free
-            os.set_inheritable(descriptor, True)
-            setattr(sys, name, os.fdopen(descriptor, mode))
+            setattr(sys, name, os.fdopen(standard, mode))
 
 
 def _add_working_directory_to_path() -> None:
@@ -127,8 +133,7 @@ def _dispatch(arguments: list[str]) -> int:
         print(f"multiverse {multiverse.__version__}")
         return 0
     if command not in COMMANDS:
-        print(_unknown(command), file=sys.stderr)
-        return REFUSED
+        return _refused((), _unknown(command))
     code: int = importlib.import_module(f"multiverse.cli.commands.{command.replace('-', '_')}").run(rest)
     return code
 
@@ -153,7 +158,7 @@ def _unknown(command: str) -> str:
     near = nearest(command.lstrip("-"), COMMANDS, cutoff=0.5)
     hint = f"did you mean `multiverse {near[0]}`?" if near else f"there are {', '.join(COMMANDS)}"
     kind = "option" if command.startswith("-") else "command"
-    return f"multiverse: no {kind} {command!r}; {hint} (`multiverse --help` shows all)"
+    return f"no {kind} {command!r}; {hint} (`multiverse --help` shows all)"
 
 
 def send_nowhere(*streams: TextIO) -> None:

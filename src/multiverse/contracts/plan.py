@@ -140,8 +140,11 @@ def read_plan(path: os.PathLike[str] | str, env: Any, usable_cores: int) -> tupl
     if not isinstance(ray, dict | None) or (strange := [name for name in ray or () if name not in options]):
         wrong = f"has {', '.join(strange)}" if isinstance(ray, dict) else f"is {in_words(ray)}"
         raise InvalidRequest(f"{where} is no plan: its ray {wrong}, and can have {', '.join(options)}; {hint}")
-    plan = Plan(**{name: found[name] for name in wanted}, ray=RayOptions(**ray) if ray else None)
-    return plan, whole_number("num_envs", found["num_envs"])
+    of_ray = RayOptions(**ray) if ray else None
+    if of_ray is not None and of_ray.address is not None:  # guard: a-plan-file-names-no-cluster
+        wrong = f"{where} names the Ray cluster at {of_ray.address!r}: a plan file says how envs run, not where"
+        raise InvalidRequest(f"{wrong}. Remove the address, and pass executor='ray' and ray_address=… instead of plan=")
+    return Plan(**{name: found[name] for name in wanted}, ray=of_ray), whole_number("num_envs", found["num_envs"])
 
 
 def _warn_of_misfits(where: str, found: Mapping[str, Any], here: Mapping[str, Any]) -> None:

@@ -30,7 +30,7 @@ from multiverse.executors.backends import backend_of
 from multiverse.executors.env_range import EnvRange, RangeConfig
 from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host, LocalHost, WorkerHost
-from multiverse.executors.launch import crash_report
+from multiverse.executors.launch import crash_report, output
 from multiverse.executors.supervisor import Supervisor
 from multiverse.executors.worker_loop import Assignment, Described, difference_between
 from multiverse.memory.block import private_arrays, size_of
@@ -70,6 +70,7 @@ def open_envs(
     backend = backend_of(plan.executor)
     if backend.workers is not None:
         refuse_in_import("starts workers")
+    output.hold_standard_descriptors()  # guard: what-envs-print-reaches-no-pipe-of-ours
     shares = ranges(len(recipes), plan.workers + backend.own_share)
     cores = machine.usable_cores()
     awake = cores - 1 if backend.processes and not backend.own_share and plan.workers <= cores else 0

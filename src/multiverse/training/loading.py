@@ -150,7 +150,7 @@ def evaluate(
         held = None if needed else _held(vars(config), groups, found)
         policy = held or _policy(config, maker, groups, found, where)
         acting = policy.acting if isinstance(policy, LoadedPolicies) else [policy.acting]
-        against = opponents_for(config.evaluation_opponent if opponent is None else opponent, groups)
+        against = opponents_for(config.evaluation_opponent if opponent is None else opponent, groups, trust)
         likely = config.evaluation_deterministic if deterministic is None else deterministic
         how = against, evaluation_tasks(config), likely
         found_out = played_on.evaluate(acting, episodes, seed, lambda: False, (), *how)
@@ -219,9 +219,9 @@ def _loaded(acting: Sequence[Policy], groups: Sequence[Group], told: str, masks:
     return LoadedPolicies(by_agent, {group.name: group.agents for group in groups})
 
 
-def opponents_for(opponent: Any, groups: Sequence[Group]) -> list[Policy] | None:
+def opponents_for(opponent: Any, groups: Sequence[Group], trust: bool = False) -> list[Policy] | None:
     """Who plays the other side, for each group: `"random"`, a run, its policies, or a function; None for nobody, which
-    is also what `"self"` means."""
+    is also what `"self"` means. `trust`: of a run, as for `load`."""
     if opponent is None or (isinstance(opponent, str) and opponent == SELF):
         return None
     if sum(len(group.agents) for group in groups) < 2:
@@ -231,7 +231,7 @@ def opponents_for(opponent: Any, groups: Sequence[Group]) -> list[Policy] | None
     player = opponent if callable(opponent) else _function(opponent) if isinstance(opponent, str) else None
     if player is not None:
         return [FunctionPolicy(player, group.observation_space, group.action_space) for group in groups]
-    policies = opponent if isinstance(opponent, LoadedPolicies | LoadedPolicy) else _of_a_run(opponent)
+    policies = opponent if isinstance(opponent, LoadedPolicies | LoadedPolicy) else _of_a_run(opponent, trust)
     if not isinstance(policies, LoadedPolicies) or {*policies} != {agent for group in groups for agent in group.agents}:
         raise InvalidRequest(f"opponent={opponent!r}: that run was trained on other agents")
     for group in groups:
@@ -243,7 +243,7 @@ def opponents_for(opponent: Any, groups: Sequence[Group]) -> list[Policy] | None
     return [policies[group.agents[0]].acting for group in groups]
 
 
-def _of_a_run(opponent: Any) -> LoadedPolicy | LoadedPolicies:
+def _of_a_run(opponent: Any, trust: bool) -> LoadedPolicy | LoadedPolicies:
     if not isinstance(opponent, str | Path) and not hasattr(opponent, "path"):
         raise InvalidRequest(f"opponent={opponent!r}: expected 'random', 'self', a run, its policies, or a function")
     if not opponent:
@@ -254,7 +254,7 @@ def _of_a_run(opponent: Any) -> LoadedPolicy | LoadedPolicies:
             "again (evaluate: opponent=…, or opponent='self')"
         )
     try:
-        return load(opponent)
+        return load(opponent, trust=trust)
     except InvalidRequest as error:
         raise InvalidRequest(f"opponent: {error}; or 'random', 'self', or module:function") from error
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from multiverse.contracts.errors import EnvFailed, ReplyTimeout, WorkerDied, counted, in_digits
 from multiverse.contracts.failures import HOW_TO_GO_ON
+from multiverse.executors.launch.output import hold_standard_descriptors
 from multiverse.training.config.budget import PARTS, Clock
 from multiverse.training.hooks import Hook
 from multiverse.training.storage.checkpoint import saved_steps
@@ -391,6 +392,7 @@ def run_with_progress(begin: Callable[..., Run], progress: Progress) -> Run:
 
     A run that is interrupted says how to go on with it, and the interrupt goes on its way.
     """
+    hold_standard_descriptors()
     try:
         run = begin(hooks=[progress])
     except (KeyboardInterrupt, SystemExit):

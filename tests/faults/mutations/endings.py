@@ -159,6 +159,14 @@ GUARDS = (
         (f"{START_UP}::test_workers_know_nothing_of_the_locks_that_the_programs_threads_hold[None]",),
     ),
     Guard(
+        "what-envs-print-reaches-no-pipe-of-ours",
+        ("A17",),
+        GONE,
+        (
+            "tests/executors/test_start.py::test_what_envs_write_to_closed_standard_streams_reaches_no_pipe_of_ours[>&--hybrid]",
+        ),
+    ),
+    Guard(
         "a-soft-limit-is-raised",
         ("A17",),
         GONE,

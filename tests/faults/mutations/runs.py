@@ -254,6 +254,12 @@ GUARDS = (
         (f"{STRANGERS}::test_cluster_of_a_strangers_run_is_joined_only_with_trust",),
     ),
     Guard(
+        "a-plan-file-names-no-cluster",
+        ("E7",),
+        NEVER,
+        (f"{STRANGERS}::test_cluster_in_a_plan_file_is_refused",),
+    ),
+    Guard(
         "a-checkpoint-names-no-cluster",
         ("E7",),
         instead("address = plan.ray.address"),

@@ -64,7 +64,7 @@ class Evaluate:
     algorithm: Annotated[str | None, tyro.conf.arg(metavar="MODULE:CLASS")] = None
     """Your algorithm, for a run that cannot hold its policy, where the class was in a program or has moved."""
     trust: bool = False
-    """Call the env (module:name) and join the Ray cluster that the run names, although you did not write it here."""
+    """Call the code (module:name) and join the Ray cluster that the run names, although you did not write it here."""
     json: bool = False
     """Print one JSON object, with every episode."""
 

@@ -52,7 +52,7 @@ class Record:
     algorithm: Annotated[str | None, tyro.conf.arg(metavar="MODULE:CLASS")] = None
     """Your algorithm, for a run that cannot hold its policy, where the class was in a program or has moved."""
     trust: bool = False
-    """Call the env that the run names (module:name), though the run was not written by you on this machine."""
+    """Call the code (module:name) and join the Ray cluster that the run names, although you did not write it here."""
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -44,7 +44,7 @@ COMMAND = (
         "trust",
         bool,
         None,
-        "Call the env that the run names (module:name), though the run was not written by you on this machine.",
+        "Call the code (module:name) and join the Ray cluster that the run names, although you did not write it here.",
     ),
     Setting("tensorboard", bool, None, "Metrics for TensorBoard too. A run that began with them goes on with them."),
     Setting("quiet", bool, None, "Print nothing but the run's directory, at its end."),

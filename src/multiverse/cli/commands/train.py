@@ -218,7 +218,7 @@ COMMAND = (
         "trust",
         bool,
         None,
-        "Call the env that the config file names (module:name), though it is not of a run of yours.",
+        "Call the code (module:name) and join the Ray cluster that the file names, although you did not write it here.",
     ),
     Setting("preset", str, "", "The env whose preset to begin from. Default: that of ENV, if there is one."),
     Setting("no_preset", bool, None, "Begin from the plain defaults instead."),

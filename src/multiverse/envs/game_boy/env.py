@@ -43,6 +43,8 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
         starts: where episodes begin: names of the game file's `starts`, files that `save_start` wrote, or `"power_on"`.
             Each episode draws one of them, so that one named twice is twice as likely; `reset(options={"start": name})`
             chooses.
+        penalties: whether rules of the game file that charge something count (`reward` or `each` below 0). Without them
+            a return counts progress alone.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012, as in Gymnasium
@@ -59,6 +61,7 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
         downscale: int = 2,
         stack: int = 4,
         starts: Sequence[str] = (POWER_ON,),
+        penalties: bool = True,
         render_mode: str | None = None,
     ) -> None:
         for name, value, least in [
@@ -84,7 +87,7 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
         self._hold_frames, self._release_frames = hold_frames, release_frames
         self._downscale, self._observation = downscale, observation
         self._renders = observation != "ram" or render_mode is not None
-        self._rewards = Rewards(self._game.rewards)
+        self._rewards = Rewards([rule for rule in self._game.rewards if penalties or rule.reward >= 0])
         self.metadata = {**self.metadata, "render_fps": FRAMES_PER_S / (hold_frames + release_frames)}
         self.action_space = spaces.Discrete(len(self._game.actions))
         screens = spaces.Box(0, 255, (stack, HEIGHT // downscale, WIDTH // downscale), np.uint8)

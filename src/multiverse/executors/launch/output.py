@@ -11,6 +11,16 @@ fd: int | None = None
 """Of workers that are started now; None: the caller's own standard output and error."""
 
 
+def hold_standard_descriptors() -> None:
+    """Open the null device on standard descriptors that are closed (`>&-`). Otherwise a pipe or a file that is opened
+    later gets their numbers, and whatever an env prints goes there."""
+    for standard in (0, 1, 2):
+        try:
+            os.fstat(standard)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest free number
+
+
 @contextmanager
 def of_workers(elsewhere: int) -> Iterator[None]:
     """Those that are started meanwhile print there."""

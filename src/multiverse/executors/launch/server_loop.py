@@ -39,6 +39,7 @@ def serve(control_fd: int, caller: int) -> None:
     """The server's main loop: fork on request, reap, and end with the caller."""
     for number in CALLERS_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # guard: sigusr1-does-not-end-the-fork-server
+    output.hold_standard_descriptors()  # the caller may have files there that no other program inherits
     _preload()
     control = socket.socket(fileno=control_fd)
     wake = PipeDoorbell.new()  # rung by the interpreter, when a worker has ended

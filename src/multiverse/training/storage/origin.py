@@ -49,7 +49,7 @@ OPPONENT, WRAPPERS, RAY = "evaluation_opponent", "wrappers", "ray_address"
 MOST_ARGUMENTS = 8
 """That a sentence shows."""
 _PURPOSE = b"multiverse: what a run calls\0"
-_CODE = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w./-]*")
+_CODE = re.compile(r"\w[\w.-]*:[^\W\d][\w./-]*")
 """`module:name`, or the id of an env after the module that registers it. An address, with its slashes, is none."""
 PACKAGES = ("numpy", "gymnasium", "torch", "safetensors", "pettingzoo", "mpe2", "mujoco", "ale_py", "Box2D", "pyboy")
 """Told when they are loaded: what was not imported had no part in the run."""
