@@ -13,7 +13,7 @@ import numpy as np
 from multiverse.algorithms.algorithm import Algorithm
 from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import EnvFailed, InvalidRequest
-from multiverse.contracts.layout import Group
+from multiverse.contracts.layout import Field, Group
 from multiverse.contracts.plan import Plan
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.executors.backends import BACKENDS
@@ -205,4 +205,11 @@ def evaluation_envs_of(
         restarts_per_minute=config.restarts_per_minute,  # guard: evaluations-have-the-runs-restarts
         on_bad_value=config.on_bad_value,
         reply_timeout_s=config.reply_timeout_s,
+        fields=_no_more_fields,  # guard: evaluations-refuse-what-overflows-float32
     )
+
+
+def _no_more_fields(description: EnvDescription) -> tuple[Field, ...]:
+    """Evaluations lay out no rollout; that `make_vec` is given `fields` means that a policy acts on the values, which
+    must therefore be finite as float32."""
+    return ()

@@ -13,7 +13,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from multiverse.algorithms.algorithm import UpdateReport
-from multiverse.contracts.errors import MultiverseError, RunNotSaved
+from multiverse.contracts.errors import MultiverseError, RunNotSaved, TrainingDiverged
 from multiverse.experience.asynchronous import account_lines
 from multiverse.experience.collector import Collected
 from multiverse.learning.threads import torch_threads
@@ -300,7 +300,11 @@ class Trainer:
             if not self._whole:
                 self._say_that_nothing_is_saved("an update is under way")
             elif not isinstance(error, RunNotSaved):
-                self._save()
+                try:
+                    self._save()
+                except TrainingDiverged as diverged:
+                    if not isinstance(error, TrainingDiverged):
+                        log.warning("%s", diverged)
             reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             self.directory.write_summary({**self.summary(finished=False), "error": reason})
         except Exception as another:  # the first one is what the caller must hear of

@@ -35,6 +35,7 @@ from multiverse.contracts.errors import (
     InvalidRequest,
     MultiverseError,
     PreflightError,
+    TrainingDiverged,
     in_a_line,
 )
 from multiverse.training.storage.checkpoint_format import (
@@ -42,6 +43,7 @@ from multiverse.training.storage.checkpoint_format import (
     NO_STATE,
     Checkpoint,
     Packed,
+    not_finite,
     pack,
     read_files,
     read_manifest,
@@ -73,14 +75,18 @@ def save(folder: Path | str, name: str, state: State, manifest: Mapping[str, Any
 
 
 def load(path: Path | str) -> Checkpoint:
-    """The checkpoint at this path, every byte verified; `CheckpointBroken` says what is wrong with it."""
+    """The checkpoint at this path, every byte verified; `CheckpointBroken` says what is wrong with it, also where
+    something learned in it is not finite."""
     path = Path(path)
     if path.is_file():
         raise CheckpointBroken(path, _what_file(path), "A checkpoint is a directory that multiverse has written")
     path = _where(path)
     if not path.is_dir():
         raise CheckpointBroken(path, "there is no checkpoint here", "Look at the names in its folder")
-    return read_files(path)
+    found = read_files(path)
+    if (place := not_finite(found.state)) is not None:  # guard: a-diverged-checkpoint-is-passed-over
+        raise CheckpointBroken(path, f"{place} is not finite: the training had diverged when it was saved")
+    return found
 
 
 def _where(path: Path) -> Path:
@@ -143,8 +149,14 @@ class Checkpoints:
         """Saves `step-<env_steps>`, and as `best` too if it is that. Where it went, or None if the disk did not let us.
 
         Then a warning says why, all older ones are still there, and the caller tries again later. A `final` save
-        raises the OSError instead: there is no later.
+        raises the OSError instead: there is no later. `TrainingDiverged` if something learned is not finite.
         """
+        if (place := not_finite(state)) is not None:  # guard: a-diverged-state-is-not-saved
+            left = "there is no checkpoint yet" if self.latest is None else f"the last checkpoint is {self.latest}"
+            raise TrainingDiverged(
+                f"{place} is not finite after {env_steps:,} env steps, so nothing was saved; {left}. Lower the "
+                "learning rate, or check what the env returns"
+            )
         try:
             packed = pack(state, {**manifest, "env_steps": env_steps}, self._tables)
             if best:  # first: were we killed in between, the resumed run would find the same best again
@@ -164,6 +176,12 @@ class Checkpoints:
     def load_latest(self) -> Checkpoint | None:
         """As `load_latest`, for the run that goes on from it: broken ones are set aside as NAME.broken."""
         found, broken = _latest(self.folder, with_tables=True)
+        if broken and self.best is not None and self.best not in broken:  # guard: a-diverged-best-is-set-aside
+            try:
+                load(self.best)
+            except CheckpointBroken as error:
+                log.warning("%s", error)
+                broken.append(self.best)
         for path in broken:
             aside = path.with_name(path.name + BROKEN)
             _discard(aside, path.name)
