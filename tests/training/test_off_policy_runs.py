@@ -17,6 +17,7 @@ import multiverse as mv
 from multiverse.contracts.errors import RunNotSaved
 from multiverse.training.storage import tables
 from tests.forked_programs import ForkedPrograms
+from tests.multi_agent.envs import Pair
 from tests.training.envs import Counting
 from tests.training.runs import digest, lines_of
 from tests.training.test_exact_resume import go_on
@@ -144,6 +145,24 @@ def test_replay_is_written_once_however_many_checkpoints_there_are(tmp_path: Pat
     (rows,) = [path for path in folder.iterdir() if "rows" in path.name and "finals" not in path.name]
     record = 3 * (3 + 1 + 1) * 4 + 3  # three envs: what is seen, done and earned, and a byte of flags
     assert rows.stat().st_size == 200 * record
+
+
+class Named(Pair):
+    """Two agents whose names no file could have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.possible_agents = ["../" + "x" * 220, "\udce9\n"]
+
+
+@pytest.mark.fault("D2")
+def test_agents_whose_names_no_file_can_have_are_saved_and_go_on_exactly(tmp_path: Path) -> None:
+    settings = {**DQN, "env": Named, "separate": True, "env_steps": 200}
+    whole = trained(tmp_path / "whole", settings, checkpoint_every_s=0.0)
+    trained(tmp_path / "run", settings, env_steps=120)
+    assert digest(mv.resume(tmp_path / "run", env=Named, env_steps=200)) == digest(whole)
+    assert {*mv.load(whole).act({name: np.zeros(2) for name in Named().possible_agents})} == {*Named().possible_agents}
+    assert "mean_return/\\udce9" in (whole.path / "metrics.csv").read_text()
 
 
 def test_the_policy_of_a_run_acts_without_its_replay(uninterrupted: dict[str, Path], tmp_path: Path) -> None:

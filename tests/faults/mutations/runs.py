@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults.mutations.guard import GONE, NEVER, Guard, instead, swap
+from tests.faults.mutations.guard import ALWAYS, GONE, NEVER, Guard, instead, swap
 
 FAULTS = "tests/training/storage/test_checkpoint_faults.py"
 BROKEN = "tests/training/storage/test_checkpoint_broken.py"
@@ -38,6 +38,12 @@ GUARDS = (
         ("D3",),
         NEVER,
         (f"{TABLES}::test_what_was_damaged_is_passed_over_for_the_one_before",),
+    ),
+    Guard(
+        "no-file-name-is-too-long",
+        ("D2",),
+        ALWAYS,
+        (f"{TABLES}::test_a_table_whose_name_is_too_long_for_a_file_is_saved[220]",),
     ),
     Guard(
         "no-table-is-read-from-elsewhere",
