@@ -234,6 +234,7 @@ def resume(
     hooks: Sequence[Hook] = (),
     trust: bool = False,
     tensorboard: bool = False,
+    without_replay: bool = False,
     progress: bool = True,
     **settings: Any,
 ) -> Run:
@@ -242,17 +243,20 @@ def resume(
 
     `env`, `algorithm`, `evaluation_opponent`, `env_kwargs`, `wrappers`: for runs of which one was an object of the
     program, or whose env got a secret: no file holds those. `algorithm` may be the `file.py:Class` of one that has
-    moved, too: the run keeps that. `trust`: whether code that the run names may be called
-    though somebody else has written it. `settings`: other ones from here on, `learning_rate=1e-4`, `executor="serial"`;
-    as for `train`.
+    moved, too: the run keeps that. `trust`: whether code that the run names may be called though somebody else has
+    written it. `without_replay`: begin with an empty replay buffer, for a run whose buffer is damaged; all else is that
+    of the checkpoint, but the run is not bit-exact. `settings`: other ones from here on, `learning_rate=1e-4`,
+    `executor="serial"`; as for `train`.
     """
     from multiverse.training import seed_runs
 
     refuse_in_import("trains")
     env, algorithm, wrappers = at_hand(run, env=env, algorithm=algorithm, wrappers=wrappers)
     if (path := find_set(path_of(run))) is not None:
-        if env_kwargs is not None or tensorboard:
-            raise InvalidRequest("env_kwargs and tensorboard are for one run: resume each of these by itself")
+        if env_kwargs is not None or tensorboard or without_replay:
+            raise InvalidRequest(
+                "env_kwargs, tensorboard and without_replay are for one run: resume each of these by itself"
+            )
         config, given, schedules = seed_runs.set_config(path, in_our_names(settings), trust, env, algorithm)
         maker, named = as_name(algorithm)
         own = {"env": env, "algorithm": maker, "wrappers": wrappers, "schedules": schedules}
@@ -260,8 +264,9 @@ def resume(
         return seed_runs.run_in_program(path, config, given, hooks, progress, trust, named, **own)
     how: dict[str, Any] = {"env": env, "algorithm": algorithm, "env_kwargs": env_kwargs, "wrappers": wrappers}
     how["opponent"] = evaluation_opponent
-    begin = functools.partial(resume_run, run, in_our_names(settings), trust=trust, tensorboard=tensorboard, **how)
-    return watched(begin, hooks, progress, given_again(**how))
+    again = given_again(**how)
+    how |= {"trust": trust, "tensorboard": tensorboard, "without_replay": without_replay}
+    return watched(functools.partial(resume_run, run, in_our_names(settings), **how), hooks, progress, again)
 
 
 def resume_run(
@@ -276,6 +281,7 @@ def resume_run(
     trust: bool = False,
     tensorboard: bool = False,
     opponent: Any = None,
+    without_replay: bool = False,
 ) -> Run:
     """As `resume`; `settings` go before those of the run, `opponent` is its `evaluation_opponent`."""
     if tensorboard:
@@ -289,7 +295,7 @@ def resume_run(
         given, schedules = without_schedules(settings, kind)
         _refuse_lost_schedules(where, given)
         config = changed_config(config, given, kind)
-        found = _checkpoint_to_go_on_from(where, named.checkpoint)
+        found = _checkpoint_to_go_on_from(where, named.checkpoint, with_tables=not without_replay)
         _refuse_less_than_spent(given.get("env_steps"), found)
         source = source_of(config, env, wrappers)
         if found is not None:
@@ -305,8 +311,10 @@ def resume_run(
                 _begin_with(None if begun_from is None else checkpoint_of(str(begun_from)), session)
                 session.begin()
             else:
+                if without_replay:
+                    log.warning("%s: its replay buffer is left out and begins empty: not bit-exact", found.path.name)
                 with taken_over(found):
-                    trainer.load(found.state)
+                    trainer.load(found.state, without_replay)
                     for learner in session.learners:
                         _check_settings(learner)
                 if theirs := {name: getattr(config.settings, name) for name in own_settings(kind) & given.keys()}:
@@ -320,6 +328,7 @@ def resume_run(
                 where.write_origin()
             _write_spaces(where, session)
             begun = {BEGUN_FROM: begun_from, SCHEDULES: [*schedules]}
+            begun |= {"without_replay": True} if without_replay else {}
             where.write_provenance({**provenance(config.seed, session.envs.plan), **begun})
             if tensorboard:
                 where.keep_for_tensorboard()
@@ -329,7 +338,7 @@ def resume_run(
             session.close()
 
 
-def _checkpoint_to_go_on_from(where: RunDirectory, named: Path | None) -> Checkpoint | None:
+def _checkpoint_to_go_on_from(where: RunDirectory, named: Path | None, with_tables: bool) -> Checkpoint | None:
     """The latest, or the one that was named; None if this run never had any. To have lost them all is an error."""
     checkpoints = Checkpoints(where.checkpoints)
     if named is not None:
@@ -341,7 +350,7 @@ def _checkpoint_to_go_on_from(where: RunDirectory, named: Path | None) -> Checkp
                 ", ".join(later),
             )
         return found
-    latest = checkpoints.load_latest()
+    latest = checkpoints.load_latest(with_tables)
     if latest is None:
         if had_checkpoint(where.path):  # guard: lost-checkpoints-are-no-fresh-start
             raise CheckpointBroken(

@@ -24,6 +24,7 @@ from multiverse.training.config.train_config import TrainConfig, plain_config
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.evaluation_envs import told_as_evaluations
 from multiverse.training.hooks import Hook
+from multiverse.training.learners import drop_replay
 from multiverse.training.scaling import Scaling
 from multiverse.training.session import Session
 from multiverse.training.storage.checkpoint import Checkpoints
@@ -357,8 +358,10 @@ class Trainer:
             **({} if self.scaling is None else {"scaled_at": self._scaled_at}),
         }
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Be that run; what its files tell beyond it is cut off."""
+    def load(self, state: Mapping[str, Any], without_replay: bool = False) -> None:
+        """Be that run; what its files tell beyond it is cut off. `without_replay`: replay buffers begin empty."""
+        if without_replay:
+            drop_replay(state["session"])
         self.session.load(state["session"])
         self.session.load_failures(state.get("failures", {}))  # runs of before did not save them
         self.clock = build(Clock, state["clock"], "its clock")
@@ -378,7 +381,7 @@ class Trainer:
             self.scaling = Scaling(self.directory.path, self._scaled_at)
         self._checkpointed_at = self.clock.env_steps
         self.directory.cut_back(state["files"])
-        self._checkpoints.cut_back(self.clock.env_steps)
+        self._checkpoints.cut_back(self.clock.env_steps, continue_tables=not without_replay)
         if not (self.directory.checkpoints / "best").exists():  # it came after the checkpoint that was named
             self.best_return = float("-inf")
 

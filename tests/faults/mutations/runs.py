@@ -14,6 +14,7 @@ STRANGERS = "tests/training/test_strangers.py"
 TWISTED = "tests/training/test_twisted_states.py"
 FOREIGN = "tests/training/test_foreign_things.py"
 SPACES = "tests/training/test_space_description.py"
+REPLAY = "tests/training/test_off_policy_runs.py"
 JOURNAL = "tests/cli/test_search_journal.py"
 STRUCK = f"{FAULTS}::test_struck_at_any_call_the_old_or_the_new_one_is_there"
 
@@ -38,6 +39,18 @@ GUARDS = (
         ("D3",),
         NEVER,
         (f"{TABLES}::test_what_was_damaged_is_passed_over_for_the_one_before",),
+    ),
+    Guard(
+        "an-empty-replay-fills-up-first",
+        ("D3",),
+        swap("self.replay.added * rollout.slots", "self._env_steps"),
+        (f"{REPLAY}::test_learning_after_a_resume_without_replay_begins_when_enough_steps_are_in_it",),
+    ),
+    Guard(
+        "new-records-do-not-follow-dropped-ones",
+        ("D3",),
+        swap(" and continue_tables", ""),
+        (f"{REPLAY}::test_records_after_a_resume_without_replay_do_not_follow_those_that_were_dropped",),
     ),
     Guard(
         "no-file-name-is-too-long",

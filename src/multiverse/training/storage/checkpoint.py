@@ -51,7 +51,7 @@ from multiverse.training.storage.checkpoint_format import (
 )
 from multiverse.training.storage.files import sync_directory
 from multiverse.training.storage.state_codec import State
-from multiverse.training.storage.tables import TableStore
+from multiverse.training.storage.tables import WITHOUT_REPLAY, TableStore
 
 log = logging.getLogger("multiverse")
 
@@ -173,9 +173,10 @@ class Checkpoints:
         self._sweep_tables()
         return path
 
-    def load_latest(self) -> Checkpoint | None:
-        """As `load_latest`, for the run that goes on from it: broken ones are set aside as NAME.broken."""
-        found, broken = _latest(self.folder, with_tables=True)
+    def load_latest(self, with_tables: bool = True) -> Checkpoint | None:
+        """As `load_latest`, for the run that resumes from it: broken ones are set aside as NAME.broken. Those whose
+        tables are damaged are broken too, unless none is wanted (`with_tables`)."""
+        found, broken = _latest(self.folder, with_tables)
         if broken and self.best is not None and self.best not in broken:  # guard: a-diverged-best-is-set-aside
             try:
                 load(self.best)
@@ -188,13 +189,13 @@ class Checkpoints:
             os.rename(path, aside)
         return found
 
-    def cut_back(self, env_steps: int) -> None:
-        """Away with those after this step: the run goes on from an earlier one, and they are no longer its own. The
-        tables of the one that is latest then are gone on with."""
+    def cut_back(self, env_steps: int, continue_tables: bool = True) -> None:
+        """Remove those after this step: the run resumes from an earlier one, and they are no longer its own. The
+        tables of the one that is latest then are continued, unless new ones are to be begun."""
         for path in _in_place(self.folder):
             if _number(path) > env_steps:
                 _remove(path)
-        if self.latest is not None:
+        if self.latest is not None and continue_tables:  # guard: new-records-do-not-follow-dropped-ones
             with suppress(CheckpointBroken):  # then all is written again
                 self._tables.go_on_from(read_manifest(_where(self.latest)))
 
@@ -315,15 +316,17 @@ def _latest(folder: Path, with_tables: bool = False) -> tuple[Checkpoint | None,
     """The newest good one, and the broken ones that are newer. Those that vanish meanwhile were only old."""
     for _ in range(_RELISTS):
         broken: dict[Path, CheckpointBroken] = {}
+        hint = _ALL_BROKEN
         candidates = _in_place(folder)
         for path in candidates:
             try:
                 found = load(path)
+                hint = WITHOUT_REPLAY if found.tables else hint
                 for table in found.tables if with_tables else ():
                     table.verify()
             except CheckpointBroken as error:
                 if path.exists():
-                    log.warning("%s Trying the one before", error)
+                    log.warning("%s Trying the one before", CheckpointBroken(error.path, error.wrong))
                     broken[path] = error
             else:
                 return found, list(broken)
@@ -331,7 +334,7 @@ def _latest(folder: Path, with_tables: bool = False) -> tuple[Checkpoint | None,
             break
     aside = [one for one in _names(folder) if one.endswith(BROKEN) and is_checkpoint(one.removesuffix(BROKEN))]
     if lost := len(broken) + len(aside):  # guard: all-broken-is-no-fresh-start
-        raise CheckpointBroken(folder, f"none of its {lost} checkpoints is whole", _ALL_BROKEN)
+        raise CheckpointBroken(folder, f"none of its {lost} checkpoints is whole", hint)
     return None, []
 
 

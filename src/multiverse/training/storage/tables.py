@@ -32,6 +32,10 @@ if TYPE_CHECKING:  # which would load Gymnasium
 TABLES = "tables"
 FULL_BYTES = 2**24
 """Of a file: then another begins."""
+WITHOUT_REPLAY = (
+    "To resume with the weights and an empty replay buffer, which is not bit-exact, pass --without-replay (in Python: "
+    "without_replay=True)"
+)
 LONGEST_STEM = 110
 """Characters of a file's name that say whose it is; file systems allow 255 bytes for a whole name, some 143."""
 _NAME = re.compile(r"[\w-]+-\d{12,}-[0-9a-f]{8}\.rows")
@@ -87,9 +91,11 @@ class StoredTable:
             with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
                 data = file.read(piece.bytes)
         except OSError as error:
-            raise CheckpointBroken(path, f"it cannot be read ({error.strerror or error})") from None
+            raise CheckpointBroken(path, f"it cannot be read ({error.strerror or error})", WITHOUT_REPLAY) from None
         if hashlib.sha256(data).hexdigest() != piece.sha256:  # guard: every-record-is-verified
-            raise CheckpointBroken(path, "it has other bytes than were written, or fewer (their sha256 differs)")
+            raise CheckpointBroken(
+                path, "it has other bytes than were written, or fewer (their sha256 differs)", WITHOUT_REPLAY
+            )
         return data
 
 
