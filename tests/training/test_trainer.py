@@ -295,6 +295,53 @@ def test_going_on_where_matrices_are_multiplied_otherwise_is_told(
 
 
 @pytest.mark.fault("D6")
+@pytest.mark.parametrize(
+    ("old", "new", "plan"),
+    [
+        ("executor: serial", "executor: process", ("process", 2)),
+        ("executor: process", "executor: serial", ("serial", 0)),
+        ("workers: 2", "workers: 1", ("process", 1)),
+    ],
+)
+def test_an_executor_that_is_edited_in_the_config_is_used_and_changes_no_bit(
+    old: str, new: str, plan: tuple[str, int], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"executor": "serial" if "serial" in old else "process", "workers": 2, "num_envs": 4}
+    whole = digest(trained(tmp_path / "whole", **{**settings, "env_steps": 700}))
+    run = trained(tmp_path / "run", **settings)
+    text = (run.path / "config.yaml").read_text()
+    assert old in text
+    (run.path / "config.yaml").write_text(text.replace(old, new))
+    resumed = mv.resume(run, env_steps=700)
+    name = old.partition(":")[0]
+    assert f"step-000000000500: {name} changed from" in caplog.text
+    assert (resumed.summary["plan"]["executor"], resumed.summary["plan"]["workers"]) == plan
+    assert digest(resumed) == whole
+    caplog.clear()
+    again = mv.resume(run, env_steps=800)
+    assert (again.summary["plan"]["executor"], again.summary["plan"]["workers"]) == plan
+    assert f"{name} changed" not in caplog.text
+
+
+@pytest.mark.fault("D6")
+def test_a_setting_that_is_edited_in_the_config_is_used_where_it_was_changed_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = trained(tmp_path / "run")
+    mv.resume(run, env_steps=600, learning_rate=1e-4)
+    text = (run.path / "config.yaml").read_text()
+    (run.path / "config.yaml").write_text(text.replace("learning_rate: 0.0001", "learning_rate: 0.0005"))
+    rates = []
+
+    class Rates(mv.Hook):
+        def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
+            rates.append(trainer.algorithm.config.learning_rate)
+
+    mv.resume(run, env_steps=700, hooks=[Rates()])
+    assert "learning_rate changed from 0.0001 to 0.0005" in caplog.text and rates == [5e-4]
+
+
+@pytest.mark.fault("D6")
 def test_networks_of_another_size_are_refused_in_words(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = trained(tmp_path / "run", hidden_sizes=(8, 8))
     text = (run.path / "config.yaml").read_text()

@@ -20,7 +20,13 @@ from multiverse.contracts.plan import Plan
 from multiverse.experience.slots import is_single
 from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
 from multiverse.training.config.build import as_plain, build, takes_old_names
-from multiverse.training.config.changes import Schedule, changed_config, in_our_names, without_schedules
+from multiverse.training.config.changes import (
+    Schedule,
+    changed_config,
+    edited_settings,
+    in_our_names,
+    without_schedules,
+)
 from multiverse.training.config.train_config import (
     BUDGETS,
     TrainConfig,
@@ -301,7 +307,9 @@ def resume_run(
         if found is not None:
             _tell_differences(found, config)  # guard: differences-are-told
         plan, num_envs = _envs_of(found, config)
-        plan = None if given.keys() & {*WHERE, "asynchronous"} else plan
+        edited = set() if found is None else edited_settings(_saved_config_in(found), redacted(plain_config(config)))
+        if (given.keys() | edited) & {*WHERE, "asynchronous"}:  # guard: an-edited-executor-is-used
+            plan = None
         session = Session(config, source, algorithm_maker(config, maker), plan, num_envs, opponent)
         try:
             trainer = Trainer(config, session, where, _with(schedules, hooks))
@@ -317,7 +325,9 @@ def resume_run(
                     trainer.load(found.state, without_replay)
                     for learner in session.learners:
                         _check_settings(learner)
-                if theirs := {name: getattr(config.settings, name) for name in own_settings(kind) & given.keys()}:
+                free = own_settings(kind) - getattr(kind, "fixed", frozenset())
+                # guard: an-edited-setting-is-used
+                if theirs := {name: getattr(config.settings, name) for name in free & (given.keys() | edited)}:
                     session.learners.change(**theirs)  # also where a hook had changed them before
                 if named.checkpoint is not None:
                     Checkpoints(where.checkpoints).go_back(trainer.clock.env_steps)
@@ -415,12 +425,17 @@ def _refuse_less_than_spent(env_steps: int | None, found: Checkpoint | None) -> 
 def _tell_differences(found: Checkpoint, config: TrainConfig) -> None:
     """Whoever goes on with other settings, another version, or on another CPU, is told: it is no longer quite the same
     run."""
-    saved = found.manifest.get("config")
-    before = {**found.manifest, "config": {**(saved if isinstance(saved, dict) else {}), **dict.fromkeys(BUDGETS)}}
+    before = {**found.manifest, "config": {**_saved_config_in(found), **dict.fromkeys(BUDGETS)}}
     # guard: no-difference-tells-a-secret
     settings = {**redacted(plain_config(config)), **dict.fromkeys(BUDGETS)}
     for line in differences(before, {"multiverse": multiverse.__version__, "blas": blas(), "config": settings}):
         log.warning("%s: %s", found.path.name, line)
+
+
+def _saved_config_in(found: Checkpoint) -> dict[str, Any]:
+    """Return the run's config as it was when this checkpoint was taken."""
+    saved = found.manifest.get("config")
+    return saved if isinstance(saved, dict) else {}
 
 
 def _envs_of(found: Checkpoint | None, config: TrainConfig) -> tuple[Plan | None, int | None]:
