@@ -30,7 +30,7 @@ def search(path: Path) -> Search:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A search with two trials that have ended; the last record says so of the second."""
+    """A search with two trials that have ended; the last record is the end of the second."""
     found = search(tmp_path_factory.mktemp("made") / "s")
     for returned in (20.0, 30.0):
         found._study.tell(found._drawn(), returned)

@@ -118,7 +118,7 @@ def _unusable(path: Path, error: OSError) -> InvalidRequest:
 
 
 def handle(study: optuna.Study, number: int) -> optuna.trial.Trial:
-    """One of its trials, to be told of."""
+    """Return the handle of one trial, through which its results are reported."""
     return optuna.trial.Trial(study, study.trials[number]._trial_id)
 
 

@@ -261,7 +261,7 @@ def resume(
     if (path := find_set(path_of(run))) is not None:
         if env_kwargs is not None or tensorboard or without_replay:
             raise InvalidRequest(
-                "env_kwargs, tensorboard and without_replay are for one run: resume each of these by itself"
+                "env_kwargs, tensorboard and without_replay apply to one run: resume each of these separately"
             )
         config, given, schedules = seed_runs.set_config(path, in_our_names(settings), trust, env, algorithm)
         maker, named = as_name(algorithm)

@@ -77,7 +77,7 @@ def run(arguments: Sequence[str]) -> int:
 
         if command["env"] or command["tensorboard"] or command["without_replay"]:
             raise InvalidRequest(
-                "--env, --tensorboard and --without-replay are for one run: resume each of these by itself"
+                "--env, --tensorboard and --without-replay apply to one run: resume each of these separately"
             )
         trust, algorithm = bool(command["trust"]), command["algorithm"] or None
         config, _, _ = set_config(several, settings, trust, algorithm=algorithm)
