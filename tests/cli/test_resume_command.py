@@ -74,7 +74,7 @@ def test_help_is_of_the_runs_algorithm_or_says_whose_a_setting_is(
     for words in (["one", "--help"], ["-h", "one"]):
         assert main(["resume", *words]) == 0
         out = " ".join(capsys.readouterr().out.split())
-        assert "Rows of a minibatch: one gradient step." in out and "replay" not in out and "--tau" not in out
+        assert "Rows of a minibatch: one gradient step." in out and "from replay" not in out and "--tau" not in out
     assert main(["resume", "--help"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "ppo: Rows of a minibatch: one gradient step. taac: " in out

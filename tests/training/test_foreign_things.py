@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import multiverse as mv
+from multiverse.cli.main import main
 from multiverse.contracts.errors import CheckpointBroken
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.loading import evaluate
@@ -35,7 +36,8 @@ def resumed(run: Path) -> None:
 # -- links -----------------------------------------------------------------------------------------------------------
 OWN_FILES = (
     "run.lock", "episodes.jsonl", "metrics.jsonl", "metrics.csv", "config.yaml", "summary.json", "provenance.json",
-    "spaces.json", "origin.json", "checkpoints/best/state.json", "checkpoints/step-000000000100/manifest.json",
+    "spaces.json", "origin.json", "advice.jsonl", "num_envs.jsonl", "checkpoints/best/state.json",
+    "checkpoints/step-000000000100/manifest.json",
 )  # fmt: skip
 OWN_FOLDERS = ("checkpoints", "checkpoints/best", "checkpoints/step-000000000100", "tensorboard")
 ASIDE = ("checkpoints/.replaced-best", "checkpoints/.saving-best-01234567", "checkpoints/step-000000000100.broken")
@@ -86,6 +88,28 @@ def test_a_link_that_appears_later_is_not_followed_either(tmp_path: Path) -> Non
     with pytest.raises(OSError, match="it is a symbolic link"):
         RunLock(tmp_path)
     assert (tmp_path / "victim").read_text() == "mine\n"
+
+
+@pytest.mark.fault("E7")
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize("command", ["resume", "evaluate", "mv.resume"])
+def test_a_seed_of_a_set_that_is_a_link_is_not_followed(
+    command: str, exists: bool, plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere, several = Path(shutil.copytree(plain, tmp_path / "elsewhere")), tmp_path / "several"
+    settings = {**SMALL, "env_steps": 100, "progress": False}
+    mv.train("CartPole-v1", run_dir=several, seeds=2, **settings)
+    shutil.rmtree(several / "seed-6")
+    (several / "seed-6").symlink_to(elsewhere if exists else tmp_path / "gone")
+    before = contents(elsewhere), contents(several)
+    message = "seed-6 is a symbolic link, which is not followed"
+    if command == "mv.resume":
+        with pytest.raises(mv.InvalidRequest, match=message):
+            mv.resume(several, env_steps=200)
+    else:
+        assert main([command, str(several), *(["--env-steps", "200"] if command == "resume" else [])]) == 2
+        assert message in capsys.readouterr().err
+    assert (contents(elsewhere), contents(several)) == before and not (tmp_path / "gone").exists()
 
 
 def test_a_run_that_a_link_of_the_users_leads_to_is_followed(plain: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 import multiverse as mv
 from multiverse.training import loading
+from tests.multi_agent.envs import Pair
 from tests.training.runs import SMALL
 
 BARE = """
@@ -66,6 +68,47 @@ def test_act_refuses_a_batch_without_rows_and_rewards_that_do_not_fit(run: mv.Ru
             policy.act(one, previous_reward=reward)
     policy.reset()
     assert len(policy.act(np.stack([one, one]), previous_reward=[1.0, 2.0])) == 2
+
+
+@pytest.fixture(scope="module")
+def remembering(tmp_path_factory: pytest.TempPathFactory) -> mv.Run:
+    settings = {**SMALL, "env_steps": 200, "memory": "gru", "memory_size": 8, "see_previous": True}
+    return mv.train("Pendulum-v1", run_dir=tmp_path_factory.mktemp("remembering") / "run", **settings)
+
+
+@pytest.mark.fault("B1")
+@pytest.mark.parametrize(
+    ("observation", "reward", "message"),
+    [
+        ([0.0, np.nan, 0.0], 0.0, "the observation is nan at index 1: a policy acts on finite"),
+        ([0.0, 0.0, np.inf], 0.0, "the observation is inf at index 2"),
+        ([1e39, 0.0, 0.0], 0.0, "the observation is 1e[+]39 at index 0, which is too large for float32"),
+        (np.array([np.inf, 0, 0], np.float16), 0.0, "the observation is inf at index 0"),
+        ([0.0, 0.0, 0.0], np.nan, "the previous reward is nan: a policy acts on finite"),
+        ([0.0, 0.0, 0.0], 1e300, "the previous reward is 1e[+]300, which is too large for float32"),
+    ],
+)
+def test_values_that_are_not_finite_are_refused_before_a_policy_remembers_them(
+    remembering: mv.Run, observation: Any, reward: float, message: str
+) -> None:
+    disturbed, undisturbed, first = mv.load(remembering), mv.load(remembering), np.array([0.1, 0.9, 0.2])
+    for policy in (disturbed, undisturbed):
+        policy.reset(seed=3)
+        policy.act(first, False, 0.0)
+    with pytest.raises(mv.InvalidRequest, match=message):
+        disturbed.act(observation, False, reward)
+    assert np.array_equal(disturbed.act(first, False, 1.0), undisturbed.act(first, False, 1.0))
+
+
+@pytest.mark.fault("B1")
+def test_no_agent_acts_where_the_observation_of_another_is_not_finite(tmp_path: Path) -> None:
+    settings = {**SMALL, "env_steps": 100, "memory": "gru", "memory_size": 8}
+    policies = mv.load(mv.train(Pair, run_dir=tmp_path / "run", **settings))
+    policies.act({"left": np.zeros(2), "right": np.zeros(2)})
+    before = policies["left"]._memory
+    with pytest.raises(mv.InvalidRequest, match="the observation is nan at index 0"):
+        policies.act({"left": np.ones(2), "right": np.full(2, np.nan)})
+    assert policies["left"]._memory is before
 
 
 def test_draws_repeat_with_their_seed(tmp_path: Path) -> None:

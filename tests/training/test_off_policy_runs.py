@@ -14,9 +14,14 @@ import pytest
 from gymnasium import spaces
 
 import multiverse as mv
-from multiverse.contracts.errors import RunNotSaved
+from multiverse.cli.main import main
+from multiverse.contracts.errors import CheckpointBroken, RunNotSaved
+from multiverse.training.learners import learned_in
+from multiverse.training.loading import checkpoint_of
 from multiverse.training.storage import tables
+from multiverse.training.storage.run_directory import read_provenance
 from tests.forked_programs import ForkedPrograms
+from tests.multi_agent.envs import Pair
 from tests.training.envs import Counting
 from tests.training.runs import digest, lines_of
 from tests.training.test_exact_resume import go_on
@@ -144,6 +149,108 @@ def test_replay_is_written_once_however_many_checkpoints_there_are(tmp_path: Pat
     (rows,) = [path for path in folder.iterdir() if "rows" in path.name and "finals" not in path.name]
     record = 3 * (3 + 1 + 1) * 4 + 3  # three envs: what is seen, done and earned, and a byte of flags
     assert rows.stat().st_size == 200 * record
+
+
+def with_damaged_replay(home: Path, settings: dict[str, Any], **more: Any) -> Path:
+    """A run of which every checkpoint names a table with one flipped bit in its first record."""
+    run: Path = trained(home, settings, checkpoint_every_s=0.0, **more).path
+    for table in (run / "checkpoints" / "tables").iterdir():
+        data = bytearray(table.read_bytes())
+        data[3] ^= 1
+        table.write_bytes(data)
+    return run
+
+
+@pytest.mark.fault("D3")
+@pytest.mark.parametrize(("name", "separate"), [("dqn", False), ("sac", False), ("dqn", True)])
+def test_a_run_whose_replay_is_damaged_goes_on_with_an_empty_one_where_that_is_asked_for(
+    name: str, separate: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {**EACH[name], **({"env": Pair, "separate": True} if separate else {})}
+    again = {"env": Pair} if separate else {}
+    run = with_damaged_replay(tmp_path / "run", settings, env_steps=300)
+    with pytest.raises(CheckpointBroken, match=r"none of its . checkpoints is whole.*pass --without-replay"):
+        mv.resume(run, env_steps=576, **again)
+    latest = checkpoint_of(run)
+    with pytest.raises(CheckpointBroken, match=r"other bytes than were written.*pass --without-replay"):
+        mv.resume(latest.path, env_steps=576, **again)
+    before = learned_in(latest.state["session"])
+    weights = []
+
+    class First(mv.Hook):
+        def on_rollout(self, trainer: Any, collected: Any) -> None:
+            weights.append([learner.weights() for learner in trainer.session.learners])
+
+    resumed = mv.resume(run, env_steps=576, without_replay=True, hooks=[First()], **again)
+    for mine, saved in zip(weights[0], before.values()):
+        assert all(np.array_equal(mine[part], saved["weights"][part]) for part in mine)
+    assert "its replay buffer is left out and begins empty: not bit-exact" in caplog.text
+    assert resumed.summary["env_steps"] == 576 and len(read_provenance(run)) == 2
+    assert read_provenance(run)[-1]["without_replay"] is True
+    for learned in learned_in(checkpoint_of(run).state["session"]).values():
+        replay = learned["state"]["replay"]
+        assert replay["added"] == (576 - 300) // settings["num_envs"] and replay["rows"].first == 0
+    once = digest(run)
+    assert digest(mv.resume(run, **again)) == once  # its own checkpoints are whole
+
+
+@pytest.mark.fault("D3")
+def test_learning_after_a_resume_without_replay_begins_when_enough_steps_are_in_it(tmp_path: Path) -> None:
+    run = with_damaged_replay(tmp_path / "run", DQN, env_steps=300)
+    steps = []
+
+    class Steps(mv.Hook):
+        def on_update(self, trainer: Any, report: Any) -> None:
+            steps.append((trainer.clock.env_steps, report.gradient_steps))
+
+    mv.resume(run, env_steps=500, without_replay=True, hooks=[Steps()])
+    learning = [at for at, gradient_steps in steps if gradient_steps]
+    assert learning[0] == 300 + DQN["learning_starts"] + 2 and learning[-1] >= 500
+
+
+@pytest.mark.fault("D3")
+def test_records_after_a_resume_without_replay_do_not_follow_those_that_were_dropped(tmp_path: Path) -> None:
+    """Also where more of them are there, at the next checkpoint, than the damaged table had."""
+    run = with_damaged_replay(tmp_path / "run", {**DQN, "buffer_size": 6_000}, env_steps=120)
+    mv.resume(run, env_steps=600, without_replay=True, checkpoint_every_s=1000.0)
+    (learned,) = learned_in(checkpoint_of(run).state["session"]).values()
+    learned["state"]["replay"]["rows"].verify()
+    once = digest(run)
+    assert digest(mv.resume(run)) == once
+
+
+def test_without_replay_is_refused_where_there_is_none(tmp_path: Path) -> None:
+    run = mv.train("CartPole-v1", run_dir=tmp_path / "run", env_steps=100, num_envs=2, steps_per_env=25)
+    with pytest.raises(mv.InvalidRequest, match="the algorithm of this run has no replay buffer"):
+        mv.resume(run, env_steps=200, without_replay=True)
+
+
+def test_the_command_resumes_without_replay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    run = with_damaged_replay(tmp_path / "run", DQN, env_steps=120)
+    assert main(["resume", str(run), "--env-steps", "200"]) == 2
+    assert "pass --without-replay" in capsys.readouterr().err
+    assert main(["resume", str(run), "--env-steps", "200", "--without-replay"]) == 0
+    assert "its replay buffer is left out and begins empty: not bit-exact" in caplog.text
+
+
+class Named(Pair):
+    """Two agents whose names no file could have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.possible_agents = ["../" + "x" * 220, "\udce9\n"]
+
+
+@pytest.mark.fault("D2")
+def test_agents_whose_names_no_file_can_have_are_saved_and_go_on_exactly(tmp_path: Path) -> None:
+    settings = {**DQN, "env": Named, "separate": True, "env_steps": 200}
+    whole = trained(tmp_path / "whole", settings, checkpoint_every_s=0.0)
+    trained(tmp_path / "run", settings, env_steps=120)
+    assert digest(mv.resume(tmp_path / "run", env=Named, env_steps=200)) == digest(whole)
+    assert {*mv.load(whole).act({name: np.zeros(2) for name in Named().possible_agents})} == {*Named().possible_agents}
+    assert "mean_return/\\udce9" in (whole.path / "metrics.csv").read_text()
 
 
 def test_the_policy_of_a_run_acts_without_its_replay(uninterrupted: dict[str, Path], tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ import torch
 import multiverse as mv
 from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.algorithms.ppo import PPO
+from multiverse.contracts.errors import CheckpointBroken, EvaluationFailed
 from multiverse.contracts.seeds import episode_seed, evaluation_seed
 from multiverse.experience.collector import Collected
 from multiverse.training import evaluation as evaluation_module
@@ -31,6 +32,9 @@ from multiverse.training.config.budget import PARTS
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.loading import checkpoint_of, evaluate
 from multiverse.training.session import Session
+from multiverse.training.storage import checkpoint_format
+from multiverse.training.storage.checkpoint import load_latest
+from multiverse.training.storage.checkpoint import save as save_checkpoint
 from multiverse.training.trainer import Trainer
 from tests.fault_envs import Fault
 from tests.training.envs import Locked, Treacherous
@@ -54,6 +58,9 @@ class Notes(mv.Hook):
 
     def on_end(self, trainer: Trainer, summary: dict[str, Any]) -> None:
         self.told.append(("end", summary["env_steps"]))
+
+
+SCALED = {"normalize_observations": True, "normalize_rewards": True}
 
 
 def trained(home: Path, hooks: tuple[mv.Hook, ...] = (), **settings: Any) -> mv.Run:
@@ -326,6 +333,53 @@ def test_going_on_where_matrices_are_multiplied_otherwise_is_told(
 
 
 @pytest.mark.fault("D6")
+@pytest.mark.parametrize(
+    ("old", "new", "plan"),
+    [
+        ("executor: serial", "executor: process", ("process", 2)),
+        ("executor: process", "executor: serial", ("serial", 0)),
+        ("workers: 2", "workers: 1", ("process", 1)),
+    ],
+)
+def test_an_executor_that_is_edited_in_the_config_is_used_and_changes_no_bit(
+    old: str, new: str, plan: tuple[str, int], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"executor": "serial" if "serial" in old else "process", "workers": 2, "num_envs": 4}
+    whole = digest(trained(tmp_path / "whole", **{**settings, "env_steps": 700}))
+    run = trained(tmp_path / "run", **settings)
+    text = (run.path / "config.yaml").read_text()
+    assert old in text
+    (run.path / "config.yaml").write_text(text.replace(old, new))
+    resumed = mv.resume(run, env_steps=700)
+    name = old.partition(":")[0]
+    assert f"step-000000000500: {name} changed from" in caplog.text
+    assert (resumed.summary["plan"]["executor"], resumed.summary["plan"]["workers"]) == plan
+    assert digest(resumed) == whole
+    caplog.clear()
+    again = mv.resume(run, env_steps=800)
+    assert (again.summary["plan"]["executor"], again.summary["plan"]["workers"]) == plan
+    assert f"{name} changed" not in caplog.text
+
+
+@pytest.mark.fault("D6")
+def test_a_setting_that_is_edited_in_the_config_is_used_where_it_was_changed_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = trained(tmp_path / "run")
+    mv.resume(run, env_steps=600, learning_rate=1e-4)
+    text = (run.path / "config.yaml").read_text()
+    (run.path / "config.yaml").write_text(text.replace("learning_rate: 0.0001", "learning_rate: 0.0005"))
+    rates = []
+
+    class Rates(mv.Hook):
+        def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
+            rates.append(trainer.algorithm.config.learning_rate)
+
+    mv.resume(run, env_steps=700, hooks=[Rates()])
+    assert "learning_rate changed from 0.0001 to 0.0005" in caplog.text and rates == [5e-4]
+
+
+@pytest.mark.fault("D6")
 def test_networks_of_another_size_are_refused_in_words(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = trained(tmp_path / "run", hidden_sizes=(8, 8))
     text = (run.path / "config.yaml").read_text()
@@ -362,6 +416,85 @@ def test_a_run_that_diverges_ends_with_its_last_good_weights(tmp_path: Path) -> 
     assert not [p for p in (tmp_path / "run" / "checkpoints").iterdir() if p.name.startswith(".")]
 
 
+class Poison(mv.Hook):
+    """Makes one number of what PPO has learned not finite after 300 env steps."""
+
+    def __init__(self, place: str) -> None:
+        self.kind, *self.path = place.split("/")
+
+    def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
+        if trainer.clock.env_steps == 300:
+            learner = trainer.algorithm
+            saved = inner = learner.weights() if self.kind == "weights" else learner.state()
+            for name in self.path:
+                inner = inner[name]
+            inner[0] = np.inf
+            (learner.load_weights if self.kind == "weights" else learner.load)(saved)
+
+
+LEARNED = (
+    "weights/parameters",
+    "weights/observations/variance",
+    "state/optimizer/second",
+    "state/rewards/moments/mean",
+)
+
+
+@pytest.mark.fault("B5")
+@pytest.mark.parametrize("place", LEARNED)
+@pytest.mark.parametrize("evaluate_every", [0, 300])
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+def test_learned_values_that_are_not_finite_end_the_run_and_are_in_no_checkpoint(
+    tmp_path: Path, place: str, evaluate_every: int
+) -> None:
+    message = (
+        f"algorithm/{place.removeprefix('state/')} is not finite after 300 env steps, so nothing was saved; the last"
+    )
+    with pytest.raises(mv.TrainingDiverged, match=f"{message} checkpoint is .*step-000000000200"):
+        trained(tmp_path / "run", (Poison(place),), checkpoint_every_s=0, evaluate_every=evaluate_every, **SCALED)
+    checkpoints = tmp_path / "run" / "checkpoints"
+    assert sorted(one.name for one in checkpoints.iterdir()) == ["step-000000000100", "step-000000000200"]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert "is not finite" in summary["error"] and not summary["finished"]
+
+
+@pytest.mark.fault("B5", "D3")
+@pytest.mark.parametrize("place", LEARNED)
+def test_a_diverged_checkpoint_of_an_earlier_version_is_passed_over_by_name(
+    tmp_path: Path, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = trained(tmp_path / "whole", env_steps=800, **SCALED)
+    run = trained(tmp_path / "run", **SCALED).path
+    latest = load_latest(run / "checkpoints")
+    assert latest is not None
+    kept = {name: one for name, one in latest.manifest.items() if name not in checkpoint_format.RESERVED}
+    *path, name = place.split("/")
+    inner = latest.state["session"]["algorithm"]
+    for part in path:
+        inner = inner[part]
+    inner[name][0] = np.nan
+    for diverged in ("step-000000000600", "best"):
+        save_checkpoint(run / "checkpoints", diverged, latest.state, {**kept, "env_steps": 600})
+    with pytest.raises(CheckpointBroken, match=r"best cannot be used: .* is not finite"):
+        mv.load(run, which="best")
+    assert mv.load(run).act(np.zeros(4)) in (0, 1)
+    assert "step-000000000600 cannot be used: algorithm/" in caplog.text
+    assert "is not finite: the training had diverged when it was saved. Trying the one before" in caplog.text
+    assert digest(mv.resume(run, env_steps=800)) == digest(whole)
+    names = {one.name for one in (run / "checkpoints").iterdir()}
+    assert {"step-000000000600.broken", "best.broken"} <= names
+    assert mv.load(run, which="best").act(np.zeros(4)) in (0, 1)
+
+
+@pytest.mark.fault("B5")
+def test_infinite_values_that_are_not_learned_are_saved() -> None:
+    learner = {"weights": {"parameters": np.ones(2)}, "state": {"lowest": np.full(2, -np.inf), "loss": float("nan")}}
+    state = {"session": {"algorithms": {"red": learner}}, "best_return": float("-inf")}
+    assert checkpoint_format.not_finite(state) is None
+    learner["weights"]["parameters"][1] = np.nan
+    assert checkpoint_format.not_finite(state) == "algorithms/red/weights/parameters"
+
+
 @pytest.mark.fault("B1", "B2")
 @pytest.mark.parametrize("what", ["observation", "reward"])
 def test_a_float64_value_beyond_float32_names_its_env_and_poisons_no_checkpoint(tmp_path: Path, what: str) -> None:
@@ -377,6 +510,24 @@ def test_a_float64_value_beyond_float32_names_its_env_and_poisons_no_checkpoint(
         mv.train(lambda: Huge(gym.make("CartPole-v1")), run_dir=tmp_path / "run",
                  **{**SMALL, "normalize_observations": True, "on_failure": "raise"})  # fmt: skip
     assert np.isfinite(checkpoint_of(tmp_path / "run").state["session"]["algorithm"]["weights"]["parameters"]).all()
+
+
+@pytest.mark.fault("B1", "B2")
+@pytest.mark.parametrize("what", ["observation", "reward"])
+def test_a_float64_value_beyond_float32_fails_an_evaluation_and_names_its_env(
+    tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Huge(gym.Wrapper):  # type: ignore[type-arg]
+        observation_space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float64)
+
+        def step(self, action: Any) -> Any:
+            observation, _, *rest = super().step(action)
+            return observation.astype(np.float64) * (1e60 if what == "observation" else 1.0), 1e300, *rest
+
+    with pytest.raises(EvaluationFailed, match="the env failed in each of its 1 episode"):
+        evaluate(trained(tmp_path / "run"), env=lambda: Huge(gym.make("CartPole-v1")), episodes=1)
+    assert f"env 0 raised BadValue: the {what} is" in caplog.text
+    assert "too large for float32" in caplog.text
 
 
 @pytest.mark.fault("E6")

@@ -250,7 +250,8 @@ class OffPolicy(Learner):
         """Keep the rollout, and take the gradient steps that are due, each on steps drawn from replay."""
         (rollout,) = rollouts
         self.keep(rollout, progress)
-        if self._env_steps <= self.config.learning_starts:
+        # Steps in replay are those of the run, unless it was resumed without replay: then it fills up before learning.
+        if self.replay.added * rollout.slots <= self.config.learning_starts:  # guard: an-empty-replay-fills-up-first
             return UpdateReport()
         return self.learn(self._due(rollout.steps * rollout.slots))
 

@@ -89,8 +89,8 @@ class Space:
     tried: Mapping[str, Dimension]
 
     def values(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
-        """What a study has drawn, as a config has it."""
-        return {name: self._value(name, drawn[name]) for name in self.tried}
+        """Return what a study has drawn, as a config has it: not all of it, if the search was killed meanwhile."""
+        return {name: self._value(name, drawn[name]) for name in self.tried if name in drawn}
 
     def _value(self, name: str, drawn: Any) -> Any:
         match self.tried[name]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from multiverse.cli.search_journal import FIRST_ONES, JOURNAL, handle, opened, repair
 from multiverse.cli.search_space import Range, Space
 from multiverse.contracts.errors import InvalidRequest, MultiverseError, in_a_line
 from multiverse.contracts.imports import with_folders, without_folders
@@ -29,25 +30,19 @@ from multiverse.training.hooks import Hook
 from multiverse.training.progress import Progress, run_with_progress
 from multiverse.training.seed_runs import finished, ordered, write_config
 from multiverse.training.side_by_side import in_child, share_of_cores, side_by_side
-from multiverse.training.storage.files import RunLock, for_json, replace_file
-from multiverse.training.storage.find_runs import CONFIG, is_run
+from multiverse.training.storage.files import LOCK, RunLock, for_json, replace_file
+from multiverse.training.storage.find_runs import CONFIG, is_run, refuse_link
 from multiverse.training.storage.origin import redacted
 from multiverse.training.storage.run_directory import LARGEST_JSON
 
 if TYPE_CHECKING:
-    import optuna
-
     from multiverse.algorithms.algorithm import UpdateReport
     from multiverse.training.trainer import Trainer
 
-RESULTS, JOURNAL = "search.json", "study.journal"
+RESULTS = "search.json"
 PRUNERS = ("median", "halving", "none")
 STAGES = 5
 """A trial is evaluated whenever another such part of its budget is spent."""
-FIRST_ONES = 4
-"""So many trials come to their end, and are drawn at random, before others are measured by them."""
-WARM = 2
-"""At earlier stages all are as bad: none is ended there by the median."""
 HOPELESS = 3
 """So many failures, and nothing else, end a search."""
 PRUNED = "pruned"
@@ -74,16 +69,23 @@ class Search:
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._refuse_another()
-            write_config(path, config)
-            self._study = opened(path)
-            self.write()
+            lock = RunLock(path)  # one search at a time
+            try:
+                known = self._known_trials()
+                repair(path, len(known))
+                write_config(path, config)
+                self._study = opened(path)
+                self._refuse_lost(known)
+                self.write()
+            finally:
+                lock.release()
         except OSError as error:
             raise InvalidRequest(f"{path} cannot be the directory of a search: {error.strerror or error}") from error
 
     def _refuse_another(self) -> None:
         """A study is of one kind of runs."""
         if not (self.path / CONFIG).exists():
-            if any(self.path.iterdir()):
+            if any(one.name != LOCK for one in self.path.iterdir()):
                 raise InvalidRequest(f"{self.path} is not empty and holds no search: --run-dir for another directory")
             return
         there, wanted = in_todays_names(read_config(self.path / CONFIG)), redacted(plain_config(self.config))
@@ -95,6 +97,33 @@ class Search:
             raise InvalidRequest(
                 f"{self.path} holds a search with other settings ({differs}): type the same, or --run-dir for another"
             )
+
+    def _known_trials(self) -> dict[int, Any]:
+        """Number → settings of every trial that `search.json` has; None of one that has only its run."""
+        rows = self._said().get("trials")
+        found: dict[int, Any] = {}
+        for path in self.path.glob("trial-*"):
+            refuse_link(path)  # guard: no-trial-is-a-link
+            number = path.name.removeprefix("trial-")
+            if number.isdecimal() and is_run(path):
+                found[int(number)] = None
+        for row in rows if isinstance(rows, list) else []:
+            if isinstance(row, dict) and isinstance(row.get("number"), int):
+                found[row["number"]] = row.get("settings")
+        return found
+
+    def _refuse_lost(self, known: Mapping[int, Any]) -> None:
+        """Refuse a journal that lacks trials: each would be drawn again, and its run would count for other settings."""
+        trials = self.trials
+        for number, settings in sorted(known.items()):
+            here = trials[number].settings if number < len(trials) else None
+            same = here is not None and (settings is None or json.loads(json.dumps(for_json(here))) == settings)
+            if not same:  # guard: lost-records-are-no-new-trials
+                raise InvalidRequest(
+                    f"{self.path / JOURNAL} does not have trial {number} as {RESULTS} and trial-{number} have it: some "
+                    "of its lines were lost or changed. Restore the file from a copy, or start another search with "
+                    "--run-dir"
+                )
 
     def _said(self) -> dict[str, Any]:
         try:
@@ -143,6 +172,9 @@ class Search:
                 continue
             try:
                 settings, before = self.trials[number].settings, self.trials[:number]
+                if len(settings) < len(self._space.tried):
+                    ended(number, "the search was ended while the settings of this trial were drawn")
+                    continue
                 again = sum(one.settings == settings for one in before)
                 seeded = dataclasses.replace(config, seed=config.seed + again)  # the same once more would tell nothing
                 mine = plain_config(self._space.config(seeded, settings))
@@ -237,33 +269,6 @@ def _differing(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[
 
 
 # -- optuna ------------------------------------------------------------------------------------------------------
-def opened(path: Path, pruner: str = "none") -> optuna.Study:
-    """The study in this directory, a new one if there is none."""
-    import optuna
-    from optuna.storages.journal import JournalFileBackend
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    pruners = {
-        "median": lambda: optuna.pruners.MedianPruner(n_startup_trials=FIRST_ONES, n_warmup_steps=WARM),
-        "halving": lambda: optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3),
-        "none": optuna.pruners.NopPruner,
-    }
-    return optuna.create_study(
-        study_name="search",
-        storage=optuna.storages.JournalStorage(JournalFileBackend(str(path / JOURNAL))),
-        direction="maximize",
-        pruner=pruners[pruner](),
-        load_if_exists=True,
-    )
-
-
-def handle(study: optuna.Study, number: int) -> optuna.trial.Trial:
-    """One of its trials, to be told of."""
-    import optuna
-
-    return optuna.trial.Trial(study, study.trials[number]._trial_id)
-
-
 def distributions(space: Space) -> dict[str, Any]:
     """As optuna has it."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution

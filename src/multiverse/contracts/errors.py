@@ -155,7 +155,7 @@ class RunNotWritable(MultiverseError, OSError):
 
 
 class TrainingDiverged(MultiverseError, RuntimeError):
-    """Losses or gradients stayed not finite; the weights are those of the last good step."""
+    """Losses, gradients or weights are not finite; the checkpoints are those of the last good step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -278,8 +278,11 @@ class Replay:
                 found[name][part] = column[place].reshape(-1, self._slots, *column.shape[1:])
         return found
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Be the one whose state this was, with the same spaces, slots and capacity."""
+    def load(self, state: Mapping[str, Any] | None) -> None:
+        """Be the one whose state this was, with the same spaces, slots and capacity; None: stay empty, as a run that is
+        resumed without its replay."""
+        if state is None:
+            return
         rows: SavedTable = state["rows"]
         self.added = int(state["added"])
         if (rows.first, rows.last) != (self._first, self.added):

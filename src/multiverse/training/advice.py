@@ -25,6 +25,8 @@ from multiverse.contracts.errors import InvalidConfig, InvalidRequest, Multivers
 from multiverse.experience.episodes import RecentEpisodes
 from multiverse.training.config.files import read_config
 from multiverse.training.hooks import Hook
+from multiverse.training.storage.files import LineFile, read_lines
+from multiverse.training.storage.find_runs import ADVICE
 
 if TYPE_CHECKING:
     from multiverse.experience.collector import Collected
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("multiverse")
 
-FILE = "advice.jsonl"
+FILE = ADVICE
 LARGEST_ANSWER = 2**20
 Decision = dict[str, Any]
 """`starts`: names of points to begin at; `rewards`: name → what its rewards are multiplied by. Each may be missing."""
@@ -95,7 +97,7 @@ class Advice(Hook):
             raise InvalidRequest(
                 f"{trainer.config.env} cannot be advised: it needs advisable() and advise() ({error.headline})"
             ) from error
-        lines = _lines_of(trainer.directory.path / FILE)
+        lines = list(read_lines(trainer.directory.path / FILE))
         self._recorded = {
             one["env_steps"]: one["decision"] for one in lines if one["env_steps"] >= trainer.clock.env_steps
         }
@@ -112,10 +114,12 @@ class Advice(Hook):
     def _write(self, trainer: Trainer, decision: Decision) -> None:
         clock = trainer.clock
         line = {"env_steps": clock.env_steps, "episodes": clock.episodes, "seconds": round(clock.seconds, 3)}
-        with (trainer.directory.path / FILE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**line, "decision": decision}) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        file = LineFile(trainer.directory.path / FILE)
+        try:
+            file.append([{**line, "decision": decision}])
+            file.sync()
+        finally:
+            file.close()
         log.info("advice at %s env steps: %s", f"{clock.env_steps:,}", decision)
 
 
@@ -191,17 +195,6 @@ def _checked(answer: Any, known: Mapping[str, Any]) -> Decision:
 
 def _is_scale(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0.0 <= value <= 100.0
-
-
-def _lines_of(path: Path) -> list[dict[str, Any]]:
-    """A last line that was cut off is no line."""
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            break
-    return found
 
 
 # -- who can be asked --------------------------------------------------------------------------------------------

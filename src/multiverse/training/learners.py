@@ -98,6 +98,15 @@ class Learners:
         return list(learned.items())
 
 
+def drop_replay(state: Mapping[str, Any]) -> None:
+    """Change a session's state such that learners with replay begin with an empty buffer; refused if there are none."""
+    states = [saved["state"] for saved in learned_in(state).values()]
+    if not any("replay" in one for one in states):
+        raise InvalidRequest("without_replay: the algorithm of this run has no replay buffer; leave it out")
+    for one in states:
+        one |= {"replay": None}
+
+
 def learned_in(state: Mapping[str, Any]) -> dict[str, Any]:
     """group → weights and state, of a session's state."""
     return {SINGLE_AGENT: state[ONE[0]]} if ONE[0] in state else dict(state[SEVERAL[0]])

@@ -18,6 +18,8 @@ from multiverse.experience.heads import no_actions
 from multiverse.experience.rollout import dtype_of, leaf_of, shape_of
 from multiverse.experience.team_policy import TeamPolicy
 
+_LARGEST = np.float64(np.finfo(np.float32).max)
+
 
 class LoadedPolicy:
     """`policy.act(observation)` for one env, or for a batch of observations."""
@@ -58,7 +60,7 @@ class LoadedPolicy:
         rows. `previous_reward`: of the last action, if the policy looks at it (with `see_previous`, and memories that
         learned from replay). `action_mask`: which actions are open, where the observation does not say so itself.
         """
-        seen, batched = self._taken_apart(observation)
+        seen, batched = self.checked(observation, previous_reward)
         rows = len(next(iter(seen.values())))
         noise = None if deterministic else self.acting.noise(self._rng, 1, rows)[0]
         starts = np.full(rows, rows != self._rows)
@@ -85,6 +87,12 @@ class LoadedPolicy:
         self._previous_actions = actions
         chosen = self.acting.for_env(actions)
         return chosen if batched else chosen[0]
+
+    def checked(self, observation: Any, previous_reward: Any = None) -> tuple[Leaves, bool]:
+        """Return one array [rows, …] per leaf, and whether there were several rows; refuse values that are not finite.
+        Nothing is drawn or remembered here."""
+        _refuse_not_finite("the previous reward", previous_reward)
+        return self._taken_apart(observation)
 
     def act_together(self, observations: Sequence[Any], deterministic: bool, masks: Sequence[Any]) -> list[Any]:
         """An action for each agent of a team, or one per row of batches: row i of each is the same team."""
@@ -121,6 +129,8 @@ class LoadedPolicy:
     def _taken_apart(self, observation: Any) -> tuple[Leaves, bool]:
         """One array [rows, …] per leaf, and whether there were several rows."""
         leaves = self.features.all_leaves
+        for leaf in leaves:
+            _refuse_not_finite(_name_of(leaf), leaf_of(observation, leaf.path))
         kinds = [_is_batch(np.shape(leaf_of(observation, leaf.path)), leaf) for leaf in leaves]
         seen = {
             leaf.path: np.asarray(leaf_of(observation, leaf.path), dtype_of(leaf)).reshape(-1, *shape_of(leaf))
@@ -172,6 +182,8 @@ class LoadedPolicies(Mapping[str, LoadedPolicy]):
         Where all agents are one team that attends to itself (taac), more may observe than it was trained with.
         """
         rewards, masks = previous_rewards or {}, action_masks or {}
+        for agent in [agent for agent in observations if agent in self._by_agent]:
+            self[agent].checked(observations[agent], rewards.get(agent))  # guard: no-agent-acts-before-all-are-checked
         chosen: dict[str, Any] = {}
         new = [agent for agent in observations if agent not in self._by_agent] if len(self.groups) == 1 else []
         for agents in self.groups.values():
@@ -206,9 +218,26 @@ def _rewards(given: Any, rows: int) -> Array:
 def _is_batch(shape: tuple[int, ...], leaf: Leaf) -> bool:
     """Whether this is one observation (False) or several; anything else is refused."""
     one = shape_of(leaf)
-    name = ".".join(map(str, leaf.path)) or "the observation"
     if shape == (0, *one):
-        raise InvalidRequest(f"{name} has shape {shape}: a batch needs at least one row")
+        raise InvalidRequest(f"{_name_of(leaf)} has shape {shape}: a batch needs at least one row")
     if shape in (one, (*shape[:1], *one)):
         return shape != one
-    raise InvalidRequest(f"{name} has shape {shape}: expected {one}, or (rows, *{one}) for several")
+    raise InvalidRequest(f"{_name_of(leaf)} has shape {shape}: expected {one}, or (rows, *{one}) for several")
+
+
+def _name_of(leaf: Leaf) -> str:
+    return ".".join(map(str, leaf.path)) or "the observation"
+
+
+def _refuse_not_finite(what: str, value: Any) -> None:
+    """A policy computes in float32, and one with memory would carry such a value into all its later actions."""
+    found = np.asarray(value)
+    if found.dtype.kind != "f" or (usable := np.abs(found) <= _LARGEST).all():  # guard: act-refuses-what-is-not-finite
+        return
+    index = tuple(int(k) for k in np.argwhere(~usable)[0])
+    place = f" at index {index if len(index) > 1 else index[0]}" if index else ""
+    large = ", which is too large for float32" if np.isfinite(found[index]) else ""
+    raise InvalidRequest(
+        f"{what} is {found[index]}{place}{large}: a policy acts on finite float32 numbers only. Nothing was remembered "
+        "of this call; look at what the env returns, and reset() where a new episode begins"
+    )

@@ -21,7 +21,13 @@ from multiverse.contracts.plan import Plan
 from multiverse.experience.slots import is_single
 from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
 from multiverse.training.config.build import as_plain, build, takes_old_names
-from multiverse.training.config.changes import Schedule, changed_config, in_our_names, without_schedules
+from multiverse.training.config.changes import (
+    Schedule,
+    changed_config,
+    edited_settings,
+    in_our_names,
+    without_schedules,
+)
 from multiverse.training.config.train_config import (
     BUDGETS,
     TrainConfig,
@@ -236,6 +242,7 @@ def resume(
     hooks: Sequence[Hook] = (),
     trust: bool = False,
     tensorboard: bool = False,
+    without_replay: bool = False,
     progress: bool = True,
     **settings: Any,
 ) -> Run:
@@ -244,17 +251,20 @@ def resume(
 
     `env`, `algorithm`, `evaluation_opponent`, `env_kwargs`, `wrappers`: for runs of which one was an object of the
     program, or whose env got a secret: no file holds those. `algorithm` may be the `file.py:Class` of one that has
-    moved, too: the run keeps that. `trust`: whether code that the run names may be called
-    though somebody else has written it. `settings`: other ones from here on, `learning_rate=1e-4`, `executor="serial"`;
-    as for `train`.
+    moved, too: the run keeps that. `trust`: whether code that the run names may be called though somebody else has
+    written it. `without_replay`: begin with an empty replay buffer, for a run whose buffer is damaged; all else is that
+    of the checkpoint, but the run is not bit-exact. `settings`: other ones from here on, `learning_rate=1e-4`,
+    `executor="serial"`; as for `train`.
     """
     from multiverse.training import seed_runs
 
     refuse_in_import("trains")
     env, algorithm, wrappers = at_hand(run, env=env, algorithm=algorithm, wrappers=wrappers)
     if (path := find_set(path_of(run))) is not None:
-        if env_kwargs is not None or tensorboard:
-            raise InvalidRequest("env_kwargs and tensorboard are for one run: resume each of these by itself")
+        if env_kwargs is not None or tensorboard or without_replay:
+            raise InvalidRequest(
+                "env_kwargs, tensorboard and without_replay apply to one run: resume each of these separately"
+            )
         config, given, schedules = seed_runs.set_config(path, in_our_names(settings), trust, env, algorithm)
         maker, named = as_name(algorithm)
         own = {"env": env, "algorithm": maker, "wrappers": wrappers, "schedules": schedules}
@@ -262,8 +272,9 @@ def resume(
         return seed_runs.run_in_program(path, config, given, hooks, progress, trust, named, **own)
     how: dict[str, Any] = {"env": env, "algorithm": algorithm, "env_kwargs": env_kwargs, "wrappers": wrappers}
     how["opponent"] = evaluation_opponent
-    begin = functools.partial(resume_run, run, in_our_names(settings), trust=trust, tensorboard=tensorboard, **how)
-    return watched(begin, hooks, progress, given_again(**how))
+    again = given_again(**how)
+    how |= {"trust": trust, "tensorboard": tensorboard, "without_replay": without_replay}
+    return watched(functools.partial(resume_run, run, in_our_names(settings), **how), hooks, progress, again)
 
 
 def resume_run(
@@ -278,6 +289,7 @@ def resume_run(
     trust: bool = False,
     tensorboard: bool = False,
     opponent: Any = None,
+    without_replay: bool = False,
 ) -> Run:
     """As `resume`; `settings` go before those of the run, `opponent` is its `evaluation_opponent`."""
     if tensorboard:
@@ -291,13 +303,15 @@ def resume_run(
         given, schedules = without_schedules(settings, kind)
         _refuse_lost_schedules(where, given)
         config = changed_config(config, given, kind)
-        found = _checkpoint_to_go_on_from(where, named.checkpoint)
+        found = _checkpoint_to_go_on_from(where, named.checkpoint, with_tables=not without_replay)
         _refuse_less_than_spent(given.get("env_steps"), found)
         source = source_of(config, env, wrappers)
         if found is not None:
             _tell_differences(found, config)  # guard: differences-are-told
         plan, num_envs, masks = _envs_of(found, config)
-        plan = None if given.keys() & {*WHERE, "asynchronous"} else plan
+        edited = set() if found is None else edited_settings(_saved_config_in(found), redacted(plain_config(config)))
+        if (given.keys() | edited) & {*WHERE, "asynchronous"}:  # guard: an-edited-executor-is-used
+            plan = None
         begun_from = where.last_part().get(BEGUN_FROM)
         weights = None if found is not None or begun_from is None else checkpoint_of(str(begun_from))
         make = algorithm_maker(config, maker, scales_bytes(found or weights))
@@ -309,11 +323,15 @@ def resume_run(
                 _begin_with(weights, session)
                 session.begin()
             else:
+                if without_replay:
+                    log.warning("%s: its replay buffer is left out and begins empty: not bit-exact", found.path.name)
                 with taken_over(found):
-                    trainer.load(found.state)
+                    trainer.load(found.state, without_replay)
                     for learner in session.learners:
                         _check_settings(learner)
-                if theirs := {name: getattr(config.settings, name) for name in own_settings(kind) & given.keys()}:
+                free = own_settings(kind) - getattr(kind, "fixed", frozenset())
+                # guard: an-edited-setting-is-used
+                if theirs := {name: getattr(config.settings, name) for name in free & (given.keys() | edited)}:
                     session.learners.change(**theirs)  # also where a hook had changed them before
                 if named.checkpoint is not None:
                     Checkpoints(where.checkpoints).go_back(trainer.clock.env_steps)
@@ -324,6 +342,7 @@ def resume_run(
                 where.write_origin()
             _write_spaces(where, session)
             begun = {BEGUN_FROM: begun_from, SCHEDULES: [*schedules]}
+            begun |= {"without_replay": True} if without_replay else {}
             where.write_provenance({**provenance(config.seed, session.envs.plan), **begun})
             if tensorboard:
                 where.keep_for_tensorboard()
@@ -333,7 +352,7 @@ def resume_run(
             session.close()
 
 
-def _checkpoint_to_go_on_from(where: RunDirectory, named: Path | None) -> Checkpoint | None:
+def _checkpoint_to_go_on_from(where: RunDirectory, named: Path | None, with_tables: bool) -> Checkpoint | None:
     """The latest, or the one that was named; None if this run never had any. To have lost them all is an error."""
     checkpoints = Checkpoints(where.checkpoints)
     if named is not None:
@@ -345,7 +364,7 @@ def _checkpoint_to_go_on_from(where: RunDirectory, named: Path | None) -> Checkp
                 ", ".join(later),
             )
         return found
-    latest = checkpoints.load_latest()
+    latest = checkpoints.load_latest(with_tables)
     if latest is None:
         if had_checkpoint(where.path):  # guard: lost-checkpoints-are-no-fresh-start
             raise CheckpointBroken(
@@ -410,12 +429,17 @@ def _refuse_less_than_spent(env_steps: int | None, found: Checkpoint | None) -> 
 def _tell_differences(found: Checkpoint, config: TrainConfig) -> None:
     """Whoever goes on with other settings, another version, or on another CPU, is told: it is no longer quite the same
     run."""
-    saved = found.manifest.get("config")
-    before = {**found.manifest, "config": {**(saved if isinstance(saved, dict) else {}), **dict.fromkeys(BUDGETS)}}
+    before = {**found.manifest, "config": {**_saved_config_in(found), **dict.fromkeys(BUDGETS)}}
     # guard: no-difference-tells-a-secret
     settings = {**redacted(plain_config(config)), **dict.fromkeys(BUDGETS)}
     for line in differences(before, {"multiverse": multiverse.__version__, "blas": blas(), "config": settings}):
         log.warning("%s: %s", found.path.name, line)
+
+
+def _saved_config_in(found: Checkpoint) -> dict[str, Any]:
+    """Return the run's config as it was when this checkpoint was taken."""
+    saved = found.manifest.get("config")
+    return saved if isinstance(saved, dict) else {}
 
 
 def _envs_of(found: Checkpoint | None, config: TrainConfig) -> tuple[Plan | None, int | None, MaskSource | None]:

@@ -20,10 +20,11 @@ from multiverse.executors.machine import memory_available
 from multiverse.training.config.budget import Clock
 from multiverse.training.config.build import build
 from multiverse.training.storage.files import LineFile, cut, read_lines
+from multiverse.training.storage.find_runs import NUM_ENVS
 
 log = logging.getLogger("multiverse")
 
-FILE = "num_envs.jsonl"
+FILE = NUM_ENVS
 FIRST = 8
 """Envs that a run begins with: the default of `num_envs`."""
 GAIN = 1.05

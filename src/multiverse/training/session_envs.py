@@ -287,7 +287,8 @@ def evaluation_envs_of(
     options = VectorOptions(
         autoreset="disabled",
         infos="tasks" in tasks,  # the returns of a meta-episode's episodes are there
-        failures=FailurePolicy(config.on_failure, config.on_bad_value, rate),
+        # guard: evaluations-refuse-what-overflows-float32
+        failures=FailurePolicy(config.on_failure, config.on_bad_value, rate, float32=True),
         agents=_agents(config, masks),
         **_of_both(config, tasks),
         **where,

@@ -13,7 +13,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from multiverse.algorithms.algorithm import UpdateReport
-from multiverse.contracts.errors import InvalidRequest, MultiverseError, RunNotSaved
+from multiverse.contracts.errors import InvalidRequest, MultiverseError, RunNotSaved, TrainingDiverged
 from multiverse.experience.asynchronous import account_lines
 from multiverse.experience.collector import Collected
 from multiverse.learning.threads import torch_threads
@@ -24,6 +24,7 @@ from multiverse.training.config.train_config import TrainConfig, plain_config
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.evaluation_envs import told_as_evaluations
 from multiverse.training.hooks import READ_ONLY, Hook, ReadOnlyMetrics
+from multiverse.training.learners import drop_replay
 from multiverse.training.scaling import Scaling
 from multiverse.training.session import Session
 from multiverse.training.storage.checkpoint import Checkpoints
@@ -310,7 +311,11 @@ class Trainer:
             if not self._whole:
                 self._say_that_nothing_is_saved("an update is under way")
             elif not isinstance(error, RunNotSaved):
-                self._save()
+                try:
+                    self._save()
+                except TrainingDiverged as diverged:
+                    if not isinstance(error, TrainingDiverged):
+                        log.warning("%s", diverged)
             reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             self.directory.write_summary({**self.summary(finished=False), "error": reason})
         except Exception as another:  # the first one is what the caller must hear of
@@ -363,8 +368,10 @@ class Trainer:
             **({} if self.scaling is None else {"scaled_at": self._scaled_at}),
         }
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Be that run; what its files tell beyond it is cut off."""
+    def load(self, state: Mapping[str, Any], without_replay: bool = False) -> None:
+        """Be that run; what its files tell beyond it is cut off. `without_replay`: replay buffers begin empty."""
+        if without_replay:
+            drop_replay(state["session"])
         self.session.load(state["session"])
         self.session.load_failures(state.get("failures", {}))  # runs of before did not save them
         self.clock = build(Clock, state["clock"], "its clock")
@@ -384,7 +391,7 @@ class Trainer:
             self.scaling = Scaling(self.directory.path, self._scaled_at)
         self._checkpointed_at = self.clock.env_steps
         self.directory.cut_back(state["files"])
-        self._checkpoints.cut_back(self.clock.env_steps)
+        self._checkpoints.cut_back(self.clock.env_steps, continue_tables=not without_replay)
         if not (self.directory.checkpoints / "best").exists():  # it came after the checkpoint that was named
             self.best_return = float("-inf")
 

@@ -14,6 +14,8 @@ STRANGERS = "tests/training/test_strangers.py"
 TWISTED = "tests/training/test_twisted_states.py"
 FOREIGN = "tests/training/test_foreign_things.py"
 SPACES = "tests/training/test_space_description.py"
+REPLAY = "tests/training/test_off_policy_runs.py"
+JOURNAL = "tests/cli/test_search_journal.py"
 STRUCK = f"{FAULTS}::test_struck_at_any_call_the_old_or_the_new_one_is_there"
 
 TABLES = "tests/training/storage/test_tables.py"
@@ -39,11 +41,62 @@ GUARDS = (
         (f"{TABLES}::test_what_was_damaged_is_passed_over_for_the_one_before",),
     ),
     Guard(
+        "an-empty-replay-fills-up-first",
+        ("D3",),
+        swap("self.replay.added * rollout.slots", "self._env_steps"),
+        (f"{REPLAY}::test_learning_after_a_resume_without_replay_begins_when_enough_steps_are_in_it",),
+    ),
+    Guard(
+        "new-records-do-not-follow-dropped-ones",
+        ("D3",),
+        swap(" and continue_tables", ""),
+        (f"{REPLAY}::test_records_after_a_resume_without_replay_do_not_follow_those_that_were_dropped",),
+    ),
+    Guard(
+        "no-file-name-is-too-long",
+        ("D2",),
+        ALWAYS,
+        (f"{TABLES}::test_a_table_whose_name_is_too_long_for_a_file_is_saved[220]",),
+    ),
+    Guard(
         "no-table-is-read-from-elsewhere",
         ("E7",),
         NEVER,
         (f"{TABLES}::test_no_file_elsewhere_is_read",),
     ),
+    # -- D: the study of a search -----------------------------------------------------------------------------
+    Guard(
+        "a-torn-record-is-cut-off",
+        ("D3",),
+        NEVER,
+        (f"{JOURNAL}::test_a_torn_last_line_is_cut_off_and_the_file_is_kept",),
+    ),
+    Guard(
+        "records-that-do-not-fit-are-located",
+        ("D3",),
+        instead("raise", statements=2),
+        (f"{JOURNAL}::test_other_damage_is_an_error_with_file_and_line_and_changes_nothing[no_trial_id]",),
+    ),
+    Guard(
+        "a-lost-journal-is-no-new-search",
+        ("D3",),
+        NEVER,
+        (f"{JOURNAL}::test_other_damage_is_an_error_with_file_and_line_and_changes_nothing[only_a_torn_line]",),
+    ),
+    Guard(
+        "lost-records-are-no-new-trials",
+        ("D3",),
+        NEVER,
+        (f"{JOURNAL}::test_other_damage_is_an_error_with_file_and_line_and_changes_nothing[lines_lost]",),
+    ),
+    Guard(
+        "a-lock-that-was-left-is-removed",
+        ("D7",),
+        GONE,
+        (f"{JOURNAL}::test_a_lock_that_a_killed_process_has_left_on_the_journal_is_removed",),
+    ),
+    Guard("no-trial-is-a-link", ("E7",), GONE, (f"{JOURNAL}::test_a_trial_that_is_a_link_is_refused",)),
+    Guard("no-seed-is-a-link", ("E7",), GONE, (f"{FOREIGN}::test_a_seed_of_a_set_that_is_a_link_is_not_followed",)),
     # -- D: checkpoints --------------------------------------------------------------------------------------
     Guard(
         "a-save-is-written-aside",

@@ -391,6 +391,18 @@ GUARDS = (
         (f"{TRAINER}::test_going_on_with_other_settings_is_told",),
     ),
     Guard(
+        "an-edited-executor-is-used",
+        ("D6",),
+        swap("(given.keys() | edited)", "given.keys()"),
+        (f"{TRAINER}::test_an_executor_that_is_edited_in_the_config_is_used_and_changes_no_bit",),
+    ),
+    Guard(
+        "an-edited-setting-is-used",
+        ("D6",),
+        swap("(given.keys() | edited)", "given.keys()"),
+        (f"{TRAINER}::test_a_setting_that_is_edited_in_the_config_is_used_where_it_was_changed_before",),
+    ),
+    Guard(
         "sizes-are-compared",
         ("D6",),
         NEVER,

@@ -11,6 +11,7 @@ BAD_OBSERVATIONS = "tests/contract/test_bad_observations.py"
 RAISES = f"{VALUES}::test_raise_names_the_env_the_place_the_value_and_what_reproduces_it"
 TRUNCATES = f"{VALUES}::test_truncate_ends_the_episode_without_the_bad_step"
 PICTURES = f"{VALUES}::test_small_and_large_observations_that_are_one_array_are_looked_at_alike"
+TRAINER, LOADING = "tests/training/test_trainer.py", "tests/training/test_loading.py"
 CLIPS = f"{VALUES}::test_clip_puts_it_at_the_nearest_number_that_is_one"
 
 GUARDS = (
@@ -131,10 +132,46 @@ GUARDS = (
         ("tests/executors/test_value_guard.py::test_float64_beyond_float32_is_bad_only_where_a_learner_casts_it[2]",),
     ),
     Guard(
+        "evaluations-refuse-what-overflows-float32",
+        ("B1", "B2"),
+        swap("float32=True", "float32=False"),
+        (f"{TRAINER}::test_a_float64_value_beyond_float32_fails_an_evaluation_and_names_its_env",),
+    ),
+    Guard(
         "statistics-stay-finite",
         ("B5",),
         NEVER,
         ("tests/learning/test_normalizers.py::test_statistics_refuse_what_is_not_finite_and_stay_as_they_were[nan]",),
+    ),
+    Guard(
+        "a-diverged-state-is-not-saved",
+        ("B5",),
+        NEVER,
+        (f"{TRAINER}::test_learned_values_that_are_not_finite_end_the_run_and_are_in_no_checkpoint",),
+    ),
+    Guard(
+        "a-diverged-checkpoint-is-passed-over",
+        ("B5", "D3"),
+        NEVER,
+        (f"{TRAINER}::test_a_diverged_checkpoint_of_an_earlier_version_is_passed_over_by_name",),
+    ),
+    Guard(
+        "a-diverged-best-is-set-aside",
+        ("B5", "D3"),
+        NEVER,
+        (f"{TRAINER}::test_a_diverged_checkpoint_of_an_earlier_version_is_passed_over_by_name",),
+    ),
+    Guard(
+        "act-refuses-what-is-not-finite",
+        ("B1",),
+        ALWAYS,
+        (f"{LOADING}::test_values_that_are_not_finite_are_refused_before_a_policy_remembers_them",),
+    ),
+    Guard(
+        "no-agent-acts-before-all-are-checked",
+        ("B1",),
+        GONE,
+        (f"{LOADING}::test_no_agent_acts_where_the_observation_of_another_is_not_finite",),
     ),
     Guard(
         "a-clipped-reward-is-nothing",

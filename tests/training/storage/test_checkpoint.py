@@ -68,6 +68,11 @@ def test_what_could_not_come_back_is_refused_by_name(tmp_path: Path, state: Any,
     assert list(tmp_path.iterdir()) == []
 
 
+def test_names_with_lone_surrogates_come_back(tmp_path: Path) -> None:
+    state = {"\udce9": np.ones(2), "~dce9": np.zeros(2), "\\udce9": np.arange(2)}
+    assert same(load(save(tmp_path, "one", state, {})).state, state)
+
+
 def test_numbers_that_belong_into_arrays_are_sent_there(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="belong into arrays"):
         save(tmp_path, "one", {"long": "x" * 2**26}, {})

@@ -70,6 +70,31 @@ def test_a_checkpoint_costs_what_is_new_and_nothing_is_asked_for_twice(tmp_path:
     assert len(asked) == 8 and held(tmp_path / "step-000000000009") == (0, 800)
 
 
+@pytest.mark.fault("D2")
+@pytest.mark.parametrize("letters", [100, 220, 5000])
+def test_a_table_whose_name_is_too_long_for_a_file_is_saved(tmp_path: Path, letters: int) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    names = ("x" * letters + "a", "x" * letters + "b")
+    many = {"algorithms": {name: state(0, count)["algorithm"] for name, count in zip(names, (3, 5))}}
+    path = checkpoints.save(many, {}, 1, final=True)
+    assert path is not None
+    saved = load(path).state["algorithms"]
+    for name, count in zip(names, (3, 5)):
+        assert (np.concatenate([*saved[name]["rows"].pieces(DTYPE)]) == records(0, count)).all()
+    assert all(len(file.name) <= 143 for file in files(tmp_path)) and len(files(tmp_path)) == 2
+    checkpoints.save({"algorithms": {}}, {}, 2)
+    shutil.rmtree(path)
+    Checkpoints(tmp_path).save({}, {}, 3)
+    assert files(tmp_path) == []  # they are ours to remove
+
+
+def test_a_table_of_an_earlier_version_keeps_its_name(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(state(0, 3), {}, 1)
+    (file,) = files(tmp_path)
+    assert re.fullmatch(r"algorithm-rows-0{12}-[0-9a-f]{8}\.rows", file.name)
+
+
 @pytest.mark.fault("D1")
 def test_files_go_when_no_checkpoint_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "FULL_BYTES", 50 * DTYPE.itemsize)

@@ -47,6 +47,13 @@ COMMAND = (
         "Call the code (module:name) and join the Ray cluster that the run names, although you did not write it here.",
     ),
     Setting("tensorboard", bool, None, "Metrics for TensorBoard too. A run that began with them goes on with them."),
+    Setting(
+        "without_replay",
+        bool,
+        None,
+        "Begin with an empty replay buffer, for a run whose buffer is damaged. All else is that of the checkpoint, but "
+        "the run is not bit-exact.",
+    ),
     Setting("quiet", bool, None, "Print nothing but the run's directory, at its end."),
     Setting("json", bool, None, "Print a JSON object a line: start, metrics every 3 s, evaluation, end or error."),
 )
@@ -68,8 +75,10 @@ def run(arguments: Sequence[str]) -> int:
     if (several := find_set(Path(where))) is not None:
         from multiverse.cli.seed_set import run_and_tell
 
-        if command["env"] or command["tensorboard"]:
-            raise InvalidRequest("--env and --tensorboard are for one run: resume each of these by itself")
+        if command["env"] or command["tensorboard"] or command["without_replay"]:
+            raise InvalidRequest(
+                "--env, --tensorboard and --without-replay apply to one run: resume each of these separately"
+            )
         trust, algorithm = bool(command["trust"]), command["algorithm"] or None
         config, _, _ = set_config(several, settings, trust, algorithm=algorithm)
         run_and_tell(several, config, settings, voice, trust, **shown, algorithm=algorithm)
@@ -79,6 +88,7 @@ def run(arguments: Sequence[str]) -> int:
         "algorithm": command["algorithm"] or None,
         "trust": bool(command["trust"]),
         "tensorboard": bool(command["tensorboard"]),
+        "without_replay": bool(command["without_replay"]),
     }
     with progress_for(voice, (), **shown) as progress:
         progress.again = f" --env {shlex.quote(command['env'])}" if command["env"] else ""

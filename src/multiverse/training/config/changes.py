@@ -52,6 +52,18 @@ def _first_value(name: str, schedule: Schedule) -> float:
         ) from error
 
 
+def edited_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
+    """Return the names of the settings that differ between two configs, those of an algorithm's section included."""
+    edited: set[str] = set()
+    for name in before.keys() & now.keys():
+        old, new = before[name], now[name]
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            edited |= {inner for inner in old.keys() & new.keys() if old[inner] != new[inner]}
+        elif old != new:
+            edited.add(name)
+    return edited
+
+
 KEPT = frozenset({"env", "algorithm", "seed", "num_envs", "separate", "opponents", "wrappers", "tasks",
                   "held_out_tasks", "episodes_per_task", "oracle", "action_masks"})  # fmt: skip
 """Of a run, for its whole life: what it has learned and where its envs are would mean something else."""

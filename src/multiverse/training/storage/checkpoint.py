@@ -35,6 +35,7 @@ from multiverse.contracts.errors import (
     InvalidRequest,
     MultiverseError,
     PreflightError,
+    TrainingDiverged,
     in_a_line,
 )
 from multiverse.training.storage.checkpoint_format import (
@@ -42,6 +43,7 @@ from multiverse.training.storage.checkpoint_format import (
     NO_STATE,
     Checkpoint,
     Packed,
+    not_finite,
     pack,
     read_files,
     read_manifest,
@@ -49,7 +51,7 @@ from multiverse.training.storage.checkpoint_format import (
 )
 from multiverse.training.storage.files import sync_directory
 from multiverse.training.storage.state_codec import State
-from multiverse.training.storage.tables import TableStore
+from multiverse.training.storage.tables import WITHOUT_REPLAY, TableStore
 
 log = logging.getLogger("multiverse")
 
@@ -73,14 +75,18 @@ def save(folder: Path | str, name: str, state: State, manifest: Mapping[str, Any
 
 
 def load(path: Path | str) -> Checkpoint:
-    """The checkpoint at this path, every byte verified; `CheckpointBroken` says what is wrong with it."""
+    """The checkpoint at this path, every byte verified; `CheckpointBroken` says what is wrong with it, also where
+    something learned in it is not finite."""
     path = Path(path)
     if path.is_file():
         raise CheckpointBroken(path, _what_file(path), "A checkpoint is a directory that multiverse has written")
     path = _where(path)
     if not path.is_dir():
         raise CheckpointBroken(path, "there is no checkpoint here", "Look at the names in its folder")
-    return read_files(path)
+    found = read_files(path)
+    if (place := not_finite(found.state)) is not None:  # guard: a-diverged-checkpoint-is-passed-over
+        raise CheckpointBroken(path, f"{place} is not finite: the training had diverged when it was saved")
+    return found
 
 
 def _where(path: Path) -> Path:
@@ -143,8 +149,14 @@ class Checkpoints:
         """Saves `step-<env_steps>`, and as `best` too if it is that. Where it went, or None if the disk did not let us.
 
         Then a warning says why, all older ones are still there, and the caller tries again later. A `final` save
-        raises the OSError instead: there is no later.
+        raises the OSError instead: there is no later. `TrainingDiverged` if something learned is not finite.
         """
+        if (place := not_finite(state)) is not None:  # guard: a-diverged-state-is-not-saved
+            left = "there is no checkpoint yet" if self.latest is None else f"the last checkpoint is {self.latest}"
+            raise TrainingDiverged(
+                f"{place} is not finite after {env_steps:,} env steps, so nothing was saved; {left}. Lower the "
+                "learning rate, or check what the env returns"
+            )
         try:
             packed = pack(state, {**manifest, "env_steps": env_steps}, self._tables)
             if best:  # first: were we killed in between, the resumed run would find the same best again
@@ -161,22 +173,29 @@ class Checkpoints:
         self._sweep_tables()
         return path
 
-    def load_latest(self) -> Checkpoint | None:
-        """As `load_latest`, for the run that goes on from it: broken ones are set aside as NAME.broken."""
-        found, broken = _latest(self.folder, with_tables=True)
+    def load_latest(self, with_tables: bool = True) -> Checkpoint | None:
+        """As `load_latest`, for the run that resumes from it: broken ones are set aside as NAME.broken. Those whose
+        tables are damaged are broken too, unless none is wanted (`with_tables`)."""
+        found, broken = _latest(self.folder, with_tables)
+        if broken and self.best is not None and self.best not in broken:  # guard: a-diverged-best-is-set-aside
+            try:
+                load(self.best)
+            except CheckpointBroken as error:
+                log.warning("%s", error)
+                broken.append(self.best)
         for path in broken:
             aside = path.with_name(path.name + BROKEN)
             _discard(aside, path.name)
             os.rename(path, aside)
         return found
 
-    def cut_back(self, env_steps: int) -> None:
-        """Away with those after this step: the run goes on from an earlier one, and they are no longer its own. The
-        tables of the one that is latest then are gone on with."""
+    def cut_back(self, env_steps: int, continue_tables: bool = True) -> None:
+        """Remove those after this step: the run resumes from an earlier one, and they are no longer its own. The
+        tables of the one that is latest then are continued, unless new ones are to be begun."""
         for path in _in_place(self.folder):
             if _number(path) > env_steps:
                 _remove(path)
-        if self.latest is not None:
+        if self.latest is not None and continue_tables:  # guard: new-records-do-not-follow-dropped-ones
             with suppress(CheckpointBroken):  # then all is written again
                 self._tables.go_on_from(read_manifest(_where(self.latest)))
 
@@ -297,15 +316,17 @@ def _latest(folder: Path, with_tables: bool = False) -> tuple[Checkpoint | None,
     """The newest good one, and the broken ones that are newer. Those that vanish meanwhile were only old."""
     for _ in range(_RELISTS):
         broken: dict[Path, CheckpointBroken] = {}
+        hint = _ALL_BROKEN
         candidates = _in_place(folder)
         for path in candidates:
             try:
                 found = load(path)
+                hint = WITHOUT_REPLAY if found.tables else hint
                 for table in found.tables if with_tables else ():
                     table.verify()
             except CheckpointBroken as error:
                 if path.exists():
-                    log.warning("%s Trying the one before", error)
+                    log.warning("%s Trying the one before", CheckpointBroken(error.path, error.wrong))
                     broken[path] = error
             else:
                 return found, list(broken)
@@ -313,7 +334,7 @@ def _latest(folder: Path, with_tables: bool = False) -> tuple[Checkpoint | None,
             break
     aside = [one for one in _names(folder) if one.endswith(BROKEN) and is_checkpoint(one.removesuffix(BROKEN))]
     if lost := len(broken) + len(aside):  # guard: all-broken-is-no-fresh-start
-        raise CheckpointBroken(folder, f"none of its {lost} checkpoints is whole", _ALL_BROKEN)
+        raise CheckpointBroken(folder, f"none of its {lost} checkpoints is whole", hint)
     return None, []
 
 

@@ -47,6 +47,8 @@ LARGEST = {MANIFEST: 2**24, STATE: 2**26, ARRAYS: 2**40}
 MOST_SENTENCES = 20
 Packed = dict[str, bytes]
 """A checkpoint's files by name, ready to be written more than once."""
+_LEARNED = frozenset({"weights", "optimizer", "optimizers", "targets", "rewards"})
+"""Entries of an algorithm's saved state that learning changes: parameters, moments, target networks and statistics."""
 NO_STATE = (SafetensorError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError, struct.error)
 
 
@@ -193,6 +195,39 @@ def _number(value: Any) -> Any:
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+# -- values that are not finite ---------------------------------------------------------------------------------
+def not_finite(state: State) -> str | None:
+    """Return the place of the first learned array with a value that is not finite, or None.
+
+    Weights, optimizer moments, statistics and saved policies are searched. Elsewhere an infinity may be meant: in the
+    bounds of a space, or as the best return before any evaluation.
+    """
+    session = _mapping(state.get("session"))
+    parts: dict[str, Any] = {}
+    learners = {f"algorithms/{name}": one for name, one in _mapping(session.get("algorithms")).items()}
+    for name, learner in {"algorithm": session.get("algorithm"), **learners}.items():
+        saved = {"weights": _mapping(learner).get("weights"), **_mapping(_mapping(learner).get("state"))}
+        parts |= {f"{name}/{key}": one for key, one in saved.items() if key in _LEARNED}
+    parts |= {name: session.get(name) for name in ("policy", "policies", "opponents")}
+    return next((place for name, part in parts.items() for place in _not_finite(part, name)), None)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """Return the value, or an empty mapping where a changed state has something else."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def _not_finite(value: Any, place: str) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _not_finite(one, f"{place}/{key}")
+    elif isinstance(value, list | tuple):
+        for index, one in enumerate(value):
+            yield from _not_finite(one, f"{place}/{index}")
+    elif isinstance(value, np.ndarray) and value.dtype.kind in "fc" and not np.isfinite(value).all():
+        yield place
 
 
 # -- what differs -----------------------------------------------------------------------------------------------

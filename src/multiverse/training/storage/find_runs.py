@@ -22,7 +22,8 @@ METRICS, TABLE, EPISODES = "metrics.jsonl", "metrics.csv", "episodes.jsonl"
 SEEDS = "seeds.json"
 """Where several runs differ only in their seeds, of all of them."""
 CHECKPOINTS, TENSORBOARD, VIDEOS = "checkpoints", "tensorboard", "videos"
-OWN_FILES = (CONFIG, PROVENANCE, SUMMARY, SPACES, ORIGIN, METRICS, TABLE, EPISODES, LOCK)
+ADVICE, NUM_ENVS = "advice.jsonl", "num_envs.jsonl"
+OWN_FILES = (CONFIG, PROVENANCE, SUMMARY, SPACES, ORIGIN, METRICS, TABLE, EPISODES, ADVICE, NUM_ENVS, LOCK)
 FIRST = "first_checkpoint"
 """Of a part of a run, in its provenance: when its first checkpoint was saved."""
 _BELOW = ("*", "*/*", "*/*/seed-*", "runs/*/*", "runs/*/*/seed-*")
@@ -76,7 +77,19 @@ def find_set(path: Path) -> Path | None:
     if not (path / SEEDS).is_file():
         below = _runs_below(path)
         path = max(below, key=_last_written).parent if below else path
-    return path if (path / SEEDS).is_file() else None
+    if not (path / SEEDS).is_file():
+        return None
+    for run in path.glob("seed-*"):
+        refuse_link(run)  # guard: no-seed-is-a-link
+    return path
+
+
+def refuse_link(run: Path) -> None:
+    """Refuse a run of a set or a search that is a link: to resume it would change a run elsewhere."""
+    if run.is_symlink():
+        raise InvalidRequest(
+            f"{run} is a symbolic link, which is not followed: put the run itself there, or use it by its own path"
+        )
 
 
 def runs_below(path: Path) -> list[Path]:

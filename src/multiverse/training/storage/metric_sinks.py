@@ -96,7 +96,7 @@ class CsvSink:
         self._file: LineFile | None = None
 
     def write(self, metrics: Metrics, env_steps: int) -> None:
-        row = for_json({"env_steps": env_steps, **metrics})
+        row = for_json({"env_steps": env_steps, **{_in_utf8(name): value for name, value in metrics.items()}})
         if new := [name for name in row if name not in self._columns]:
             self._widen([*self._columns, *new])
         if self._file is None:
@@ -141,7 +141,12 @@ def _rows(path: Path) -> list[list[str]]:
 def _csv_line(values: Iterable[Any]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerow(["" if value is None else value for value in values])
-    return text.getvalue()
+    return _in_utf8(text.getvalue())
+
+
+def _in_utf8(text: str) -> str:
+    """The name of an agent may have lone surrogates, which no file in UTF-8 can hold."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class TensorBoardSink:

@@ -29,6 +29,7 @@ _KINDS = "biufc"
 _PLAIN = frozenset(np.dtype(code) for code in "?bhiqBHIQefdF")  # that safetensors knows; others travel as bytes
 _LARGEST_JSON_INT = 2**63
 _RESERVED = "__metadata__"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def encode(state: State) -> tuple[bytes, Arrays]:
@@ -84,14 +85,18 @@ def _key(key: Any, place: tuple[str, ...]) -> str:
 
 
 def _named(place: tuple[str, ...]) -> str:
-    return "/".join(part.replace("~", "~0").replace("/", "~1") for part in place)
+    return "/".join(_SURROGATE.sub(_escaped, part.replace("~", "~0").replace("/", "~1")) for part in place)
+
+
+def _escaped(surrogate: re.Match[str]) -> str:
+    """UTF-8, in which safetensors stores names, has no lone surrogates; a name in Python may have one."""
+    return f"~{ord(surrogate[0]):x}"
 
 
 def _encode_array(array: np.ndarray[Any, Any], place: tuple[str, ...], arrays: Arrays) -> dict[str, Any]:
     name = _named(place)
     if name == _RESERVED:
         raise TypeError(f"{_RESERVED} is a name that safetensors keeps for itself")
-    name.encode()  # safetensors stores names as UTF-8
     # safetensors writes the memory as it lies, so it must lie in C order. (ascontiguousarray would add a dimension to
     # 0-d arrays.)
     array = array if array.flags.c_contiguous else array.copy(order="C")

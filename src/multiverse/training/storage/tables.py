@@ -33,6 +33,12 @@ if TYPE_CHECKING:  # which would load Gymnasium
 TABLES = "tables"
 FULL_BYTES = 2**24
 """Of a file: then another begins."""
+WITHOUT_REPLAY = (
+    "To resume with the weights and an empty replay buffer, which is not bit-exact, pass --without-replay (in Python: "
+    "without_replay=True)"
+)
+LONGEST_STEM = 110
+"""Characters of a file's name that say whose it is; file systems allow 255 bytes for a whole name, some 143."""
 _NAME = re.compile(r"[\w-]+-\d{12,}-[0-9a-f]{8}\.rows")
 
 
@@ -86,9 +92,11 @@ class StoredTable:
             with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
                 data = file.read(piece.bytes)
         except OSError as error:
-            raise CheckpointBroken(path, f"it cannot be read ({error.strerror or error})") from None
+            raise CheckpointBroken(path, f"it cannot be read ({error.strerror or error})", WITHOUT_REPLAY) from None
         if hashlib.sha256(data).hexdigest() != piece.sha256:  # guard: every-record-is-verified
-            raise CheckpointBroken(path, "it has other bytes than were written, or fewer (their sha256 differs)")
+            raise CheckpointBroken(
+                path, "it has other bytes than were written, or fewer (their sha256 differs)", WITHOUT_REPLAY
+            )
         return data
 
 
@@ -177,11 +185,21 @@ class TableStore:
                     (self.folder / entry).unlink()
 
 
+def _file_stem(table: str) -> str:
+    """Return what a table's file names begin with. A table is called after its agents, whose names may be longer than
+    a file name can be: then a hash takes the place of the end."""
+    stem = re.sub(r"[^A-Za-z0-9_]+", "-", table)
+    if len(stem) <= LONGEST_STEM:  # guard: no-file-name-is-too-long
+        return stem
+    digest = hashlib.sha256(table.encode()).hexdigest()[:16]
+    return f"{stem[: LONGEST_STEM - len(digest) - 1]}-{digest}"
+
+
 class _Growing:
     """A file that this process has begun."""
 
     def __init__(self, folder: Path, table: str, first: int) -> None:
-        self.name = f"{re.sub(r'[^A-Za-z0-9_]+', '-', table)}-{first:012d}-{secrets.token_hex(4)}.rows"
+        self.name = f"{_file_stem(table)}-{first:012d}-{secrets.token_hex(4)}.rows"
         self._path, self.bytes, self._sha256 = folder / self.name, 0, hashlib.sha256()
 
     def append(self, records: Array) -> None:
