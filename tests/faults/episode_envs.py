@@ -46,3 +46,20 @@ class Mortal(Stumbles):
 
 def meta(**fault: Any) -> Any:
     return mv.MetaEpisode(Mortal(**fault), 2)
+
+
+class DiesNowAndThen(Stumbles):
+    """Exits in the first step of every so many-th episode, counted over all its lives in a folder."""
+
+    def __init__(self, folder: str, every: int) -> None:
+        super().__init__()
+        self._folder, self._every = folder, every
+
+    def reset(self, **kwargs: Any) -> Any:
+        Path(self._folder, str(len(os.listdir(self._folder)))).touch()
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        if len(os.listdir(self._folder)) % self._every == 0:
+            os._exit(3)
+        return super().step(action)

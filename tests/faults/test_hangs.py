@@ -14,6 +14,7 @@ import pytest
 
 import multiverse as mv
 from multiverse.cli.main import one_line
+from multiverse.contracts.failures import Work
 from multiverse.executors import executor, supervisor
 from multiverse.executors.supervisor import Supervisor
 from multiverse.memory import interrupts
@@ -70,7 +71,7 @@ def timeout(waited_s: float) -> mv.ReplyTimeout:
 
 
 def watched() -> tuple[Supervisor, Any]:
-    host: Any = SimpleNamespace(worker=0, env_ids=range(2))
+    host: Any = SimpleNamespace(worker=0, env_ids=range(2), work=Work())
     return Supervisor(SimpleNamespace(hosts=[host]), 100, None), host  # type: ignore[arg-type]
 
 
@@ -119,7 +120,7 @@ def test_a_restart_after_a_hang_names_the_env_the_step_and_the_line(
             break
     (line,) = told()
     where = f"env {config.num_envs - 1}, step 2," if phase == "step" else f"env {config.num_envs - 1}, in its reset,"
-    assert where in line and "restart 1 of at most 3 a minute" in line, line
+    assert where in line and "restart 1 of at most 5 in a row" in line, line
     source = Path(Fault._do_sleep.__code__.co_filename)
     assert f"line {Fault._do_sleep.__code__.co_firstlineno + 2} of {source}" in line
     assert "receive()" not in line

@@ -24,7 +24,16 @@ from multiverse.contracts.errors import (
     WorkerDied,
     describe_ids,
 )
-from multiverse.contracts.layout import ACTIONS, EPISODE_LENGTH, STEPPING, VALUES
+from multiverse.contracts.failures import Work
+from multiverse.contracts.layout import (
+    ACTIONS,
+    COMPLETED_EPISODES,
+    COUNTS,
+    EARLIER_STEPS,
+    EPISODE_LENGTH,
+    STEPPING,
+    VALUES,
+)
 from multiverse.contracts.views import Views
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.launch import crash_report
@@ -344,6 +353,13 @@ class WorkerHost(_AnyHost):
         layout = self._views.layout
         rows = [(group.name, layout.rows(group, range(env_id, env_id + 1))) for group in layout.groups]
         return max(int(self._views[(name, VALUES)][EPISODE_LENGTH, mine].max()) for name, mine in rows)
+
+    @property
+    def work(self) -> Work:
+        """Done by its envs, also by earlier workers that had them."""
+        counts = self._views[COUNTS][:, self.env_ids.start : self.env_ids.stop].sum(axis=1)
+        under_way = sum(map(self._steps_of, self.env_ids))
+        return Work(int(counts[COMPLETED_EPISODES]), int(counts[EARLIER_STEPS]) + under_way)
 
     @property
     def doing(self) -> str:

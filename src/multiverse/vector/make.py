@@ -14,7 +14,7 @@ from multiverse.adapters.agents import NOTHING_SAID, AgentOptions, Groups
 from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
 from multiverse.contracts.env import EnvKind
 from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.failures import RESTARTS_PER_MINUTE, FailurePolicy, OnBadValue, OnFailure
+from multiverse.contracts.failures import FailurePolicy, OnBadValue, OnFailure
 from multiverse.contracts.imports import refuse_in_import
 from multiverse.contracts.plan import (
     Autoreset,
@@ -65,7 +65,7 @@ def make_vec(
     tasks: Sequence[Any] | None = None,
     waiting: Waiting = "auto",
     on_failure: OnFailure = "raise",
-    restarts_per_minute: int = RESTARTS_PER_MINUTE,
+    restarts_per_minute: int | None = None,
     on_bad_value: OnBadValue = "raise",
     reply_timeout_s: float | None = 60.0,
     reset_timeout_s: float | None = 300.0,
@@ -122,8 +122,10 @@ def make_vec(
             always look first, or `"park"`: always sleep at once.
         on_failure: `"raise"`, or `"restart"`: an env that raises, and a worker process that dies or hangs, is
             replaced; the row is truncated, with reward 0 and `infos["restarted"]`.
-        restarts_per_minute: of each worker, and of the envs of each worker; beyond that the first cause is raised, as
-            it is when a worker has timed out three times in a row.
+        restarts_per_minute: limit of each worker, and of the envs of each worker; beyond it the first cause is raised.
+            None: restarts are limited relative to the work done. The first cause is raised after 5 restarts of an env
+            or worker in a row (no episode completed, fewer than 500 steps), and after 20 failures in half of its
+            episodes or more (fewer than 10,000 steps). Three timeouts of a worker in a row always raise the first.
         on_bad_value: NaN and infinite observations and rewards: `"raise"` makes them a failure of the env;
             `"truncate"` ends the episode without that step (reward 0, `infos["bad_value"]`); `"clip"` puts them, and
             observations outside their `Box`, at the nearest bound (rewards: 0); `"off"` looks at nothing.
@@ -148,7 +150,9 @@ def make_vec(
     if autoreset is not None:
         _check_choices(autoreset=(autoreset, Autoreset))
     _check_choices(on_failure=(on_failure, OnFailure), on_bad_value=(on_bad_value, OnBadValue))
-    rate = _at_least_one("restarts_per_minute", restarts_per_minute, "on_failure='raise' restarts nothing")
+    rate = restarts_per_minute
+    if rate is not None:
+        rate = _at_least_one("restarts_per_minute", rate, "on_failure='raise' restarts nothing")
     failure_policy = FailurePolicy(on_failure, on_bad_value, rate, float32=fields is not None)
     if start_method is not None:
         _check_choices(start_method=(start_method, StartMethod))

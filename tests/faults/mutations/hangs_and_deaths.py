@@ -50,7 +50,7 @@ GUARDS = (
     Guard(
         "restarts-wait-longer",
         ("A2",),
-        swap(" * 2 ** (intensity.recent - 1)", ""),
+        swap(" * 2 ** (limit.recent - 1)", ""),
         (f"{DEATHS}::test_a_restart_after_being_out_of_memory_says_so_and_waits_longer_each_time[forkserver]",),
     ),
     Guard(

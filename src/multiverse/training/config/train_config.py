@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from multiverse.algorithms import ALGORITHMS, algorithm_class, section_of
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
-from multiverse.contracts.failures import RESTARTS_PER_MINUTE, OnBadValue
+from multiverse.contracts.failures import OnBadValue
 from multiverse.contracts.names import did_you_mean
 from multiverse.contracts.plan import ExecutorName, StartMethod
 from multiverse.contracts.seeds import checked_run_seed
@@ -127,8 +127,9 @@ class TrainConfig:
     there is room. auto: rest where there are fewer cores than workers and the algorithm want, who would share them."""
     on_failure: Literal["restart", "raise"] = "restart"
     """An env that raises, and a worker that dies or hangs: replaced, or an error."""
-    restarts_per_minute: int = RESTARTS_PER_MINUTE
-    """Of each worker, and of the envs of each worker; beyond that the run ends with the first cause."""
+    restarts_per_minute: int | None = None
+    """Limit of each worker, and of the envs of each worker; beyond it the run ends with the first cause. Default: a
+    limit relative to the work done, which ends crash loops and never a run with one failure in thousands of steps."""
     on_bad_value: OnBadValue = "raise"
     """NaN and infinite observations and rewards: a failure of the env, or `truncate` the episode, `clip`, `off`."""
     reply_timeout_s: float | None = 60.0
