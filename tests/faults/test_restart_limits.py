@@ -104,9 +104,11 @@ def test_env_that_raises_every_600_steps_of_an_endless_episode_is_always_restart
 @modes
 def test_env_that_raises_in_half_of_its_episodes_is_given_up(make: Make, config: Configuration, autoreset: str) -> None:
     envs = make(Fault, env_kwargs=last_env(config, what="raise", at=7), autoreset=autoreset, on_failure="restart")
-    with pytest.raises(mv.EnvFailed, match=f"{FAILURES_COMPARED} failures of env {config.num_envs - 1} within") as told:
+    with pytest.raises(
+        mv.EnvFailed, match=f"{FAILURES_COMPARED} failures of env {config.num_envs - 1} within"
+    ) as caught:
         run(envs, 1000)
-    assert "--restarts-per-minute" in one_line(told.value) and "multiverse resume" in one_line(told.value)
+    assert "--restarts-per-minute" in one_line(caught.value) and "multiverse resume" in one_line(caught.value)
     assert envs.failures.env_restarts == FAILURES_COMPARED - 1
 
 
@@ -123,9 +125,9 @@ def test_worker_that_dies_in_every_few_episodes_is_always_replaced(make: Make, c
 @pytest.mark.parametrize("config", [FORKSERVER, HYBRID], ids=str)
 def test_worker_that_dies_in_its_first_reset_each_time_is_given_up(make: Make, config: Configuration) -> None:
     envs = make(Fault, env_kwargs=last_env(config, what="exit", phase="reset"), on_failure="restart")
-    with pytest.raises(mv.WorkerDied, match=f"{RESTARTS_IN_A_ROW + 1} failures of worker") as told:
+    with pytest.raises(mv.WorkerDied, match=f"{RESTARTS_IN_A_ROW + 1} failures of worker") as caught:
         envs.reset(seed=7)
-    assert "0 completed episodes and 0 env steps" in str(told.value) and "--restarts-per-minute" in str(told.value)
+    assert "0 completed episodes and 0 env steps" in str(caught.value) and "--restarts-per-minute" in str(caught.value)
 
 
 @pytest.mark.fault("A7")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tests.envs import Walk
+from tests.fault_envs import wait_at
 
 
 class Unlucky(Walk):
@@ -148,4 +150,23 @@ class NeverStarts(Walk):
     def step(self, action: Any) -> Any:
         if self._what == "once" and self.steps == 0 and self.resets == 1:
             raise ValueError("worked before")
+        return super().step(action)
+
+
+class HangsThenWaits(Walk):
+    """Hangs in its first step; in its next life its second reset waits at a gate."""
+
+    def __init__(self, folder: str = "", gate: str = "") -> None:
+        super().__init__()
+        self._folder, self._gate = folder, gate
+
+    def reset(self, **kwargs: Any) -> Any:
+        if self._folder and os.listdir(self._folder) and self.resets == 1:
+            wait_at(Path(self._gate))
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        if self._folder and not os.listdir(self._folder):
+            Path(self._folder, "hung").touch()
+            time.sleep(3600)
         return super().step(action)

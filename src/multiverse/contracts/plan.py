@@ -50,6 +50,7 @@ class Timeouts:
     reply_s: float | None = 60.0
     reset_s: float | None = 300.0
     close_s: float = 5.0
+    adapts: bool = False  # a worker that has hung has less than reply_s from then on
 
     def __post_init__(self) -> None:
         for name in ("reply_s", "reset_s", "close_s"):

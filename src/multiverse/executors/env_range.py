@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from time import monotonic_ns
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,7 @@ class EnvRange:
         self.config, self._build = config, list(build)
         self._limits = self._restart_limits()
         self._log = EpisodeLog(len(config.env_ids))
+        self.beginnings_ns = 0  # time spent in resets, and in rebuilding envs
         self.envs: list[Env] = []
         try:
             for env_id, make in zip(config.env_ids, build):
@@ -299,6 +301,7 @@ class EnvRange:
                 self.envs[i].close()
             except Exception:  # it failed already: how it goes does not matter
                 pass
+            began_at = monotonic_ns()
             try:
                 self.envs[i] = self._build[i]()  # guard: one-env-costs-one-env
                 self.envs[i].bind(self._own.rows_of(env_id))
@@ -306,6 +309,8 @@ class EnvRange:
                 failure = RemoteError.of(error, env_id)
                 self._tell_again(env_id, failure)
                 continue  # guard: an-env-that-cannot-be-built-is-tried-again
+            finally:
+                self.beginnings_ns += monotonic_ns() - began_at
             self._look_up_steps()
             self._last_rows.restore(env_id)
             self._restarts[i] += env_id not in self._extras.restarts  # guard: restarts-outlive-their-worker
@@ -410,11 +415,14 @@ class EnvRange:
         if self.config.tasks is not None and task is not None:
             task = self.config.tasks[checked_task(task, len(self.config.tasks))]
         self._log.begin(i, episode, seed, task)
+        began_at = monotonic_ns()
         try:
             info: Infos = self._resets[i](seed, options, task)
             refuse_no_dict("reset's info", info)
         except Exception as error:
             raise InEnv(env_id, error) from error
+        finally:
+            self.beginnings_ns += monotonic_ns() - began_at  # guard: resets-are-timed-apart
         self._was_reset[i] = True
         return info
 

@@ -340,6 +340,11 @@ class WorkerHost(_AnyHost):
         text = ", ".join([*self._hung_at(state.stack), state.text])
         return ReplyTimeout(self.worker, self.env_ids, self.doing, waited_s, text, state.stack, state.rss_bytes)
 
+    def where(self) -> str:
+        """ ": env 3, step 17, line 5 of sim.py", or what else can be seen of a worker that does not answer."""
+        state = self.life.state()
+        return f": {', '.join(self._hung_at(state.stack) or [state.text])}"
+
     def _hung_at(self, stack: str) -> list[str]:
         """Which env, which step of its episode, which line; as far as its stack tells."""
         what, env_id, line = told_by(stack)

@@ -26,6 +26,7 @@ from multiverse.executors.env_range import EnvRange, RangeConfig
 from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host, LocalHost, WorkerHost
 from multiverse.executors.launch import crash_report
+from multiverse.executors.patience import Patience
 from multiverse.executors.supervisor import Supervisor
 from multiverse.executors.worker_loop import Assignment, Described, difference_between
 from multiverse.memory.block import private_arrays, size_of
@@ -129,6 +130,9 @@ class _Start:
             executor = Executor(hosts, views, self.plan.waiting, self.team)
             policy, tasks = self.config.failure_policy, self.config.tasks
             executor.timeouts, executor.known_tasks = self.timeouts, None if tasks is None else len(tasks)
+            # A Ray actor's steps are not timed here, and a thread is not replaced.
+            adapts = self.timeouts.adapts and self.backend.processes and policy.restarts
+            executor.patience = Patience(self.timeouts.reply_s, adapts)
             for worker in executor.workers:
                 worker.patience_s = self.timeouts.reply_s
             if self.team is not None and self.backend.replaceable and policy.restarts:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
+from time import monotonic_ns
 from typing import Any, Literal
 
 from gymnasium import spaces
@@ -223,6 +224,14 @@ def alike(one: spaces.Space[Any], other: spaces.Space[Any]) -> bool:
 def serve(envs: EnvRange, link: Link, mailbox: WorkerMailbox, waiting: Waiting, wait_set: WaitSet) -> None:
     """Answer until told to close. A reply's word comes before what follows it by pipe."""
     requested = mailbox.requested
+
+    def step(only_some: bool = False) -> int:
+        """Step the envs; the time it takes without resets is noted for the caller."""
+        began_at, beginnings = monotonic_ns(), envs.beginnings_ns
+        flags = envs.step(only_some)
+        mailbox.note_step(monotonic_ns() - began_at - (envs.beginnings_ns - beginnings))
+        return flags
+
     warned: set[str] = set()  # info keys whose values cannot travel
     while True:
         if not waiting.look(requested):
@@ -231,11 +240,11 @@ def serve(envs: EnvRange, link: Link, mailbox: WorkerMailbox, waiting: Waiting, 
         if command == CLOSE:
             return
         if command in (RUN, ROWS):
-            _run(envs, link, mailbox, warned, (envs.step, mailbox.go_on) if command == ROWS else ())
+            _run(envs, link, mailbox, warned, (step, mailbox.go_on) if command == ROWS else ())
             continue
         if command & WITH_OBJECTS:
             envs.take_action_objects(_message(link, mailbox.sequence))
-        flags = envs.step(only_some=command & ~WITH_OBJECTS == STEP_SOME)
+        flags = step(only_some=command & ~WITH_OBJECTS == STEP_SOME)
         if not flags & EXTRAS:
             mailbox.reply(flags)
             continue

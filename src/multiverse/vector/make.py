@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from gymnasium.vector import AutoresetMode
 
@@ -17,6 +17,7 @@ from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.failures import FailurePolicy, OnBadValue, OnFailure
 from multiverse.contracts.imports import refuse_in_import
 from multiverse.contracts.plan import (
+    DEFAULT_TIMEOUTS,
     Autoreset,
     ExecutorName,
     Plan,
@@ -67,7 +68,7 @@ def make_vec(
     on_failure: OnFailure = "raise",
     restarts_per_minute: int | None = None,
     on_bad_value: OnBadValue = "raise",
-    reply_timeout_s: float | None = 60.0,
+    reply_timeout_s: float | Literal["auto"] | None = "auto",
     reset_timeout_s: float | None = 300.0,
     close_timeout_s: float = 5.0,
     plan: Plan | os.PathLike[str] | str | None = None,
@@ -132,7 +133,8 @@ def make_vec(
             An observation of the wrong shape or kind is an error also with `"clip"` and `"off"`. Finite observations
             outside their space are counted (`envs.failures.out_of_bounds`) and warned about once per env.
         reply_timeout_s, reset_timeout_s: how long a worker may take to answer (None: for ever); then `ReplyTimeout`,
-            with the Python stack of what it is doing.
+            with the Python stack of what it is doing. `"auto"`: 60 s for a step; with `on_failure="restart"`, a worker
+            process that has hung may from then on take 10 times its longest step, at least 5 s.
         close_timeout_s: how long `close` waits for workers to end by themselves.
         fields: for whoever collects rollouts in workers: called with the env's description, it returns what else is to
             be shared with them (`envs.views`).
@@ -160,7 +162,9 @@ def make_vec(
         workers = _at_least_one("workers", workers, "executor='serial' has none")
     _check_kinds(copy, render_mode, reset_plan)
     tasks = _checked_tasks(tasks)
-    timeouts = Timeouts(reply_timeout_s, reset_timeout_s, close_timeout_s)
+    adapts = reply_timeout_s == "auto"
+    reply_s = DEFAULT_TIMEOUTS.reply_s if adapts else cast(float | None, reply_timeout_s)
+    timeouts = Timeouts(reply_s, reset_timeout_s, close_timeout_s, adapts)
     ray = RayOptions(ray_address, cpus_per_worker, gpus_per_worker)
     if executor not in ("auto", "ray") and ray != RayOptions():
         raise InvalidRequest("ray_address, cpus_per_worker and gpus_per_worker are for executor='ray'")

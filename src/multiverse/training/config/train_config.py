@@ -132,8 +132,9 @@ class TrainConfig:
     limit relative to the work done, which ends crash loops and never a run with one failure in thousands of steps."""
     on_bad_value: OnBadValue = "raise"
     """NaN and infinite observations and rewards: a failure of the env, or `truncate` the episode, `clip`, `off`."""
-    reply_timeout_s: float | None = 60.0
-    """How long a step of a worker may take."""
+    reply_timeout_s: float | Literal["auto"] | None = "auto"
+    """Time limit of a step of a worker. auto: 60 s; a worker that has hung may from then on take 10 times its
+    longest step, at least 5 s."""
     device: Device = "auto"
     """Where the networks learn. auto: a GPU for images, else the CPU, which is faster for small networks."""
     torch_threads: int = 1
