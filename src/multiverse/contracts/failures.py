@@ -34,6 +34,7 @@ class FailurePolicy:
     on_failure: OnFailure = "raise"
     on_bad_value: OnBadValue = "raise"
     restarts_per_minute: int | None = None  # of one worker, and of the envs of one worker; None: relative to work
+    worker_memory_limit: int | None = None  # bytes that a worker process may hold
     float32: bool = False  # a learner casts observations and rewards to float32: what overflows there is a bad value
 
     @property

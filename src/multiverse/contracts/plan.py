@@ -8,6 +8,7 @@ import math
 import numbers
 import operator
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -37,6 +38,24 @@ def whole_number(name: str, value: Any) -> int:
         return operator.index(value)
     except TypeError:
         raise InvalidRequest(f"{name}={value!r}: expected a whole number") from None
+
+
+_UNITS = {"b": 1, **{f"{unit}b": 1000**n for n, unit in enumerate("kmgt", 1)}}
+_UNITS |= {f"{unit}ib": 1024**n for n, unit in enumerate("kmgt", 1)}
+
+
+def number_of_bytes(name: str, value: int | str) -> int:
+    """An amount of memory that a caller gave: a number of bytes, or text such as "2GiB" or "500 MB"."""
+    found = re.fullmatch(r"([0-9.]+)\s*([a-z]*)", str(value).strip().lower())
+    try:
+        if found is None or isinstance(value, bool):
+            raise ValueError
+        count = int(float(found[1]) * _UNITS[found[2] or "b"])
+    except (ValueError, KeyError):
+        raise InvalidRequest(f"{name}={value!r}: expected a number of bytes, or text such as 2GiB or 500MB") from None
+    if count < 1:
+        raise InvalidRequest(f"{name}={value!r}: more than 0 bytes")
+    return count
 
 
 LONGEST_S = 1e7

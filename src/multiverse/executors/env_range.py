@@ -41,6 +41,7 @@ from multiverse.contracts.views import Array, Views
 from multiverse.executors.episode_log import EpisodeLog
 from multiverse.executors.launch.black_box import signed
 from multiverse.executors.launch.crash_report import OwnShare
+from multiverse.executors.life import OUT_OF_MEMORY
 from multiverse.executors.step_reply import EXTRAS, FAILED, FINALS, WROTE_INFOS, Extras
 from multiverse.executors.value_guard import ValueGuard
 from multiverse.memory.env_rows import EnvRows, object_rows, observation_rows, put_object_rows
@@ -73,6 +74,18 @@ class RangeConfig:
     reset_plan: ResetPlan | None
     failure_policy: FailurePolicy = DEFAULT_POLICY
     tasks: Sequence[Any] | None = None  # None: resets name the tasks themselves, not their numbers
+
+
+class OutOfMemory(SystemExit):
+    """An env ran out of memory. The process that holds what it leaked ends, and its caller replaces it."""
+
+    def __init__(self, failure: RemoteError) -> None:
+        super().__init__(OUT_OF_MEMORY)
+        self.failure = failure
+
+
+replaceable_process = False
+"""Whether this is a worker process whose caller replaces it."""
 
 
 class EnvRange:
@@ -296,6 +309,7 @@ class EnvRange:
             self._extras.failures.append(failure)
             return False
         first = failure
+        self._end_if_out_of_memory(failure)
         while self._limits[i].allows(failure, Work(int(self._completed[i]), self._own.all_steps(i))):
             try:
                 self.envs[i].close()
@@ -307,6 +321,7 @@ class EnvRange:
                 self.envs[i].bind(self._own.rows_of(env_id))
             except Exception as error:
                 failure = RemoteError.of(error, env_id)
+                self._end_if_out_of_memory(failure)
                 self._tell_again(env_id, failure)
                 continue  # guard: an-env-that-cannot-be-built-is-tried-again
             finally:
@@ -318,6 +333,11 @@ class EnvRange:
             return True
         self._give_up(i, failure)
         return False
+
+    def _end_if_out_of_memory(self, failure: RemoteError) -> None:
+        """End a process that is replaced, rather than build an env in it again."""
+        if replaceable_process and failure.type_name.endswith("MemoryError"):
+            raise OutOfMemory(failure)  # guard: out-of-memory-ends-the-process
 
     def _tell_again(self, env_id: int, failure: RemoteError) -> None:
         self._extras.warnings.append(f"env {env_id}, built anew, failed again: {failure}")

@@ -23,6 +23,7 @@ from multiverse.executors.hosts import Host, LocalHost, RunFunction, WorkerHost
 from multiverse.executors.patience import Patience
 from multiverse.executors.step_reply import EXTRAS, Extras
 from multiverse.executors.supervisor import Supervisor
+from multiverse.executors.worker_memory import WorkerMemory
 from multiverse.memory.env_rows import put_object_rows
 from multiverse.memory.interrupts import HeldInterrupts, close_by
 from multiverse.memory.waiting import Waiting, WaitSet
@@ -96,6 +97,7 @@ class Executor:
         self.local = next((h for h in hosts if isinstance(h, LocalHost)), None)
         self.workers = [h for h in hosts if isinstance(h, WorkerHost)]
         self._waiting, self._wait_set = Waiting(waiting), WaitSet()
+        self.memory = WorkerMemory()
         self.number = 0  # of the last request
         self._said_at = -math.inf  # who is waited for
         self._dead: list[WorkerHost] = []
@@ -131,6 +133,7 @@ class Executor:
         """The first half: the workers begin, the caller's own share does not yet."""
         self.number = number = self.number + 1
         now = time.monotonic()
+        self.look_at_memory(now)
         for worker in self.workers:
             worker.asked_at = now
             worker.post_step(number, False)
@@ -165,6 +168,11 @@ class Executor:
         self.failures.late_replies += len(came)  # guard: late-replies-are-counted
         self._late = [worker for worker in self._late if worker not in came]
 
+    def look_at_memory(self, now: float) -> None:
+        """Before workers are asked for something, and not every time."""
+        if now >= self.memory.look_at_s:
+            self.memory.look(now, self.workers)
+
     def complete_step(self, number_before: int) -> bool:
         """After an interrupt somewhere in a step of all: everybody is asked exactly once, and nothing is collected.
 
@@ -192,6 +200,7 @@ class Executor:
         """Ask hosts to step: all their envs, or (True) only those marked in the block."""
         self.number = number = self.number + 1
         now = time.monotonic()
+        self.look_at_memory(now)
         with HeldInterrupts():
             for host, only_some in hosts.items():
                 host.asked_at = now  # guard: time-runs-from-when-it-was-asked
@@ -373,6 +382,8 @@ class Executor:
 
     def start_run(self, function: RunFunction, arguments: Mapping[Host, tuple[Any, ...]]) -> None:
         """Ask the workers named and come back at once; `wait` says when they are done, `finish_run` has the answers."""
+        if function is EnvRange.reset:
+            self.look_at_memory(time.monotonic())
         workers = [h for h in arguments if isinstance(h, WorkerHost)]
         prepared = {worker: worker.prepare(function, arguments[worker]) for worker in workers}
         self.number = number = self.number + 1

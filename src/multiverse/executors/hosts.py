@@ -44,7 +44,7 @@ from multiverse.executors.step_reply import EXTRAS, FAILED, Extras
 from multiverse.executors.worker_loop import CLOSE, ROWS, RUN, STEP, STEP_SOME, WITH_OBJECTS, Described, describe
 from multiverse.memory.env_rows import object_rows, put_object_rows
 from multiverse.memory.interrupts import HeldInterrupts, stop_waiting
-from multiverse.memory.link import Link, LinkBroken, Unreadable
+from multiverse.memory.link import LAST_WORD, Link, LinkBroken, Unreadable
 from multiverse.memory.mailbox import CallerMailbox
 
 log = logging.getLogger("multiverse")
@@ -190,6 +190,7 @@ class WorkerHost(_AnyHost):
         self._closing, self._ended = 0, False
         self.patience_s: float | None = None  # for what follows its word by pipe
         self.unreachable = False
+        self.retired = ""  # why the caller has ended it
         self.mailbox: CallerMailbox
 
     def bind(self, mailbox: CallerMailbox, views: Views) -> None:
@@ -331,9 +332,21 @@ class WorkerHost(_AnyHost):
     def died(self) -> WorkerDied:
         self.collected = self.asked
         death, command = self.life.death(), self.doing
-        cause = f"{death.cause} during {command}"
+        if self.retired:
+            return death.error(self.worker, self.env_ids, self.retired, "", command, death.peak_rss_bytes)
+        why = f": {word.where_and_what()}" if death.out_of_memory and (word := self._last_message()) else ""
+        cause = f"{death.cause} during {command}{why}"
         # guard: a-death-tells-the-command
         return death.error(self.worker, self.env_ids, cause, death.hint, command, death.peak_rss_bytes)
+
+    def _last_message(self) -> RemoteError | None:
+        """Return what a worker that has ended itself reported of the env that was the cause."""
+        with suppress(LinkBroken, Unreadable):
+            while self.link.poll(0):
+                number, word = self.link.receive()
+                if number == LAST_WORD and isinstance(word, RemoteError):
+                    return word
+        return None
 
     def hung(self, waited_s: float) -> ReplyTimeout:
         state = self.life.state()

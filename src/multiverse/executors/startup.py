@@ -29,6 +29,7 @@ from multiverse.executors.launch import crash_report
 from multiverse.executors.patience import Patience
 from multiverse.executors.supervisor import Supervisor
 from multiverse.executors.worker_loop import Assignment, Described, difference_between
+from multiverse.executors.worker_memory import WorkerMemory
 from multiverse.memory.block import private_arrays, size_of
 from multiverse.memory.interrupts import stop_waiting
 from multiverse.memory.mailbox import control_field
@@ -133,6 +134,8 @@ class _Start:
             # A Ray actor's steps are not timed here, and a thread is not replaced.
             adapts = self.timeouts.adapts and self.backend.processes and policy.restarts
             executor.patience = Patience(self.timeouts.reply_s, adapts)
+            executor.memory = WorkerMemory(policy.worker_memory_limit)
+            executor.memory.check_start(executor.workers)
             for worker in executor.workers:
                 worker.patience_s = self.timeouts.reply_s
             if self.team is not None and self.backend.replaceable and policy.restarts:

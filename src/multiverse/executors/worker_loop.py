@@ -25,12 +25,13 @@ from multiverse.contracts.errors import PreflightError, RemoteError
 from multiverse.contracts.imports import loads_modules
 from multiverse.contracts.layout import Layout
 from multiverse.contracts.views import Views
+from multiverse.executors import env_range
 from multiverse.executors.env_range import EnvRange, RangeConfig
 from multiverse.executors.launch.black_box import StackDump
 from multiverse.executors.step_reply import EXTRAS, FAILED, Extras
 from multiverse.memory.block import Block
 from multiverse.memory.doorbell import doorbell_from
-from multiverse.memory.link import Link, LinkBroken, PipeLink
+from multiverse.memory.link import LAST_WORD, Link, LinkBroken, PipeLink
 from multiverse.memory.mailbox import CONTROL, WorkerMailbox, control_field
 from multiverse.memory.waiting import Waiting, WaitSet
 
@@ -127,6 +128,7 @@ def main(fds: list[int]) -> int:
 
 def run_process(assignment: Assignment, link: PipeLink, fds: list[int]) -> int:
     """The life of any worker process, served or forked, once it has its assignment."""
+    env_range.replaceable_process = assignment.config.failure_policy.restarts
     block, bell_fds = Block(fds[1]), fds[3:]
     StackDump(fds[2]).record_here()
     half = len(bell_fds) // 2
@@ -167,6 +169,10 @@ def work(assignment: Assignment, link: Link, connect: Callable[[Any], Connected]
         envs.bind(views, replacing)
         mailbox.add_to(wait_set)
         serve(envs, link, mailbox, Waiting(assignment.waiting, assignment.spare_core), wait_set)
+    except env_range.OutOfMemory as end:
+        envs.envs = []  # what they hold is needed now, and they may be in no state to be closed
+        link.send(end.failure.in_text(), LAST_WORD)
+        raise
     finally:
         failures = envs.close()
     link.send(failures, mailbox.sequence)

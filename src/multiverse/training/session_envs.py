@@ -111,6 +111,7 @@ def training_envs(
         reset_plan=reset_plan,
         on_failure=config.on_failure,
         restarts_per_minute=config.restarts_per_minute,
+        worker_memory_limit=config.worker_memory_limit,
         on_bad_value=config.on_bad_value,
         reply_timeout_s=config.reply_timeout_s,
         fields=lay_out,
@@ -203,6 +204,7 @@ def evaluation_envs_of(
         groups="separate" if config.separate else None,
         on_failure=config.on_failure,
         restarts_per_minute=config.restarts_per_minute,  # guard: evaluations-have-the-runs-restarts
+        worker_memory_limit=config.worker_memory_limit,
         on_bad_value=config.on_bad_value,
         reply_timeout_s=config.reply_timeout_s,
     )

@@ -27,6 +27,7 @@ from multiverse.contracts.plan import (
     Timeouts,
     Waiting,
     autoreset_for,
+    number_of_bytes,
     read_plan,
     whole_number,
 )
@@ -67,6 +68,7 @@ def make_vec(
     waiting: Waiting = "auto",
     on_failure: OnFailure = "raise",
     restarts_per_minute: int | None = None,
+    worker_memory_limit: int | str | None = None,
     on_bad_value: OnBadValue = "raise",
     reply_timeout_s: float | Literal["auto"] | None = "auto",
     reset_timeout_s: float | None = 300.0,
@@ -127,6 +129,8 @@ def make_vec(
             None: restarts are limited relative to the work done. The first cause is raised after 5 restarts of an env
             or worker in a row (no episode completed, fewer than 500 steps), and after 20 failures in half of its
             episodes or more (fewer than 10,000 steps). Three timeouts of a worker in a row always raise the first.
+        worker_memory_limit: with `"restart"`, a worker process that holds more memory is replaced before its next step,
+            which costs its envs their episodes: a number of bytes, or text such as `"2GiB"`.
         on_bad_value: NaN and infinite observations and rewards: `"raise"` makes them a failure of the env;
             `"truncate"` ends the episode without that step (reward 0, `infos["bad_value"]`); `"clip"` puts them, and
             observations outside their `Box`, at the nearest bound (rewards: 0); `"off"` looks at nothing.
@@ -155,7 +159,12 @@ def make_vec(
     rate = restarts_per_minute
     if rate is not None:
         rate = _at_least_one("restarts_per_minute", rate, "on_failure='raise' restarts nothing")
-    failure_policy = FailurePolicy(on_failure, on_bad_value, rate, float32=fields is not None)
+    memory_limit = None
+    if worker_memory_limit is not None:
+        memory_limit = number_of_bytes("worker_memory_limit", worker_memory_limit)
+        if on_failure != "restart":
+            raise InvalidRequest(f"worker_memory_limit={worker_memory_limit!r} replaces workers: on_failure='restart'")
+    failure_policy = FailurePolicy(on_failure, on_bad_value, rate, memory_limit, float32=fields is not None)
     if start_method is not None:
         _check_choices(start_method=(start_method, StartMethod))
     if workers is not None:

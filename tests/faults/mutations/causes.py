@@ -6,6 +6,7 @@ from tests.faults.mutations.guard import GONE, NEVER, Guard, instead, swap
 
 RESTARTS = "tests/faults/test_restarts.py"
 LIMITS = "tests/faults/test_restart_limits.py"
+MEMORY = "tests/faults/test_memory.py"
 CAUSES = "tests/faults/test_causes.py"
 ENV_FAILURES = "tests/contract/test_env_failures.py"
 LEAKS = "tests/contract/test_leaks.py"
@@ -56,6 +57,21 @@ GUARDS = (
         ("A7",),
         GONE,
         (f"{LIMITS}::test_workers_of_whole_episodes_that_die_now_and_then_are_always_replaced",),
+    ),
+    Guard(
+        "out-of-memory-ends-the-process",
+        ("A15",),
+        GONE,
+        (
+            f"{MEMORY}::test_memory_error_of_an_env_replaces_its_worker[step-forkserver]",
+            f"{MEMORY}::test_memory_error_while_whole_episodes_are_collected_replaces_the_worker",
+        ),
+    ),
+    Guard(
+        "a-worker-above-its-limit-is-replaced",
+        ("A15",),
+        GONE,
+        (f"{MEMORY}::test_worker_above_its_memory_limit_is_replaced_before_the_next_request[step-forkserver]",),
     ),
     Guard(
         "what-never-worked-is-not-tried-again",

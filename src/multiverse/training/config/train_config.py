@@ -130,6 +130,9 @@ class TrainConfig:
     restarts_per_minute: int | None = None
     """Limit of each worker, and of the envs of each worker; beyond it the run ends with the first cause. Default: a
     limit relative to the work done, which ends crash loops and never a run with one failure in thousands of steps."""
+    worker_memory_limit: int | str | None = None
+    """With `on_failure` restart: a worker process that holds more memory is replaced before its next step, which costs
+    its envs their episodes. A number of bytes, or 2GiB, say."""
     on_bad_value: OnBadValue = "raise"
     """NaN and infinite observations and rewards: a failure of the env, or `truncate` the episode, `clip`, `off`."""
     reply_timeout_s: float | Literal["auto"] | None = "auto"
