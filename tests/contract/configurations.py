@@ -63,7 +63,7 @@ def make_with_fields(
     if fields is None:
         return mv.make_vec(env, num_envs, executor, **given)
     failures, timeouts = FailurePolicy(float32=True), {}
-    for name in ("on_failure", "on_bad_value", "restarts_per_minute"):
+    for name in ("on_failure", "on_bad_value", "restarts_per_minute", "worker_memory_limit"):
         failures = replace(failures, **{name: given.pop(name)}) if name in given else failures
     for name in ("reply", "reset", "close"):
         if f"{name}_timeout_s" in given:

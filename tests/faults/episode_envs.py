@@ -46,3 +46,38 @@ class Mortal(Stumbles):
 
 def meta(**fault: Any) -> Any:
     return mv.MetaEpisode(Mortal(**fault), 2)
+
+
+class DiesNowAndThen(Stumbles):
+    """Exits in the first step of every so many-th episode, counted over all its lives in a folder."""
+
+    def __init__(self, folder: str, every: int) -> None:
+        super().__init__()
+        self._folder, self._every = folder, every
+
+    def reset(self, **kwargs: Any) -> Any:
+        Path(self._folder, str(len(os.listdir(self._folder)))).touch()
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        if len(os.listdir(self._folder)) % self._every == 0:
+            os._exit(3)
+        return super().step(action)
+
+
+class RunsOutOfMemory(Stumbles):
+    """Raises MemoryError in the first step of its second episode, once ever: a note says that it did."""
+
+    def __init__(self, note: str) -> None:
+        super().__init__()
+        self._note, self._episodes = Path(note), 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        self._episodes += 1
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        if self._episodes == 2 and not self._note.exists():
+            self._note.touch()
+            raise MemoryError("all of it is in use")
+        return super().step(action)

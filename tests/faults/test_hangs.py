@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import signal
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import multiverse as mv
 from multiverse.cli.main import one_line
-from multiverse.executors import executor, supervisor
+from multiverse.contracts.failures import Work
+from multiverse.contracts.plan import Timeouts
+from multiverse.executors import env_range, executor, patience, supervisor, worker_loop
+from multiverse.executors.hosts import WorkerHost
+from multiverse.executors.patience import Patience
 from multiverse.executors.supervisor import Supervisor
 from multiverse.memory import interrupts
 from multiverse.memory.interrupts import StopRequests, StopWaiting
+from multiverse.vector import make as make_module
 from tests.contract.configurations import FORKSERVER, HYBRID, THREAD, Configuration
 from tests.contract.conftest import Make
 from tests.contract.runs import actions
 from tests.envs import Walk
 from tests.fault_envs import Fault, Gate, Gated
 from tests.faults.conftest import Told
+from tests.faults.unlucky_envs import HangsThenWaits
 
 SHORT_S = 0.3
 with_processes = pytest.mark.parametrize("config", [FORKSERVER, HYBRID], ids=str)
@@ -70,7 +77,7 @@ def timeout(waited_s: float) -> mv.ReplyTimeout:
 
 
 def watched() -> tuple[Supervisor, Any]:
-    host: Any = SimpleNamespace(worker=0, env_ids=range(2))
+    host: Any = SimpleNamespace(worker=0, env_ids=range(2), work=Work())
     return Supervisor(SimpleNamespace(hosts=[host]), 100, None), host  # type: ignore[arg-type]
 
 
@@ -119,7 +126,7 @@ def test_a_restart_after_a_hang_names_the_env_the_step_and_the_line(
             break
     (line,) = told()
     where = f"env {config.num_envs - 1}, step 2," if phase == "step" else f"env {config.num_envs - 1}, in its reset,"
-    assert where in line and "restart 1 of at most 3 a minute" in line, line
+    assert where in line and "restart 1 of at most 5 in a row" in line, line
     source = Path(Fault._do_sleep.__code__.co_filename)
     assert f"line {Fault._do_sleep.__code__.co_firstlineno + 2} of {source}" in line
     assert "receive()" not in line
@@ -160,6 +167,8 @@ def test_after_a_while_of_silence_one_line_says_who_is_waited_for(
     make: Make, config: Configuration, asked: str, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor, "SILENCE_S", 0.05)
+    look, at_the_gate = WorkerHost.where, functools.cache(gate.wait_for_arrival)
+    monkeypatch.setattr(WorkerHost, "where", lambda self: at_the_gate() or look(self))
     phase = "reset" if asked == "reset" else "step"
     envs = make(Gated, env_kwargs=last_env(config, gate=str(gate), phase=phase, at=2 if phase == "reset" else 1))
     envs.reset(seed=7)
@@ -174,7 +183,8 @@ def test_after_a_while_of_silence_one_line_says_who_is_waited_for(
     (line,) = said.lines
     last = config.last_range
     assert f"waiting for worker {len(config.ranges) - 1 - (config is HYBRID)} (envs {last.start}-{last[-1]})" in line
-    assert f"in {phase}" in line and "60 s" in line if phase == "step" else "300 s" in line
+    where = f"env {config.num_envs - 1}, {'step 1' if phase == 'step' else 'in its reset'}, line "
+    assert f"in {phase}: {where}" in line and ("60 s" if phase == "step" else "300 s") in line
 
 
 class OpensWhenTold(logging.Handler):
@@ -187,7 +197,6 @@ class OpensWhenTold(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if "waiting for" in record.getMessage():
             self.lines.append(record.getMessage())
-            self._gate.wait_for_arrival()
             self._gate.open()
 
     def __enter__(self) -> OpensWhenTold:
@@ -198,8 +207,133 @@ class OpensWhenTold(logging.Handler):
         logging.getLogger("multiverse").removeHandler(self)
 
 
-def test_ten_seconds_are_the_silence() -> None:
-    assert executor.SILENCE_S == 10.0
+def test_silence_is_logged_after_five_seconds() -> None:
+    assert executor.SILENCE_S == 5.0
+
+
+# -- less time for workers that have hung ------------------------------------------------------------------------------
+class FakeWorker:
+    """What `Patience` needs of a worker."""
+
+    def __init__(self, longest_step_s: float) -> None:
+        self.worker, self.asked, self.was_stepping = 0, 1, True
+        self.mailbox = SimpleNamespace(longest_step_s=longest_step_s, row=0)
+
+
+@pytest.mark.fault("A4")
+@pytest.mark.parametrize(("longest_s", "limit_s"), [(1e-6, 5.0), (0.8, 8.0), (20.0, 60.0)])
+def test_worker_that_has_hung_may_take_ten_times_its_longest_step(longest_s: float, limit_s: float) -> None:
+    worker: Any = FakeWorker(longest_s)
+    patience = Patience(60.0, adapts=True)
+    assert patience.limit_s(worker) == 60.0
+    patience.note_loss(worker, mv.WorkerDied(0, range(2), "was killed"))
+    assert patience.limit_s(worker) == 60.0
+    patience.note_loss(worker, timeout(60.0))
+    worker.mailbox.longest_step_s = 0.0  # that of the worker which replaces it
+    assert patience.limit_s(worker) == limit_s
+    assert patience.limit_s(cast(Any, FakeWorker(0.0))) == 60.0
+
+
+def with_default_limit(monkeypatch: pytest.MonkeyPatch, reply_s: float) -> None:
+    """As if the default of `reply_timeout_s` were this, and the shortest limit half a second."""
+    monkeypatch.setattr(patience, "SHORTEST_S", 0.5)
+    monkeypatch.setattr(patience, "TIMES_THE_LONGEST", 1.0)
+    monkeypatch.setattr(make_module, "DEFAULT_TIMEOUTS", Timeouts(reply_s))
+
+
+@pytest.mark.fault("A4")
+@with_processes
+@pytest.mark.parametrize("asked", ["step", "receive"])
+def test_second_hang_of_a_worker_is_noticed_sooner(
+    make: Make, config: Configuration, asked: str, monkeypatch: pytest.MonkeyPatch, told: Told
+) -> None:
+    with_default_limit(monkeypatch, 3.0)
+    kwargs = last_env(config, what="sleep", at=2)
+    envs = make(Fault, env_kwargs=kwargs, autoreset="same_step", on_failure="restart", close_timeout_s=0.1)
+    envs.reset(seed=7)
+    for k in range(4):
+        if asked == "step":
+            envs.step(actions(range(config.num_envs), k))
+        else:
+            envs.send(actions(range(config.num_envs), k))
+            envs.receive()
+    hangs = [line for line in told() if "has not answered" in line]
+    assert ["for 3 s" in hangs[0], "for 3 s" in hangs[1]] == [True, False] and len(hangs) == 2
+    assert len([line for line in told() if "because it has hung" in line]) == 1
+
+
+@pytest.mark.fault("A4")
+@with_processes
+def test_limit_that_is_given_is_never_shortened(
+    make: Make, config: Configuration, monkeypatch: pytest.MonkeyPatch, told: Told
+) -> None:
+    monkeypatch.setattr(patience, "SHORTEST_S", SHORT_S / 10)
+    envs = hanging(make, config, autoreset="same_step", on_failure="restart")
+    envs.reset(seed=7)
+    for k in range(4):
+        envs.step(actions(range(config.num_envs), k))
+    hangs = [line for line in told() if "has not answered" in line]
+    assert len(hangs) == 2 and all(f"for {SHORT_S:g} s" in line for line in hangs)
+
+
+@pytest.mark.fault("A4")
+@with_processes
+def test_reset_of_a_worker_that_has_hung_is_no_slow_step(
+    make: Make, config: Configuration, gate: Gate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with_default_limit(monkeypatch, 3.0)
+    folder = tmp_path / "hung"
+    folder.mkdir()
+    kwargs = last_env(config, folder=str(folder), gate=str(gate))
+    envs = make(HangsThenWaits, env_kwargs=kwargs, autoreset="same_step", on_failure="restart")
+    grants = Patience.grants_a_reset
+
+    def granted(*arguments: Any) -> bool:
+        found = grants(*arguments)
+        if found:
+            gate.wait_for_arrival()
+            gate.open()
+        return found
+
+    monkeypatch.setattr(Patience, "grants_a_reset", granted)
+    envs.reset(seed=7)
+    for k in range(7):
+        envs.step(actions(range(config.num_envs), k))
+    assert (envs.failures.timeouts, envs.failures.worker_restarts) == (1, 1)
+
+
+class MovesTheClock(Walk):
+    """A step takes a second of `now_s`, a reset ten, and building it a hundred; its third step raises."""
+
+    now_s = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        type(self).now_s += 100
+
+    def reset(self, **kwargs: Any) -> Any:
+        type(self).now_s += 10
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        type(self).now_s += 1
+        if self.steps == 2:
+            raise ValueError("third step")
+        return super().step(action)
+
+
+@pytest.mark.fault("A4")
+@pytest.mark.parametrize("length", [2, 5], ids=["ends", "raises"])
+def test_steps_are_timed_without_resets_and_without_building(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (env_range, worker_loop):
+        monkeypatch.setattr(module, "monotonic_ns", lambda: MovesTheClock.now_s * 10**9)
+    with mv.make_vec(MovesTheClock, 1, "thread", workers=1, autoreset="same_step", on_failure="restart") as envs:
+        envs.set_attr("length", length)
+        envs.reset(seed=7)
+        for k in range(4):
+            envs.step(actions(range(1), k))
+        assert envs._executor.workers[0].mailbox.longest_step_s == 1.0
+        assert envs.failures.env_restarts == (length == 5)
 
 
 # -- Ctrl-C while something hangs ----------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from multiverse.contracts import failures
 from multiverse.executors import supervisor
 from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SPAWN, Configuration
 from tests.contract.conftest import Make
@@ -23,8 +22,7 @@ CASES = [(FORKSERVER, 100), (FORK, 25), (HYBRID, 25), (SPAWN, 4)]
 
 
 @pytest.fixture
-def restarts_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures.RestartIntensity, "allows", lambda self, cause: True)
+def restarts_without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "FIRST_BACKOFF_S", 0.0)
 
 
@@ -49,7 +47,7 @@ class Killer(threading.Thread):
 
 
 @pytest.mark.fault("A18", "F2")
-@pytest.mark.usefixtures("restarts_without_end")
+@pytest.mark.usefixtures("restarts_without_pause")
 @pytest.mark.parametrize(("config", "kills"), CASES, ids=str)
 def test_kills_at_random_moments_are_survived_and_every_step_is_accounted_for(
     make: Make, config: Configuration, kills: int
@@ -60,6 +58,7 @@ def test_kills_at_random_moments_are_survived_and_every_step_is_accounted_for(
         InOrder,
         env_kwargs=[{"index": i, "blob": BLOB_BYTES} for i in range(n)],
         on_failure="restart",
+        restarts_per_minute=10_000,
         autoreset="same_step",
         reply_timeout_s=PATIENCE_S,
         reset_timeout_s=PATIENCE_S,

@@ -111,7 +111,7 @@ def test_a_timeout_must_be_more_than_nothing(name: str) -> None:
 @pytest.mark.fault("A4")
 def test_without_a_word_a_step_may_take_a_minute_and_a_reset_five() -> None:
     defaults = {name: parameter.default for name, parameter in inspect.signature(mv.make_vec).parameters.items()}
-    assert (defaults["reply_timeout_s"], defaults["reset_timeout_s"]) == (60.0, 300.0)
+    assert (defaults["reply_timeout_s"], defaults["reset_timeout_s"]) == ("auto", 300.0)
     with mv.make_vec(Walk, 2, "thread", workers=1) as envs:
         assert (envs._executor.timeouts.reply_s, envs._executor.timeouts.reset_s) == (60.0, 300.0)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import resource
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tests.envs import Walk
+from tests.fault_envs import wait_at
 
 
 class Unlucky(Walk):
@@ -148,4 +151,63 @@ class NeverStarts(Walk):
     def step(self, action: Any) -> Any:
         if self._what == "once" and self.steps == 0 and self.resets == 1:
             raise ValueError("worked before")
+        return super().step(action)
+
+
+class HangsThenWaits(Walk):
+    """Hangs in its first step; in its next life its second reset waits at a gate."""
+
+    def __init__(self, folder: str = "", gate: str = "") -> None:
+        super().__init__()
+        self._folder, self._gate = folder, gate
+
+    def reset(self, **kwargs: Any) -> Any:
+        if self._folder and os.listdir(self._folder) and self.resets == 1:
+            wait_at(Path(self._gate))
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        if self._folder and not os.listdir(self._folder):
+            Path(self._folder, "hung").touch()
+            time.sleep(3600)
+        return super().step(action)
+
+
+class Leaks(Walk):
+    """Raises MemoryError once ever in its second call of a phase (a note says that it did), or leaks in every step."""
+
+    def __init__(
+        self, note: str = "", phase: str = "", leak_bytes: int = 0, limit_bytes: int = 0, touch: bool = False
+    ) -> None:
+        super().__init__(length=3)
+        self._note, self._phase, self._leak_bytes, self._touch = note, phase, leak_bytes, touch
+        self._calls, self._held = 0, list[Any]()
+        if limit_bytes:
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            limit = pages * resource.getpagesize() + limit_bytes
+            resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+        if phase == "constructor" and note and Path(note).exists() and not Path(note + "2").exists():
+            Path(note + "2").touch()
+            raise MemoryError("all of it is in use")
+
+    def _count(self, phase: str) -> None:
+        self._calls += phase == self._phase
+        if not self._note or self._calls != 2 or Path(self._note).exists():
+            return
+        Path(self._note).touch()
+        raise MemoryError("all of it is in use")
+
+    def reset(self, **kwargs: Any) -> Any:
+        self._count("reset")
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        if self._phase == "constructor" and self._note and not Path(self._note).exists():
+            Path(self._note).touch()
+            raise ValueError("to be built again")
+        self._count("step")
+        if self._leak_bytes:
+            self._held.append(
+                np.ones(self._leak_bytes, np.int8) if self._touch else np.empty(self._leak_bytes, np.int8)
+            )
         return super().step(action)

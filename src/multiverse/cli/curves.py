@@ -28,7 +28,7 @@ MOST_NAMED = 3  # settings in a label, unless more are needed to tell curves apa
 LONG_VALUE = 40  # characters of one there
 HOW_IT_RUNS = frozenset(
     {"executor", "workers", "start_method", "ray_address", "cpus_per_worker", "gpus_per_worker",
-     "torch_threads", "on_failure", "restarts_per_minute", "reply_timeout_s",
+     "torch_threads", "on_failure", "restarts_per_minute", "worker_memory_limit", "reply_timeout_s",
      "log_every", "evaluation_envs", "checkpoint_every_s", "keep_checkpoints"}
 )  # fmt: skip
 """Settings that change nothing of what is learned: `--seeds`, say, gives each run one worker."""

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import time
+from abc import ABC, abstractmethod
 from collections import deque
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass
 from typing import Generic, Literal, TypeVar
 
 OnFailure = Literal["raise", "restart"]
-RESTARTS_PER_MINUTE = 3
+RESTARTS_IN_A_ROW = 5
+"""Restarts of one env or worker that are allowed while it completes no episode and takes few steps."""
+FAILURES_COMPARED = 20
+"""Number of failures of one env or worker that end a run if it completed no more episodes than these meanwhile."""
+STEPS_PER_FAILURE = 500
+"""An env or worker that takes this many env steps from one failure to the next, on average, is never given up."""
 OnBadValue = Literal["raise", "truncate", "clip", "off"]
 RESTARTED = "restarted"
 """The info key of a row whose env (or its whole worker) was lost in this step and replaced."""
@@ -26,7 +33,8 @@ class FailurePolicy:
 
     on_failure: OnFailure = "raise"
     on_bad_value: OnBadValue = "raise"
-    restarts_per_minute: int = RESTARTS_PER_MINUTE  # of one worker, and of the envs of one worker
+    restarts_per_minute: int | None = None  # of one worker, and of the envs of one worker; None: relative to work
+    worker_memory_limit: int | None = None  # bytes that a worker process may hold
     float32: bool = False  # a learner casts observations and rewards to float32: what overflows there is a bad value
 
     @property
@@ -60,32 +68,134 @@ class Failures:
         return Failures(*(one + another for one, another in zip(astuple(self), astuple(other))))
 
 
-@dataclass(slots=True)
-class RestartIntensity(Generic[Cause]):
-    """At most so many restarts a minute; beyond that the *first* cause is what the user must see."""
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Episodes and steps of an env or a worker since the vector env was made."""
 
-    limit: int = RESTARTS_PER_MINUTE
-    window_s: float = 60.0
-    _recent: deque[tuple[float, Cause]] = field(default_factory=deque)
+    episodes: int = 0  # completed ones
+    steps: int = 0  # env steps
 
-    def allows(self, cause: Cause) -> bool:
-        """Note one more failure; False if that is one too many."""
-        now = time.monotonic()
-        while self._recent and now - self._recent[0][0] > self.window_s:
-            self._recent.popleft()
-        self._recent.append((now, cause))
-        return len(self._recent) <= self.limit  # guard: not-for-ever
+
+@dataclass(frozen=True, slots=True)
+class _Failure(Generic[Cause]):
+    cause: Cause
+    at_s: float
+    work: Work
+
+
+class RestartLimit(ABC, Generic[Cause]):
+    """Decides whether something that failed is restarted. Where it is not, the user must see the *first* cause."""
+
+    def __init__(self, kept: int | None = None) -> None:
+        self._failures: deque[_Failure[Cause]] = deque(maxlen=kept)
+
+    def allows(self, cause: Cause, work: Work) -> bool:
+        """Note one more failure; False if that is one too many. `work`: what had been done by then."""
+        self._failures.append(_Failure(cause, time.monotonic(), work))
+        return self._allowed()
+
+    @abstractmethod
+    def _allowed(self) -> bool:
+        """Forget what does not matter any more, and judge the rest."""
+
+    @property
+    @abstractmethod
+    def recent(self) -> int:
+        """Failures that count against the next restart."""
+
+    @property
+    @abstractmethod
+    def of_how_many(self) -> str:
+        """The limit, as it follows "restart 2"."""
 
     @property
     def first_cause(self) -> Cause:
-        return self._recent[0][1]  # guard: the-first-cause
+        return self._failures[0].cause  # guard: the-first-cause
+
+    @abstractmethod
+    def why_given_up(self, whose: str, last: str) -> str:
+        """For the error that ends it: how often, the limit, the last failure, and what to do."""
+
+    def _hint(self, last: str, move: str) -> str:
+        (first_line, *_) = last.splitlines() or [""]
+        rate = self._sufficient_rate()
+        flag = f"restarts_per_minute={rate} (--restarts-per-minute {rate})"
+        return f"the last one: {first_line}. Fix the cause, or {move.format(flag)}; {HOW_TO_GO_ON}"
+
+    def _sufficient_rate(self) -> int:
+        """A limit per minute that would have allowed these failures at the pace at which they came, in two digits."""
+        count = len(self._failures)
+        spread_s = max(1.0, self._failures[-1].at_s - self._failures[0].at_s)
+        pace = max(count, math.ceil(count * 60.0 / spread_s))
+        digit = int(10 ** max(0, len(str(pace)) - 2))
+        return math.ceil(pace / digit) * digit
+
+
+class RestartsPerMinute(RestartLimit[Cause]):
+    """At most so many restarts a minute, whatever is done between them."""
+
+    def __init__(self, limit: int, window_s: float = 60.0) -> None:
+        super().__init__()
+        self._limit, self._window_s = limit, window_s
+
+    def _allowed(self) -> bool:
+        while self._failures[-1].at_s - self._failures[0].at_s > self._window_s:
+            self._failures.popleft()
+        return len(self._failures) <= self._limit  # guard: not-for-ever
 
     @property
     def recent(self) -> int:
-        return len(self._recent)
+        return len(self._failures)
+
+    @property
+    def of_how_many(self) -> str:
+        return f"of at most {self._limit} a minute"
 
     def why_given_up(self, whose: str, last: str) -> str:
-        """For the error that ends it: how often, the limit, what it was in the end, and the next move."""
-        often = f"failure {self.recent} of {whose} within a minute, and restarts_per_minute={self.limit}"
-        (first_line, *_) = last.splitlines() or [""]
-        return f"given up: {often}; the last one: {first_line}. Mend that, or allow more restarts; {HOW_TO_GO_ON}"
+        often = f"failure {self.recent} of {whose} within a minute exceeds restarts_per_minute={self._limit}"
+        return f"given up: {often}; {self._hint(last, 'raise the limit: {} would have sufficed')}"
+
+
+class RestartsPerWork(RestartLimit[Cause]):
+    """Restarts are limited relative to the episodes and steps that are done between them, at any pace."""
+
+    def __init__(self) -> None:
+        super().__init__(FAILURES_COMPARED)
+        self._in_a_row = 0
+
+    def _allowed(self) -> bool:
+        self._in_a_row = self._since(0, STEPS_PER_FAILURE)
+        too_many = self._in_a_row > RESTARTS_IN_A_ROW  # guard: failing-without-work-is-a-crash-loop
+        if too_many:
+            while len(self._failures) > self._in_a_row:
+                self._failures.popleft()
+            return False
+        often = self._since(FAILURES_COMPARED, STEPS_PER_FAILURE * FAILURES_COMPARED)
+        return often < FAILURES_COMPARED  # guard: failing-in-most-episodes-is-a-crash-loop
+
+    def _since(self, episodes: int, steps: int) -> int:
+        """Failures, the last one included, since which no more episodes and fewer steps than these were done."""
+        now = self._failures[-1].work
+        return sum(
+            now.episodes - one.work.episodes <= episodes and now.steps - one.work.steps < steps
+            for one in self._failures
+        )
+
+    @property
+    def recent(self) -> int:
+        return self._in_a_row
+
+    @property
+    def of_how_many(self) -> str:
+        return f"of at most {RESTARTS_IN_A_ROW} in a row"
+
+    def why_given_up(self, whose: str, last: str) -> str:
+        first, now = self._failures[0].work, self._failures[-1].work
+        done = f"{now.episodes - first.episodes} completed episodes and {now.steps - first.steps} env steps"
+        often = f"{len(self._failures)} failures of {whose} within {done}"
+        return f"given up: {often}; {self._hint(last, 'limit restarts by time instead: {} would have sufficed')}"
+
+
+def restart_limit(restarts_per_minute: int | None) -> RestartLimit[Cause]:
+    """The limit that applies: the rate if one is given, else relative to the work done."""
+    return RestartsPerWork() if restarts_per_minute is None else RestartsPerMinute(restarts_per_minute)

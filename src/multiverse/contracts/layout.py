@@ -32,6 +32,7 @@ EPISODES: FieldName = ("episodes",)
 STEPPING: FieldName = ("stepping",)
 COUNTS: FieldName = ("counts",)
 BAD_VALUES, OUT_OF_BOUNDS, ENV_RESTARTS = 0, 1, 2  # of COUNTS: per env, over the vector env's life, not a worker's
+COMPLETED_EPISODES, EARLIER_STEPS = 3, 4  # the same; the second: of the env's episodes before this one
 INFO_VALUES: FieldName = ("info_values",)
 INFO_MASKS: FieldName = ("info_masks",)
 
@@ -135,7 +136,7 @@ class Layout:
         fields = [
             Field(EPISODES, (self.num_envs,), np.dtype(np.int64)),
             Field(STEPPING, (self.num_envs,), np.dtype(np.bool_)),
-            Field(COUNTS, (3, self.num_envs), np.dtype(np.int64), axis=1),
+            Field(COUNTS, (5, self.num_envs), np.dtype(np.int64), axis=1),
             Field(INFO_VALUES, (MAX_INFO_COLUMNS, self.num_envs), np.dtype(np.float64), axis=1),
             Field(INFO_MASKS, (MAX_INFO_COLUMNS, self.num_envs), np.dtype(np.bool_), axis=1),
         ]

@@ -8,6 +8,7 @@ import math
 import numbers
 import operator
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -40,6 +41,24 @@ def whole_number(name: str, value: Any) -> int:
 
 
 LARGEST_PLAN = 2**20
+_UNITS = {"b": 1, **{f"{unit}b": 1000**n for n, unit in enumerate("kmgt", 1)}}
+_UNITS |= {f"{unit}ib": 1024**n for n, unit in enumerate("kmgt", 1)}
+
+
+def number_of_bytes(name: str, value: int | str) -> int:
+    """An amount of memory that a caller gave: a number of bytes, or text such as "2GiB" or "500 MB"."""
+    found = re.fullmatch(r"([0-9.]+)\s*([a-z]*)", str(value).strip().lower())
+    try:
+        if found is None or isinstance(value, bool):
+            raise ValueError
+        count = int(float(found[1]) * _UNITS[found[2] or "b"])
+    except (ValueError, KeyError):
+        raise InvalidRequest(f"{name}={value!r}: expected a number of bytes, or text such as 2GiB or 500MB") from None
+    if count < 1:
+        raise InvalidRequest(f"{name}={value!r}: more than 0 bytes")
+    return count
+
+
 LONGEST_S = 1e7
 """No deadline is further away than some months: the system's calls would not take it."""
 
@@ -51,6 +70,7 @@ class Timeouts:
     reply_s: float | None = 60.0
     reset_s: float | None = 300.0
     close_s: float = 5.0
+    adapts: bool = False  # a worker that has hung has less than reply_s from then on
 
     def __post_init__(self) -> None:
         for name in ("reply_s", "reset_s", "close_s"):
@@ -68,6 +88,15 @@ class Timeouts:
 
 
 DEFAULT_TIMEOUTS = Timeouts()
+
+
+def timeouts_of(
+    reply_s: float | Literal["auto"] | None, reset_s: float | None = 300.0, close_s: float = 5.0
+) -> Timeouts:
+    """The arguments of `make_vec` as timeouts."""
+    if reply_s == "auto":
+        return Timeouts(DEFAULT_TIMEOUTS.reply_s, reset_s, close_s, adapts=True)
+    return Timeouts(reply_s, reset_s, close_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from time import monotonic_ns
 from typing import Any
 
 import numpy as np
 
 from multiverse.contracts.env import Env
 from multiverse.contracts.errors import BadValue, InEnv, RemoteError, describe_ids
-from multiverse.contracts.failures import BAD_VALUE, DEFAULT_POLICY, RESTARTED, FailurePolicy, RestartIntensity
+from multiverse.contracts.failures import (
+    BAD_VALUE,
+    DEFAULT_POLICY,
+    RESTARTED,
+    FailurePolicy,
+    RestartLimit,
+    Work,
+    restart_limit,
+)
 from multiverse.contracts.infos import Infos, refuse_no_dict
 from multiverse.contracts.layout import (
     ACTION_MASKS,
     ACTIONS,
+    COMPLETED_EPISODES,
     COUNTS,
     ENV_RESTARTS,
     EPISODES,
@@ -32,6 +42,7 @@ from multiverse.contracts.views import Array, Views
 from multiverse.executors.episode_log import EpisodeLog
 from multiverse.executors.launch.black_box import signed
 from multiverse.executors.launch.crash_report import OwnShare
+from multiverse.executors.life import OUT_OF_MEMORY
 from multiverse.executors.step_reply import EXTRAS, FAILED, FINALS, WROTE_INFOS, Extras
 from multiverse.executors.value_guard import ValueGuard
 from multiverse.memory.env_rows import EnvRows, mask_rows, object_rows, observation_rows, put_object_rows
@@ -66,13 +77,26 @@ class RangeConfig:
     tasks: Sequence[Any] | None = None  # None: resets name the tasks themselves, not their numbers
 
 
+class OutOfMemory(SystemExit):
+    """An env ran out of memory. The process that holds what it leaked ends, and its caller replaces it."""
+
+    def __init__(self, failure: RemoteError) -> None:
+        super().__init__(OUT_OF_MEMORY)
+        self.failure = failure
+
+
+replaceable_process = False
+"""Whether this is a worker process whose caller replaces it."""
+
+
 class EnvRange:
     """Hosts a contiguous range of envs; every call returns after all of them are done."""
 
     def __init__(self, config: RangeConfig, build: Sequence[Callable[[], Env]]) -> None:
         self.config, self._build = config, list(build)
-        self._intensity: RestartIntensity[RemoteError] = RestartIntensity(config.failure_policy.restarts_per_minute)
+        self._limits = self._restart_limits()
         self._log = EpisodeLog(len(config.env_ids))
+        self.beginnings_ns = 0  # time spent in resets, and in rebuilding envs
         self.envs: list[Env] = []
         try:
             for env_id, make in zip(config.env_ids, build):
@@ -83,6 +107,11 @@ class EnvRange:
         except BaseException:
             self.close()
             raise
+
+    def _restart_limits(self) -> list[RestartLimit[RemoteError]]:
+        """Return each env's own limit, or the one rate that all envs of the range share."""
+        rate, count = self.config.failure_policy.restarts_per_minute, len(self.config.env_ids)
+        return [restart_limit(rate) for _ in range(count)] if rate is None else [restart_limit(rate)] * count
 
     def bind(self, views: Views, replacing: bool = False) -> None:
         """Take this range's rows; before this nothing can be stepped or reset.
@@ -102,7 +131,7 @@ class EnvRange:
         self._everyone = list(range(len(ids)))
         self._read_actions = env_actions_reader(views, ids)
         self._stepping, self._episodes = views[STEPPING][rows], views[EPISODES].data
-        self._restarts = views[COUNTS][ENV_RESTARTS, rows]
+        self._restarts, self._completed = views[COUNTS][ENV_RESTARTS, rows], views[COUNTS][COMPLETED_EPISODES, rows]
         self._info_writer = InfoWriter(views, rows)
         self._was_reset = [replacing] * len(ids)
         self._over = [replacing] * len(ids)  # the env's last step ended its episode
@@ -282,35 +311,47 @@ class EnvRange:
             self._extras.failures.append(failure)
             return False
         first = failure
-        while self._intensity.allows(failure):
+        self._end_if_out_of_memory(failure)
+        while self._limits[i].allows(failure, Work(int(self._completed[i]), self._own.all_steps(i))):
             try:
                 self.envs[i].close()
             except Exception:  # it failed already: how it goes does not matter
                 pass
+            began_at = monotonic_ns()
             try:
                 self.envs[i] = self._build[i]()  # guard: one-env-costs-one-env
                 self.envs[i].bind(self._own.rows_of(env_id))
             except Exception as error:
                 failure = RemoteError.of(error, env_id)
+                self._end_if_out_of_memory(failure)
                 self._tell_again(env_id, failure)
                 continue  # guard: an-env-that-cannot-be-built-is-tried-again
+            finally:
+                self.beginnings_ns += monotonic_ns() - began_at
             self._look_up_steps()
             self._last_rows.restore(env_id)
             self._restarts[i] += env_id not in self._extras.restarts  # guard: restarts-outlive-their-worker
             self._extras.restarts.setdefault(env_id, first)
             return True
-        self._give_up(failure)
+        self._give_up(i, failure)
         return False
+
+    def _end_if_out_of_memory(self, failure: RemoteError) -> None:
+        """End a process that is replaced, rather than build an env in it again."""
+        if replaceable_process and failure.type_name.endswith("MemoryError"):
+            raise OutOfMemory(failure)  # guard: out-of-memory-ends-the-process
 
     def _tell_again(self, env_id: int, failure: RemoteError) -> None:
         self._extras.warnings.append(f"env {env_id}, built anew, failed again: {failure}")
 
-    def _give_up(self, failure: RemoteError) -> None:
+    def _give_up(self, i: int, failure: RemoteError) -> None:
         """An env failed once too often: the first cause of all is the error, with this one beside it."""
-        first, told = self._intensity.first_cause, self._extras.failures
-        if not any(other.given_up for other in told):
-            whose = f"env{'s' * (len(self.config.env_ids) > 1)} {describe_ids(self.config.env_ids)}"
-            why = self._intensity.why_given_up(whose, failure.where_and_what())
+        first, told = self._limits[i].first_cause, self._extras.failures
+        if not any(other.given_up and other.env_id == first.env_id for other in told):
+            shared = self.config.failure_policy.restarts_per_minute is not None
+            ids = self.config.env_ids if shared else range(self.config.env_ids[i], self.config.env_ids[i] + 1)
+            whose = f"env{'s' * (len(ids) > 1)} {describe_ids(ids)}"
+            why = self._limits[i].why_given_up(whose, failure.where_and_what())
             told.append(first.because_of(why))  # guard: a-given-up-env-says-so
         if failure.env_id not in [other.env_id for other in told]:
             told.append(failure)
@@ -318,6 +359,7 @@ class EnvRange:
     def _cut_episode(self, i: int, marker: str) -> None:
         """The lost step's row: no reward, truncated, and what the mode has an ended episode show."""
         env_id = self.config.env_ids[i]
+        self._completed[i] -= 1  # it is about to be counted among those that ended
         self._own.cut(i)
         self._info_writer.forget(i)
         self._extras.infos.pop(env_id, None)
@@ -357,6 +399,7 @@ class EnvRange:
             self._own.forget_length(i)
         for i in ended_now:
             self._over[i] = True
+            self._completed[i] += 1
         self._own.hand_over_ends()
         self._any_over = any(self._over)
 
@@ -394,11 +437,14 @@ class EnvRange:
         if self.config.tasks is not None and task is not None:
             task = self.config.tasks[checked_task(task, len(self.config.tasks))]
         self._log.begin(i, episode, seed, task)
+        began_at = monotonic_ns()
         try:
             info: Infos = self._resets[i](seed, options, task)
             refuse_no_dict("reset's info", info)
         except Exception as error:
             raise InEnv(env_id, error) from error
+        finally:
+            self.beginnings_ns += monotonic_ns() - began_at  # guard: resets-are-timed-apart
         self._was_reset[i] = True
         return info
 

@@ -20,16 +20,20 @@ from multiverse.contracts.views import Views
 from multiverse.executors.backends import Workers
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.hosts import Host, LocalHost, RunFunction, WorkerHost
+from multiverse.executors.patience import Patience
 from multiverse.executors.step_reply import EXTRAS, Extras
 from multiverse.executors.supervisor import Supervisor
+from multiverse.executors.worker_memory import WorkerMemory
 from multiverse.memory.env_rows import put_object_rows
 from multiverse.memory.interrupts import HeldInterrupts, close_by
 from multiverse.memory.waiting import Waiting, WaitSet
 
 log = logging.getLogger("multiverse")
 
-SILENCE_S = 10.0
-"""After this long of waiting one line says for whom; at most once a minute."""
+SILENCE_S = 5.0
+"""After this long without a reply one line names the env that is waited for; at most once a minute."""
+MOST_NAMED = 3
+"""Silent workers that are asked for what they are doing, at most."""
 SAY_EVERY_S = 60.0
 
 WAS_STOPPED_S = 0.5
@@ -87,12 +91,13 @@ class Executor:
     ) -> None:
         self.hosts = list(hosts)
         self.views = views
-        self.timeouts = DEFAULT_TIMEOUTS
+        self.timeouts, self.patience = DEFAULT_TIMEOUTS, Patience(DEFAULT_TIMEOUTS.reply_s)
         self.known_tasks: int | None = None  # how many tasks the hosts know by index
         self._team = team
         self.local = next((h for h in hosts if isinstance(h, LocalHost)), None)
         self.workers = [h for h in hosts if isinstance(h, WorkerHost)]
         self._waiting, self._wait_set = Waiting(waiting), WaitSet()
+        self.memory = WorkerMemory()
         self.number = 0  # of the last request
         self._said_at = -math.inf  # who is waited for
         self._dead: list[WorkerHost] = []
@@ -127,7 +132,10 @@ class Executor:
     def start_step_all(self) -> None:
         """The first half: the workers begin, the caller's own share does not yet."""
         self.number = number = self.number + 1
+        now = time.monotonic()
+        self.look_at_memory(now)
         for worker in self.workers:
+            worker.asked_at = now
             worker.post_step(number, False)
         if self.local is not None:
             self.local.post_step(number, False)
@@ -139,7 +147,8 @@ class Executor:
             self.local.step_now()
         for worker in self.workers:
             if not worker.answered() and not self._waiting.look(worker.answered):
-                self._sleep_for([worker], self.timeouts.reply_s)  # guard: a-step-has-a-deadline
+                while not worker.answered():  # twice, if one that has hung before is in a reset
+                    self._sleep_for([worker], self.patience.limit_s(worker))  # guard: a-step-has-a-deadline
         for host in self.hosts:
             flags |= host.flags()
         return flags
@@ -158,6 +167,11 @@ class Executor:
         came = [worker for worker in self._late if worker in hosts]
         self.failures.late_replies += len(came)  # guard: late-replies-are-counted
         self._late = [worker for worker in self._late if worker not in came]
+
+    def look_at_memory(self, now: float) -> None:
+        """Before workers are asked for something, and not every time."""
+        if now >= self.memory.look_at_s:
+            self.memory.look(now, self.workers)
 
     def complete_step(self, number_before: int) -> bool:
         """After an interrupt somewhere in a step of all: everybody is asked exactly once, and nothing is collected.
@@ -186,6 +200,7 @@ class Executor:
         """Ask hosts to step: all their envs, or (True) only those marked in the block."""
         self.number = number = self.number + 1
         now = time.monotonic()
+        self.look_at_memory(now)
         with HeldInterrupts():
             for host, only_some in hosts.items():
                 host.asked_at = now  # guard: time-runs-from-when-it-was-asked
@@ -220,9 +235,9 @@ class Executor:
     ) -> bool:
         """Sleep until enough; False if the caller's deadline passed first. Who takes too long, counted from when it was
         asked, is replaced or raised."""
-        patience_s = self.timeouts.reply_s
         while not enough():
-            due = [w.heard_at + patience_s for w in workers if patience_s is not None and not w.answered()]
+            limits = [(w, self.patience.limit_s(w)) for w in workers if not w.answered()]
+            due = [w.heard_at + limit_s for w, limit_s in limits if limit_s is not None]
             first = min([*due, *([] if deadline is None else [deadline])], default=None)
             self._sleep_until(enough, workers, first)
             now = time.monotonic()
@@ -238,9 +253,11 @@ class Executor:
         return next((w for w in workers if not w.answered() and (w.unreachable or w in self._dead)), None)
 
     def _recover_overdue(self, workers: Sequence[WorkerHost]) -> None:
-        patience_s, now = self.timeouts.reply_s, time.monotonic()
-        if patience_s is not None:
-            self._recover_hung([w for w in workers if now >= w.heard_at + patience_s], patience_s)
+        now = time.monotonic()
+        for worker in workers:
+            limit_s = self.patience.limit_s(worker)
+            if limit_s is not None and now >= worker.heard_at + limit_s:
+                self._recover_hung([worker], limit_s)
 
     def _sleep_until(self, enough: Callable[[], bool], workers: Sequence[WorkerHost], deadline: float | None) -> None:
         """Sleep over doorbells and signs of death, until enough or the deadline; the dead are replaced or raised."""
@@ -260,11 +277,14 @@ class Executor:
                 quiet_until = until + SILENCE_S
 
     def _say_who(self, workers: Sequence[WorkerHost]) -> None:
-        """Nobody need wonder for a minute what is being waited for."""
+        """Name the envs that are waited for, and what they are doing."""
+        who = ", ".join(
+            f"worker {w.worker} (envs {describe_ids(w.env_ids)}) in {w.doing}{w.where() if n < MOST_NAMED else ''}"
+            for n, w in enumerate(workers)
+        )
         self._said_at = time.monotonic()
-        who = ", ".join(f"worker {w.worker} (envs {describe_ids(w.env_ids)}) in {w.doing}" for w in workers)
         limits = f"reply_timeout_s={_seconds(self.timeouts.reply_s)}, reset_timeout_s={_seconds(self.timeouts.reset_s)}"
-        log.warning("silent for %g s and more; waiting for %s (%s)", SILENCE_S, who, limits)  # guard: silence-is-told
+        log.warning("no reply for %g s; waiting for %s (%s)", SILENCE_S, who, limits)  # guard: silence-is-told
 
     def _sleep_for(self, workers: Sequence[WorkerHost], timeout_s: float | None) -> None:
         """Sleep until all of `workers` have answered; one that does not in time is replaced or raised."""
@@ -282,11 +302,14 @@ class Executor:
     def _recover_hung(self, workers: Sequence[WorkerHost], timeout_s: float | None) -> None:
         for worker in workers:
             if not worker.answered():
+                cause = worker.hung(timeout_s or 0.0)
+                if self.patience.grants_a_reset(worker, cause):
+                    continue
                 self.failures.timeouts += 1
                 worker.asked_at = time.monotonic()  # told; it is given as much time again
                 if worker not in self._late:
                     self._late.append(worker)
-                self.recover(worker, worker.hung(timeout_s or 0.0))
+                self.recover(worker, cause)
 
     def recover(self, worker: WorkerHost, cause: MultiverseError) -> None:
         """Replace a lost worker; without a supervisor, or past what it allows, the cause is raised."""
@@ -294,6 +317,7 @@ class Executor:
             raise cause
         if worker in self._recovering:
             raise _LostAgain(cause)
+        self.patience.note_loss(worker, cause)
         self.broken = True  # until it is whole again
         row = worker.mailbox.row
         # guard: a-hung-worker-is-replaced
@@ -358,6 +382,8 @@ class Executor:
 
     def start_run(self, function: RunFunction, arguments: Mapping[Host, tuple[Any, ...]]) -> None:
         """Ask the workers named and come back at once; `wait` says when they are done, `finish_run` has the answers."""
+        if function is EnvRange.reset:
+            self.look_at_memory(time.monotonic())
         workers = [h for h in arguments if isinstance(h, WorkerHost)]
         prepared = {worker: worker.prepare(function, arguments[worker]) for worker in workers}
         self.number = number = self.number + 1

@@ -24,7 +24,16 @@ from multiverse.contracts.errors import (
     WorkerDied,
     describe_ids,
 )
-from multiverse.contracts.layout import ACTIONS, EPISODE_LENGTH, STEPPING, VALUES
+from multiverse.contracts.failures import Work
+from multiverse.contracts.layout import (
+    ACTIONS,
+    COMPLETED_EPISODES,
+    COUNTS,
+    EARLIER_STEPS,
+    EPISODE_LENGTH,
+    STEPPING,
+    VALUES,
+)
 from multiverse.contracts.views import Views
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.launch import crash_report
@@ -35,7 +44,7 @@ from multiverse.executors.step_reply import EXTRAS, FAILED, Extras
 from multiverse.executors.worker_loop import CLOSE, ROWS, RUN, STEP, STEP_SOME, WITH_OBJECTS, Described, describe
 from multiverse.memory.env_rows import object_rows, put_object_rows
 from multiverse.memory.interrupts import HeldInterrupts, stop_waiting
-from multiverse.memory.link import Link, LinkBroken, Unreadable
+from multiverse.memory.link import LAST_WORD, Link, LinkBroken, Unreadable
 from multiverse.memory.mailbox import CallerMailbox
 
 log = logging.getLogger("multiverse")
@@ -181,6 +190,7 @@ class WorkerHost(_AnyHost):
         self._closing, self._ended = 0, False
         self.patience_s: float | None = None  # for what follows its word by pipe
         self.unreachable = False
+        self.retired = ""  # why the caller has ended it
         self.mailbox: CallerMailbox
 
     def bind(self, mailbox: CallerMailbox, views: Views) -> None:
@@ -322,14 +332,31 @@ class WorkerHost(_AnyHost):
     def died(self) -> WorkerDied:
         self.collected = self.asked
         death, command = self.life.death(), self.doing
-        cause = f"{death.cause} during {command}"
+        if self.retired:
+            return death.error(self.worker, self.env_ids, self.retired, "", command, death.peak_rss_bytes)
+        why = f": {word.where_and_what()}" if death.out_of_memory and (word := self._last_message()) else ""
+        cause = f"{death.cause} during {command}{why}"
         # guard: a-death-tells-the-command
         return death.error(self.worker, self.env_ids, cause, death.hint, command, death.peak_rss_bytes)
+
+    def _last_message(self) -> RemoteError | None:
+        """Return what a worker that has ended itself reported of the env that was the cause."""
+        with suppress(LinkBroken, Unreadable):
+            while self.link.poll(0):
+                number, word = self.link.receive()
+                if number == LAST_WORD and isinstance(word, RemoteError):
+                    return word
+        return None
 
     def hung(self, waited_s: float) -> ReplyTimeout:
         state = self.life.state()
         text = ", ".join([*self._hung_at(state.stack), state.text])
         return ReplyTimeout(self.worker, self.env_ids, self.doing, waited_s, text, state.stack, state.rss_bytes)
+
+    def where(self) -> str:
+        """ ": env 3, step 17, line 5 of sim.py", or what else can be seen of a worker that does not answer."""
+        state = self.life.state()
+        return f": {', '.join(self._hung_at(state.stack) or [state.text])}"
 
     def _hung_at(self, stack: str) -> list[str]:
         """Which env, which step of its episode, which line; as far as its stack tells."""
@@ -344,6 +371,13 @@ class WorkerHost(_AnyHost):
         layout = self._views.layout
         rows = [(group.name, layout.rows(group, range(env_id, env_id + 1))) for group in layout.groups]
         return max(int(self._views[(name, VALUES)][EPISODE_LENGTH, mine].max()) for name, mine in rows)
+
+    @property
+    def work(self) -> Work:
+        """Done by its envs, also by earlier workers that had them."""
+        counts = self._views[COUNTS][:, self.env_ids.start : self.env_ids.stop].sum(axis=1)
+        under_way = sum(map(self._steps_of, self.env_ids))
+        return Work(int(counts[COMPLETED_EPISODES]), int(counts[EARLIER_STEPS]) + under_way)
 
     @property
     def doing(self) -> str:

@@ -7,6 +7,9 @@ from typing import Protocol
 
 from multiverse.contracts.errors import WorkerDied
 
+OUT_OF_MEMORY = 87
+"""The exit code of a worker that has ended itself because one of its envs ran out of memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Death:
@@ -16,6 +19,7 @@ class Death:
     hint: str = ""
     peak_rss_bytes: int | None = None
     error: type[WorkerDied] = WorkerDied  # what the caller is told it with
+    out_of_memory: bool = False  # it has ended itself, and its link may say which env was the cause
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from multiverse.executors import machine, preflight, worker_loop
 from multiverse.executors.hosts import WorkerHost
 from multiverse.executors.launch import fork_server, start_methods
 from multiverse.executors.launch.black_box import StackDump
-from multiverse.executors.life import Death, State
+from multiverse.executors.life import OUT_OF_MEMORY, Death, State
 from multiverse.executors.worker_loop import Assignment, LayoutMessage, Surroundings
 from multiverse.memory.block import Block, size_of
 from multiverse.memory.doorbell import Doorbell, new_doorbell
@@ -50,6 +50,8 @@ class ProcessLife:
             return Death("ended with its fork server (which was killed, or crashed)", "the next start begins a new one")
         if code == start_methods.UNKNOWN_EXIT:
             return Death("ended with code 255, or unseen (does the program ignore SIGCHLD, or reap any child?)")
+        if code == OUT_OF_MEMORY:
+            return Death("ended because one of its envs ran out of memory", "", peak, out_of_memory=True)
         if code >= 0:
             return Death(f"exited with code {code}", "", peak)
         hint = ""

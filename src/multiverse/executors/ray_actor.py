@@ -14,7 +14,7 @@ from multiverse.contracts.errors import RemoteError
 from multiverse.contracts.imports import loads_modules
 from multiverse.contracts.layout import Layout
 from multiverse.contracts.views import Views
-from multiverse.executors import worker_loop
+from multiverse.executors import env_range, worker_loop
 from multiverse.executors.step_reply import EXTRAS
 from multiverse.executors.thread import stack_of
 from multiverse.executors.worker_loop import CLOSE, ROWS, RUN, Surroundings
@@ -48,6 +48,7 @@ class RayActor:
                 self._inner.send(RemoteError.of(error))
                 return
             self._env_ids = assignment.config.env_ids
+            env_range.replaceable_process = assignment.config.failure_policy.restarts
             worker_loop.work(assignment, self._inner, lambda replacing: (*self._bound, replacing), WaitSet())
         except SystemExit as error:  # as it would end a worker process
             self._exit(error.code if isinstance(error.code, int) else int(error.code is not None))

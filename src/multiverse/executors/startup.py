@@ -31,8 +31,10 @@ from multiverse.executors.env_range import EnvRange, RangeConfig
 from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host, LocalHost, WorkerHost
 from multiverse.executors.launch import crash_report, output
+from multiverse.executors.patience import Patience
 from multiverse.executors.supervisor import Supervisor
 from multiverse.executors.worker_loop import Assignment, Described, difference_between
+from multiverse.executors.worker_memory import WorkerMemory
 from multiverse.memory.block import private_arrays, size_of
 from multiverse.memory.interrupts import stop_waiting
 from multiverse.memory.mailbox import control_field
@@ -128,6 +130,11 @@ class OpenedEnvs:
             executor = Executor(hosts, views, self.plan.waiting, self._team)
             policy, tasks = self._config.failure_policy, self._config.tasks
             executor.timeouts, executor.known_tasks = self._timeouts, None if tasks is None else len(tasks)
+            # A Ray actor's steps are not timed here, and a thread is not replaced.
+            adapts = self._timeouts.adapts and self._backend.processes and policy.restarts
+            executor.patience = Patience(self._timeouts.reply_s, adapts)
+            executor.memory = WorkerMemory(policy.worker_memory_limit)
+            executor.memory.check_start(executor.workers)
             for worker in executor.workers:
                 worker.patience_s = self._timeouts.reply_s
             if self._team is not None and self._backend.replaceable and policy.restarts:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
+from time import monotonic_ns
 from typing import Any, Literal
 
 from gymnasium import spaces
@@ -25,12 +26,13 @@ from multiverse.contracts.errors import PreflightError, RemoteError
 from multiverse.contracts.imports import loads_modules
 from multiverse.contracts.layout import Layout
 from multiverse.contracts.views import Views
+from multiverse.executors import env_range
 from multiverse.executors.env_range import EnvRange, RangeConfig
 from multiverse.executors.launch.black_box import StackDump
 from multiverse.executors.step_reply import EXTRAS, FAILED, Extras
 from multiverse.memory.block import Block
 from multiverse.memory.doorbell import doorbell_from
-from multiverse.memory.link import Link, LinkBroken, PipeLink
+from multiverse.memory.link import LAST_WORD, Link, LinkBroken, PipeLink
 from multiverse.memory.mailbox import CONTROL, WorkerMailbox, control_field
 from multiverse.memory.waiting import Waiting, WaitSet
 
@@ -129,6 +131,7 @@ def main(fds: list[int]) -> int:
 
 def run_process(assignment: Assignment, link: PipeLink, fds: list[int]) -> int:
     """The life of any worker process, served or forked, once it has its assignment."""
+    env_range.replaceable_process = assignment.config.failure_policy.restarts
     block, bell_fds = Block(fds[1]), fds[3:]
     StackDump(fds[2]).record_here()
     half = len(bell_fds) // 2
@@ -169,6 +172,10 @@ def work(assignment: Assignment, link: Link, connect: Callable[[Any], Connected]
         envs.bind(views, replacing)
         mailbox.add_to(wait_set)
         serve(envs, link, mailbox, Waiting(assignment.waiting, assignment.spare_core), wait_set)
+    except env_range.OutOfMemory as end:
+        envs.envs = []  # what they hold is needed now, and they may be in no state to be closed
+        link.send(end.failure.in_text(), LAST_WORD)
+        raise
     finally:
         failures = envs.close()
     link.send(failures, mailbox.sequence)
@@ -226,6 +233,14 @@ def alike(one: spaces.Space[Any], other: spaces.Space[Any]) -> bool:
 def serve(envs: EnvRange, link: Link, mailbox: WorkerMailbox, waiting: Waiting, wait_set: WaitSet) -> None:
     """Answer until told to close. A reply's word comes before what follows it by pipe."""
     requested = mailbox.requested
+
+    def step(only_some: bool = False) -> int:
+        """Step the envs; the time it takes without resets is noted for the caller."""
+        began_at, beginnings = monotonic_ns(), envs.beginnings_ns
+        flags = envs.step(only_some)
+        mailbox.note_step(monotonic_ns() - began_at - (envs.beginnings_ns - beginnings))
+        return flags
+
     warned: set[str] = set()  # info keys whose values cannot travel
     while True:
         if not waiting.look(requested):
@@ -234,11 +249,11 @@ def serve(envs: EnvRange, link: Link, mailbox: WorkerMailbox, waiting: Waiting, 
         if command == CLOSE:
             return
         if command in (RUN, ROWS):
-            _run(envs, link, mailbox, warned, (envs.step, mailbox.go_on) if command == ROWS else ())
+            _run(envs, link, mailbox, warned, (step, mailbox.go_on) if command == ROWS else ())
             continue
         if command & WITH_OBJECTS:
             envs.take_action_objects(_message(link, mailbox.sequence))
-        flags = envs.step(only_some=command & ~WITH_OBJECTS == STEP_SOME)
+        flags = step(only_some=command & ~WITH_OBJECTS == STEP_SOME)
         if not flags & EXTRAS:
             mailbox.reply(flags)
             continue

@@ -17,7 +17,8 @@ from gymnasium import spaces
 
 from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
 from multiverse.contracts.errors import InvalidRequest, ReplyTimeout, WorkerDied
-from multiverse.contracts.failures import RESTARTS_PER_MINUTE, OnBadValue, OnFailure
+from multiverse.contracts.failures import OnBadValue, OnFailure
+from multiverse.contracts.layout import COMPLETED_EPISODES, COUNTS
 from multiverse.contracts.plan import whole_number
 from multiverse.contracts.policy import Leaves, Policy
 from multiverse.contracts.reset_plan import ResetPlan, ResetRequest
@@ -44,7 +45,7 @@ class EpisodeWorkers:
         wrappers: Sequence[Wrapper] | None = None,
         on_failure: OnFailure = "raise",
         on_bad_value: OnBadValue = "raise",
-        restarts_per_minute: int = RESTARTS_PER_MINUTE,
+        restarts_per_minute: int | None = None,
         reply_timeout_s: float | None = 600.0,
     ) -> None:
         """As `make_vec` and `EpisodeCollector` take them; `workers`: as many as there are cores. `reply_timeout_s` is
@@ -92,6 +93,8 @@ class EpisodeWorkers:
                 for w in set(lost) & shares.keys():
                     dropped += len(shares[w].numbers)
                     shares[w] = replace(shares[w], lost=shares[w].lost + 1)  # guard: a-lost-share-is-drawn-again
+        for w, share in shares.items():  # its work, relative to which its restarts are limited
+            self._hosts.views[COUNTS][COMPLETED_EPISODES, w] += len(share.numbers)  # guard: collected-episodes-are-work
         self._cut, self.collected = False, self.collected + episodes
         found = _merged(parts, episodes)
         found.dropped += dropped

@@ -20,6 +20,8 @@ from multiverse.memory.interrupts import HeldInterrupts
 from multiverse.memory.waiting import readable
 
 _NUMBER = struct.Struct("<Q")
+LAST_WORD = (1 << 64) - 1
+"""The number of what a worker sends when it ends itself."""
 
 
 class LinkBroken(Exception):

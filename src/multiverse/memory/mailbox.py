@@ -25,7 +25,7 @@ from multiverse.memory.waiting import WaitSet
 CONTROL = ("control",)
 _WORDS = 32  # 16 words = 128 bytes a side: each side's words have one writer and their own cache lines
 _REQUEST, _COMMAND, _CALLER_ASLEEP, _STOP = 0, 1, 2, 3  # written by the caller
-_REPLY, _WORKER_ASLEEP, _ROW, _ROW_AT = 16, 17, 18, 19  # written by the worker
+_REPLY, _WORKER_ASLEEP, _ROW, _ROW_AT, _LONGEST_STEP = 16, 17, 18, 19, 20  # written by the worker
 
 FLAG_BITS = 4
 """A reply's word is its sequence number and, in the lowest bits, its flags: one read tells both."""
@@ -104,6 +104,11 @@ class CallerMailbox(_Mailbox):
         """When it came there, of `time.monotonic`, which all processes of a machine have in common."""
         return self._words[_ROW_AT] / 1e9
 
+    @property
+    def longest_step_s(self) -> float:
+        """Longest time that the worker has taken for a step, without resets."""
+        return self._words[_LONGEST_STEP] / 1e9
+
     def say_asleep(self, asleep: bool) -> None:
         self._words[_CALLER_ASLEEP] = asleep
 
@@ -151,6 +156,11 @@ class WorkerMailbox(_Mailbox):
     def still_at_it(self) -> None:
         """Of a worker elsewhere, whose rows come all at once: it is in another one by now."""
         self._words[_ROW_AT] = monotonic_ns()
+
+    def note_step(self, took_ns: int) -> None:
+        """A step of the worker's envs has taken this long, without resets."""
+        if took_ns > self._words[_LONGEST_STEP]:
+            self._words[_LONGEST_STEP] = took_ns
 
     @property
     def stopping(self) -> bool:

@@ -13,6 +13,8 @@ from multiverse.contracts.layout import (
     ACTING,
     ACTION_MASKS,
     ALIVE,
+    COUNTS,
+    EARLIER_STEPS,
     ENDED,
     EPISODE_LENGTH,
     OBSERVATIONS,
@@ -101,7 +103,8 @@ class OwnColumns:
         self.lengths[self._of[env]] = 0.0
 
     def length(self, env: int) -> int:
-        return int(np.max(self.lengths[self._of[env]]))
+        rows = self._of[env]
+        return int(self.lengths[rows] if isinstance(rows, int) else np.max(self.lengths[rows]))
 
     def who_acted(self, env: int) -> list[tuple[str, bool]]:
         """(agent, whether an action was wanted from it), as last handed over."""
@@ -144,6 +147,7 @@ class RangeColumns:
         self.groups = [OwnColumns(views, group, env_ids) for group in views.layout.groups]
         self.several = any(group.may_be_absent for group in views.layout.groups)
         self._steps = np.zeros(self._envs, np.int64)  # of envs, where no agent need have taken all of them
+        self._earlier_steps = views[COUNTS][EARLIER_STEPS, env_ids.start : env_ids.stop]
 
     def rows_of(self, env_id: int) -> list[SlotRow]:
         """One per agent, in the order of the groups."""
@@ -165,12 +169,17 @@ class RangeColumns:
         """Steps that the env has taken in its episode."""
         return int(self._steps[env]) if self.several else self.groups[0].length(env)
 
+    def all_steps(self, env: int) -> int:
+        """Steps that the env has taken in all its episodes."""
+        return int(self._earlier_steps[env]) + self.length(env)
+
     def by_agent(self, env: int, actions: Sequence[Any]) -> dict[str, Any]:
         """What an env was asked to do, as it was told: agent → action, of those that acted."""
         told = [pair for own in self.groups for pair in own.who_acted(env)]
         return {agent: action for (agent, acted), action in zip(told, actions) if acted}
 
     def begin(self, env: int) -> None:
+        self._earlier_steps[env] += self.length(env)
         self._steps[env] = 0
         for own in self.groups:
             own.begin(env)

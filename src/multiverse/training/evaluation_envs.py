@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any, cast
 
 from multiverse.contracts.errors import EvaluationFailed, MultiverseError
-from multiverse.contracts.failures import Failures
+from multiverse.contracts.failures import FAILURES_COMPARED, RESTARTS_IN_A_ROW, Failures
 from multiverse.experience.restoring import as_saved, saved_states
 from multiverse.training.evaluation import Evaluation, evaluate
 from multiverse.vector.base import BaseVectorEnv
@@ -26,8 +26,8 @@ class EvaluationEnvs:
     Those of which one has failed are not used again: the next evaluation has new ones.
     """
 
-    def __init__(self, make: Callable[[int], BaseVectorEnv], count: int, restarts_per_minute: int) -> None:
-        self._make, self._count, self._most_restarts = make, count, restarts_per_minute
+    def __init__(self, make: Callable[[int], BaseVectorEnv], count: int, restarts_per_minute: int | None) -> None:
+        self._make, self._count, self._restarts_per_minute = make, count, restarts_per_minute
         self._envs: BaseVectorEnv | None = self._built(count)
         self._earlier = Failures()  # of envs that are not used any more
         self.failed = self.failed_in_a_row = self.lost_episodes = 0
@@ -53,9 +53,9 @@ class EvaluationEnvs:
         envs, several = self.envs, self.envs.num_envs > 1
         try:
             found = evaluate(envs, *how)
-            if found is None or not several or envs.failures.env_restarts <= self._most_restarts:
+            if found is None or not several or self._one_would_do(found, envs.failures.env_restarts):
                 return found
-            why = f"more than restarts_per_minute={self._most_restarts}"
+            why = f"{envs.failures.env_restarts} restarts, which may be too many for one env"
         except MultiverseError as error:
             if not several:
                 raise
@@ -64,6 +64,16 @@ class EvaluationEnvs:
         self.replace()
         self._envs = self._built(1)
         return evaluate(self._envs, *how)
+
+    def _one_would_do(self, found: Evaluation, restarts: int) -> bool:
+        """Whether one env, which plays all episodes, would surely have had enough restarts for these failures."""
+        if self._restarts_per_minute is not None:
+            return restarts <= self._restarts_per_minute
+        if restarts <= RESTARTS_IN_A_ROW:
+            return True
+        in_a_row = zip(found.lost, found.lost[RESTARTS_IN_A_ROW:])
+        once_each = restarts == len(found.lost) < FAILURES_COMPARED
+        return once_each and not any(last - first == RESTARTS_IN_A_ROW for first, last in in_a_row)
 
     def succeeded(self, found: Evaluation) -> None:
         """An evaluation has come to its end; whoever failed on the way is replaced."""

@@ -16,7 +16,7 @@ from multiverse.contracts.env import EnvDescription, MaskSource
 from multiverse.contracts.errors import EnvFailed, InvalidRequest
 from multiverse.contracts.failures import FailurePolicy
 from multiverse.contracts.layout import Group
-from multiverse.contracts.plan import DEFAULT_RAY, Plan, RayOptions, Timeouts
+from multiverse.contracts.plan import DEFAULT_RAY, Plan, RayOptions, number_of_bytes, timeouts_of
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.executors.backends import BACKENDS
 from multiverse.experience.features import Features, num_logits
@@ -174,7 +174,7 @@ def open_training_envs(
         autoreset="same_step",
         infos=False,
         reset_plan=reset_plan,
-        failures=FailurePolicy(config.on_failure, config.on_bad_value, config.restarts_per_minute, float32=True),
+        failures=_failures(config, config.restarts_per_minute, float32=True),
         agents=replace(agents, state=getattr(config.settings, "critic", "own") == "state"),
         **_of_both(config, tasks),
         **where,
@@ -186,8 +186,19 @@ def open_training_envs(
 
 def _of_both(config: TrainConfig, tasks: Mapping[str, Any]) -> dict[str, Any]:
     """Options of training and evaluation envs alike."""
-    timeouts = Timeouts(config.reply_timeout_s)
+    timeouts = timeouts_of(config.reply_timeout_s)
     return {"copy": False, "env_kwargs": config.env_kwargs or None, "timeouts": timeouts, **tasks}
+
+
+def _failures(config: TrainConfig, restarts_per_minute: int | None, float32: bool) -> FailurePolicy:
+    limit = config.worker_memory_limit
+    return FailurePolicy(
+        config.on_failure,
+        config.on_bad_value,
+        restarts_per_minute,
+        None if limit is None else number_of_bytes("worker_memory_limit", limit),
+        float32,
+    )
 
 
 def _agents(config: TrainConfig, masks: MaskSource | None) -> AgentOptions:
@@ -287,8 +298,7 @@ def evaluation_envs_of(
     options = VectorOptions(
         autoreset="disabled",
         infos="tasks" in tasks,  # the returns of a meta-episode's episodes are there
-        # guard: evaluations-refuse-what-overflows-float32
-        failures=FailurePolicy(config.on_failure, config.on_bad_value, rate, float32=True),
+        failures=_failures(config, rate, float32=True),  # guard: evaluations-refuse-what-overflows-float32
         agents=_agents(config, masks),
         **_of_both(config, tasks),
         **where,

@@ -26,7 +26,7 @@ from multiverse.contracts.errors import (
 )
 from multiverse.contracts.failures import FailurePolicy, Failures
 from multiverse.contracts.infos import Infos
-from multiverse.contracts.layout import COUNTS, EPISODES, STEPPING
+from multiverse.contracts.layout import COUNTS, ENV_RESTARTS, EPISODES, STEPPING
 from multiverse.contracts.plan import Autoreset, Plan, whole_number
 from multiverse.contracts.views import Array, Views
 from multiverse.executors.env_range import EnvRange
@@ -351,7 +351,7 @@ class BaseVectorEnv(NotCopied, ABC):
     @property
     def failures(self) -> Failures:
         """What went wrong so far, counted; steps sent = used + discarded + under way."""
-        bad_values, out_of_bounds, env_restarts = self._executor.views[COUNTS].sum(axis=1).tolist()
+        bad_values, out_of_bounds, env_restarts = self._executor.views[COUNTS][: ENV_RESTARTS + 1].sum(axis=1).tolist()
         return replace(self._failures, bad_values=bad_values, out_of_bounds=out_of_bounds, env_restarts=env_restarts)
 
     @property

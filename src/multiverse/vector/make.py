@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from gymnasium.vector import AutoresetMode
 
 from multiverse.adapters.agents import AgentOptions, Groups
 from multiverse.adapters.env_source import EnvSource, Wrapper
-from multiverse.contracts.failures import RESTARTS_PER_MINUTE, FailurePolicy, OnBadValue, OnFailure
-from multiverse.contracts.plan import Autoreset, ExecutorName, Plan, RayOptions, StartMethod, Timeouts, Waiting
+from multiverse.contracts.failures import FailurePolicy, OnBadValue, OnFailure
+from multiverse.contracts.plan import (
+    Autoreset,
+    ExecutorName,
+    Plan,
+    RayOptions,
+    StartMethod,
+    Waiting,
+    number_of_bytes,
+    timeouts_of,
+)
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.vector.base import Copy
 from multiverse.vector.opening import VectorOptions, open_envs
@@ -35,9 +44,10 @@ def make_vec(
     tasks: Sequence[Any] | None = None,
     waiting: Waiting = "auto",
     on_failure: OnFailure = "raise",
-    restarts_per_minute: int = RESTARTS_PER_MINUTE,
+    restarts_per_minute: int | None = None,
+    worker_memory_limit: int | str | None = None,
     on_bad_value: OnBadValue = "raise",
-    reply_timeout_s: float | None = 60.0,
+    reply_timeout_s: float | Literal["auto"] | None = "auto",
     reset_timeout_s: float | None = 300.0,
     close_timeout_s: float = 5.0,
     plan: Plan | os.PathLike[str] | str | None = None,
@@ -91,15 +101,20 @@ def make_vec(
             always look first, or `"park"`: always sleep at once.
         on_failure: `"raise"`, or `"restart"`: an env that raises, and a worker process that dies or hangs, is
             replaced; the row is truncated, with reward 0 and `infos["restarted"]`.
-        restarts_per_minute: of each worker, and of the envs of each worker; beyond that the first cause is raised, as
-            it is when a worker has timed out three times in a row.
+        restarts_per_minute: limit of each worker, and of the envs of each worker; beyond it the first cause is raised.
+            None: restarts are limited relative to the work done. The first cause is raised after 5 restarts of an env
+            or worker in a row (no episode completed, fewer than 500 steps), and after 20 failures in half of its
+            episodes or more (fewer than 10,000 steps). Three timeouts of a worker in a row always raise the first.
+        worker_memory_limit: with `"restart"`, a worker process that holds more memory is replaced before its next step,
+            which costs its envs their episodes: a number of bytes, or text such as `"2GiB"`.
         on_bad_value: NaN and infinite observations and rewards: `"raise"` makes them a failure of the env;
             `"truncate"` ends the episode without that step (reward 0, `infos["bad_value"]`); `"clip"` puts them, and
             observations outside their `Box`, at the nearest bound (rewards: 0); `"off"` looks at nothing.
             An observation of the wrong shape or kind is an error also with `"clip"` and `"off"`. Finite observations
             outside their space are counted (`envs.failures.out_of_bounds`) and warned about once per env.
         reply_timeout_s, reset_timeout_s: how long a worker may take to answer (None: for ever); then `ReplyTimeout`,
-            with the Python stack of what it is doing.
+            with the Python stack of what it is doing. `"auto"`: 60 s for a step; with `on_failure="restart"`, a worker
+            process that has hung may from then on take 10 times its longest step, at least 5 s.
         close_timeout_s: how long `close` waits for workers to end by themselves.
         plan: run exactly as another vector env did (`envs.plan`), or as a file says that `multiverse tune` has written,
             without probing; instead of `executor`, `workers`, `start_method` and `waiting`. A file also says `num_envs`
@@ -108,6 +123,9 @@ def make_vec(
             this program is connected to, or one of its own on this machine, which ends with it.
         cpus_per_worker, gpus_per_worker: what each worker there has of its node.
     """
+    memory_limit = None
+    if worker_memory_limit is not None:
+        memory_limit = number_of_bytes("worker_memory_limit", worker_memory_limit)
     options = VectorOptions(
         executor=executor,
         workers=workers,
@@ -123,8 +141,8 @@ def make_vec(
         render_mode=render_mode,
         reset_plan=reset_plan,
         tasks=tasks,
-        failures=FailurePolicy(on_failure, on_bad_value, restarts_per_minute),
-        timeouts=Timeouts(reply_timeout_s, reset_timeout_s, close_timeout_s),
+        failures=FailurePolicy(on_failure, on_bad_value, restarts_per_minute, memory_limit),
+        timeouts=timeouts_of(reply_timeout_s, reset_timeout_s, close_timeout_s),
         agents=AgentOptions(groups, possible_agents, parallel, state),
     )
     return cast(VectorEnv, open_envs(env, num_envs, options).bind())

@@ -172,7 +172,13 @@ def _validated(options: VectorOptions) -> VectorOptions:
         _check_choices(autoreset=(autoreset, Autoreset))
     failures = options.failures
     _check_choices(on_failure=(failures.on_failure, OnFailure), on_bad_value=(failures.on_bad_value, OnBadValue))
-    rate = _at_least_one("restarts_per_minute", failures.restarts_per_minute, "on_failure='raise' restarts nothing")
+    rate = failures.restarts_per_minute
+    if rate is not None:
+        rate = _at_least_one("restarts_per_minute", rate, "on_failure='raise' restarts nothing")
+    if failures.worker_memory_limit is not None and not failures.restarts:
+        raise InvalidRequest(
+            f"worker_memory_limit={failures.worker_memory_limit} replaces workers: on_failure='restart'"
+        )
     if options.start_method is not None:
         _check_choices(start_method=(options.start_method, StartMethod))
     workers = options.workers

@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.faults.mutations.guard import GONE, NEVER, Guard, instead, swap
 
 RESTARTS = "tests/faults/test_restarts.py"
+LIMITS = "tests/faults/test_restart_limits.py"
+MEMORY = "tests/faults/test_memory.py"
 CAUSES = "tests/faults/test_causes.py"
 ENV_FAILURES = "tests/contract/test_env_failures.py"
 LEAKS = "tests/contract/test_leaks.py"
@@ -28,6 +30,48 @@ GUARDS = (
             f"{RESTARTS}::test_after_three_restarts_it_is_the_first_cause_of_several_that_is_raised[thread-raise]",
             f"{RESTARTS}::test_after_three_restarts_it_is_the_first_cause_of_several_that_is_raised[fork-exit]",
         ),
+    ),
+    Guard(
+        "failing-without-work-is-a-crash-loop",
+        ("A7",),
+        instead("too_many = False"),
+        (
+            f"{LIMITS}::test_failures_are_allowed_relative_to_the_work_between_them[0-0-5]",
+            f"{LIMITS}::test_worker_that_dies_in_its_first_reset_each_time_is_given_up[forkserver]",
+        ),
+    ),
+    Guard(
+        "failing-in-most-episodes-is-a-crash-loop",
+        ("A7",),
+        instead("return True"),
+        (f"{LIMITS}::test_env_that_raises_in_half_of_its_episodes_is_given_up[same_step-serial]",),
+    ),
+    Guard(
+        "hangs-with-work-between-are-not-in-a-row",
+        ("A7", "G4"),
+        swap(" and steps - self._steps < STEPS_PER_FAILURE", ""),
+        (f"{LIMITS}::test_timeouts_with_many_steps_between_them_are_not_in_a_row[500-1]",),
+    ),
+    Guard(
+        "collected-episodes-are-work",
+        ("A7",),
+        GONE,
+        (f"{LIMITS}::test_workers_of_whole_episodes_that_die_now_and_then_are_always_replaced",),
+    ),
+    Guard(
+        "out-of-memory-ends-the-process",
+        ("A15",),
+        GONE,
+        (
+            f"{MEMORY}::test_memory_error_of_an_env_replaces_its_worker[step-forkserver]",
+            f"{MEMORY}::test_memory_error_while_whole_episodes_are_collected_replaces_the_worker",
+        ),
+    ),
+    Guard(
+        "a-worker-above-its-limit-is-replaced",
+        ("A15",),
+        GONE,
+        (f"{MEMORY}::test_worker_above_its_memory_limit_is_replaced_before_the_next_request[step-forkserver]",),
     ),
     Guard(
         "what-never-worked-is-not-tried-again",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.faults.mutations.guard import GONE, NEVER, Guard, before, instead, swap
 
 DEATHS = "tests/faults/test_deaths.py"
+HANGS = "tests/faults/test_hangs.py"
 TIMEOUTS = "tests/faults/test_timeouts.py"
 LOST_AGAIN = "tests/faults/test_lost_again.py"
 ACCOUNTS = "tests/faults/test_accounts.py"
@@ -50,7 +51,7 @@ GUARDS = (
     Guard(
         "restarts-wait-longer",
         ("A2",),
-        swap(" * 2 ** (intensity.recent - 1)", ""),
+        swap(" * 2 ** (limit.recent - 1)", ""),
         (f"{DEATHS}::test_a_restart_after_being_out_of_memory_says_so_and_waits_longer_each_time[forkserver]",),
     ),
     Guard(
@@ -72,8 +73,26 @@ GUARDS = (
     Guard(
         "a-step-has-a-deadline",
         ("A4", "A19"),
-        swap("self.timeouts.reply_s", "None"),
+        swap("self.patience.limit_s(worker)", "None"),
         (f"{TIMEOUTS}::test_a_step_that_hangs_is_an_error_that_shows_the_hung_stack[thread]",),
+    ),
+    Guard(
+        "the-second-hang-is-noticed-sooner",
+        ("A4",),
+        GONE,
+        (f"{HANGS}::test_second_hang_of_a_worker_is_noticed_sooner[step-forkserver]",),
+    ),
+    Guard(
+        "a-reset-is-no-slow-step",
+        ("A4",),
+        before("return False"),
+        (f"{HANGS}::test_reset_of_a_worker_that_has_hung_is_no_slow_step[forkserver]",),
+    ),
+    Guard(
+        "resets-are-timed-apart",
+        ("A4",),
+        GONE,
+        (f"{HANGS}::test_steps_are_timed_without_resets_and_without_building[ends]",),
     ),
     Guard(
         "a-reset-has-its-own-deadline",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from multiverse.algorithms import ALGORITHMS, algorithm_class, section_of
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
-from multiverse.contracts.failures import RESTARTS_PER_MINUTE, OnBadValue
+from multiverse.contracts.failures import OnBadValue
 from multiverse.contracts.names import did_you_mean
 from multiverse.contracts.plan import ExecutorName, StartMethod
 from multiverse.contracts.seeds import checked_run_seed
@@ -130,12 +130,17 @@ class TrainConfig:
     there is room. auto: rest where there are fewer cores than workers and the algorithm want, who would share them."""
     on_failure: Literal["restart", "raise"] = "restart"
     """An env that raises, and a worker that dies or hangs: replaced, or an error."""
-    restarts_per_minute: int = RESTARTS_PER_MINUTE
-    """Of each worker, and of the envs of each worker; beyond that the run ends with the first cause."""
+    restarts_per_minute: int | None = None
+    """Limit of each worker, and of the envs of each worker; beyond it the run ends with the first cause. Default: a
+    limit relative to the work done, which ends crash loops and never a run with one failure in thousands of steps."""
+    worker_memory_limit: int | str | None = None
+    """With `on_failure` restart: a worker process that holds more memory is replaced before its next step, which costs
+    its envs their episodes. A number of bytes, or 2GiB, say."""
     on_bad_value: OnBadValue = "raise"
     """NaN and infinite observations and rewards: a failure of the env, or `truncate` the episode, `clip`, `off`."""
-    reply_timeout_s: float | None = 60.0
-    """How long a step of a worker may take."""
+    reply_timeout_s: float | Literal["auto"] | None = "auto"
+    """Time limit of a step of a worker. auto: 60 s; a worker that has hung may from then on take 10 times its
+    longest step, at least 5 s."""
     device: Device = "auto"
     """Where the networks learn. auto: a GPU for images, else the CPU, which is faster for small networks."""
     torch_threads: int = 1

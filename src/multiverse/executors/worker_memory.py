@@ -1,0 +1,114 @@
+"""The memory of worker processes: looked at now and then by the caller, which warns of growth and enforces a limit."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+
+import psutil
+
+from multiverse.contracts.errors import InvalidRequest, describe_ids, in_bytes
+from multiverse.executors.hosts import WorkerHost
+
+log = logging.getLogger("multiverse")
+
+LOOK_EVERY_S = 5.0
+WORTH_A_WARNING = 256 << 20
+"""Bytes that a worker must have gained since the first look at it."""
+SAMPLES = 16
+"""Looks that are remembered of a worker; half of them are forgotten when there are more, and every other look then."""
+LEAST_SHARE = 0.1
+"""Of the growth, in each quarter of the time: less is no steady growth."""
+FLAG = "worker_memory_limit= (--worker-memory-limit 2GiB)"
+
+
+class WorkerMemory:
+    """What the workers of one vector env hold, over time."""
+
+    def __init__(self, limit_bytes: int | None = None) -> None:
+        self._limit, self.look_at_s = limit_bytes, 0.0
+        self._growth: dict[int, Growth] = {}  # by process
+
+    def check_start(self, workers: Iterable[WorkerHost]) -> None:
+        """Refuse a limit that would replace workers at once."""
+        for worker in workers:
+            held = rss_bytes(worker.life.pid)
+            if self._limit is not None and held is not None and held >= self._limit:
+                raise InvalidRequest(
+                    f"worker_memory_limit={self._limit} ({in_bytes(self._limit)}): worker {worker.worker} holds "
+                    f"{in_bytes(held)} when its envs have just been built; give a higher limit, or fewer envs a worker"
+                )
+
+    def look(self, now: float, workers: Iterable[WorkerHost]) -> None:
+        """End every worker above the limit, none of which is doing anything, so that it is replaced; warn of others
+        that grow steadily."""
+        self.look_at_s = now + LOOK_EVERY_S
+        growth = {}
+        for worker in workers:
+            pid = worker.life.pid
+            held = rss_bytes(pid)
+            if pid is None or held is None:
+                continue
+            if self._limit is not None and held > self._limit and not worker.pending:
+                limit = f"worker_memory_limit={in_bytes(self._limit)}"
+                worker.retired = f"was ended by its caller because it held {in_bytes(held)}, more than {limit}"
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)  # guard: a-worker-above-its-limit-is-replaced
+                continue
+            growth[pid] = mine = self._growth.get(pid) or Growth()
+            if mine.warns(now, held):
+                log.warning(
+                    "the memory of worker %d (envs %s) grows steadily: %s now, %s more than %.0f s ago; an env may "
+                    "leak. %s replaces a worker that holds more",
+                    *(worker.worker, describe_ids(worker.env_ids), in_bytes(held), in_bytes(held - mine.first)),
+                    *(now - mine.since_s, FLAG),
+                )
+        self._growth = growth
+
+
+class Growth:
+    """How the memory of one process has grown."""
+
+    def __init__(self) -> None:
+        self._samples: list[tuple[float, int]] = []
+        self._keep_every, self._looks, self._warn_at = 1, 0, 0
+
+    @property
+    def first(self) -> int:
+        return self._samples[0][1]
+
+    @property
+    def since_s(self) -> float:
+        return self._samples[0][0]
+
+    def warns(self, now: float, held: int) -> bool:
+        """Note one more look; True if the growth is worth a warning, which it is again when the memory has doubled."""
+        if self._looks % self._keep_every == 0:
+            self._samples.append((now, held))
+        self._looks += 1
+        if len(self._samples) > SAMPLES:
+            self._samples, self._keep_every = self._samples[::2], 2 * self._keep_every
+        gained = held - self.first
+        if held < self._warn_at or gained < WORTH_A_WARNING or not self._steady(gained):
+            return False
+        self._warn_at = 2 * held
+        return True
+
+    def _steady(self, gained: int) -> bool:
+        quarter = (len(self._samples) - 1) // 4
+        marks = [held for _, held in self._samples[:: quarter or 1]][:5]
+        return quarter > 0 and all(b - a >= LEAST_SHARE * gained for a, b in itertools.pairwise(marks))
+
+
+def rss_bytes(pid: int | None) -> int | None:
+    """Bytes that a process holds in memory; None if it cannot be seen."""
+    if pid is None:
+        return None
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except (OSError, psutil.Error):
+        return None
