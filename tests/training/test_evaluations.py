@@ -197,7 +197,7 @@ def test_asked_for_by_themselves_they_fail_as_in_the_run(fault: str, more: dict[
     kwargs = {"what": fault, "seed": evaluation_seed(0, 1)}
     settings = {**RUN, "evaluate_every": 0, "evaluation_envs": 2, "env_kwargs": kwargs, **more}
     run = mv.train(Examined, run_dir=tmp_path / "run", **settings)
-    found = mv.evaluate(run, env=Examined, episodes=2)
+    found = mv.evaluate(run, env=Examined, episodes=2, seed=0)
     assert found.summary() == run.summary["evaluation"] and found.lost == (1,)
 
 
