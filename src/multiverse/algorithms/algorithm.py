@@ -65,6 +65,10 @@ class Algorithm(Protocol):
 class Settings:
     """Of an algorithm: a base for its `Config`."""
 
+    def scheduled(self, progress: float) -> dict[str, float]:
+        """Return the values that follow the budget, by name, as they are when this share of it (0 to 1) is spent."""
+        return {}
+
     def _check(self, words: str, holds: Callable[[float], bool], *names: str) -> None:
         """Refuse settings that make no sense, with their value; what is None is not used."""
         for name in names:

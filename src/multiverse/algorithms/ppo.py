@@ -45,6 +45,10 @@ class PPOConfig(OnPolicyConfig):
     target_kl: float | None = None
     """Stop the update once the approximate KL divergence exceeds 1.5 times this."""
 
+    def scheduled(self, progress: float) -> dict[str, float]:
+        names = [name for name in ("learning_rate", "clip_range") if getattr(self, f"{name}_schedule") == "linear"]
+        return {name: float(getattr(self, name) * (1.0 - progress)) for name in names}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("at least 1", lambda value: value >= 1, "epochs", "batch_size")
@@ -101,8 +105,9 @@ class PPO(OnPolicy):
         batch = self._batch(rollout)
         if "log_probs" not in batch.columns:
             batch.columns["log_probs"] = networks.log_probs(batch)
-        learning_rate = self._learning_rate(progress)
-        clip = config.clip_range * _left(config.clip_range_schedule, progress)
+        scheduled = config.scheduled(progress)
+        learning_rate = scheduled.get("learning_rate", float(config.learning_rate))
+        clip = scheduled.get("clip_range", config.clip_range)
         found: list[Any] = []  # metrics of every gradient step, and
         taken: list[Any] = []  # whether it was taken
         for epoch, minibatch in self._minibatches(batch):
@@ -124,9 +129,6 @@ class PPO(OnPolicy):
     def _explained(self, batch: Batch) -> float:
         return explained_variance(*(as_numpy(batch[name]) for name in ("values", "returns")))
 
-    def _learning_rate(self, progress: float) -> float:
-        return float(self.config.learning_rate * _left(self.config.learning_rate_schedule, progress))
-
     def _minibatch_rows(self) -> int:
         return int(self.config.batch_size)
 
@@ -137,8 +139,3 @@ class PPO(OnPolicy):
             self._rng.shuffle(order)
             for minibatch in batch.minibatches(order, self._minibatch_rows(), self._networks.put):
                 yield epoch, minibatch
-
-
-def _left(schedule: Schedule, progress: float) -> float:
-    """Of a scheduled value, how much of it is used now."""
-    return 1.0 - progress if schedule == "linear" else 1.0

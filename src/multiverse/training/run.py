@@ -19,8 +19,17 @@ from multiverse.contracts.imports import refuse_in_import, with_folders, without
 from multiverse.contracts.plan import Plan
 from multiverse.experience.slots import is_single
 from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
+from multiverse.training.config.budget import Clock
 from multiverse.training.config.build import as_plain, build, takes_old_names
-from multiverse.training.config.changes import Schedule, changed_config, in_our_names, without_schedules
+from multiverse.training.config.changes import (
+    HOLD,
+    Schedule,
+    changed_config,
+    in_our_names,
+    last_progress,
+    schedule_jumps,
+    without_schedules,
+)
 from multiverse.training.config.train_config import (
     BUDGETS,
     TrainConfig,
@@ -235,6 +244,7 @@ def resume(
     trust: bool = False,
     tensorboard: bool = False,
     progress: bool = True,
+    hold_schedules: bool = False,
     **settings: Any,
 ) -> Run:
     """Go on with a run exactly where its last checkpoint was taken, or where the one was that is named
@@ -242,13 +252,15 @@ def resume(
 
     `env`, `algorithm`, `evaluation_opponent`, `env_kwargs`, `wrappers`: for runs of which one was an object of the
     program, or whose env got a secret: no file holds those. `algorithm` may be the `file.py:Class` of one that has
-    moved, too: the run keeps that. `trust`: whether code that the run names may be called
-    though somebody else has written it. `settings`: other ones from here on, `learning_rate=1e-4`, `executor="serial"`;
-    as for `train`.
+    moved, too: the run keeps that. `trust`: whether code that the run names may be called though another user wrote
+    it. `hold_schedules`: keep learning rate, clip range and exploration as they were in the last update; by
+    default those that follow the budget follow the new one. `settings`: other ones from here on, `learning_rate=1e-4`,
+    `executor="serial"`; as for `train`.
     """
     from multiverse.training import seed_runs
 
     refuse_in_import("trains")
+    settings |= {HOLD: True} if hold_schedules else {}
     env, algorithm, wrappers = at_hand(run, env=env, algorithm=algorithm, wrappers=wrappers)
     if (path := find_set(path_of(run))) is not None:
         if env_kwargs is not None or tensorboard:
@@ -288,8 +300,11 @@ def resume_run(
         kind = maker or algorithm_class(config.algorithm)
         given, schedules = without_schedules(settings, kind)
         _refuse_lost_schedules(where, given)
+        hold = bool(given.pop(HOLD, False))
         config = changed_config(config, given, kind)
         found = _checkpoint_to_go_on_from(where, named.checkpoint)
+        if hold and found is not None:
+            config = dataclasses.replace(config, schedule_progress=last_progress(*_as_saved(found)))
         _refuse_less_than_spent(given.get("env_steps"), found)
         source = source_of(config, env, wrappers)
         if found is not None:
@@ -309,12 +324,14 @@ def resume_run(
                     trainer.load(found.state)
                     for learner in session.learners:
                         _check_settings(learner)
+                if given.keys() & {*BUDGETS, "schedule_progress"}:
+                    _warn_of_jumps(trainer, schedules, found)
                 if theirs := {name: getattr(config.settings, name) for name in own_settings(kind) & given.keys()}:
                     session.learners.change(**theirs)  # also where a hook had changed them before
                 if named.checkpoint is not None:
                     Checkpoints(where.checkpoints).go_back(trainer.clock.env_steps)
             ours = may_be_marked(where.path, env, maker)
-            if given or moved:
+            if given or moved or hold:
                 where.write_config(plain_config(config))  # the next resume has them too
             if ours:
                 where.write_origin()
@@ -412,6 +429,24 @@ def _tell_differences(found: Checkpoint, config: TrainConfig) -> None:
     settings = {**redacted(plain_config(config)), **dict.fromkeys(BUDGETS)}
     for line in differences(before, {"multiverse": multiverse.__version__, "blas": blas(), "config": settings}):
         log.warning("%s: %s", found.path.name, line)
+
+
+def _as_saved(found: Checkpoint) -> tuple[dict[str, Any], Clock]:
+    """The settings and the clock that a run had at this checkpoint."""
+    saved = found.manifest.get("config")
+    with taken_over(found):
+        return saved if isinstance(saved, dict) else {}, build(Clock, found.state["clock"], "its clock")
+
+
+def _warn_of_jumps(trainer: Trainer, schedules: Mapping[str, Schedule], found: Checkpoint) -> None:
+    learner = next(iter(trainer.session.learners))
+    if jumps := schedule_jumps(learner, schedules, *_as_saved(found), trainer.schedule_progress):
+        # guard: jumps-of-schedules-are-reported
+        log.warning(
+            "%s: schedules follow the budget, which has changed. %s=True (--hold-schedules) keeps the last values",
+            jumps,
+            HOLD,
+        )
 
 
 def _envs_of(found: Checkpoint | None, config: TrainConfig) -> tuple[Plan | None, int | None]:

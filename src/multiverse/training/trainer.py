@@ -70,6 +70,12 @@ class Trainer:
         """What learns; where several groups of agents do, all of them."""
         return self.session.algorithm
 
+    @property
+    def schedule_progress(self) -> float:
+        """Schedule progress from 0 to 1: the spent share of the budget, unless schedules are held."""
+        held = self.config.schedule_progress
+        return self.config.budget.spent(self.clock) if held is None else held  # guard: held-schedules-do-not-move
+
     def stop(self, why: str) -> None:
         """End the run after this rollout."""
         self._stopped = self._stopped or why
@@ -89,7 +95,7 @@ class Trainer:
                 self._evaluate_now_and_then()  # a resumed run may have been cut off just before
                 while not self._over():
                     self._scale()
-                    share = self.config.budget.spent(self.clock)
+                    progress = self.schedule_progress
                     collected = self.session.collect(self._interrupted)
                     if collected is None:
                         break
@@ -97,7 +103,7 @@ class Trainer:
                     self._tell("on_rollout", collected)
                     self._whole = False
                     with self._spending("learn"):
-                        report = self.session.learners.update(self.session.rollouts, share)
+                        report = self.session.learners.update(self.session.rollouts, progress)
                         self.session.learned(collected)
                     self._whole = True
                     self._count(collected, report)

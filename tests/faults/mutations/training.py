@@ -6,6 +6,7 @@ from tests.faults.mutations.guard import ALWAYS, GONE, NEVER, Guard, before, ins
 
 RESUME = "tests/training/test_exact_resume.py"
 TRAINER = "tests/training/test_trainer.py"
+SCHEDULES = "tests/training/test_schedules.py"
 PPO = "tests/algorithms/test_ppo.py"
 COLLECTOR = "tests/experience/test_collector.py"
 ROWS = "tests/faults/test_rows.py"
@@ -343,6 +344,18 @@ GUARDS = (
         ("D6",),
         GONE,
         (f"{TRAINER}::test_going_on_with_other_settings_is_told",),
+    ),
+    Guard(
+        "jumps-of-schedules-are-reported",
+        ("D6",),
+        GONE,
+        (f"{SCHEDULES}::test_larger_budget_makes_linear_schedules_jump_and_one_warning_has_both_values",),
+    ),
+    Guard(
+        "held-schedules-do-not-move",
+        ("D6",),
+        instead("return self.config.budget.spent(self.clock)"),
+        (f"{SCHEDULES}::test_held_schedules_keep_the_last_values_and_later_resumes_are_exact",),
     ),
     Guard(
         "sizes-are-compared",

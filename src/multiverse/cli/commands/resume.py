@@ -16,7 +16,7 @@ from multiverse.cli.main import require, require_positive
 from multiverse.cli.results import results
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.training.config.build import Located, in_todays_names
-from multiverse.training.config.changes import KEPT
+from multiverse.training.config.changes import HOLD, KEPT
 from multiverse.training.config.files import read_config
 from multiverse.training.config.train_config import BUDGETS
 
@@ -47,6 +47,13 @@ COMMAND = (
         "Call the env that the run names (module:name), though the run was not written by you on this machine.",
     ),
     Setting("tensorboard", bool, None, "Metrics for TensorBoard too. A run that began with them goes on with them."),
+    Setting(
+        HOLD,
+        bool,
+        None,
+        "With another budget, keep learning rate, clip range and exploration as they were in the last update. By "
+        "default those that follow the budget follow the new one, and jump.",
+    ),
     Setting("quiet", bool, None, "Print nothing but the run's directory, at its end."),
     Setting("json", bool, None, "Print a JSON object a line: start, metrics every 3 s, evaluation, end or error."),
 )
@@ -63,6 +70,7 @@ def run(arguments: Sequence[str]) -> int:
     from multiverse.training.seed_runs import set_config
     from multiverse.training.storage.find_runs import find_set
 
+    settings |= {HOLD: True} if command[HOLD] else {}
     voice = LinePrinter(results())
     shown = {"quiet": bool(command["quiet"]), "as_json": bool(command["json"])}
     if (several := find_set(Path(where))) is not None:

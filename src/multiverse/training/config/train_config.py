@@ -77,6 +77,9 @@ class TrainConfig:
     """Budget: episodes of all envs together."""
     minutes: float | None = None
     """Budget: time."""
+    schedule_progress: float | None = None
+    """Hold what follows the budget (learning rate, clip range, exploration) as it is at this share of it, from 0 to 1.
+    Default: it follows the budget. `resume --hold-schedules` sets this to where the run is."""
     target_return: float | None = None
     """Stop as soon as an evaluation reaches this mean return."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
@@ -189,6 +192,8 @@ class TrainConfig:
             raise InvalidRequest(f"log_every={self.log_every}: at least 1")
         if self.evaluate_every is not None and self.evaluate_every < 0:
             raise InvalidRequest(f"evaluate_every={self.evaluate_every}: 0 (only at the end) or more")
+        if self.schedule_progress is not None and not 0.0 <= self.schedule_progress <= 1.0:
+            raise InvalidRequest(f"schedule_progress={self.schedule_progress}: from 0 to 1")
         if self.target_return is not None and math.isnan(self.target_return):
             raise InvalidRequest("target_return=nan: no return ever reaches that")
         _ = self.budget
@@ -221,10 +226,7 @@ class TrainConfig:
 
     @functools.cached_property
     def budget(self) -> Budget:
-        steps = self.env_steps
-        if steps is None and self.episodes is None and self.minutes is None:
-            steps = DEFAULT_ENV_STEPS
-        return Budget(steps, self.episodes, self.minutes)
+        return budget_of(vars(self))
 
     @property
     def steps_between_evaluations(self) -> int:
@@ -242,6 +244,14 @@ class TrainConfig:
     def episodes_per_evaluation(self) -> int:
         """As asked for; else 10, or one of each held-out task."""
         return self.evaluation_episodes or self.held_out_tasks or 10
+
+
+def budget_of(settings: Mapping[str, Any]) -> Budget:
+    """The budget that a run with these settings has."""
+    given = {name: settings.get(name) for name in BUDGETS}
+    if all(value is None for value in given.values()):
+        given["env_steps"] = DEFAULT_ENV_STEPS
+    return build(Budget, given)
 
 
 # -- where it comes from -----------------------------------------------------------------------------------------
