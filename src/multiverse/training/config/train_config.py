@@ -144,10 +144,12 @@ class TrainConfig:
     """Env steps between lines of metrics, which are means over the updates since the last one. Default: a line for
     every update; where rollouts have fewer than 8 steps, every 1,000 env steps."""
     evaluate_every: int | None = None
-    """Env steps between evaluations; 0: only at the end. Default: a tenth of the budget, and (without a target_return)
-    while all of them, the next guessed as long as the last, take at most a tenth of the training's env steps."""
+    """Env steps between evaluations; 0: only at the end. Default: a tenth of the budget (100,000 without one in env
+    steps). By default, and without a target_return, evaluations before the last one have as many episodes as keep all
+    of them within a tenth of the training's env steps, but at least one."""
     evaluation_episodes: int | None = None
-    """Episodes of each evaluation. Default: 10; with held-out tasks, one of each."""
+    """Episodes of each evaluation; those before the last one may have fewer (`evaluate_every`). Default: 10; with
+    held-out tasks, one of each."""
     evaluation_envs: int | None = None
     """Envs that evaluations are played on side by side; their number changes no figure. Default: 10, but 1 where
     `num_envs` is 1."""
