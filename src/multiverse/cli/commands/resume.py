@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from multiverse.algorithms import ALGORITHMS, algorithm_class
+from multiverse.algorithms import ALGORITHMS, algorithm_class, known_name
 from multiverse.cli.flags import WORDS, Setting, all_settings, parser, spelled, typed
 from multiverse.cli.main import require, require_positive
 from multiverse.cli.results import results
@@ -103,7 +103,7 @@ def resume_options(arguments: Sequence[str]) -> tuple[str, dict[str, Any], Locat
     except argparse.ArgumentError:  # it is told below, with the flags that there are
         known = argparse.Namespace()
     where = next((word for word in getattr(known, WORDS, []) if Path(word).exists()), None)
-    brought = getattr(known, "algorithm", "")
+    brought = known_name(getattr(known, "algorithm", ""))
     algorithm = "ppo" if where is None else _algorithm_of(where, hasattr(known, "trust"), brought)
     settings = every if where is None else changeable(algorithm)
     _refuse_fixed(arguments, algorithm, {one.name for one in settings})

@@ -11,9 +11,9 @@ from multiverse.algorithms.algorithm import Settings
 from multiverse.contracts.errors import InvalidRequest, in_a_line
 from multiverse.training.config.budget import Clock
 from multiverse.training.config.build import Located
+from multiverse.training.config.other_libraries import SYNONYMS
 from multiverse.training.config.train_config import (
     BUDGETS,
-    SYNONYMS,
     TrainConfig,
     budget_of,
     merged,

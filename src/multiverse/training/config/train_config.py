@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from multiverse.algorithms import ALGORITHMS, algorithm_class, section_of
+from multiverse.algorithms import ALGORITHMS, algorithm_class, known_name, section_of
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.contracts.failures import RESTARTS_PER_MINUTE, OnBadValue
 from multiverse.contracts.names import did_you_mean
@@ -21,6 +21,7 @@ from multiverse.experience.self_play import Choice
 from multiverse.training.config.budget import Budget
 from multiverse.training.config.build import Located, as_plain, build, in_todays_names, is_required, place_of
 from multiverse.training.config.files import read_config
+from multiverse.training.config.other_libraries import EQUIVALENTS, SYNONYMS, equivalent
 from multiverse.training.config.tuned import tuned_settings
 
 if TYPE_CHECKING:
@@ -30,32 +31,6 @@ Device = Literal["auto", "cpu", "cuda", "mps"]
 DEFAULT_ENV_STEPS = 100_000
 TRIED = "tried"
 """Of a preset, no setting: what was seen of it."""
-
-SYNONYMS = {
-    "num_envs": ("n_envs",),
-    "env_steps": ("total_timesteps", "timesteps"),
-    "episodes": ("num_episodes",),
-    "learning_rate": ("lr",),
-    "epochs": ("n_epochs", "update_epochs"),
-    "steps_per_env": ("n_steps", "num_steps", "train_freq"),
-    "batch_size": ("minibatch_size",),
-    "entropy_coef": ("ent_coef",),
-    "value_coef": ("vf_coef",),
-    "clip_range": ("clip_coef",),
-    "value_clip_range": ("clip_range_vf",),
-    "normalize_advantages": ("normalize_advantage", "norm_adv"),
-    "hidden_sizes": ("net_arch",),
-    "share_features": ("share_features_extractor",),
-    "memory_size": ("lstm_hidden_size",),
-    "workers": ("num_workers",),
-    "start_method": ("parallel_start_method",),
-    "updates_per_step": ("utd_ratio",),
-    "action_noise": ("noise_std",),
-    "evaluate_every": ("eval_every", "eval_freq"),
-    "evaluation_episodes": ("n_eval_episodes",),
-    "evaluation_envs": ("n_eval_envs",),
-}
-"""What other libraries call a setting: flags and arguments in Python take these too."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +144,7 @@ class TrainConfig:
     """Those of the algorithm: its own `Config`. In files they stand in a section of its name (`ppo:`)."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "algorithm", known_name(self.algorithm))
         if self.settings is None:
             object.__setattr__(self, "settings", algorithm_class(self.algorithm).Config())
         for name in ("num_envs", "evaluation_episodes", "evaluation_envs", "keep_checkpoints", "torch_threads"):
@@ -294,6 +270,7 @@ def config_for(
     """
     if not isinstance(algorithm, str) and not callable(algorithm):
         raise InvalidRequest(f"algorithm={algorithm!r}: a name, your module:Class, or what makes one")
+    algorithm = known_name(algorithm) if isinstance(algorithm, str) else algorithm
     name = env if isinstance(env, str) else name_of(env)
     learner = algorithm if isinstance(algorithm, str) else import_name(algorithm)
     kind = algorithm_class(algorithm) if isinstance(algorithm, str) else algorithm
@@ -350,7 +327,7 @@ def merged(under: Mapping[str, Any], over: Mapping[str, Any], algorithm: str, ow
         if key == name:
             for inner, one in _section(value, place_of(over, key)).items():
                 if inner not in own:
-                    raise no_such(place_of(value, inner, f"{name}."), inner, own, inside=True)
+                    raise no_such(place_of(value, inner, f"{name}."), inner, own, algorithm, inside=True)
                 if inner in over:
                     twice = f"it is given twice, here and at {place_of(over, inner)}"
                     raise InvalidConfig(place_of(value, inner, f"{name}."), twice)
@@ -361,7 +338,7 @@ def merged(under: Mapping[str, Any], over: Mapping[str, Any], algorithm: str, ow
                 value = {**run[key], **value}  # an argument of the env more, or another; the rest stays
             target[key], target.places[key] = value, place_of(over, key)
         else:
-            raise no_such(place_of(over, key), key, RUN_SETTINGS | own)
+            raise no_such(place_of(over, key), key, RUN_SETTINGS | own, algorithm)
     run[name] = theirs
     return run
 
@@ -379,14 +356,23 @@ def _budget_of_both(key: str, over: Mapping[str, Any]) -> bool:
     return key in BUDGETS and any(over.get(unit) is not None for unit in BUDGETS)
 
 
-def no_such(place: str, name: str, known: frozenset[str], inside: bool = False) -> InvalidConfig:
+def no_such(place: str, name: str, known: frozenset[str], algorithm: str, inside: bool = False) -> InvalidConfig:
     """An error with the setting that was probably meant."""
     meant = next((ours for ours, theirs in SYNONYMS.items() if name in theirs and ours in known), None)
     others = [theirs for ours in known for theirs in SYNONYMS.get(ours, ())]
     hint = f"Did you mean {meant}?" if meant else did_you_mean(name, sorted(known), others)
+    if name in EQUIVALENTS:
+        hint = equivalent(name)
+    elif whose := algorithms_with(name):
+        hint = f"It is a setting of {', '.join(whose)}; this is {algorithm}"
     if inside and name in RUN_SETTINGS:
         hint = "It is a setting of the run: it belongs outside this section"
     return InvalidConfig(place, "there is no such setting", hint)
+
+
+def algorithms_with(name: str) -> list[str]:
+    """The algorithms of ours that have this setting."""
+    return [one for one in ALGORITHMS if name in own_settings(algorithm_class(one))]
 
 
 def _preset(env: str, algorithm: str, wanted: bool | str) -> dict[str, Any]:
