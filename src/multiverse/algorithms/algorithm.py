@@ -88,6 +88,13 @@ class Learner:
         self._changed: dict[str, Any] = {}  # settings, since the beginning
         self._bad_in_a_row = 0
 
+    @property
+    def torch_device(self) -> str | None:
+        """Kind of device that its networks are on in torch, such as 'cpu'; None of networks in numpy."""
+        networks = getattr(self, "_networks", None)
+        one = next(iter(networks.values()), None) if isinstance(networks, dict) else networks
+        return getattr(getattr(one, "device", None), "type", None)
+
     def change(self, **settings: Any) -> None:
         """Other settings from here on: `learning_rate`, `entropy_coef`, whatever does not change the networks."""
         if wrong := sorted(self.fixed.intersection(settings)):

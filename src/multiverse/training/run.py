@@ -90,11 +90,13 @@ class Run:
         return cls(where, read_summary(where))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Its metrics, a dict for every line of `metrics.jsonl`: of updates and, as `evaluation_…`, of evaluations."""
-        return RunRecord(self.path).metrics
+        """Its metrics, a dict for each number of env steps at which there are some: those of updates and, as
+        `evaluation_…`, those of an evaluation there. `metrics.jsonl` has separate lines."""
+        return RunRecord(self.path).rows()
 
     def metrics(self) -> Any:
-        """The same as a pandas DataFrame, with a column for each metric."""
+        """The same as a pandas DataFrame, with a column for each metric; NaN where there is none.
+        `.dropna(subset="evaluation_mean_return")` has the rows with an evaluation."""
         try:
             import pandas
         except ImportError as error:

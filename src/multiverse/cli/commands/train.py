@@ -199,7 +199,7 @@ def _train_seeds(options: TrainOptions, config: TrainConfig, voice: LinePrinter)
     command = options.command
     if not any(_shown(options).values()):
         for line in _announced(options, config):
-            voice.say(line)
+            voice.say(line, wrap=True)
     how = {"init_from": command["init_from"] or None, "tensorboard": bool(command["tensorboard"])}
     path = new_set(config, command["seeds"], command["run_dir"] or None, "runs", **how)
     run_and_tell(path, config, {}, voice, **_shown(options))
