@@ -26,8 +26,8 @@ on seeds that no training ever sees, with the most likely actions or, if its
 evaluations do, drawn ones. Equal seeds give equal episodes, whatever the
 training looked like. By default they are other episodes than those of the
 run's own evaluations: its best checkpoint was selected on those, so that its
-return there is too high. Of several agents it plays all, or, with --opponent, one
-side, which alternates from episode to episode.
+return there is too high. Of several agents it plays all, or, with --opponent,
+one side, which alternates from episode to episode.
 
 examples:
   multiverse evaluate runs/CartPole-v1

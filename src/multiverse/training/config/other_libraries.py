@@ -26,7 +26,7 @@ SYNONYMS = {
     "evaluation_episodes": ("n_eval_episodes",),
     "evaluation_envs": ("n_eval_envs",),
 }
-"""What other libraries call a setting: flags and arguments in Python take these too."""
+"""Names of our settings in other libraries: flags and arguments in Python take these too."""
 
 EQUIVALENTS = {
     "callback": "hooks=[…] in Python (docs/training.md, Hooks)",
@@ -43,7 +43,7 @@ EQUIVALENTS = {
     "verbose": "progress=False in Python, --quiet in a shell",
     "wrapper_class": "wrappers",
 }
-"""What to use here for arguments of Stable-Baselines3 that are no setting under another name."""
+"""Replacements for arguments of Stable-Baselines3 without a setting that corresponds to them."""
 
 
 def equivalent(name: str) -> str:
