@@ -48,7 +48,7 @@ from benchmarks.team_players import assigned
 from multiverse.contracts.seeds import evaluation_seed
 from multiverse.training.seeds import bootstrap_interval, interquartile_mean
 
-EPISODES, BOX_EPISODES = 300, 100
+EPISODES, BOX_EPISODES, SEED = 300, 100, 0
 FIGURES = "figures.json"
 """In a run's directory, once it has been measured."""
 
@@ -114,7 +114,8 @@ def measure_boxes(run: Path) -> Figures:
     def play(deterministic: bool) -> tuple[float, list[float]]:
         """(the mean of the teams' returns, the tallest tower of every episode)."""
         towers: list[float] = []
-        how: dict[str, Any] = {"episodes": BOX_EPISODES, "deterministic": deterministic, "watch": lambda env: env}
+        how: dict[str, Any] = {"episodes": BOX_EPISODES, "seed": SEED, "deterministic": deterministic}
+        how["watch"] = lambda env: env
 
         def eight(sizes: Any = None, **arguments: Any) -> HeldBoxes:
             return HeldBoxes(towers, **{"num_boxes": 8, **arguments})
@@ -130,7 +131,7 @@ def measure_four(run: Path) -> Figures:
     from multiverse.training.loading import evaluate
 
     wins = {
-        name: evaluate(run, episodes=EPISODES, opponent=opponent).wins
+        name: evaluate(run, episodes=EPISODES, seed=SEED, opponent=opponent).wins
         for name, opponent in (("wins", ONE_PLY), ("wins_random", "random"))
     }
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

@@ -149,9 +149,10 @@ def test_weights_of_one_team_fit_a_larger_one() -> None:
 
 def test_the_learning_rate_goes_down_to_its_least() -> None:
     algorithm = TAAC(TAACConfig(learning_rate=1e-3, min_learning_rate=1e-4, **SMALL), SEEN, ACTIONS, 2, 0, agents=2)
-    assert [algorithm._learning_rate(share) for share in (0.0, 0.5, 1.0)] == pytest.approx([1e-3, 5.5e-4, 1e-4])
+    rates = [algorithm.config.scheduled(progress)["learning_rate"] for progress in (0.0, 0.5, 1.0)]
+    assert rates == pytest.approx([1e-3, 5.5e-4, 1e-4])
     algorithm.change(learning_rate_schedule="constant")
-    assert algorithm._learning_rate(1.0) == 1e-3
+    assert algorithm.config.scheduled(1.0) == {}
 
 
 def test_what_it_cannot_do_is_refused() -> None:

@@ -22,9 +22,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from gymnasium import spaces
 from rich.console import Console
 
+from multiverse.algorithms.dqn import DQN
+from multiverse.algorithms.ppo import PPO
 from multiverse.cli.bottleneck import bottleneck
 from multiverse.cli.display import Display, JsonLines, Machine, sparkline, time_bar
 from multiverse.cli.main import main
@@ -309,15 +313,15 @@ def a_trainer() -> Any:
     return SimpleNamespace(
         config=TrainConfig(env="CartPole-v1", env_steps=8_000),
         clock=clock,
-        session=SimpleNamespace(envs=envs, recent=recent, failures=failures, observations=[]),
+        session=SimpleNamespace(envs=envs, recent=recent, failures=failures, learners=[], observations=[]),
         scaling=None,
         best_return=70.0,
         directory=SimpleNamespace(path=Path("a")),
     )
 
 
-@pytest.mark.parametrize("columns", [80, 200])
-def test_what_is_drawn_follows_the_run_and_is_never_wider_than_80_columns(columns: int) -> None:
+@pytest.mark.parametrize(("columns", "drawn"), [(80, 79), (140, 139), (200, 159)])
+def test_what_is_drawn_follows_the_run_and_fills_terminals_of_up_to_160_columns(columns: int, drawn: int) -> None:
     screen = io.StringIO()
     shown = Display(LinePrinter(), Console(file=screen, force_terminal=True, width=columns, height=24))
     trainer = a_trainer()
@@ -333,7 +337,7 @@ def test_what_is_drawn_follows_the_run_and_is_never_wider_than_80_columns(column
     assert lines[4] == "         ▁▄█"
     assert "step 40 %" in lines[6] and "learn 60 %" in lines[6]
     assert lines[7].startswith("         Learning takes 60 % of the time: ")
-    assert max(map(len, lines)) < 80
+    assert max(map(len, lines)) == drawn
 
 
 @pytest.mark.parametrize("then", ["drawn again", "closed"])
@@ -447,6 +451,45 @@ def test_the_bottleneck_is_named_with_what_to_change(part: str, plan: tuple[Any,
     shares = {one: 0.7 if one == part else 0.06 for one in PARTS}
     config = TrainConfig(env_steps=100_000)
     assert told in bottleneck(shares, Plan(plan[0], plan[1], None, "auto", ""), config, 4)
+
+
+@pytest.mark.parametrize(
+    ("threads", "workers", "more", "advice"),
+    [
+        (1, 4, {}, "1 of 4 cores learns; --torch-threads 4 uses more of them"),
+        (4, 4, {}, "fewer --epochs (4)"),
+        (1, 2, {"asynchronous": True}, "1 of 4 cores learns; --torch-threads 2 uses more of them"),
+        (1, 3, {"asynchronous": True}, "fewer --epochs (4)"),
+    ],
+)
+def test_idle_cores_are_advised_before_a_cheaper_update(
+    threads: int, workers: int, more: dict[str, Any], advice: str
+) -> None:
+    config, plan = TrainConfig(torch_threads=threads, **more), Plan("process", workers, None, "auto", "")
+    assert advice in bottleneck({"learn": 1.0}, plan, config, 4, torch_on_cpu=True)
+    assert "fewer --epochs (4)" in bottleneck({"learn": 1.0}, plan, config, 4, torch_on_cpu=False)
+
+
+def test_torch_device_of_learners() -> None:
+    image, small, few = spaces.Box(0, 255, (36, 36, 3), np.uint8), spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
+    for kind in (PPO, DQN):
+        devices = [kind(kind.Config(), seen, few, 1, 0, "cpu").torch_device for seen in (image, small)]
+        assert devices == ["cpu", None]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_header_lines_break_between_words_on_a_terminal(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return terminal
+
+    monkeypatch.setenv("COLUMNS", "40")
+    screen, line = Screen(), "Settings: the preset for CartPole-v1 (`multiverse list presets`), unless given otherwise."
+    LinePrinter(screen).say(line, wrap=True)
+    lines = screen.getvalue().splitlines()
+    assert " ".join(one.strip() for one in lines) == line and (max(map(len, lines)) < 40) == terminal
+    LinePrinter(screen := Screen()).say(line)
+    assert screen.getvalue() == f"{line}\n", "a line that may be copied stays whole"
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import multiverse as mv
 from multiverse.cli.main import main
+from multiverse.contracts.seeds import evaluation_seed
 from multiverse.training.progress import evaluated
 from tests.cli.training_commands import train
 
@@ -28,7 +31,7 @@ def test_json_has_every_episode_and_agrees_with_the_runs_own_evaluation(
     assert train(Path("one"), env_steps=128) == 0
     summary = json.loads(Path("one/summary.json").read_text())
     capsys.readouterr()
-    assert main(["evaluate", "one", "--episodes", "2", "--json"]) == 0
+    assert main(["evaluate", "one", "--episodes", "2", "--seed", "0", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert {name: told[name] for name in summary["evaluation"]} == summary["evaluation"]
     assert len(told["returns"]) == len(told["lengths"]) == 2 and told["env_steps"] == 128
@@ -36,12 +39,36 @@ def test_json_has_every_episode_and_agrees_with_the_runs_own_evaluation(
     assert json.loads(capsys.readouterr().out)["seed"] == 1
 
 
+def test_default_episodes_are_not_those_that_selected_the_best_checkpoint(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for own in (0, 1_000_000):
+        name = f"run-{own}"
+        assert train(Path(name), "--evaluation-seed", str(own), env_steps=64) == 0
+        capsys.readouterr()
+
+        def reported(*words: str, run: str = name) -> dict[str, Any]:
+            assert main(["evaluate", run, "--episodes", "5", "--json", *words]) == 0
+            return dict(json.loads(capsys.readouterr().out))
+
+        report = reported()
+        assert report["seed"] == (1_000_001 if own else 1_000_000) and report["training_evaluation_seed"] == own
+        selected, tested = ({evaluation_seed(seed, k) for k in range(100)} for seed in (own, report["seed"]))
+        assert not selected & tested
+        assert report["returns"] == list(mv.evaluate(name, episodes=5).returns)
+        assert report["returns"] == reported("--seed", str(report["seed"]))["returns"]
+        assert reported("--seed", str(own))["seed"] == own
+        for words, said in (([], f"(seed {own})"), (["--seed", str(own)], "the best checkpoint was selected")):
+            assert main(["evaluate", name, "--episodes", "1", *words]) == 0
+            assert said in capsys.readouterr().out
+
+
 def test_the_best_one_and_a_checkpoint_by_its_path(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(Path("one"), "--evaluate-every", "64", env_steps=192) == 0
     best = json.loads(Path("one/summary.json").read_text())["best_return"]
     capsys.readouterr()
     for words in (["one", "--best"], ["one", "--which", "best"], ["one/checkpoints/best"]):
-        assert main(["evaluate", *words, "--episodes", "2", "--json"]) == 0
+        assert main(["evaluate", *words, "--episodes", "2", "--seed", "0", "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
         assert told["mean_return"] == best and told["checkpoint"] == "one/checkpoints/best"
 
@@ -59,7 +86,7 @@ def test_of_several_seeds_each_is_told_and_what_they_say_together(
         "runs/set/seed-10",
     ]
     assert lines[4].startswith("IQM of 2 seeds: ")
-    assert main(["evaluate", "runs/set", "--episodes", "2", "--json"]) == 0
+    assert main(["evaluate", "runs/set", "--episodes", "2", "--seed", "0", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert {name: told[name] for name in ("returns", "iqm", "interval")} == {
         name: own[name] for name in ("returns", "iqm", "interval")
@@ -92,7 +119,7 @@ def test_actions_are_drawn_where_that_is_asked_for(elsewhere: Path, capsys: pyte
 
     def told(*words: str) -> dict[str, object]:
         capsys.readouterr()
-        assert main(["evaluate", "one", "--episodes", "2", "--json", *words]) == 0
+        assert main(["evaluate", "one", "--episodes", "2", "--seed", "0", "--json", *words]) == 0
         found = json.loads(capsys.readouterr().out)
         return {name: found[name] for name in drawn}
 

@@ -89,7 +89,7 @@ def test_one_that_cannot_must_be_and_that_is_said(tmp_path: Path) -> None:
 def test_one_of_a_script_is_needed_to_learn_and_not_to_act(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = type("Scripted", (Short,), {"__module__": "__main__"})
     run = mv.train("CartPole-v1", script, run_dir="one", env_steps=64, **SMALL)
-    again = mv.evaluate(run.path, episodes=1)
+    again = mv.evaluate(run.path, episodes=1, seed=0)
     assert again.mean_return == run.summary["evaluation"]["mean_return"]
     assert command(["evaluate", "one", "--episodes", "1"]) == 0
     assert command(["replay", "one", "--episode", "0"]) == 0
@@ -242,7 +242,7 @@ def test_another_algorithm_is_no_way_to_go_on(elsewhere: Path, capsys: pytest.Ca
 def test_one_whose_module_is_gone_is_not_needed_to_act(tmp_path: Path) -> None:
     gone = type("Gone", (Short,), {"__module__": "no_such_module"})
     run = mv.train("CartPole-v1", gone, run_dir=tmp_path / "one", env_steps=64, **SMALL)
-    assert mv.evaluate(run.path, episodes=1).mean_return == run.summary["evaluation"]["mean_return"]
+    assert mv.evaluate(run.path, episodes=1, seed=0).mean_return == run.summary["evaluation"]["mean_return"]
 
 
 def test_its_settings_are_flags_keys_and_arguments(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

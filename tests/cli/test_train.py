@@ -20,7 +20,7 @@ from multiverse.cli.main import main
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.training import progress, scaling
 from multiverse.training.config.files import read_config
-from multiverse.training.config.train_config import SYNONYMS
+from multiverse.training.config.other_libraries import SYNONYMS
 from multiverse.training.loading import checkpoint_of
 from multiverse.training.seeds import bootstrap_interval, interquartile_mean
 from tests.cli.training_commands import SMALL, train
@@ -204,6 +204,7 @@ FILES = {
     "text.yaml": "env: CartPole-v1\nnum_envs: eight\n",
     "inside.yaml": "env: CartPole-v1\nppo:\n  num_envs: 3\n",
     "synonym.yaml": "env: CartPole-v1\nlr: 3\n",
+    "sb3.yaml": "env: CartPole-v1\npolicy: MlpPolicy\n",
     "empty.yaml": "env: CartPole-v1\nppo:\n",
     "twice.yaml": "env: CartPole-v1\ngamma: 0.9\nppo:\n  gamma: 0.8\n",
     "both.yaml": "env: CartPole-v1\nagent: ppo\nalgorithm: ppo\n",
@@ -227,6 +228,17 @@ FILES = {
             "--buffer-size is a setting of sac, td3, discrete_sac, dqn; this is ppo (--algorithm sac, say)",
         ),
         ("CartPole-v1 --algorithm dqn --no-squash", "--no-squash is a setting of ppo, a2c, taac; this is dqn"),
+        ("CartPole-v1 --algorithm sac --clip-range 1", "--clip-range is a setting of ppo, taac; this is sac"),
+        ("CartPole-v1 --no-memory", "there is no --no-memory: --memory takes a value, {lstm,gru,none}; --memory none"),
+        ("CartPole-v1 --no-learning-rate", "there is no --no-learning-rate: --learning-rate takes a value, FLOAT"),
+        ("CartPole-v1 --memory lsmt", "--memory: 'lsmt' is none of lstm, gru, none. Did you mean lstm?"),
+        ("CartPole-v1 --verbose 1", "there is no --verbose. What to use instead: progress=False in Python, --quiet"),
+        ("CartPole-v1 --tensorboard_log x", "there is no --tensorboard-log. What to use instead: tensorboard=True"),
+        ("CartPole-v1 --foo 3", "there is no --foo; nearest are --"),
+        (
+            "--config sb3.yaml",
+            "sb3.yaml, line 2: policy: there is no such setting. What to use instead: networks follow",
+        ),
         ("CartPole-v1 -n 3", "there is no -n"),
         ("CartPole-v1 --num-envs", "--num-envs: expected one argument"),
         ("CartPole-v1 --num-envs eight", "--num-envs: expected a whole number or auto, found the text 'eight'"),

@@ -64,7 +64,8 @@ def test_ids_are_described_shortly(ids: range, text: str) -> None:
 @pytest.mark.parametrize(
     ("value", "told"),
     [(493.14, "493.1"), (2792.83, "2,792.8"), (0.0, "0.0"), (0.004, "0.004"), (-0.0312, "-0.031"), (0.999, "1.0"),
-     (0.00001, "1.0e-05"), (float("inf"), "inf"), (float("nan"), "nan")],
+     (0.00001, "1.0e-05"), (-1.8e-16, "0.0"), (5e-16, "0.0"), (-0.0, "0.0"),
+     (float("inf"), "inf"), (float("nan"), "nan")],
 )  # fmt: skip
 def test_small_returns_have_digits_enough(value: float, told: str) -> None:
     assert in_digits(value) == told

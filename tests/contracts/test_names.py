@@ -16,4 +16,8 @@ def test_capitals_and_dashes_make_no_difference() -> None:
 def test_a_hint_is_a_name_or_all_there_are() -> None:
     assert did_you_mean("batchsize", KNOWN) == "Did you mean batch_size?"
     assert did_you_mean("lr_", KNOWN, others=["lr"]) == "Did you mean lr?"
+    many = [f"setting_{number}" for number in range(30)]
+    assert did_you_mean("zzz", [*many, "lazy"]).count(",") == 2 and "The nearest are: lazy" in did_you_mean(
+        "zzz", [*many, "lazy"]
+    )
     assert did_you_mean("zzz", ["b", "a"]) == "There are: a, b" and did_you_mean("zzz", []) == "There are: none"

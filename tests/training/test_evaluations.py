@@ -14,9 +14,14 @@ import pytest
 import multiverse as mv
 from multiverse.contracts.seeds import evaluation_seed
 from multiverse.training import evaluation as evaluation_module
+from multiverse.training import evaluation_envs
+from multiverse.training.config.train_config import TrainConfig
+from multiverse.training.evaluation import Evaluation
+from multiverse.training.evaluation_envs import affordable_episodes
+from multiverse.training.loading import checkpoint_of
 from multiverse.training.progress import summary_lines
 from multiverse.training.storage.checkpoint import Checkpoints
-from tests.training.envs import Examined, Long, Wanderer
+from tests.training.envs import Examined, Long, Saveable, Wanderer
 from tests.training.runs import SMALL, digest, lines_of
 
 RUN = {**SMALL, "num_envs": 2, "env_steps": 200, "evaluate_every": 50, "evaluation_episodes": 2}  # four evaluations
@@ -197,7 +202,7 @@ def test_asked_for_by_themselves_they_fail_as_in_the_run(fault: str, more: dict[
     kwargs = {"what": fault, "seed": evaluation_seed(0, 1)}
     settings = {**RUN, "evaluate_every": 0, "evaluation_envs": 2, "env_kwargs": kwargs, **more}
     run = mv.train(Examined, run_dir=tmp_path / "run", **settings)
-    found = mv.evaluate(run, env=Examined, episodes=2)
+    found = mv.evaluate(run, env=Examined, episodes=2, seed=0)
     assert found.summary() == run.summary["evaluation"] and found.lost == (1,)
 
 
@@ -250,27 +255,127 @@ def evaluated_at(path: Path) -> list[int]:
     return [line["env_steps"] for line in lines_of(path, "metrics.jsonl") if "evaluation_mean_return" in line]
 
 
-def test_evaluations_that_nobody_asked_for_take_a_tenth_of_the_env_steps(tmp_path: Path) -> None:
-    """Each takes 2 × 50 steps: with 2,000 of training, two fit into a tenth; the one at the end is outside that."""
-    settings = {**SMALL, "evaluation_episodes": 2, "env_steps": 2_000, "evaluate_every": None}
+def episodes_by_step(path: Path) -> dict[int, int]:
+    return {line["env_steps"]: line["evaluation_episodes"] for line in evaluations_of(path)}
+
+
+TENTHS = range(200, 2_001, 200)
+
+
+def test_default_evaluations_are_at_tenths_of_the_budget_with_as_many_episodes_as_are_affordable(
+    tmp_path: Path,
+) -> None:
+    """An episode takes 50 steps: of 2,000 of training four fit into a tenth, and each evaluation has at least one."""
+    settings = {**SMALL, "evaluation_episodes": 4, "env_steps": 2_000, "evaluate_every": None}
     run = mv.train(Long, run_dir=tmp_path / "default", **settings)
-    assert evaluated_at(run.path) == [1_000, 2_000]
+    assert episodes_by_step(run.path) == dict.fromkeys(TENTHS, 1) | {2_000: 4}
+    longer = mv.train(Long, run_dir=tmp_path / "longer", **{**settings, "env_steps": 8_000})
+    counts = [*episodes_by_step(longer.path).values()]
+    assert len(counts) == 10 and max(counts[:-1]) > 1 and sum(counts[:-1]) * 50 <= 800
     asked = mv.train(Long, run_dir=tmp_path / "asked", **{**settings, "evaluate_every": 500})
-    assert evaluated_at(asked.path) == [500, 1_000, 1_500, 2_000]
+    assert episodes_by_step(asked.path) == dict.fromkeys([500, 1_000, 1_500, 2_000], 4)
     target = mv.train(Long, run_dir=tmp_path / "target", **{**settings, "target_return": 50.0})
-    assert evaluated_at(target.path) == [200]  # a tenth of the budget, and there it ends
+    assert episodes_by_step(target.path) == {200: 4}  # there it ends
+    brief = mv.train(Long, run_dir=tmp_path / "brief", **{**settings, "num_envs": 1, "env_steps": 100})
+    assert episodes_by_step(brief.path) == {25: 1, 100: 4}, "evaluations took longer than the training"
 
 
+def test_default_evaluations_of_different_seeds_are_at_the_same_steps(tmp_path: Path) -> None:
+    settings = {**SMALL, "env_steps": 5_000, "evaluate_every": None, "evaluation_episodes": 4}
+    runs = [mv.train("CartPole-v1", run_dir=tmp_path / str(seed), **{**settings, "seed": seed}) for seed in (1, 2, 3)]
+    assert [evaluated_at(run.path) for run in runs] == [[*range(500, 5_001, 500)]] * 3
+
+
+def test_default_evaluations_change_no_bit_of_the_training(tmp_path: Path) -> None:
+    settings = {**SMALL, "env_steps": 5_000, "evaluation_episodes": 3}
+    runs = [mv.train("CartPole-v1", run_dir=tmp_path / str(n), **{**settings, "evaluate_every": n}) for n in (None, 0)]
+    assert len(evaluations_of(runs[0].path)) == 10 and len(evaluations_of(runs[1].path)) == 1
+    assert digest(runs[0]) == digest(runs[1])
+
+
+@pytest.mark.parametrize(
+    ("trained", "evaluated", "length", "least", "expected"),
+    [
+        (10_000, 0, 20.0, 1, 10),  # no more than a run's evaluations have
+        (10_000, 0, 300.0, 1, 3),
+        (20_000, 1_500, 300.0, 1, 1),
+        (20_000, 9_000, 500.0, 1, 1),  # too much was spent before: the least
+        (10_000, 0, 300.0, 2, 2),  # whole rounds of sides
+        (20_000, 9_000, 500.0, 2, 2),
+        (10_000, 0, 10_001.0, 1, 0),
+        (20_000, 10_000, 10_001.0, 1, 0),
+        (30_000, 10_000, 10_001.0, 1, 1),
+        (10_000, 0, 6_000.0, 2, 0),
+    ],
+)
+def test_affordable_episodes(trained: int, evaluated: int, length: float, least: int, expected: int) -> None:
+    config = TrainConfig(env_steps=100_000)
+    assert affordable_episodes(config, trained, evaluated, length, least) == expected
+
+
+def test_default_evaluations_against_an_opponent_play_every_side(tmp_path: Path) -> None:
+    four = "pettingzoo.classic.connect_four_v3:env"
+    settings = {**SMALL, "env_steps": 1_000, "evaluate_every": None, "evaluation_opponent": "random"}
+    run = mv.train(four, run_dir=tmp_path / "run", **{**settings, "evaluation_episodes": 4})
+    lines = evaluations_of(run.path)
+    assert len(lines) > 3 and all(line["evaluation_episodes"] % 2 == 0 for line in lines)
+    assert all({"evaluation_wins/player_0", "evaluation_wins/player_1"} <= line.keys() for line in lines)
+
+
+def test_of_equally_good_evaluations_the_best_is_the_one_with_more_episodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def evaluated(envs: Any, policies: Any, episodes: int, *more: Any) -> Evaluation:
+        return Evaluation((7.0,) * episodes, (50,) * episodes)
+
+    monkeypatch.setattr(evaluation_envs, "evaluate", evaluated)
+    settings = {**SMALL, "env_steps": 2_000, "evaluation_episodes": 4, "evaluate_every": None}
+    run = mv.train(Long, run_dir=tmp_path / "run", **settings)
+    assert checkpoint_of(run, "best").manifest["clock"]["env_steps"] == 2_000
+    asked = mv.train(Long, run_dir=tmp_path / "asked", **{**settings, "evaluate_every": 500})
+    assert checkpoint_of(asked, "best").manifest["clock"]["env_steps"] == 500
+
+
+class SaveableOnceReset(Saveable):
+    begun = False
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.begun = True
+        return super().reset(seed=seed, options=options)
+
+    def save_state(self) -> Any:
+        assert self.begun
+        return super().save_state()
+
+
+@pytest.mark.fault("D5")
+def test_few_episodes_on_many_envs_leave_every_env_with_a_state(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {
+        **SMALL,
+        "env_steps": 1_000,
+        "evaluate_every": None,
+        "evaluation_episodes": 4,
+        "env_kwargs": {"as_bytes": True},
+    }
+    mv.train(SaveableOnceReset, run_dir=tmp_path / "run", **settings)
+    assert episodes_by_step(tmp_path / "run") == dict.fromkeys(range(100, 901, 100), 1) | {1_000: 4}
+    assert "save_state() failed" not in caplog.text
+
+
+@pytest.mark.fault("D5")
 def test_a_resumed_run_evaluates_when_the_whole_one_would_have(tmp_path: Path) -> None:
-    settings = {**SMALL, "evaluation_episodes": 1, "env_steps": 3_000, "evaluate_every": None}
+    settings = {**SMALL, "evaluation_episodes": 10, "env_steps": 3_000, "evaluate_every": None}
 
     class Interrupts(mv.Hook):
         def on_update(self, trainer: Any, report: Any) -> None:
             if trainer.clock.env_steps == 1_200:
                 signal.raise_signal(signal.SIGINT)
 
-    whole = mv.train(Long, run_dir=tmp_path / "whole", **settings)
+    whole = mv.train("CartPole-v1", run_dir=tmp_path / "whole", **settings)
     with pytest.raises(KeyboardInterrupt):
-        mv.train(Long, run_dir=tmp_path / "parts", hooks=[Interrupts()], **settings)
-    mv.resume(tmp_path / "parts", env=Long)
-    assert evaluated_at(tmp_path / "parts") == evaluated_at(whole.path)
+        mv.train("CartPole-v1", run_dir=tmp_path / "parts", hooks=[Interrupts()], **settings)
+    mv.resume(tmp_path / "parts")
+    assert evaluations_of(tmp_path / "parts") == evaluations_of(whole.path)
+    assert len({*episodes_by_step(whole.path).values()}) > 1

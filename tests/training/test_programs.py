@@ -16,8 +16,10 @@ import pytest
 
 import multiverse as mv
 from multiverse.algorithms.ppo import PPO
+from multiverse.cli.main import main
 from multiverse.training import progress
 from multiverse.training.config.files import read_config
+from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.loading import evaluate
 from multiverse.training.storage import origin
 from tests.training.runs import SMALL, digest, lines_of
@@ -52,6 +54,11 @@ def test_settings_have_the_names_that_flags_have(tmp_path: Path) -> None:
     ("settings", "told"),
     [
         ({"lrr": 1e-3}, r"^lrr: there is no such setting. Did you mean lr\?$"),
+        ({"foo": 1}, r"^foo: there is no such setting. The nearest are: \w+, \w+, \w+$"),
+        ({"verbose": 1}, r"^verbose: there is no such setting. What to use instead: progress=False"),
+        ({"policy_kwargs": {}}, r"What to use instead: separate settings: hidden_sizes"),
+        ({"callback": None}, r"What to use instead: hooks"),
+        ({"algorithm": "sac"}, r"^epochs: .* It is a setting of ppo, taac; this is sac$"),
         ({"algorithm": "pppo"}, r"there is no algorithm 'pppo'.*; did you mean ppo\?$"),
         ({"num_envs": 0}, "^num_envs=0: at least 1$"),
         ({"lr": lambda: 1}, "^learning_rate: a function of how much of the budget is left.*failed: TypeError"),
@@ -331,3 +338,31 @@ def test_a_run_shows_where_it_lies_and_how_it_went(tmp_path: Path) -> None:
     returned = run.summary["evaluation"]["mean_return"]
     assert repr(run).startswith(f"<Run {run.path}: 400 env steps, return {returned:.1f} ± ") and len(repr(run)) < 250
     assert np.isfinite(returned)
+
+
+# -- names in any case, and other libraries' names -------------------------------------------------------------------
+def test_an_algorithms_name_may_be_typed_in_any_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = trained(tmp_path / "python", algorithm="PPO")
+    Path("file.yaml").write_text("env: CartPole-v1\nalgorithm: A2C\n")
+    small = ["--env-steps", "64", "--num-envs", "1", "--evaluation-episodes", "1", "--executor", "serial", "--quiet"]
+    assert main(["train", "CartPole-v1", "--algorithm", "Discrete-SAC", "--run-dir", "shell", *small]) == 0
+    assert main(["train", "--config", "file.yaml", "--run-dir", "file", *small]) == 0
+    names = [read_config(Path(where, "config.yaml"))["algorithm"] for where in ("python", "shell", "file")]
+    assert names == ["ppo", "discrete_sac", "a2c"] and TrainConfig(algorithm="DQN").algorithm == "dqn"
+    assert mv.resume(run, algorithm="PPO", env_steps=500, progress=False).summary["env_steps"] == 500
+
+
+def test_stable_baselines3_names_of_settings_are_understood(tmp_path: Path) -> None:
+    names = {
+        "n_steps": 25,
+        "n_epochs": 1,
+        "ent_coef": 0.1,
+        "vf_coef": 0.2,
+        "learning_rate": 1e-4,
+        "total_timesteps": 100,
+    }
+    run = mv.train("CartPole-v1", run_dir=tmp_path / "run", num_envs=4, executor="serial", progress=False, **names)
+    config = read_config(run.path / "config.yaml")
+    ours = {name: config["ppo"][name] for name in ("steps_per_env", "epochs", "entropy_coef", "value_coef")}
+    assert ours == {"steps_per_env": 25, "epochs": 1, "entropy_coef": 0.1, "value_coef": 0.2}

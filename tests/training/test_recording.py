@@ -75,7 +75,7 @@ def frames_of(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
 def test_a_video_has_every_frame_in_its_place_and_size(painted: mv.Run) -> None:
     made = mv.record(painted, env=Painter, episodes=2)
     about, frames = frames_of(made.path)
-    assert made.path == painted.path / "videos" / "step-000000000100-seed-0.mp4"
+    assert made.path == painted.path / "videos" / "step-000000000100-seed-1000000.mp4"
     assert made.frames == len(frames) == 2 * 7 and about["fps"] == made.fps == 5
     assert about["size"] == (50, 34)  # odd ones get a row and a column more, and nothing is scaled to 48 × 32
     assert [round(float(frame[:, :, 1].mean()) / 40) for frame in frames] == [*range(7)] * 2

@@ -67,9 +67,15 @@ def __dir__() -> list[str]:
     return sorted([*globals(), *EXTENSION_POINTS])
 
 
+def known_name(name: str) -> str:
+    """The name of an algorithm of ours, typed in any case; other names as they are."""
+    plain = name.lower().replace("-", "_")
+    return plain if plain in ALGORITHMS else name
+
+
 def algorithm_class(name: str) -> Any:
     """What makes the algorithm of this name, or of this `module:Class`."""
-    module, _, attribute = ALGORITHMS.get(name, name).partition(":")
+    module, _, attribute = ALGORITHMS.get(known_name(name), name).partition(":")
     if not (module and attribute):
         near = with_a_colon(name) or next(iter(nearest(name, ALGORITHMS)), "")
         meant = f"; did you mean {near}?" if near else ""

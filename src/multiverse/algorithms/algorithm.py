@@ -65,6 +65,10 @@ class Algorithm(Protocol):
 class Settings:
     """Of an algorithm: a base for its `Config`."""
 
+    def scheduled(self, progress: float) -> dict[str, float]:
+        """Return the values that follow the budget, by name, as they are when this share of it (0 to 1) is spent."""
+        return {}
+
     def _check(self, words: str, holds: Callable[[float], bool], *names: str) -> None:
         """Refuse settings that make no sense, with their value; what is None is not used."""
         for name in names:
@@ -83,6 +87,13 @@ class Learner:
     def __init__(self) -> None:
         self._changed: dict[str, Any] = {}  # settings, since the beginning
         self._bad_in_a_row = 0
+
+    @property
+    def torch_device(self) -> str | None:
+        """Kind of device that its networks are on in torch, such as 'cpu'; None of networks in numpy."""
+        networks = getattr(self, "_networks", None)
+        one = next(iter(networks.values()), None) if isinstance(networks, dict) else networks
+        return getattr(getattr(one, "device", None), "type", None)
 
     def change(self, **settings: Any) -> None:
         """Other settings from here on: `learning_rate`, `entropy_coef`, whatever does not change the networks."""

@@ -45,6 +45,11 @@ class DQNConfig(OffPolicyConfig):
     max_grad_norm: float = 10.0
     """Longer gradients are scaled down to this norm."""
 
+    def scheduled(self, progress: float) -> dict[str, float]:
+        first, last, fraction = self.exploration_initial_eps, self.exploration_final_eps, self.exploration_fraction
+        done = min(1.0, progress / fraction) if fraction else 1.0
+        return {"exploration_eps": float(first + done * (last - first))}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("at least 1", lambda value: value >= 1, "target_update_interval")
@@ -80,14 +85,7 @@ class DQN(OffPolicy):
     @property
     def epsilon(self) -> float:
         """The share of random actions now."""
-        config = self.config
-        first, last, fraction = (
-            config.exploration_initial_eps,
-            config.exploration_final_eps,
-            config.exploration_fraction,
-        )
-        done = min(1.0, self._progress / fraction) if fraction else 1.0
-        return 1.0 if self._warming_up else float(first + done * (last - first))
+        return 1.0 if self._warming_up else float(self.config.scheduled(self._progress)["exploration_eps"])
 
     def _head(self) -> Head:
         space = self._action_space

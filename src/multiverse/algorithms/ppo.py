@@ -43,6 +43,10 @@ class PPOConfig(OnPolicyConfig):
     target_kl: float | None = None
     """Stop the update once the approximate KL divergence exceeds 1.5 times this."""
 
+    def scheduled(self, progress: float) -> dict[str, float]:
+        names = [name for name in ("learning_rate", "clip_range") if getattr(self, f"{name}_schedule") == "linear"]
+        return {name: float(getattr(self, name) * (1.0 - progress)) for name in names}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("at least 1", lambda value: value >= 1, "epochs", "batch_size")
@@ -59,7 +63,7 @@ class PPO(OnPolicy):
     @property
     def clip_range(self) -> float:
         """The clip range at this point of the budget."""
-        return float(self.config.clip_range * _left(self.config.clip_range_schedule, self._progress))
+        return float(self.config.scheduled(self._progress).get("clip_range", self.config.clip_range))
 
     def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
         """-min(r A, clip(r, 1 ± ε) A) + c_v (V - R)² - c_e H, averaged over the rows; r = π / π_old."""
@@ -98,7 +102,7 @@ class PPO(OnPolicy):
         batch = self._batch(rollout)
         if "log_probs" not in batch.columns:
             batch.columns["log_probs"] = networks.log_probs(batch)
-        learning_rate = self._learning_rate(progress)
+        learning_rate = config.scheduled(progress).get("learning_rate", float(config.learning_rate))
         metrics: list[Mapping[str, Any]] = []  # of gradient steps
         taken: list[Any] = []  # whether each was taken
         for epoch, minibatch in self._minibatches(batch):
@@ -118,9 +122,6 @@ class PPO(OnPolicy):
     def _explained(self, batch: RolloutBatch) -> float:
         return explained_variance(*(as_numpy(batch[name]) for name in ("values", "returns")))
 
-    def _learning_rate(self, progress: float) -> float:
-        return float(self.config.learning_rate * _left(self.config.learning_rate_schedule, progress))
-
     def _minibatch_rows(self) -> int:
         return int(self.config.batch_size)
 
@@ -131,8 +132,3 @@ class PPO(OnPolicy):
             self._rng.shuffle(order)
             for minibatch in batch.minibatches(order, self._minibatch_rows(), self._networks.put):
                 yield epoch, minibatch
-
-
-def _left(schedule: Schedule, progress: float) -> float:
-    """Of a scheduled value, how much of it is used now."""
-    return 1.0 - progress if schedule == "linear" else 1.0

@@ -62,6 +62,13 @@ class TAACConfig(PPOConfig):
     weight_decay: float = 1e-5
     """Of all weights, in the gradient."""
 
+    def scheduled(self, progress: float) -> dict[str, float]:
+        values = super().scheduled(progress)
+        if "learning_rate" in values:
+            first, last = self.learning_rate, self.min_learning_rate
+            values["learning_rate"] = float(first + (min(first, last) - first) * progress)
+        return values
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("at least 1", lambda value: value >= 1, "num_heads", "embedding_size", "hidden_size")
@@ -137,12 +144,6 @@ class TAAC(PPO):
         metrics, optimizer = super()._gradient(batch, with_metrics), self._networks.optimizer
         optimizer.gradient.add_(optimizer.parameters, alpha=self.config.weight_decay)  # as torch's Adam has it
         return metrics
-
-    def _learning_rate(self, progress: float) -> float:
-        first, last = self.config.learning_rate, self.config.min_learning_rate
-        if self.config.learning_rate_schedule == "constant":
-            return float(first)
-        return float(first + (min(first, last) - first) * progress)
 
     def _minibatch_rows(self) -> int:
         return max(1, int(self.config.batch_size) // self._agents)

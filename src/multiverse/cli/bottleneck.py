@@ -30,20 +30,27 @@ CHEAPER = {
 TOLD = 2
 
 
-def bottleneck(shares: Mapping[str, float], plan: Plan, config: TrainConfig, cores: int) -> str:
-    """'Learning takes 51 % of the time: fewer --epochs (20) or a larger --batch-size (256) would shorten it.'"""
+def bottleneck(
+    shares: Mapping[str, float], plan: Plan, config: TrainConfig, cores: int, torch_on_cpu: bool = False
+) -> str:
+    """'Learning takes 51 % of the time: fewer --epochs (20) or a larger --batch-size (256) would shorten it.'
+
+    `torch_on_cpu`: whether that is where the networks learn; then cores that are idle meanwhile come first.
+    """
     part = max(shares, key=lambda one: shares[one])
-    return (
-        f"{WORDS[part].capitalize()} takes {percent(shares[part])} of the time: {_remedy(part, plan, config, cores)}."
-    )
+    remedy = _remedy(part, plan, config, cores, torch_on_cpu)
+    return f"{WORDS[part].capitalize()} takes {percent(shares[part])} of the time: {remedy}."
 
 
-def _remedy(part: str, plan: Plan, config: TrainConfig, cores: int) -> str:
+def _remedy(part: str, plan: Plan, config: TrainConfig, cores: int, torch_on_cpu: bool) -> str:
     if part == "step":
         return _more_workers(plan, config, cores)
     if part == "act":
         return f"more --num-envs ({config.num_envs}) share a forward pass, smaller --hidden-sizes make it cheaper"
     if part == "learn":
+        free = cores - plan.workers if config.asynchronous else cores  # else workers rest while the networks learn
+        if torch_on_cpu and config.torch_threads < free:
+            return f"{config.torch_threads} of {cores} cores learns; --torch-threads {free} uses more of them"
         return f"{_cheaper(config.settings)} would shorten it"
     if part == "evaluate":
         every = config.steps_between_evaluations

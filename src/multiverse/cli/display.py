@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 DRAW_EVERY_S, LARGEST_SHARE, LONGEST_S = 0.25, 0.005, 2.0
 STRETCH_S = 2.0  # that speed and shares are told of
-LEAST_COLUMNS, LEAST_ROWS = 80, 20
+LEAST_COLUMNS, LEAST_ROWS, MOST_COLUMNS = 80, 20, 160
 LABEL_WIDTH = 9
 BLOCKS = "▁▂▃▄▅▆▇█"
 PART_FILLS = dict(zip(PARTS, "█▓▒░▞·"))
@@ -235,7 +235,7 @@ class Display(ProgressLines):
         """One text, line by line: tables and frames would take rich ten times as long. The last line is empty, for
         what the terminal itself writes (^C)."""
         config, session = trainer.config, trainer.session
-        width = min(self._live.console.width, LEAST_COLUMNS) - 1
+        width = min(self._live.console.width, MOST_COLUMNS) - 1
         rows = [
             ("speed", self._pace(trainer)),
             ("return", self._return(trainer)),
@@ -246,7 +246,8 @@ class Display(ProgressLines):
             fills = PART_FILLS if console.no_color or console.color_system is None else {}
             rows += [("time", time_bar(self._shares, width - LABEL_WIDTH, fills)), ("", legend(self._shares, fills))]
         if self._measured > 1:  # the first update, after a resume above all, is like no other
-            sentence = bottleneck(self._shares, session.envs.plan, config, machine.usable_cores())
+            in_torch = any(getattr(learner, "torch_device", None) == "cpu" for learner in session.learners)
+            sentence = bottleneck(self._shares, session.envs.plan, config, machine.usable_cores(), in_torch)
             rows += [("", Text(line, "italic")) for line in textwrap.wrap(sentence, width - LABEL_WIDTH)]
         rows += self._machine.look(session.envs.worker_pids).items()
         drawn = Text(no_wrap=True, overflow="crop")

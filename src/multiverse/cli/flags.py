@@ -27,7 +27,8 @@ from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.contracts.names import nearest
 from multiverse.training.config.build import NOTHING, OLD_NAMES, in_type_words
 from multiverse.training.config.files import parse_config
-from multiverse.training.config.train_config import SYNONYMS, TrainConfig, own_settings
+from multiverse.training.config.other_libraries import SYNONYMS, equivalent
+from multiverse.training.config.train_config import TrainConfig, own_settings
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,17 @@ class Setting:
         return tuple(f"--{name.replace('_', '-')}" for name in (self.name, *SYNONYMS.get(self.name, ()), *old))
 
     @property
+    def takes_nothing(self) -> bool:
+        """Whether `none` is a value of it."""
+        return type(None) in get_args(self.kind)
+
+    @property
     def metavar(self) -> str:
         kinds = get_args(self.kind) if get_origin(self.kind) in (Union, types.UnionType) else (self.kind,)
         choices = [one for kind in kinds if get_origin(kind) is Literal for one in get_args(kind)]
         if choices or self.name == "env_kwargs":
             choices = [one.__name__.upper() for one in kinds if one in (int, float)] + choices
+            choices += [NOTHING] if choices and self.takes_nothing else []
             return "{" + ",".join(choices) + "}" if choices else "JSON"
         return str(getattr(get_args(kinds[0])[0] if get_args(kinds[0]) else kinds[0], "__name__", "value")).upper()
 
@@ -153,12 +160,21 @@ def typed(
 
 def _no_such_flag(word: str, known: Mapping[str, Setting], algorithm: str, command: str) -> str:
     flag, asked = word.partition("=")[0], word.partition("=")[0].replace("--no-", "--", 1)
+    if (one := next((one for one in known.values() if asked in one.flags), None)) is not None:
+        off = f"; {one.flags[0]} none leaves it out" if one.takes_nothing else ""
+        return f"there is no {flag}: {one.flags[0]} takes a value, {one.metavar}{off}"
+    if instead := equivalent(flag.removeprefix("--").replace("-", "_")):
+        return f"there is no {flag}. {instead}"
     if others := [name for name in ALGORITHMS if any(asked in one.flags for one in _own_settings_of(name))]:
         how = f" (--algorithm {others[0]}, say)" if "algorithm" in known else ""
         return f"{flag} is a setting of {', '.join(others)}; this is {algorithm}{how}"
     near = nearest(word, [flag for one in known.values() for flag in one.flags])
-    hint = f"did you mean {near[0]}?" if near else f"`{command} --help` shows all"
-    return f"there is no {word}; {hint}"
+    if not near:
+        flags = [one.flags[0] for one in known.values()]
+        return (
+            f"there is no {word}; nearest are {', '.join(nearest(word, flags, 3, 0.0))}; `{command} --help` shows all"
+        )
+    return f"there is no {word}; did you mean {near[0]}?"
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):

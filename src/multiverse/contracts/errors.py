@@ -379,9 +379,14 @@ def in_words(value: Any) -> str:
     return _in_short(text)
 
 
+ROUNDING_ERROR = 1e-9
+
+
 def in_digits(value: float) -> str:
-    """A return: '493.1', '2,792.8', and '0.004' where one decimal would be nothing."""
-    if value == 0 or not abs(value) < 0.95:
+    """A return: '493.1', '2,792.8', and '0.004' where one decimal would be nothing. Rounding errors around 0 are 0."""
+    if abs(value) < ROUNDING_ERROR:
+        return "0.0"
+    if not abs(value) < 0.95:
         return f"{value:,.1f}"
     return f"{value:.3f}" if abs(value) >= 0.001 else f"{value:.1e}"
 

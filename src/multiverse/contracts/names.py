@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
+MOST_LISTED = 24
+"""Names in a hint."""
+
 
 def nearest(name: str, known: Iterable[str], most: int = 1, cutoff: float = 0.6) -> list[str]:
     """Those that are near, the nearest first; capitals, `-` and `_` make no difference."""
@@ -13,9 +16,11 @@ def nearest(name: str, known: Iterable[str], most: int = 1, cutoff: float = 0.6)
 
 
 def did_you_mean(name: str, known: Sequence[str], others: Iterable[str] = ()) -> str:
-    """'Did you mean …?', or all there are if nothing is near. `others`: more names of these."""
+    """'Did you mean …?'; if nothing is near all there are, of many the nearest three. `others`: more names of these."""
     for meant in nearest(name, (*known, *others)):
         return f"Did you mean {meant}?"
+    if len(known) > MOST_LISTED:
+        return f"The nearest are: {', '.join(nearest(name, known, most=3, cutoff=0.0))}"
     return f"There are: {', '.join(sorted(known)) or 'none'}"
 
 

@@ -71,6 +71,15 @@ def evaluation_seed(seed: int, episode: int) -> int:
     return (1 << 31) | _first_word((seed, episode)) >> 1
 
 
+DEFAULT_TEST_SEED = 1_000_000
+
+
+def default_test_seed(evaluation_seed: int) -> int:
+    """Return the default seed for evaluating a run after training: never the `evaluation_seed` of its training, on
+    whose episodes its best checkpoint was selected."""
+    return DEFAULT_TEST_SEED if evaluation_seed != DEFAULT_TEST_SEED else DEFAULT_TEST_SEED + 1
+
+
 def _first_word(entropy: tuple[int, ...]) -> int:
     return int(np.random.SeedSequence(entropy).generate_state(1, np.uint32)[0])
 

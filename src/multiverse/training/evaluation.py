@@ -176,7 +176,7 @@ def evaluate(
     by_agent = {  # never those that an opponent had with this agent
         agent: tuple(float(one[i]) for one, mine in zip(returns, ours) if mine[i]) for i, agent in enumerate(agents)
     }
-    sides = _sides(envs.views.layout.groups)
+    sides = sides_of(envs.views.layout.groups)
     outcomes = [_outcome(one, mine, sides) for one, mine in zip(returns, ours)] if opponents is not None else []
     return Evaluation(
         tuple(float(one[mine].mean()) for one, mine in zip(returns, ours)),
@@ -191,7 +191,7 @@ def evaluate(
     )
 
 
-def _sides(groups: Sequence[Group]) -> dict[str, list[int]]:
+def sides_of(groups: Sequence[Group]) -> dict[str, list[int]]:
     """The agents of each side, by their positions: each agent of a group that is alone, else each group."""
     agents = [(group.name, agent) for group in groups for agent in group.agents]
     found: dict[str, list[int]] = {}
@@ -247,7 +247,7 @@ class _Batch:
                         side: Any = k % group.agents
                     else:
                         side = slice(None) if k % len(self._groups) == number else slice(0)
-                    group.take_sides(env_id, side)
+                    group.takesides_of(env_id, side)
 
     def step(self, ids: list[int]) -> dict[int, bool]:
         """One step of these envs: whose episode is over, and whether it failed."""
@@ -322,7 +322,7 @@ class _GroupBatch:
             for name, kept in memory.items():
                 kept[slots] = first[name][slots]
 
-    def take_sides(self, env_id: int, ours: Any) -> None:
+    def takesides_of(self, env_id: int, ours: Any) -> None:
         """Which of the env's agents the policy plays in this episode."""
         who = self._who[self._slots([env_id])]
         who[:] = 1

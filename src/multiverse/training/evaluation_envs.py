@@ -13,11 +13,27 @@ from typing import Any, cast
 from multiverse.contracts.errors import EvaluationFailed, MultiverseError
 from multiverse.contracts.failures import FAILURES_COMPARED, RESTARTS_IN_A_ROW, Failures
 from multiverse.experience.restoring import as_saved, saved_states
+from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.evaluation import Evaluation, evaluate
 from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.single import VectorEnv
 
 log = logging.getLogger("multiverse")
+
+EVALUATION_COST = 10
+"""Env steps of training for each env step of default evaluations before the last one."""
+
+
+def affordable_episodes(config: TrainConfig, trained: int, evaluated: int, length: float, least: int) -> int:
+    """Return how many episodes a default evaluation before the last one has; 0 leaves it out.
+
+    As many as keep all evaluations within a tenth of the env steps of training so far (`trained`), after the env steps
+    `evaluated` in those before; but `least` in any case, unless all evaluations would then take more env steps than the
+    training so far. `length`: of an episode. Nothing here is measured by a clock: a resumed run makes the same choice.
+    """
+    affordable = int((trained / EVALUATION_COST - evaluated) // max(1.0, length))
+    episodes = min(config.episodes_per_evaluation, max(least, affordable - affordable % least))
+    return episodes if evaluated + least * length <= trained else 0
 
 
 class EvaluationEnvs:
@@ -32,6 +48,7 @@ class EvaluationEnvs:
         self._earlier = Failures()  # of envs that are not used any more
         self.failed = self.failed_in_a_row = self.lost_episodes = 0
         self.lost_before: tuple[int, ...] = ()  # episodes of the last evaluation
+        self._begun = 0  # envs that have been reset since they were built
         self.saves = False  # whether their states belong to the run's
         self._states: Any = None
 
@@ -83,10 +100,19 @@ class EvaluationEnvs:
             self.replace()  # guard: restarts-are-counted-anew-for-every-evaluation
         elif self.saves:
             try:
+                self._begin_the_rest(len(found.returns))
                 self._states = deepcopy(saved_states(cast(VectorEnv, self.envs)))
             except MultiverseError as error:
                 log.warning("save_state() failed, and the next ones are built anew: %s", _one_line(error))
                 self.replace()
+
+    def _begin_the_rest(self, played: int) -> None:
+        """Reset the envs that an evaluation of few episodes has left out: an env may have no state before that."""
+        count = self.envs.num_envs
+        self._begun = max(self._begun, min(played, count))
+        if rest := [*range(self._begun, count)]:
+            self.envs.reset(env_ids=rest, seed=[0] * len(rest))  # guard: an-env-is-reset-before-it-is-saved
+        self._begun = count
 
     def fail(self, error: MultiverseError, env_steps: int) -> None:
         """An evaluation has ended without a result."""
@@ -119,6 +145,7 @@ class EvaluationEnvs:
             if len(states) != self._count:
                 raise EvaluationFailed(f"there were {len(states)}, and there are {self._count} now")
             self.envs.reset(seed=[0] * self._count)
+            self._begun = self._count
             for env_id, state in enumerate(states):
                 self.envs.call("restore_state", as_saved(state), env_ids=[env_id])
             self._states = states
@@ -132,7 +159,7 @@ class EvaluationEnvs:
 
     def replace(self) -> None:
         """Close these envs. New ones are built when they are needed."""
-        envs, self._envs, self._states = self._envs, None, None
+        envs, self._envs, self._states, self._begun = self._envs, None, None, 0
         if envs is not None:
             self._earlier = self._earlier + envs.failures
             try:

@@ -69,5 +69,5 @@ class Schedules(Hook):
         self._schedules = schedules
 
     def on_rollout(self, trainer: Trainer, collected: Collected) -> None:
-        left = 1.0 - trainer.config.budget.spent(trainer.clock)  # as it was before this rollout
+        left = 1.0 - trainer.schedule_progress  # as it was before this rollout
         trainer.algorithm.change(**{name: schedule(left) for name, schedule in self._schedules.items()})

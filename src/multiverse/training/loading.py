@@ -18,7 +18,7 @@ from multiverse.contracts.imports import without_folders
 from multiverse.contracts.layout import SINGLE_AGENT, Group
 from multiverse.contracts.plan import whole_number
 from multiverse.contracts.policy import Policy
-from multiverse.contracts.seeds import checked_run_seed
+from multiverse.contracts.seeds import checked_run_seed, default_test_seed
 from multiverse.executors.choose import plan_for
 from multiverse.experience.numpy_policies import loaded_policy
 from multiverse.experience.opponents import FunctionPolicy
@@ -34,6 +34,7 @@ from multiverse.training.run_sources import (
     RunPath,
     as_name,
     at_hand,
+    config_of,
     path_of,
     saved_settings,
     source_of,
@@ -97,7 +98,7 @@ def evaluate(
     run: RunPath,
     *,
     episodes: int | Sequence[int] = 100,
-    seed: int = 0,
+    seed: int | None = None,
     which: str = "latest",
     env: Any = None,
     algorithm: MakeAlgorithm | str | None = None,
@@ -113,7 +114,8 @@ def evaluate(
     Args:
         episodes: how many, or the numbers of those to play.
         which: the `"latest"` checkpoint, or the `"best"`.
-        seed: equal seeds give equal episodes, whatever the training.
+        seed: equal seeds give equal episodes, whatever the training. Default: 1,000,000, so that the episodes are not
+            those of the run's own evaluations (`evaluation_seed`), on which its best checkpoint was selected.
         opponent: who plays the other side: `"random"`, another run, policies (`mv.load`), or a function (observation,
             open actions or None, generator) → action; the policy's side alternates from episode to episode. `"self"`:
             the policy plays all sides. Default: as in the run's own evaluations.
@@ -122,7 +124,7 @@ def evaluate(
         env, algorithm, env_kwargs, trust: as for `mv.resume`.
         watch: wraps the env, of which there is only one then, in this process.
     """
-    checked_run_seed("seed", seed)
+    seed = chosen_seed(run, seed)
     env, algorithm, wrappers = at_hand(run, env=env, algorithm=algorithm, wrappers=wrappers)
     found = checkpoint_of(run, which)
     where, needed = find_run(path_of(run)).path, algorithm is not None or not _holds_policies(found)
@@ -158,6 +160,19 @@ def evaluate(
         played_on.close()
     assert found_out is not None
     return dataclasses.replace(found_out, of=_told(vars(config), found))
+
+
+def chosen_seed(run: RunPath, seed: int | None) -> int:
+    """The seed of an evaluation after training: the one that was given, or the default one for this run."""
+    if seed is not None:
+        return checked_run_seed("seed", seed)
+    return default_test_seed(own_evaluation_seed(run))
+
+
+def own_evaluation_seed(run: RunPath) -> int:
+    """The seed of the evaluations during training; of a file with something else there 0, and reading it will fail."""
+    saved = config_of(run).get("evaluation_seed")
+    return saved if isinstance(saved, int) else 0
 
 
 def _holds_policies(found: Checkpoint) -> bool:

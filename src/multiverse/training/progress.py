@@ -7,6 +7,7 @@ import logging
 import shlex
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -44,7 +45,17 @@ class LinePrinter:
         self.stream, self.redraws, self.heard = stream, redraws, True
         self._bar = ""  # as it stands there
 
-    def say(self, line: str = "") -> None:
+    def say(self, line: str = "", wrap: bool = False) -> None:
+        """`wrap`: on a terminal, break the line between words. Not for lines that a user may copy, such as commands."""
+        if wrap and self._is_on_terminal():
+            broken = textwrap.wrap(
+                line,
+                shutil.get_terminal_size().columns - 1,
+                subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2),
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            line = "\n".join(broken)
         self._write(f"{self._over('')}\r{line}\n" if self._bar else f"{line}\n")
         self._bar = ""
 
@@ -54,6 +65,13 @@ class LinePrinter:
         bar = bar[: columns - 1]
         self._write(self._over(bar))
         self._bar = bar
+
+    def _is_on_terminal(self) -> bool:
+        stream = self.stream or sys.stdout
+        try:
+            return stream is not None and stream.isatty()
+        except ValueError:  # it is closed
+            return False
 
     def _over(self, bar: str) -> str:
         """What is left of a longer one is wiped out."""
@@ -154,17 +172,14 @@ class ProgressLines(Progress):
 
     def on_start(self, trainer: Trainer) -> None:
         super().on_start(trainer)
-        for line in (*self._about, f"Run: {self.path}"):
-            self.voice.say(line)
-        self.voice.say(f"Envs: {trainer.session.envs.plan}")
-        for line in trainer.session.observations:
-            self.voice.say(f"Observations: {line}")
+        observations = [f"Observations: {line}" for line in trainer.session.observations]
+        for line in (*self._about, f"Run: {self.path}", f"Envs: {trainer.session.envs.plan}", *observations):
+            self.voice.say(line, wrap=True)
         if trainer.clock.env_steps:
             self.voice.say(f"Going on from {trainer.clock.env_steps:,} env steps.")
         if trainer.config.budget.spent(trainer.clock) >= 1.0:
-            self.voice.say(
-                "Its budget is spent: --env-steps, --episodes or --minutes with a larger one makes it longer."
-            )
+            spent = "Its budget is spent: --env-steps, --episodes or --minutes with a larger one makes it longer."
+            self.voice.say(spent, wrap=True)
         self._begin(trainer.clock)
 
     def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
@@ -188,7 +203,7 @@ class ProgressLines(Progress):
     def on_evaluation(self, trainer: Trainer, evaluation: Evaluation) -> None:
         best = " (best so far)" if evaluation.mean_return > trainer.best_return else ""
         told = evaluated(evaluation.summary(), trainer.config.evaluation_opponent)
-        self.voice.say(f"{trainer.clock.env_steps:>11,} env steps | evaluation: {told}{best}")
+        self.voice.say(f"{trainer.clock.env_steps:>11,} env steps | evaluation: {told}{best}", wrap=True)
 
     def done(self, run: Run) -> None:
         for line in summary_lines(run.summary):

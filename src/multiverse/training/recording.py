@@ -19,7 +19,7 @@ from multiverse.contracts.seeds import evaluation_seed
 from multiverse.training.algorithm_maker import MakeAlgorithm
 from multiverse.training.config.build import build
 from multiverse.training.evaluation import Evaluation
-from multiverse.training.loading import checkpoint_of, evaluate
+from multiverse.training.loading import checkpoint_of, chosen_seed, evaluate, own_evaluation_seed
 from multiverse.training.run_sources import RunPath, at_hand, config_of, path_of
 from multiverse.training.storage.checkpoint import taken_over
 from multiverse.training.storage.checkpoint_format import Checkpoint
@@ -46,7 +46,7 @@ def record(
     path: Path | str | None = None,
     *,
     episodes: int = 1,
-    seed: int = 0,
+    seed: int | None = None,
     which: str = "latest",
     fps: float | None = None,
     env: Any = None,
@@ -57,6 +57,7 @@ def record(
     trust: bool = False,
 ) -> Recording:
     """A video (mp4) of a run's policy: the first episodes that an evaluation with this seed plays, on one env here.
+    Default: those of `mv.evaluate`.
 
     `path`: a file, or a folder for it; None: in the run, `videos/`. `fps`: None is as many as the env says. The rest
     is as for `mv.load`; `opponent` and `deterministic` as for evaluations, `trust` as for `resume`.
@@ -64,7 +65,7 @@ def record(
     imageio_ffmpeg()
     _draw_without_a_screen()
     env, algorithm, wrappers = at_hand(run, env=env, algorithm=algorithm, wrappers=None)
-    found, named = checkpoint_of(run, which), str(config_of(run).get("env"))
+    found, named, seed = checkpoint_of(run, which), str(config_of(run).get("env")), chosen_seed(run, seed)
     where = video_path(path, find_run(path_of(run)).path / VIDEOS, f"{found.path.name}-seed-{seed}.mp4")
     camera = Camera(where, named if env is None else str(env), fps)
     kwargs = {**(env_kwargs or {}), "render_mode": RGB_ARRAY}
@@ -115,8 +116,8 @@ def replay(
     if whole_number("episode", episode) < 0:
         raise InvalidRequest(f"episode={episode}: 0 or more")
     env, algorithm, wrappers = at_hand(run, env=env, algorithm=algorithm, wrappers=None)
-    found, config = checkpoint_of(run, which), config_of(run)
-    seed, named = int(config.get("evaluation_seed") or 0), str(config.get("env"))
+    found = checkpoint_of(run, which)
+    seed, named = own_evaluation_seed(run), str(config_of(run).get("env"))
     witness, camera = Witness(), None
     kwargs: dict[str, Any] = {}
     if video is not False:

@@ -20,12 +20,16 @@ from multiverse.contracts.imports import refuse_in_import, with_folders, without
 from multiverse.contracts.plan import Plan
 from multiverse.experience.slots import is_single
 from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
+from multiverse.training.config.budget import Clock
 from multiverse.training.config.build import as_plain, build, takes_old_names
 from multiverse.training.config.changes import (
+    HOLD,
     Schedule,
     changed_config,
     edited_settings,
     in_our_names,
+    last_progress,
+    schedule_jumps,
     without_schedules,
 )
 from multiverse.training.config.train_config import (
@@ -88,11 +92,13 @@ class Run:
         return cls(where, read_summary(where))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Its metrics, a dict for every line of `metrics.jsonl`: of updates and, as `evaluation_…`, of evaluations."""
-        return RunRecord(self.path).metrics
+        """Its metrics, a dict for each number of env steps at which there are some: those of updates and, as
+        `evaluation_…`, those of an evaluation there. `metrics.jsonl` has separate lines."""
+        return RunRecord(self.path).rows()
 
     def metrics(self) -> Any:
-        """The same as a pandas DataFrame, with a column for each metric."""
+        """The same as a pandas DataFrame, with a column for each metric; NaN where there is none.
+        `.dropna(subset="evaluation_mean_return")` has the rows with an evaluation."""
         try:
             import pandas
         except ImportError as error:
@@ -244,6 +250,7 @@ def resume(
     tensorboard: bool = False,
     without_replay: bool = False,
     progress: bool = True,
+    hold_schedules: bool = False,
     **settings: Any,
 ) -> Run:
     """Go on with a run exactly where its last checkpoint was taken, or where the one was that is named
@@ -253,12 +260,15 @@ def resume(
     program, or whose env got a secret: no file holds those. `algorithm` may be the `file.py:Class` of one that has
     moved, too: the run keeps that. `trust`: whether code that the run names may be called though somebody else has
     written it. `without_replay`: begin with an empty replay buffer, for a run whose buffer is damaged; all else is that
-    of the checkpoint, but the run is not bit-exact. `settings`: other ones from here on, `learning_rate=1e-4`,
+    of the checkpoint, but the run is not bit-exact. `hold_schedules`: keep learning rate, clip range and exploration as
+    they were in the last update; by default those that follow the budget follow the new one. `settings`: other ones
+    from here on, `learning_rate=1e-4`,
     `executor="serial"`; as for `train`.
     """
     from multiverse.training import seed_runs
 
     refuse_in_import("trains")
+    settings |= {HOLD: True} if hold_schedules else {}
     env, algorithm, wrappers = at_hand(run, env=env, algorithm=algorithm, wrappers=wrappers)
     if (path := find_set(path_of(run))) is not None:
         if env_kwargs is not None or tensorboard or without_replay:
@@ -302,8 +312,11 @@ def resume_run(
         kind = maker or algorithm_class(config.algorithm)
         given, schedules = without_schedules(settings, kind)
         _refuse_lost_schedules(where, given)
+        hold = bool(given.pop(HOLD, False))
         config = changed_config(config, given, kind)
         found = _checkpoint_to_go_on_from(where, named.checkpoint, with_tables=not without_replay)
+        if hold and found is not None:
+            config = dataclasses.replace(config, schedule_progress=last_progress(*_as_saved(found)))
         _refuse_less_than_spent(given.get("env_steps"), found)
         source = source_of(config, env, wrappers)
         if found is not None:
@@ -329,6 +342,8 @@ def resume_run(
                     trainer.load(found.state, without_replay)
                     for learner in session.learners:
                         _check_settings(learner)
+                if given.keys() & {*BUDGETS, "schedule_progress"}:
+                    _warn_of_jumps(trainer, schedules, found)
                 free = own_settings(kind) - getattr(kind, "fixed", frozenset())
                 # guard: an-edited-setting-is-used
                 if theirs := {name: getattr(config.settings, name) for name in free & (given.keys() | edited)}:
@@ -336,7 +351,7 @@ def resume_run(
                 if named.checkpoint is not None:
                     Checkpoints(where.checkpoints).go_back(trainer.clock.env_steps)
             ours = may_be_marked(where.path, env, maker)
-            if given or moved:
+            if given or moved or hold:
                 where.write_config(plain_config(config))  # the next resume has them too
             if ours:
                 where.write_origin()
@@ -440,6 +455,23 @@ def _saved_config_in(found: Checkpoint) -> dict[str, Any]:
     """Return the run's config as it was when this checkpoint was taken."""
     saved = found.manifest.get("config")
     return saved if isinstance(saved, dict) else {}
+
+
+def _as_saved(found: Checkpoint) -> tuple[dict[str, Any], Clock]:
+    """The settings and the clock that a run had at this checkpoint."""
+    with taken_over(found):
+        return _saved_config_in(found), build(Clock, found.state["clock"], "its clock")
+
+
+def _warn_of_jumps(trainer: Trainer, schedules: Mapping[str, Schedule], found: Checkpoint) -> None:
+    learner = next(iter(trainer.session.learners))
+    if jumps := schedule_jumps(learner, schedules, *_as_saved(found), trainer.schedule_progress):
+        # guard: jumps-of-schedules-are-reported
+        log.warning(
+            "%s: schedules follow the budget, which has changed. %s=True (--hold-schedules) keeps the last values",
+            jumps,
+            HOLD,
+        )
 
 
 def _envs_of(found: Checkpoint | None, config: TrainConfig) -> tuple[Plan | None, int | None, MaskSource | None]:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import gymnasium
 
 from multiverse.adapters.env_source import BUILT_IN, Wrapper, wrapped
-from multiverse.algorithms import ALGORITHMS
+from multiverse.algorithms import ALGORITHMS, known_name
 from multiverse.contracts.errors import InvalidRequest, UntrustedRun
 from multiverse.contracts.imports import with_folders, without_folders
 from multiverse.training.algorithm_maker import MakeAlgorithm
@@ -162,7 +162,7 @@ def refuse_another_algorithm(named: str, brought: str) -> None:
 
 def as_name(algorithm: MakeAlgorithm | str | None) -> tuple[MakeAlgorithm | None, str | None]:
     """(what makes an algorithm, its name): as one of them was given."""
-    return (None, algorithm) if isinstance(algorithm, str) else (algorithm, None)
+    return (None, known_name(algorithm)) if isinstance(algorithm, str) else (algorithm, None)
 
 
 def _is_known(env: str) -> bool:

@@ -25,7 +25,8 @@ from multiverse.contracts.errors import InvalidRequest, MultiverseError, counted
 from multiverse.contracts.imports import with_folders, without_folders
 from multiverse.contracts.plain_files import read_plain
 from multiverse.contracts.plan import whole_number
-from multiverse.training.config.changes import changed_config, without_schedules
+from multiverse.training.config.build import Located
+from multiverse.training.config.changes import HOLD, changed_config, without_schedules
 from multiverse.training.config.files import dump_yaml
 from multiverse.training.config.train_config import TrainConfig, plain_config, saved_config
 from multiverse.training.hooks import Hook
@@ -255,10 +256,11 @@ def set_config(path: Path, settings: Mapping[str, Any], trust: bool, env: Any = 
     config = trusted_config(path, env, maker, None, trust, (), named=name, given=settings)
     kind = maker or algorithm_class(config.algorithm)
     given, schedules = without_schedules(settings, kind)
+    hold = {HOLD: given.pop(HOLD)} if HOLD in given else {}  # of each run, where it is
     if given:
         config, own = changed_config(config, given, kind), saved_settings(path).get("algorithm", "ppo")
         write_config(path, dataclasses.replace(config, algorithm=own), may_be_marked(path, env, algorithm))
-    return config, given, schedules
+    return config, Located(given | hold, given.places), schedules
 
 
 def run_in_program(

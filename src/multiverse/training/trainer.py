@@ -21,8 +21,8 @@ from multiverse.memory.interrupts import StopRequests, StopWaiting
 from multiverse.training.config.budget import Clock
 from multiverse.training.config.build import build
 from multiverse.training.config.train_config import TrainConfig, plain_config
-from multiverse.training.evaluation import Evaluation
-from multiverse.training.evaluation_envs import told_as_evaluations
+from multiverse.training.evaluation import Evaluation, sides_of
+from multiverse.training.evaluation_envs import affordable_episodes, told_as_evaluations
 from multiverse.training.hooks import READ_ONLY, Hook, ReadOnlyMetrics
 from multiverse.training.learners import drop_replay
 from multiverse.training.scaling import Scaling
@@ -36,8 +36,6 @@ log = logging.getLogger("multiverse")
 STEPS_OF_A_LINE, ENV_STEPS_OF_A_LINE = 8, 1_000
 """Where nobody asks: a rollout of so many steps has a line of metrics of its own; shorter ones share one for so many
 env steps."""
-EVALUATION_COST = 10
-"""Env steps of training for every one of an evaluation that nobody has asked for."""
 
 
 class Trainer:
@@ -54,6 +52,7 @@ class Trainer:
         self._counted = Clock()  # as it was at the last line of metrics
         self._told: dict[str, list[Any]] = {}  # by metric: the sum over the updates since then, and how many told it
         self._metrics = ReadOnlyMetrics()  # the last line
+        self._best_episodes = 0  # of the evaluation that gave `best_return`
         self._evaluated_at = 0  # env steps
         self._evaluation_steps = 0  # of all evaluations so far
         self._checkpointed_at: int | None = None  # env steps
@@ -80,6 +79,12 @@ class Trainer:
     def metrics(self, value: Any) -> None:
         raise InvalidRequest(READ_ONLY)
 
+    @property
+    def schedule_progress(self) -> float:
+        """Schedule progress from 0 to 1: the spent share of the budget, unless schedules are held."""
+        held = self.config.schedule_progress
+        return self.config.budget.spent(self.clock) if held is None else held  # guard: held-schedules-do-not-move
+
     def stop(self, why: str) -> None:
         """End the run after this rollout."""
         self._stopped = self._stopped or why
@@ -99,7 +104,7 @@ class Trainer:
                 self._evaluate_now_and_then()  # a resumed run may have been cut off just before
                 while not self._over():
                     self._scale()
-                    share = self.config.budget.spent(self.clock)
+                    progress = self.schedule_progress
                     collected = self.session.collect(self._interrupted)
                     if collected is None:
                         break
@@ -107,7 +112,7 @@ class Trainer:
                     self._tell("on_rollout", collected)
                     self._whole = False
                     with self._spending("learn"):
-                        report = self.session.learners.update(self.session.rollouts, share)
+                        report = self.session.learners.update(self.session.rollouts, progress)
                         self.session.learned(collected)
                     self._whole = True
                     self._count(collected, report)
@@ -197,26 +202,29 @@ class Trainer:
     # -- now and then --------------------------------------------------------------------------------------------
     def _evaluate_now_and_then(self) -> None:
         every = self.config.steps_between_evaluations
-        if every and self.clock.env_steps // every > self._evaluated_at // every and self._can_afford_evaluation():
-            self.evaluate()
+        due = every and self.clock.env_steps // every > self._evaluated_at // every
+        if due and not self._over() and (episodes := self._affordable_episodes()):  # the last one is `_end`'s
+            self.evaluate(episodes)
 
-    def _can_afford_evaluation(self) -> bool:
-        """Where nobody asks for evaluations they get at most a tenth of the training's env steps, by counting; the last
-        one, at the end of a run, is outside that. A target asks for them: to train on beyond it costs more."""
-        if self.config.evaluate_every is not None or self.config.target_return is not None:
-            return True
-        recent, found = self.session.recent, self.evaluation
-        if found is None and not len(recent):
-            return False  # nobody knows yet how long episodes are
-        length = recent.mean_length if found is None else found.mean_length
-        steps = self._evaluation_steps + length * self.config.episodes_per_evaluation
-        return EVALUATION_COST * steps <= self.clock.env_steps
+    def _affordable_episodes(self) -> int:
+        config, recent = self.config, self.session.recent
+        if config.evaluate_every is not None or config.target_return is not None:  # the user asks for evaluations
+            return config.episodes_per_evaluation
+        if self.evaluation is not None:
+            length = self.evaluation.mean_length
+        elif len(recent):
+            length = recent.mean_length
+        else:  # no episode has ended yet: they are at least as long as this
+            length = self.clock.env_steps / self.session.envs.num_envs
+        least = 1 if self.session.opponents is None else len(sides_of(self.session.envs.views.layout.groups))
+        return affordable_episodes(config, self.clock.env_steps, self._evaluation_steps, length, least)
 
-    def evaluate(self) -> None:
-        """Try the policy out, now; from a hook in `on_update`. An env that fails there costs the evaluation only."""
+    def evaluate(self, episodes: int | None = None) -> None:
+        """Evaluate the policy now; from a hook in `on_update`. An env that fails there costs the evaluation only.
+        `episodes`: by default as many as the last evaluation of the run has."""
         config, played_on = self.config, self.session.evaluation_envs
         self.session.rest()
-        how = self.session.learners.policies(), config.episodes_per_evaluation, config.evaluation_seed
+        how = self.session.learners.policies(), episodes or config.episodes_per_evaluation, config.evaluation_seed
         with told_as_evaluations(), self._spending("evaluate"):
             try:
                 against = self.session.opponents, self.session.evaluation_tasks, config.evaluation_deterministic
@@ -242,8 +250,8 @@ class Trainer:
                 "in evaluations the policy plays itself, and what one agent wins another loses: their mean return says "
                 "nothing, and neither does which checkpoint is the best; evaluation_opponent='random' would tell"
             )
-        if found.mean_return > self.best_return:
-            self.best_return = found.mean_return
+        if (found.mean_return, _episodes_of(found)) > (self.best_return, self._best_episodes):
+            self.best_return, self._best_episodes = found.mean_return, _episodes_of(found)
             self._save(best=True)
         self._stop_at_target()
 
@@ -253,8 +261,11 @@ class Trainer:
             self.stop(f"reached a mean return of {found.mean_return:g}")
 
     def _is_evaluated(self) -> bool:
-        """As it is now; also if that failed, but not if it failed before the run was resumed."""
-        tried = self.evaluation is not None or self.session.evaluation_envs.failed_in_a_row > 0
+        """Whether the policy was evaluated as it is now, with all episodes; also if that failed in this process."""
+        if self.evaluation is None:
+            tried = self.session.evaluation_envs.failed_in_a_row > 0
+        else:
+            tried = _episodes_of(self.evaluation) >= self.config.episodes_per_evaluation
         return tried and self._evaluated_at == self.clock.env_steps
 
     def _save_now_and_then(self) -> None:
@@ -357,6 +368,7 @@ class Trainer:
             "plan": asdict(self.session.envs.plan),
             "clock": self.clock.state(),
             "best_return": self.best_return,
+            "best_episodes": self._best_episodes,
             "evaluated_at": self._evaluated_at,
             "evaluation_steps": self._evaluation_steps,
             "evaluation": None if self.evaluation is None else asdict(self.evaluation),
@@ -376,6 +388,7 @@ class Trainer:
         self.session.load_failures(state.get("failures", {}))  # runs of before did not save them
         self.clock = build(Clock, state["clock"], "its clock")
         self.best_return, self._evaluated_at = float(state["best_return"]), int(state["evaluated_at"])
+        self._best_episodes = int(state.get("best_episodes", self.config.episodes_per_evaluation))
         self._evaluation_steps = int(state.get("evaluation_steps", 0))
         found = state.get("evaluation")  # 0.1 did not save it
         self.evaluation = None if found is None else build(Evaluation, found, "its evaluation")
@@ -394,6 +407,11 @@ class Trainer:
         self._checkpoints.cut_back(self.clock.env_steps, continue_tables=not without_replay)
         if not (self.directory.checkpoints / "best").exists():  # it came after the checkpoint that was named
             self.best_return = float("-inf")
+
+
+def _episodes_of(evaluation: Evaluation) -> int:
+    """Number of episodes it played, failed ones included."""
+    return len(evaluation.returns) + len(evaluation.lost)
 
 
 def _episode_lines(collected: Collected, env_steps: int) -> Iterable[dict[str, Any]]:

@@ -7,6 +7,7 @@ from tests.faults.mutations.guard import ALWAYS, GONE, NEVER, Guard, before, ins
 RESUME = "tests/training/test_exact_resume.py"
 SAVED = "tests/training/test_saved_policies.py"
 TRAINER = "tests/training/test_trainer.py"
+SCHEDULES = "tests/training/test_schedules.py"
 PPO = "tests/algorithms/test_ppo.py"
 COLLECTOR = "tests/experience/test_collector.py"
 ROWS = "tests/faults/test_rows.py"
@@ -319,6 +320,12 @@ GUARDS = (
         (f"{SAME_EVALUATIONS}[after a save-serial]",),
     ),
     Guard(
+        "an-env-is-reset-before-it-is-saved",
+        ("D5",),
+        GONE,
+        ("tests/training/test_evaluations.py::test_few_episodes_on_many_envs_leave_every_env_with_a_state",),
+    ),
+    Guard(
         "a-failed-evaluation-env-is-replaced",
         ("G9",),
         GONE,
@@ -401,6 +408,18 @@ GUARDS = (
         ("D6",),
         swap("(given.keys() | edited)", "given.keys()"),
         (f"{TRAINER}::test_a_setting_that_is_edited_in_the_config_is_used_where_it_was_changed_before",),
+    ),
+    Guard(
+        "jumps-of-schedules-are-reported",
+        ("D6",),
+        GONE,
+        (f"{SCHEDULES}::test_larger_budget_makes_linear_schedules_jump_and_one_warning_has_both_values",),
+    ),
+    Guard(
+        "held-schedules-do-not-move",
+        ("D6",),
+        instead("return self.config.budget.spent(self.clock)"),
+        (f"{SCHEDULES}::test_held_schedules_keep_the_last_values_and_later_resumes_are_exact",),
     ),
     Guard(
         "sizes-are-compared",

@@ -44,6 +44,8 @@ def test_runs_of_one_second_get_names_of_their_own(tmp_path: Path, monkeypatch: 
         ("CartPole-v1", "CartPole-v1"), ("ALE/Pong-v5", "ALE-Pong-v5"), ("my.mod:make", "my.mod-make"),
         ("../../etc", "etc"), ("..", "unnamed"), ("<function f at 0x1>", "function-f-at-0x1"), ("", "unnamed"),
         ("a" * 300, "a" * 80), ("-rf", "rf"), ("naïve env\n", "na-ve-env"),
+        ("<lambda>", "lambda"), ("<lambda>.<locals>.<lambda>", "lambda"), ("make.<locals>.<lambda>", "make"),
+        ("make.<locals>.thunk", "make.thunk"),
     ],
 )  # fmt: skip
 def test_any_env_gives_a_safe_name(env: str, name: str, tmp_path: Path) -> None:

@@ -24,8 +24,10 @@ DESCRIPTION = """\
 Plays episodes with a run's policy, on as many envs as the run's evaluations,
 on seeds that no training ever sees, with the most likely actions or, if its
 evaluations do, drawn ones. Equal seeds give equal episodes, whatever the
-training looked like. Of several agents it plays all, or, with --opponent, one
-side, which alternates from episode to episode.
+training looked like. By default they are other episodes than those of the
+run's own evaluations: its best checkpoint was selected on those, so that its
+return there is too high. Of several agents it plays all, or, with --opponent,
+one side, which alternates from episode to episode.
 
 examples:
   multiverse evaluate runs/CartPole-v1
@@ -48,8 +50,8 @@ class Evaluate:
     """The latest checkpoint, or the one with the best evaluation."""
     best: bool = False
     """The same as --which best."""
-    seed: int = 0
-    """Of the episodes."""
+    seed: int | None = None
+    """Seed of the episodes. Default: 1000000; the run's own evaluations have `evaluation_seed`, 0 by default."""
     opponent: Annotated[str | None, tyro.conf.arg(metavar="random|self|RUN|MODULE:FUNCTION")] = None
     """Who plays the other side: any open action, the policy itself, another run's, or a function (observation, open
     actions, generator) → action. Default: as in the run's own evaluations."""
@@ -73,28 +75,30 @@ def run(arguments: Sequence[str]) -> int:
     options = parse(Evaluate, "evaluate", DESCRIPTION, arguments)
     require_positive(episodes=options.episodes)
     kwargs = parsed_kwargs(options.env_kwargs)
-    from multiverse.training.loading import checkpoint_of, evaluate
+    from multiverse.training.loading import checkpoint_of, chosen_seed, evaluate
     from multiverse.training.seed_runs import over_seeds, together
     from multiverse.training.storage.find_runs import find_set
 
     several, which = find_set(Path(options.run)), "best" if options.best else options.which
     runs = {None: options.run} if several is None else _begun(several)
-    how: dict[str, Any] = {"episodes": options.episodes, "seed": options.seed, "opponent": options.opponent}
-    how["algorithm"] = options.algorithm
-    how["deterministic"] = deterministic_or_not(options.stochastic, options.deterministic)
+    common: dict[str, Any] = {"episodes": options.episodes, "opponent": options.opponent, "trust": options.trust}
+    common["algorithm"] = options.algorithm
+    common |= {"env": options.env, "env_kwargs": kwargs or None}
+    common["deterministic"] = deterministic_or_not(options.stochastic, options.deterministic)
     checkpoints, reports = {seed: checkpoint_of(one, which) for seed, one in runs.items()}, dict[Any, dict[str, Any]]()
-    for seed, checkpoint in checkpoints.items():
-        found = evaluate(checkpoint.path, env=options.env, env_kwargs=kwargs or None, trust=options.trust, **how)
-        reports[seed] = told = _report(options, checkpoint, found)
+    for of_run, checkpoint in checkpoints.items():
+        seed = chosen_seed(checkpoint.path, options.seed)
+        result = evaluate(checkpoint.path, seed=seed, **common)
+        reports[of_run] = report = _report(options, checkpoint, result, seed)
         if not options.json:
-            _print(told)
+            _print(report)
     if several is not None:
         said = over_seeds({str(seed): report["mean_return"] for seed, report in reports.items()})
-        told = {"run": str(several), **said, "runs": [*reports.values()]}
+        report = {"run": str(several), **said, "runs": [*reports.values()]}
         if not options.json:
             print(together(said))
     if options.json:
-        print_json(told)
+        print_json(report)
     return 0
 
 
@@ -118,8 +122,8 @@ def deterministic_or_not(stochastic: bool, deterministic: bool) -> bool | None:
     return None if stochastic == deterministic else deterministic
 
 
-def _report(options: Evaluate, checkpoint: Checkpoint, found: Evaluation) -> dict[str, Any]:
-    from multiverse.training.loading import steps_of
+def _report(options: Evaluate, checkpoint: Checkpoint, found: Evaluation, seed: int) -> dict[str, Any]:
+    from multiverse.training.loading import own_evaluation_seed, steps_of
     from multiverse.training.run_sources import config_of
     from multiverse.training.storage.origin import OPPONENT
 
@@ -127,7 +131,8 @@ def _report(options: Evaluate, checkpoint: Checkpoint, found: Evaluation) -> dic
         "checkpoint": str(checkpoint.path),
         "env": options.env or config_of(checkpoint.path).get("env"),
         "env_steps": steps_of(checkpoint),
-        "seed": options.seed,
+        "seed": seed,
+        "training_evaluation_seed": own_evaluation_seed(checkpoint.path),
         "opponent": (options.opponent or config_of(checkpoint.path).get(OPPONENT)) if found.opponent else None,
         **found.summary(),
         **({"sides": {side: one.summary() for side, one in found.sides.items()}} if found.sides else {}),
@@ -140,7 +145,14 @@ def _print(report: dict[str, Any]) -> None:
     from multiverse.training.progress import evaluated
 
     print(f"{without_folders(str(report['env']))} after {report['env_steps']:,} env steps ({report['checkpoint']})")
-    told = evaluated(report, report["opponent"])
-    print(f"{told}; from {in_digits(min(report['returns']))} to {in_digits(max(report['returns']))}")
+    seeds, lowest, highest = _seeds(report), in_digits(min(report["returns"])), in_digits(max(report["returns"]))
+    print(f"{evaluated(report, report['opponent'])}; from {lowest} to {highest}; {seeds}")
     for side, summary in report.get("sides", {}).items():
         print(f"  as {side}: {evaluated(summary)}")
+
+
+def _seeds(report: dict[str, Any]) -> str:
+    seed, in_training = report["seed"], report["training_evaluation_seed"]
+    if seed == in_training:
+        return f"seed {seed}, the episodes of the evaluations in training, on which the best checkpoint was selected"
+    return f"seed {seed}, other episodes than in the evaluations in training (seed {in_training})"

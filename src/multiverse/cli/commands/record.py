@@ -35,8 +35,8 @@ class Record:
     """Where to; else into the run, videos/."""
     which: Literal["latest", "best"] = "latest"
     """The latest checkpoint, or the one with the best evaluation."""
-    seed: int = 0
-    """Of the episodes."""
+    seed: int | None = None
+    """Seed of the episodes. Default: the one of `multiverse evaluate`."""
     opponent: Annotated[str | None, tyro.conf.arg(metavar="random|self|RUN|MODULE:FUNCTION")] = None
     """Who plays the other side, as for `multiverse evaluate`."""
     stochastic: bool = False

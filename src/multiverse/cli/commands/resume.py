@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from multiverse.algorithms import ALGORITHMS, algorithm_class
+from multiverse.algorithms import ALGORITHMS, algorithm_class, known_name
 from multiverse.cli.flags import WORDS, Setting, all_settings, parser, spelled, typed
 from multiverse.cli.main import require, require_positive
 from multiverse.cli.results import results
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.training.config.build import Located, in_todays_names
-from multiverse.training.config.changes import KEPT
+from multiverse.training.config.changes import HOLD, KEPT
 from multiverse.training.config.files import read_config
 from multiverse.training.config.train_config import BUDGETS
 
@@ -54,6 +54,13 @@ COMMAND = (
         "Begin with an empty replay buffer, for a run whose buffer is damaged. All else is that of the checkpoint, but "
         "the run is not bit-exact.",
     ),
+    Setting(
+        HOLD,
+        bool,
+        None,
+        "With another budget, keep learning rate, clip range and exploration as they were in the last update. By "
+        "default those that follow the budget follow the new one, and jump.",
+    ),
     Setting("quiet", bool, None, "Print nothing but the run's directory, at its end."),
     Setting("json", bool, None, "Print a JSON object a line: start, metrics every 3 s, evaluation, end or error."),
 )
@@ -70,6 +77,7 @@ def run(arguments: Sequence[str]) -> int:
     from multiverse.training.seed_runs import set_config
     from multiverse.training.storage.find_runs import find_set
 
+    settings |= {HOLD: True} if command[HOLD] else {}
     voice = LinePrinter(results())
     shown = {"quiet": bool(command["quiet"]), "as_json": bool(command["json"])}
     if (several := find_set(Path(where))) is not None:
@@ -105,7 +113,7 @@ def resume_options(arguments: Sequence[str]) -> tuple[str, dict[str, Any], Locat
     except argparse.ArgumentError:  # it is told below, with the flags that there are
         known = argparse.Namespace()
     where = next((word for word in getattr(known, WORDS, []) if Path(word).exists()), None)
-    brought = getattr(known, "algorithm", "")
+    brought = known_name(getattr(known, "algorithm", ""))
     algorithm = "ppo" if where is None else _algorithm_of(where, hasattr(known, "trust"), brought)
     settings = every if where is None else changeable(algorithm)
     _refuse_fixed(arguments, algorithm, {one.name for one in settings})

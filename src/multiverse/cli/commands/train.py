@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multiverse.algorithms import ALGORITHMS, algorithm_class
+from multiverse.algorithms import ALGORITHMS, algorithm_class, known_name
 from multiverse.cli.flags import Setting, all_settings, spelled, typed
 from multiverse.cli.flags import parser as flags_parser
 from multiverse.cli.flags import table as table
@@ -63,7 +63,7 @@ def config_from(options: TrainOptions) -> TrainConfig:
         file.check_beside(Located({**options.settings, **env_too}, {**options.settings.places, "env": options.env}))
     if not file.pop("preset", True) and not command["preset"]:
         command["no_preset"] = True
-    algorithm = _named("algorithm", options.settings, file) or "ppo"
+    algorithm = known_name(_named("algorithm", options.settings, file) or "ppo")
     typed = {*options.settings, *(("env", "env_kwargs") if options.env else ())}  # whoever types a name means it
     if names_code({key: value for key, value in file.items() if key not in typed}):
         check_trusted(file, read_mark(Path(command["config"]).parent), command["config"], command["trust"])
@@ -201,7 +201,7 @@ def _train_seeds(options: TrainOptions, config: TrainConfig, voice: LinePrinter)
     command = options.command
     if not any(_shown(options).values()):
         for line in _announced(options, config):
-            voice.say(line)
+            voice.say(line, wrap=True)
     how = {"init_from": command["init_from"] or None, "tensorboard": bool(command["tensorboard"])}
     path = new_set(config, command["seeds"], command["run_dir"] or None, "runs", **how)
     run_and_tell(path, config, {}, voice, **_shown(options))
@@ -246,13 +246,14 @@ def algorithm_in(arguments: Sequence[str]) -> str:
         named = file.get("algorithm")
         if not named or not isinstance(named, str):
             return "ppo"
+        named = known_name(named)
         if named not in ALGORITHMS:  # guard: a-strangers-algorithm-is-not-imported-for-its-flags
             from multiverse.training.storage.origin import check_trusted
             from multiverse.training.storage.run_directory import read_mark
 
             check_trusted(file, read_mark(Path(found.config).parent), found.config, "trust" in found)
         return named
-    return str(getattr(found, "algorithm", "ppo"))
+    return known_name(str(getattr(found, "algorithm", "ppo")))
 
 
 @dataclass(frozen=True)

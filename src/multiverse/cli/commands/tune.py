@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Sequence
@@ -70,7 +71,7 @@ def run(arguments: Sequence[str]) -> int:
     options = parse(Tune, "tune", DESCRIPTION, arguments)
     require_positive(num_envs=options.num_envs, workers=options.workers, seconds=options.seconds, rounds=options.rounds)
     from multiverse.adapters.env_source import recipes
-    from multiverse.algorithms import algorithm_class
+    from multiverse.algorithms import algorithm_class, known_name
     from multiverse.cli.comparison import machine_is_busy
     from multiverse.cli.tuning import RANDOM, Measuring, Search, checked_executors, plan_file, sentence
     from multiverse.contracts.plan import Plan
@@ -78,6 +79,7 @@ def run(arguments: Sequence[str]) -> int:
 
     kwargs, executors = parsed_kwargs(options.env_kwargs), checked_executors(options.executors)
     (recipe,) = recipes(options.env, 1, kwargs, None)  # what is not there is one sentence, at once
+    options = dataclasses.replace(options, algorithm=known_name(options.algorithm))
     if options.algorithm != RANDOM:
         algorithm_class(options.algorithm)
     cores = machine.usable_cores()

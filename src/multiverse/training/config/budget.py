@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from multiverse.contracts.errors import InvalidRequest
@@ -69,6 +69,12 @@ class Budget:
             clock.seconds / (60.0 * self.minutes) if self.minutes else 0.0,
         ]
         return min(1.0, max(shares))
+
+    def spent_before_last_rollout(self, clock: Clock) -> float:
+        """The share when the last update was made, of a run whose rollouts are all equally long."""
+        earlier = (clock.updates - 1) / clock.updates if clock.updates else 0.0
+        counts = {"env_steps": round(clock.env_steps * earlier), "episodes": round(clock.episodes * earlier)}
+        return self.spent(replace(clock, **counts, seconds=clock.seconds * earlier))
 
     def seconds_left(self, clock: Clock, since: Clock) -> float:
         """At the pace since then: a run is not equally fast all the time, and replay algorithms learn nothing at first.

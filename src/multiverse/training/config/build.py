@@ -134,6 +134,8 @@ def _one_of(kinds: tuple[Any, ...], value: Any, place: str) -> Any:
         return None
     if isinstance(value, Mapping):  # what is wrong inside it says more than what else it might have been
         some = [kind for kind in some if dataclasses.is_dataclass(kind)] or some
+    if len(some) == 1 and get_origin(some[0]) is Literal and len(some) < len(kinds):
+        return _value(Literal[(*get_args(some[0]), NOTHING)], value, place)
     if len(some) == 1:
         return _value(some[0], value, place)
     for kind in sorted(some, key=lambda kind: kind is not type(value)):

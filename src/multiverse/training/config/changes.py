@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from multiverse.algorithms.algorithm import Settings
 from multiverse.contracts.errors import InvalidRequest, in_a_line
+from multiverse.training.config.budget import Clock
 from multiverse.training.config.build import Located
+from multiverse.training.config.other_libraries import SYNONYMS
 from multiverse.training.config.train_config import (
     BUDGETS,
-    SYNONYMS,
     TrainConfig,
+    budget_of,
     merged,
     own_settings,
     plain_config,
@@ -62,6 +66,40 @@ def edited_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> set[st
         elif old != new:
             edited.add(name)
     return edited
+
+
+HOLD = "hold_schedules"
+"""Of `resume`: values that follow the budget stay as they were in the last update."""
+
+
+def last_progress(saved: Mapping[str, Any], clock: Clock) -> float:
+    """Return the schedule progress (0 to 1) of the last update of a run with these saved settings."""
+    held = saved.get("schedule_progress")
+    return float(held) if isinstance(held, int | float) else budget_of(saved).spent_before_last_rollout(clock)
+
+
+def schedule_jumps(
+    learner: Any, schedules: Mapping[str, Schedule], saved: Mapping[str, Any], clock: Clock, progress: float
+) -> str:
+    """Describe the scheduled values that jump because the run is resumed with another budget than it had (`saved`).
+
+    '' if none do. `progress`: the schedule progress now."""
+    settings = getattr(learner, "config", None)
+
+    def values(at: float) -> dict[str, float]:
+        own = settings.scheduled(at) if isinstance(settings, Settings) else {}
+        return own | {name: schedule(1.0 - at) for name, schedule in schedules.items()}
+
+    held = saved.get("schedule_progress")
+    planned = values(budget_of(saved).spent(clock) if held is None else held)
+    now, last = values(progress), values(last_progress(saved, clock))
+    last |= {name: getattr(settings, name, last[name]) for name in schedules}  # the function may be another one
+    jumping = [name for name, value in now.items() if not (_equal(value, planned[name]) or _equal(value, last[name]))]
+    return " and ".join(f"{name} goes from {last[name]:.3g} to {now[name]:.3g}" for name in jumping)
+
+
+def _equal(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=1e-6)
 
 
 KEPT = frozenset({"env", "algorithm", "seed", "num_envs", "separate", "opponents", "wrappers", "tasks",

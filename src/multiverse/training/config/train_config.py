@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from multiverse.algorithms import ALGORITHMS, algorithm_class, section_of
+from multiverse.algorithms import ALGORITHMS, algorithm_class, known_name, section_of
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.contracts.failures import OnBadValue
 from multiverse.contracts.names import did_you_mean
@@ -21,6 +21,7 @@ from multiverse.experience.self_play import Choice
 from multiverse.training.config.budget import Budget
 from multiverse.training.config.build import Located, as_plain, build, in_todays_names, is_required, place_of
 from multiverse.training.config.files import read_config
+from multiverse.training.config.other_libraries import EQUIVALENTS, SYNONYMS, equivalent
 from multiverse.training.config.tuned import tuned_settings
 
 if TYPE_CHECKING:
@@ -30,32 +31,6 @@ Device = Literal["auto", "cpu", "cuda", "mps"]
 DEFAULT_ENV_STEPS = 100_000
 TRIED = "tried"
 """Of a preset, no setting: what was seen of it."""
-
-SYNONYMS = {
-    "num_envs": ("n_envs",),
-    "env_steps": ("total_timesteps", "timesteps"),
-    "episodes": ("num_episodes",),
-    "learning_rate": ("lr",),
-    "epochs": ("n_epochs", "update_epochs"),
-    "steps_per_env": ("n_steps", "num_steps", "train_freq"),
-    "batch_size": ("minibatch_size",),
-    "entropy_coef": ("ent_coef",),
-    "value_coef": ("vf_coef",),
-    "clip_range": ("clip_coef",),
-    "value_clip_range": ("clip_range_vf",),
-    "normalize_advantages": ("normalize_advantage", "norm_adv"),
-    "hidden_sizes": ("net_arch",),
-    "share_features": ("share_features_extractor",),
-    "memory_size": ("lstm_hidden_size",),
-    "workers": ("num_workers",),
-    "start_method": ("parallel_start_method",),
-    "updates_per_step": ("utd_ratio",),
-    "action_noise": ("noise_std",),
-    "evaluate_every": ("eval_every", "eval_freq"),
-    "evaluation_episodes": ("n_eval_episodes",),
-    "evaluation_envs": ("n_eval_envs",),
-}
-"""What other libraries call a setting: flags and arguments in Python take these too."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +52,9 @@ class TrainConfig:
     """Budget: episodes of all envs together."""
     minutes: float | None = None
     """Budget: time."""
+    schedule_progress: float | None = None
+    """Hold what follows the budget (learning rate, clip range, exploration) as it is at this share of it, from 0 to 1.
+    Default: it follows the budget. `resume --hold-schedules` sets this to where the run is."""
     target_return: float | None = None
     """Stop as soon as an evaluation reaches this mean return."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
@@ -149,10 +127,12 @@ class TrainConfig:
     """Env steps between lines of metrics, which are means over the updates since the last one. Default: a line for
     every update; where rollouts have fewer than 8 steps, every 1,000 env steps."""
     evaluate_every: int | None = None
-    """Env steps between evaluations; 0: only at the end. Default: a tenth of the budget, and (without a target_return)
-    while all of them, the next guessed as long as the last, take at most a tenth of the training's env steps."""
+    """Env steps between evaluations; 0: only at the end. Default: a tenth of the budget (100,000 without one in env
+    steps). By default, and without a target_return, evaluations before the last one have as many episodes as keep all
+    of them within a tenth of the training's env steps, but at least one."""
     evaluation_episodes: int | None = None
-    """Episodes of each evaluation. Default: 10; with held-out tasks, one of each."""
+    """Episodes of each evaluation; those before the last one may have fewer (`evaluate_every`). Default: 10; with
+    held-out tasks, one of each."""
     evaluation_envs: int | None = None
     """Envs that evaluations are played on side by side; their number changes no figure. Default: 10, but 1 where
     `num_envs` is 1."""
@@ -172,6 +152,7 @@ class TrainConfig:
     """Those of the algorithm: its own `Config`. In files they stand in a section of its name (`ppo:`)."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "algorithm", known_name(self.algorithm))
         if self.settings is None:
             object.__setattr__(self, "settings", algorithm_class(self.algorithm).Config())
         for name in ("num_envs", "evaluation_episodes", "evaluation_envs", "keep_checkpoints", "torch_threads"):
@@ -197,6 +178,8 @@ class TrainConfig:
             raise InvalidRequest(f"log_every={self.log_every}: at least 1")
         if self.evaluate_every is not None and self.evaluate_every < 0:
             raise InvalidRequest(f"evaluate_every={self.evaluate_every}: 0 (only at the end) or more")
+        if self.schedule_progress is not None and not 0.0 <= self.schedule_progress <= 1.0:
+            raise InvalidRequest(f"schedule_progress={self.schedule_progress}: from 0 to 1")
         if self.target_return is not None and math.isnan(self.target_return):
             raise InvalidRequest("target_return=nan: no return ever reaches that")
         _ = self.budget
@@ -229,10 +212,7 @@ class TrainConfig:
 
     @functools.cached_property
     def budget(self) -> Budget:
-        steps = self.env_steps
-        if steps is None and self.episodes is None and self.minutes is None:
-            steps = DEFAULT_ENV_STEPS
-        return Budget(steps, self.episodes, self.minutes)
+        return budget_of(vars(self))
 
     @property
     def steps_between_evaluations(self) -> int:
@@ -250,6 +230,14 @@ class TrainConfig:
     def episodes_per_evaluation(self) -> int:
         """As asked for; else 10, or one of each held-out task."""
         return self.evaluation_episodes or self.held_out_tasks or 10
+
+
+def budget_of(settings: Mapping[str, Any]) -> Budget:
+    """The budget that a run with these settings has."""
+    given = {name: settings.get(name) for name in BUDGETS}
+    if all(value is None for value in given.values()):
+        given["env_steps"] = DEFAULT_ENV_STEPS
+    return build(Budget, given)
 
 
 # -- where it comes from -----------------------------------------------------------------------------------------
@@ -290,6 +278,7 @@ def config_for(
     """
     if not isinstance(algorithm, str) and not callable(algorithm):
         raise InvalidRequest(f"algorithm={algorithm!r}: a name, your module:Class, or what makes one")
+    algorithm = known_name(algorithm) if isinstance(algorithm, str) else algorithm
     name = env if isinstance(env, str) else name_of(env)
     learner = algorithm if isinstance(algorithm, str) else import_name(algorithm)
     kind = algorithm_class(algorithm) if isinstance(algorithm, str) else algorithm
@@ -346,7 +335,7 @@ def merged(under: Mapping[str, Any], over: Mapping[str, Any], algorithm: str, ow
         if key == name:
             for inner, one in _section(value, place_of(over, key)).items():
                 if inner not in own:
-                    raise no_such(place_of(value, inner, f"{name}."), inner, own, inside=True)
+                    raise no_such(place_of(value, inner, f"{name}."), inner, own, algorithm, inside=True)
                 if inner in over:
                     twice = f"it is given twice, here and at {place_of(over, inner)}"
                     raise InvalidConfig(place_of(value, inner, f"{name}."), twice)
@@ -357,7 +346,7 @@ def merged(under: Mapping[str, Any], over: Mapping[str, Any], algorithm: str, ow
                 value = {**run[key], **value}  # an argument of the env more, or another; the rest stays
             target[key], target.places[key] = value, place_of(over, key)
         else:
-            raise no_such(place_of(over, key), key, RUN_SETTINGS | own)
+            raise no_such(place_of(over, key), key, RUN_SETTINGS | own, algorithm)
     run[name] = theirs
     return run
 
@@ -375,14 +364,23 @@ def _budget_of_both(key: str, over: Mapping[str, Any]) -> bool:
     return key in BUDGETS and any(over.get(unit) is not None for unit in BUDGETS)
 
 
-def no_such(place: str, name: str, known: frozenset[str], inside: bool = False) -> InvalidConfig:
+def no_such(place: str, name: str, known: frozenset[str], algorithm: str, inside: bool = False) -> InvalidConfig:
     """An error with the setting that was probably meant."""
     meant = next((ours for ours, theirs in SYNONYMS.items() if name in theirs and ours in known), None)
     others = [theirs for ours in known for theirs in SYNONYMS.get(ours, ())]
     hint = f"Did you mean {meant}?" if meant else did_you_mean(name, sorted(known), others)
+    if name in EQUIVALENTS:
+        hint = equivalent(name)
+    elif whose := algorithms_with(name):
+        hint = f"It is a setting of {', '.join(whose)}; this is {algorithm}"
     if inside and name in RUN_SETTINGS:
         hint = "It is a setting of the run: it belongs outside this section"
     return InvalidConfig(place, "there is no such setting", hint)
+
+
+def algorithms_with(name: str) -> list[str]:
+    """The algorithms of ours that have this setting."""
+    return [one for one in ALGORITHMS if name in own_settings(algorithm_class(one))]
 
 
 def _preset(env: str, algorithm: str, wanted: bool | str) -> dict[str, Any]:

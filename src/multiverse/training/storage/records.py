@@ -51,6 +51,16 @@ class RunRecord:
         """Every line: of updates and, with `evaluation_…`, of evaluations."""
         return list(read_lines(self.path / METRICS))
 
+    def rows(self) -> list[dict[str, Any]]:
+        """The same with one row for all lines of the same env steps, the later one first in doubt."""
+        found: list[dict[str, Any]] = []
+        for line in self.metrics:
+            if found and "env_steps" in line and line["env_steps"] == found[-1].get("env_steps"):
+                found[-1].update(line)
+            else:
+                found.append(dict(line))
+        return found
+
     @property
     def videos(self) -> list[Path]:
         """Those in the run, the newest first."""

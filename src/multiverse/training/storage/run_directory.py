@@ -288,7 +288,12 @@ NEW_SPACES = "Pass env=…, from which they are known too, or restore it from a 
 
 
 def safe_name(text: str) -> str:
-    """A name for a directory, of whatever somebody called an env: 'ALE/Pong-v5' → 'ALE-Pong-v5'."""
+    """Return a directory name made from the name of an env or an algorithm: 'ALE/Pong-v5' → 'ALE-Pong-v5'.
+
+    Of nested functions only names that can be read remain: 'make_env.<locals>.<lambda>' → 'make_env'; a lambda alone is
+    'lambda'."""
+    if "<lambda>" in text or "<locals>" in text:
+        text = re.sub(r"(^|\.)(<locals>|<lambda>)", "", text).strip(".") or "lambda"
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:80] or "unnamed"
 
 
