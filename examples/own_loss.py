@@ -1,4 +1,5 @@
-"""A loss of one's own: dual-clip PPO (Ye et al. 2020), in one method, and an auxiliary term, in another.
+"""Losses of one's own: dual-clip PPO (Ye et al. 2020) and conservative DQN (Kumar et al. 2020), each in one method, and
+an auxiliary term.
 
     python examples/own_loss.py                                               # trains it on CartPole-v1
     multiverse train CartPole-v1 --algorithm examples.own_loss:DualClipPPO    # the same, with its settings as flags
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import multiverse as mv
-from multiverse.algorithms import PPO, Loss, Outputs, PPOConfig, RolloutBatch
+from multiverse.algorithms import DQN, PPO, DQNConfig, Loss, Outputs, PPOConfig, ReplayBatch, RolloutBatch
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,26 @@ class ConfidentPPO(PPO):
 
     def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
         return super().loss(out, batch).plus(confidence=1e-3 * (out.log_prob**2).mean())
+
+
+@dataclass(frozen=True)
+class ConservativeConfig(DQNConfig):
+    """Settings of DQN, and one more."""
+
+    conservative_coef: float = 0.1
+    """Weight of the conservative term."""
+
+
+class ConservativeDQN(DQN):
+    """DQN that holds down the values of actions that are not in replay: log Σ exp Q(s, ·) - Q(s, a)."""
+
+    Config = ConservativeConfig
+
+    def loss(self, batch: ReplayBatch) -> Loss:
+        values = self.values(batch.observations)
+        taken = values.gather(-1, batch.actions[:, None])[:, 0]
+        term = (values.logsumexp(-1) - taken).mean()
+        return super().loss(batch).plus(conservative=self.config.conservative_coef * term)
 
 
 def main(env_steps: int = 50_000) -> mv.Run:

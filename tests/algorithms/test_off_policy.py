@@ -14,7 +14,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from multiverse.algorithms import algorithm_class, off_policy
+from multiverse.algorithms import algorithm_class
 from multiverse.contracts.errors import InvalidRequest, TrainingDiverged
 from multiverse.contracts.policy import Seen
 from multiverse.experience.rollout import Rollout, rollout_for
@@ -52,13 +52,6 @@ def rollout_of(algorithm: Any, seed: int, space: Any = OBSERVATIONS) -> Rollout:
     rollout.terminated[1, 0] = rollout.truncated[2, 1] = True
     rollout.starts[2, 0] = rollout.starts[3, 1] = True
     return rollout
-
-
-@pytest.fixture(params=["numpy", "torch"])
-def learner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "torch":
-        monkeypatch.setattr(off_policy, "LARGEST_IN_NUMPY", 0)
-    return str(request.param)
 
 
 # -- slow references ---------------------------------------------------------------------------------------------
@@ -179,28 +172,23 @@ class Reference:
 
 def fed(algorithm: Any, reference: Callable[..., None]) -> None:
     """Whatever the algorithm draws, the reference learns from as well."""
-    normal, step = algorithm._normal, algorithm._gradient_step
-    noise: list[Tensor] = []
-
-    def drawing(*shape: int) -> Any:
-        found = normal(*shape)
-        noise.append(torch.as_tensor(found).clone())
-        return found
+    step = algorithm._gradient_step
 
     def stepping(batch: Any) -> Any:
-        noise.clear()
-        rows = [batch.seen[0], batch.actions, batch.rewards, batch.after[0], batch.discounts]
-        rows = [torch.as_tensor(column).clone() for column in rows]
+        columns = [batch.observations.vector, batch.actions, batch.rewards, batch.next_observations.vector]
+        rows = [torch.as_tensor(column).clone() for column in [*columns, batch.discounts]]
+        noise = [torch.as_tensor(drawn).clone() for drawn in batch.noise]
         found = step(batch)
         reference(*rows, noise)
         return found
 
-    algorithm._normal, algorithm._gradient_step = drawing, stepping
+    algorithm._gradient_step = stepping
 
 
+@pytest.mark.parametrize("learner", ["numpy", "torch"])
 @pytest.mark.parametrize("name", KINDS)
 def test_whole_updates_are_those_of_a_slow_reference(name: str, learner: str) -> None:
-    algorithm = made(name)
+    algorithm = made(name, learner=learner)
     reference = Reference(name, algorithm)
     fed(algorithm, getattr(reference, name))
     taken = 0
@@ -222,10 +210,11 @@ def test_whole_updates_are_those_of_a_slow_reference(name: str, learner: str) ->
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_the_gradient_by_what_was_given_is_autograds(name: str, learner: str) -> None:
+def test_the_gradient_by_what_was_given_is_autograds(name: str) -> None:
     """Of twin networks, by some of the columns: what an actor learns from its critics."""
-    algorithm = made(name)
-    twins = algorithm._network("twins", 2, copies=2)
+    algorithm, in_torch = made(name), made(name, learner="torch")
+    twins, torchs = (one._network("twins", 2, copies=2) for one in (algorithm, in_torch))
+    torchs.optimizer.load_weights(twins.optimizer.weights())
     rng = np.random.default_rng(0)
     given, by_output = (rng.normal(size=shape).astype(np.float32) for shape in ((7, 5), (2, 7, 2)))
     vector = torch.as_tensor(given).requires_grad_()
@@ -233,17 +222,18 @@ def test_the_gradient_by_what_was_given_is_autograds(name: str, learner: str) ->
     answer = torch.stack([one(vector) for one in modules])
     answer.backward(torch.as_tensor(by_output))
     assert vector.grad is not None
-    found = twins.forward(Shown(twins.put(given)))
+    np.testing.assert_allclose(torchs(Shown(vector)).detach(), answer.detach(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(torchs.first()(Shown(vector)).detach(), answer[0].detach(), rtol=1e-5, atol=1e-6)
+    found = twins.forward(Shown(given))
     np.testing.assert_allclose(found, answer.detach(), rtol=1e-5, atol=1e-6)
-    columns = twins.by_vector(twins.put(by_output), slice(-3, None))
+    columns = twins.by_vector(by_output, slice(-3, None))
     np.testing.assert_allclose(columns, vector.grad[:, -3:], rtol=1e-5, atol=1e-6)
-    twins.forward(Shown(twins.put(given)))
-    twins.backward(twins.put(by_output))
+    twins.forward(Shown(given))
+    twins.backward(by_output)
     expected = torch.cat([parameter.grad.reshape(-1) for one in modules for parameter in one.parameters()])  # type: ignore[union-attr]
     np.testing.assert_allclose(twins.optimizer.gradient, expected, rtol=1e-5, atol=1e-6)
     alone = twins.first()
-    np.testing.assert_allclose(alone.forward(Shown(twins.put(given))), answer[0].detach(), rtol=1e-5, atol=1e-6)
-    alone.by_vector(twins.put(by_output[0]), slice(None))
+    np.testing.assert_allclose(alone.forward(Shown(given)), answer[0].detach(), rtol=1e-5, atol=1e-6)
 
 
 # -- acting ------------------------------------------------------------------------------------------------------
@@ -402,16 +392,15 @@ def test_the_temperature_begins_where_it_is_told_to_and_is_learned_if_it_should_
     name: str, given: Any, first: float
 ) -> None:
     algorithm = made(name, learning_starts=0, gradient_steps=1, entropy_coef=given)
-    temperature = algorithm._temperature
-    assert float(temperature.value(algorithm.config)) == pytest.approx(first)
+    assert float(algorithm.entropy_coef) == pytest.approx(first)
     algorithm.update([rollout_of(algorithm, 0)], 0.0)
-    assert (float(temperature.value(algorithm.config)) != pytest.approx(first, rel=1e-6)) == (given != 0.1)
+    assert (float(algorithm.entropy_coef) != pytest.approx(first, rel=1e-6)) == (given != 0.1)
 
 
 def test_a_temperature_that_was_fixed_at_0_can_be_learned_from_then_on() -> None:
     algorithm = made("sac", learning_starts=0, gradient_steps=1, entropy_coef=0.0)
     algorithm.change(entropy_coef="auto")
-    assert float(algorithm._temperature.value(algorithm.config)) == 1.0
+    assert float(algorithm.entropy_coef) == 1.0
 
 
 def test_sequences_longer_than_any_episode_are_whole_ones_to_a_cell_too() -> None:

@@ -17,7 +17,7 @@ from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Seen
 from multiverse.experience.numpy_policies import loaded_policy
 from multiverse.experience.rollout import Rollout, rollout_for
-from multiverse.learning.loss import Shown
+from multiverse.learning.loss import Shown, as_numpy
 from multiverse.learning.threads import torch_threads
 from tests.algorithms.test_off_policy import HIDDEN, KINDS, OBSERVATIONS, SLOTS, Reference, made, network
 
@@ -126,22 +126,16 @@ class SlowMemory(Reference):
 
 def fed(algorithm: Any, reference: Any) -> None:
     """Whatever the algorithm draws, the reference learns from as well."""
-    normal, step = algorithm._normal, algorithm._gradient_step
-    noise: list[Tensor] = []
-
-    def drawing(*shape: int) -> Any:
-        found = normal(*shape)
-        noise.append(torch.as_tensor(found).clone())
-        return found
+    step = algorithm._gradient_step
 
     def stepping(batch: Any) -> Any:
-        noise.clear()
         columns = [torch.as_tensor(one).clone() for one in (batch.actions, batch.rewards, batch.discounts)]
+        noise = [torch.as_tensor(drawn).clone() for drawn in batch.noise]
         found = step(batch)
-        reference(batch.seen, columns[0], columns[1], batch.after, columns[2], noise)
+        reference(batch.observations, columns[0], columns[1], batch.next_observations, columns[2], noise)
         return found
 
-    algorithm._normal, algorithm._gradient_step = drawing, stepping
+    algorithm._gradient_step = stepping
 
 
 @pytest.fixture(autouse=True)
@@ -150,12 +144,12 @@ def _one_thread() -> Iterator[None]:
         yield
 
 
+@pytest.mark.parametrize("learner", ["numpy", "torch"])
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 @pytest.mark.parametrize(("name", "markov_actor"), ARCHITECTURES)
-def test_whole_updates_are_those_of_a_slow_reference(name: str, markov_actor: bool, kind: str) -> None:
-    algorithm = made(
-        name, **{**MEMORY, "memory": kind, "markov_actor": markov_actor, "tau": 1.0 if name == "dqn" else 0.1}
-    )
+def test_whole_updates_are_those_of_a_slow_reference(name: str, markov_actor: bool, kind: str, learner: str) -> None:
+    settings = {"memory": kind, "markov_actor": markov_actor, "learner": learner, "tau": 1.0 if name == "dqn" else 0.1}
+    algorithm = made(name, **{**MEMORY, **settings})
     reference = SlowMemory(name, algorithm)
     fed(algorithm, getattr(reference, name))
     taken = 0
@@ -179,30 +173,33 @@ def test_sequences_are_packed_and_show_what_came_before(length: int | None) -> N
     for number in range(3):
         algorithm.replay.add(rollout_of(algorithm, number))
     batch = algorithm._drawn_sequences()
-    vector, ends = batch.seen.vector, 0
-    for rows in sequences(batch.seen):
+    vector, ends = batch.observations.vector, 0
+    for rows in sequences(batch.observations):
         assert len(rows) - 1 <= (length or 100)
         assert not vector[rows[0], 5:].any()  # nothing was done before a sequence
-        steps = [int(np.flatnonzero(batch.seen.rows == row)[0]) for row in rows[:-1]]
+        steps = [int(np.flatnonzero(batch.observations.rows == row)[0]) for row in rows[:-1]]
         np.testing.assert_array_equal(vector[rows[1:], 5:8], batch.actions[steps])
         np.testing.assert_array_equal(vector[rows[1:], 8], batch.rewards[steps])
-        after = np.arange(len(vector))[batch.after.rows][steps]
+        after = np.arange(len(vector))[batch.next_observations.rows][steps]
         np.testing.assert_array_equal(after, rows[1:])
         ends += len(steps)
-    assert ends == len(batch.rewards) == len(batch.seen.rows)  # no step is padding, and none is missing
+    assert ends == len(batch.rewards) == len(batch.observations.rows)  # no step is padding, and none is missing
 
 
 # -- acting ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("learner", ["numpy", "torch"])
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 @pytest.mark.parametrize("name", KINDS)
-def test_it_acts_as_it_has_learned_along_sequences(name: str, kind: str) -> None:
+def test_it_acts_as_it_has_learned_along_sequences(name: str, kind: str, learner: str) -> None:
     """What the actor says step by step, remembering, is what it says along the whole sequence."""
-    algorithm = made(name, **{**MEMORY, "memory": kind}, learning_starts=0)
+    algorithm = made(name, **{**MEMORY, "memory": kind, "learner": learner}, learning_starts=0)
     for number in range(3):
         algorithm.update([rollout_of(algorithm, number)], 0.1)
     batch, policy = algorithm._drawn_sequences(), algorithm.policy()
-    shown = batch.seen._replace(rows=slice(None))
-    expected = algorithm._networks[algorithm.acts].output(shown)
+    shown = batch.observations._replace(rows=slice(None))
+    network = algorithm._networks[algorithm.acts]
+    expected = as_numpy(network(shown) if learner == "torch" else network.output(shown))
+    shown = shown._replace(vector=as_numpy(shown.vector))
     loaded = loaded_policy(policy.saved(), OBSERVATIONS, KINDS[name])
     for acting in (policy, loaded):
         for rows in sequences(shown):
@@ -218,9 +215,10 @@ def test_a_markov_actor_remembers_nothing() -> None:
     assert made("sac", **MEMORY).policy().first_memory(3)["cells"].shape == (3, 1, 1, SIZE)
 
 
+@pytest.mark.parametrize("learner", ["numpy", "torch"])
 @pytest.mark.parametrize(("name", "markov_actor"), ARCHITECTURES)
-def test_it_comes_back_from_its_state_and_goes_on_alike(name: str, markov_actor: bool) -> None:
-    one, other = (made(name, **MEMORY, markov_actor=markov_actor) for _ in range(2))
+def test_it_comes_back_from_its_state_and_goes_on_alike(name: str, markov_actor: bool, learner: str) -> None:
+    one, other = (made(name, **MEMORY, markov_actor=markov_actor, learner=learner) for _ in range(2))
     for number in range(2):
         one.update([rollout_of(one, number)], 0.1)
     state, weights = one.state(), one.weights()

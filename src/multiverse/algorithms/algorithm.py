@@ -77,6 +77,14 @@ class Settings:
                 raise InvalidRequest(f"{name}={value}: {words}")
 
 
+def reason_for_torch(learner: str, reasons: Mapping[str, bool]) -> str:
+    """Why torch differentiates the losses: the first of these reasons that holds; "" where numpy kernels may do it."""
+    needed = [reason for reason, holds in reasons.items() if holds]
+    if learner == "numpy" and needed:
+        raise InvalidRequest(f"learner='numpy' cannot be used with {needed[0]}, which needs torch: leave learner out")
+    return "learner='torch'" if learner == "torch" else next(iter(needed), "")
+
+
 class Learner:
     """Settings that may change while it learns, and gradients that may not be finite."""
 

@@ -1,6 +1,6 @@
 """Soft actor-critic for Discrete actions (Christodoulou 2019): expectations over all actions instead of draws.
 
-Sections, as in every algorithm: config, the loss, the update.
+Sections, as in every algorithm: config; the losses and the update.
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from gymnasium import spaces
 
-from multiverse.algorithms.off_policy import Minibatch, OffPolicy, OffPolicyConfig
-from multiverse.algorithms.sac import Temperature, first_temperature
+from multiverse.algorithms.off_policy import OffPolicyConfig
+from multiverse.algorithms.sac import SoftActorCritic, first_temperature
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.experience.heads import Head, head_for
-from multiverse.learning.distributions import log_softmax, open_logits
-from multiverse.learning.optimizers import Optimizer
+from multiverse.learning.distributions import open_logits
+from multiverse.learning.loss import Loss, ReplayBatch
 
 
 # -- config ------------------------------------------------------------------------------------------------------
@@ -37,71 +36,62 @@ class DiscreteSACConfig(OffPolicyConfig):
         first_temperature(self.entropy_coef)
 
 
-# -- the loss ----------------------------------------------------------------------------------------------------
-def soft_values(xp: Any, probs: Any, log_probs: Any, values: Any, entropy_coef: Any) -> Any:
-    """[N] Σ π(a) (Q(a) - α log π(a))"""
-    return (probs * (values - entropy_coef * log_probs)).sum(-1)
-
-
-def actor_gradient(xp: Any, probs: Any, log_probs: Any, values: Any, entropy_coef: Any) -> Any:
-    """By the logits [N, actions], of the mean over rows of -Σ π(a) (Q(a) - α log π(a))."""
-    worth = values - entropy_coef * log_probs
-    return probs * ((probs * worth).sum(-1)[:, None] - worth) / len(probs)
-
-
-# -- the update --------------------------------------------------------------------------------------------------
-class DiscreteSAC(OffPolicy):
+# -- the losses and the update -----------------------------------------------------------------------------------
+class DiscreteSAC(SoftActorCritic):
     """Two critics that value every action, of which the smaller counts, and an actor over them."""
 
     Config = DiscreteSACConfig
-    metrics = ("critic_loss", "actor_loss", "entropy_coef", "entropy", "mean_value")
 
     def _make_networks(self) -> None:
         if not isinstance(self._action_space, spaces.Discrete):
             raise InvalidRequest(f"discrete_sac: actions must be Discrete, and these are {self._action_space}; sac and "
                                  "td3 are for a Box, ppo for all")  # fmt: skip
         count = int(self._action_space.n)
-        self._actor = self._network("actor", count, follows=False)
-        self._critic = self._network("critic", count, copies=2)
-        self._temperature = Temperature(self.config, self._put, self._actor.xp)
-
-    @property
-    def _optimizers(self) -> dict[str, Optimizer]:
-        return {**super()._optimizers, "temperature": self._temperature.optimizer}
+        self.actor = self._network("actor", count, follows=False)
+        self.critic = self._network("critic", count, copies=2)
+        self._make_temperature()
 
     def _head(self) -> Head:
         return head_for(self._action_space)
 
-    def _largest_entropy(self, batch: Minibatch) -> Any:
-        """The mean over its rows, of open actions alone."""
-        if batch.masks is None:
-            return math.log(self._action_space.n)  # type: ignore[attr-defined]
-        return self._actor.xp.log(batch.masks.sum(-1) * 1.0).mean()
+    def critic_loss(self, batch: ReplayBatch) -> Loss:
+        """½ Σ (Q_i(s, a) - (r + γ Σ π(a' | s') (min Q̄_i(s', a') - α log π(a' | s'))))², averaged over the batch."""
+        import torch
 
-    def _gradient_step(self, batch: Minibatch) -> tuple[Any, Any]:
-        config, xp, actor, critic = self.config, self._actor.xp, self._actor, self._critic
-        count, alpha = len(batch.rewards), self._temperature.value(config)
+        with torch.no_grad():
+            log_probs = self.log_probs(batch.next_observations, batch.next_masks)
+            values = self.target_critic(batch.next_observations).amin(0) - self.entropy_coef * log_probs
+            targets = batch.rewards + batch.discounts * (log_probs.exp() * values).sum(-1)
+        values = self.critic(batch.observations)
+        taken = batch.actions.long()[None, :, None].expand(len(values), -1, 1)
+        errors = values.gather(-1, taken)[..., 0] - targets
+        loss = 0.5 * (errors**2).mean(-1).sum()
+        return Loss(loss, critic_loss=loss)
 
-        log_probs = log_softmax(xp, open_logits(xp, actor.output(batch.after), batch.masks_after))
-        values = xp.minimum(*self._targets["critic"].output(batch.after))
-        following = soft_values(xp, xp.exp(log_probs), log_probs, values, alpha)
-        target = batch.rewards + batch.discounts * following
-        values = critic.forward(batch.seen)
-        taken = batch.actions[:, None] == self._put(np.arange(values.shape[-1]))
-        errors = (values * taken).sum(-1) - target
-        critic.backward(errors[..., None] * taken / count)
-        learned = critic.optimizer.step(config.learning_rate, math.inf)  # the actor learns from what they said before
+    def actor_loss(self, batch: ReplayBatch) -> Loss:
+        """Σ π(a | s) (α log π(a | s) - min Q_i(s, a)), averaged over the batch."""
+        import torch
 
-        log_probs = log_softmax(xp, open_logits(xp, actor.forward(batch.seen), batch.masks))
-        probs, values = xp.exp(log_probs), xp.minimum(*values)
-        actor.backward(actor_gradient(xp, probs, log_probs, values, alpha))
-        improved = actor.optimizer.step(config.learning_rate, math.inf)
-        entropy = -(probs * log_probs).sum(-1).mean()
-        tuned = self._temperature.step(config, entropy - config.target_entropy_ratio * self._largest_entropy(batch))
-
-        self._steps += 1
-        self._targets["critic"].follow(config.tau)
-        actor_loss = -soft_values(xp, probs, log_probs, values, alpha).mean()
+        with torch.no_grad():
+            values = self.critic(batch.observations).amin(0)
+        alpha, log_probs = self.entropy_coef, self.log_probs(batch.observations, batch.masks)
+        probs = log_probs.exp()
+        loss, entropy = (probs * (alpha * log_probs - values)).sum(-1).mean(), -(probs * log_probs).sum(-1).mean()
         value = (probs * values).sum(-1).mean()
-        told = [0.5 * (errors * errors).mean(-1).sum(), actor_loss, alpha + 0 * value, entropy, value]
-        return learned & improved & tuned, xp.stack(told)
+        return Loss(loss, actor_loss=loss, entropy_coef=alpha, entropy=entropy, mean_value=value)
+
+    def log_probs(self, observations: Any, masks: Any) -> Any:
+        """[N, actions] log-probabilities of the policy; of actions that are not open, very small."""
+        import torch
+
+        return open_logits(torch, self.actor(observations), masks).log_softmax(-1)
+
+    def target_entropy(self, batch: ReplayBatch) -> Any:
+        """A share of the largest entropy there is, of open actions alone, averaged over the batch."""
+        largest = self.largest_entropy if batch.masks is None else batch.masks.sum(-1).log().mean()
+        return self.config.target_entropy_ratio * largest
+
+    @property
+    def largest_entropy(self) -> float:
+        """Entropy of the uniform policy over all actions."""
+        return math.log(self._action_space.n)  # type: ignore[attr-defined]

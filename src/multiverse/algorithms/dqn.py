@@ -1,6 +1,6 @@
 """Deep Q-network (Mnih et al. 2015).
 
-Sections, as in every algorithm: config, the loss, the update.
+Sections, as in every algorithm: config; the loss and the update.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from gymnasium import spaces
 
-from multiverse.algorithms.off_policy import Minibatch, OffPolicy, OffPolicyConfig
+from multiverse.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.experience.heads import EpsilonGreedyHead, Head
 from multiverse.learning.distributions import open_logits
+from multiverse.learning.loss import Loss, ReplayBatch
 
 
 # -- config ------------------------------------------------------------------------------------------------------
@@ -60,26 +60,20 @@ class DQNConfig(OffPolicyConfig):
                     "exploration_initial_eps", "exploration_final_eps")  # fmt: skip
 
 
-# -- the loss ----------------------------------------------------------------------------------------------------
-def huber(xp: Any, errors: Any) -> tuple[Any, Any]:
-    """(½ e² up to 1 and |e| - ½ beyond, its derivative)"""
-    by_error = xp.clip(errors, -1.0, 1.0)
-    return by_error * (errors - 0.5 * by_error), by_error
-
-
-# -- the update --------------------------------------------------------------------------------------------------
+# -- the loss and the update -------------------------------------------------------------------------------------
 class DQN(OffPolicy):
     """A network that values every action; the largest value is what a step is taken to lead to."""
 
     Config = DQNConfig
-    metrics = ("loss", "mean_value")
+    losses = ("loss",)
     acts = "values"
 
     def _make_networks(self) -> None:
         if not isinstance(self._action_space, spaces.Discrete):
             raise InvalidRequest(f"dqn: actions must be Discrete, and these are {self._action_space}; sac and td3 are "
                                  "for a Box, ppo for all")  # fmt: skip
-        self._values = self._network("values", int(self._action_space.n))
+        self.values = self._network("values", int(self._action_space.n))
+        self.target_values = self._targets["values"]
         self._followed_at = 0  # env steps
 
     @property
@@ -97,18 +91,21 @@ class DQN(OffPolicy):
             self._targets["values"].follow(self.config.tau)
         self._followed_at = self._env_steps
 
-    def _gradient_step(self, batch: Minibatch) -> tuple[Any, Any]:
-        config, network, xp = self.config, self._values, self._values.xp
-        following = open_logits(xp, self._targets["values"].output(batch.after), batch.masks_after)
-        target = batch.rewards + batch.discounts * xp.amax(following, -1)
-        values = network.forward(batch.seen)
-        taken = batch.actions[:, None] == self._put(np.arange(values.shape[-1]))
-        chosen = (values * taken).sum(-1)
-        losses, by_value = huber(xp, chosen - target)
-        network.backward(by_value[:, None] * taken / len(batch.rewards))
-        took = network.optimizer.step(config.learning_rate, config.max_grad_norm)
+    def loss(self, batch: ReplayBatch) -> Loss:
+        """Huber loss of Q(s, a) - (r + γ max Q̄(s', a')), averaged over the batch."""
+        import torch
+
+        with torch.no_grad():
+            values = open_logits(torch, self.target_values(batch.next_observations), batch.next_masks)
+            targets = batch.rewards + batch.discounts * values.amax(-1)
+        values = self.values(batch.observations).gather(-1, batch.actions.long()[:, None])[:, 0]
+        loss = torch.nn.functional.smooth_l1_loss(values, targets)
+        return Loss(loss, loss=loss, mean_value=values.mean())
+
+    def _gradient_step(self, batch: ReplayBatch) -> tuple[Any, dict[str, Any]]:
+        metrics = self._gradient("loss", self.values, batch)
         self._steps += 1
-        return took, xp.stack([losses.mean(), chosen.mean()])
+        return self._step(self.values, max_grad_norm=self.config.max_grad_norm), metrics
 
     def load(self, state: Any) -> None:
         super().load(state)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal, NamedTuple
+from functools import partial, reduce
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.algorithms.algorithm import Learner, Settings, UpdateReport
+from multiverse.algorithms.algorithm import Learner, Settings, UpdateReport, reason_for_torch
 from multiverse.algorithms.inputs import inputs
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Policy
@@ -22,12 +24,15 @@ from multiverse.experience.heads import Head, UniformHead, action_of
 from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.experience.replay import NothingToDraw, Replay, Rows, Sequences
 from multiverse.experience.rollout import Rollout, mask_beside
-from multiverse.learning.loss import Shape, Shown, as_numpy
+from multiverse.kernels import kernel_of
+from multiverse.learning.loss import ReplayBatch, Shape, Shown, as_numpy
 from multiverse.learning.normalizers import like
-from multiverse.learning.numpy_network import NumpyNetwork
+from multiverse.learning.numpy_network import NumpyNetwork, NumpyParameters
 from multiverse.learning.optimizers import Optimizer
 from multiverse.learning.recurrent_network import RecurrentNetwork
 from multiverse.learning.threads import torch_for
+
+log = logging.getLogger("multiverse")
 
 MEMORY_ROWS = 64
 """For so many rows cells remember at first, at most, however long sequences may be."""
@@ -65,6 +70,9 @@ class OffPolicyConfig(Settings):
     """Units of each hidden layer."""
     activation: Literal["tanh", "relu"] = "relu"
     """Between the layers."""
+    learner: Literal["auto", "numpy", "torch"] = "auto"
+    """What differentiates the losses: torch, or, for small networks and stock losses on the CPU, numpy kernels that are
+    faster there. `auto` takes these where it can."""
     memory: Literal["lstm", "gru"] | None = None
     """A recurrent cell before the layers, of the actor and of the critics each, so that they remember what they have
     seen. They learn along sequences drawn from replay, each from an empty memory."""
@@ -99,28 +107,19 @@ class OffPolicyConfig(Settings):
             raise InvalidRequest("markov_actor=True: only with a memory, lstm or gru; without one every actor is")
 
 
-class Minibatch(NamedTuple):
-    """Steps to learn from, where the networks are.  N of them."""
-
-    seen: Shown  # of sequences, all rows; and which of them the steps are
-    actions: Any  # [N, …]
-    rewards: Any  # [N]
-    after: Shown  # what the steps led to
-    discounts: Any  # [N] γ, or 0 where the task ended
-    masks: Any  # [N, actions] what was open, or None; before …
-    masks_after: Any  # … and after the step
-
-
 # -- what learns -------------------------------------------------------------------------------------------------
 class OffPolicy(Learner):
     """Replay, networks and their targets, random warm-up, and how many gradient steps are due. A subclass makes the
-    networks, says how to act, and takes a gradient step."""
+    networks, chooses actions, defines the losses and takes gradient steps."""
 
     in_turn = False  # what a step led to is the next row's observation, which is not so where agents act in turn
     fixed = frozenset({"steps_per_env", "buffer_size", "hidden_sizes", "activation", "memory", "memory_size",
-                       "markov_actor", "observation_embedding", "action_embedding", "reward_embedding"})  # fmt: skip
-    metrics: tuple[str, ...]
-    """Names of what `_gradient_step` tells."""
+                       "markov_actor", "observation_embedding", "action_embedding", "reward_embedding",
+                       "learner"})  # fmt: skip
+    losses: tuple[str, ...]
+    """Names of the methods that return a loss. Each is given the batch."""
+    noise_draws = 0
+    """Arrays of noise in a batch (`ReplayBatch.noise`)."""
 
     def __init__(
         self,
@@ -145,6 +144,7 @@ class OffPolicy(Learner):
         self._progress = 0.0
         self._policy: Policy | None = None
         self._acting: tuple[Any, Any, Any] | None = None  # layers, cell and embedding that act now
+        self._kernels = self._kernels_of_losses()
         self._make_networks()
         _ = self.policy()  # what cannot act is refused before anything is collected
         self._new_replay = partial(Replay, observation_space, self.action, slots, config.buffer_size)
@@ -168,41 +168,70 @@ class OffPolicy(Learner):
         """How the policy acts with what its network says."""
         raise NotImplementedError
 
-    def _gradient_step(self, batch: Minibatch) -> tuple[Any, Any]:
-        """(whether it was taken, [metrics])."""
+    def _gradient_step(self, batch: ReplayBatch) -> tuple[Any, dict[str, Any]]:
+        """(whether it was taken, metrics)."""
         raise NotImplementedError
 
     def _before_learning(self) -> None:
         """Once per update that learns."""
 
     # -- networks ------------------------------------------------------------------------------------------------
+    def _kernels_of_losses(self) -> dict[str, Callable[..., Any]]:
+        """The numpy kernel of each loss; none where torch differentiates them."""
+        config, name = self.config, type(self).__name__
+        kernels = {loss: kernel_of(type(self), loss) for loss in self.losses}
+        own = [loss for loss, kernel in kernels.items() if kernel is None]
+        largest = 0 if config.memory else max(config.hidden_sizes, default=0)
+        why_torch = reason_for_torch(
+            config.learner,
+            {
+                f"the loss of {name} ({', '.join(own)})": bool(own),
+                "learning from images": bool(self.features.images),
+                f"learning on {self._device}": self._device != "cpu",
+                f"layers of more than {LARGEST_IN_NUMPY} units": largest > LARGEST_IN_NUMPY,
+            },
+        )
+        if why_torch:
+            torch_for(why_torch)
+        if own:
+            log.info("%s learns in torch, because no numpy kernel exists for its %s", name, " and its ".join(own))
+        return {} if why_torch else {loss: kernel for loss, kernel in kernels.items() if kernel is not None}
+
     def _network(self, name: str, outputs: int, copies: int = 0, more: int = 0, follows: bool = True) -> Any:
-        """A network that sees observations and `more` numbers; in numpy where a few small dense layers on the CPU are
-        all there is, which is faster, and where it remembers. `follows`: a target follows it."""
+        """A network that is given observations and `more` numbers; in numpy where kernels differentiate the losses.
+        `follows`: a target follows it."""
         config, images = self.config, [tuple(leaf.space.shape or ()) for leaf in self.features.images]
         size, hidden = self.features.size + more, config.hidden_sizes
         shape = Shape(size, images, self._action_space, hidden, config.activation, ortho_init=False)
+        if remembers := config.memory is not None and not (config.markov_actor and name == self.acts):
+            shape = self._recurrent(images)
         seed = (self._seed, 3, len(self._networks))
         network: Any
-        if config.memory is not None and not (config.markov_actor and name == self.acts):
-            network = RecurrentNetwork(self._recurrent(images), outputs, more, copies, seed)
-        elif config.memory is not None or self._in_numpy(images):
-            network = NumpyNetwork(shape, outputs, copies, seed)
-        else:
-            torch_for("learning from images" if images else "learning on a GPU, or with layers of more than 512 units,")
+        if not self._kernels:
             from multiverse.learning.torch_network import TorchNetwork
 
-            network = TorchNetwork(shape, outputs, copies, seed, self._device)
+            network = TorchNetwork(shape, outputs, copies, seed, self._device, more=more)
+        elif remembers:
+            network = RecurrentNetwork(shape, outputs, more, copies, seed)
+        else:
+            network = NumpyNetwork(shape, outputs, copies, seed)
         self._networks[name] = network
         if follows:
             self._targets[name] = network.target()
         return network
 
-    def _in_numpy(self, images: Sequence[Any]) -> bool:
-        return not images and self._device == "cpu" and max(self.config.hidden_sizes, default=0) <= LARGEST_IN_NUMPY
+    def _parameters(self, name: str, first: Array) -> Any:
+        """Numbers that are learned beside the networks."""
+        if self._kernels:
+            self._networks[name] = NumpyParameters(first)
+        else:
+            from multiverse.learning.torch_network import TorchParameters
+
+            self._networks[name] = TorchParameters(first, self._device)
+        return self._networks[name]
 
     def _recurrent(self, images: Sequence[Any]) -> Shape:
-        """How networks look that remember."""
+        """The shape of networks that remember."""
         config = self.config
         if images or self._device != "cpu":
             raise InvalidRequest(f"memory={config.memory!r}: these learn with one from numbers, on the CPU; ppo from "
@@ -239,9 +268,10 @@ class OffPolicy(Learner):
 
             return TorchPolicy(self.features, network.networks[0], head, self._updates, network.device)
         if self._acting is None:
-            remembers = isinstance(network, RecurrentNetwork)
-            cells = (Cells(self.config.memory, [network.cell()]), network.embedding()) if remembers else (None, None)
-            self._acting = network.layers(), *cells
+            recurrent: tuple[Any, Any] = (None, None)
+            if network.remembers:
+                recurrent = Cells(self.config.memory, [network.cell()]), network.embedding()
+            self._acting = network.layers(), *recurrent
         layers, cell, embedding = self._acting
         return NumpyPolicy(self.features, layers, self.config.activation, head, self._updates, None, cell, embedding)
 
@@ -273,9 +303,27 @@ class OffPolicy(Learner):
         xp = self._networks[self.acts].xp
         taken = as_numpy(xp.stack([took for took, _ in found])).tolist()
         self._refuse_many_bad(taken)
-        told = [metrics for (_, metrics), took in zip(found, taken) if took]
-        report = dict(zip(self.metrics, as_numpy(xp.stack(told)).mean(axis=0).tolist())) if told else {}
+        report = self._means([metrics for (_, metrics), took in zip(found, taken) if took])
         return UpdateReport(report, sum(taken), len(taken) - sum(taken))
+
+    def _gradient(self, loss: str, network: Any, *given: Any) -> dict[str, Any]:
+        """Put the gradient of this loss by the network's own parameters where its optimizer takes it; returns the
+        metrics of the loss."""
+        if self._kernels:
+            metrics: dict[str, Any] = self._kernels[loss](self, *given)
+            return metrics
+        return dict(network.gradient(getattr(self, loss)(*given), loss))
+
+    def _step(self, *networks: Any, max_grad_norm: float = math.inf) -> Any:
+        """Take a step of each of these; returns whether all of them were taken."""
+        taken = [network.optimizer.step(self.config.learning_rate, max_grad_norm) for network in networks]
+        return reduce(operator.and_, taken)
+
+    def _means(self, metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """The mean of each metric over the gradient steps that have it. A GPU is waited for here, once an update."""
+        names, stack = dict.fromkeys(name for one in metrics for name in one), self._networks[self.acts].xp.stack
+        columns = {name: as_numpy(stack([one[name] for one in metrics if name in one])) for name in names}
+        return {name: float(sum(column) / len(column)) for name, column in columns.items()}
 
     def _due(self, env_steps: int) -> int:
         """Gradient steps, after so many env steps more."""
@@ -287,21 +335,23 @@ class OffPolicy(Learner):
         self._owed -= due
         return due
 
-    def _minibatches(self, count: int) -> Iterator[Minibatch]:
+    def _minibatches(self, count: int) -> Iterator[ReplayBatch]:
         for _ in range(count):
             try:
-                yield self._drawn_steps() if self.config.memory is None else self._drawn_sequences()
+                batch = self._drawn_steps() if self.config.memory is None else self._drawn_sequences()
             except NothingToDraw:  # all steps so far were lost
                 return
+            batch.noise = [self._normal(*batch.actions.shape) for _ in range(self.noise_draws)]
+            yield batch
 
-    def _drawn_steps(self) -> Minibatch:
+    def _drawn_steps(self) -> ReplayBatch:
         return self._minibatch(self.replay.rows(self._rng, self.config.batch_size, self.config.rewarded_fraction))
 
-    def _minibatch(self, rows: Rows) -> Minibatch:
+    def _minibatch(self, rows: Rows) -> ReplayBatch:
         put, features = self._put, self.features
         seen, after = (inputs(features, leaves, None) for leaves in (rows.observations, rows.next_observations))
         masks, masks_after = (features.open_actions(leaves) for leaves in (rows.observations, rows.next_observations))
-        return Minibatch(
+        return ReplayBatch(
             Shown(put(seen[0]), [put(image) for image in seen[1]]),
             put(rows.actions),
             put(rows.rewards),
@@ -311,7 +361,7 @@ class OffPolicy(Learner):
             None if masks_after is None else put(_open_after(masks_after)),
         )
 
-    def _drawn_sequences(self) -> Minibatch:
+    def _drawn_sequences(self) -> ReplayBatch:
         """All steps of some sequences, packed: the first steps of all, the longest first, then all second steps, …"""
         config = self.config
         found: Sequences = self.replay.sequences(
@@ -326,16 +376,17 @@ class OffPolicy(Learner):
         ]
         counts = there.sum(axis=1).tolist()
         rows, after = np.flatnonzero(np.concatenate((steps, steps[:1] & False))[there]), slice(counts[0], None)
-        vector = self._seen.vector(leaves, (np.arange(len(before[0])) < counts[0], before[0], before[1]))
+        starts = np.arange(len(before[0])) < counts[0]
+        vector, put = self._put(self._seen.vector(leaves, (starts, before[0], before[1]))), self._put
         masks = self._seen.open_actions(leaves)
-        return Minibatch(
-            Shown(vector, (), counts, rows),
-            found.actions[:, order][steps],
-            found.rewards[:, order][steps],
+        return ReplayBatch(
+            Shown(vector, (), counts, put(rows)),
+            put(found.actions[:, order][steps]),
+            put(found.rewards[:, order][steps]),
             Shown(vector, (), counts, after),
-            np.float32(self.config.gamma) * ~found.terminated[:, order][steps],
-            None if masks is None else masks[rows],
-            None if masks is None else _open_after(masks[after]),
+            put(np.float32(config.gamma) * ~found.terminated[:, order][steps]),
+            None if masks is None else put(masks[rows]),
+            None if masks is None else put(_open_after(masks[after])),
         )
 
     def _put(self, array: Array) -> Any:

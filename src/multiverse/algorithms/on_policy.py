@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.algorithms.algorithm import Learner, Settings
+from multiverse.algorithms.algorithm import Learner, Settings, reason_for_torch
 from multiverse.algorithms.central_critic import StateView, TeamView
 from multiverse.algorithms.inputs import flat, inputs, previous_after, previous_at_ends, previous_of
 from multiverse.contracts.errors import InvalidRequest
@@ -198,18 +198,15 @@ class OnPolicy(Learner):
         """Why torch differentiates the loss; "" where a numpy kernel is faster and may do it."""
         name = type(self).__name__
         largest = max(*shape.hidden_sizes, 0, shape.memory_size if shape.memory else 0)
-        reasons = {
-            f"the loss of {name}": kernel_of(type(self)) is None,
-            "learning from images": bool(shape.images),
-            f"learning on {device}": device != "cpu",
-            f"layers of more than {LARGEST_IN_NUMPY} units": largest > LARGEST_IN_NUMPY,
-        }
-        needed = [reason for reason, holds in reasons.items() if holds]
-        if self.config.learner == "numpy" and needed:
-            raise InvalidRequest(
-                f"learner='numpy' cannot be used with {needed[0]}, which needs torch: leave learner out"
-            )
-        return "learner='torch'" if self.config.learner == "torch" else next(iter(needed), "")
+        return reason_for_torch(
+            self.config.learner,
+            {
+                f"the loss of {name}": kernel_of(type(self)) is None,
+                "learning from images": bool(shape.images),
+                f"learning on {device}": device != "cpu",
+                f"layers of more than {LARGEST_IN_NUMPY} units": largest > LARGEST_IN_NUMPY,
+            },
+        )
 
     def _convolution(self) -> Convolution:
         if self.features.board is None:

@@ -1,21 +1,21 @@
 """Soft actor-critic (Haarnoja et al. 2018), with a temperature that is learned.
 
-Sections, as in every algorithm: config, the loss, the update.
+Sections, as in every algorithm: config; the losses and the update.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from multiverse.algorithms.off_policy import Minibatch, OffPolicy, OffPolicyConfig
+from multiverse.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.experience.heads import LOG_STD_RANGE, Head, bounded_head
 from multiverse.learning.distributions import HALF_LOG_TAU
-from multiverse.learning.optimizers import Adam, Optimizer
+from multiverse.learning.loss import Loss, ReplayBatch
 
 
 # -- config ------------------------------------------------------------------------------------------------------
@@ -59,53 +59,77 @@ def first_temperature(entropy_coef: float | str) -> float:
     return found
 
 
-# -- the loss ----------------------------------------------------------------------------------------------------
-class Drawn(NamedTuple):
-    """Actions tanh(μ + σ ε) of a squashed Gaussian, and what it takes to know how they change with μ and log σ."""
+# -- the losses and the update -----------------------------------------------------------------------------------
+class SoftActorCritic(OffPolicy):
+    """What SAC and discrete SAC have in common: an actor, critics, and a temperature that may be learned."""
 
-    actions: Any  # [N, actions]
-    log_probs: Any  # [N]
-    moved: Any  # [N, actions] σ ε
-    free: Any  # [N, actions] bool: log σ was not clipped
+    losses = ("critic_loss", "actor_loss", "temperature_loss")
+    actor: Any
+    critic: Any
+
+    def _make_temperature(self) -> None:
+        first = first_temperature(self.config.entropy_coef) or 1.0  # of 0 none could be learned from
+        self.log_temperature = self._parameters("temperature", np.log(np.full(1, first, np.float32)))
+        self.target_critic = self._targets["critic"]
+
+    @property
+    def entropy_coef(self) -> Any:
+        """The temperature α: fixed, or what was learned. No gradient flows through it."""
+        fixed = self.config.entropy_coef
+        return self.log_temperature.exp() if isinstance(fixed, str) else fixed
+
+    def critic_loss(self, batch: ReplayBatch) -> Loss:
+        """The loss of the critics."""
+        raise NotImplementedError
+
+    def actor_loss(self, batch: ReplayBatch) -> Loss:
+        """The loss of the actor. Its metric `entropy` is what the temperature is learned from."""
+        raise NotImplementedError
+
+    def temperature_loss(self, batch: ReplayBatch, entropy: Any) -> Loss:
+        """log α (H - H̄); H: the entropy of the policy, H̄: its target."""
+        return Loss((self.log_temperature.values * (entropy - self.target_entropy(batch))).sum())
+
+    def target_entropy(self, batch: ReplayBatch) -> Any:
+        """Entropy that a learned temperature leads to."""
+        raise NotImplementedError
+
+    def _gradient_step(self, batch: ReplayBatch) -> tuple[Any, dict[str, Any]]:
+        # All gradients precede all steps: actor and critics learn from what the other was, as Haarnoja's do, and
+        # critics that remember go along the sequences once for both losses.
+        metrics = self._gradient("critic_loss", self.critic, batch)
+        metrics |= self._gradient("actor_loss", self.actor, batch)
+        learning = [self.critic, self.actor]
+        if isinstance(self.config.entropy_coef, str):
+            if "entropy" not in metrics:
+                raise InvalidRequest(
+                    f"actor_loss() of {type(self).__name__} returned no metric `entropy`, which the temperature is "
+                    "learned from: return Loss(total, entropy=...), or set entropy_coef to a number"
+                )
+            metrics |= self._gradient("temperature_loss", self.log_temperature, batch, metrics["entropy"])
+            learning.append(self.log_temperature)
+        taken = self._step(*learning)
+        self._steps += 1
+        self._update_targets()
+        return taken, metrics
+
+    def _update_targets(self) -> None:
+        self.target_critic.follow(self.config.tau)
 
 
-def squashed_gaussian(xp: Any, output: Any, noise: Any) -> Drawn:
-    """log π(a) = Σ log N(u; μ, σ) - log(1 - tanh(u)²), with a = tanh(u)."""
-    size = output.shape[-1] // 2
-    mean, raw = output[:, :size], output[:, size:]
-    log_std = xp.clip(raw, *map(float, LOG_STD_RANGE))
-    moved = xp.exp(log_std) * noise
-    before = mean + moved
-    squash = 2.0 * (math.log(2.0) - before - xp.logaddexp(before * 0, -2.0 * before))  # for large ones too
-    log_probs = (-0.5 * noise * noise - log_std - HALF_LOG_TAU - squash).sum(-1)
-    return Drawn(xp.tanh(before), log_probs, moved, raw == log_std)
-
-
-def actor_gradient(xp: Any, drawn: Drawn, by_action: Any, entropy_coef: Any) -> Any:
-    """By the outputs [N, 2 × actions], of the mean over rows of α log π(a) - Q(a); `by_action` is ∂Q/∂a."""
-    count, actions = len(drawn.actions), drawn.actions
-    by_mean = (2.0 * entropy_coef * actions - by_action * (1.0 - actions * actions)) / count
-    by_log_std = (by_mean * drawn.moved - entropy_coef / count) * drawn.free
-    return xp.concatenate((by_mean, by_log_std), -1)
-
-
-# -- the update --------------------------------------------------------------------------------------------------
-class SAC(OffPolicy):
+class SAC(SoftActorCritic):
     """Two critics of which the smaller counts, and an actor that is as random as its temperature makes worth while."""
 
     Config = SACConfig
-    metrics = ("critic_loss", "actor_loss", "entropy_coef", "entropy", "mean_value")
+    noise_draws = 2
+    log_std_range = float(LOG_STD_RANGE[0]), float(LOG_STD_RANGE[1])
 
     def _make_networks(self) -> None:
         self._head()  # refuses other actions
         size = self.action[0][0]
-        self._actor = self._network("actor", 2 * size, follows=False)
-        self._critic = self._network("critic", 1, copies=2, more=size)
-        self._temperature = Temperature(self.config, self._put, self._actor.xp)
-
-    @property
-    def _optimizers(self) -> dict[str, Optimizer]:
-        return {**super()._optimizers, "temperature": self._temperature.optimizer}
+        self.actor = self._network("actor", 2 * size, follows=False)
+        self.critic = self._network("critic", 1, copies=2, more=size)
+        self._make_temperature()
 
     def _head(self) -> Head:
         try:
@@ -113,49 +137,39 @@ class SAC(OffPolicy):
         except InvalidRequest as error:
             raise InvalidRequest(f"sac: {error}. For Discrete ones there are discrete_sac and dqn") from None
 
-    def _gradient_step(self, batch: Minibatch) -> tuple[Any, Any]:
-        config, xp, actor, critic = self.config, self._actor.xp, self._actor, self._critic
-        count, size = batch.actions.shape
-        alpha = self._temperature.value(config)
-        following = squashed_gaussian(xp, actor.output(batch.after), self._normal(count, size))
-        values = self._targets["critic"].output(batch.after, following.actions)[..., 0]
-        target = batch.rewards + batch.discounts * (xp.minimum(*values) - alpha * following.log_probs)
-        errors = critic.forward(batch.seen, batch.actions)[..., 0] - target
-        critic.backward(errors[..., None] / count)
+    def critic_loss(self, batch: ReplayBatch) -> Loss:
+        """½ Σ (Q_i(s, a) - (r + γ (min Q̄_i(s', a') - α log π(a' | s'))))², averaged over the batch."""
+        import torch
 
-        drawn = squashed_gaussian(xp, actor.forward(batch.seen), self._normal(count, size))
-        values = critic.forward(batch.seen, drawn.actions)[..., 0]
-        smaller = xp.stack((values[0] <= values[1], values[0] > values[1])) * (values * 0 + 1)
-        by_action = critic.by_vector(smaller[..., None], slice(-size, None))
-        actor.backward(actor_gradient(xp, drawn, by_action, alpha))
-        # Both learn from what the other was, as Haarnoja's do: where they remember, the critics do so once for both.
-        learned = critic.optimizer.step(config.learning_rate, math.inf)
-        improved = actor.optimizer.step(config.learning_rate, math.inf)
-        wanted = -float(size) if config.target_entropy is None else config.target_entropy
-        tuned = self._temperature.step(config, -drawn.log_probs.mean() - wanted)
+        with torch.no_grad():
+            actions, log_probs = self.sample_actions(batch.next_observations, batch.noise[0])
+            values = self.target_critic(batch.next_observations, actions)[..., 0].amin(0)
+            targets = batch.rewards + batch.discounts * (values - self.entropy_coef * log_probs)
+        errors = self.critic(batch.observations, batch.actions)[..., 0] - targets
+        loss = 0.5 * (errors**2).mean(-1).sum()
+        return Loss(loss, critic_loss=loss)
 
-        self._steps += 1
-        if self._steps % config.target_update_interval == 0:
-            self._targets["critic"].follow(config.tau)
-        value, log_prob = xp.minimum(*values).mean(), drawn.log_probs.mean()
-        told = [0.5 * (errors * errors).mean(-1).sum(), alpha * log_prob - value, alpha + 0 * value, -log_prob, value]
-        return learned & improved & tuned, xp.stack(told)
+    def actor_loss(self, batch: ReplayBatch) -> Loss:
+        """α log π(a | s) - min Q_i(s, a), averaged over the batch."""
+        alpha, (actions, log_probs) = self.entropy_coef, self.sample_actions(batch.observations, batch.noise[1])
+        values = self.critic(batch.observations, actions)[..., 0].min(0).values
+        loss = (alpha * log_probs - values).mean()
+        return Loss(loss, actor_loss=loss, entropy_coef=alpha, entropy=-log_probs.mean(), mean_value=values.mean())
 
+    def sample_actions(self, observations: Any, noise: Any) -> tuple[Any, Any]:
+        """(actions [N, actions], log-probabilities [N]) of the policy, a squashed Gaussian: a = tanh(u), u = μ + σ ε,
+        log π(a) = Σ log N(u; μ, σ) - log(1 - tanh(u)²)."""
+        mean, log_std = self.actor(observations).chunk(2, -1)
+        log_std = log_std.clamp(*self.log_std_range)
+        before = mean + log_std.exp() * noise
+        squash = 2.0 * (math.log(2.0) - before - (-2.0 * before).logaddexp(before * 0))  # for large ones too
+        return before.tanh(), (-0.5 * noise**2 - log_std - HALF_LOG_TAU - squash).sum(-1)
 
-class Temperature:
-    """α: fixed, or learned so that the entropy is what it should be."""
+    def target_entropy(self, batch: ReplayBatch) -> Any:
+        """Minus the number of actions, if it is not given."""
+        given = self.config.target_entropy
+        return -float(self.action[0][0]) if given is None else given
 
-    def __init__(self, config: Any, put: Any, xp: Any) -> None:
-        first, self._xp = first_temperature(config.entropy_coef) or 1.0, xp  # of 0 none could be learned from
-        self.optimizer: Optimizer = Adam(xp, put(np.log(np.full(1, first, np.float32))), 1e-8)
-
-    def value(self, config: Any) -> Any:
-        fixed = config.entropy_coef
-        return self._xp.exp(self.optimizer.parameters[0]) if isinstance(fixed, str) else fixed
-
-    def step(self, config: Any, surplus: Any) -> Any:
-        """`surplus`: of entropy over what it should be. Down the gradient of log α · surplus."""
-        if not isinstance(config.entropy_coef, str):
-            return True
-        self.optimizer.gradient[0] = surplus
-        return self.optimizer.step(config.learning_rate, math.inf)
+    def _update_targets(self) -> None:
+        if self._steps % self.config.target_update_interval == 0:
+            super()._update_targets()

@@ -1,18 +1,17 @@
 """Twin delayed deep deterministic policy gradient (Fujimoto et al. 2018).
 
-Sections, as in every algorithm: config, the loss, the update.
+Sections, as in every algorithm: config; the losses and the update.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
-from multiverse.algorithms.off_policy import Minibatch, OffPolicy, OffPolicyConfig
+from multiverse.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.experience.heads import Head, bounded_head
-from multiverse.learning.loss import Shown
+from multiverse.learning.loss import Loss, ReplayBatch
 
 
 # -- config ------------------------------------------------------------------------------------------------------
@@ -43,26 +42,21 @@ class TD3Config(OffPolicyConfig):
         self._check("0 or more", lambda value: value >= 0, "action_noise", "target_policy_noise", "target_noise_clip")
 
 
-# -- the loss ----------------------------------------------------------------------------------------------------
-def smoothed(xp: Any, actions: Any, noise: Any, config: TD3Config) -> Any:
-    """Actions of the target policy with clipped noise, from -1 to 1 again."""
-    limit = config.target_noise_clip
-    return xp.clip(actions + xp.clip(config.target_policy_noise * noise, -limit, limit), -1.0, 1.0)
-
-
-# -- the update --------------------------------------------------------------------------------------------------
+# -- the losses and the update -----------------------------------------------------------------------------------
 class TD3(OffPolicy):
     """Two critics of which the smaller counts, and an actor that follows the first of them, half as often."""
 
     Config = TD3Config
-    metrics = ("critic_loss", "mean_value")
+    losses = ("critic_loss", "actor_loss")
+    noise_draws = 1
 
     def _make_networks(self) -> None:
         self._head()  # refuses other actions
         size = self.action[0][0]
-        self._actor = self._network("actor", size)
-        self._critic = self._network("critic", 1, copies=2, more=size)
-        self._first_critic = self._critic.first()
+        self.actor = self._network("actor", size)
+        self.critic = self._network("critic", 1, copies=2, more=size)
+        self.first_critic = self.critic.first()
+        self.target_actor, self.target_critic = self._targets["actor"], self._targets["critic"]
 
     def _head(self) -> Head:
         try:
@@ -70,29 +64,33 @@ class TD3(OffPolicy):
         except InvalidRequest as error:
             raise InvalidRequest(f"td3: {error}. For Discrete ones there are discrete_sac and dqn") from None
 
-    def _gradient_step(self, batch: Minibatch) -> tuple[Any, Any]:
-        config, xp, critic = self.config, self._actor.xp, self._critic
-        noise, count = self._normal(*batch.actions.shape), len(batch.rewards)
-        following = smoothed(xp, xp.tanh(self._targets["actor"].output(batch.after)), noise, config)
-        values = self._targets["critic"].output(batch.after, following)[..., 0]
-        target = batch.rewards + batch.discounts * xp.minimum(*values)
-        values = critic.forward(batch.seen, batch.actions)[..., 0]
-        errors = values - target
-        critic.backward(errors[..., None] * (2.0 / count))
+    def critic_loss(self, batch: ReplayBatch) -> Loss:
+        """Σ (Q_i(s, a) - (r + γ min Q̄_i(s', a')))², averaged over the batch; a' = clip(π̄(s') + clip(ε))."""
+        import torch
+
+        limit, noise = self.config.target_noise_clip, self.config.target_policy_noise * batch.noise[0]
+        with torch.no_grad():
+            actions = self.target_actor(batch.next_observations).tanh() + noise.clamp(-limit, limit)
+            values = self.target_critic(batch.next_observations, actions.clamp(-1.0, 1.0))[..., 0].amin(0)
+            targets = batch.rewards + batch.discounts * values
+        values = self.critic(batch.observations, batch.actions)[..., 0]
+        loss = ((values - targets) ** 2).mean(-1).sum()
+        return Loss(loss, critic_loss=loss, mean_value=values[0].mean())
+
+    def actor_loss(self, batch: ReplayBatch) -> Loss:
+        """-Q_1(s, π(s)), averaged over the batch."""
+        actions = self.actor(batch.observations).tanh()
+        return Loss(-self.first_critic(batch.observations, actions).mean())
+
+    def _gradient_step(self, batch: ReplayBatch) -> tuple[Any, dict[str, Any]]:
+        metrics, learning = self._gradient("critic_loss", self.critic, batch), [self.critic]
         self._steps += 1
-        due = self._steps % config.policy_delay == 0
-        improved = self._improve_actor(batch.seen, count) if due else True  # before the critics change: see SAC
-        taken = critic.optimizer.step(config.learning_rate, math.inf) & improved
+        due = self._steps % self.config.policy_delay == 0
+        if due:  # both gradients precede both steps: see SAC
+            metrics |= self._gradient("actor_loss", self.actor, batch)
+            learning.append(self.actor)
+        taken = self._step(*learning)
         if due:
             for target in self._targets.values():
-                target.follow(config.tau)
-        return taken, xp.stack([(errors * errors).mean(-1).sum(), values[0].mean()])
-
-    def _improve_actor(self, seen: Shown, count: int) -> Any:
-        """Up the first critic's value of what the actor does."""
-        xp, actor, critic = self._actor.xp, self._actor, self._first_critic
-        actions = xp.tanh(actor.forward(seen))
-        values = critic.forward(seen, actions)
-        by_action = critic.by_vector(values * 0 + 1, slice(-actions.shape[-1], None))
-        actor.backward(by_action * (1.0 - actions * actions) / -count)
-        return actor.optimizer.step(self.config.learning_rate, math.inf)
+                target.follow(self.config.tau)
+        return taken, metrics

@@ -10,24 +10,49 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from multiverse.kernels import replay
 from multiverse.kernels.losses import a2c_gradient, ppo_gradient
 
 PPO, A2C = "multiverse.algorithms.ppo.PPO", "multiverse.algorithms.a2c.A2C"
+SOFT, SAC = "multiverse.algorithms.sac.SoftActorCritic", "multiverse.algorithms.sac.SAC"
+DISCRETE_SAC, DQN = "multiverse.algorithms.discrete_sac.DiscreteSAC", "multiverse.algorithms.dqn.DQN"
+TD3 = "multiverse.algorithms.td3.TD3"
 KERNELS: dict[tuple[str, ...], Callable[..., Any]] = {
     (f"{PPO}.loss", f"{PPO}.policy_loss", f"{PPO}.value_loss"): ppo_gradient,
     (f"{A2C}.loss",): a2c_gradient,
+    (f"{SAC}.critic_loss", f"{SAC}.sample_actions", f"{SOFT}.entropy_coef"): replay.sac_critic_gradient,
+    (f"{SAC}.actor_loss", f"{SAC}.sample_actions", f"{SOFT}.entropy_coef"): replay.sac_actor_gradient,
+    (f"{SOFT}.temperature_loss", f"{SAC}.target_entropy"): replay.sac_temperature_gradient,
+    (f"{TD3}.critic_loss",): replay.td3_critic_gradient,
+    (f"{TD3}.actor_loss",): replay.td3_actor_gradient,
+    (
+        f"{DISCRETE_SAC}.critic_loss",
+        f"{DISCRETE_SAC}.log_probs",
+        f"{SOFT}.entropy_coef",
+    ): replay.discrete_sac_critic_gradient,
+    (
+        f"{DISCRETE_SAC}.actor_loss",
+        f"{DISCRETE_SAC}.log_probs",
+        f"{SOFT}.entropy_coef",
+    ): replay.discrete_sac_actor_gradient,
+    (f"{SOFT}.temperature_loss", f"{DISCRETE_SAC}.target_entropy"): replay.discrete_sac_temperature_gradient,
+    (f"{DQN}.loss",): replay.dqn_gradient,
 }
-"""By the full names of the methods that a loss consists of: a subclass that overrides one of them has another name."""
+"""By the full names of the methods that a loss consists of, itself first: a subclass that overrides one of them has
+another name."""
 
 
-def kernel_of(algorithm: Any) -> Callable[..., Any] | None:
-    """The kernel that gives the gradient of this class's loss; None: there is none."""
+def kernel_of(algorithm: Any, loss: str = "loss") -> Callable[..., Any] | None:
+    """The kernel that gives the gradient of this class's loss, the method of that name; None: there is none."""
     for methods, kernel in KERNELS.items():
-        if all(name_of(getattr(algorithm, method.rpartition(".")[2], None)) == method for method in methods):
+        if methods[0].rpartition(".")[2] == loss and all(
+            name_of(getattr(algorithm, method.rpartition(".")[2], None)) == method for method in methods
+        ):
             return kernel
     return None
 
 
 def name_of(method: Any) -> str:
-    """Module, class and name of a method."""
+    """Module, class and name of a method or property."""
+    method = method.fget if isinstance(method, property) else method
     return f"{getattr(method, '__module__', '')}.{getattr(method, '__qualname__', '')}"

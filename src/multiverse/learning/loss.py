@@ -174,6 +174,30 @@ class RolloutBatch:
             yield self.in_order(put(rows), Along(counts, self.along.memory[put(some)]))
 
 
+@dataclass
+class ReplayBatch:
+    """N steps drawn from replay, where the networks are."""
+
+    observations: Shown
+    """Input of the networks: `self.critic(batch.observations, batch.actions)`."""
+    actions: Any
+    """[N, …]"""
+    rewards: Any
+    """[N]"""
+    next_observations: Shown
+    """Input of the networks after each step; of the final observation where an episode ended."""
+    discounts: Any
+    """[N] γ, or 0 where the task ended."""
+    masks: Any = None
+    """[N, actions] actions that were open, or None."""
+    next_masks: Any = None
+    """[N, actions] actions that are open after each step, or None."""
+    noise: Sequence[Any] = ()
+    """Gaussian noise of the shape of the actions, as many arrays as the algorithm's `noise_draws`."""
+    kept: dict[str, Any] = field(default_factory=dict)
+    """Results of the kernel of one loss that the kernel of another uses."""
+
+
 LossOf = Callable[[Outputs, RolloutBatch], Loss]
 """(outputs, rows) → a loss, which torch differentiates."""
 

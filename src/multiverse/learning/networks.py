@@ -19,7 +19,7 @@ from multiverse.learning.loss import Loss, Shape, as_numpy, parameters_of, time_
 from multiverse.learning.optimizers import Optimizer
 from multiverse.learning.threads import torch_threads
 
-_ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
+ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 _CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
 _IMAGE_FEATURES = 512
 _ONE_AT_A_TIME = threading.Lock()  # torch's generator is the process's: networks built in threads would share it
@@ -45,13 +45,14 @@ def in_one_tensor(parameters: Sequence[nn.Parameter], optimizer: Optimizer) -> N
         start = place.stop
 
 
-def backward(loss: Loss, optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> None:
-    """Put the gradient of the loss by these parameters, which lie where the optimizer has them, into its gradient."""
+def backward(loss: Loss, optimizer: Optimizer, parameters: Sequence[nn.Parameter], name: str = "loss") -> None:
+    """Put the gradient of the loss by these parameters, which lie where the optimizer has them, into its gradient.
+    `name`: of the method that returned the loss."""
     total = loss.total
     if not isinstance(total, Tensor) or total.dim() or not total.requires_grad:
         shape = tuple(total.shape) if isinstance(total, Tensor) else type(total).__name__
         raise InvalidRequest(
-            f"loss() returned a total of shape {shape}: expected a scalar tensor that depends on the outputs of the "
+            f"{name}() returned a total of shape {shape}: expected a scalar tensor that depends on the outputs of the "
             "networks, such as a mean over the rows"
         )
     optimizer.gradient.zero_()
@@ -78,12 +79,12 @@ class Network(nn.Module):
         widths = [seen if shape.memory is None else shape.memory_size, *shape.hidden, outputs]
         _ = parameters_of(widths)  # refused if they are too many
         self.convolutions = convolutions or nn.ModuleList([Convolutions(image) for image in shape.images])
-        self.cell = None if shape.memory is None else _cell(shape, seen)
+        self.cell = None if shape.memory is None else cell_for(shape, seen)
         layers: list[nn.Module] = []
         for inward, outward in itertools.pairwise(widths):
             layer = nn.Linear(inward, outward)
             gain = math.sqrt(2) if len(layers) < 2 * len(shape.hidden) else last_gain
-            layers += [orthogonal(layer, gain) if shape.ortho_init else layer, _ACTIVATIONS[shape.activation]()]
+            layers += [orthogonal(layer, gain) if shape.ortho_init else layer, ACTIVATIONS[shape.activation]()]
         self.dense = nn.Sequential(*layers[:-1])
         self._convolution = shape.convolution
         if shape.convolution is not None:
@@ -140,7 +141,7 @@ class Convolutions(nn.Module):
         return found
 
 
-def _cell(shape: Shape, seen: int) -> nn.LSTM | nn.GRU:
+def cell_for(shape: Shape, seen: int) -> nn.LSTM | nn.GRU:
     kind, gates = (nn.LSTM, 4) if shape.memory == "lstm" else (nn.GRU, 3)
     _ = parameters_of([seen + shape.memory_size + 1, gates * shape.memory_size])
     cell = kind(seen, shape.memory_size)

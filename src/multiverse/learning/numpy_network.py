@@ -1,7 +1,7 @@
 """One network of a few dense layers, or several alike side by side, with an optimizer of their own, in numpy.
 
-What off-policy algorithms learn with: they say what the gradient by a network's outputs is, and it goes on from there,
-to its weights or to what it was given. `TorchNetwork` is the same in torch; parameters lie in the same order.
+What off-policy algorithms learn with where `kernels/replay.py` has the gradient of their losses by the outputs: from
+there it goes back to the weights, or to the inputs. `TorchNetwork` is for autograd; its parameters have the same order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class NumpyLayers:
     """What is shown [rows, size], and `more` numbers of each row → [rows, outputs], or, of several copies, [copies,
     rows, outputs]."""
 
-    xp = np
+    xp, remembers = np, False
 
     def __init__(self, dense: Dense, copies: int) -> None:
         self._dense, self._copies = dense, copies
@@ -74,6 +74,24 @@ class NumpyNetwork(NumpyLayers):
     def layers(self) -> list[tuple[Array, Array]]:
         """(weights [in, out], bias) of each, copies, to act with."""
         return [(weights.T.copy(), bias.copy()) for weights, bias, _, _ in self._dense.layers]
+
+
+class NumpyParameters:
+    """Learned numbers that depend on no input, with their optimizer."""
+
+    xp = np
+
+    def __init__(self, first: Array, epsilon: float = 1e-8) -> None:
+        self.optimizer: Optimizer = Adam(np, first.copy(), epsilon)
+
+    @property
+    def values(self) -> Array:
+        """The numbers."""
+        return np.asarray(self.optimizer.parameters)
+
+    def exp(self) -> Any:
+        """e to the power of the first of them."""
+        return np.exp(self.optimizer.parameters[0])
 
 
 class Following:

@@ -27,7 +27,7 @@ ZERO = np.float32(0)
 class RecurrentLayers:
     """Rows of sequences, and `more` numbers of each → [rows, outputs], or, of copies, [copies, rows, outputs]."""
 
-    xp = np
+    xp, remembers = np, True
 
     def __init__(
         self, shape: Shape, outputs: int, more: int, copies: int, flat: tuple[Array, Array], learns: Optimizer | None
@@ -39,7 +39,7 @@ class RecurrentLayers:
         ours = Parts(flat[0][:common], flat[1][:common], 0)
         heads = Parts(flat[0][common:], flat[1][common:], copies)
         self._embeddings: list[tuple[slice, slice, Dense]] = []  # which columns of the vector, and of what is embedded
-        for columns, units in _columns(shape):
+        for columns, units in embedded_columns(shape):
             self._embeddings.append((columns, units, Dense(ours, (_width(columns), _width(units)), "relu")))
         self._cells = kind([Weights(ours, kind.gates, _embedded(shape), size)])
         self._shortcut = Dense(ours, (shape.embeddings[0][0] + more, size), "relu")
@@ -148,13 +148,9 @@ class RecurrentNetwork(RecurrentLayers):
         return [one.copy() for one in self._cells.weights[0].values]
 
     def embedding(self) -> tuple[Array, Array]:
-        """(weights [in, out], bias) of one layer that says all that is embedded, and then the shortcut."""
-        shape, width = self._made[0], self._cells.weights[0].values[0].shape[1]
-        weights, bias = np.zeros((shape.size, width + self._size), np.float32), np.zeros(width + self._size, np.float32)
-        shortcut = slice(0, shape.embeddings[0][0]), slice(width, None), self._shortcut
-        for columns, units, layer in (*self._embeddings, shortcut):
-            weights[columns, units], bias[units] = layer.layers[0][0].T, layer.layers[0][1]
-        return weights, bias
+        """(weights [in, out], bias) of one layer that computes all that is embedded, and then the shortcut."""
+        layers = [layer.layers[0][:2] for layer in (*(layer for _, _, layer in self._embeddings), self._shortcut)]
+        return embedding_of(self._made[0], layers)
 
 
 class RecurrentTarget(RecurrentLayers, Following):
@@ -165,7 +161,18 @@ class RecurrentTarget(RecurrentLayers, Following):
         RecurrentLayers.__init__(self, shape, outputs, more, copies, (self.parameters, self.parameters), None)
 
 
-def _columns(shape: Shape) -> list[tuple[slice, slice]]:
+def embedding_of(shape: Shape, layers: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """(weights [in, out], bias) of one layer that computes all that is embedded, and then the shortcut, from
+    (weights [out, in], bias) of the layers that do it one by one."""
+    width = _embedded(shape) + shape.memory_size
+    weights, bias = np.zeros((shape.size, width), np.float32), np.zeros(width, np.float32)
+    shortcut = slice(0, shape.embeddings[0][0]), slice(_embedded(shape), None)
+    for (columns, units), (matrix, offset) in zip((*embedded_columns(shape), shortcut), layers):
+        weights[columns, units], bias[units] = matrix.T, offset
+    return weights, bias
+
+
+def embedded_columns(shape: Shape) -> list[tuple[slice, slice]]:
     """Of every part of the vector that is embedded: where it is there, and where among what is embedded."""
     numbers, units = (list(itertools.accumulate((one[i] for one in shape.embeddings), initial=0)) for i in (0, 1))
     return [
@@ -187,6 +194,6 @@ def common_parameters(shape: Shape, more: int) -> int:
     """Of all but the dense layers: how many."""
     assert shape.memory is not None
     size, inward = shape.memory_size, _embedded(shape)
-    embedding = sum(parameters_of((_width(columns), _width(units))) for columns, units in _columns(shape))
+    embedding = sum(parameters_of((_width(columns), _width(units))) for columns, units in embedded_columns(shape))
     cell = parameters_of((inward + size + 1, CELLS[shape.memory].gates * size))
     return embedding + cell + parameters_of((shape.embeddings[0][0] + more, size))

@@ -1,90 +1,222 @@
-"""What `NumpyNetwork` is, in torch: for images, GPUs and large layers. Autograd goes back through the layers."""
+"""Networks that learn from replay, in torch: autograd differentiates the losses of the algorithms.
+
+They have the same parameters in the same order as `NumpyNetwork` and `RecurrentNetwork`, so that a run of one
+can be resumed with the other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from copy import deepcopy
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from multiverse.contracts.views import Array
-from multiverse.learning.loss import Shape, Shown
-from multiverse.learning.networks import Network, first_weights, in_one_tensor, layers_of
+from multiverse.learning.loss import Loss, Shape, Shown, as_numpy, parameters_of
+from multiverse.learning.networks import (
+    ACTIVATIONS,
+    Network,
+    backward,
+    cell_for,
+    first_weights,
+    in_one_tensor,
+    layers_of,
+)
 from multiverse.learning.optimizers import Adam, Optimizer
+from multiverse.learning.recurrent_network import embedded_columns, embedding_of
 
 
-class TorchLayers:
-    """What is shown, and `more` numbers of each row → [rows, outputs], or, of several copies, [copies, rows, …]."""
+class Stacked(nn.Module):
+    """One network [rows, outputs], or several alike side by side [copies, rows, outputs]."""
+
+    def __init__(self, networks: Sequence[Network], copies: int, size: int) -> None:
+        super().__init__()
+        self.flat = torch.empty(0)
+        self.networks, self.copies, self.size = nn.ModuleList(networks), copies, size
+
+    def forward(self, shown: Shown, more: Tensor | None = None, first: bool = False) -> Tensor:
+        """`first`: of the first of the copies alone."""
+        vector: Tensor = shown.vector
+        if shown.rows is not None:  # of sequences: the rows that are asked about, as much as this network sees of each
+            vector = vector[shown.rows, : self.size - (0 if more is None else more.shape[-1])]
+        given = vector if more is None else torch.cat((vector, more), -1)
+        if first or not self.copies:
+            return self.networks[0](given, shown.images)
+        return torch.stack([network(given, shown.images) for network in self.networks])
+
+
+class Recurrent(nn.Module):
+    """Embeddings, a recurrent cell and a shortcut, which copies of the dense layers share (see `RecurrentNetwork`).
+
+    The cell goes along the sequences of a batch once for as long as neither they nor the parameters change.
+    """
+
+    def __init__(self, shape: Shape, outputs: int, more: int, copies: int) -> None:
+        super().__init__()
+        self.columns = [columns for columns, _ in embedded_columns(shape)]
+        widths = [
+            (columns.stop - columns.start, units.stop - units.start) for columns, units in embedded_columns(shape)
+        ]
+        self.embeddings = nn.ModuleList([nn.Linear(*width) for width in widths])
+        self.cell = cell_for(shape, sum(units for _, units in widths))
+        self.observed, self.copies = shape.embeddings[0][0], copies
+        self.shortcut = nn.Linear(self.observed + more, shape.memory_size)
+        sizes = (2 * shape.memory_size, *shape.hidden_sizes, outputs)
+        _ = parameters_of(sizes)  # refused if they are too many
+        self.heads = nn.ModuleList([_dense(sizes, shape.activation) for _ in range(max(1, copies))])
+        self.flat = torch.empty(0)  # all parameters; given by who has them
+        self._along: dict[str, Any] = {}  # the sequences it went along last, the parameters' version, hidden states
+
+    def forward(self, shown: Shown, more: Tensor | None = None, first: bool = False) -> Tensor:
+        """`first`: of the first of the copies alone."""
+        observed = shown.vector[:, : self.observed][shown.rows]
+        short = self.shortcut(observed if more is None else torch.cat((observed, more), -1)).relu()
+        given = torch.cat((self._hidden(shown)[shown.rows], short), -1)
+        if first or not self.copies:
+            return self.heads[0](given)
+        return torch.stack([head(given) for head in self.heads])
+
+    def _hidden(self, shown: Shown) -> Tensor:
+        """[rows, size] hidden states after all rows of all sequences."""
+        version = self.flat._version
+        if self._along.get("vector") is not shown.vector or self._along["version"] != version:
+            # With a graph even where the first to ask needs no gradient: others ask for the same sequences after it.
+            with torch.enable_grad():
+                parts = [layer(shown.vector[:, of]) for of, layer in zip(self.columns, self.embeddings)]
+                packed = PackedSequence(torch.cat(parts, -1).relu(), torch.tensor(shown.counts))
+                hidden = self.cell(packed)[0].data
+            self._along.update(vector=shown.vector, version=version, hidden=hidden)
+        found: Tensor = self._along["hidden"]
+        return found
+
+
+class TorchNetwork:
+    """A module and its optimizer: `network(batch.observations)`, or `network(batch.observations, actions)` for a critic
+    that judges actions."""
 
     xp = torch
 
-    def __init__(self, modules: Sequence[nn.Module], copies: int, device: torch.device) -> None:
-        self._modules, self._copies, self.device = modules, copies, device
+    def __init__(
+        self,
+        shape: Shape,
+        outputs: int,
+        copies: int,
+        seed: Sequence[int],
+        device: str,
+        epsilon: float = 1e-8,
+        more: int = 0,
+    ) -> None:
+        self.device, self._shape, self.remembers = torch.device(device), shape, shape.memory is not None
+        with first_weights(seed):
+            self.module: Any = (
+                Recurrent(shape, outputs, more, copies)
+                if shape.memory is not None
+                else Stacked([Network(shape, outputs, 1.0) for _ in range(max(1, copies))], copies, shape.size)
+            )
+        self.module.to(self.device)
+        self.parameters = list(self.module.parameters())
+        flat = torch.cat([one.detach().reshape(-1) for one in self.parameters])
+        self.optimizer: Optimizer = Adam(torch, flat, epsilon)
+        in_one_tensor(self.parameters, self.optimizer)
+        self.module.flat = self.optimizer.parameters
+
+    def __call__(self, shown: Shown, more: Tensor | None = None) -> Tensor:
+        found: Tensor = self.module(shown, more)
+        return found
 
     def put(self, array: Array) -> Tensor:
         """Where the network is."""
         return torch.as_tensor(array, device=self.device)
 
-    def output(self, shown: Shown, more: Tensor | None = None) -> Tensor:
-        with torch.no_grad():
-            return self._said(self._joined(shown, more), shown.images)
+    def gradient(self, loss: Loss, name: str = "loss") -> dict[str, Tensor]:
+        """Put the gradient of this loss by the network's own parameters where the optimizer takes it; returns the
+        metrics of the loss. `name`: of the method that returned it."""
+        return gradient(loss, self.optimizer, self.parameters, name)
 
-    def forward(self, shown: Shown, more: Tensor | None = None) -> Tensor:
-        self._given = self._joined(shown, more).detach().requires_grad_()
-        self._answer = self._said(self._given, shown.images)
-        return self._answer.detach()
-
-    def _joined(self, shown: Shown, more: Tensor | None) -> Tensor:
-        vector: Tensor = shown.vector
-        return vector if more is None else torch.cat((vector, more), -1)
-
-    def _said(self, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
-        said = [one(vector, images) for one in self._modules]
-        return torch.stack(said) if self._copies else said[0]
-
-    def by_vector(self, by_output: Tensor, columns: slice) -> Tensor:
-        (found,) = torch.autograd.grad(self._answer, self._given, by_output)
-        return found[:, columns]
-
-
-class TorchNetwork(TorchLayers):
-    """Layers that learn."""
-
-    def __init__(
-        self, shape: Shape, outputs: int, copies: int, seed: Sequence[int], device: str, epsilon: float = 1e-8
-    ) -> None:
-        with first_weights(seed):
-            self.networks = [Network(shape, outputs, 1.0).to(device) for _ in range(max(1, copies))]
-        super().__init__(self.networks, copies, torch.device(device))
-        parameters = [one for network in self.networks for one in network.parameters()]
-        self.optimizer: Optimizer = Adam(torch, torch.cat([one.detach().reshape(-1) for one in parameters]), epsilon)
-        in_one_tensor(parameters, self.optimizer)
-
-    def backward(self, by_output: Tensor) -> None:
-        self.optimizer.gradient.zero_()
-        self._answer.backward(by_output)
-
-    def first(self) -> TorchLayers:
-        return TorchLayers(self._modules[:1], 0, self.device)
+    def first(self) -> Callable[..., Tensor]:
+        """The first of the copies alone, with the same parameters."""
+        return partial(self.module, first=True)
 
     def target(self) -> TorchTarget:
-        return TorchTarget(self, self._copies)
+        """A network that begins as this one and follows it slowly."""
+        return TorchTarget(self)
+
+    # -- acting --------------------------------------------------------------------------------------------------
+    @property
+    def networks(self) -> Any:
+        """The copies, of networks that do not remember."""
+        return self.module.networks
 
     def layers(self) -> list[tuple[Array, Array]]:
-        return layers_of(self.networks[0].dense)
+        """(weights [in, out], bias) of the dense layers, copies."""
+        return layers_of(self.module.heads[0] if self.remembers else self.module.networks[0].dense)
+
+    def cell(self) -> list[Array]:
+        """The weights of the recurrent cell, copies."""
+        return [as_numpy(one) for one in self.module.cell.parameters()]
+
+    def embedding(self) -> tuple[Array, Array]:
+        """(weights [in, out], bias) of one layer that computes all that is embedded, and then the shortcut."""
+        layers = [*self.module.embeddings, self.module.shortcut]
+        return embedding_of(self._shape, [(as_numpy(layer.weight), as_numpy(layer.bias)) for layer in layers])
 
 
-class TorchTarget(TorchLayers):
-    """Layers whose parameters follow another network's."""
+class TorchTarget:
+    """A module whose parameters follow another network's."""
 
-    def __init__(self, network: TorchNetwork, copies: int) -> None:
-        modules = [deepcopy(one).requires_grad_(False) for one in network.networks]
-        super().__init__(modules, copies, network.device)
-        self._network, self.parameters, start = network, network.optimizer.parameters.clone(), 0
-        for one in [parameter for module in modules for parameter in module.parameters()]:
+    def __init__(self, network: TorchNetwork) -> None:
+        self._module = deepcopy(network.module).requires_grad_(False)
+        self._followed, self.parameters, start = network.optimizer, network.optimizer.parameters.clone(), 0
+        for one in self._module.parameters():
             one.data = self.parameters[start : start + one.numel()].view_as(one)
             start += one.numel()
+        self._module.flat = self.parameters
+
+    def __call__(self, shown: Shown, more: Tensor | None = None) -> Tensor:
+        found: Tensor = self._module(shown, more)
+        return found
 
     def follow(self, tau: float) -> None:
-        self.parameters.lerp_(self._network.optimizer.parameters, tau)
+        """θ' ← θ' + τ (θ - θ')"""
+        self.parameters.lerp_(self._followed.parameters, tau)
+
+
+class TorchParameters:
+    """Learned numbers that depend on no input, with their optimizer."""
+
+    xp = torch
+
+    def __init__(self, first: Array, device: str, epsilon: float = 1e-8) -> None:
+        self.optimizer: Optimizer = Adam(torch, torch.as_tensor(first, device=device).clone(), epsilon)
+        self.values = nn.Parameter(torch.empty_like(self.optimizer.parameters))
+        in_one_tensor([self.values], self.optimizer)
+
+    def exp(self) -> Tensor:
+        """e to the power of the first of them; no gradient flows through it."""
+        return self.values[0].detach().exp()
+
+    def gradient(self, loss: Loss, name: str = "loss") -> dict[str, Tensor]:
+        """As of a network."""
+        return gradient(loss, self.optimizer, [self.values], name)
+
+
+def gradient(loss: Loss, optimizer: Optimizer, parameters: Sequence[nn.Parameter], name: str) -> dict[str, Tensor]:
+    """Put the gradient of this loss where the optimizer takes it; returns the metrics of the loss, where it lies."""
+    backward(loss, optimizer, parameters, name)
+    device = parameters[0].device
+    return {
+        metric: value.detach() if isinstance(value, Tensor) else torch.full((), float(value), device=device)
+        for metric, value in loss.metrics.items()
+    }
+
+
+def _dense(sizes: Sequence[int], activation: str) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for inward, outward in itertools.pairwise(sizes):
+        layers += [nn.Linear(inward, outward), ACTIVATIONS[activation]()]
+    return nn.Sequential(*layers[:-1])
