@@ -111,7 +111,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda path: [_replace_line(number, lambda line: b"")(path) for number in range(8, 2, -1)],
         "study.journal does not have trial . as search.json",
     ),
-    "directory": (_directory, "study.journal cannot be used: it is no plain file. Restore the file"),
+    "directory": (_directory, "study.journal cannot be used: Is a directory. Restore the file"),
     "link": (_link, "study.journal cannot be used: it is a symbolic link, which is not followed"),
 }
 

@@ -15,6 +15,7 @@ import pytest
 
 import multiverse as mv
 from multiverse.cli.main import one_line
+from multiverse.contracts import plan as plan_module
 from multiverse.contracts.failures import Work
 from multiverse.contracts.plan import Timeouts
 from multiverse.executors import env_range, executor, patience, supervisor, worker_loop
@@ -23,7 +24,6 @@ from multiverse.executors.patience import Patience
 from multiverse.executors.supervisor import Supervisor
 from multiverse.memory import interrupts
 from multiverse.memory.interrupts import StopRequests, StopWaiting
-from multiverse.vector import make as make_module
 from tests.contract.configurations import FORKSERVER, HYBRID, THREAD, Configuration
 from tests.contract.conftest import Make
 from tests.contract.runs import actions
@@ -238,7 +238,7 @@ def with_default_limit(monkeypatch: pytest.MonkeyPatch, reply_s: float) -> None:
     """As if the default of `reply_timeout_s` were this, and the shortest limit half a second."""
     monkeypatch.setattr(patience, "SHORTEST_S", 0.5)
     monkeypatch.setattr(patience, "TIMES_THE_LONGEST", 1.0)
-    monkeypatch.setattr(make_module, "DEFAULT_TIMEOUTS", Timeouts(reply_s))
+    monkeypatch.setattr(plan_module, "DEFAULT_TIMEOUTS", Timeouts(reply_s))
 
 
 @pytest.mark.fault("A4")

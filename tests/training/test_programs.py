@@ -233,7 +233,7 @@ def test_a_terminal_has_a_bar_below_the_lines(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(progress, "BAR_EVERY_S", 0.0)
     trained(tmp_path / "run", progress=True, evaluate_every=200)
     rows = [row.split("\r")[-1].rstrip() for row in screen.getvalue().split("\n")]
-    assert rows[0].startswith("Run: ") and any(" | evaluation: return " in row for row in rows)
+    assert rows[0].startswith("Run:") and any(" | evaluation: return " in row for row in rows)
     assert not any("%" in row and "█" in row for row in rows)  # every bar was written over
     bars = [part.strip() for part in screen.getvalue().split("\r") if "█" in part or "░" in part]
     assert bars[0].startswith("███░░░░░░░░░ 25 % | ") and " left | return " in bars[0] and bars[0].endswith("/s)")

@@ -87,10 +87,17 @@ EXTRA_OF = {"mujoco": "mujoco", "Box2D": "box2d", "pettingzoo": "pettingzoo", "m
 def _missing(error: BaseException | None) -> str:
     """The extra that brings what could not be imported; '' if none does."""
     while error is not None:
-        if isinstance(error, ModuleNotFoundError) and (error.name or "") in EXTRA_OF:  # not a module of that package
-            return EXTRA_OF[str(error.name)]
+        package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+        if package in EXTRA_OF and not _installed(package):  # else only a module of it is missing
+            return EXTRA_OF[package]
         error = error.__cause__ or error.__context__
     return ""
+
+
+def _installed(package: str) -> bool:
+    if package in sys.modules:
+        return sys.modules[package] is not None  # None: its import is blocked
+    return importlib.util.find_spec(package) is not None
 
 
 def _made(spec: EnvSpec, kwargs: Mapping[str, Any]) -> Any:
