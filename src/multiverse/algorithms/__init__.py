@@ -57,7 +57,7 @@ EXTENSION_POINTS = {
     "DQN": "multiverse.algorithms.dqn",
     "DQNConfig": "multiverse.algorithms.dqn",
 }
-"""What an algorithm of one's own is made from, by module; imported when asked for."""
+"""Public classes that own algorithms derive from and use, with their modules; imported when asked for."""
 
 
 def __getattr__(name: str) -> Any:

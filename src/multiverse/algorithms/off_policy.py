@@ -71,8 +71,8 @@ class OffPolicyConfig(Settings):
     activation: Literal["tanh", "relu"] = "relu"
     """Between the layers."""
     learner: Literal["auto", "numpy", "torch"] = "auto"
-    """What differentiates the losses: torch, or, for small networks and stock losses on the CPU, numpy kernels that are
-    faster there. `auto` takes these where it can."""
+    """Backend that differentiates the losses: torch, or numpy kernels, which are faster for stock losses of small
+    networks on the CPU. `auto`: kernels where possible."""
     memory: Literal["lstm", "gru"] | None = None
     """A recurrent cell before the layers, of the actor and of the critics each, so that they remember what they have
     seen. They learn along sequences drawn from replay, each from an empty memory."""

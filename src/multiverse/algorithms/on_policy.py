@@ -67,8 +67,8 @@ class OnPolicyConfig(Settings):
     activation: Literal["tanh", "relu"] = "tanh"
     """Between the layers."""
     learner: Literal["auto", "numpy", "torch"] = "auto"
-    """What differentiates the loss: torch, or, for small networks and stock losses on the CPU, numpy kernels that are
-    two to five times as fast there. `auto` takes these where it can."""
+    """Backend that differentiates the loss: torch, or numpy kernels, which are two to five times as fast for stock losses
+    of small networks on the CPU. `auto`: kernels where possible."""
     filters: int = 0
     """Of a convolution before the hidden layers, over observations that are a board, a grid or a small picture: one
     Box of three axes. 0: none."""
@@ -189,7 +189,7 @@ class OnPolicy(Learner):
             return NumpyLearner(shape, self.optimizer, seed)
         torch_for(why_torch)
         if kernel is None:
-            log.info("%s learns in torch: there is no numpy kernel for its loss", type(self).__name__)
+            log.info("%s learns in torch: its loss has no numpy kernel", type(self).__name__)
         from multiverse.learning.actor_critic import ActorCritic
 
         return ActorCritic(shape, self.optimizer, seed, device)

@@ -1,4 +1,4 @@
-"""How long a worker may take for a step: less than others once it has hung, derived from its own steps."""
+"""Time limits of steps: shorter for a worker that has hung before, derived from the steps it has taken."""
 
 from __future__ import annotations
 

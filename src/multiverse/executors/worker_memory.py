@@ -22,12 +22,12 @@ WORTH_A_WARNING = 256 << 20
 SAMPLES = 16
 """Looks that are remembered of a worker; half of them are forgotten when there are more, and every other look then."""
 LEAST_SHARE = 0.1
-"""Of the growth, in each quarter of the time: less is no steady growth."""
+"""Share of the growth in each quarter of the time; with less, growth does not count as steady."""
 FLAG = "worker_memory_limit= (--worker-memory-limit 2GiB)"
 
 
 class WorkerMemory:
-    """What the workers of one vector env hold, over time."""
+    """Memory of the workers of one vector env over time."""
 
     def __init__(self, limit_bytes: int | None = None) -> None:
         self._limit, self.look_at_s = limit_bytes, 0.0
@@ -71,7 +71,7 @@ class WorkerMemory:
 
 
 class Growth:
-    """How the memory of one process has grown."""
+    """Growth of the memory of one process."""
 
     def __init__(self) -> None:
         self._samples: list[tuple[float, int]] = []

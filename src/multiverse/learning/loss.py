@@ -1,4 +1,4 @@
-"""What a loss is given and what it returns: outputs of the networks, a batch of rows, and a number to minimise."""
+"""Arguments and result of a loss: outputs of the networks, a batch of rows, and a scalar to minimise."""
 
 from __future__ import annotations
 
