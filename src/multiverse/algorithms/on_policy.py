@@ -67,8 +67,8 @@ class OnPolicyConfig(Settings):
     activation: Literal["tanh", "relu"] = "tanh"
     """Between the layers."""
     learner: Literal["auto", "numpy", "torch"] = "auto"
-    """Backend that differentiates the loss: torch, or numpy kernels, which are two to five times as fast for stock losses
-    of small networks on the CPU. `auto`: kernels where possible."""
+    """Backend that differentiates the loss: torch, or numpy kernels, which are two to five times as fast for stock
+    losses of small networks on the CPU. `auto`: kernels where possible."""
     filters: int = 0
     """Of a convolution before the hidden layers, over observations that are a board, a grid or a small picture: one
     Box of three axes. 0: none."""
