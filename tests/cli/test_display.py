@@ -313,7 +313,7 @@ def a_trainer() -> Any:
     return SimpleNamespace(
         config=TrainConfig(env="CartPole-v1", env_steps=8_000),
         clock=clock,
-        session=SimpleNamespace(envs=envs, recent=recent, failures=failures, learners=[], observations=[]),
+        session=SimpleNamespace(envs=envs, recent=recent, failures=failures, learners=[], start_lines=[]),
         scaling=None,
         best_return=70.0,
         directory=SimpleNamespace(path=Path("a")),

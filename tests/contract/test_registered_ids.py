@@ -196,3 +196,25 @@ print(sorted(additions(fork_server().registered()).specs))
 def test_only_what_differs_from_a_fresh_registry_is_sent(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(NOTHING_TO_SEND)
     assert lines_of([sys.executable, "script.py"], tmp_path) == ["[]", "['CartPole-v1']"]
+
+
+def test_class_that_no_name_leads_to_is_known_in_workers(tmp_path: Path) -> None:
+    script = (
+        DEFINITIONS
+        + """
+import multiverse as mv
+
+def local(reward):
+    class Mine2(Mine):
+        def __init__(self):
+            super().__init__(reward=reward)
+    return Mine2
+
+gym.register("Local-v0", entry_point=local(6))
+for env in ("Local-v0", of("Local-v0")):
+    with mv.make_vec(env, 2, "process", workers=1) as envs:
+        print(rewards(envs, [0, 1]), envs.spec.id, callable(envs.spec.entry_point))
+"""
+    )
+    (tmp_path / "script.py").write_text(script)
+    assert lines_of([sys.executable, "script.py"], tmp_path)[-2:] == ["[6.0, 6.0] Local-v0 True"] * 2

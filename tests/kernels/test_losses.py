@@ -19,6 +19,7 @@ from multiverse.experience.rollout import Rollout, rollout_for
 from multiverse.kernels import KERNELS, kernel_of
 from multiverse.learning.loss import Loss, Outputs, RolloutBatch
 from multiverse.learning.numpy_learner import NumpyLearner
+from multiverse.training.config.train_config import config_for
 from tests.kernels.losses import algorithm_with, kernel, torch_loss
 
 ROWS = 64
@@ -193,3 +194,47 @@ def test_loss_that_is_no_scalar_of_the_outputs_is_refused(total: Any, shape: str
     algorithm = made(Odd)
     with pytest.raises(mv.InvalidRequest, match=f"total of {shape}.*expected a scalar tensor|{shape}"):
         algorithm.update([filled(algorithm, 0)], 0.0)
+
+
+# -- slips in own losses ------------------------------------------------------------------------------------------
+def test_numbers_are_metrics_and_a_bare_tensor_is_a_loss() -> None:
+    class Numbers(PPO):
+        def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
+            return super().loss(out, batch).plus(nothing=0.0)
+
+    class Bare(PPO):
+        def loss(self, out: Outputs, batch: RolloutBatch) -> Any:
+            return (out.values**2).mean()
+
+    algorithm = made(Numbers)
+    assert algorithm.update([filled(algorithm, 0)], 0.0).metrics["nothing"] == 0.0
+    algorithm = made(Bare)
+    assert algorithm.update([filled(algorithm, 0)], 0.0).gradient_steps > 0
+
+
+def test_term_with_the_name_of_a_metric_is_refused() -> None:
+    with pytest.raises(mv.InvalidRequest, match="has a metric 'entropy' already"):
+        Loss(torch.zeros(()), entropy=torch.zeros(())).plus(entropy=torch.zeros(()))
+
+
+def test_module_that_no_optimizer_trains_is_refused_unless_it_is_frozen() -> None:
+    class Predicts(PPO):
+        def __init__(self, *given: Any, **more: Any) -> None:
+            super().__init__(*given, **more)
+            self.head = torch.nn.Linear(1, 1)
+
+        def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
+            return super().loss(out, batch).plus(prediction=(self.head(out.values[:, None]) ** 2).mean())
+
+    algorithm = made(Predicts)
+    with pytest.raises(mv.InvalidRequest, match=r"Predicts\.head has parameters that are not trained"):
+        algorithm.update([filled(algorithm, 0)], 0.0)
+    algorithm = made(Predicts)
+    algorithm.head.requires_grad_(False)
+    assert algorithm.update([filled(algorithm, 0)], 0.0).metrics["prediction"] > 0
+
+
+def test_preset_of_the_stock_algorithm_applies_to_one_that_derives_from_it() -> None:
+    own, stock = (config_for("CartPole-v1", kind, {}).settings for kind in (OwnLoss, "ppo"))
+    assert own == stock and own.epochs == 20
+    assert config_for("CartPole-v1", OwnLoss, {}, preset=False).settings.epochs == 4

@@ -152,7 +152,7 @@ def test_start_of_run_says_where_masks_come_from(
 ) -> None:
     caplog.set_level(logging.INFO, "multiverse")
     trained(SOURCES[source], tmp_path / "run")
-    (line,) = [one for one in caplog.messages if "action masks" in one]
+    (line,) = [one for one in caplog.messages if "Action masks" in one]
     assert said in line
 
 
@@ -302,3 +302,9 @@ def test_mask_of_an_episodes_last_row_may_have_nothing_open(
 def test_mask_of_an_agent_that_does_not_act_may_have_nothing_open(make: Any, tmp_path: Path) -> None:
     closed = {("left", LENGTH): NOTHING_OPEN, ("right", LENGTH): NOTHING_OPEN}
     trained(lambda: make(mask_at=closed), tmp_path / "run")
+
+
+def test_start_of_a_run_prints_where_masks_come_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"num_envs": 2, "executor": "serial", "steps_per_env": 8, "env_steps": 16, "preset": False}
+    mv.train("Taxi-v4", run_dir=tmp_path / "run", evaluate_every=0, evaluation_episodes=1, **settings)
+    assert "Action masks: from info['action_mask']; only open actions are taken" in capsys.readouterr().err

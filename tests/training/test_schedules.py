@@ -125,3 +125,28 @@ def test_the_flag_holds_the_schedules_of_one_run_and_of_every_seed(
         assert main(["resume", home, "--env-steps", "800", "--hold-schedules", "--quiet"]) == 0
     held = [read_config(Path(run, "config.yaml"))["schedule_progress"] for run in ("one", "set/seed-5", "set/seed-6")]
     assert held == pytest.approx([0.75] * 3) and not warnings_of(caplog)
+
+
+def test_function_is_the_whole_schedule_also_over_a_linear_preset(tmp_path: Path) -> None:
+    run = mv.train(
+        "CartPole-v1", run_dir=tmp_path / "run", lr=lambda left: 1e-3 * left, env_steps=1_024, executor="serial",
+        evaluation_episodes=1, evaluate_every=0, progress=False,
+    )  # fmt: skip
+    rates = [row["learning_rate"] for row in run.rows() if "learning_rate" in row]
+    assert rates == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
+
+
+def test_budget_edited_in_the_config_that_makes_schedules_jump_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = mv.train(
+        "CartPole-v1", run_dir=tmp_path / "run", env_steps=512, executor="serial", evaluation_episodes=1,
+        evaluate_every=0, progress=False,
+    )  # fmt: skip
+    config = run.path / "config.yaml"
+    config.write_text(config.read_text().replace("env_steps: 512", "env_steps: 2048"))
+    mv.resume(run, progress=False)
+    assert "learning_rate goes from" in caplog.text
+    config.write_text(config.read_text().replace("num_envs: 8", "num_envs: 4"))
+    with pytest.raises(mv.InvalidRequest, match="num_envs cannot change in a run"):
+        mv.resume(run, env_steps=4_096, progress=False)

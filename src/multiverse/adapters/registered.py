@@ -131,3 +131,23 @@ def _entry(point: Any) -> Any:
     if any(f"{module}.".startswith(f"{one}.") for one in cloudpickle.list_registry_pickle_by_value()):
         return load_env_creator(point) if named else point
     return point if named or getattr(sys.modules[module], name, None) is not point else f"{module}:{name}"
+
+
+# -- specs on their way back ------------------------------------------------------------------------------------
+def without_code(spec: EnvSpec | None) -> EnvSpec | None:
+    """The spec without a callable entry point: a class that came to a worker by value cannot travel back by name."""
+    if spec is None or not callable(spec.entry_point):
+        return spec
+    found = copy.copy(spec)
+    found.entry_point = None  # guard: a-spec-travels-back-without-code
+    return found
+
+
+def with_code(spec: EnvSpec | None) -> EnvSpec | None:
+    """The spec with the entry point that this program has registered, if a worker had to leave it out."""
+    registered = None if spec is None else gymnasium.registry.get(spec.id)
+    if spec is None or spec.entry_point is not None or registered is None:
+        return spec
+    found = copy.copy(spec)
+    found.entry_point = registered.entry_point
+    return found

@@ -312,6 +312,10 @@ class OffPolicy(Learner):
         if self._kernels:
             metrics: dict[str, Any] = self._kernels[loss](self, *given)
             return metrics
+        if not self._steps:
+            from multiverse.learning.networks import refuse_untrained
+
+            refuse_untrained(self, ())
         return dict(network.gradient(getattr(self, loss)(*given), loss))
 
     def _step(self, *networks: Any, max_grad_norm: float = math.inf) -> Any:

@@ -253,6 +253,10 @@ class OnPolicy(Learner):
 
     def _gradient(self, batch: RolloutBatch, with_metrics: bool = True) -> Mapping[str, Any]:
         """Put the gradient of the loss where the optimizer takes it; returns the metrics of the loss."""
+        if not self._updates and kernel_of(type(self)) is None:
+            from multiverse.learning.networks import refuse_untrained
+
+            refuse_untrained(self, self._networks.parameters)
         return self._networks.gradient(batch, self._loss, with_metrics) or {}
 
     def _means(self, metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:

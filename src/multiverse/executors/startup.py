@@ -14,9 +14,11 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from multiverse.adapters.env_source import Recipe
+from multiverse.adapters.registered import with_code
 from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import EnvFailed, InvalidRequest, MultiverseError, RemoteError, SpacesDiffer
 from multiverse.contracts.failures import DEFAULT_POLICY, FailurePolicy
@@ -113,7 +115,8 @@ class OpenedEnvs:
                 self._team.start(assignments, plan)
             if self._own is not None:  # while the workers build theirs
                 self._local = LocalHost(_build_here(self._own))
-            self.description = self._compared(self._descriptions())
+            description = self._compared(self._descriptions())
+            self.description = replace(description, spec=with_code(description.spec))
 
     def bind(self, fields: Sequence[Field] = ()) -> Executor:
         """The executor, over one block that holds these `fields` too."""

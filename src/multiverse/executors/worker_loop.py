@@ -20,7 +20,7 @@ from gymnasium import spaces
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 
 from multiverse.adapters.env_source import Recipe
-from multiverse.adapters.registered import NOTHING_REGISTERED, Registered
+from multiverse.adapters.registered import NOTHING_REGISTERED, Registered, without_code
 from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import PreflightError, RemoteError
 from multiverse.contracts.imports import loads_modules
@@ -167,7 +167,10 @@ def work(assignment: Assignment, link: Link, connect: Callable[[Any], Connected]
     _give_classes_their_place(envs)
     failures: list[RemoteError] = []
     try:
-        link.send_packed(_packed(link, describe(envs, assignment.bounds_may_differ)), 0)
+        described = describe(envs, assignment.bounds_may_differ)
+        if isinstance(link, PipeLink):
+            described = replace(described, first=replace(described.first, spec=without_code(described.first.spec)))
+        link.send_packed(_packed(link, described), 0)
         views, mailbox, replacing = connect(link.receive()[1])
         envs.bind(views, replacing)
         mailbox.add_to(wait_set)

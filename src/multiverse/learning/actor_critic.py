@@ -105,10 +105,10 @@ class ActorCritic:
         output, values = self.actor.dense(to_actor), self.critic.dense(to_critic).squeeze(-1)
         log_probs, entropies = self.distribution.log_prob_and_entropy(torch, output, batch.actions, batch.masks)
         found = loss(Outputs(log_probs, entropies, values), batch)
-        backward(found, self.optimizer, self.parameters)
+        metrics = backward(found, self.optimizer, self.parameters)
         for network in (self.actor, self.critic):
             network.tie()
-        return {name: value.detach() for name, value in found.metrics.items()}
+        return metrics
 
     # -- acting --------------------------------------------------------------------------------------------------
     def layers(self) -> list[tuple[Array, Array]]:

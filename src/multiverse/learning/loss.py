@@ -91,6 +91,10 @@ class Loss:
 
     def plus(self, **terms: Any) -> Loss:
         """The same loss with further terms, each of which is logged under its name."""
+        if taken := sorted(self.metrics.keys() & terms.keys()):
+            raise InvalidRequest(
+                f"plus({taken[0]}=...): the loss has a metric {taken[0]!r} already; choose another name"
+            )
         return Loss(self.total + sum(terms.values()), **self.metrics, **terms)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,10 +46,13 @@ def in_one_tensor(parameters: Sequence[nn.Parameter], optimizer: Optimizer) -> N
         start = place.stop
 
 
-def backward(loss: Loss, optimizer: Optimizer, parameters: Sequence[nn.Parameter], name: str = "loss") -> None:
-    """Put the gradient of the loss by these parameters, which lie where the optimizer has them, into its gradient.
-    `name`: of the method that returned the loss."""
-    total = loss.total
+def backward(
+    loss: Loss | Tensor, optimizer: Optimizer, parameters: Sequence[nn.Parameter], name: str = "loss"
+) -> dict[str, Tensor]:
+    """Put the gradient of the loss by these parameters, which lie where the optimizer has them, into its gradient;
+    return the metrics of the loss. `name`: of the method that returned the loss."""
+    found = loss if isinstance(loss, Loss) else Loss(loss)
+    total = found.total
     if not isinstance(total, Tensor) or total.dim() or not total.requires_grad:
         shape = tuple(total.shape) if isinstance(total, Tensor) else type(total).__name__
         raise InvalidRequest(
@@ -57,6 +61,20 @@ def backward(loss: Loss, optimizer: Optimizer, parameters: Sequence[nn.Parameter
         )
     optimizer.gradient.zero_()
     total.backward(inputs=parameters)
+    return {metric: torch.as_tensor(value, device=total.device).detach() for metric, value in found.metrics.items()}
+
+
+def refuse_untrained(algorithm: Any, trained: Iterable[nn.Parameter]) -> None:
+    """Refuse modules of an own algorithm whose parameters no optimizer would change."""
+    known = {id(one) for one in trained}
+    for name, value in vars(algorithm).items():
+        parameters = value.parameters() if isinstance(value, nn.Module) else [value]
+        if any(isinstance(one, nn.Parameter) and one.requires_grad and id(one) not in known for one in parameters):
+            raise InvalidRequest(
+                f"{type(algorithm).__name__}.{name} has parameters that are not trained: the optimizer has those of "
+                "the built-in networks only. Freeze them with requires_grad_(False), or write a whole algorithm "
+                "(docs/training.md, An algorithm of your own)"
+            )
 
 
 def layers_of(dense: nn.Sequential) -> list[tuple[Array, Array]]:

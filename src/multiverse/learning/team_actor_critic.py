@@ -93,8 +93,8 @@ class TeamActorCritic:
         columns = {name: flat(column) for name, column in batch.columns.items()}
         rows = RolloutBatch(None, [], flat(batch.actions), None, **columns)
         found = loss(Outputs(flat(log_probs), flat(entropies), flat(values), teams), rows)
-        backward(found, self.optimizer, self.parameters)
-        return {name: value.detach() for name, value in found.metrics.items()}
+        metrics = backward(found, self.optimizer, self.parameters)
+        return metrics
 
     # -- acting --------------------------------------------------------------------------------------------------
     def layers(self) -> dict[str, tuple[Array, Array]]:

@@ -136,7 +136,7 @@ class TorchNetwork:
     def gradient(self, loss: Loss, name: str = "loss") -> dict[str, Tensor]:
         """Put the gradient of this loss by the network's own parameters where the optimizer takes it; returns the
         metrics of the loss. `name`: of the method that returned it."""
-        return gradient(loss, self.optimizer, self.parameters, name)
+        return backward(loss, self.optimizer, self.parameters, name)
 
     def first(self) -> Callable[..., Tensor]:
         """The first of the copies alone, with the same parameters."""
@@ -202,17 +202,7 @@ class TorchParameters:
 
     def gradient(self, loss: Loss, name: str = "loss") -> dict[str, Tensor]:
         """As of a network."""
-        return gradient(loss, self.optimizer, [self.values], name)
-
-
-def gradient(loss: Loss, optimizer: Optimizer, parameters: Sequence[nn.Parameter], name: str) -> dict[str, Tensor]:
-    """Put the gradient of this loss where the optimizer takes it; returns the metrics of the loss, where it lies."""
-    backward(loss, optimizer, parameters, name)
-    device = parameters[0].device
-    return {
-        metric: value.detach() if isinstance(value, Tensor) else torch.full((), float(value), device=device)
-        for metric, value in loss.metrics.items()
-    }
+        return backward(loss, self.optimizer, [self.values], name)
 
 
 def _dense(sizes: Sequence[int], activation: str) -> nn.Sequential:

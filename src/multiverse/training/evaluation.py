@@ -247,7 +247,7 @@ class _Batch:
                         side: Any = k % group.agents
                     else:
                         side = slice(None) if k % len(self._groups) == number else slice(0)
-                    group.takesides_of(env_id, side)
+                    group.take_sides(env_id, side)
 
     def step(self, ids: list[int]) -> dict[int, bool]:
         """One step of these envs: whose episode is over, and whether it failed."""
@@ -322,7 +322,7 @@ class _GroupBatch:
             for name, kept in memory.items():
                 kept[slots] = first[name][slots]
 
-    def takesides_of(self, env_id: int, ours: Any) -> None:
+    def take_sides(self, env_id: int, ours: Any) -> None:
         """Which of the env's agents the policy plays in this episode."""
         who = self._who[self._slots([env_id])]
         who[:] = 1

@@ -172,8 +172,8 @@ class ProgressLines(Progress):
 
     def on_start(self, trainer: Trainer) -> None:
         super().on_start(trainer)
-        observations = [f"Observations: {line}" for line in trainer.session.observations]
-        for line in (*self._about, f"Run: {self.path}", f"Envs: {trainer.session.envs.plan}", *observations):
+        plan, found = trainer.session.envs.plan, trainer.session.start_lines
+        for line in (*self._about, f"Run: {self.path}", f"Envs: {plan}", *found):
             self.voice.say(line, wrap=True)
         if trainer.clock.env_steps:
             self.voice.say(f"Going on from {trainer.clock.env_steps:,} env steps.")

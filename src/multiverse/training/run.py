@@ -29,6 +29,7 @@ from multiverse.training.config.changes import (
     edited_settings,
     in_our_names,
     last_progress,
+    refuse_kept,
     schedule_jumps,
     without_schedules,
 )
@@ -323,6 +324,7 @@ def resume_run(
             _tell_differences(found, config)  # guard: differences-are-told
         plan, num_envs, masks = _envs_of(found, config)
         edited = set() if found is None else edited_settings(_saved_config_in(found), redacted(plain_config(config)))
+        refuse_kept(edited & {"num_envs", "seed"})  # others may have moved, or be new in this version
         if (given.keys() | edited) & {*WHERE, "asynchronous"}:  # guard: an-edited-executor-is-used
             plan = None
         begun_from = where.last_part().get(BEGUN_FROM)
@@ -342,7 +344,7 @@ def resume_run(
                     trainer.load(found.state, without_replay)
                     for learner in session.learners:
                         _check_settings(learner)
-                if given.keys() & {*BUDGETS, "schedule_progress"}:
+                if (given.keys() | edited) & {*BUDGETS, "schedule_progress"}:
                     _warn_of_jumps(trainer, schedules, found)
                 free = own_settings(kind) - getattr(kind, "fixed", frozenset())
                 # guard: an-edited-setting-is-used

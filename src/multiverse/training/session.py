@@ -34,11 +34,11 @@ from multiverse.training.session_envs import (
     check_saved_policies,
     evaluation_envs_of,
     keep_masks,
+    mask_lines,
     observation_lines,
     open_training_envs,
     rollout_shape,
     tell_how_ray_collects,
-    tell_masks,
 )
 from multiverse.training.tasks import evaluation_tasks, training_plan, with_tasks
 from multiverse.vector.base import BaseVectorEnv
@@ -73,10 +73,10 @@ class Session:
         with self._opened(count, plan) as opened:
             self.learners = build_learners(config, opened.description, make_algorithm, count)
             check_saved_policies(config, self.learners)
-            self.observations = observation_lines(config, self.learners)
+            self.start_lines = [f"Observations: {line}" for line in observation_lines(config, self.learners)]
             self._bind(opened, count)
-        for line in self.observations:
-            log.info("observations: %s", line)
+        for line in self.start_lines:
+            log.info("%s", line)
         try:
             groups = self.envs.views.layout.groups
             how = config.opponents, config.opponent_share, config.opponent_every, config.opponent_choice, config.seed
@@ -168,7 +168,7 @@ class Session:
         """Find the source of action masks after the first reset. Envs with masks in their infos are started once more,
         with memory for the masks."""
         self.masks = self.envs.mask_source() if self._config.action_masks else None
-        tell_masks(self.masks)
+        self._report_masks(self.masks)
         if self.masks != "info" or not (self._single or any(hasattr(one, "keep_masks") for one in self.learners)):
             return
         plan, self._failures_before = self.envs.plan, self.failures
@@ -188,7 +188,12 @@ class Session:
                 found,
             )
         else:
-            tell_masks(found)
+            self._report_masks(found)
+
+    def _report_masks(self, source: MaskSource | None) -> None:
+        self.start_lines += mask_lines(source)
+        for line in mask_lines(source):
+            log.info("%s", line)
 
     def _new_evaluation_envs(self, count: int) -> BaseVectorEnv:
         return evaluation_envs_of(self._config, self._env, self.envs.plan, self._tasks, count, self.masks)

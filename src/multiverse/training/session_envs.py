@@ -150,10 +150,12 @@ def mask_option(config: TrainConfig, source: MaskSource | None) -> MaskSource | 
     return (source or "observation") if config.action_masks else "off"
 
 
-def tell_masks(source: MaskSource | None) -> None:
-    if source is not None:
-        where = "the method action_masks()" if source == "method" else f"{source}['action_mask']"
-        log.info("action masks: only open actions are taken, as %s says (--no-action-masks turns that off)", where)
+def mask_lines(source: MaskSource | None) -> list[str]:
+    """Describe where action masks come from, in one line; none without masks."""
+    if source is None:
+        return []
+    where = "the method action_masks()" if source == "method" else f"{source}['action_mask']"
+    return [f"Action masks: from {where}; only open actions are taken (--no-action-masks turns this off)"]
 
 
 def open_training_envs(

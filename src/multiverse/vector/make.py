@@ -105,8 +105,9 @@ def make_vec(
             None: restarts are limited relative to the work done. The first cause is raised after 5 restarts of an env
             or worker in a row (no episode completed, fewer than 500 steps), and after 20 failures in half of its
             episodes or more (fewer than 10,000 steps). Three timeouts of a worker in a row always raise the first.
-        worker_memory_limit: with `"restart"`, a worker process that holds more memory is replaced before its next step,
-            which costs its envs their episodes: a number of bytes, or text such as `"2GiB"`.
+        worker_memory_limit: with `"restart"`, a worker process that holds more memory is replaced, which costs its envs
+            their episodes: a number of bytes, or text such as `"2GiB"`. Memory is read every 5 s. Serial and thread
+            have no worker processes.
         on_bad_value: NaN and infinite observations and rewards: `"raise"` makes them a failure of the env;
             `"truncate"` ends the episode without that step (reward 0, `infos["bad_value"]`); `"clip"` puts them, and
             observations outside their `Box`, at the nearest bound (rewards: 0); `"off"` looks at nothing.

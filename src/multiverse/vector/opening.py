@@ -158,6 +158,8 @@ def _plan_for(each: list[Recipe], options: VectorOptions) -> Plan:
         executor, why = _where_windows_work(each, plan.executor)
         if executor != plan.executor:
             plan = decide(executor, None, None, options.waiting, each)
+    if options.failures.worker_memory_limit is not None and not backend_of(plan.executor).replaceable:
+        log.warning("executor=%r has no worker processes: worker_memory_limit has no effect", plan.executor)
     return replace(plan, why=why) if why else plan
 
 

@@ -138,6 +138,12 @@ GUARDS = (
         (f"{REGISTERED}::test_an_id_that_cannot_be_sent_is_skipped_and_its_error_says_why",),
     ),
     Guard(
+        "a-spec-travels-back-without-code",
+        ("A16",),
+        GONE,
+        (f"{REGISTERED}::test_class_that_no_name_leads_to_is_known_in_workers",),
+    ),
+    Guard(
         "a-missing-id-comes-with-its-reason",
         ("A16",),
         NEVER,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from multiverse.algorithms.algorithm import Settings
@@ -43,6 +43,9 @@ def without_schedules(settings: Mapping[str, Any], kind: Any) -> tuple[Located, 
     numbers = {name for name, one in kinds.items() if {one, *typing.get_args(one)} & {int, float}}
     schedules = {name: value for name, value in settings.items() if name in numbers and callable(value)}
     values = {**settings, **{name: _first_value(name, schedule) for name, schedule in schedules.items()}}
+    # A function is the whole schedule: a preset's linear one must not be applied on top of it.
+    built_in = {f"{name}_schedule" for name in schedules} & kinds.keys()
+    values |= {name: "constant" for name in built_in if name not in settings}
     return Located(values, getattr(settings, "places", {})), schedules
 
 
@@ -107,14 +110,19 @@ KEPT = frozenset({"env", "algorithm", "seed", "num_envs", "separate", "opponents
 """Of a run, for its whole life: what it has learned and where its envs are would mean something else."""
 
 
+def refuse_kept(changed: Iterable[str], fixed: frozenset[str] = frozenset()) -> None:
+    """Refuse changes of settings that a run keeps for its whole life, given or edited in its config."""
+    if wrong := sorted((KEPT | fixed).intersection(changed)):
+        raise InvalidRequest(
+            f"{', '.join(wrong)} cannot change in a run: another may begin with its weights (init_from)"
+        )
+
+
 def changed_config(config: TrainConfig, settings: Mapping[str, Any], kind: Any) -> TrainConfig:
     """With these settings from here on; a budget takes the place of the one of its kind only."""
     if not settings:
         return config
-    if wrong := sorted((KEPT | getattr(kind, "fixed", frozenset())).intersection(settings)):
-        raise InvalidRequest(
-            f"{', '.join(wrong)} cannot change in a run: another may begin with its weights (init_from)"
-        )
+    refuse_kept(settings, getattr(kind, "fixed", frozenset()))
     budgets = {name: value for name, value in settings.items() if name in BUDGETS and value is not None}
     places = getattr(settings, "places", {})
     rest = Located({name: value for name, value in settings.items() if name not in BUDGETS}, places)

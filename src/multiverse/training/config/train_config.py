@@ -112,8 +112,8 @@ class TrainConfig:
     """Limit of each worker, and of the envs of each worker; beyond it the run ends with the first cause. Default: a
     limit relative to the work done, which ends crash loops and never a run with one failure in thousands of steps."""
     worker_memory_limit: int | str | None = None
-    """With `on_failure` restart: a worker process that holds more memory is replaced before its next step, which costs
-    its envs their episodes. A number of bytes, or 2GiB, say."""
+    """With `on_failure` restart: a worker process that holds more memory is replaced, which costs its envs their
+    episodes. Memory is read every 5 s. A number of bytes, or text such as 2GiB."""
     on_bad_value: OnBadValue = "raise"
     """NaN and infinite observations and rewards: a failure of the env, or `truncate` the episode, `clip`, `off`."""
     reply_timeout_s: float | Literal["auto"] | None = "auto"
@@ -283,12 +283,22 @@ def config_for(
     learner = algorithm if isinstance(algorithm, str) else import_name(algorithm)
     kind = algorithm_class(algorithm) if isinstance(algorithm, str) else algorithm
     own = own_settings(kind)
-    known = merged(Located({}, {}), _preset(name, learner, preset), learner, own)
+    suited = _preset(name, stock_name(learner, kind), preset)
+    if learner not in ALGORITHMS:  # a Config that does not derive from the stock one may lack some of its settings
+        suited = {key: value for key, value in suited.items() if key in own or key in RUN_SETTINGS}
+    known = merged(Located({}, {}), suited, learner, own)
     given = in_todays_names(settings)
     if (plan := given.pop("plan", None)) is not None:
         known = merged(known, tuned_settings(plan, env, given), learner, own)
     whole = merged(known, given, learner, own)
     return train_config(Located({**whole, "env": name, "algorithm": learner}, whole.places), kind)
+
+
+def stock_name(algorithm: str, kind: Any) -> str:
+    """Name of the stock algorithm that this one is or derives from, whose presets apply to it; else its own name."""
+    names = {path: name for name, path in ALGORITHMS.items()}
+    bases = (f"{base.__module__}:{base.__qualname__}" for base in getattr(kind, "__mro__", ()))
+    return algorithm if algorithm in ALGORITHMS else next((names[base] for base in bases if base in names), algorithm)
 
 
 def own_settings(kind: Any) -> frozenset[str]:
