@@ -198,6 +198,7 @@ def test_only_what_differs_from_a_fresh_registry_is_sent(tmp_path: Path) -> None
     assert lines_of([sys.executable, "script.py"], tmp_path) == ["[]", "['CartPole-v1']"]
 
 
+@pytest.mark.fault("A16")
 def test_class_that_no_name_leads_to_is_known_in_workers(tmp_path: Path) -> None:
     script = (
         DEFINITIONS

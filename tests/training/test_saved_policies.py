@@ -84,7 +84,7 @@ def test_policy_with_an_own_head_is_loaded_as_it_acted_in_its_run(kind: type, tm
     outputs = loaded.acting.output(SEEN, {})[0]
     expected = outputs.argmin(axis=1) if kind is Smallest else outputs.reshape(-1, 2, 3).mean(axis=2).argmax(axis=1)
     assert loaded.act(SEEN).tolist() == expected.tolist()
-    assert mv.evaluate(run.path, episodes=3).mean_return == run.summary["evaluation"]["mean_return"]
+    assert mv.evaluate(run.path, episodes=3, seed=0).mean_return == run.summary["evaluation"]["mean_return"]
 
 
 def test_policies_of_our_own_classes_are_held(tmp_path: Path) -> None:

@@ -348,8 +348,10 @@ def resume_run(
                     _warn_of_jumps(trainer, schedules, found)
                 free = own_settings(kind) - getattr(kind, "fixed", frozenset())
                 # guard: an-edited-setting-is-used
-                if theirs := {name: getattr(config.settings, name) for name in free & (given.keys() | edited)}:
-                    session.learners.change(**theirs)  # also where a hook had changed them before
+                wanted = {name: getattr(config.settings, name) for name in free & (given.keys() | edited)}
+                for learner in session.learners:  # also where a hook had changed them before
+                    if theirs := {name: value for name, value in wanted.items() if _differs(learner, name, value)}:
+                        learner.change(**theirs)
                 if named.checkpoint is not None:
                     Checkpoints(where.checkpoints).go_back(trainer.clock.env_steps)
             ours = may_be_marked(where.path, env, maker)
@@ -487,6 +489,12 @@ def _envs_of(found: Checkpoint | None, config: TrainConfig) -> tuple[Plan | None
             address = config.ray_address  # guard: a-checkpoint-names-no-cluster
             plan = dataclasses.replace(plan, ray=dataclasses.replace(plan.ray, address=address))
         return plan, num_envs_in(found.state, config), saved_masks(found.state["session"])
+
+
+def _differs(algorithm: Algorithm, name: str, value: Any) -> bool:
+    """Whether an algorithm has another value of this setting; one that holds no settings may have any."""
+    settings = getattr(algorithm, "config", None)
+    return not hasattr(settings, name) or getattr(settings, name) != value
 
 
 def _check_settings(algorithm: Algorithm) -> None:
