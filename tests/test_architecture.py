@@ -32,8 +32,10 @@ ALLOWED = {
     "experience": ENGINE | {"vector", "experience"},
     "learning": {"contracts", "learning"},
     "kernels": {"contracts", "learning", "kernels"},
-    "algorithms": {"contracts", "experience", "learning", "kernels", "algorithms"},
-    "training": ENGINE | {"wrappers", "vector", "experience", "learning", "kernels", "algorithms", "training"},
+    "networks": {"contracts", "learning", "networks"},
+    "algorithms": {"contracts", "experience", "learning", "kernels", "networks", "algorithms"},
+    "training": ENGINE
+    | {"wrappers", "vector", "experience", "learning", "kernels", "networks", "algorithms", "training"},
 }
 """Which parts of the house each part may import. The command line may import anything."""
 
@@ -113,7 +115,7 @@ def test_inside_the_vector_room_nothing_imports_what_is_made_of_it() -> None:
     assert below | {"__init__"} == {path.stem for path in files_of("vector")}
 
 
-LEARNS = {"learning", "algorithms", "training"}
+LEARNS = {"learning", "networks", "algorithms", "training"}
 
 
 def test_torch_is_imported_only_where_something_learns() -> None:

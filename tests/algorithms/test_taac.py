@@ -14,10 +14,10 @@ from pettingzoo import ParallelEnv
 import multiverse as mv
 from multiverse.algorithms.taac import TAAC, TAACConfig
 from multiverse.experience.rollout import rollout_for
-from multiverse.learning.attention import TeamShape, similarity
 from multiverse.learning.loss import RolloutBatch
 from multiverse.learning.optimizers import Adam
-from multiverse.learning.team_actor_critic import TeamActorCritic
+from multiverse.networks.attention import TeamShape, similarity
+from multiverse.networks.team_actor_critic import TeamActorCritic
 from tests.kernels.losses import algorithm_with
 
 SMALL: dict[str, Any] = {"num_heads": 2, "embedding_size": 16, "hidden_size": 32}

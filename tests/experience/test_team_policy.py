@@ -14,9 +14,9 @@ from multiverse.experience.features import Features
 from multiverse.experience.heads import head_for
 from multiverse.experience.numpy_policies import loaded_policy
 from multiverse.experience.team_policy import TeamPolicy
-from multiverse.learning.attention import TeamShape
 from multiverse.learning.optimizers import Adam
-from multiverse.learning.team_actor_critic import TeamActorCritic
+from multiverse.networks.attention import TeamShape
+from multiverse.networks.team_actor_critic import TeamActorCritic
 
 SEEN, ACTIONS = spaces.Box(-1, 1, (7,), np.float32), spaces.Discrete(4)
 

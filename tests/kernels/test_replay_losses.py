@@ -19,7 +19,7 @@ from multiverse.algorithms import SAC, TD3, Loss, ReplayBatch, SACConfig, algori
 from multiverse.kernels import KERNELS, kernel_of
 from multiverse.learning.loss import as_numpy
 from multiverse.learning.numpy_network import NumpyNetwork
-from multiverse.learning.torch_network import TorchNetwork
+from multiverse.networks.torch_network import TorchNetwork
 from tests.algorithms.test_off_policy import KINDS, OBSERVATIONS, SLOTS, made
 from tests.algorithms.test_off_policy import rollout_of as markov_rollout
 from tests.algorithms.test_off_policy_memory import MEMORY, Saved, rollout_of

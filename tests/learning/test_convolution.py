@@ -14,11 +14,11 @@ from multiverse.algorithms.on_policy import OnPolicy
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Seen
-from multiverse.learning.actor_critic import ActorCritic
 from multiverse.learning.convolution import Convolution
 from multiverse.learning.loss import Outputs, RolloutBatch, Shape
 from multiverse.learning.numpy_learner import NumpyLearner
 from multiverse.learning.optimizers import Adam, RMSprop
+from multiverse.networks.actor_critic import ActorCritic
 from tests.kernels.losses import kernel, torch_loss
 
 ROWS, BOARD, FILTERS, SIZE = 40, (6, 7, 2), 5, 4

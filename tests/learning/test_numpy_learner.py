@@ -10,11 +10,11 @@ from gymnasium import spaces
 
 from multiverse.algorithms.a2c import A2C, A2CConfig
 from multiverse.algorithms.ppo import PPO, PPOConfig
-from multiverse.learning.actor_critic import ActorCritic
 from multiverse.learning.chunks import Along
 from multiverse.learning.loss import RolloutBatch, Shape
 from multiverse.learning.numpy_learner import NumpyLearner
 from multiverse.learning.optimizers import Adam, RMSprop
+from multiverse.networks.actor_critic import ActorCritic
 from tests.kernels.losses import kernel, torch_loss
 
 ROWS, SIZE = 50, 5

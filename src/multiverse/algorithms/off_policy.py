@@ -208,7 +208,7 @@ class OffPolicy(Learner):
         seed = (self._seed, 3, len(self._networks))
         network: Any
         if not self._kernels:
-            from multiverse.learning.torch_network import TorchNetwork
+            from multiverse.networks.torch_network import TorchNetwork
 
             network = TorchNetwork(shape, outputs, copies, seed, self._device, more=more)
         elif remembers:
@@ -225,7 +225,7 @@ class OffPolicy(Learner):
         if self._kernels:
             self._networks[name] = NumpyParameters(first)
         else:
-            from multiverse.learning.torch_network import TorchParameters
+            from multiverse.networks.torch_network import TorchParameters
 
             self._networks[name] = TorchParameters(first, self._device)
         return self._networks[name]
@@ -313,7 +313,7 @@ class OffPolicy(Learner):
             metrics: dict[str, Any] = self._kernels[loss](self, *given)
             return metrics
         if not self._steps:
-            from multiverse.learning.networks import refuse_untrained
+            from multiverse.networks.modules import refuse_untrained
 
             refuse_untrained(self, ())
         return dict(network.gradient(getattr(self, loss)(*given), loss))

@@ -190,7 +190,7 @@ class OnPolicy(Learner):
         torch_for(why_torch)
         if kernel is None:
             log.info("%s learns in torch: its loss has no numpy kernel", type(self).__name__)
-        from multiverse.learning.actor_critic import ActorCritic
+        from multiverse.networks.actor_critic import ActorCritic
 
         return ActorCritic(shape, self.optimizer, seed, device)
 
@@ -254,7 +254,7 @@ class OnPolicy(Learner):
     def _gradient(self, batch: RolloutBatch, with_metrics: bool = True) -> Mapping[str, Any]:
         """Put the gradient of the loss where the optimizer takes it; returns the metrics of the loss."""
         if not self._updates and kernel_of(type(self)) is None:
-            from multiverse.learning.networks import refuse_untrained
+            from multiverse.networks.modules import refuse_untrained
 
             refuse_untrained(self, self._networks.parameters)
         return self._networks.gradient(batch, self._loss, with_metrics) or {}

@@ -117,8 +117,8 @@ class TAAC(PPO):
             raise InvalidRequest("taac does not look at images: flatten them, or train with ppo")
         torch_for("taac")
         self._loss = self.loss
-        from multiverse.learning.attention import TeamShape
-        from multiverse.learning.team_actor_critic import TeamActorCritic
+        from multiverse.networks.attention import TeamShape
+        from multiverse.networks.team_actor_critic import TeamActorCritic
 
         sizes = {name: getattr(self.config, name) for name in ("num_heads", "embedding_size", "hidden_size")}
         shape = TeamShape(self.features.size, int(self._action_space.n), **sizes)  # type: ignore[attr-defined]
@@ -132,7 +132,7 @@ class TAAC(PPO):
 
     def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
         """PPO's loss, and how similar the embeddings of a team's agents are: they are to differ."""
-        from multiverse.learning.attention import similarity
+        from multiverse.networks.attention import similarity
 
         loss, alike = (
             super().loss(out, batch),

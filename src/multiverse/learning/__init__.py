@@ -1,1 +1,1 @@
-"""Learning: the maths of algorithms, in torch. Starts no processes and knows no envs."""
+"""Maths of learning: distributions, returns, normalisers, optimizers, layers in numpy. Starts no process and knows no environment."""

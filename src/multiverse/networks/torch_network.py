@@ -18,7 +18,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from multiverse.contracts.views import Array
 from multiverse.learning.loss import Loss, Shape, Shown, as_numpy, parameters_of
-from multiverse.learning.networks import (
+from multiverse.learning.optimizers import Adam, Optimizer
+from multiverse.learning.recurrent_network import embedded_columns, embedding_of
+from multiverse.networks.modules import (
     ACTIVATIONS,
     Network,
     backward,
@@ -27,8 +29,6 @@ from multiverse.learning.networks import (
     in_one_tensor,
     layers_of,
 )
-from multiverse.learning.optimizers import Adam, Optimizer
-from multiverse.learning.recurrent_network import embedded_columns, embedding_of
 
 
 class Stacked(nn.Module):

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from multiverse.contracts.policy import MASKED_LOGIT
 from multiverse.contracts.views import Array
-from multiverse.learning.attention import TeamActor, TeamCritic, TeamShape, counterfactual_baseline
 from multiverse.learning.distributions import Categorical
 from multiverse.learning.loss import LossOf, Outputs, RolloutBatch, as_numpy
-from multiverse.learning.networks import backward, first_weights, in_one_tensor
 from multiverse.learning.optimizers import Optimizer
+from multiverse.networks.attention import TeamActor, TeamCritic, TeamShape, counterfactual_baseline
+from multiverse.networks.modules import backward, first_weights, in_one_tensor
 
 PIECE_TEAMS = 512
 """Of a whole rollout, so many teams go through the networks at once."""

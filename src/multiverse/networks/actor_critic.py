@@ -19,8 +19,8 @@ from multiverse.contracts.views import Array
 from multiverse.learning.chunks import Along
 from multiverse.learning.distributions import distribution_for
 from multiverse.learning.loss import TEAM, LossOf, Outputs, RolloutBatch, Shape, as_numpy
-from multiverse.learning.networks import Network, backward, first_weights, in_one_tensor, layers_of
 from multiverse.learning.optimizers import Optimizer
+from multiverse.networks.modules import Network, backward, first_weights, in_one_tensor, layers_of
 
 PIECE_ROWS = 2048
 """Of a whole rollout, so many rows go through the networks at once: memory stays bounded for images too."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import multiverse as mv
-from multiverse.learning.attention import (
+from multiverse.networks.attention import (
     TeamActor,
     TeamAttention,
     TeamCritic,

@@ -1,0 +1,1 @@
+"""Networks in torch: what algorithms learn with by autograd. Imports no algorithm and no environment."""
