@@ -1,1 +1,1 @@
-"""Maths of learning: distributions, returns, normalisers, optimizers, layers in numpy. Starts no process and knows no environment."""
+"""Maths of learning: distributions, returns, normalisers, optimizers, and layers in numpy. Knows no environments."""
