@@ -43,9 +43,9 @@ from multiverse.algorithms.ppo import PPO
 from multiverse.algorithms.torch_policy import TorchPolicy
 from multiverse.contracts.policy import Policy
 from multiverse.executors.machine import usable_cores
-from multiverse.experience.heads import head_for
 from multiverse.learning.loss import as_numpy
 from multiverse.measure import BareLoops, step_rate
+from multiverse.policies.heads import head_for
 
 EACH = 8
 """Envs of a worker."""

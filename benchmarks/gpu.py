@@ -30,7 +30,7 @@ import multiverse as mv
 from benchmarks.provenance import provenance, write_results
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.contracts.policy import Seen
-from multiverse.experience.rollout import Rollout, rollout_for
+from multiverse.rollouts.rollout import Rollout, rollout_for
 
 FRAMES = 64  # that an env has to show
 

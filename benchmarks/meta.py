@@ -37,10 +37,10 @@ import multiverse as mv
 from benchmarks.provenance import provenance, write_results
 from benchmarks.stepping import _progress
 from multiverse.executors.machine import usable_cores
-from multiverse.experience.cells import Cells
-from multiverse.experience.features import Features
-from multiverse.experience.heads import head_for
-from multiverse.experience.numpy_policies import NumpyPolicy
+from multiverse.policies.cells import Cells
+from multiverse.policies.features import Features
+from multiverse.policies.heads import head_for
+from multiverse.policies.numpy_policies import NumpyPolicy
 
 BAR = 1.6
 TASKS = 20

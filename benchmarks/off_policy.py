@@ -37,8 +37,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import multiverse as mv
 from benchmarks.provenance import provenance, write_results
-from multiverse.experience.replay import Replay
-from multiverse.experience.rollout import rollout_for
+from multiverse.rollouts.replay import Replay
+from multiverse.rollouts.rollout import rollout_for
 from multiverse.training.storage.checkpoint import Checkpoints
 from multiverse.training.storage.files import read_lines
 from multiverse.training.storage.find_runs import EPISODES

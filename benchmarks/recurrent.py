@@ -34,8 +34,8 @@ from torch import Tensor, nn
 
 from benchmarks.provenance import provenance, write_results
 from multiverse.algorithms import algorithm_class
-from multiverse.experience.replay import Sequences
-from multiverse.experience.rollout import rollout_for
+from multiverse.rollouts.replay import Sequences
+from multiverse.rollouts.rollout import rollout_for
 
 BAR = 1.5
 EPISODES = 200

@@ -17,11 +17,9 @@ import gymnasium as gym
 import numpy as np
 
 import multiverse as mv
-from multiverse.algorithms.algorithm import UpdateReport
-from multiverse.experience.features import Features
-from multiverse.experience.heads import action_of, head_for
-from multiverse.experience.numpy_policies import NumpyPolicy
-from multiverse.experience.rollout import Rollout
+from multiverse.algorithms import UpdateReport
+from multiverse.policies import Features, NumpyPolicy, action_of, head_for
+from multiverse.rollouts import Rollout
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,15 @@ ALLOWED = {
     "env_checks": ENGINE | {"wrappers", "env_checks"},
     "envs": {"contracts", "envs"},
     "interop": ENGINE | {"vector", "interop"},
-    "experience": ENGINE | {"vector", "experience"},
+    "policies": {"contracts", "memory", "policies"},
+    "rollouts": ENGINE | {"vector", "policies", "rollouts"},
+    "experience": {"policies", "rollouts"},
     "learning": {"contracts", "learning"},
     "kernels": {"contracts", "learning", "kernels"},
     "networks": {"contracts", "learning", "networks"},
-    "algorithms": {"contracts", "experience", "learning", "kernels", "networks", "algorithms"},
+    "algorithms": {"contracts", "policies", "rollouts", "learning", "kernels", "networks", "algorithms"},
     "training": ENGINE
-    | {"wrappers", "vector", "experience", "learning", "kernels", "networks", "algorithms", "training"},
+    | {"wrappers", "vector", "policies", "rollouts", "learning", "kernels", "networks", "algorithms", "training"},
 }
 """Which parts of the house each part may import. The command line may import anything."""
 

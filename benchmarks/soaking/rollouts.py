@@ -18,12 +18,12 @@ from benchmarks.soaking.signals import Hits
 from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.layout import SINGLE_AGENT, Field
 from multiverse.contracts.policy import Policy, Seen
-from multiverse.experience.collector import Collected, Collector, rollout_fields
-from multiverse.experience.episodes import Episode
-from multiverse.experience.features import Features
-from multiverse.experience.heads import DiscreteHead
-from multiverse.experience.numpy_policies import NumpyPolicy
-from multiverse.experience.rollout import Rollout, RolloutShape
+from multiverse.policies.features import Features
+from multiverse.policies.heads import DiscreteHead
+from multiverse.policies.numpy_policies import NumpyPolicy
+from multiverse.rollouts.collector import Collected, Collector, rollout_fields
+from multiverse.rollouts.episodes import Episode
+from multiverse.rollouts.rollout import Rollout, RolloutShape
 
 STEPS = 40
 """Of a rollout."""

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from multiverse.contracts.reset_plan import DerivedSeeds, DrawnTasks, EachTask, ResetPlan, ResetRequest
     from multiverse.env_checks.examine import check_env
     from multiverse.env_checks.report import CheckReport, EnvCheckFailed, Finding
-    from multiverse.experience.episode_workers import EpisodeWorkers
-    from multiverse.experience.random_policy import RandomPolicy
-    from multiverse.experience.whole_episodes import EpisodeCollector, WholeEpisodes
+    from multiverse.policies.random_policy import RandomPolicy
+    from multiverse.rollouts.episode_workers import EpisodeWorkers
+    from multiverse.rollouts.whole_episodes import EpisodeCollector, WholeEpisodes
     from multiverse.training.config.files import read_config
     from multiverse.training.config.rollout_files import rollout_settings
     from multiverse.training.evaluation import Evaluation
@@ -61,9 +61,9 @@ _HOMES = {
     "multiverse.wrappers.meta_episode": ("MetaEpisode", "draw_tasks"),
     "multiverse.env_checks.examine": ("check_env",),
     "multiverse.env_checks.report": ("CheckReport", "EnvCheckFailed", "Finding"),
-    "multiverse.experience.episode_workers": ("EpisodeWorkers",),
-    "multiverse.experience.random_policy": ("RandomPolicy",),
-    "multiverse.experience.whole_episodes": ("EpisodeCollector", "WholeEpisodes"),
+    "multiverse.rollouts.episode_workers": ("EpisodeWorkers",),
+    "multiverse.policies.random_policy": ("RandomPolicy",),
+    "multiverse.rollouts.whole_episodes": ("EpisodeCollector", "WholeEpisodes"),
     "multiverse.vector.make": ("make_vec",),
     "multiverse.vector.single": ("VectorEnv",),
     "multiverse.vector.parallel": ("MultiAgentVectorEnv",),

@@ -13,7 +13,7 @@ from gymnasium import spaces
 import multiverse as mv
 from multiverse.algorithms.a2c import A2C, A2CConfig
 from multiverse.algorithms.ppo import PPO, PPOConfig
-from multiverse.experience.rollout import Rollout
+from multiverse.rollouts.rollout import Rollout
 from tests.algorithms.test_memory import Odd, collected
 from tests.algorithms.test_ppo import SLOTS, SMALL, STEPS, VECTOR, filled, in_both, made
 

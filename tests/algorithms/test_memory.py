@@ -19,9 +19,9 @@ from multiverse.algorithms import on_policy
 from multiverse.algorithms.a2c import A2C, A2CConfig
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.contracts.layout import SINGLE_AGENT
-from multiverse.experience.collector import Collector
-from multiverse.experience.rollout import Rollout, RolloutShape
 from multiverse.learning.returns import generalized_advantages
+from multiverse.rollouts.collector import Collector
+from multiverse.rollouts.rollout import Rollout, RolloutShape
 
 SLOTS, STEPS = 3, 20
 SMALL = PPOConfig(

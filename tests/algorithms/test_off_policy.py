@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from multiverse.algorithms import algorithm_class
 from multiverse.contracts.errors import InvalidRequest, TrainingDiverged
 from multiverse.contracts.policy import Seen
-from multiverse.experience.rollout import Rollout, rollout_for
 from multiverse.learning.loss import Shown
+from multiverse.rollouts.rollout import Rollout, rollout_for
 
 OBSERVATIONS = spaces.Box(-9, 9, (5,), np.float32)
 BOX, DISCRETE = spaces.Box(-2, 2, (3,), np.float32), spaces.Discrete(4, start=2)

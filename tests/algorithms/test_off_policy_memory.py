@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Seen
-from multiverse.experience.numpy_policies import loaded_policy
-from multiverse.experience.rollout import Rollout, rollout_for
 from multiverse.learning.loss import Shown, as_numpy
 from multiverse.learning.threads import torch_threads
+from multiverse.policies.numpy_policies import loaded_policy
+from multiverse.rollouts.rollout import Rollout, rollout_for
 from tests.algorithms.test_off_policy import HIDDEN, KINDS, OBSERVATIONS, SLOTS, Reference, made, network
 
 SIZE, EMBEDDED = 6, {"observation_embedding": 5, "action_embedding": 3, "reward_embedding": 2}

@@ -13,11 +13,11 @@ from pettingzoo import ParallelEnv
 
 import multiverse as mv
 from multiverse.algorithms.taac import TAAC, TAACConfig
-from multiverse.experience.rollout import rollout_for
 from multiverse.learning.loss import RolloutBatch
 from multiverse.learning.optimizers import Adam
 from multiverse.networks.attention import TeamShape, similarity
 from multiverse.networks.team_actor_critic import TeamActorCritic
+from multiverse.rollouts.rollout import rollout_for
 from tests.kernels.losses import algorithm_with
 
 SMALL: dict[str, Any] = {"num_heads": 2, "embedding_size": 16, "hidden_size": 32}

@@ -18,8 +18,8 @@ from benchmarks.soaking.fates import NAN_REWARD, RAISE, Fate, Schedule, Soaked, 
 from benchmarks.soaking.resources import Memory
 from benchmarks.soaking.rollouts import Rollouts, fields_for
 from benchmarks.soaking.signals import Hits
-from multiverse.experience.collector import Collected
-from multiverse.experience.rollout import Rollout
+from multiverse.rollouts.collector import Collected
+from multiverse.rollouts.rollout import Rollout
 from tests.contract.configurations import make_with_fields
 
 ROOT = Path(__file__).parents[2]

@@ -21,7 +21,7 @@ import multiverse as mv
 from multiverse.memory.interrupts import HeldInterrupts
 from tests.contract.configurations import make_with_fields
 from tests.envs import Counts, Walk
-from tests.experience.test_collector import collecting, fields_for, policy_for
+from tests.rollouts.test_collector import collecting, fields_for, policy_for
 
 SOURCE = str(Path(mv.__file__).parent)
 NUM_ENVS = 3

@@ -27,9 +27,9 @@ from examples.meta_rl.envs.meta.wrappers import VariBadWrapper
 from examples.meta_rl.envs.parallel_env_manager import ParallelEnvManager
 from examples.meta_rl.policies.learner import Learner
 from examples.meta_rl.policies.models import AGENT_ARCHS
-from multiverse.experience.replay import STARTS
+from multiverse.rollouts.replay import STARTS
 from tests.examples.programs import ROOT
-from tests.experience.test_whole_episodes import Clock, network
+from tests.rollouts.test_whole_episodes import Clock, network
 from tests.wrappers.test_meta_episode import Counts
 
 FOLDER = ROOT / "examples" / "meta_rl"
@@ -446,7 +446,7 @@ def test_lower_than_expected_speedup_the_bottleneck_is_named(
     thinks: float, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr("multiverse.experience.whole_episodes.perf_counter", clock)
+    monkeypatch.setattr("multiverse.rollouts.whole_episodes.perf_counter", clock)
 
     class Thinks(mv.RandomPolicy):
         def act(self, *shown: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import multiverse as mv
-from tests.experience.envs import Stumbles
+from tests.rollouts.envs import Stumbles
 
 
 class Mortal(Stumbles):

@@ -13,8 +13,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.experience.numpy_policies import NumpyPolicy
 from multiverse.memory.link import PipeLink
+from multiverse.policies.numpy_policies import NumpyPolicy
 from tests.fault_envs import first_to_note
 
 

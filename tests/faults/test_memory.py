@@ -17,11 +17,11 @@ from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SERIAL, THRE
 from tests.contract.conftest import Make
 from tests.contract.runs import actions
 from tests.envs import Walk
-from tests.experience.envs import Stumbles
-from tests.experience.test_whole_episodes import network
 from tests.faults.conftest import Told
 from tests.faults.episode_envs import RunsOutOfMemory
 from tests.faults.unlucky_envs import Leaks
+from tests.rollouts.envs import Stumbles
+from tests.rollouts.test_whole_episodes import network
 
 MIB = 1 << 20
 with_processes = pytest.mark.parametrize("config", [FORKSERVER, FORK, HYBRID], ids=str)

@@ -18,10 +18,10 @@ from tests.contract.configurations import FORKSERVER, HYBRID, SERIAL, THREAD, Co
 from tests.contract.conftest import Make
 from tests.contract.runs import actions
 from tests.envs import Walk
-from tests.experience.envs import Stumbles
-from tests.experience.test_whole_episodes import network
 from tests.fault_envs import Fault
 from tests.faults.episode_envs import DiesNowAndThen
+from tests.rollouts.envs import Stumbles
+from tests.rollouts.test_whole_episodes import network
 
 everywhere = pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, HYBRID], ids=str)
 modes = pytest.mark.parametrize("autoreset", ["next_step", "same_step"])

@@ -17,13 +17,13 @@ from multiverse.contracts.errors import EnvFailed, ReplyTimeout, RequestPending,
 from multiverse.executors.executor import Executor
 from multiverse.executors.process import Processes
 from multiverse.executors.supervisor import Supervisor
-from multiverse.experience.rollout import LOST
 from multiverse.memory.interrupts import StopRequests
 from multiverse.memory.mailbox import _WORKER_ASLEEP
+from multiverse.rollouts.rollout import LOST
 from tests.contract.configurations import make_with_fields
 from tests.contract.conftest import worker_processes
-from tests.experience.test_collector import STEPS, collecting, fields_for, policy_for
 from tests.faults.row_envs import Broken, Gagged, Misbehaving, Mortal, Patient, Raises, Slow, Woken
+from tests.rollouts.test_collector import STEPS, collecting, fields_for, policy_for
 
 
 def made(tmp_path: Path, at: int, deed: str, where: str, first: Any = Mortal, **limits: Any) -> Any:

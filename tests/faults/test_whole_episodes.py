@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import multiverse as mv
-from multiverse.experience.whole_episodes import EpisodeCollector, WholeEpisodes
-from tests.experience.test_whole_episodes import TASKS, arrays, network
+from multiverse.rollouts.whole_episodes import EpisodeCollector, WholeEpisodes
 from tests.faults.episode_envs import meta
+from tests.rollouts.test_whole_episodes import TASKS, arrays, network
 
 EPISODES = 12
 

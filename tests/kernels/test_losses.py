@@ -15,10 +15,10 @@ import multiverse as mv
 from multiverse.algorithms.a2c import A2C, A2CConfig
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.contracts.policy import Seen
-from multiverse.experience.rollout import Rollout, rollout_for
 from multiverse.kernels import KERNELS, kernel_of
 from multiverse.learning.loss import Loss, Outputs, RolloutBatch
 from multiverse.learning.numpy_learner import NumpyLearner
+from multiverse.rollouts.rollout import Rollout, rollout_for
 from multiverse.training.config.train_config import config_for
 from tests.kernels.losses import algorithm_with, kernel, torch_loss
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from multiverse.experience.heads import DiscreteHead, GaussianHead, MultiDiscreteHead
 from multiverse.learning.distributions import Categorical, DiagonalGaussian, MultiCategorical
+from multiverse.policies.heads import DiscreteHead, GaussianHead, MultiDiscreteHead
 
 ROWS = 7
 

@@ -13,7 +13,7 @@ import pytest
 import multiverse as mv
 from multiverse.contracts.policy import Memory, Seen
 from multiverse.contracts.seeds import evaluation_seed
-from multiverse.experience.restoring import saved_states
+from multiverse.rollouts.restoring import saved_states
 from multiverse.training import evaluation as evaluation_module
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.evaluation import Evaluation, evaluate

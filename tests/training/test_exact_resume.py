@@ -23,7 +23,7 @@ KILLED = """
 import json, os, signal, sys
 import multiverse as mv
 from multiverse.algorithms.ppo import PPO
-from multiverse.experience.rows import Rows
+from multiverse.rollouts.rows import Rows
 from multiverse.learning.optimizers import Adam
 from multiverse.training.storage import tables
 
@@ -128,7 +128,7 @@ def test_a_signal_saves_and_ends_and_the_run_goes_on_later(
     home = tmp_path / "run"
     script = (
         "import os, sys, signal, multiverse as mv\n"
-        "from multiverse.experience.rows import Rows\n"
+        "from multiverse.rollouts.rows import Rows\n"
         "before, calls = Rows.act, [0]\n"
         "def step(*arguments):\n"
         "    calls[0] += 1\n"

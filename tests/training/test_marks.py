@@ -14,8 +14,8 @@ import pytest
 
 import multiverse as mv
 from multiverse.algorithms.algorithm import UpdateReport
-from multiverse.experience.collector import Collected
-from multiverse.experience.rows import Rows
+from multiverse.rollouts.collector import Collected
+from multiverse.rollouts.rows import Rows
 from multiverse.training import env_marks
 from multiverse.training.trainer import Trainer
 from tests.training.envs import Wanderer

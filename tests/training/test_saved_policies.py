@@ -15,8 +15,8 @@ import multiverse as mv
 from multiverse.algorithms.dqn import DQN
 from multiverse.cli.main import main as command
 from multiverse.contracts.errors import UntrustedRun
-from multiverse.experience.features import Features
-from multiverse.experience.heads import (
+from multiverse.policies.features import Features
+from multiverse.policies.heads import (
     DeterministicHead,
     DiscreteHead,
     EpsilonGreedyHead,
@@ -25,7 +25,7 @@ from multiverse.experience.heads import (
     UniformHead,
     head_for,
 )
-from multiverse.experience.numpy_policies import NumpyPolicy, saved_policy
+from multiverse.policies.numpy_policies import NumpyPolicy, saved_policy
 from multiverse.training.learners import policies_in
 from multiverse.training.loading import checkpoint_of
 

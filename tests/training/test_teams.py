@@ -22,9 +22,9 @@ from multiverse.algorithms.central_critic import TeamView
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.contracts.errors import InvalidActions, InvalidRequest
 from multiverse.envs.box_jump.rendering import Renderer
-from multiverse.experience.features import Features
-from multiverse.experience.rollout import RolloutShape, private_fields
-from multiverse.experience.team_policy import TeamPolicy
+from multiverse.policies.features import Features
+from multiverse.policies.team_policy import TeamPolicy
+from multiverse.rollouts.rollout import RolloutShape, private_fields
 from multiverse.training.loading import checkpoint_of, evaluate
 from tests.forked_programs import ForkedPrograms
 from tests.training.runs import SMALL, digest, lines_of
@@ -67,7 +67,7 @@ KINDS = pytest.mark.parametrize("kind", RUNS)
 KILLED = """
 import json, os, signal, sys
 import multiverse as mv
-from multiverse.experience.rows import Rows
+from multiverse.rollouts.rows import Rows
 
 home, env, settings, at = json.loads(sys.argv[1])
 before, calls = Rows.act, [0]

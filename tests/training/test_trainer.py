@@ -24,7 +24,7 @@ from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.algorithms.ppo import PPO
 from multiverse.contracts.errors import CheckpointBroken, EvaluationFailed
 from multiverse.contracts.seeds import episode_seed, evaluation_seed
-from multiverse.experience.collector import Collected
+from multiverse.rollouts.collector import Collected
 from multiverse.training import evaluation as evaluation_module
 from multiverse.training import evaluation_envs
 from multiverse.training import trainer as trainer_module

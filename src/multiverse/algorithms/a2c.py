@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.algorithms.on_policy import OnPolicy, OnPolicyConfig
-from multiverse.experience.rollout import Rollout
 from multiverse.learning.loss import Loss, Outputs, RolloutBatch, standardized
 from multiverse.learning.optimizers import RMSprop
+from multiverse.rollouts.rollout import Rollout
 
 
 # -- config ------------------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from multiverse.contracts.errors import InvalidRequest, TrainingDiverged
 from multiverse.contracts.policy import Policy
-from multiverse.experience.features import Features
-from multiverse.experience.rollout import Rollout
+from multiverse.policies.features import Features
+from multiverse.rollouts.rollout import Rollout
 
 BAD_IN_A_ROW = 5
 

@@ -10,10 +10,10 @@ from gymnasium import spaces
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Leaves
 from multiverse.contracts.views import Array
-from multiverse.experience.features import Features
-from multiverse.experience.numpy_policies import OBSERVATION_CLIP
-from multiverse.experience.rollout import Rollout
 from multiverse.learning.normalizers import RunningMeanStd
+from multiverse.policies.features import Features
+from multiverse.policies.numpy_policies import OBSERVATION_CLIP
+from multiverse.rollouts.rollout import Rollout
 
 Judged = tuple[Array, Array, Array]
 """([T, S, size] of all rows, [S, size] of what came after the last, [ends, size] of final observations)."""

@@ -14,9 +14,9 @@ from gymnasium import spaces
 from multiverse.algorithms.off_policy import OffPolicyConfig
 from multiverse.algorithms.sac import SoftActorCritic, first_temperature
 from multiverse.contracts.errors import InvalidRequest
-from multiverse.experience.heads import Head, head_for
 from multiverse.learning.distributions import open_logits
 from multiverse.learning.loss import Loss, ReplayBatch
+from multiverse.policies.heads import Head, head_for
 
 
 # -- config ------------------------------------------------------------------------------------------------------

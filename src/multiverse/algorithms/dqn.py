@@ -12,9 +12,9 @@ from gymnasium import spaces
 
 from multiverse.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from multiverse.contracts.errors import InvalidRequest
-from multiverse.experience.heads import EpsilonGreedyHead, Head
 from multiverse.learning.distributions import open_logits
 from multiverse.learning.loss import Loss, ReplayBatch
+from multiverse.policies.heads import EpsilonGreedyHead, Head
 
 
 # -- config ------------------------------------------------------------------------------------------------------

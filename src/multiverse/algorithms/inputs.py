@@ -6,9 +6,9 @@ import numpy as np
 
 from multiverse.contracts.policy import Leaves
 from multiverse.contracts.views import Array
-from multiverse.experience.features import Features, Previous
-from multiverse.experience.numpy_policies import OBSERVATION_CLIP
-from multiverse.experience.rollout import Rollout
+from multiverse.policies.features import Features, Previous
+from multiverse.policies.numpy_policies import OBSERVATION_CLIP
+from multiverse.rollouts.rollout import Rollout
 
 
 def inputs(

@@ -18,12 +18,6 @@ from multiverse.algorithms.inputs import inputs
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Policy
 from multiverse.contracts.views import Array
-from multiverse.experience.cells import Cells
-from multiverse.experience.features import Features
-from multiverse.experience.heads import Head, UniformHead, action_of
-from multiverse.experience.numpy_policies import NumpyPolicy
-from multiverse.experience.replay import NothingToDraw, Replay, Rows, Sequences
-from multiverse.experience.rollout import Rollout, mask_beside
 from multiverse.kernels import kernel_of
 from multiverse.learning.loss import ReplayBatch, Shape, Shown, as_numpy
 from multiverse.learning.normalizers import like
@@ -31,6 +25,12 @@ from multiverse.learning.numpy_network import NumpyNetwork, NumpyParameters
 from multiverse.learning.optimizers import Optimizer
 from multiverse.learning.recurrent_network import RecurrentNetwork
 from multiverse.learning.threads import torch_for
+from multiverse.policies.cells import Cells
+from multiverse.policies.features import Features
+from multiverse.policies.heads import Head, UniformHead, action_of
+from multiverse.policies.numpy_policies import NumpyPolicy
+from multiverse.rollouts.replay import NothingToDraw, Replay, Rows, Sequences
+from multiverse.rollouts.rollout import Rollout, mask_beside
 
 log = logging.getLogger("multiverse")
 

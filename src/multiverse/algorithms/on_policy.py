@@ -18,11 +18,6 @@ from multiverse.algorithms.inputs import flat, inputs, previous_after, previous_
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Leaves, Policy
 from multiverse.contracts.views import Array
-from multiverse.experience.cells import Cells
-from multiverse.experience.features import Features, Previous
-from multiverse.experience.heads import action_of, head_for
-from multiverse.experience.numpy_policies import NumpyPolicy
-from multiverse.experience.rollout import Rollout
 from multiverse.kernels import kernel_of
 from multiverse.learning.chunks import Along, Chunks, chunks_of
 from multiverse.learning.convolution import Convolution
@@ -32,6 +27,11 @@ from multiverse.learning.numpy_learner import NumpyLearner
 from multiverse.learning.optimizers import Adam, Optimizer
 from multiverse.learning.returns import generalized_advantages, next_values, over_turns
 from multiverse.learning.threads import torch_for
+from multiverse.policies.cells import Cells
+from multiverse.policies.features import Features, Previous
+from multiverse.policies.heads import action_of, head_for
+from multiverse.policies.numpy_policies import NumpyPolicy
+from multiverse.rollouts.rollout import Rollout
 
 log = logging.getLogger("multiverse")
 

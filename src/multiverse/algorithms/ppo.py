@@ -13,8 +13,8 @@ import numpy as np
 
 from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.algorithms.on_policy import LagCorrection, OnPolicy, OnPolicyConfig, explained_variance
-from multiverse.experience.rollout import Rollout
 from multiverse.learning.loss import Loss, Outputs, RolloutBatch, approximate_kl, as_numpy, standardized
+from multiverse.rollouts.rollout import Rollout
 
 Schedule = Literal["constant", "linear"]
 

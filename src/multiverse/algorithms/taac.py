@@ -21,11 +21,11 @@ from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Leaves, Policy
 from multiverse.contracts.views import Array
-from multiverse.experience.heads import DiscreteHead, gumbel, head_for
-from multiverse.experience.rollout import Rollout
-from multiverse.experience.team_policy import TeamPolicy
 from multiverse.learning.loss import Loss, Outputs, RolloutBatch, as_numpy
 from multiverse.learning.threads import torch_for
+from multiverse.policies.heads import DiscreteHead, gumbel, head_for
+from multiverse.policies.team_policy import TeamPolicy
+from multiverse.rollouts.rollout import Rollout
 
 NOT_HERE = (
     "hidden_sizes", "activation", "memory", "memory_size", "chunk_length", "see_previous", "share_features",

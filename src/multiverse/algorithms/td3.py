@@ -10,8 +10,8 @@ from typing import Any
 
 from multiverse.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from multiverse.contracts.errors import InvalidRequest
-from multiverse.experience.heads import Head, bounded_head
 from multiverse.learning.loss import Loss, ReplayBatch
+from multiverse.policies.heads import Head, bounded_head
 
 
 # -- config ------------------------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ import torch
 from multiverse.algorithms.inputs import inputs
 from multiverse.contracts.policy import Memory, Seen
 from multiverse.contracts.views import Array
-from multiverse.experience.features import Features, previous_of
-from multiverse.experience.heads import Head
 from multiverse.learning.loss import as_numpy
+from multiverse.policies.features import Features, previous_of
+from multiverse.policies.heads import Head
 
 
 class TorchPolicy:

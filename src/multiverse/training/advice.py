@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest, MultiverseError, in_a_line, in_words
-from multiverse.experience.episodes import RecentEpisodes
+from multiverse.rollouts.episodes import RecentEpisodes
 from multiverse.training.config.files import read_config
 from multiverse.training.hooks import Hook
 from multiverse.training.storage.files import LineFile, read_lines
 from multiverse.training.storage.find_runs import ADVICE
 
 if TYPE_CHECKING:
-    from multiverse.experience.collector import Collected
+    from multiverse.rollouts.collector import Collected
     from multiverse.training.trainer import Trainer
 
 log = logging.getLogger("multiverse")

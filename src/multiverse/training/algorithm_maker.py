@@ -11,8 +11,8 @@ import numpy as np
 from multiverse.algorithms import algorithm_class
 from multiverse.algorithms.algorithm import Algorithm
 from multiverse.contracts.errors import InvalidRequest
-from multiverse.experience.features import Features, byte_scaling
 from multiverse.learning.threads import torch_for
+from multiverse.policies.features import Features, byte_scaling
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.storage.state_codec import encode
 

@@ -15,11 +15,11 @@ import numpy as np
 
 from multiverse.contracts.errors import ReplyTimeout, WorkerDied
 from multiverse.contracts.layout import ACTION_MASKS, OBSERVATIONS, STATE, FieldName
-from multiverse.experience.collector import Collector
-from multiverse.experience.episodes import Taken
-from multiverse.experience.restoring import Lost, put_back, restore_by_replay, saved_states
-from multiverse.experience.rollout import name_in_block
-from multiverse.experience.slots import is_single, sums
+from multiverse.rollouts.collector import Collector
+from multiverse.rollouts.episodes import Taken
+from multiverse.rollouts.restoring import Lost, put_back, restore_by_replay, saved_states
+from multiverse.rollouts.rollout import name_in_block
+from multiverse.rollouts.slots import is_single, sums
 from multiverse.training.storage.state_codec import encode
 from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.single import VectorEnv

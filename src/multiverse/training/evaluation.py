@@ -16,10 +16,10 @@ from multiverse.contracts.layout import ACTION_MASKS, REWARD, VALUES, Group
 from multiverse.contracts.policy import Policy, Seen
 from multiverse.contracts.seeds import evaluation_seed
 from multiverse.contracts.views import Array
-from multiverse.experience.features import Features
-from multiverse.experience.heads import no_actions
-from multiverse.experience.rollout import dtype_of
-from multiverse.experience.slots import acting_of, by_env, is_single, shown_by, step_slots, sums
+from multiverse.policies.features import Features
+from multiverse.policies.heads import no_actions
+from multiverse.policies.leaves import dtype_of
+from multiverse.rollouts.slots import acting_of, by_env, is_single, shown_by, step_slots, sums
 from multiverse.vector.base import BaseVectorEnv
 
 log = logging.getLogger("multiverse")

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from multiverse.contracts.errors import EvaluationFailed, MultiverseError
 from multiverse.contracts.failures import FAILURES_COMPARED, RESTARTS_IN_A_ROW, Failures
-from multiverse.experience.restoring import as_saved, saved_states
+from multiverse.rollouts.restoring import as_saved, saved_states
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.evaluation import Evaluation, evaluate
 from multiverse.vector.base import BaseVectorEnv

@@ -11,9 +11,9 @@ from multiverse.algorithms.algorithm import Algorithm, UpdateReport
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.layout import SINGLE_AGENT, Group
 from multiverse.contracts.policy import Policy
-from multiverse.experience.features import SCALED_BYTES
-from multiverse.experience.numpy_policies import saved_policy
-from multiverse.experience.rollout import Rollout
+from multiverse.policies.features import SCALED_BYTES
+from multiverse.policies.numpy_policies import saved_policy
+from multiverse.rollouts.rollout import Rollout
 
 ONE, SEVERAL = ("algorithm", "policy"), ("algorithms", "policies")
 """What a checkpoint calls what was learned and what acts: of a single agent, and by group of several."""

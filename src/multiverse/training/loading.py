@@ -20,9 +20,9 @@ from multiverse.contracts.plan import whole_number
 from multiverse.contracts.policy import Policy
 from multiverse.contracts.seeds import checked_run_seed, default_test_seed
 from multiverse.executors.choose import plan_for
-from multiverse.experience.numpy_policies import loaded_policy
-from multiverse.experience.opponents import FunctionPolicy
-from multiverse.experience.random_policy import RandomPolicy
+from multiverse.policies.numpy_policies import loaded_policy
+from multiverse.policies.opponents import FunctionPolicy
+from multiverse.policies.random_policy import RandomPolicy
 from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
 from multiverse.training.config.build import takes_old_names
 from multiverse.training.config.train_config import TrainConfig

@@ -13,10 +13,10 @@ from multiverse.contracts.errors import InvalidRequest, in_words
 from multiverse.contracts.layout import Leaf
 from multiverse.contracts.policy import Leaves, Memory, Policy, Seen
 from multiverse.contracts.views import Array
-from multiverse.experience.features import Features
-from multiverse.experience.heads import no_actions
-from multiverse.experience.rollout import dtype_of, leaf_of, shape_of
-from multiverse.experience.team_policy import TeamPolicy
+from multiverse.policies.features import Features
+from multiverse.policies.heads import no_actions
+from multiverse.policies.leaves import dtype_of, leaf_of, shape_of
+from multiverse.policies.team_policy import TeamPolicy
 
 _LARGEST = np.float64(np.finfo(np.float32).max)
 

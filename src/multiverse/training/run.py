@@ -18,7 +18,7 @@ from multiverse.contracts.env import MaskSource
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest, PreflightError
 from multiverse.contracts.imports import refuse_in_import, with_folders, without_folders
 from multiverse.contracts.plan import Plan
-from multiverse.experience.slots import is_single
+from multiverse.rollouts.slots import is_single
 from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
 from multiverse.training.config.budget import Clock
 from multiverse.training.config.build import as_plain, build, takes_old_names

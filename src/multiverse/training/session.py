@@ -17,11 +17,11 @@ from multiverse.contracts.plan import Plan
 from multiverse.executors.backends import BACKENDS
 from multiverse.executors.choose import plan_for
 from multiverse.executors.machine import usable_cores
-from multiverse.experience.asynchronous import Account, AsynchronousCollector
-from multiverse.experience.collector import Collected, Collector, collected_in_workers, rollout_fields
-from multiverse.experience.episodes import RecentEpisodes
-from multiverse.experience.rollout import Rollout
-from multiverse.experience.self_play import Pool
+from multiverse.rollouts.asynchronous import Account, AsynchronousCollector
+from multiverse.rollouts.collector import Collected, Collector, collected_in_workers, rollout_fields
+from multiverse.rollouts.episodes import RecentEpisodes
+from multiverse.rollouts.rollout import Rollout
+from multiverse.rollouts.self_play import Pool
 from multiverse.training.algorithm_maker import MakeAlgorithm
 from multiverse.training.config.build import build
 from multiverse.training.config.train_config import TrainConfig

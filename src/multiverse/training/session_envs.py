@@ -19,8 +19,8 @@ from multiverse.contracts.layout import Group
 from multiverse.contracts.plan import DEFAULT_RAY, Plan, RayOptions, number_of_bytes, timeouts_of
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.executors.backends import BACKENDS
-from multiverse.experience.features import Features, num_logits
-from multiverse.experience.rollout import BEGUN, BESIDE, RolloutShape
+from multiverse.policies.features import Features, num_logits
+from multiverse.rollouts.rollout import BEGUN, BESIDE, RolloutShape
 from multiverse.training.algorithm_maker import MakeAlgorithm
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.learners import Learners

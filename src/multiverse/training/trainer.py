@@ -14,10 +14,10 @@ from threadpoolctl import threadpool_limits
 
 from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.contracts.errors import InvalidRequest, MultiverseError, RunNotSaved, TrainingDiverged
-from multiverse.experience.asynchronous import account_lines
-from multiverse.experience.collector import Collected
 from multiverse.learning.threads import torch_threads
 from multiverse.memory.interrupts import StopRequests, StopWaiting
+from multiverse.rollouts.asynchronous import account_lines
+from multiverse.rollouts.collector import Collected
 from multiverse.training.config.budget import Clock
 from multiverse.training.config.build import build
 from multiverse.training.config.train_config import TrainConfig, plain_config

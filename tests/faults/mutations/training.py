@@ -9,12 +9,12 @@ SAVED = "tests/training/test_saved_policies.py"
 TRAINER = "tests/training/test_trainer.py"
 SCHEDULES = "tests/training/test_schedules.py"
 PPO = "tests/algorithms/test_ppo.py"
-COLLECTOR = "tests/experience/test_collector.py"
+COLLECTOR = "tests/rollouts/test_collector.py"
 ROWS = "tests/faults/test_rows.py"
 TEAMS = "tests/training/test_teams.py"
 CENTRAL = "tests/training/test_central_critic.py"
 WHOLE = "tests/faults/test_whole_episodes.py"
-REPLAYING = "tests/experience/test_restoring.py"
+REPLAYING = "tests/rollouts/test_restoring.py"
 MARKS = "tests/training/test_marks.py"
 EVALUATIONS = "tests/training/test_evaluations.py"
 SCALING = "tests/training/test_scaling.py"
@@ -22,10 +22,10 @@ EVALUATION_ENVS = "tests/training/test_evaluation_envs.py"
 SAME_EVALUATIONS = f"{EVALUATIONS}::test_envs_that_save_themselves_have_the_same_evaluations_after_a_resume"
 GIVEN_UP = f"{EVALUATIONS}::test_an_env_that_was_given_up_is_built_anew_for_the_next_evaluation"
 
-REPLAY = "tests/experience/test_replay.py"
+REPLAY = "tests/rollouts/test_replay.py"
 
-WAITING = "tests/experience/test_whole_rollouts.py"
-ASYNCHRONOUS = "tests/experience/test_asynchronous.py"
+WAITING = "tests/rollouts/test_whole_rollouts.py"
+ASYNCHRONOUS = "tests/rollouts/test_asynchronous.py"
 
 GUARDS = (
     Guard(

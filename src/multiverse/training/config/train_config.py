@@ -17,7 +17,7 @@ from multiverse.contracts.failures import OnBadValue
 from multiverse.contracts.names import did_you_mean
 from multiverse.contracts.plan import ExecutorName, StartMethod
 from multiverse.contracts.seeds import checked_run_seed
-from multiverse.experience.self_play import Choice
+from multiverse.rollouts.self_play import Choice
 from multiverse.training.config.budget import Budget
 from multiverse.training.config.build import Located, as_plain, build, in_todays_names, is_required, place_of
 from multiverse.training.config.files import read_config

@@ -1,0 +1,218 @@
+"""From observations of any space to what networks take: one float vector, images, and a mask of open actions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from multiverse.contracts.env import observed_mask
+from multiverse.contracts.layout import Leaf
+from multiverse.contracts.policy import Leaves, Seen
+from multiverse.contracts.views import Array
+from multiverse.memory.link import PackedOnce
+from multiverse.policies.leaves import numeric_leaves
+
+SMALLEST_IMAGE = 36
+"""The smallest height and width that three convolutions of the usual kind can look at."""
+LARGEST_BYTE = 255
+SCALED_BYTES = "scaled_bytes"
+"""Key of saved policies and checkpoints: whether bytes are scaled. Absent from runs of earlier versions: False."""
+_scales_bytes = ContextVar("scales_bytes", default=True)
+
+
+@contextmanager
+def byte_scaling(enabled: bool) -> Iterator[None]:
+    """Set the default of `Features(scale_bytes=…)` inside. False: for weights that were learned from raw bytes."""
+    before = _scales_bytes.set(enabled)
+    try:
+        yield
+    finally:
+        _scales_bytes.reset(before)
+
+
+Previous = tuple[Array, Array, Array]
+"""[rows] whether the row is its episode's first, [rows, …] the previous actions, [rows] the previous rewards."""
+
+
+def previous_of(seen: Seen) -> Previous | None:
+    """What a policy is shown of them."""
+    if seen.previous_actions is None or seen.previous_rewards is None:
+        return None
+    return seen.starts, seen.previous_actions, seen.previous_rewards
+
+
+class Features(PackedOnce):
+    """Everything but images as one vector [rows, size]: numbers as they are, Discrete ones as one-hot vectors.
+
+    Bytes (uint8) whose upper bound is 255 are divided by 255; those with a smaller bound are counts or ids, and stay.
+    A leaf of bytes with three axes, two of them at least `SMALLEST_IMAGE`, is an image. A Dict's `action_mask` is no
+    observation: it tells which of the Discrete actions are open. `see_previous`: the slot's previous action and reward
+    belong to the vector too. `scale_bytes`: by default as `byte_scaling` says.
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        see_previous: bool = False,
+        scale_bytes: bool | None = None,
+    ) -> None:
+        found = numeric_leaves(observation_space)
+        self.all_leaves = found
+        self.mask = observed_mask(observation_space, action_space)
+        self.leaves = [leaf for leaf in found if self.mask is None or leaf.path != self.mask.path]
+        self.images = [leaf for leaf in self.leaves if _is_image(leaf)]
+        self._flat = [leaf for leaf in self.leaves if leaf not in self.images]
+        scale_bytes = _scales_bytes.get() if scale_bytes is None else scale_bytes
+        divisors = {leaf.path: _byte_divisor(leaf) for leaf in self._flat if scale_bytes}
+        self._divisors = {path: divisor for path, divisor in divisors.items() if divisor is not None}
+        self._plain = len(self._flat) == 1 and isinstance(self._flat[0].space, spaces.Box)
+        self._numbers: list[tuple[Leaf, slice]] = []  # as they are, and their columns
+        self._counted: list[tuple[Leaf, int]] = []  # and how many numbers it has
+        self.size, counts = 0, []
+        for leaf in self._flat:
+            first, self.size = self.size, self.size + _size(leaf.space)
+            if isinstance(leaf.space, spaces.Discrete | spaces.MultiDiscrete):
+                counts.append(_counts(leaf.space, first))
+                self._counted.append((leaf, len(counts[-1][0])))
+            else:
+                self._numbers.append((leaf, slice(first, self.size)))
+        self._counts = [np.concatenate(column) for column in zip(*counts)]
+        self.see_previous, self._seen, self._actions = see_previous, self.size, None
+        if see_previous:
+            self.size += _size(action_space) + 1
+            if isinstance(action_space, spaces.Discrete | spaces.MultiDiscrete):
+                smallest, _, to_column = _counts(action_space, 0)
+                self._actions = to_column + smallest  # as policies have them: from 0
+
+    @property
+    def board(self) -> tuple[int, ...] | None:
+        """The shape of what is in the vector, where that is one Box of three axes: a board, a grid, a small picture."""
+        shape = self._flat[0].space.shape if self._plain and not self.see_previous else None
+        return shape if shape is not None and len(shape) == 3 else None
+
+    @property
+    def scales_bytes(self) -> bool:
+        """Whether there are bytes among the numbers of the vector that are scaled."""
+        return bool(self._divisors)
+
+    def is_equal(self, other: Features) -> bool:
+        """Whether both make equal vectors of equal observations."""
+        mine, theirs = (
+            (type(one), one.all_leaves, one.see_previous, one.size, one.scales_bytes) for one in (self, other)
+        )
+        return mine == theirs
+
+    @property
+    def parts(self) -> tuple[int, int, int]:
+        """How many numbers of the vector are the observation's, the previous action's and the previous reward's."""
+        return self._seen, max(0, self.size - self._seen - 1), int(self.see_previous)
+
+    def vector(self, observations: Leaves, previous: Previous | None = None) -> Array:
+        """[rows, size] float32; `previous`: as the policy was shown it."""
+        if self._plain and not self.see_previous:
+            path = self._flat[0].path
+            part = observations[path].reshape(len(observations[path]), self.size)
+            if path in self._divisors:
+                return np.asarray(np.divide(part, self._divisors[path], dtype=np.float32))
+            return part if part.dtype == np.float32 else part.astype(np.float32)
+        rows = len(next(iter(observations.values())))
+        found = np.zeros((rows, self.size), np.float32)
+        for leaf, place in self._numbers:
+            found[:, place] = observations[leaf.path].reshape(rows, place.stop - place.start)
+            if leaf.path in self._divisors:
+                found[:, place] /= self._divisors[leaf.path]
+        if self._counted:
+            values = np.concatenate([observations[leaf.path].reshape(rows, n) for leaf, n in self._counted], axis=1)
+            smallest, beyond, to_column = self._counts
+            which, column = np.nonzero((values >= smallest) & (values < beyond))
+            found[which, (values + to_column)[which, column]] = 1.0  # what is outside its space is none of them
+        if self.see_previous:
+            assert previous is not None
+            self._write_previous(found[:, self._seen :], *previous)
+        return found
+
+    def _write_previous(self, room: Array, starts: Array, actions: Array, rewards: Array) -> None:
+        """Where an episode starts there was none: 0 everywhere, also where 0 is an action."""
+        values = actions.reshape(len(room), -1)
+        if self._actions is None:
+            room[:, :-1] = values
+        else:
+            np.put_along_axis(room, values + self._actions, 1.0, axis=1)
+        room[:, -1] = rewards
+        room[starts] = 0.0
+
+    def description(self, flattened: str = "flattened") -> str:
+        """Describe the inputs that an observation becomes; "" if it has no images, bytes or arrays of several axes.
+        `flattened`: how arrays reach the dense layers."""
+        boxes = [leaf.space for leaf in self.leaves if isinstance(leaf.space, spaces.Box)]
+        if not any(space.dtype == np.uint8 or len(space.shape) > 1 for space in boxes):
+            return ""
+        parts = [self._in_words(leaf, flattened) for leaf in self.leaves]
+        beside = " beside the convolutions'" if self.images else ""
+        return "; ".join([*parts, *([f"{self.size:,} inputs to the dense layers{beside}"] if self.size else [])])
+
+    def _in_words(self, leaf: Leaf, flattened: str) -> str:
+        name = "".join(f"{key}." for key in leaf.path)[:-1] + ": " * bool(leaf.path)
+        space = leaf.space
+        if not isinstance(space, spaces.Box):
+            return f"{name}{space}"
+        is_bytes = space.dtype == np.uint8
+        kind = "array" if not is_bytes else "image" if len(space.shape) < 4 else "stack of images"
+        array = f"{name}{kind} {'×'.join(map(str, space.shape))}"
+        if leaf in self.images:
+            return f"{array} through convolutions"
+        text = f"{array} {flattened}" if len(space.shape) > 1 else f"{name}{_size(space):,} numbers"
+        if leaf.path in self._divisors:
+            every = "bytes" if np.ndim(self._divisors[leaf.path]) == 0 else f"bytes up to {LARGEST_BYTE}"
+            return f"{text}, {every} scaled to [0, 1]"
+        before = ", as in runs of earlier versions" if _byte_divisor(leaf) is not None else ""
+        bounded = space.is_bounded() and space.low.size
+        return (
+            f"{text}, not scaled ({f'{space.low.min():g} to {space.high.max():g}' if bounded else 'no bounds'}{before})"
+        )
+
+    def open_actions(self, observations: Leaves) -> Array | None:
+        """[rows, actions] bool; None where everything is always open."""
+        return None if self.mask is None else observations[self.mask.path].astype(np.bool_)
+
+
+def num_logits(space: spaces.Discrete | spaces.MultiDiscrete) -> int:
+    """How many logits it takes."""
+    return int(space.n) if isinstance(space, spaces.Discrete) else int(np.sum(space.nvec))
+
+
+def _is_image(leaf: Leaf) -> bool:
+    shape = leaf.space.shape or ()
+    if leaf.space.dtype != np.uint8 or len(shape) != 3:
+        return False
+    return sorted(shape)[1] >= SMALLEST_IMAGE
+
+
+def _byte_divisor(leaf: Leaf) -> Any:
+    """Divisor of a leaf's numbers that scales bytes to [0, 1]; None if the leaf has none with an upper bound of 255."""
+    if leaf.space.dtype != np.uint8 or not isinstance(leaf.space, spaces.Box):
+        return None
+    whole = leaf.space.high.reshape(-1) == LARGEST_BYTE
+    if whole.all():
+        return np.float32(LARGEST_BYTE)
+    return np.where(whole, LARGEST_BYTE, 1).astype(np.float32) if whole.any() else None
+
+
+def _size(space: spaces.Space[Any]) -> int:
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return num_logits(space)
+    return int(np.prod(space.shape or ()))
+
+
+def _counts(space: spaces.Discrete | spaces.MultiDiscrete, first: int) -> tuple[Array, Array, Array]:
+    """Of numbers that become one-hot vectors from column `first` on, [numbers] each: the smallest value, the first one
+    beyond the largest, and what is added to a value to have its column."""
+    number = np.reshape(space.n if isinstance(space, spaces.Discrete) else space.nvec, -1)
+    start = np.reshape(space.start, -1)
+    return start, start + number, np.cumsum(number) - number - start + first

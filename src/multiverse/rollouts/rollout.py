@@ -1,0 +1,274 @@
+"""A rollout: some steps of every slot, in arrays that are laid out once and filled again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from multiverse.contracts.layout import (
+    ACTION_MASKS,
+    FINAL_ACTION_MASKS,
+    FINAL_OBSERVATIONS,
+    OBSERVATIONS,
+    SINGLE_AGENT,
+    TERMINATED,
+    TRUNCATED,
+    Field,
+    FieldName,
+    Leaf,
+    Path,
+)
+from multiverse.contracts.policy import Leaves, Memory
+from multiverse.contracts.views import Array
+from multiverse.policies.leaves import dtype_of, numeric_leaves, shape_of
+
+
+class Part(NamedTuple):
+    """Which of a rollout's slots, side by side, were collected together: with which version of the policy, and which of
+    all the envs' slots they are."""
+
+    version: int
+    slots: range
+
+
+@dataclass(slots=True)
+class Rollout:
+    """T steps of S slots.
+
+    Row (t, s) is a step: what the slot saw, what it did, what it got, and whether its episode ended there. Rows that
+    are not `valid` were lost (an env was restarted in them), began an episode instead of being a step of one, or wanted
+    no action of the slot, and are never learned from. After the last row every slot saw `last`.
+    """
+
+    observations: Leaves  # [T, S, …] per leaf
+    last: Leaves  # [S, …]
+    finals: Leaves  # [T, S, …] what an episode that ended in this row showed last; elsewhere nothing
+    actions: Array  # [T, S, …]
+    rewards: Array  # [T, S] float32
+    terminated: Array  # [T, S] bool
+    truncated: Array  # [T, S] bool
+    valid: Array  # [T, S] bool
+    starts: Array  # [T, S] bool: the row is its episode's first
+    acting: Array | None = None  # [T, S] bool: an action was wanted; None: everywhere
+    acting_next: Array | None = None  # [S] bool: and after the last row
+    action_masks: Array | None = None  # [T, S, actions]
+    memory: Memory = field(default_factory=dict)  # [T, S, …] each: what the policy remembered before the row
+    last_memory: Memory = field(default_factory=dict)  # [S, …] each: and after the last one
+    previous: tuple[Array, Array] | None = None  # [T, S, …], [T, S]: actions and rewards it was shown, if it remembers
+    last_previous: tuple[Array, Array] | None = None  # [S, …], [S] and after the last row
+    states: Leaves = field(default_factory=dict)  # [T, envs, …] what each env is like as a whole, if it was asked
+    last_states: Leaves = field(default_factory=dict)  # [envs, …] and after the last row
+    final_states: Leaves = field(default_factory=dict)  # [T, envs, …] and where somebody's episode ended in this row
+    group: str = SINGLE_AGENT  # the agents whose slots these are
+    agents: int = 1  # of that group in each env: slot = env × agents + agent
+    policy_version: int = 0  # where there are parts, the oldest of theirs
+    parts: tuple[Part, ...] = ()  # of asynchronous collecting; none: all slots, and all with `policy_version`
+
+    @property
+    def steps(self) -> int:
+        return len(self.rewards)
+
+    @property
+    def slots(self) -> int:
+        return int(self.rewards.shape[1])
+
+    def ends(self) -> tuple[Array, Array, Leaves]:
+        """(steps, slots, final observations [ends, …] per leaf) of the episodes that ended inside."""
+        steps, slots = np.nonzero(self.terminated | self.truncated)
+        return steps, slots, {path: rows[steps, slots] for path, rows in self.finals.items()}
+
+    def some(self, slots: slice) -> Rollout:
+        """A copy of the rows of these slots, which are those of whole envs."""
+        envs = slice(slots.start // self.agents, slots.stop // self.agents)
+
+        def copied(name: str, rows: Sequence[Array]) -> Array:
+            mine = envs if name in _OF_ENVS else slots
+            return rows[0][mine].copy() if name in _AFTER else rows[0][:, mine].copy()
+
+        part = Part(self.policy_version, range(slots.start, slots.stop))
+        return replace(self, **_each([self], copied), parts=(part,))
+
+    @staticmethod
+    def joined(rollouts: Sequence[Rollout]) -> Rollout:
+        """Side by side, slot after slot."""
+        if len(rollouts) == 1:
+            return rollouts[0]
+        found = _each(rollouts, lambda name, rows: np.concatenate(rows, axis=0 if name in _AFTER else 1))
+        version, parts = min(one.policy_version for one in rollouts), tuple(p for one in rollouts for p in one.parts)
+        return replace(rollouts[0], **found, policy_version=version, parts=parts)
+
+
+_AFTER = frozenset({"last", "acting_next", "last_memory", "last_previous", "last_states"})
+"""Of a rollout's arrays, those that have a row for each slot; the others have one for each step and slot."""
+_OF_ENVS = frozenset({"states", "last_states", "final_states"})
+_NO_ARRAYS = frozenset({"group", "agents", "policy_version", "parts"})
+
+
+def _each(rollouts: Sequence[Rollout], combine: Callable[[str, Sequence[Array]], Array]) -> dict[str, Any]:
+    """By name, all arrays of rollouts that are alike, combined by (name, those of all rollouts) → array."""
+    found: dict[str, Any] = {}
+    for name in (one.name for one in fields(Rollout) if one.name not in _NO_ARRAYS):
+        values = [getattr(one, name) for one in rollouts]
+        if isinstance(values[0], dict):
+            found[name] = {key: combine(name, [value[key] for value in values]) for key in values[0]}
+        elif isinstance(values[0], tuple):
+            found[name] = tuple(combine(name, some) for some in zip(*values))
+        else:
+            found[name] = None if values[0] is None else combine(name, values)
+    return found
+
+
+# -- action masks beside the observations ------------------------------------------------------------------------
+BESIDE: Path = ("action_masks()",)
+"""Path of action masks from infos or methods in a rollout, as one more leaf of the observations: for algorithms that
+also need to know which actions were open after a step."""
+
+
+def mask_beside(actions: int) -> Leaf:
+    return Leaf(BESIDE, spaces.MultiBinary(actions))
+
+
+def name_in_block(group: str, path: Path, final: bool = False) -> FieldName:
+    """Name of the field of the block from which a leaf of a rollout's observations is filled."""
+    if path == BESIDE:
+        return group, FINAL_ACTION_MASKS if final else ACTION_MASKS
+    return group, FINAL_OBSERVATIONS if final else OBSERVATIONS, *path
+
+
+# -- where its arrays lie -----------------------------------------------------------------------------------------
+ROLLOUT = "rollout"
+"""Second in the names of its fields, after the group's."""
+BEGUN, SEEDS, LOST, FRESH, SECONDS = ((ROLLOUT, name) for name in ("begun", "seeds", "lost", "fresh", "seconds"))
+ACTED_BY, TAKEN = (ROLLOUT, "acted_by"), (ROLLOUT, "taken")
+VERSIONS, SIDES = (ROLLOUT, "versions"), (ROLLOUT, "sides")
+"""Of envs, not slots: [T, envs] the episode that followed on one that ended in this row (-1: none did), and its seed
+(-1: none); whether the row was lost; [envs] whether the next row is an episode's first; and [envs, 2] how long a host
+acted and stepped, in the place of its first env; [envs] the version of the (first group's) policy that acted there, and
+of whole episodes how many steps were taken. In self-play [T, envs] the past version that plays (-1: none), and the side
+that the learner has."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutShape:
+    """What a group's rollout has room for."""
+
+    group: str
+    observation_space: spaces.Space[Any]
+    steps: int
+    slots: int
+    action: tuple[tuple[int, ...], Any]  # (shape, dtype) of one action as the policy has it
+    masks: int = 0  # actions that a mask can forbid
+    comes_and_goes: bool = False  # there are rows in which no action of a slot is wanted
+    memory: Memory = field(default_factory=dict)  # [1, …] of one slot
+    noise: tuple[tuple[int, ...], Any] = ((), np.float32)  # (shape, dtype) of one slot's at one step
+    agents: int = 1  # of the group in each env
+    state_space: spaces.Space[Any] | None = None  # of what envs are like as a whole; None: nobody asks
+    keeps_masks: bool = False  # they are a leaf of the observations, `BESIDE`
+
+    def _leaves(self) -> list[Leaf]:
+        return [*numeric_leaves(self.observation_space), *([mask_beside(self.masks)] if self.keeps_masks else [])]
+
+    def fields(self) -> list[Field]:
+        """What was before the first row, or is after the last, has a row more."""
+        kinds, whole, more = self._leaves(), (self.steps, self.slots), self.steps + 1
+        (shape, dtype), (of_noise, noise_dtype) = self.action, self.noise
+        fields = [
+            *(
+                self._field(("observations", *leaf.path), (more, self.slots, *shape_of(leaf)), dtype_of(leaf))
+                for leaf in kinds
+            ),
+            *(self._field(("finals", *leaf.path), (*whole, *shape_of(leaf)), dtype_of(leaf)) for leaf in kinds),
+            *(self._field(("memory", n), (more, self.slots, *of.shape[1:]), of.dtype) for n, of in self.memory.items()),
+            self._field(("actions",), (*whole, *shape), dtype),
+            self._field(("noise",), (*whole, *of_noise), noise_dtype),
+            self._field(("values",), (self.steps, 3, self.slots), np.float64, axis=2),
+            self._field(("ended",), (self.steps, 2, self.slots), np.bool_, axis=2),
+            self._field(("valid",), whole, np.bool_),
+            self._field(("starts",), whole, np.bool_),
+        ]
+        if self.memory:
+            fields.append(self._field(("previous_actions",), (more, self.slots, *shape), dtype))
+            fields.append(self._field(("previous_rewards",), (more, self.slots), np.float64))
+        if self.masks:
+            fields.append(self._field(("masks",), (*whole, self.masks), np.bool_))
+        if self.comes_and_goes:
+            fields.append(self._field(("acting",), (more, self.slots), np.bool_))
+        for leaf in self._state_leaves():
+            shape, dtype = (self.slots // self.agents, *shape_of(leaf)), dtype_of(leaf)
+            fields.append(self._field(("states", *leaf.path), (more, *shape), dtype))
+            fields.append(self._field(("final_states", *leaf.path), (self.steps, *shape), dtype))
+        return fields
+
+    def _state_leaves(self) -> list[Leaf]:
+        return [] if self.state_space is None else numeric_leaves(self.state_space)
+
+    def _field(self, name: FieldName, shape: tuple[int, ...], dtype: Any, axis: int = 1) -> Field:
+        return Field((self.group, ROLLOUT, *name), shape, np.dtype(dtype), axis)
+
+    def rollout(self, arrays: Mapping[FieldName, Array]) -> Rollout:
+        """Over such arrays."""
+
+        def at(*name: str | int) -> Array:
+            return arrays[(self.group, ROLLOUT, *name)]
+
+        paths = [leaf.path for leaf in self._leaves()]
+        ended, previous, of_state = at("ended"), None, [leaf.path for leaf in self._state_leaves()]
+        if self.memory:
+            previous = at("previous_actions"), at("previous_rewards")
+        at("valid")[...] = True
+        return Rollout(
+            observations={path: at("observations", *path)[:-1] for path in paths},
+            last={path: at("observations", *path)[-1] for path in paths},
+            finals={path: at("finals", *path) for path in paths},
+            actions=at("actions"),
+            rewards=np.zeros((self.steps, self.slots), np.float32),
+            terminated=ended[:, TERMINATED],
+            truncated=ended[:, TRUNCATED],
+            valid=at("valid"),
+            starts=at("starts"),
+            acting=at("acting")[:-1] if self.comes_and_goes else None,
+            acting_next=at("acting")[-1] if self.comes_and_goes else None,
+            action_masks=at("masks") if self.masks else None,
+            memory={name: at("memory", name)[:-1] for name in self.memory},
+            last_memory={name: at("memory", name)[-1] for name in self.memory},
+            previous=previous and (previous[0][:-1], previous[1][:-1]),
+            last_previous=previous and (previous[0][-1], previous[1][-1]),
+            states={path: at("states", *path)[:-1] for path in of_state},
+            last_states={path: at("states", *path)[-1] for path in of_state},
+            final_states={path: at("final_states", *path) for path in of_state},
+            group=self.group,
+            agents=self.agents,
+        )
+
+
+def env_fields(steps: int, num_envs: int, self_play: bool = False, whole_episodes: bool = False) -> list[Field]:
+    """What every rollout has beside its groups'."""
+    taken = [Field(TAKEN, (num_envs,), np.dtype(np.int64))] if whole_episodes else []
+    played = [Field(name, (steps, num_envs), np.dtype(np.int64), 1) for name in (VERSIONS, SIDES)] if self_play else []
+    return [
+        *played,
+        *taken,
+        Field(ACTED_BY, (num_envs,), np.dtype(np.int64)),
+        Field(BEGUN, (steps, num_envs), np.dtype(np.int64), axis=1),
+        Field(SEEDS, (steps, num_envs), np.dtype(np.int64), axis=1),
+        Field(LOST, (steps, num_envs), np.dtype(np.bool_), axis=1),
+        Field(FRESH, (num_envs,), np.dtype(np.bool_)),
+        Field(SECONDS, (num_envs, 2), np.dtype(np.float64)),
+    ]
+
+
+def private_fields(fields: Iterable[Field]) -> dict[FieldName, Array]:
+    """In memory of this process alone, taken only where it is written to."""
+    return {one.name: np.zeros(one.shape, one.dtype) for one in fields}
+
+
+def rollout_for(
+    observation_space: spaces.Space[Any], steps: int, slots: int, action: tuple[tuple[int, ...], Any], masks: int = 0
+) -> Rollout:
+    """Room for so many steps; `action` is (shape, dtype) of one action as the policy has it."""
+    shape = RolloutShape(SINGLE_AGENT, observation_space, steps, slots, action, masks)
+    return shape.rollout(private_fields(shape.fields()))

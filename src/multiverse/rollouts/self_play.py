@@ -1,0 +1,108 @@
+"""Self-play: past versions of the policies, and who of them plays against the present ones.
+
+Who plays an episode is drawn at its start from (seed, env, episode), so that neither executors nor worker counts change
+it. The present policies play one side, which alternates; every other side is the same past version's. A side is an
+agent of the only group, or else a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.layout import Group
+from multiverse.contracts.policy import Policy
+from multiverse.contracts.views import Array
+from multiverse.policies.numpy_policies import NumpyPolicy, loaded_policy
+
+Choice = Literal["uniform", "recent"]
+NOBODY = -1
+"""In the place of a version: all sides are the present policies'."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opponents:
+    """The past versions that may be drawn, and the policies of those that play, for one rollout."""
+
+    seed: int
+    share: float  # of the episodes
+    choice: Choice
+    versions: tuple[int, ...]  # oldest first
+    policies: Mapping[int, Sequence[Policy]]  # version → a policy for each group; also of those drawn before
+    sides: int
+
+    def draw(self, env_id: int, episode: int) -> tuple[int, int]:
+        """(the version that the present policies play against, or NOBODY; the side that is theirs)."""
+        rng = np.random.default_rng((self.seed, 4, env_id, episode))
+        against, which = rng.random(2)
+        side = (env_id + episode) % self.sides
+        if not self.versions or against >= self.share:
+            return NOBODY, side
+        count = len(self.versions)
+        # recent: the n-th is n times as likely as the oldest.
+        weights = np.arange(1, count + 1) if self.choice == "recent" else np.ones(count)
+        number = int(np.searchsorted(np.cumsum(weights) / weights.sum(), which, side="right"))
+        return self.versions[min(number, count - 1)], side
+
+
+def who_plays(versions: Array, sides: Array, agents: int, group: int, groups: int) -> Array:
+    """[envs] of each → [slots] the version that plays, NOBODY for the present policy."""
+    if groups > 1:
+        return np.repeat(np.where(sides == group, NOBODY, versions), agents)
+    ours = np.arange(agents) == sides[:, None]
+    return np.asarray(np.where(ours, NOBODY, versions[:, None])).reshape(-1)
+
+
+class Pool:
+    """Past versions of a run's policies: part of the run, and of what is resumed."""
+
+    def __init__(self, groups: Sequence[Group], size: int, share: float, every: int, choice: Choice, seed: int) -> None:
+        sides = len(groups[0].agents) if len(groups) == 1 else len(groups)
+        if sides < 2:
+            raise InvalidRequest(f"opponents={size}: there is no other side, the env has one agent")
+        self._groups, self._size, self._every = groups, size, every
+        self._how = seed, share, choice
+        self._sides = sides
+        self._versions: list[int] = []
+        self._policies: dict[int, list[NumpyPolicy]] = {}
+
+    def opponents(self) -> Opponents:
+        return Opponents(*self._how, tuple(self._versions), dict(self._policies), self._sides)
+
+    def updated(self, updates: int, policies: Sequence[Policy], playing: Collection[int]) -> None:
+        """Another update is done. Every few of them, the policies as they are now join the pool; the oldest leaves it,
+        and is forgotten when it has played its last episode."""
+        if updates % self._every == 0:
+            self._versions = [*self._versions, updates][-self._size :]
+            self._policies[updates] = [_portable(policy) for policy in policies]
+        kept = {*self._versions, *playing}
+        self._policies = {version: policies for version, policies in self._policies.items() if version in kept}
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "versions": list(self._versions),
+            "policies": {
+                str(v): [policy.saved(whole=True) for policy in policies] for v, policies in self._policies.items()
+            },
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._versions = [int(version) for version in state["versions"]]
+        self._policies = {
+            int(version): [
+                loaded_policy(one, group.observation_space, group.action_space)
+                for one, group in zip(saved, self._groups)
+            ]
+            for version, saved in state["policies"].items()
+        }
+
+
+def _portable(policy: Policy) -> NumpyPolicy:
+    found = policy.portable()
+    if not isinstance(found, NumpyPolicy):
+        raise InvalidRequest("opponents: past versions are kept of policies of a few dense layers, and this is none")
+    return found

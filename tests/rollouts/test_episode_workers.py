@@ -1,0 +1,101 @@
+"""Whole episodes played in workers, acting included: what one env alone gives, bit for bit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import psutil
+import pytest
+
+import multiverse as mv
+from tests.rollouts.envs import Counted, meta
+from tests.rollouts.test_whole_episodes import EPISODES, POLICIES, TASKS, assert_equal, collected, made, network
+
+PLAN = mv.DrawnTasks(8, range(4))
+
+
+def workers(num_envs: int, count: int, env: Any = meta, **options: Any) -> mv.EpisodeWorkers:
+    return mv.EpisodeWorkers(env, num_envs, PLAN, workers=count, tasks=TASKS, **options)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("num_envs", "count"), [(4, 2), (5, 3), (3, 1), (12, 2)])
+def test_workers_give_what_one_env_gives_alone(policy: str, num_envs: int, count: int) -> None:
+    with made(1) as alone, workers(num_envs, count) as side_by_side:
+        acts = POLICIES[policy](alone)
+        assert side_by_side.num_workers == count == len(side_by_side.worker_pids)
+        assert_equal(side_by_side.collect(acts, EPISODES), collected(alone, acts))
+
+
+def test_calls_go_on_where_the_last_one_ended() -> None:
+    with made(2) as envs, workers(4, 2) as side_by_side:
+        collector, policy = mv.EpisodeCollector(envs, PLAN), network(envs)
+        for episodes in (1, 5, 2):
+            assert_equal(side_by_side.collect(policy, episodes), collector.collect(policy, episodes))
+        assert side_by_side.collected == collector.collected == 8
+        quiet = collector.collect(policy, 3, explore=False)
+        assert_equal(side_by_side.collect(policy, 3, explore=False), quiet)
+
+
+def test_the_rollout_is_padded_as_a_collectors_is() -> None:
+    with made(1) as alone, workers(4, 2) as side_by_side:
+        expected, found = collected(alone, network(alone)), side_by_side.collect(network(alone), EPISODES)
+    assert found.rollout.steps == expected.rollout.steps and (found.rollout.valid == expected.rollout.valid).all()
+    assert (found.returns == expected.returns).all() and found.env_steps == expected.env_steps
+    assert (found.returns_per_episode == expected.returns_per_episode).all()
+    assert set(found.seconds.share()) == {"act", "step", "receive", "store"}
+
+
+def test_an_id_with_arguments_and_wrappers() -> None:
+    wrapped: Any = {"wrappers": [partial(mv.MetaEpisode, episodes_per_task=2)], "env_kwargs": {"horizon": 5}}
+    with mv.EpisodeWorkers("multiverse/Wind-v0", 2, mv.DerivedSeeds(1), workers=2, **wrapped) as side_by_side:
+        policy = mv.RandomPolicy(gym.spaces.Box(-1, 1, (2,)))
+        assert side_by_side.collect(policy, 3).lengths.tolist() == [10] * 3
+
+
+def test_who_has_played_its_share_does_not_play_it_again_for_one_that_was_lost(tmp_path: Path) -> None:
+    files = [tmp_path / "lives", tmp_path / "dies"]
+    makers = [partial(Counted, str(files[0])), partial(Counted, str(files[1]), str(tmp_path / "note"))]
+    with mv.EpisodeWorkers(makers, 2, mv.DerivedSeeds(1), workers=2, on_failure="restart") as side_by_side:
+        found = side_by_side.collect(mv.RandomPolicy(gym.spaces.Discrete(2)), 10)
+    assert found.dropped == 5 and (tmp_path / "note").exists()
+    taken = [file.stat().st_size for file in files]
+    assert taken == [found.lengths[::2].sum(), found.lengths[1::2].sum() + 3]
+
+
+def test_after_an_interrupt_it_goes_on_with_the_same_episodes() -> None:
+    with workers(4, 2) as side_by_side, made(1) as alone:
+        policy = network(alone)
+        side_by_side.collect(policy, 1)
+        threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT]).start()
+        with pytest.raises(KeyboardInterrupt):
+            side_by_side.collect(policy, 4000)
+        assert side_by_side.collected == 1
+        side_by_side.collected = 0
+        assert_equal(side_by_side.collect(policy, EPISODES), collected(alone, policy))
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with workers(2, 2) as side_by_side, made(1) as alone:
+        policy = network(alone)
+        policy.portable = lambda: None  # type: ignore[assignment, method-assign, return-value]
+        with pytest.raises(mv.InvalidRequest, match="collect with an EpisodeCollector instead"):
+            side_by_side.collect(policy, 2)
+        with pytest.raises(mv.InvalidRequest, match="episodes=0: at least 1"):
+            side_by_side.collect(network(alone), 0)
+    with pytest.raises(mv.InvalidRequest, match="workers=0: at least 1"):
+        workers(2, 0)
+
+
+def test_no_process_is_left() -> None:
+    side_by_side = workers(2, 2)
+    processes = [psutil.Process(pid) for pid in side_by_side.worker_pids]
+    side_by_side.close()
+    side_by_side.close()
+    assert not psutil.wait_procs(processes, timeout=10)[1]
