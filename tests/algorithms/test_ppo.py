@@ -19,10 +19,11 @@ from multiverse.algorithms import on_policy
 from multiverse.algorithms.inputs import inputs
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.contracts.policy import Seen
-from multiverse.learning import actor_critic, loss
+from multiverse.learning import loss
 from multiverse.learning.loss import Loss, RolloutBatch, Shape
 from multiverse.learning.optimizers import Adam
 from multiverse.learning.threads import torch_threads
+from multiverse.networks import actor_critic
 from multiverse.policies.features import num_logits
 from multiverse.rollouts.rollout import Rollout, rollout_for
 from multiverse.training.loading import checkpoint_of
