@@ -160,10 +160,14 @@ def columns_of(rollouts: list[Rollout], env_id: int) -> list[tuple[Rollout, int]
     return found
 
 
-def several(collector: AsynchronousCollector, updates: int, all_envs: bool = False) -> tuple[list[Rollout], list[Any]]:
-    """What a learner gets that needs a moment for each update; until every env was heard of, if that is asked."""
+def several(
+    collector: AsynchronousCollector, updates: int, all_envs: bool = False, slow: bool = False
+) -> tuple[list[Rollout], list[Any]]:
+    """What a learner gets that needs a moment for each update; until every env was heard of, if that is asked.
+    `slow`: each update but the first begins when the queue is full."""
     rng, rollouts, episodes, heard = np.random.default_rng(0), [], [], set()
     while len(rollouts) < updates or (all_envs and len(heard) < NUM_ENVS):
+        assert not slow or collector._thread is None or eventually(lambda: collector._queue.full)
         collected = collector.collect([Versioned(len(rollouts))], rng)
         assert collected is not None
         (one,) = collector.full
@@ -176,12 +180,14 @@ def several(collector: AsynchronousCollector, updates: int, all_envs: bool = Fal
 
 
 @pytest.mark.fault("F3")
-def test_rows_are_whole_and_in_order_and_of_the_version_they_are_said_to_be(collecting: Collecting) -> None:
-    """Walk's numbers show one step too many or too few for ever after."""
-    collector = collecting()
+@pytest.mark.parametrize("slow", [False, True])
+def test_rows_are_whole_and_in_order_and_of_the_version_they_are_said_to_be(collecting: Collecting, slow: bool) -> None:
+    """Walk's numbers show one step too many or too few for ever after, and one rollout that was discarded likewise: so
+    workers rest where the queue is full, however slow the learner is."""
+    collector = collecting(queue_size=3, discards=False)
     put, whole = collector._queue.put, []
     collector._queue.put = lambda one: (whole.append(one.env_steps), put(one))  # type: ignore[method-assign, func-returns-value, assign]
-    rollouts, _ = several(collector, 12, all_envs=True)
+    rollouts, _ = several(collector, 12, all_envs=True, slow=slow)
     collector.stop()
     assert sum(whole) <= collector._envs.failures.steps_sent, "none is handed out that was cut short"
     versions = set()
@@ -271,13 +277,15 @@ def test_a_rest_costs_nothing(collecting: Collecting) -> None:
 
 
 @pytest.mark.fault("G7", "F2")
+@pytest.mark.parametrize("slow", [False, True])
 @pytest.mark.parametrize("collecting", ["process"], indirect=True)
-def test_a_worker_that_dies_costs_a_row_of_its_own_rollout(collecting: Collecting, tmp_path: Path) -> None:
+def test_a_worker_that_dies_costs_a_row_of_its_own_rollout(collecting: Collecting, tmp_path: Path, slow: bool) -> None:
+    """Workers rest where the queue is full, because the lost row might be in what would be discarded."""
     kwargs = {"mark": str(tmp_path / "died"), "at": 14, "deed": "dies"}
-    collector = collecting(env_kwargs=kwargs)
+    collector = collecting(queue_size=3, discards=False, env_kwargs=kwargs)
     rollouts, episodes, first = [], [], time.monotonic()
     while not any((~one.valid).any() for one in rollouts) and time.monotonic() < first + ENOUGH_S:
-        more, ended = several(collector, 1)
+        more, ended = several(collector, 1, slow=slow)
         rollouts, episodes = rollouts + more, episodes + ended
     collector.stop()
     assert collector._envs.failures.worker_restarts == 1
