@@ -103,7 +103,7 @@ def vector(algorithm: Any, observation: Any, previous: tuple[Any, Any] | None) -
     """What the networks see of one row; `previous`: None at a start."""
     shown = [observation]
     if algorithm.config.see_previous:
-        space = algorithm._action_space
+        space = algorithm.action_space
         action = np.zeros(algorithm.features.size - 3, np.float32)
         reward = 0.0
         if previous is not None:

@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from gymnasium import spaces
+
 from multiverse.contracts.errors import InvalidRequest, TrainingDiverged
 from multiverse.contracts.policy import Policy
+from multiverse.learning.threads import torch_for
 from multiverse.policies.features import Features
 from multiverse.rollouts.rollout import Rollout
 
@@ -91,10 +94,36 @@ class Learner:
     fixed: frozenset[str] = frozenset()
     """Settings that make up the networks and cannot change while they learn."""
     config: Any
+    observation_space: spaces.Space[Any]
+    action_space: spaces.Space[Any]
+    auxiliary: Mapping[str, Any]
+    """What `modules` returned, by name."""
 
     def __init__(self) -> None:
         self._changed: dict[str, Any] = {}  # settings, since the beginning
         self._bad_in_a_row = 0
+
+    def modules(self) -> Mapping[str, Any]:
+        """Return torch modules that the loss uses beside the networks, such as auxiliary heads, by name.
+
+        Called once, when the settings and spaces are known, with first weights that depend on the seed of the run. A
+        loss uses them as `self.auxiliary[name]`; every loss that does so trains them, and a run saves them.
+        """
+        return {}
+
+    def _make_auxiliary(self, seed: int | Sequence[int], device: str) -> None:
+        self.auxiliary = {}
+        if type(self).modules is not Learner.modules:
+            torch_for(f"modules() of {type(self).__name__}")
+            from multiverse.networks.modules import auxiliary_modules
+
+            self.auxiliary = auxiliary_modules(self, seed).to(device)
+
+    @property
+    def _auxiliary_parameters(self) -> list[Any]:
+        """What is trained of the auxiliary modules."""
+        every = (one for module in self.auxiliary.values() for one in module.parameters() if one.requires_grad)
+        return list(dict.fromkeys(every))
 
     @property
     def torch_device(self) -> str | None:

@@ -43,16 +43,16 @@ class DiscreteSAC(SoftActorCritic):
     Config = DiscreteSACConfig
 
     def _make_networks(self) -> None:
-        if not isinstance(self._action_space, spaces.Discrete):
-            raise InvalidRequest(f"discrete_sac: actions must be Discrete, and these are {self._action_space}; sac and "
+        if not isinstance(self.action_space, spaces.Discrete):
+            raise InvalidRequest(f"discrete_sac: actions must be Discrete, and these are {self.action_space}; sac and "
                                  "td3 are for a Box, ppo for all")  # fmt: skip
-        count = int(self._action_space.n)
+        count = int(self.action_space.n)
         self.actor = self._network("actor", count, follows=False)
         self.critic = self._network("critic", count, copies=2)
         self._make_temperature()
 
     def _head(self) -> Head:
-        return head_for(self._action_space)
+        return head_for(self.action_space)
 
     def critic_loss(self, batch: ReplayBatch) -> Loss:
         """½ Σ (Q_i(s, a) - (r + γ Σ π(a' | s') (min Q̄_i(s', a') - α log π(a' | s'))))², averaged over the batch."""
@@ -94,4 +94,4 @@ class DiscreteSAC(SoftActorCritic):
     @property
     def largest_entropy(self) -> float:
         """Entropy of the uniform policy over all actions."""
-        return math.log(self._action_space.n)  # type: ignore[attr-defined]
+        return math.log(self.action_space.n)  # type: ignore[attr-defined]

@@ -69,10 +69,10 @@ class DQN(OffPolicy):
     acts = "values"
 
     def _make_networks(self) -> None:
-        if not isinstance(self._action_space, spaces.Discrete):
-            raise InvalidRequest(f"dqn: actions must be Discrete, and these are {self._action_space}; sac and td3 are "
+        if not isinstance(self.action_space, spaces.Discrete):
+            raise InvalidRequest(f"dqn: actions must be Discrete, and these are {self.action_space}; sac and td3 are "
                                  "for a Box, ppo for all")  # fmt: skip
-        self.values = self._network("values", int(self._action_space.n))
+        self.values = self._network("values", int(self.action_space.n))
         self.target_values = self._targets["values"]
         self._followed_at = 0  # env steps
 
@@ -82,7 +82,7 @@ class DQN(OffPolicy):
         return 1.0 if self._warming_up else float(self.config.scheduled(self._progress)["exploration_eps"])
 
     def _head(self) -> Head:
-        space = self._action_space
+        space = self.action_space
         return EpsilonGreedyHead(int(space.n), int(space.start), self.epsilon)  # type: ignore[attr-defined]
 
     def _before_learning(self) -> None:

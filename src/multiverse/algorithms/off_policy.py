@@ -131,7 +131,8 @@ class OffPolicy(Learner):
         device: str = "cpu",
     ) -> None:
         super().__init__()
-        self.config, self.steps_per_env, self._action_space = config, config.steps_per_env, action_space
+        self.config, self.steps_per_env = config, config.steps_per_env
+        self.observation_space, self.action_space = observation_space, action_space
         embedded = config.action_embedding + config.reward_embedding
         self._seen = Features(observation_space, action_space, config.memory is not None and embedded > 0)
         self.features = Features(observation_space, action_space) if config.markov_actor else self._seen
@@ -144,8 +145,13 @@ class OffPolicy(Learner):
         self._progress = 0.0
         self._policy: Policy | None = None
         self._acting: tuple[Any, Any, Any] | None = None  # layers, cell and embedding that act now
+        self._make_auxiliary((seed, 4), device)
         self._kernels = self._kernels_of_losses()
         self._make_networks()
+        if heads := self._auxiliary_parameters:
+            from multiverse.networks.torch_network import AuxiliaryParameters
+
+            self._networks["auxiliary"] = AuxiliaryParameters(heads)
         _ = self.policy()  # what cannot act is refused before anything is collected
         self._new_replay = partial(Replay, observation_space, self.action, slots, config.buffer_size)
         self.replay = self._new_replay()
@@ -186,6 +192,7 @@ class OffPolicy(Learner):
             config.learner,
             {
                 f"the loss of {name} ({', '.join(own)})": bool(own),
+                f"modules() of {name}": bool(self.auxiliary),
                 "learning from images": bool(self.features.images),
                 f"learning on {self._device}": self._device != "cpu",
                 f"layers of more than {LARGEST_IN_NUMPY} units": largest > LARGEST_IN_NUMPY,
@@ -193,7 +200,8 @@ class OffPolicy(Learner):
         )
         if why_torch:
             torch_for(why_torch)
-        if own:
+        if own or self.auxiliary:
+            own += ["modules()"] if self.auxiliary else []
             log.info("%s learns in torch, because no numpy kernel exists for its %s", name, " and its ".join(own))
         return {} if why_torch else {loss: kernel for loss, kernel in kernels.items() if kernel is not None}
 
@@ -202,7 +210,7 @@ class OffPolicy(Learner):
         `follows`: a target follows it."""
         config, images = self.config, [tuple(leaf.space.shape or ()) for leaf in self.features.images]
         size, hidden = self.features.size + more, config.hidden_sizes
-        shape = Shape(size, images, self._action_space, hidden, config.activation, ortho_init=False)
+        shape = Shape(size, images, self.action_space, hidden, config.activation, ortho_init=False)
         if remembers := config.memory is not None and not (config.markov_actor and name == self.acts):
             shape = self._recurrent(images)
         seed = (self._seed, 3, len(self._networks))
@@ -238,7 +246,7 @@ class OffPolicy(Learner):
                                  "images and on a GPU too")  # fmt: skip
         units = config.observation_embedding, config.action_embedding, config.reward_embedding
         return Shape(
-            self._seen.size, (), self._action_space, config.hidden_sizes, config.activation, memory=config.memory,
+            self._seen.size, (), self.action_space, config.hidden_sizes, config.activation, memory=config.memory,
             memory_size=config.memory_size, chunk_length=min(config.sequence_length or MEMORY_ROWS, MEMORY_ROWS),
             embeddings=tuple(zip(self._seen.parts, units if self._seen.see_previous else (units[0], 0, 0))),
         )  # fmt: skip
@@ -315,12 +323,15 @@ class OffPolicy(Learner):
         if not self._steps:
             from multiverse.networks.modules import refuse_untrained
 
-            refuse_untrained(self, ())
-        return dict(network.gradient(getattr(self, loss)(*given), loss))
+            refuse_untrained(self, self._auxiliary_parameters)
+        return dict(network.gradient(getattr(self, loss)(*given), loss, self._networks.get("auxiliary")))
 
     def _step(self, *networks: Any, max_grad_norm: float = math.inf) -> Any:
-        """Take a step of each of these; returns whether all of them were taken."""
-        taken = [network.optimizer.step(self.config.learning_rate, max_grad_norm) for network in networks]
+        """Take a step of each of these and of the auxiliary modules; returns whether all of them were taken."""
+        heads = [one for name, one in self._networks.items() if name == "auxiliary"]
+        taken = [one.optimizer.step(self.config.learning_rate, max_grad_norm) for one in (*networks, *heads)]
+        for one in heads:  # the losses of the next step add to it
+            one.optimizer.gradient.zero_()
         return reduce(operator.and_, taken)
 
     def _means(self, metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:

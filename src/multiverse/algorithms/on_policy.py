@@ -152,7 +152,8 @@ class OnPolicy(Learner):
         """`agents`: of each env, whose slots lie side by side. `state_space`: of the envs' state(), if it is used."""
         super().__init__()
         self._agents = agents
-        self.config, self.steps_per_env, self._action_space = config, config.steps_per_env, action_space
+        self.config, self.steps_per_env = config, config.steps_per_env
+        self.observation_space, self.action_space = observation_space, action_space
         self.features = Features(observation_space, action_space, config.see_previous)
         self.action = action_of(action_space)
         self._view: TeamView | StateView | None = None  # of a critic that sees more than the policy
@@ -161,6 +162,7 @@ class OnPolicy(Learner):
         elif config.critic == "state":
             normalize = config.normalize_observations
             self._view = StateView(self.features.size, agents, state_space, action_space, normalize)
+        self._make_auxiliary((seed, 4), device)
         self._networks = self._new_networks(seed, device)
         self._rng = np.random.default_rng((seed, 1))
         self._moments = RunningMeanStd(self.features.size) if config.normalize_observations else None
@@ -180,7 +182,7 @@ class OnPolicy(Learner):
         judged = None if self._view is None else self._view.size
         convolution = self._convolution() if self.config.filters else None
         shape = Shape(
-            self.features.size, images, self._action_space, **settings, critic_size=judged, convolution=convolution
+            self.features.size, images, self.action_space, **settings, critic_size=judged, convolution=convolution
         )
         self._loss: Callable[..., Any] = self.loss
         kernel, why_torch = kernel_of(type(self)), self._why_torch(shape, device)
@@ -188,11 +190,12 @@ class OnPolicy(Learner):
             self._loss = partial(kernel, self)
             return NumpyLearner(shape, self.optimizer, seed)
         torch_for(why_torch)
-        if kernel is None:
-            log.info("%s learns in torch: its loss has no numpy kernel", type(self).__name__)
+        if kernel is None or self.auxiliary:
+            log.info("%s learns in torch, because no numpy kernel exists for its %s", type(self).__name__,
+                     "modules()" if kernel is not None else "loss")  # fmt: skip
         from multiverse.networks.actor_critic import ActorCritic
 
-        return ActorCritic(shape, self.optimizer, seed, device)
+        return ActorCritic(shape, self.optimizer, seed, device, self._auxiliary_parameters)
 
     def _why_torch(self, shape: Shape, device: str) -> str:
         """Why torch differentiates the loss; "" where a numpy kernel is faster and may do it."""
@@ -202,6 +205,7 @@ class OnPolicy(Learner):
             self.config.learner,
             {
                 f"the loss of {name}": kernel_of(type(self)) is None,
+                f"modules() of {name}": bool(self.auxiliary),
                 "learning from images": bool(shape.images),
                 f"learning on {device}": device != "cpu",
                 f"layers of more than {LARGEST_IN_NUMPY} units": largest > LARGEST_IN_NUMPY,
@@ -233,7 +237,7 @@ class OnPolicy(Learner):
         networks, frozen = self._networks, self._frozen_moments()
         log_std = networks.distribution.log_std
         std = None if log_std is None else np.exp(as_numpy(log_std))
-        head = head_for(self._action_space, std, self.config.squash)
+        head = head_for(self.action_space, std, self.config.squash)
         cells = None if self.config.memory is None else Cells(self.config.memory, networks.cells())
         if self.features.images:
             from multiverse.algorithms.torch_policy import TorchPolicy

@@ -133,7 +133,7 @@ class SAC(SoftActorCritic):
 
     def _head(self) -> Head:
         try:
-            return bounded_head(self._action_space, noise_steps=self.config.noise_steps)
+            return bounded_head(self.action_space, noise_steps=self.config.noise_steps)
         except InvalidRequest as error:
             raise InvalidRequest(f"sac: {error}. For Discrete ones there are discrete_sac and dqn") from None
 

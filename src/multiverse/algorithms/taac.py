@@ -121,11 +121,11 @@ class TAAC(PPO):
         from multiverse.networks.team_actor_critic import TeamActorCritic
 
         sizes = {name: getattr(self.config, name) for name in ("num_heads", "embedding_size", "hidden_size")}
-        shape = TeamShape(self.features.size, int(self._action_space.n), **sizes)  # type: ignore[attr-defined]
-        return TeamActorCritic(shape, self.optimizer, seed, device)
+        shape = TeamShape(self.features.size, int(self.action_space.n), **sizes)  # type: ignore[attr-defined]
+        return TeamActorCritic(shape, self.optimizer, seed, device, self._auxiliary_parameters)
 
     def _new_policy(self) -> Policy:
-        head, frozen = head_for(self._action_space), self._frozen_moments()
+        head, frozen = head_for(self.action_space), self._frozen_moments()
         assert isinstance(head, DiscreteHead)
         layers, heads = self._networks.layers(), self.config.num_heads
         return TeamPolicy(self.features, layers, heads, self._agents, head, self._updates, frozen)
@@ -197,7 +197,7 @@ class TAAC(PPO):
         masks = self.features.open_actions(observations)
         teams, who = put(vector.reshape(*shape, -1)), put(present)
         open_now = None if masks is None else put(masks.reshape(*shape, -1))
-        noise = put(gumbel(self._rng, (*shape, int(self._action_space.n))))  # type: ignore[attr-defined]
+        noise = put(gumbel(self._rng, (*shape, int(self.action_space.n))))  # type: ignore[attr-defined]
         actions = self._networks.drawn(teams, open_now, who, noise)
         found: Array = self._networks.baselines(RolloutBatch(teams, [], actions, open_now, present=who))
         return found

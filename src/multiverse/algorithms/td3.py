@@ -60,7 +60,7 @@ class TD3(OffPolicy):
 
     def _head(self) -> Head:
         try:
-            return bounded_head(self._action_space, self.config.action_noise, noise_steps=self.config.noise_steps)
+            return bounded_head(self.action_space, self.config.action_noise, noise_steps=self.config.noise_steps)
         except InvalidRequest as error:
             raise InvalidRequest(f"td3: {error}. For Discrete ones there are discrete_sac and dqn") from None
 

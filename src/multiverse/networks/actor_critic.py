@@ -6,7 +6,7 @@ waits for a GPU, or copies to one, while an update goes over its minibatches.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +31,15 @@ class ActorCritic:
 
     xp = torch
 
-    def __init__(self, shape: Shape, optimizer: type[Optimizer], seed: int, device: str) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        optimizer: type[Optimizer],
+        seed: int,
+        device: str,
+        auxiliary: Iterable[nn.Parameter] = (),
+    ) -> None:
+        """`auxiliary`: further parameters that are trained with the loss."""
         self.device, self.distribution = torch.device(device), distribution_for(shape)
         with first_weights(seed):
             self.actor = Network(shape, self.distribution.outputs, 0.01).to(self.device)
@@ -44,7 +52,7 @@ class ActorCritic:
             self.distribution.log_std = nn.Parameter(first)
             std = [self.distribution.log_std]
         own = [one for one in self.critic.parameters() if all(one is not other for other in self.actor.parameters())]
-        self.parameters = [*self.actor.parameters(), *std, *own]
+        self.parameters = [*self.actor.parameters(), *std, *own, *auxiliary]
         self.optimizer = optimizer(torch, torch.cat([one.detach().reshape(-1) for one in self.parameters]))
         in_one_tensor(self.parameters, self.optimizer)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,7 +23,7 @@ from multiverse.learning.threads import torch_threads
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 _CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
 _IMAGE_FEATURES = 512
-_ONE_AT_A_TIME = threading.Lock()  # torch's generator is the process's: networks built in threads would share it
+_ONE_AT_A_TIME = threading.RLock()  # torch's generator is the process's: networks built in threads would share it
 
 
 @contextmanager
@@ -46,11 +46,31 @@ def in_one_tensor(parameters: Sequence[nn.Parameter], optimizer: Optimizer) -> N
         start = place.stop
 
 
+def check_aliasing(parameters: Sequence[nn.Parameter], optimizer: Optimizer, name: str) -> None:
+    """Raise if parameters or gradients no longer lie where the optimizer has them, so that it would not train them."""
+    places = [(flat.data_ptr(), flat.element_size()) for flat in (optimizer.parameters, optimizer.gradient)]
+    (values, size), (gradients, _), start = *places, 0
+    for one in parameters:
+        grad = None if one.grad is None else one.grad.data_ptr()
+        if grad != gradients + start * size or one.data_ptr() != values + start * size:
+            raise InvalidRequest(
+                f"{name}(): the optimizer has lost the gradient of a parameter of shape {tuple(one.shape)}. The "
+                "training clears gradients and keeps them in one tensor: do not call zero_grad() or an optimizer, and "
+                "do not replace parameters or gradients"
+            )
+        start += one.numel()
+
+
 def backward(
-    loss: Loss | Tensor, optimizer: Optimizer, parameters: Sequence[nn.Parameter], name: str = "loss"
+    loss: Loss | Tensor,
+    optimizer: Optimizer,
+    parameters: Sequence[nn.Parameter],
+    name: str = "loss",
+    auxiliary: Any = None,
 ) -> dict[str, Tensor]:
     """Put the gradient of the loss by these parameters, which lie where the optimizer has them, into its gradient;
-    return the metrics of the loss. `name`: of the method that returned the loss."""
+    return the metrics of the loss. `name`: of the method that returned the loss. `auxiliary`: what has further
+    parameters and their optimizer, to whose gradient that of the loss is added."""
     found = loss if isinstance(loss, Loss) else Loss(loss)
     total = found.total
     if not isinstance(total, Tensor) or total.dim() or not total.requires_grad:
@@ -60,7 +80,11 @@ def backward(
             "networks, such as a mean over the rows"
         )
     optimizer.gradient.zero_()
-    total.backward(inputs=parameters)
+    further = [] if auxiliary is None else auxiliary.parameters
+    total.backward(inputs=[*parameters, *further])
+    check_aliasing(parameters, optimizer, name)  # guard: gradients-reach-the-optimizer
+    if auxiliary is not None:
+        check_aliasing(further, auxiliary.optimizer, name)
     return {metric: torch.as_tensor(value, device=total.device).detach() for metric, value in found.metrics.items()}
 
 
@@ -72,9 +96,27 @@ def refuse_untrained(algorithm: Any, trained: Iterable[nn.Parameter]) -> None:
         if any(isinstance(one, nn.Parameter) and one.requires_grad and id(one) not in known for one in parameters):
             raise InvalidRequest(
                 f"{type(algorithm).__name__}.{name} has parameters that are not trained: the optimizer has those of "
-                "the built-in networks only. Freeze them with requires_grad_(False), or write a whole algorithm "
-                "(docs/training.md, An algorithm of your own)"
+                "the networks and of what modules() returns. Create it in modules(), or freeze it with "
+                "requires_grad_(False)"
             )
+
+
+def auxiliary_modules(algorithm: Any, seed: int | Sequence[int]) -> nn.ModuleDict:
+    """The torch modules that `algorithm.modules()` returns, created with first weights of this seed."""
+    with first_weights(seed):
+        found = algorithm.modules()
+    method = f"{type(algorithm).__name__}.modules()"
+    if not isinstance(found, Mapping):
+        raise InvalidRequest(f"{method} returned {type(found).__name__}: expected a dict of names and torch modules")
+    for name, module in found.items():
+        if not (isinstance(name, str) and isinstance(module, nn.Module)):
+            raise InvalidRequest(f"{method} returned {name!r}: {type(module).__name__}: expected a torch.nn.Module")
+        if any(nn.parameter.is_lazy(one) for one in (*module.parameters(), *module.buffers())):
+            raise InvalidRequest(f"{method}: {name!r} has lazy layers: state the number of their inputs")
+    try:
+        return nn.ModuleDict(found).float()
+    except (KeyError, TypeError) as error:
+        raise InvalidRequest(f"{method} returned a name that torch does not allow: {error.args[0]}") from error
 
 
 def layers_of(dense: nn.Sequential) -> list[tuple[Array, Array]]:

@@ -6,11 +6,12 @@ As `actor_critic`, but a row of a batch is a team: features [B, N, F], actions [
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from multiverse.contracts.policy import MASKED_LOGIT
 from multiverse.contracts.views import Array
@@ -29,11 +30,19 @@ class TeamActorCritic:
 
     xp = torch
 
-    def __init__(self, shape: TeamShape, optimizer: type[Optimizer], seed: int, device: str) -> None:
+    def __init__(
+        self,
+        shape: TeamShape,
+        optimizer: type[Optimizer],
+        seed: int,
+        device: str,
+        auxiliary: Iterable[nn.Parameter] = (),
+    ) -> None:
+        """`auxiliary`: further parameters that are trained with the loss."""
         self.device, self.distribution = torch.device(device), Categorical(shape.num_actions)
         with first_weights(seed):
             self.actor, self.critic = TeamActor(shape).to(self.device), TeamCritic(shape).to(self.device)
-        self.parameters = [*self.actor.parameters(), *self.critic.parameters()]
+        self.parameters = [*self.actor.parameters(), *self.critic.parameters(), *auxiliary]
         self.optimizer = optimizer(torch, torch.cat([one.detach().reshape(-1) for one in self.parameters]))
         in_one_tensor(self.parameters, self.optimizer)
 

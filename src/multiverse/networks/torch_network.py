@@ -133,10 +133,12 @@ class TorchNetwork:
         """Where the network is."""
         return torch.as_tensor(array, device=self.device)
 
-    def gradient(self, loss: Loss, name: str = "loss") -> dict[str, Tensor]:
-        """Put the gradient of this loss by the network's own parameters where the optimizer takes it; returns the
-        metrics of the loss. `name`: of the method that returned it."""
-        return backward(loss, self.optimizer, self.parameters, name)
+    def gradient(
+        self, loss: Loss, name: str = "loss", auxiliary: AuxiliaryParameters | None = None
+    ) -> dict[str, Tensor]:
+        """Put the gradient of this loss by the network's own parameters where the optimizer takes it, and add that by
+        auxiliary ones to theirs; returns the metrics of the loss. `name`: of the method that returned it."""
+        return backward(loss, self.optimizer, self.parameters, name, auxiliary)
 
     def first(self) -> Callable[..., Tensor]:
         """The first of the copies alone, with the same parameters."""
@@ -200,9 +202,23 @@ class TorchParameters:
         """e to the power of the first of them; no gradient flows through it."""
         return self.values[0].detach().exp()
 
-    def gradient(self, loss: Loss, name: str = "loss") -> dict[str, Tensor]:
+    def gradient(
+        self, loss: Loss, name: str = "loss", auxiliary: AuxiliaryParameters | None = None
+    ) -> dict[str, Tensor]:
         """As of a network."""
-        return backward(loss, self.optimizer, [self.values], name)
+        return backward(loss, self.optimizer, [self.values], name, auxiliary)
+
+
+class AuxiliaryParameters:
+    """Parameters of auxiliary modules, and their optimizer."""
+
+    xp = torch
+
+    def __init__(self, parameters: Sequence[nn.Parameter], epsilon: float = 1e-8) -> None:
+        self.parameters = parameters
+        flat = torch.cat([one.detach().reshape(-1) for one in parameters])
+        self.optimizer: Optimizer = Adam(torch, flat, epsilon)
+        in_one_tensor(parameters, self.optimizer)
 
 
 def _dense(sizes: Sequence[int], activation: str) -> nn.Sequential:
