@@ -149,6 +149,7 @@ class Clearing(WithHead):
         return super().prediction(vector, rewards)
 
 
+@pytest.mark.fault("B5")
 @pytest.mark.parametrize(("stock", "settings"), CASES, ids=lambda case: getattr(case, "__name__", ""))
 def test_zero_grad_in_a_loss_is_an_error(stock: Any, settings: dict[str, Any], tmp_path: Path) -> None:
     kind = type("Mine", (Clearing, stock), {})

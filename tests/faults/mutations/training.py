@@ -9,6 +9,7 @@ SAVED = "tests/training/test_saved_policies.py"
 TRAINER = "tests/training/test_trainer.py"
 SCHEDULES = "tests/training/test_schedules.py"
 PPO = "tests/algorithms/test_ppo.py"
+MODULES = "tests/algorithms/test_modules.py"
 COLLECTOR = "tests/rollouts/test_collector.py"
 ROWS = "tests/faults/test_rows.py"
 TEAMS = "tests/training/test_teams.py"
@@ -234,6 +235,12 @@ GUARDS = (
         ("B5",),
         GONE,
         (f"{PPO}::test_five_in_a_row_end_the_run_with_the_last_good_weights[numpy]",),
+    ),
+    Guard(
+        "gradients-reach-the-optimizer",
+        ("B5",),
+        GONE,
+        (f"{MODULES}::test_zero_grad_in_a_loss_is_an_error",),
     ),
     Guard(
         "five-in-a-row-is-enough",
