@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -10,6 +11,7 @@ from gymnasium import spaces
 
 from multiverse.contracts.errors import InvalidRequest, TrainingDiverged
 from multiverse.contracts.policy import Policy
+from multiverse.learning.network_choice import NetworkChoice
 from multiverse.learning.threads import torch_for
 from multiverse.policies.features import Features
 from multiverse.rollouts.rollout import Rollout
@@ -88,6 +90,10 @@ def reason_for_torch(learner: str, reasons: Mapping[str, bool]) -> str:
     return "learner='torch'" if learner == "torch" else next(iter(needed), "")
 
 
+OwnNetwork = tuple[str, Callable[[spaces.Space[Any]], Any]]
+"""A network of the user: (its name, observation space → torch module)."""
+
+
 class Learner:
     """Settings that may change while it learns, and gradients that may not be finite."""
 
@@ -98,6 +104,8 @@ class Learner:
     action_space: spaces.Space[Any]
     auxiliary: Mapping[str, Any]
     """What `modules` returned, by name."""
+    _own_network: NetworkChoice | None
+    _seed: int
 
     def __init__(self) -> None:
         self._changed: dict[str, Any] = {}  # settings, since the beginning
@@ -124,6 +132,44 @@ class Learner:
         """What is trained of the auxiliary modules."""
         every = (one for module in self.auxiliary.values() for one in module.parameters() if one.requires_grad)
         return list(dict.fromkeys(every))
+
+    # -- modules of the user ------------------------------------------------------------------------------------
+    def _of_network(self) -> dict[str, bool]:
+        """A reason to learn in torch (see `reason_for_torch`)."""
+        return {} if self._own_network is None else {f"network={self._own_network.name}": True}
+
+    def _own_modules(self) -> dict[str, Any]:
+        """All torch modules that hold a part of the user, by name."""
+        auxiliary = {"auxiliary": self.auxiliary} if self.auxiliary else {}
+        return auxiliary if self._own_network is None else {**self._network_modules(), **auxiliary}
+
+    def _network_modules(self) -> dict[str, Any]:
+        """The networks in torch, by name; asked for where they hold a network of the user."""
+        raise NotImplementedError
+
+    def _training(self, when: Sequence[int]) -> AbstractContextManager[None]:
+        """While a loss is computed, modules of the user are in training mode; what they draw depends on the run's seed
+        and `when`."""
+        if not (own := self._own_modules()):
+            return nullcontext()
+        from multiverse.networks.modules import training
+
+        return training([*own.values()], (self._seed, 5, *when))
+
+    def _fixed_weights(self) -> dict[str, Any]:
+        """Frozen parameters and buffers of modules of the user, as a part of `weights`."""
+        if not (own := self._own_modules()):
+            return {}
+        from multiverse.networks.modules import fixed_tensors
+
+        found = fixed_tensors(own, own)
+        return {"fixed": found} if found else {}
+
+    def _load_fixed_weights(self, weights: Mapping[str, Any]) -> None:
+        if own := self._own_modules():
+            from multiverse.networks.modules import load_fixed_tensors
+
+            load_fixed_tensors(own, own, weights.get("fixed", {}))
 
     @property
     def torch_device(self) -> str | None:

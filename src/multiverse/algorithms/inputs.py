@@ -1,12 +1,18 @@
-"""What networks are given of a rollout: features of what was seen, normalised, and images."""
+"""Inputs of networks: from observations to a normalised vector and images, and back to observations for networks of
+the user."""
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
+import numpy as np
+from gymnasium import spaces
+
+from multiverse.contracts.layout import Path
 from multiverse.contracts.policy import Leaves
 from multiverse.contracts.views import Array
-from multiverse.policies.features import Features, Previous
+from multiverse.learning.network_choice import LeafInput, ObservationLayout
+from multiverse.policies.features import Features, Previous, channels_last
 from multiverse.policies.numpy_policies import OBSERVATION_CLIP
 from multiverse.rollouts.rollout import Rollout
 
@@ -53,3 +59,40 @@ def previous_at_ends(rollout: Rollout, steps: Array, slots: Array) -> Previous |
         actions[waited] = rollout.previous[0][steps, slots][waited]
         rewards[waited] += rollout.previous[1][steps, slots][waited].astype(rewards.dtype)
     return np.zeros(len(steps), np.bool_), actions, rewards
+
+
+def observation_layout(features: Features, space: spaces.Space[Any]) -> ObservationLayout:
+    """How the vector and images that `features` makes of observations of this space become observations again."""
+    images, found = {leaf.path: number for number, leaf in enumerate(features.images)}, []
+    for leaf in features.leaves:
+        shape, last = tuple(leaf.space.shape or ()), False
+        if (number := images.get(leaf.path)) is not None:
+            last = channels_last(shape)
+            shape = (shape[2], *shape[:2]) if last else shape
+        elif not isinstance(leaf.space, spaces.Box):
+            columns = features.columns[leaf.path]
+            shape = (columns.stop - columns.start,)
+        found.append(LeafInput(leaf.path, shape, features.columns.get(leaf.path), number, last))
+    shown = {leaf.path: leaf for leaf in found}
+    return ObservationLayout(_as_networks_see(space, shown), found, features.parts[0])
+
+
+def _as_networks_see(space: spaces.Space[Any], shown: dict[Path, LeafInput], path: Path = ()) -> spaces.Space[Any]:
+    """The space without leaves that networks do not see, and images with their channels first."""
+    if isinstance(space, spaces.Dict):
+        inner = {
+            key: _as_networks_see(one, shown, (*path, key))
+            for key, one in space.items()
+            if _is_seen(shown, (*path, key))
+        }
+        return spaces.Dict(inner)
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([_as_networks_see(one, shown, (*path, k)) for k, one in enumerate(space.spaces)])
+    if shown[path].channels_last and isinstance(space, spaces.Box):
+        low, high = (np.moveaxis(bound, -1, 0) for bound in (space.low, space.high))
+        return spaces.Box(low, high, dtype=space.dtype.type)
+    return space
+
+
+def _is_seen(shown: dict[Path, LeafInput], path: Path) -> bool:
+    return any(leaf[: len(path)] == path for leaf in shown)

@@ -13,13 +13,14 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.algorithms.algorithm import Learner, Settings, UpdateReport, reason_for_torch
-from multiverse.algorithms.inputs import inputs
+from multiverse.algorithms.algorithm import Learner, OwnNetwork, Settings, UpdateReport, reason_for_torch
+from multiverse.algorithms.inputs import inputs, observation_layout
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Policy
 from multiverse.contracts.views import Array
 from multiverse.kernels import kernel_of
 from multiverse.learning.loss import ReplayBatch, Shape, Shown, as_numpy
+from multiverse.learning.network_choice import NetworkChoice
 from multiverse.learning.normalizers import like
 from multiverse.learning.numpy_network import NumpyNetwork, NumpyParameters
 from multiverse.learning.optimizers import Optimizer
@@ -129,13 +130,20 @@ class OffPolicy(Learner):
         slots: int,
         seed: int,
         device: str = "cpu",
+        network: OwnNetwork | None = None,
     ) -> None:
+        """`network`: of the user, in the place of convolutions or of the observation's embedding."""
         super().__init__()
         self.config, self.steps_per_env = config, config.steps_per_env
         self.observation_space, self.action_space = observation_space, action_space
         embedded = config.action_embedding + config.reward_embedding
-        self._seen = Features(observation_space, action_space, config.memory is not None and embedded > 0)
-        self.features = Features(observation_space, action_space) if config.markov_actor else self._seen
+        see_previous, small_images = config.memory is not None and embedded > 0, network is not None
+        self._seen = Features(observation_space, action_space, see_previous, small_images=small_images)
+        self.features = self._seen
+        if config.markov_actor:
+            self.features = Features(observation_space, action_space, small_images=small_images)
+        layout = observation_layout(self._seen, observation_space)
+        self._own_network = None if network is None else NetworkChoice(*network, layout)
         self.action = action_of(action_space)
         self._seed, self._device = seed, device
         self._networks: dict[str, Any] = {}  # by name, and
@@ -193,6 +201,7 @@ class OffPolicy(Learner):
             {
                 f"the loss of {name} ({', '.join(own)})": bool(own),
                 f"modules() of {name}": bool(self.auxiliary),
+                **self._of_network(),
                 "learning from images": bool(self.features.images),
                 f"learning on {self._device}": self._device != "cpu",
                 f"layers of more than {LARGEST_IN_NUMPY} units": largest > LARGEST_IN_NUMPY,
@@ -210,7 +219,9 @@ class OffPolicy(Learner):
         `follows`: a target follows it."""
         config, images = self.config, [tuple(leaf.space.shape or ()) for leaf in self.features.images]
         size, hidden = self.features.size + more, config.hidden_sizes
-        shape = Shape(size, images, self.action_space, hidden, config.activation, ortho_init=False)
+        shape = Shape(
+            size, images, self.action_space, hidden, config.activation, ortho_init=False, network=self._own_network
+        )
         if remembers := config.memory is not None and not (config.markov_actor and name == self.acts):
             shape = self._recurrent(images)
         seed = (self._seed, 3, len(self._networks))
@@ -249,6 +260,7 @@ class OffPolicy(Learner):
             self._seen.size, (), self.action_space, config.hidden_sizes, config.activation, memory=config.memory,
             memory_size=config.memory_size, chunk_length=min(config.sequence_length or MEMORY_ROWS, MEMORY_ROWS),
             embeddings=tuple(zip(self._seen.parts, units if self._seen.see_previous else (units[0], 0, 0))),
+            network=self._own_network,
         )  # fmt: skip
 
     @property
@@ -271,10 +283,11 @@ class OffPolicy(Learner):
         head, network = self._head(), self._networks[self.acts]
         if self._warming_up:
             head = UniformHead(head)
-        if self.features.images:
+        if self.features.images or self._own_network is not None:
             from multiverse.algorithms.torch_policy import TorchPolicy
 
-            return TorchPolicy(self.features, network.networks[0], head, self._updates, network.device)
+            first = Cells(self.config.memory, [network.cell()]).first_memory(1) if network.remembers else {}
+            return TorchPolicy(self.features, network.acting, head, self._updates, network.device, None, (first, None))
         if self._acting is None:
             recurrent: tuple[Any, Any] = (None, None)
             if network.remembers:
@@ -324,7 +337,8 @@ class OffPolicy(Learner):
             from multiverse.networks.modules import refuse_untrained
 
             refuse_untrained(self, self._auxiliary_parameters)
-        return dict(network.gradient(getattr(self, loss)(*given), loss, self._networks.get("auxiliary")))
+        with self._training((self._steps, self.losses.index(loss))):
+            return dict(network.gradient(getattr(self, loss)(*given), loss, self._networks.get("auxiliary")))
 
     def _step(self, *networks: Any, max_grad_norm: float = math.inf) -> Any:
         """Take a step of each of these and of the auxiliary modules; returns whether all of them were taken."""
@@ -413,19 +427,28 @@ class OffPolicy(Learner):
 
     # -- saving --------------------------------------------------------------------------------------------------
     def weights(self) -> dict[str, Any]:
-        return {name: optimizer.weights() for name, optimizer in self._optimizers.items()}
+        learned = {name: optimizer.weights() for name, optimizer in self._optimizers.items()}
+        return {**learned, **self._fixed_weights()}
+
+    def _network_modules(self) -> dict[str, Any]:
+        modules = {name: getattr(network, "module", None) for name, network in self._networks.items()}
+        return {name: module for name, module in modules.items() if module is not None}
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         for name, optimizer in self._optimizers.items():
             optimizer.load_weights(weights[name])
+        self._load_fixed_weights(weights)
         for target in self._targets.values():
             target.follow(1.0)
         self._policy = self._acting = None
 
     def state(self) -> dict[str, Any]:
+        targets = {} if self._own_network is None else self._targets
+        fixed = {"fixed_of_targets": {name: target.fixed() for name, target in targets.items()}} if targets else {}
         return {
             "optimizers": {name: optimizer.state() for name, optimizer in self._optimizers.items()},
             "targets": {name: as_numpy(target.parameters) for name, target in self._targets.items()},
+            **fixed,
             "rng": self._rng.bit_generator.state,
             "env_steps": self._env_steps,
             "updates": self._updates,
@@ -441,6 +464,8 @@ class OffPolicy(Learner):
             optimizer.load(state["optimizers"][name])
         for name, target in self._targets.items():
             target.parameters[...] = self._put(like(state["targets"][name], as_numpy(target.parameters)))
+            if self._own_network is not None:
+                target.load_fixed(state["fixed_of_targets"][name])
         self._rng.bit_generator.state = state["rng"]
         self._env_steps, self._updates, self._steps = (int(state[name]) for name in ("env_steps", "updates", "steps"))
         self._owed, self._progress = float(state["owed"]), float(state["progress"])

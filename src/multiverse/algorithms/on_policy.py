@@ -12,9 +12,16 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.algorithms.algorithm import Learner, Settings, reason_for_torch
+from multiverse.algorithms.algorithm import Learner, OwnNetwork, Settings, reason_for_torch
 from multiverse.algorithms.central_critic import StateView, TeamView
-from multiverse.algorithms.inputs import flat, inputs, previous_after, previous_at_ends, previous_of
+from multiverse.algorithms.inputs import (
+    flat,
+    inputs,
+    observation_layout,
+    previous_after,
+    previous_at_ends,
+    previous_of,
+)
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Leaves, Policy
 from multiverse.contracts.views import Array
@@ -22,6 +29,7 @@ from multiverse.kernels import kernel_of
 from multiverse.learning.chunks import Along, Chunks, chunks_of
 from multiverse.learning.convolution import Convolution
 from multiverse.learning.loss import TEAM, Loss, Outputs, RolloutBatch, Shape, as_numpy
+from multiverse.learning.network_choice import NetworkChoice
 from multiverse.learning.normalizers import RewardNormalizer, RunningMeanStd
 from multiverse.learning.numpy_learner import NumpyLearner
 from multiverse.learning.optimizers import Adam, Optimizer
@@ -148,17 +156,27 @@ class OnPolicy(Learner):
         device: str = "cpu",
         agents: int = 1,
         state_space: spaces.Space[Any] | None = None,
+        network: OwnNetwork | None = None,
     ) -> None:
-        """`agents`: of each env, whose slots lie side by side. `state_space`: of the envs' state(), if it is used."""
+        """`agents`: of each env, whose slots lie side by side. `state_space`: of the envs' state(), if it is used.
+        `network`: of the user, in the place of convolutions."""
         super().__init__()
-        self._agents = agents
+        self._agents, self._seed, self._gradients = agents, seed, 0
         self.config, self.steps_per_env = config, config.steps_per_env
         self.observation_space, self.action_space = observation_space, action_space
-        self.features = Features(observation_space, action_space, config.see_previous)
+        small_images = network is not None
+        self.features = Features(observation_space, action_space, config.see_previous, small_images=small_images)
+        self._layout = observation_layout(self.features, observation_space)
+        self._own_network = None if network is None else NetworkChoice(*network, self._layout)
         self.action = action_of(action_space)
         self._view: TeamView | StateView | None = None  # of a critic that sees more than the policy
         if config.critic == "central" and agents > 1:
             self._view = TeamView(self.features.size, Features(observation_space, action_space), agents)
+            if self._own_network is not None and self.features.images:
+                raise InvalidRequest(
+                    f"network={self._own_network.name}: with critic='central' it sees the observations of the whole "
+                    "team, which cannot be images; use critic='own' or 'state'"
+                )
         elif config.critic == "state":
             normalize = config.normalize_observations
             self._view = StateView(self.features.size, agents, state_space, action_space, normalize)
@@ -180,10 +198,12 @@ class OnPolicy(Learner):
         images = [tuple(leaf.space.shape or ()) for leaf in self.features.images]
         settings = {name: getattr(self.config, name) for name in named}
         judged = None if self._view is None else self._view.size
+        members = self._agents if isinstance(self._view, TeamView) else 1
         convolution = self._convolution() if self.config.filters else None
         shape = Shape(
-            self.features.size, images, self.action_space, **settings, critic_size=judged, convolution=convolution
-        )
+            self.features.size, images, self.action_space, **settings, critic_size=judged, critic_members=members,
+            convolution=convolution, network=self._own_network,
+        )  # fmt: skip
         self._loss: Callable[..., Any] = self.loss
         kernel, why_torch = kernel_of(type(self)), self._why_torch(shape, device)
         if kernel is not None and not why_torch:
@@ -206,6 +226,7 @@ class OnPolicy(Learner):
             {
                 f"the loss of {name}": kernel_of(type(self)) is None,
                 f"modules() of {name}": bool(self.auxiliary),
+                **self._of_network(),
                 "learning from images": bool(shape.images),
                 f"learning on {device}": device != "cpu",
                 f"layers of more than {LARGEST_IN_NUMPY} units": largest > LARGEST_IN_NUMPY,
@@ -226,6 +247,9 @@ class OnPolicy(Learner):
         if self._reward_scale is not None:
             self._reward_scale.set_slots(slots)
 
+    def _network_modules(self) -> dict[str, Any]:
+        return dict(self._networks.modules)
+
     # -- acting --------------------------------------------------------------------------------------------------
     def policy(self) -> Policy:
         """In numpy where a few dense layers are all there is; else the network itself, in torch."""
@@ -239,7 +263,7 @@ class OnPolicy(Learner):
         std = None if log_std is None else np.exp(as_numpy(log_std))
         head = head_for(self.action_space, std, self.config.squash)
         cells = None if self.config.memory is None else Cells(self.config.memory, networks.cells())
-        if self.features.images:
+        if self.features.images or self._own_network is not None:
             from multiverse.algorithms.torch_policy import TorchPolicy
 
             critic = networks.critic if self._view is None else None
@@ -261,7 +285,9 @@ class OnPolicy(Learner):
             from multiverse.networks.modules import refuse_untrained
 
             refuse_untrained(self, self._networks.parameters)
-        return self._networks.gradient(batch, self._loss, with_metrics) or {}
+        self._gradients += 1
+        with self._training((self._updates, self._gradients)):
+            return self._networks.gradient(batch, self._loss, with_metrics) or {}
 
     def _means(self, metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """The mean of each metric over gradient steps. A GPU is waited for here, once an update."""
@@ -293,6 +319,7 @@ class OnPolicy(Learner):
             networks.put(rollout.actions.reshape(-1, *rollout.actions.shape[2:])),
             None if masks is None else networks.put(masks.reshape(-1, masks.shape[-1])),
         )
+        batch.layout = self._layout
         remembers = config.memory is not None and self._view is None
         look = self._values_along_chunks if remembers else self._values
         values, last_values, final_values = look(rollout, batch)
@@ -315,6 +342,8 @@ class OnPolicy(Learner):
         if log_ratios is not None and not self.has_ratio:
             advantages = advantages * np.exp(np.minimum(log_ratios, 0))
         columns = {"values": values, "advantages": advantages, "returns": returns}
+        if kernel_of(type(self)) is None:
+            columns |= {"rewards": rewards, "starts": rollout.starts}
         if then is not None and self.has_ratio:
             columns["log_probs"] = then
         batch.columns |= {name: networks.put(column.reshape(-1)) for name, column in columns.items()}
@@ -421,7 +450,7 @@ class OnPolicy(Learner):
 
     def _updated(self, rollout: Rollout) -> None:
         """One more update is done; what normalises observations changes between rollouts only."""
-        self._updates, self._policy = self._updates + 1, None
+        self._updates, self._gradients, self._policy = self._updates + 1, 0, None
         if self._moments is not None:
             seen = self.features.vector(flat(rollout.observations), previous_of(rollout))
             self._moments.update(seen[rollout.valid.reshape(-1)])
@@ -431,7 +460,7 @@ class OnPolicy(Learner):
     # -- saving --------------------------------------------------------------------------------------------------
     def weights(self) -> dict[str, Any]:
         moments = {name: moments.state() for name, moments in self._normalizers()}
-        return {"parameters": self._networks.optimizer.weights(), **moments}
+        return {"parameters": self._networks.optimizer.weights(), **moments, **self._fixed_weights()}
 
     def _normalizers(self) -> list[tuple[str, RunningMeanStd]]:
         of_states = None if self._view is None else self._view.moments
@@ -443,6 +472,7 @@ class OnPolicy(Learner):
         for name, moments in self._normalizers():
             if name in weights:
                 moments.load(weights[name])
+        self._load_fixed_weights(weights)
         self._policy = None
 
     def state(self) -> dict[str, Any]:

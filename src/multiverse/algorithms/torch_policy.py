@@ -1,4 +1,4 @@
-"""A policy that acts in torch: what is too large, or looks at images, is not worth a copy in numpy."""
+"""A policy that acts in torch: one that is large, looks at images, or has a network of the user."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from multiverse.algorithms.inputs import inputs
+from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Memory, Seen
 from multiverse.contracts.views import Array
 from multiverse.learning.loss import as_numpy
@@ -31,7 +32,7 @@ class TorchPolicy:
     ) -> None:
         """`remembers`: what one row remembers at an episode's start, [1, …], and the critic, if it remembers too."""
         self._first, critic = ({}, None) if remembers is None else remembers
-        self._actor, self._critic = deepcopy(actor), deepcopy(critic)
+        self._actor, self._critic = _copied(actor), _copied(critic)
         self._features, self._head, self.version = features, head, version
         self._device, self._shift_and_scale = device, shift_and_scale
 
@@ -64,3 +65,14 @@ class TorchPolicy:
 
     def _tensor(self, array: Array) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+
+
+def _copied(module: Any) -> Any:
+    """A copy for acting, which stays as it is while the module learns."""
+    try:
+        return None if module is None else deepcopy(module).eval()
+    except RuntimeError as error:  # tensors that belong to a graph
+        raise InvalidRequest(
+            f"the network cannot be copied for acting: {error}. A module must not keep tensors of its last forward "
+            "pass in attributes; return them, or call detach()"
+        ) from error

@@ -14,6 +14,7 @@ from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.views import Array
 from multiverse.learning.chunks import Along
 from multiverse.learning.convolution import Convolution
+from multiverse.learning.network_choice import NetworkChoice, ObservationLayout
 
 SHUFFLED_ROWS = 4096
 """So many are gathered at once, of which minibatches are slices: few calls, and no second copy of a long rollout."""
@@ -41,6 +42,8 @@ class Shape:
     chunk_length: int = 32
     embeddings: Sequence[tuple[int, int]] = ()  # (numbers, units) of the vector's parts, that of the observation first
     critic_size: int | None = None  # of what the value sees instead of the vector; None: the same
+    critic_members: int = 1  # agents whose vectors lie side by side in what the value sees
+    network: NetworkChoice | None = None  # of the user, in the place of convolutions
     convolution: Convolution | None = None  # the first of the layers
 
     @property
@@ -76,6 +79,13 @@ class Outputs:
     log_prob: Any  # [rows] of the actions taken
     entropy: Any  # [rows] of the distribution over actions
     values: Any  # [rows]
+    features: Any = None
+    """[rows, features] what the policy's dense layers, or its recurrent cell, are given: the features that a `network`
+    of yours or convolutions compute, or else the inputs. In torch, as `hidden` and `logits`."""
+    hidden: Any = None
+    """[rows, units] of the policy's last hidden layer."""
+    logits: Any = None
+    """[rows, outputs] of the policy: logits, or the means of Box actions."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Whatever else the networks of an algorithm compute, by name: `out["embeddings"]`."""
 
@@ -105,6 +115,7 @@ class RolloutBatch:
     """
 
     along: Along | None = None
+    layout: ObservationLayout | None = None
 
     def __init__(self, vector: Any, images: list[Any], actions: Any, masks: Any = None, **columns: Any) -> None:
         self.vector, self.images, self.actions, self.masks, self.columns = vector, images, actions, masks, columns
@@ -114,6 +125,12 @@ class RolloutBatch:
 
     def __getitem__(self, name: str) -> Any:
         return self.columns[name]
+
+    @property
+    def observations(self) -> Any:
+        """Observations [rows, …] with the nesting of the space, as networks of the user get them (`network`)."""
+        assert self.layout is not None
+        return self.layout.observation(self.vector, self.images)
 
     @property
     def advantages(self) -> Any:
@@ -140,7 +157,9 @@ class RolloutBatch:
         masks = None if self.masks is None else self.masks[rows]
         images = [image[rows] for image in self.images]
         columns = {name: column[rows] for name, column in self.columns.items()}
-        return RolloutBatch(self.vector[rows], images, self.actions[rows], masks, **columns)
+        found = RolloutBatch(self.vector[rows], images, self.actions[rows], masks, **columns)
+        found.layout = self.layout
+        return found
 
     def in_order(self, rows: Any, along: Along) -> RolloutBatch:
         """These rows, which follow one another so."""

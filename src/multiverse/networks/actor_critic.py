@@ -20,7 +20,7 @@ from multiverse.learning.chunks import Along
 from multiverse.learning.distributions import distribution_for
 from multiverse.learning.loss import TEAM, LossOf, Outputs, RolloutBatch, Shape, as_numpy
 from multiverse.learning.optimizers import Optimizer
-from multiverse.networks.modules import Network, backward, first_weights, in_one_tensor, layers_of
+from multiverse.networks.modules import Network, backward, first_weights, in_one_tensor, layers_of, trained
 
 PIECE_ROWS = 2048
 """Of a whole rollout, so many rows go through the networks at once: memory stays bounded for images too."""
@@ -42,19 +42,24 @@ class ActorCritic:
         """`auxiliary`: further parameters that are trained with the loss."""
         self.device, self.distribution = torch.device(device), distribution_for(shape)
         with first_weights(seed):
-            self.actor = Network(shape, self.distribution.outputs, 0.01).to(self.device)
-            shared = self.actor.convolutions if shape.share_features else None
+            self.actor = Network(replace(shape, critic_members=1), self.distribution.outputs, 0.01).to(self.device)
+            shared = self.actor.extract if shape.share_features else None
             memory = shape.memory if shape.critic_remembers else None
             self.critic = Network(replace(shape, size=shape.judged, memory=memory), 1, 1.0, shared).to(self.device)
+        self._shares_features = shape.share_features
         std: list[nn.Parameter] = []
         if isinstance(shape.action_space, spaces.Box):
             first = torch.full((self.distribution.outputs,), shape.log_std_init, device=self.device)
             self.distribution.log_std = nn.Parameter(first)
             std = [self.distribution.log_std]
-        own = [one for one in self.critic.parameters() if all(one is not other for other in self.actor.parameters())]
-        self.parameters = [*self.actor.parameters(), *std, *own, *auxiliary]
+        self.parameters = list(dict.fromkeys([*trained(self.actor), *std, *trained(self.critic), *auxiliary]))
         self.optimizer = optimizer(torch, torch.cat([one.detach().reshape(-1) for one in self.parameters]))
         in_one_tensor(self.parameters, self.optimizer)
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        """The networks, by name."""
+        return {"actor": self.actor, "critic": self.critic}
 
     # -- looking -------------------------------------------------------------------------------------------------
     def put(self, array: Any) -> Tensor:
@@ -102,17 +107,18 @@ class ActorCritic:
     # -- learning ------------------------------------------------------------------------------------------------
     def gradient(self, batch: RolloutBatch, loss: LossOf, with_metrics: bool = True) -> dict[str, Tensor]:
         """Put the gradient of this loss where the optimizer takes it; returns the metrics of the loss."""
-        to_actor = to_critic = self.actor.features(batch.vector, batch.images)
-        if self.critic.convolutions is not self.actor.convolutions or TEAM in batch.columns:
+        features = to_actor = to_critic = self.actor.features(batch.vector, batch.images)
+        if not self._shares_features or TEAM in batch.columns:
             to_critic = self.critic.features(batch.columns.get(TEAM, batch.vector), batch.images)
         if batch.along is not None:
             counts, memory = batch.along
             to_actor, _ = self.actor.remember(to_actor, counts, memory[:, 0])
             if self.critic.cell is not None:
                 to_critic, _ = self.critic.remember(to_critic, counts, memory[:, 1])
-        output, values = self.actor.dense(to_actor), self.critic.dense(to_critic).squeeze(-1)
+        hidden, values = self.actor.dense[:-1](to_actor), self.critic.dense(to_critic).squeeze(-1)
+        output = self.actor.dense[-1](hidden)
         log_probs, entropies = self.distribution.log_prob_and_entropy(torch, output, batch.actions, batch.masks)
-        found = loss(Outputs(log_probs, entropies, values), batch)
+        found = loss(Outputs(log_probs, entropies, values, features, hidden, output), batch)
         metrics = backward(found, self.optimizer, self.parameters)
         for network in (self.actor, self.critic):
             network.tie()

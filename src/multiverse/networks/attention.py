@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.learning.loss import parameters_of
-from multiverse.networks.modules import orthogonal
+from multiverse.networks.extractors import orthogonal
 
 SMALLEST = 1e-8
 """Added to squared lengths, so that a vector of nothing has a direction, too, and a gradient."""

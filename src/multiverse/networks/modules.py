@@ -11,18 +11,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.views import Array
 from multiverse.learning.loss import Loss, Shape, as_numpy, parameters_of, time_scales
+from multiverse.learning.network_choice import NetworkChoice
 from multiverse.learning.optimizers import Optimizer
 from multiverse.learning.threads import torch_threads
+from multiverse.networks.extractors import NatureCNN, made_network, orthogonal
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
-_CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
-_IMAGE_FEATURES = 512
 _ONE_AT_A_TIME = threading.RLock()  # torch's generator is the process's: networks built in threads would share it
 
 
@@ -44,6 +45,60 @@ def in_one_tensor(parameters: Sequence[nn.Parameter], optimizer: Optimizer) -> N
         one.data = optimizer.parameters[place].view_as(one)
         one.grad = optimizer.gradient[place].view_as(one)
         start = place.stop
+
+
+def trained(*modules: Any) -> list[nn.Parameter]:
+    """The parameters of these modules that are trained, each once."""
+    every = (one for module in modules for one in module.parameters() if one.requires_grad)
+    return list(dict.fromkeys(every))
+
+
+def fixed_names(module: nn.Module) -> list[str]:
+    """What a module holds beside parameters that are trained: frozen parameters, and buffers such as the running
+    statistics of a BatchNorm layer."""
+    return [name for name, value in module.state_dict(keep_vars=True).items() if not value.requires_grad]
+
+
+def fixed_tensors(modules: Mapping[str, nn.Module], like: Mapping[str, nn.Module]) -> dict[str, Array]:
+    """The tensors of `fixed_names`, by module and name. `like`: the modules that are trained, `modules` or others."""
+    return {
+        f"{name}.{key}": as_numpy(module.state_dict()[key])
+        for name, module in modules.items()
+        for key in fixed_names(like[name])
+    }
+
+
+def load_fixed_tensors(modules: Mapping[str, nn.Module], like: Mapping[str, nn.Module], saved: Any) -> None:
+    """Take over what `fixed_tensors` returned."""
+    own = fixed_tensors(modules, like)
+    if not isinstance(saved, Mapping) or saved.keys() != own.keys():
+        other = sorted({*saved}.symmetric_difference(own)) if isinstance(saved, Mapping) else ["a part"]
+        raise InvalidRequest(f"the saved network differs from this one: only one of the two has {other[0]}")
+    for name, module in modules.items():
+        tensors = module.state_dict()
+        for key in fixed_names(like[name]):
+            given, tensor = np.asarray(saved[f"{name}.{key}"]), tensors[key]
+            if given.shape != tuple(tensor.shape):
+                raise InvalidRequest(
+                    f"{name}.{key} of the saved network has shape {given.shape}, and that of this one "
+                    f"{tuple(tensor.shape)}"
+                )
+            tensor.copy_(torch.as_tensor(given))
+
+
+@contextmanager
+def training(modules: Sequence[nn.Module], seed: Sequence[int]) -> Iterator[None]:
+    """Modules compute as in training (dropout is active); what they draw at random depends on the seed alone."""
+    drawn = int(np.random.SeedSequence(seed).generate_state(1)[0])
+    with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(drawn)
+        for module in modules:
+            module.train()
+        try:
+            yield
+        finally:
+            for module in modules:
+                module.eval()
 
 
 def check_aliasing(parameters: Sequence[nn.Parameter], optimizer: Optimizer, name: str) -> None:
@@ -130,15 +185,15 @@ class Network(nn.Module):
     torch's own.
 
     The last layer's gain is small for a policy, so that at first all actions are about as likely, and 1 for a value.
-    `convolutions` of another network, one for each image, may be shared.
+    `shared`: the `extract` of another network, whose convolutions, or network of the user, it uses too.
     """
 
-    def __init__(self, shape: Shape, outputs: int, last_gain: float, convolutions: nn.ModuleList | None = None) -> None:
+    def __init__(self, shape: Shape, outputs: int, last_gain: float, shared: Any = None) -> None:
         super().__init__()
-        seen = shape.size + _IMAGE_FEATURES * len(shape.images)
+        self.extract = extractor_for(shape, shared)
+        seen = self.extract.size
         widths = [seen if shape.memory is None else shape.memory_size, *shape.hidden, outputs]
         _ = parameters_of(widths)  # refused if they are too many
-        self.convolutions = convolutions or nn.ModuleList([Convolutions(image) for image in shape.images])
         self.cell = None if shape.memory is None else cell_for(shape, seen)
         layers: list[nn.Module] = []
         for inward, outward in itertools.pairwise(widths):
@@ -160,10 +215,9 @@ class Network(nn.Module):
             self._convolution.tie(first.weight.grad, first.bias.grad, self.tied)
 
     def features(self, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
-        """What the dense layers are given: the vector, and what the convolutions make of the images."""
-        if not self.convolutions:
-            return vector
-        return torch.cat([vector, *(look(image) for look, image in zip(self.convolutions, images))], dim=-1)
+        """What the dense layers, or the cell, are given."""
+        found: Tensor = self.extract(vector, images)
+        return found
 
     def forward(self, vector: Tensor, images: Sequence[Tensor] = ()) -> Tensor:
         found: Tensor = self.dense(self.features(vector, images))
@@ -173,32 +227,64 @@ class Network(nn.Module):
         """([rows, size] hidden states along chunks of rows, [chunks, parts, size] what is remembered after each);
         `memory`: before each. See `Along`."""
         assert self.cell is not None
-        first = memory.transpose(0, 1).unsqueeze(1).contiguous()  # [parts, 1, chunks, size]
-        given = (first[0], first[1]) if len(first) == 2 else first[0]
-        hidden, last = self.cell(PackedSequence(seen, torch.tensor(counts)), given)
-        return hidden.data, torch.stack([part[0] for part in (last if isinstance(last, tuple) else (last,))], dim=1)
+        return along(self.cell, seen, counts, memory)
+
+
+def along(cell: nn.Module, seen: Tensor, counts: Sequence[int], memory: Tensor) -> tuple[Tensor, Tensor]:
+    """What `Network.remember` returns."""
+    first = memory.transpose(0, 1).unsqueeze(1).contiguous()  # [parts, 1, chunks, size]
+    given = (first[0], first[1]) if len(first) == 2 else first[0]
+    hidden, last = cell(PackedSequence(seen, torch.tensor(counts)), given)
+    return hidden.data, torch.stack([part[0] for part in (last if isinstance(last, tuple) else (last,))], dim=1)
+
+
+def extractor_for(shape: Shape, shared: Any = None) -> Convolutions | OwnFeatures:
+    """What computes features of a vector and images; `shared`: another one, whose layers it uses."""
+    return Convolutions(shape, shared) if shape.network is None else OwnFeatures(shape, shape.network, shared)
 
 
 class Convolutions(nn.Module):
-    """Three of them and a dense layer: an image of bytes, channels first or last, to features."""
+    """(vector [rows, size], images) → [rows, features]: the vector, and what convolutions make of each image."""
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, shape: Shape, shared: Convolutions | None = None) -> None:
         super().__init__()
-        self._channels_last = shape[2] < shape[0]
-        channels, *size = (shape[2], *shape[:2]) if self._channels_last else shape
-        layers: list[nn.Module] = []
-        for outward, kernel, stride in _CONVOLUTIONS:
-            layers += [orthogonal(nn.Conv2d(channels, outward, kernel, stride), math.sqrt(2)), nn.ReLU()]
-            channels, size = outward, [(one - kernel) // stride + 1 for one in size]
-        flat = channels * size[0] * size[1]
-        self.layers = nn.Sequential(
-            *layers, nn.Flatten(), orthogonal(nn.Linear(flat, _IMAGE_FEATURES), math.sqrt(2)), nn.ReLU()
-        )
+        self._channels_last = [image[2] < image[0] for image in shape.images]
+        first = [(one[2], *one[:2]) if last else one for one, last in zip(shape.images, self._channels_last)]
+        made = (NatureCNN(spaces.Box(0, 255, image)) for image in first)
+        self.inner: Any = nn.ModuleList(made) if shared is None else shared.inner
+        self.size: int = shape.size + sum(network.features_dim for network in self.inner)
 
-    def forward(self, image: Tensor) -> Tensor:
-        image = image / 255.0
-        found: Tensor = self.layers(image.permute(0, 3, 1, 2) if self._channels_last else image)
-        return found
+    def forward(self, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
+        if not self.inner:
+            return vector
+        scaled = [image / 255.0 for image in images]
+        first = [one.permute(0, 3, 1, 2) if last else one for one, last in zip(scaled, self._channels_last)]
+        return torch.cat([vector, *(look(image) for look, image in zip(self.inner, first))], dim=-1)
+
+
+class OwnFeatures(nn.Module):
+    """(vector [rows, size], images) → [rows, features], by a network of the user.
+
+    The vector holds the observation, and behind it numbers that the network is not given: they are passed on. That of a
+    critic that sees the whole team holds one such part for each of `shape.critic_members` agents; the same network
+    looks at each of them, and the features of an agent that is absent (all zeros) are zeros.
+    """
+
+    def __init__(self, shape: Shape, choice: NetworkChoice, shared: OwnFeatures | None = None) -> None:
+        super().__init__()
+        self.inner: nn.Module
+        self.features: int
+        self.inner, self.features = made_network(choice) if shared is None else (shared.inner, shared.features)
+        self._layout, self._members = choice.layout, shape.critic_members
+        self._each = shape.size // self._members if self._members > 1 else shape.size
+        self.size: int = self._members * (self.features + self._each - choice.layout.size)
+
+    def forward(self, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
+        rows = vector.reshape(-1, self._each)
+        found = torch.cat([self.inner(self._layout.observation(rows, images)), rows[:, self._layout.size :]], dim=-1)
+        if self._members > 1:
+            found = found * (rows != 0).any(-1, keepdim=True)
+        return found.reshape(len(vector), self.size)
 
 
 def cell_for(shape: Shape, seen: int) -> nn.LSTM | nn.GRU:
@@ -211,9 +297,3 @@ def cell_for(shape: Shape, seen: int) -> nn.LSTM | nn.GRU:
         gate, bias = time_scales(shape, torch.rand(shape.memory_size).numpy())
         cell.bias_ih_l0.data[gate] = torch.from_numpy(bias)
     return cell
-
-
-def orthogonal(layer: nn.Module, gain: float) -> nn.Module:
-    nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)
-    return layer

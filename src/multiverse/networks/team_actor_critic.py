@@ -46,6 +46,11 @@ class TeamActorCritic:
         self.optimizer = optimizer(torch, torch.cat([one.detach().reshape(-1) for one in self.parameters]))
         in_one_tensor(self.parameters, self.optimizer)
 
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        """The networks, by name."""
+        return {"actor": self.actor, "critic": self.critic}
+
     def put(self, array: Any) -> Tensor:
         """Where the networks are."""
         return torch.as_tensor(array, device=self.device)
@@ -100,8 +105,9 @@ class TeamActorCritic:
 
         teams = {"embeddings": attended, "present": present}
         columns = {name: flat(column) for name, column in batch.columns.items()}
-        rows = RolloutBatch(None, [], flat(batch.actions), None, **columns)
-        found = loss(Outputs(flat(log_probs), flat(entropies), flat(values), teams), rows)
+        rows = RolloutBatch(flat(batch.vector), [], flat(batch.actions), None, **columns)
+        rows.layout = batch.layout
+        found = loss(Outputs(flat(log_probs), flat(entropies), flat(values), flat(attended), extra=teams), rows)
         metrics = backward(found, self.optimizer, self.parameters)
         return metrics
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,35 +24,61 @@ from multiverse.learning.recurrent_network import embedded_columns, embedding_of
 from multiverse.networks.modules import (
     ACTIVATIONS,
     Network,
+    OwnFeatures,
+    along,
     backward,
     cell_for,
     first_weights,
+    fixed_names,
+    fixed_tensors,
     in_one_tensor,
     layers_of,
+    load_fixed_tensors,
+    trained,
 )
 
 
 class Stacked(nn.Module):
-    """One network [rows, outputs], or several alike side by side [copies, rows, outputs]."""
+    """One network [rows, outputs], or several alike side by side [copies, rows, outputs], which share a network of the
+    user but not their convolutions."""
 
-    def __init__(self, networks: Sequence[Network], copies: int, size: int) -> None:
+    def __init__(self, shape: Shape, outputs: int, copies: int) -> None:
         super().__init__()
         self.flat = torch.empty(0)
-        self.networks, self.copies, self.size = nn.ModuleList(networks), copies, size
+        first = Network(shape, outputs, 1.0)
+        self._shares = shape.network is not None
+        others = [Network(shape, outputs, 1.0, first.extract if self._shares else None) for _ in range(1, copies)]
+        self.networks, self.copies, self.size = nn.ModuleList([first, *others]), copies, shape.size
 
     def forward(self, shown: Shown, more: Tensor | None = None, first: bool = False) -> Tensor:
         """`first`: of the first of the copies alone."""
+        given = self._given(shown, more)
+        if first or not self.copies:
+            return self.networks[0](given, shown.images)
+        if self._shares:
+            features = self.networks[0].features(given, shown.images)
+            return torch.stack([network.dense(features) for network in self.networks])
+        return torch.stack([network(given, shown.images) for network in self.networks])
+
+    def features(self, shown: Shown, more: Tensor | None = None) -> Tensor:
+        """[rows, features] that the dense layers of the first of the copies are given."""
+        return self.networks[0].features(self._given(shown, more), shown.images)
+
+    def _given(self, shown: Shown, more: Tensor | None) -> Tensor:
         vector: Tensor = shown.vector
         if shown.rows is not None:  # of sequences: the rows that are asked about, as much as this network sees of each
             vector = vector[shown.rows, : self.size - (0 if more is None else more.shape[-1])]
-        given = vector if more is None else torch.cat((vector, more), -1)
-        if first or not self.copies:
-            return self.networks[0](given, shown.images)
-        return torch.stack([network(given, shown.images) for network in self.networks])
+        return vector if more is None else torch.cat((vector, more), -1)
+
+    @property
+    def acting(self) -> Any:
+        """What acts: the first of the copies."""
+        return self.networks[0]
 
 
 class Recurrent(nn.Module):
-    """Embeddings, a recurrent cell and a shortcut, which copies of the dense layers share (see `RecurrentNetwork`).
+    """Embeddings, a recurrent cell and a shortcut, which copies of the dense layers share (see `RecurrentNetwork`). A
+    network of the user takes the place of the observation's embedding, and its features go along the shortcut.
 
     The cell goes along the sequences of a batch once for as long as neither they nor the parameters change.
     """
@@ -62,10 +89,16 @@ class Recurrent(nn.Module):
         widths = [
             (columns.stop - columns.start, units.stop - units.start) for columns, units in embedded_columns(shape)
         ]
-        self.embeddings = nn.ModuleList([nn.Linear(*width) for width in widths])
+        self.observed, self.copies, own = shape.embeddings[0][0], copies, shape.network
+        self.extract = None if own is None else OwnFeatures(replace(shape, size=self.observed), own)
+        if self.extract is not None:
+            widths[0] = (self.observed, self.extract.size)
+        embedded = [nn.Linear(*width) for width in widths[0 if own is None else 1 :]]
+        self.embeddings = nn.ModuleList(embedded)
         self.cell = cell_for(shape, sum(units for _, units in widths))
-        self.observed, self.copies = shape.embeddings[0][0], copies
-        self.shortcut = nn.Linear(self.observed + more, shape.memory_size)
+        self.seen = sum(units for _, units in widths)
+        shown = self.observed if self.extract is None else self.extract.size
+        self.shortcut = nn.Linear(shown + more, shape.memory_size)
         sizes = (2 * shape.memory_size, *shape.hidden_sizes, outputs)
         _ = parameters_of(sizes)  # refused if they are too many
         self.heads = nn.ModuleList([_dense(sizes, shape.activation) for _ in range(max(1, copies))])
@@ -74,25 +107,58 @@ class Recurrent(nn.Module):
 
     def forward(self, shown: Shown, more: Tensor | None = None, first: bool = False) -> Tensor:
         """`first`: of the first of the copies alone."""
-        observed = shown.vector[:, : self.observed][shown.rows]
-        short = self.shortcut(observed if more is None else torch.cat((observed, more), -1)).relu()
-        given = torch.cat((self._hidden(shown)[shown.rows], short), -1)
+        hidden, observed = self._hidden(shown)
+        given = self._with_shortcut(hidden[shown.rows], observed[shown.rows], more)
         if first or not self.copies:
             return self.heads[0](given)
         return torch.stack([head(given) for head in self.heads])
 
-    def _hidden(self, shown: Shown) -> Tensor:
-        """[rows, size] hidden states after all rows of all sequences."""
+    def _with_shortcut(self, hidden: Tensor, observed: Tensor, more: Tensor | None) -> Tensor:
+        return torch.cat(
+            (hidden, self.shortcut(observed if more is None else torch.cat((observed, more), -1)).relu()), -1
+        )
+
+    def _hidden(self, shown: Shown) -> tuple[Tensor, Tensor]:
+        """[rows, size] hidden states after all rows of all sequences, and [rows, …] what the shortcut is given."""
         version = self.flat._version
         if self._along.get("vector") is not shown.vector or self._along["version"] != version:
             # With a graph even where the first to ask needs no gradient: others ask for the same sequences after it.
             with torch.enable_grad():
-                parts = [layer(shown.vector[:, of]) for of, layer in zip(self.columns, self.embeddings)]
-                packed = PackedSequence(torch.cat(parts, -1).relu(), torch.tensor(shown.counts))
-                hidden = self.cell(packed)[0].data
-            self._along.update(vector=shown.vector, version=version, hidden=hidden)
-        found: Tensor = self._along["hidden"]
+                seen, observed = self._embedded(shown.vector)
+                hidden = self.cell(PackedSequence(seen, torch.tensor(shown.counts)))[0].data
+            self._along.update(vector=shown.vector, version=version, hidden=(hidden, observed))
+        found: tuple[Tensor, Tensor] = self._along["hidden"]
         return found
+
+    def _embedded(self, vector: Tensor) -> tuple[Tensor, Tensor]:
+        """[rows, seen] of the cell, and what the shortcut is given of the observation."""
+        if self.extract is None:
+            parts = [layer(vector[:, of]) for of, layer in zip(self.columns, self.embeddings)]
+            return torch.cat(parts, -1).relu(), vector[:, : self.observed]
+        features = self.extract(vector[:, : self.observed], ())
+        parts = [layer(vector[:, of]).relu() for of, layer in zip(self.columns[1:], self.embeddings)]
+        return torch.cat([features, *parts], -1), features
+
+    # -- acting, one row at a time (as `Network`) ----------------------------------------------------------------
+    @property
+    def acting(self) -> Recurrent:
+        """What acts, without what belongs to a batch."""
+        self._along.clear()
+        return self
+
+    @property
+    def dense(self) -> nn.Module:
+        """The layers behind the cell and the shortcut."""
+        return self.heads[0]
+
+    def features(self, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
+        """What the cell is given, and behind it what the shortcut is given."""
+        return torch.cat(self._embedded(vector), -1)
+
+    def remember(self, seen: Tensor, counts: Sequence[int], memory: Tensor) -> tuple[Tensor, Tensor]:
+        """As of `Network`."""
+        hidden, after = along(self.cell, seen[:, : self.seen], counts, memory)
+        return self._with_shortcut(hidden, seen[:, self.seen :], None), after
 
 
 class TorchNetwork:
@@ -114,12 +180,10 @@ class TorchNetwork:
         self.device, self._shape, self.remembers = torch.device(device), shape, shape.memory is not None
         with first_weights(seed):
             self.module: Any = (
-                Recurrent(shape, outputs, more, copies)
-                if shape.memory is not None
-                else Stacked([Network(shape, outputs, 1.0) for _ in range(max(1, copies))], copies, shape.size)
+                Recurrent(shape, outputs, more, copies) if shape.memory is not None else Stacked(shape, outputs, copies)
             )
         self.module.to(self.device)
-        self.parameters = list(self.module.parameters())
+        self.parameters = trained(self.module)
         flat = torch.cat([one.detach().reshape(-1) for one in self.parameters])
         self.optimizer: Optimizer = Adam(torch, flat, epsilon)
         in_one_tensor(self.parameters, self.optimizer)
@@ -148,11 +212,16 @@ class TorchNetwork:
         """A network that begins as this one and follows it slowly."""
         return TorchTarget(self)
 
+    def features(self, shown: Shown, more: Tensor | None = None) -> Tensor:
+        """[rows, features] of a network of yours or convolutions, for the same arguments; not with a memory."""
+        found: Tensor = self.module.features(shown, more)
+        return found
+
     # -- acting --------------------------------------------------------------------------------------------------
     @property
-    def networks(self) -> Any:
-        """The copies, of networks that do not remember."""
-        return self.module.networks
+    def acting(self) -> Any:
+        """The module that acts."""
+        return self.module.acting
 
     def layers(self) -> list[tuple[Array, Array]]:
         """(weights [in, out], bias) of the dense layers, copies."""
@@ -172,11 +241,13 @@ class TorchTarget:
     """A module whose parameters follow another network's."""
 
     def __init__(self, network: TorchNetwork) -> None:
-        self._module = deepcopy(network.module).requires_grad_(False)
+        self._module = deepcopy(network.module)
+        self._modules, self._fixed = ({"target": self._module}, {"target": network.module}), fixed_names(network.module)
         self._followed, self.parameters, start = network.optimizer, network.optimizer.parameters.clone(), 0
-        for one in self._module.parameters():
+        for one in trained(self._module):
             one.data = self.parameters[start : start + one.numel()].view_as(one)
             start += one.numel()
+        self._module.requires_grad_(False).eval()
         self._module.flat = self.parameters
 
     def __call__(self, shown: Shown, more: Tensor | None = None) -> Tensor:
@@ -184,8 +255,20 @@ class TorchTarget:
         return found
 
     def follow(self, tau: float) -> None:
-        """θ' ← θ' + τ (θ - θ')"""
+        """θ' ← θ' + τ (θ - θ'); frozen parameters and buffers are copied."""
         self.parameters.lerp_(self._followed.parameters, tau)
+        if self._fixed:
+            mine, theirs = (one["target"].state_dict() for one in self._modules)
+            for name in self._fixed:
+                mine[name].copy_(theirs[name])
+
+    def fixed(self) -> dict[str, Array]:
+        """Frozen parameters and buffers, by name."""
+        return fixed_tensors(*self._modules)
+
+    def load_fixed(self, saved: Any) -> None:
+        """Take over what `fixed` returned."""
+        load_fixed_tensors(*self._modules, saved)
 
 
 class TorchParameters:

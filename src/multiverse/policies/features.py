@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.contracts.env import observed_mask
-from multiverse.contracts.layout import Leaf
+from multiverse.contracts.layout import Leaf, Path
 from multiverse.contracts.policy import Leaves, Seen
 from multiverse.contracts.views import Array
 from multiverse.memory.link import PackedOnce
@@ -61,12 +61,14 @@ class Features(PackedOnce):
         action_space: spaces.Space[Any],
         see_previous: bool = False,
         scale_bytes: bool | None = None,
+        small_images: bool = False,
     ) -> None:
+        """`small_images`: bytes of three axes with the bounds 0 and 255 are images whatever their size."""
         found = numeric_leaves(observation_space)
         self.all_leaves = found
         self.mask = observed_mask(observation_space, action_space)
         self.leaves = [leaf for leaf in found if self.mask is None or leaf.path != self.mask.path]
-        self.images = [leaf for leaf in self.leaves if _is_image(leaf)]
+        self.images = [leaf for leaf in self.leaves if _is_image(leaf, small_images)]
         self._flat = [leaf for leaf in self.leaves if leaf not in self.images]
         scale_bytes = _scales_bytes.get() if scale_bytes is None else scale_bytes
         divisors = {leaf.path: _byte_divisor(leaf) for leaf in self._flat if scale_bytes}
@@ -74,9 +76,11 @@ class Features(PackedOnce):
         self._plain = len(self._flat) == 1 and isinstance(self._flat[0].space, spaces.Box)
         self._numbers: list[tuple[Leaf, slice]] = []  # as they are, and their columns
         self._counted: list[tuple[Leaf, int]] = []  # and how many numbers it has
+        self.columns: dict[Path, slice] = {}  # of the vector, by leaf
         self.size, counts = 0, []
         for leaf in self._flat:
             first, self.size = self.size, self.size + _size(leaf.space)
+            self.columns[leaf.path] = slice(first, self.size)
             if isinstance(leaf.space, spaces.Discrete | spaces.MultiDiscrete):
                 counts.append(_counts(leaf.space, first))
                 self._counted.append((leaf, len(counts[-1][0])))
@@ -187,11 +191,17 @@ def num_logits(space: spaces.Discrete | spaces.MultiDiscrete) -> int:
     return int(space.n) if isinstance(space, spaces.Discrete) else int(np.sum(space.nvec))
 
 
-def _is_image(leaf: Leaf) -> bool:
-    shape = leaf.space.shape or ()
-    if leaf.space.dtype != np.uint8 or len(shape) != 3:
+def channels_last(shape: Sequence[int]) -> bool:
+    """Whether an image of this shape [3] has its channels last: they are the shortest axis, in doubt the first."""
+    return shape[2] < shape[0]
+
+
+def _is_image(leaf: Leaf, small_images: bool) -> bool:
+    space, shape = leaf.space, leaf.space.shape or ()
+    if space.dtype != np.uint8 or len(shape) != 3:
         return False
-    return sorted(shape)[1] >= SMALLEST_IMAGE
+    whole = small_images and isinstance(space, spaces.Box) and (space.low == 0).all() and (space.high == 255).all()
+    return bool(whole) or sorted(shape)[1] >= SMALLEST_IMAGE
 
 
 def _byte_divisor(leaf: Leaf) -> Any:

@@ -1,0 +1,142 @@
+"""Networks from an observation to features: built-in ones, for `network=` and as parts of your own; and how a network
+of the user is made and checked.
+
+    mv.train(env, network=SmallCNN, network_kwargs={"features_dim": 128})
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from multiverse.contracts.errors import InvalidRequest, in_a_line
+from multiverse.contracts.layout import leaves
+from multiverse.learning.loss import parameters_of
+from multiverse.learning.network_choice import NetworkChoice
+
+ROWS_TRIED = 2
+
+
+def orthogonal(layer: nn.Module, gain: float) -> nn.Module:
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+# -- built in ----------------------------------------------------------------------------------------------------
+class MLP(nn.Module):
+    """Dense layers over all numbers of the observation, of any space: nested ones are flattened and concatenated."""
+
+    def __init__(self, observation_space: spaces.Space[Any], hidden_sizes: Sequence[int] = (64,)) -> None:
+        super().__init__()
+        widths = [sum(spaces.flatdim(leaf.space) for leaf in leaves(observation_space)), *hidden_sizes]
+        _ = parameters_of(widths)  # refused if they are too many
+        layers: list[nn.Module] = []
+        for inward, outward in itertools.pairwise(widths):
+            layers += [orthogonal(nn.Linear(inward, outward), math.sqrt(2)), nn.ReLU()]
+        self.features_dim, self.layers = widths[-1], nn.Sequential(*layers)
+
+    def forward(self, observations: Any) -> Tensor:
+        found: Tensor = self.layers(torch.cat([one.flatten(1) for one in _tensors(observations)], dim=-1))
+        return found
+
+
+class NatureCNN(nn.Module):
+    """Three convolutions and a dense layer over an image [rows, channels, height, width] (Mnih et al. 2015).
+
+    The image is at least 36 pixels high and wide."""
+
+    convolutions: Sequence[tuple[int, int, int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+    """Channels, kernel size and stride of each."""
+    padding = 0
+
+    def __init__(self, observation_space: spaces.Space[Any], features_dim: int = 512) -> None:
+        super().__init__()
+        shape = observation_space.shape or ()
+        if len(shape) != 3:
+            raise InvalidRequest(
+                f"{type(self).__name__} is for observations of one image, and these are {observation_space}"
+            )
+        (channels, *size), layers = shape, list[nn.Module]()
+        for outward, kernel, stride in self.convolutions:
+            size = [(one + 2 * self.padding - kernel) // stride + 1 for one in size]
+            if min(size) < 1:
+                raise InvalidRequest(
+                    f"{type(self).__name__}: an image of {shape[1]} × {shape[2]} is too small for its convolutions; "
+                    "SmallCNN is for such images"
+                )
+            convolution = nn.Conv2d(channels, outward, kernel, stride, self.padding)
+            layers += [orthogonal(convolution, math.sqrt(2)), nn.ReLU()]
+            channels = outward
+        dense = orthogonal(nn.Linear(channels * size[0] * size[1], features_dim), math.sqrt(2))
+        self.features_dim, self.layers = features_dim, nn.Sequential(*layers, nn.Flatten(), dense, nn.ReLU())
+
+    def forward(self, observations: Tensor) -> Tensor:
+        found: Tensor = self.layers(observations)
+        return found
+
+
+class SmallCNN(NatureCNN):
+    """Two convolutions of 3 × 3 and a dense layer, for boards, grids and small images of any size."""
+
+    convolutions = ((32, 3, 1), (64, 3, 1))
+    padding = 1
+
+    def __init__(self, observation_space: spaces.Space[Any], features_dim: int = 128) -> None:
+        super().__init__(observation_space, features_dim)
+
+
+def _tensors(observations: Any) -> list[Tensor]:
+    """All tensors of a nested observation, in the order of its space."""
+    if isinstance(observations, Tensor):
+        return [observations]
+    inner = observations.values() if isinstance(observations, Mapping) else observations
+    return [tensor for one in inner for tensor in _tensors(one)]
+
+
+# -- of the user -------------------------------------------------------------------------------------------------
+def made_network(choice: NetworkChoice) -> tuple[nn.Module, int]:
+    """(the network, how many features it computes), tried on two observations of zeros; refused if it does not fit."""
+    expected = f"expected a torch.nn.Module made by {choice.name}(observation_space, **network_kwargs)"
+    module = _called(
+        choice, f"{choice.name} cannot be made for {choice.layout.space}", choice.make, choice.layout.space
+    )
+    if not isinstance(module, nn.Module):
+        raise InvalidRequest(f"network={choice.name} made {type(module).__name__}: {expected}")
+    module = module.float().eval()
+    observation = choice.layout.observation(*choice.layout.inputs(torch.zeros, ROWS_TRIED))
+    with torch.no_grad():
+        features = _called(choice, f"{choice.name}.forward failed for {ROWS_TRIED} observations", module, observation)
+    size = getattr(module, "features_dim", None)
+    if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != ROWS_TRIED:
+        found = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
+        raise InvalidRequest(
+            f"{choice.name}.forward returned {found} for {ROWS_TRIED} observations: expected a tensor of shape "
+            f"({ROWS_TRIED}, features_dim)"
+        )
+    if not features.is_floating_point():
+        raise InvalidRequest(f"{choice.name}.forward returned {features.dtype}: expected floats")
+    if size is not None and size != features.shape[1]:
+        raise InvalidRequest(
+            f"{choice.name}.forward returned {features.shape[1]} features, and its features_dim is {size}: they must "
+            "be equal"
+        )
+    return module, features.shape[1]
+
+
+def _called(choice: NetworkChoice, what: str, function: Any, *arguments: Any) -> Any:
+    """The result of the user's code; an error says what failed, and where."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise InvalidRequest(
+            f"network: {what}: {in_a_line(error)} (line {where.lineno} of {where.filename})"
+        ) from error
