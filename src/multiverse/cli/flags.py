@@ -30,6 +30,9 @@ from multiverse.training.config.files import parse_config
 from multiverse.training.config.other_libraries import SYNONYMS, equivalent
 from multiverse.training.config.train_config import TrainConfig, own_settings
 
+KWARGS = ("env_kwargs", "network_kwargs")
+"""Settings that are typed as JSON."""
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -54,7 +57,7 @@ class Setting:
     def metavar(self) -> str:
         kinds = get_args(self.kind) if get_origin(self.kind) in (Union, types.UnionType) else (self.kind,)
         choices = [one for kind in kinds if get_origin(kind) is Literal for one in get_args(kind)]
-        if choices or self.name == "env_kwargs":
+        if choices or self.name in KWARGS:
             choices = [one.__name__.upper() for one in kinds if one in (int, float)] + choices
             choices += [NOTHING] if choices and self.takes_nothing else []
             return "{" + ",".join(choices) + "}" if choices else "JSON"
@@ -79,7 +82,7 @@ class Setting:
         """What was typed, as a config file would have it."""
         if isinstance(words, bool):
             return words
-        if self.name == "env_kwargs":
+        if self.name in KWARGS:
             return parsed_kwargs(words)
         if isinstance(words, list):
             return [_scalar(one, int) for word in words for one in word.split(",") if one]

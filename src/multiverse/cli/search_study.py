@@ -89,7 +89,8 @@ class Search:
                 raise InvalidRequest(f"{self.path} is not empty and holds no search: --run-dir for another directory")
             return
         there, wanted = in_todays_names(read_config(self.path / CONFIG)), redacted(plain_config(self.config))
-        there |= {name: wanted[name] for name in ("env", "algorithm") if _is_that(str(there.get(name)), wanted[name])}
+        named = [name for name in ("env", "algorithm", "network") if wanted.get(name)]
+        there |= {name: wanted[name] for name in named if _is_that(str(there.get(name)), wanted[name])}
         same = there == json.loads(json.dumps(wanted))
         before = self._said().get("search", self._asked)
         if not same or before != self._asked:
@@ -165,7 +166,7 @@ class Search:
                 ended(number, None)
                 continue
             order: dict[str, Any] = {"run": str(run), "trust": False, "tensorboard": False}
-            order["algorithm"] = self.config.algorithm  # where it is now
+            order |= {"algorithm": self.config.algorithm, "network": self.config.network}  # where they are now
             order |= {"study": str(self.path), "trial": number, "pruner": self._pruner}
             if is_run(run):
                 yield number, {**order, "settings": {}}

@@ -28,12 +28,14 @@ def run_and_tell(
     trust: bool = False,
     quiet: bool = False,
     as_json: bool = False,
-    algorithm: str | None = None,
+    own: Mapping[str, str | None] | None = None,
 ) -> None:
-    """All that is not done of a set of runs, and what they say together; `quiet`, `as_json`: as of one run, of all."""
+    """All that is not done of a set of runs, and what they say together; `quiet`, `as_json`: as of one run, of all.
+    `own`: where the user's own `algorithm` and `network` are now."""
+    own = {name: one for name, one in (own or {}).items() if one}
     refuse_both(quiet, as_json)
     if as_json:
-        return _run_and_tell_in_json(path, config, settings, voice, trust, algorithm)
+        return _run_and_tell_in_json(path, config, settings, voice, trust, own)
     loud, voice = voice, LinePrinter(io.StringIO()) if quiet else voice
 
     def one(order: dict[str, Any]) -> Run:
@@ -41,9 +43,9 @@ def run_and_tell(
 
     try:
         apart = "multiverse.training.seed_runs"
-        found = run_set(path, config, settings, in_lines(voice.say), one, apart, trust, algorithm)
+        found = run_set(path, config, settings, in_lines(voice.say), one, apart, trust, **own)
     except (KeyboardInterrupt, SystemExit):
-        again = shlex.join([str(path), *(["--algorithm", algorithm] if algorithm else [])])
+        again = shlex.join([str(path), *(word for name, one in own.items() for word in (f"--{name}", str(one)))])
         voice.say(f"Interrupted. To go on with all of them: multiverse resume {again}")
         raise
     for line in seed_lines(found):
@@ -53,7 +55,12 @@ def run_and_tell(
 
 
 def _run_and_tell_in_json(
-    path: Path, config: TrainConfig, settings: Mapping[str, Any], voice: LinePrinter, trust: bool, algorithm: str | None
+    path: Path,
+    config: TrainConfig,
+    settings: Mapping[str, Any],
+    voice: LinePrinter,
+    trust: bool,
+    own: Mapping[str, Any],
 ) -> None:
     """The events of each run, with its seed, and at last one of all."""
 
@@ -70,7 +77,7 @@ def _run_and_tell_in_json(
         voice.say(json_line({"event": event, "run": str(path), **told}))
 
     try:
-        run_set(path, config, settings, say, one, __name__, trust, algorithm)
+        run_set(path, config, settings, say, one, __name__, trust, **own)
     except (KeyboardInterrupt, SystemExit):
         end("interrupted")
         raise

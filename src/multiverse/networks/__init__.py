@@ -1,1 +1,69 @@
-"""Networks in torch: what algorithms learn with by autograd. Imports no algorithm and no environment."""
+"""Networks in torch: what algorithms learn with by autograd. Imports no algorithm and no environment.
+
+Public: `MLP`, `NatureCNN` and `SmallCNN`, from observations to features, for `network=` and as parts of your own.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.imports import module_named, with_a_colon
+from multiverse.contracts.names import nearest
+
+NETWORKS = {"mlp": "MLP", "nature_cnn": "NatureCNN", "small_cnn": "SmallCNN"}
+"""Built-in networks by name; imported when asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in NETWORKS.values():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("multiverse.networks.extractors"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *NETWORKS.values()])
+
+
+def network_class(name: str) -> Callable[..., Any]:
+    """What makes the network of this name, or of this `module:Class`."""
+    if name in NETWORKS:
+        found: Any = __getattr__(NETWORKS[name])
+        return found  # type: ignore[no-any-return]
+    module, _, attribute = name.rpartition(":")
+    if not (module and attribute):
+        near = with_a_colon(name) or next(iter(nearest(name, NETWORKS)), "")
+        meant = f". Did you mean {near}?" if near else ""
+        raise InvalidRequest(
+            f"network={name!r} does not exist: expected {', '.join(NETWORKS)}, or your module:Class or file.py:Class"
+            f"{meant}"
+        )
+    try:
+        found = getattr(module_named(module), attribute)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"network={name!r}: {error}") from error
+    except Exception as error:  # whatever the user's module does
+        raise InvalidRequest(f"network={name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    return checked_network(found, name)
+
+
+def checked_network(network: Any, name: str = "") -> Callable[..., Any]:
+    """The same class or function; refused if it cannot make a network."""
+    if not callable(network) or (hasattr(network, "state_dict") and not isinstance(network, type)):
+        found = f"{name} is " * bool(name) + f"an instance of {type(network).__name__}"
+        raise InvalidRequest(
+            f"network: {found}: expected a class, or a function (observation_space, **network_kwargs) that returns a "
+            "torch module"
+        )
+    return network  # type: ignore[no-any-return]
+
+
+def network_name(network: Any) -> str:
+    """The name that a config holds for a class or function: that of a built-in network, `module:Class` of one that can
+    be imported again, else the bare name in angle brackets."""
+    module, name = getattr(network, "__module__", ""), getattr(network, "__qualname__", type(network).__name__)
+    if module == "multiverse.networks.extractors" and name in NETWORKS.values():
+        return next(short for short, built_in in NETWORKS.items() if built_in == name)
+    return f"{module}:{name}" if module != "__main__" and name.isidentifier() else f"<{name.rpartition('.')[2]}>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from multiverse.algorithms import algorithm_class
-from multiverse.algorithms.algorithm import Algorithm
+from multiverse.algorithms.algorithm import Algorithm, OwnNetwork
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.learning.threads import torch_for
+from multiverse.networks import checked_network, network_class
 from multiverse.policies.features import Features, byte_scaling
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.storage.state_codec import encode
@@ -36,10 +38,13 @@ ASKED = (
 """Of every algorithm, by the trainer."""
 
 
-def algorithm_maker(config: TrainConfig, own: MakeAlgorithm | None = None, scale_bytes: bool = True) -> MakeAlgorithm:
-    """What makes the algorithm of this config, once the spaces of its env are known; `own` if the caller brings one.
-    `scale_bytes`: False if its weights were learned from unscaled bytes."""
+def algorithm_maker(
+    config: TrainConfig, own: MakeAlgorithm | None = None, scale_bytes: bool = True, network: Any = None
+) -> MakeAlgorithm:
+    """What makes the algorithm of this config, once the spaces of its env are known; `own` and `network` if the caller
+    brings them. `scale_bytes`: False if its weights were learned from unscaled bytes."""
     device, kind = checked_device(config.device), algorithm_class(config.algorithm) if own is None else own
+    chosen = _own_network(config, kind, network)
 
     @byte_scaling(scale_bytes)
     def make(
@@ -47,7 +52,7 @@ def algorithm_maker(config: TrainConfig, own: MakeAlgorithm | None = None, scale
     ) -> Algorithm:
         if 0 in (getattr(action_space, "shape", None) or ()):
             raise InvalidRequest(f"there is nothing to choose in the action space {action_space}: its shape has a 0")
-        told = {"agents": agents if agents > 1 else None, "state_space": state_space}
+        told = {"agents": agents if agents > 1 else None, "state_space": state_space, "network": chosen}
         team = {name: one for name, one in told.items() if one is not None and _takes(kind, name)}
         if getattr(kind, "Config", None) is None:
             _refuse_other_signature(kind, "observation_space, action_space, slots, seed")
@@ -66,6 +71,21 @@ def algorithm_maker(config: TrainConfig, own: MakeAlgorithm | None = None, scale
         return made
 
     return make
+
+
+def _own_network(config: TrainConfig, kind: Any, network: Any) -> OwnNetwork | None:
+    """The network of this config, or the class that the caller brings for it."""
+    if config.network is None:
+        return None
+    name = config.network.rpartition(":")[2].strip("<>")
+    if not _takes(kind, "network"):
+        raise InvalidRequest(
+            f"network={name}: {config.algorithm} has networks of its own and takes no other; ppo, a2c, sac, td3, "
+            "discrete_sac and dqn do"
+        )
+    torch_for(f"network={name}")
+    made_by = network_class(config.network) if network is None else checked_network(network)
+    return name, functools.partial(made_by, **config.network_kwargs)
 
 
 def _refuse_odd(made: Any) -> None:
@@ -102,7 +122,8 @@ def _refuse_odd(made: Any) -> None:
 
 def _takes(kind: Any, name: str) -> bool:
     try:
-        return name in inspect.signature(kind).parameters
+        parameters = inspect.signature(kind).parameters
+        return name in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     except ValueError:
         return False
 

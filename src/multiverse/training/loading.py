@@ -35,6 +35,7 @@ from multiverse.training.run_sources import (
     as_name,
     at_hand,
     config_of,
+    object_of,
     path_of,
     saved_settings,
     source_of,
@@ -65,6 +66,7 @@ def load(
     *,
     env: Any = None,
     algorithm: MakeAlgorithm | str | None = None,
+    network: Any = None,
     which: str = "latest",
     env_kwargs: Mapping[str, Any] | None = None,
     trust: bool = False,
@@ -73,24 +75,24 @@ def load(
     several agents, those of all: `.act({agent: observation})`.
 
     Neither needs nor builds its env, and runs no code that the run names, except the class of an own algorithm whose
-    policy the run cannot hold. `algorithm`, `trust`: as for `resume`. `env`, `env_kwargs`: for runs of 0.1, which have
-    no spaces.
+    policy the run cannot hold, or of an own network. `algorithm`, `network`, `trust`: as for `resume`. `env`,
+    `env_kwargs`: for runs of 0.1, which have no spaces.
     """
-    (algorithm,) = at_hand(run, algorithm=algorithm)
+    algorithm, network = at_hand(run, algorithm=algorithm, network=network)
     maker, named = as_name(algorithm)
     where, found = find_run(path_of(run)).path, checkpoint_of(run, which)
     groups = None if env is not None else saved_spaces(where)
     if groups is not None:
         if algorithm is None and (held := _held(saved_settings(where), groups, found)) is not None:
             return held
-        config = trusted_config(where, None, maker, None, trust, named=named, needs_env=False)
-        return _policy(config, maker, groups, found, where)
-    config = trusted_config(where, env, maker, env_kwargs, trust, named=named)
+        config = trusted_config(where, None, maker, None, trust, named=named, needs_env=False, network=network)
+        return _policy(config, maker, groups, found, where, network)
+    config = trusted_config(where, env, maker, env_kwargs, trust, named=named, network=network)
     how: dict[str, Any] = {"env_kwargs": config.env_kwargs or None, "groups": "separate" if config.separate else None}
     how |= with_tasks(config, source_of(config, env))
     with make_vec(source_of(config, env), 1, "serial", **how) as envs:
         groups = _groups(envs)
-    return _policy(config, maker, groups, found, where)
+    return _policy(config, maker, groups, found, where, network)
 
 
 @takes_old_names
@@ -102,6 +104,7 @@ def evaluate(
     which: str = "latest",
     env: Any = None,
     algorithm: MakeAlgorithm | str | None = None,
+    network: Any = None,
     env_kwargs: Mapping[str, Any] | None = None,
     opponent: Any = None,
     deterministic: bool | None = None,
@@ -121,15 +124,18 @@ def evaluate(
             the policy plays all sides. Default: as in the run's own evaluations.
         deterministic: its most likely actions, or drawn ones. Default: as in the run's own evaluations
             (`evaluation_deterministic`).
-        env, algorithm, env_kwargs, trust: as for `mv.resume`.
+        env, algorithm, network, env_kwargs, trust: as for `mv.resume`.
         watch: wraps the env, of which there is only one then, in this process.
     """
     seed = chosen_seed(run, seed)
-    env, algorithm, wrappers = at_hand(run, env=env, algorithm=algorithm, wrappers=wrappers)
+    env, algorithm, wrappers, network = at_hand(run, env=env, algorithm=algorithm, wrappers=wrappers, network=network)
     found = checkpoint_of(run, which)
-    where, needed = find_run(path_of(run)).path, algorithm is not None or not _holds_policies(found)
+    where = find_run(path_of(run)).path
+    needed = algorithm is not None or network is not None or not _holds_policies(found)
     maker, named = as_name(algorithm)
-    config = trusted_config(where, env, maker, env_kwargs, trust, wrappers, needs_algorithm=needed, named=named)
+    config = trusted_config(
+        where, env, maker, env_kwargs, trust, wrappers, needs_algorithm=needed, named=named, network=network
+    )
     if isinstance(episodes, str) or not isinstance(episodes, Sequence):
         many = episodes = whole_number("episodes", episodes)
     else:
@@ -150,7 +156,7 @@ def evaluate(
     try:
         groups = _groups(played_on.envs)
         held = None if needed else _held(vars(config), groups, found)
-        policy = held or _policy(config, maker, groups, found, where)
+        policy = held or _policy(config, maker, groups, found, where, network)
         acting = policy.acting if isinstance(policy, LoadedPolicies) else [policy.acting]
         against = opponents_for(config.evaluation_opponent if opponent is None else opponent, groups, trust)
         likely = config.evaluation_deterministic if deterministic is None else deterministic
@@ -191,9 +197,14 @@ def _held(saved: Mapping[str, Any], groups: Sequence[Group], found: Checkpoint) 
 
 
 def _policy(
-    config: TrainConfig, algorithm: MakeAlgorithm | None, groups: Sequence[Group], found: Checkpoint, run: Path
+    config: TrainConfig,
+    algorithm: MakeAlgorithm | None,
+    groups: Sequence[Group],
+    found: Checkpoint,
+    run: Path,
+    network: Any = None,
 ) -> LoadedPolicy | LoadedPolicies:
-    make, acting = algorithm_maker(config, algorithm, scales_bytes(found)), []
+    make, acting = algorithm_maker(config, algorithm, scales_bytes(found), object_of(network)), []
     state = (read_spaces(run) or {}).get("state")
     with taken_over(found):
         learned = learned_in(found.state["session"])

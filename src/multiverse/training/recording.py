@@ -51,6 +51,7 @@ def record(
     fps: float | None = None,
     env: Any = None,
     algorithm: MakeAlgorithm | str | None = None,
+    network: Any = None,
     env_kwargs: Mapping[str, Any] | None = None,
     opponent: Any = None,
     deterministic: bool | None = None,
@@ -64,12 +65,12 @@ def record(
     """
     imageio_ffmpeg()
     _draw_without_a_screen()
-    env, algorithm, wrappers = at_hand(run, env=env, algorithm=algorithm, wrappers=None)
+    env, algorithm, wrappers, network = at_hand(run, env=env, algorithm=algorithm, wrappers=None, network=network)
     found, named, seed = checkpoint_of(run, which), str(config_of(run).get("env")), chosen_seed(run, seed)
     where = video_path(path, find_run(path_of(run)).path / VIDEOS, f"{found.path.name}-seed-{seed}.mp4")
     camera = Camera(where, named if env is None else str(env), fps)
     kwargs = {**(env_kwargs or {}), "render_mode": RGB_ARRAY}
-    how: dict[str, Any] = {"episodes": episodes, "seed": seed, "env": env, "algorithm": algorithm}
+    how: dict[str, Any] = {"episodes": episodes, "seed": seed, "env": env, "algorithm": algorithm, "network": network}
     how |= {"wrappers": wrappers, "opponent": opponent, "deterministic": deterministic, "trust": trust}
     with camera:
         try:
@@ -109,13 +110,14 @@ def replay(
     fps: float | None = None,
     env: Any = None,
     algorithm: MakeAlgorithm | str | None = None,
+    network: Any = None,
     trust: bool = False,
 ) -> Replay:
     """Play an episode of a checkpoint's evaluation again, by its number from 0: the same policy, the same seed, bit for
     bit. `video`: True for one in the run's `videos/`, or where to. The rest is as for `mv.record`."""
     if whole_number("episode", episode) < 0:
         raise InvalidRequest(f"episode={episode}: 0 or more")
-    env, algorithm, wrappers = at_hand(run, env=env, algorithm=algorithm, wrappers=None)
+    env, algorithm, wrappers, network = at_hand(run, env=env, algorithm=algorithm, wrappers=None, network=network)
     found = checkpoint_of(run, which)
     seed, named = own_evaluation_seed(run), str(config_of(run).get("env"))
     witness, camera = Witness(), None
@@ -133,7 +135,8 @@ def replay(
             watch = _both(camera, witness)
         try:
             again = evaluate(
-                found.path, episodes=[episode], seed=seed, env=env, algorithm=algorithm, wrappers=wrappers,
+                found.path, episodes=[episode], seed=seed, env=env, algorithm=algorithm, network=network,
+                wrappers=wrappers,
                 env_kwargs=kwargs, trust=trust, watch=watch,
             )  # fmt: skip
         except MultiverseError as error:

@@ -16,8 +16,9 @@ from multiverse.algorithms import algorithm_class
 from multiverse.algorithms.algorithm import Algorithm
 from multiverse.contracts.env import MaskSource
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest, PreflightError
-from multiverse.contracts.imports import refuse_in_import, with_folders, without_folders
+from multiverse.contracts.imports import refuse_in_import, without_folders
 from multiverse.contracts.plan import Plan
+from multiverse.networks import checked_network, network_name
 from multiverse.rollouts.slots import is_single
 from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
 from multiverse.training.config.budget import Clock
@@ -48,8 +49,10 @@ from multiverse.training.run_sources import (
     RunPath,
     as_name,
     at_hand,
+    config_with_folders,
     given_again,
     may_be_marked,
+    object_of,
     objects_among,
     opponent_name,
     path_of,
@@ -151,7 +154,8 @@ def train(
         settings: fields of `TrainConfig` and of the algorithm's config, `num_envs=8`, `learning_rate=1e-3`, also by
             the names that flags have (`lr`, `total_timesteps`, `net_arch`). A number of the algorithm's may be a
             function of how much of the budget is left: `lr=lambda left: 3e-4 * left`. `evaluation_opponent` may be a
-            run, policies (`mv.load`) or a function, too.
+            run, policies (`mv.load`) or a function, too. `network`: a class of your own (a torch module) that takes the
+            place of the first layers, with `network_kwargs`; feature extractors of Stable-Baselines3 work unchanged.
 
     Ctrl-C saves the run, says how to go on with it, and goes on its way.
     """
@@ -162,11 +166,15 @@ def train(
     if opponent is not None:
         settings["evaluation_opponent"] = opponent_name(opponent)
     given, schedules = without_schedules(in_our_names(settings), kind)
+    network = given.get("network")
+    network = None if isinstance(network, str) else network  # else the config holds it
+    if network is not None:
+        given["network"] = network_name(checked_network(network))
     if wrappers:
         given["wrappers"] = [one if isinstance(one, str) else wrapper_name(one) for one in wrappers]
     config = config_for(env, algorithm, given, preset)
     own: dict[str, Any] = {"env": env, "wrappers": wrappers or None, "schedules": schedules, "opponent": opponent}
-    own["algorithm"] = None if isinstance(algorithm, str) else algorithm
+    own |= {"algorithm": None if isinstance(algorithm, str) else algorithm, "network": network}
     if seeds != 1:
         from multiverse.training import seed_runs
 
@@ -200,9 +208,11 @@ def start_run(
     tensorboard: bool = False,
     opponent: Any = None,
     ours: bool = True,
+    network: Any = None,
 ) -> Run:
     """A new run of a whole config. `wrappers`: those that it names, if they are at hand; `opponent`: of its
-    evaluations, where it is no name that a config holds; `ours`: whether the config is nobody else's."""
+    evaluations, where it is no name that a config holds; `ours`: whether the config is nobody else's; `network`: the
+    class that it names, where the caller has it."""
     if tensorboard:
         check_tensorboard()
     begun_from = None if init_from is None else checkpoint_of(init_from)
@@ -210,9 +220,9 @@ def start_run(
         absolute = str(Path(config.evaluation_opponent).absolute())  # it is asked for again, from wherever
         config = dataclasses.replace(config, evaluation_opponent=absolute)
     name = without_folders(config.env)
-    config = dataclasses.replace(config, env=with_folders(config.env), algorithm=with_folders(config.algorithm))
+    config = config_with_folders(config)
     source = wrapped(config.env if env is None else env, wrappers_of(config, wrappers))
-    maker = algorithm_maker(config, algorithm, scales_bytes(begun_from))
+    maker = algorithm_maker(config, algorithm, scales_bytes(begun_from), network)
     session = Session(config, source, maker, opponent=opponent)
     try:
         warn_of_a_long_rollout(config, session.envs.num_envs, next(iter(session.learners)).steps_per_env)
@@ -231,7 +241,7 @@ def start_run(
                 where.keep_for_tensorboard()
             session.begin()
             summary = Trainer(config, session, where, _with(schedules, hooks)).run()
-            objects = objects_among(env=env, algorithm=algorithm, wrappers=wrappers)
+            objects = objects_among(env=env, algorithm=algorithm, wrappers=wrappers, network=network)
             return Run(where.path, summary, objects=objects)
     finally:
         session.close()
@@ -243,6 +253,7 @@ def resume(
     *,
     env: Any = None,
     algorithm: MakeAlgorithm | str | None = None,
+    network: Any = None,
     env_kwargs: Mapping[str, Any] | None = None,
     evaluation_opponent: Any = None,
     wrappers: Sequence[Wrapper | str] | None = None,
@@ -257,32 +268,31 @@ def resume(
     """Go on with a run exactly where its last checkpoint was taken, or where the one was that is named
     (`RUN/checkpoints/step-000000098304`): what came after that goes. A larger budget makes it longer.
 
-    `env`, `algorithm`, `evaluation_opponent`, `env_kwargs`, `wrappers`: for runs of which one was an object of the
-    program, or whose env got a secret: no file holds those. `algorithm` may be the `file.py:Class` of one that has
-    moved, too: the run keeps that. `trust`: whether code that the run names may be called though somebody else has
-    written it. `without_replay`: begin with an empty replay buffer, for a run whose buffer is damaged; all else is that
-    of the checkpoint, but the run is not bit-exact. `hold_schedules`: keep learning rate, clip range and exploration as
-    they were in the last update; by default those that follow the budget follow the new one. `settings`: other ones
-    from here on, `learning_rate=1e-4`,
-    `executor="serial"`; as for `train`.
+    `env`, `algorithm`, `network`, `evaluation_opponent`, `env_kwargs`, `wrappers`: for runs of which one was an object
+    of the program, or whose env got a secret: no file holds those. `algorithm` and `network` may be the `file.py:Class`
+    of one that has moved, too: the run keeps that. `trust`: whether code that the run names may be called though
+    somebody else has written it. `without_replay`: begin with an empty replay buffer, for a run whose buffer is
+    damaged; all else is that of the checkpoint, but the run is not bit-exact. `hold_schedules`: keep learning rate,
+    clip range and exploration as they were in the last update; by default those that follow the budget follow the new
+    one. `settings`: other ones from here on, `learning_rate=1e-4`, `executor="serial"`; as for `train`.
     """
     from multiverse.training import seed_runs
 
     refuse_in_import("trains")
     settings |= {HOLD: True} if hold_schedules else {}
-    env, algorithm, wrappers = at_hand(run, env=env, algorithm=algorithm, wrappers=wrappers)
+    env, algorithm, wrappers, network = at_hand(run, env=env, algorithm=algorithm, wrappers=wrappers, network=network)
     if (path := find_set(path_of(run))) is not None:
         if env_kwargs is not None or tensorboard or without_replay:
             raise InvalidRequest(
                 "env_kwargs, tensorboard and without_replay apply to one run: resume each of these separately"
             )
-        config, given, schedules = seed_runs.set_config(path, in_our_names(settings), trust, env, algorithm)
+        config, given, schedules = seed_runs.set_config(path, in_our_names(settings), trust, env, algorithm, network)
         maker, named = as_name(algorithm)
-        own = {"env": env, "algorithm": maker, "wrappers": wrappers, "schedules": schedules}
+        own = {"env": env, "algorithm": maker, "wrappers": wrappers, "schedules": schedules, "network": network}
         own["opponent"] = evaluation_opponent
         return seed_runs.run_in_program(path, config, given, hooks, progress, trust, named, **own)
     how: dict[str, Any] = {"env": env, "algorithm": algorithm, "env_kwargs": env_kwargs, "wrappers": wrappers}
-    how["opponent"] = evaluation_opponent
+    how |= {"opponent": evaluation_opponent, "network": network}
     again = given_again(**how)
     how |= {"trust": trust, "tensorboard": tensorboard, "without_replay": without_replay}
     return watched(functools.partial(resume_run, run, in_our_names(settings), **how), hooks, progress, again)
@@ -301,6 +311,7 @@ def resume_run(
     tensorboard: bool = False,
     opponent: Any = None,
     without_replay: bool = False,
+    network: Any = None,
 ) -> Run:
     """As `resume`; `settings` go before those of the run, `opponent` is its `evaluation_opponent`."""
     if tensorboard:
@@ -308,8 +319,11 @@ def resume_run(
     named = find_run(path_of(run))
     with RunDirectory.open(named.path) as where:
         maker, name = as_name(algorithm)
-        config = trusted_config(where.path, env, maker, env_kwargs, trust, wrappers, named=name, given=settings)
-        moved = config.algorithm != saved_settings(where.path).get("algorithm", "ppo")
+        config = trusted_config(
+            where.path, env, maker, env_kwargs, trust, wrappers, named=name, given=settings, network=network
+        )
+        before = saved_settings(where.path)
+        moved = (config.algorithm, config.network) != (before.get("algorithm", "ppo"), before.get("network"))
         kind = maker or algorithm_class(config.algorithm)
         given, schedules = without_schedules(settings, kind)
         _refuse_lost_schedules(where, given)
@@ -329,7 +343,7 @@ def resume_run(
             plan = None
         begun_from = where.last_part().get(BEGUN_FROM)
         weights = None if found is not None or begun_from is None else checkpoint_of(str(begun_from))
-        make = algorithm_maker(config, maker, scales_bytes(found or weights))
+        make = algorithm_maker(config, maker, scales_bytes(found or weights), object_of(network))
         session = Session(config, source, make, plan, num_envs, opponent, masks)
         try:
             trainer = Trainer(config, session, where, _with(schedules, hooks))
@@ -354,7 +368,7 @@ def resume_run(
                         learner.change(**theirs)
                 if named.checkpoint is not None:
                     Checkpoints(where.checkpoints).go_back(trainer.clock.env_steps)
-            ours = may_be_marked(where.path, env, maker)
+            ours = may_be_marked(where.path, env, maker, network)
             if given or moved or hold:
                 where.write_config(plain_config(config))  # the next resume has them too
             if ours:
@@ -365,7 +379,7 @@ def resume_run(
             where.write_provenance({**provenance(config.seed, session.envs.plan), **begun})
             if tensorboard:
                 where.keep_for_tensorboard()
-            objects = objects_among(env=env, algorithm=maker, wrappers=wrappers)
+            objects = objects_among(env=env, algorithm=maker, wrappers=wrappers, network=network)
             return Run(where.path, trainer.run(), objects=objects)
         finally:
             session.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import logging
 import sys
@@ -15,12 +16,13 @@ from multiverse.adapters.env_source import BUILT_IN, Wrapper, wrapped
 from multiverse.algorithms import ALGORITHMS, known_name
 from multiverse.contracts.errors import InvalidRequest, UntrustedRun
 from multiverse.contracts.imports import with_folders, without_folders
+from multiverse.networks import network_name
 from multiverse.training.algorithm_maker import MakeAlgorithm
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import read_config
 from multiverse.training.config.train_config import TrainConfig, import_name, name_of, saved_config, wrapper_name
 from multiverse.training.storage.find_runs import CONFIG, find_run
-from multiverse.training.storage.origin import check_trusted, names_code
+from multiverse.training.storage.origin import NETWORK, check_trusted, names_code
 from multiverse.training.storage.run_directory import read_mark
 
 log = logging.getLogger("multiverse")
@@ -57,6 +59,7 @@ def trusted_config(
     named: str | None = None,
     given: Iterable[str] = (),
     needs_env: bool = True,
+    network: Any = None,
 ) -> TrainConfig:
     """The config of a run whose env is about to be made; `UntrustedRun` if that would call a stranger's code, or join
     a stranger's Ray cluster. `given`: names of settings that the caller gives, which replace the run's. Without its env
@@ -69,27 +72,38 @@ def trusted_config(
     if named is not None:
         refuse_another_algorithm(learner, named)
     # What the caller brings is the caller's own, whatever the run says; the rest of what it names is not.
-    theirs = {*_brought(env, algorithm or named), *given}
-    called = saved if needs_env else {"algorithm": learner}  # guard: untrusted-algorithm-does-not-act
+    theirs = {*_brought(env, algorithm or named, network), *given}
+    called = (
+        saved if needs_env else {"algorithm": learner, NETWORK: saved.get(NETWORK)}
+    )  # guard: untrusted-algorithm-does-not-act
     if names_code({name: value for name, value in called.items() if name not in theirs}):
         check_trusted(saved, read_mark(run), run, trust)
     inside = (env, wrappers) if needs_env else (True, ())
-    _refuse_missing(saved, inside[0], (algorithm or named) if needs_algorithm else True, inside[1])
+    brought = ((algorithm or named), network) if needs_algorithm else (True, True)
+    _refuse_missing(saved, inside[0], brought[0], inside[1], brought[1])
     if algorithm is None and needs_algorithm:
         saved["algorithm"] = where_it_is_now("algorithm", learner) if named is None else with_folders(named)
+    if needs_algorithm and (own := saved.get(NETWORK)) is not None:
+        if isinstance(network, str):
+            saved[NETWORK] = with_folders(network)
+        elif network is None:
+            saved[NETWORK] = where_it_is_now(NETWORK, str(own))
+    elif network is not None and needs_algorithm:
+        raise InvalidRequest("network: this run was trained without a network of yours; leave it out")
     return saved_config(saved, str(run / CONFIG), algorithm, env_kwargs, needs_env, needs_algorithm)
 
 
-def _brought(env: Any, algorithm: Any) -> set[str]:
+def _brought(env: Any, algorithm: Any, network: Any = None) -> set[str]:
     """What of a config the caller brings himself."""
-    return {*(("env", "env_kwargs") if env is not None else ()), *(("algorithm",) if algorithm is not None else ())}
+    given = {"env": env, "env_kwargs": env, "algorithm": algorithm, NETWORK: network}
+    return {name for name, one in given.items() if one is not None}
 
 
-def may_be_marked(run: Path, env: Any, algorithm: Any) -> bool:
+def may_be_marked(run: Path, env: Any, algorithm: Any, network: Any = None) -> bool:
     """Whether a run that is gone on with may be marked as ours: it is, or its config names no code where the caller has
-    brought his own (`env`, `algorithm`), which stays there and which nobody was asked about."""
+    brought his own (`env`, `algorithm`, `network`), which stays there and which nobody was asked about."""
     saved = saved_settings(run)
-    if not names_code({name: saved.get(name) for name in _brought(env, algorithm)}):
+    if not names_code({name: saved.get(name) for name in _brought(env, algorithm, network)}):
         return True
     try:
         check_trusted(saved, read_mark(run), run, trust=False)
@@ -117,6 +131,8 @@ def given_again(**given: Any) -> str:
         one = given.get(name.removeprefix("evaluation_"))
         if one is not None and not isinstance(one, str) and ":" not in named(one) and not hasattr(one, "path"):
             lost[name] = one
+    if (network := given.get(NETWORK)) is not None and not isinstance(network, str) and "<" in network_name(network):
+        lost[NETWORK] = network
     called = {name: getattr(one, "__name__", "") for name, one in lost.items()}
     words = [f"{name}={one if one.isidentifier() else '…'}" for name, one in called.items()]
     if any(":" not in wrapper_name(one) for one in given.get("wrappers") or () if not isinstance(one, str)):
@@ -135,7 +151,7 @@ def opponent_name(opponent: Any) -> str:
     return f"<{name.strip('<>')}>"
 
 
-def _refuse_missing(saved: Mapping[str, Any], env: Any, algorithm: Any, wrappers: Any) -> None:
+def _refuse_missing(saved: Mapping[str, Any], env: Any, algorithm: Any, wrappers: Any, network: Any) -> None:
     """All that no file holds and that is not given again (None), in one sentence."""
     named, learner, inside = (saved.get(name) for name in ("env", "algorithm", "wrappers"))
     lost = {}
@@ -143,11 +159,18 @@ def _refuse_missing(saved: Mapping[str, Any], env: Any, algorithm: Any, wrappers
         lost["env=…"] = f"the env of this run, {named}, is none of Gymnasium's"
     if algorithm is None and isinstance(learner, str) and ":" not in learner and learner not in ALGORITHMS:
         lost[f"algorithm={learner}"] = f"the algorithm of this run is {learner}, one of your own"
+    shape = str(saved.get(NETWORK) or "").strip("<>")
+    if network is None and shape and saved[NETWORK] != shape:
+        lost[f"network={shape}"] = f"the network of this run is {shape}, a class of a program"
     program = [str(one) for one in inside if ":" not in str(one)] if isinstance(inside, list) else []
     if wrappers is None and program:
         lost["wrappers=[…]"] = f"the wrapper {' and '.join(program)} of this run is one of a program"
     if lost:
-        flags = {"env=…": "--env FILE.py:NAME", f"algorithm={learner}": "--algorithm FILE.py:CLASS"}
+        flags = {
+            "env=…": "--env FILE.py:NAME",
+            f"algorithm={learner}": "--algorithm FILE.py:CLASS",
+            f"network={shape}": "--network FILE.py:CLASS",
+        }
         shell = f" (in a shell: {' '.join(flags[one] for one in lost)})" if lost.keys() <= flags.keys() else ""
         what = "it" if len(lost) == 1 else "them"
         raise InvalidRequest(f"{'; '.join(lost.values())}: pass {what} again, {', '.join(lost)}{shell}")
@@ -165,8 +188,21 @@ def as_name(algorithm: MakeAlgorithm | str | None) -> tuple[MakeAlgorithm | None
     return (None, known_name(algorithm)) if isinstance(algorithm, str) else (algorithm, None)
 
 
+def object_of(network: Any) -> Any:
+    """The class of a network that was given; None where its name was given, which the config holds by now."""
+    return None if isinstance(network, str) else network
+
+
 def _is_known(env: str) -> bool:
     return ":" in env or env in BUILT_IN or env in gymnasium.registry
+
+
+def config_with_folders(config: TrainConfig) -> TrainConfig:
+    """The config with the whole paths of files that it names, which any directory finds."""
+    network = config.network and with_folders(config.network)
+    return dataclasses.replace(
+        config, env=with_folders(config.env), algorithm=with_folders(config.algorithm), network=network
+    )
 
 
 def at_hand(run: RunPath, **given: Any) -> list[Any]:

@@ -22,7 +22,7 @@ import gymnasium
 from multiverse.adapters.env_source import BUILT_IN
 from multiverse.algorithms import algorithm_class
 from multiverse.contracts.errors import InvalidRequest, MultiverseError, counted, in_digits
-from multiverse.contracts.imports import with_folders, without_folders
+from multiverse.contracts.imports import without_folders
 from multiverse.contracts.plain_files import read_plain
 from multiverse.contracts.plan import whole_number
 from multiverse.training.config.build import Located
@@ -38,7 +38,14 @@ from multiverse.training.progress import (
     run_with_progress,
 )
 from multiverse.training.run import Run, resume_run, start_run, watched
-from multiverse.training.run_sources import as_name, given_again, may_be_marked, saved_settings, trusted_config
+from multiverse.training.run_sources import (
+    as_name,
+    config_with_folders,
+    given_again,
+    may_be_marked,
+    saved_settings,
+    trusted_config,
+)
 from multiverse.training.seeds import DRAWS, INTERVAL, bootstrap_interval, interquartile_mean
 from multiverse.training.side_by_side import in_child, share_of_cores, side_by_side
 from multiverse.training.storage.files import for_json, replace_file
@@ -93,8 +100,7 @@ def new_set(config: TrainConfig, count: int, run_dir: Path | str | None, root: P
         elif path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise InvalidRequest(f"{path} is not empty: choose another directory, or resume what is there")
         path.mkdir(parents=True, exist_ok=True)
-        env, algorithm = with_folders(config.env), with_folders(config.algorithm)
-        write_config(path, dataclasses.replace(config, env=env, algorithm=algorithm))
+        write_config(path, config_with_folders(config))
         _write(path, {"seeds": list(range(config.seed, last + 1)), **how})
     except OSError as error:
         raise InvalidRequest(f"{path} cannot be the directory of runs: {error.strerror or error}") from error
@@ -178,15 +184,19 @@ def run_set(
     apart: str | None,
     trust: bool = False,
     algorithm: str | None = None,
+    network: str | None = None,
 ) -> SeedRuns:
     """Every run of a set that is not done: side by side in processes of their own, where these can have what it takes
     (`apart`: the module with their `child`) and there are cores for them, or else here, one by one (`one`).
-    `algorithm`: where one's own is now, which each run keeps.
+    `algorithm`, `network`: where one's own is now, which each run keeps.
 
     In processes of their own the failure of one costs the others nothing: it is raised when these are done.
     """
     at_once, config = share_of_cores(config, len(read_set(path)["seeds"])) if apart else (1, config)
-    orders, failed = orders_for(path, config, settings, trust=trust, algorithm=algorithm), dict[int, str]()
+    orders, failed = (
+        orders_for(path, config, settings, trust=trust, algorithm=algorithm, network=network),
+        dict[int, str](),
+    )
 
     def ended(seed: int, why: str | None) -> None:
         if why is not None:
@@ -234,10 +244,10 @@ def ordered(order: Mapping[str, Any], **more: Any) -> Run:
     more["tensorboard"] = order["tensorboard"]
     if "config" not in order:
         settings = {**order["settings"], **(more.pop("schedules", None) or {})}
-        more = {"algorithm": order["algorithm"], **more}
+        more = {"algorithm": order["algorithm"], "network": order.get("network"), **more}
         return resume_run(order["run"], settings, trust=order["trust"], **more)
     config = saved_config(order["config"], order["run"], more.get("algorithm"))
-    ours = may_be_marked(Path(order["run"]).parent, more.get("env"), more.get("algorithm"))
+    ours = may_be_marked(Path(order["run"]).parent, more.get("env"), more.get("algorithm"), more.get("network"))
     return start_run(config, run_dir=order["run"], init_from=order["init_from"], ours=ours, **more)
 
 
@@ -248,18 +258,21 @@ def child(order: Mapping[str, Any]) -> int:
 
 
 # -- going on ----------------------------------------------------------------------------------------------------
-def set_config(path: Path, settings: Mapping[str, Any], trust: bool, env: Any = None, algorithm: Any = None) -> Any:
+def set_config(
+    path: Path, settings: Mapping[str, Any], trust: bool, env: Any = None, algorithm: Any = None, network: Any = None
+) -> Any:
     """(the config of a set that is gone on with, its settings, and those of them that are functions). It keeps them.
     Where one's own algorithm is now, each run keeps once that is made."""
     maker, name = as_name(algorithm)
     # Each run asks for its wrappers.
-    config = trusted_config(path, env, maker, None, trust, (), named=name, given=settings)
+    config = trusted_config(path, env, maker, None, trust, (), named=name, given=settings, network=network)
     kind = maker or algorithm_class(config.algorithm)
     given, schedules = without_schedules(settings, kind)
     hold = {HOLD: given.pop(HOLD)} if HOLD in given else {}  # of each run, where it is
     if given:
-        config, own = changed_config(config, given, kind), saved_settings(path).get("algorithm", "ppo")
-        write_config(path, dataclasses.replace(config, algorithm=own), may_be_marked(path, env, algorithm))
+        config, own = changed_config(config, given, kind), saved_settings(path)
+        kept = {"algorithm": own.get("algorithm", config.algorithm), "network": own.get("network")}
+        write_config(path, dataclasses.replace(config, **kept), may_be_marked(path, env, algorithm, network))
     return config, Located(given | hold, given.places), schedules
 
 

@@ -96,6 +96,13 @@ def check_saved_policies(config: TrainConfig, learners: Learners) -> None:
             f"opponents={config.opponents}: past versions of the policy are saved with the run, and the policy of "
             f"{name} cannot be ({reason}): leave opponents out"
         )
+    if config.network is not None and "<" in config.network:
+        network = config.network.strip("<>")
+        log.warning(
+            "the network %s cannot be imported by name: to load or evaluate this run in another program, pass the "
+            "class again: mv.load(run, network=%s), or --network FILE.py:%s in a shell",
+            *(network, network, network),
+        )
     if config.algorithm in ALGORITHMS:
         return  # networks in torch: they are made again by name
     if ":" in config.algorithm:

@@ -50,7 +50,7 @@ GUARDS = (
     Guard(
         "untrusted-algorithm-does-not-act",
         ("E7",),
-        swap('{"algorithm": learner}', "{}"),
+        swap('{"algorithm": learner, NETWORK: saved.get(NETWORK)}', "{}"),
         (f"{SAVED}::test_loading_a_strangers_policy_imports_its_class_only_if_it_is_trusted",),
     ),
     Guard(

@@ -65,6 +65,8 @@ class Evaluate:
     """Arguments for the env, over those of the run: a team of another size, say, or other physics."""
     algorithm: Annotated[str | None, tyro.conf.arg(metavar="MODULE:CLASS")] = None
     """Your algorithm, for a run that cannot hold its policy, where the class was in a program or has moved."""
+    network: Annotated[str | None, tyro.conf.arg(metavar="FILE.py:CLASS")] = None
+    """Your network, for a run whose network was a class of a program, or has moved."""
     trust: bool = False
     """Call the code (module:name) and join the Ray cluster that the run names, although you did not write it here."""
     json: bool = False
@@ -82,7 +84,7 @@ def run(arguments: Sequence[str]) -> int:
     several, which = find_set(Path(options.run)), "best" if options.best else options.which
     runs = {None: options.run} if several is None else _begun(several)
     common: dict[str, Any] = {"episodes": options.episodes, "opponent": options.opponent, "trust": options.trust}
-    common["algorithm"] = options.algorithm
+    common |= {"algorithm": options.algorithm, "network": options.network}
     common |= {"env": options.env, "env_kwargs": kwargs or None}
     common["deterministic"] = deterministic_or_not(options.stochastic, options.deterministic)
     checkpoints, reports = {seed: checkpoint_of(one, which) for seed, one in runs.items()}, dict[Any, dict[str, Any]]()

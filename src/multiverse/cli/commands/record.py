@@ -51,6 +51,8 @@ class Record:
     """Arguments for the env, over those of the run."""
     algorithm: Annotated[str | None, tyro.conf.arg(metavar="MODULE:CLASS")] = None
     """Your algorithm, for a run that cannot hold its policy, where the class was in a program or has moved."""
+    network: Annotated[str | None, tyro.conf.arg(metavar="FILE.py:CLASS")] = None
+    """Your network, for a run whose network was a class of a program, or has moved."""
     trust: bool = False
     """Call the code (module:name) and join the Ray cluster that the run names, although you did not write it here."""
 
@@ -64,6 +66,7 @@ def run(arguments: Sequence[str]) -> int:
         "which": options.which,
         "env": options.env,
         "algorithm": options.algorithm,
+        "network": options.network,
         "trust": options.trust,
     }
     how: dict[str, Any] = {"episodes": options.episodes, "seed": options.seed, "fps": options.fps}

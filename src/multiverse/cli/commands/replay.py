@@ -44,6 +44,8 @@ class ReplayOptions:
     """The env, for a run whose env was an object of a program."""
     algorithm: Annotated[str | None, tyro.conf.arg(metavar="MODULE:CLASS")] = None
     """Your algorithm, for a run that cannot hold its policy, where the class was in a program or has moved."""
+    network: Annotated[str | None, tyro.conf.arg(metavar="FILE.py:CLASS")] = None
+    """Your network, for a run whose network was a class of a program, or has moved."""
     trust: bool = False
     """Call the code (module:name) and join the Ray cluster that the run names, although you did not write it here."""
     json: bool = False
@@ -63,6 +65,7 @@ def run(arguments: Sequence[str]) -> int:
         fps=options.fps,
         env=options.env,
         algorithm=options.algorithm,
+        network=options.network,
         trust=options.trust,
     )
     if options.json:

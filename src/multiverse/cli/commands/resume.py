@@ -40,6 +40,7 @@ COMMAND = (
     Setting(
         "algorithm", str, "", "Your algorithm (MODULE:CLASS), for a run of one that was in a program, or has moved."
     ),
+    Setting("network", str, "", "Your network (FILE.py:CLASS), for a run of one that was in a program, or has moved."),
     Setting(
         "trust",
         bool,
@@ -87,13 +88,14 @@ def run(arguments: Sequence[str]) -> int:
             raise InvalidRequest(
                 "--env, --tensorboard and --without-replay apply to one run: resume each of these separately"
             )
-        trust, algorithm = bool(command["trust"]), command["algorithm"] or None
-        config, _, _ = set_config(several, settings, trust, algorithm=algorithm)
-        run_and_tell(several, config, settings, voice, trust, **shown, algorithm=algorithm)
+        trust, own = bool(command["trust"]), {name: command[name] or None for name in ("algorithm", "network")}
+        config, _, _ = set_config(several, settings, trust, **own)
+        run_and_tell(several, config, settings, voice, trust, **shown, own=own)
         return 0
     how: dict[str, Any] = {
         "env": command["env"] or None,
         "algorithm": command["algorithm"] or None,
+        "network": command["network"] or None,
         "trust": bool(command["trust"]),
         "tensorboard": bool(command["tensorboard"]),
         "without_replay": bool(command["without_replay"]),

@@ -106,7 +106,8 @@ def _equal(one: float, other: float) -> bool:
 
 
 KEPT = frozenset({"env", "algorithm", "seed", "num_envs", "separate", "opponents", "wrappers", "tasks",
-                  "held_out_tasks", "episodes_per_task", "oracle", "action_masks"})  # fmt: skip
+                  "held_out_tasks", "episodes_per_task", "oracle", "action_masks", "network",
+                  "network_kwargs"})  # fmt: skip
 """Of a run, for its whole life: what it has learned and where its envs are would mean something else."""
 
 

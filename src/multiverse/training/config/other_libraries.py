@@ -14,6 +14,8 @@ SYNONYMS = {
     "value_coef": ("vf_coef",),
     "clip_range": ("clip_coef",),
     "value_clip_range": ("clip_range_vf",),
+    "network": ("features_extractor_class",),
+    "network_kwargs": ("features_extractor_kwargs",),
     "normalize_advantages": ("normalize_advantage", "norm_adv"),
     "hidden_sizes": ("net_arch",),
     "share_features": ("share_features_extractor",),
@@ -34,7 +36,8 @@ EQUIVALENTS = {
     "log_interval": "log_every, in env steps",
     "monitor_dir": "every run keeps episodes.jsonl in its directory (run_dir)",
     "policy": "networks follow from the spaces; hidden_sizes, activation and memory change them",
-    "policy_kwargs": "separate settings: hidden_sizes (net_arch), activation, share_features, ortho_init, memory",
+    "policy_kwargs": "separate settings: hidden_sizes (net_arch), activation, share_features, ortho_init, memory, "
+    "network (features_extractor_class), network_kwargs",
     "progress_bar": "shown by default; progress=False in Python, --quiet in a shell",
     "reset_num_timesteps": "mv.resume or `multiverse resume` to train further, init_from to begin with a run's weights",
     "tb_log_name": "run_dir",

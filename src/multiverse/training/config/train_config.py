@@ -41,6 +41,11 @@ class TrainConfig:
     """A Gymnasium id, or module:name of something that builds an env."""
     algorithm: str = "ppo"
     """Which algorithm learns: ppo, a2c, taac, sac, td3, discrete_sac, dqn, or module:Class of your own."""
+    network: str | None = None
+    """Network from observations to features, before the dense layers or the memory: mlp, nature_cnn, small_cnn, or
+    module:Class or file.py:Class of your own. Default: none, and convolutions of images."""
+    network_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the network."""
     seed: int = 0
     """Of the whole run: weights, noise, and every episode of every env."""
     num_envs: int | Literal["auto"] = 8
@@ -172,6 +177,8 @@ class TrainConfig:
             raise InvalidRequest(f"opponent_share={self.opponent_share}: between 0 and 1")
         if not self.checkpoint_every_s >= 0.0:
             raise InvalidRequest(f"checkpoint_every_s={self.checkpoint_every_s}: 0 or more")
+        if self.network_kwargs and self.network is None:
+            raise InvalidRequest(f"network_kwargs={self.network_kwargs}: there is no network that takes them")
         for name in ("seed", "evaluation_seed"):
             checked_run_seed(name, getattr(self, name))
         if self.log_every is not None and self.log_every < 1:

@@ -45,7 +45,7 @@ from multiverse.training.storage.files import write_new
 log = logging.getLogger("multiverse")
 
 KEY_BYTES = 32
-OPPONENT, WRAPPERS, RAY = "evaluation_opponent", "wrappers", "ray_address"
+OPPONENT, WRAPPERS, RAY, NETWORK = "evaluation_opponent", "wrappers", "ray_address", "network"
 MOST_ARGUMENTS = 8
 """That a sentence shows."""
 _PURPOSE = b"multiverse: what a run calls\0"
@@ -73,7 +73,7 @@ def names_code(config: Mapping[str, Any]) -> bool:
     answers are unpickled here; ids in Gymnasium's registry and our own algorithms name nothing."""
     if config.get(RAY):  # guard: a-strangers-cluster-is-not-joined
         return True
-    named = "".join(str(config.get(name) or "") for name in ("env", "algorithm", OPPONENT, WRAPPERS))
+    named = "".join(str(config.get(name) or "") for name in ("env", "algorithm", NETWORK, OPPONENT, WRAPPERS))
     return ":" in named or any(_CODE.fullmatch(text) for text in _texts(config.get("env_kwargs")))
 
 
@@ -84,7 +84,7 @@ def in_a_call(config: Mapping[str, Any]) -> str:
     arguments = [f"{key if key.isidentifier() else in_words(key)}={in_words(value)}" for key, value in given]
     more = ["…"] if len(arguments) > MOST_ARGUMENTS else []
     env = f"{in_words(str(config.get('env')))[1:-1]}({', '.join(arguments[:MOST_ARGUMENTS] + more)})"
-    named = [str(config.get(name) or "") for name in ("algorithm", OPPONENT)]
+    named = [str(config.get(name) or "") for name in ("algorithm", NETWORK, OPPONENT)]
     named += map(str, config.get(WRAPPERS) or ())
     called = [*([env] if config.get("env") else []), *(in_words(one)[1:-1] for one in named if ":" in one)]
     joined = [f"join the Ray cluster at {in_words(redacted(config)[RAY])}"] if config.get(RAY) else []
@@ -116,7 +116,8 @@ def mark_of(config: Mapping[str, Any]) -> str | None:
 
 def _mark(config: Mapping[str, Any], key: bytes) -> str:
     called = {name: config.get(name) for name in ("env", "env_kwargs", "algorithm")}
-    called |= {name: config[name] for name in (OPPONENT, WRAPPERS, RAY) if config.get(name)}
+    more = (OPPONENT, WRAPPERS, RAY, NETWORK, f"{NETWORK}_kwargs")
+    called |= {name: config[name] for name in more if config.get(name)}
     text = json.dumps(redacted(called), sort_keys=True).encode()
     return hmac.new(key, _PURPOSE + text, hashlib.sha256).hexdigest()
 
