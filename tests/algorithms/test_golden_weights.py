@@ -5,7 +5,7 @@ numpy and torch change alike. What is stored are norms and a few entries of the 
 moved them, and the metrics of the last update. They are compared up to rounding errors, which differ between
 processors.
 
-After a change that is meant to be one, write the file anew, and name the algorithms that learn differently in the
+After an intended change, write the file again, and name the algorithms that learn differently in the
 changelog:
 
     python -m tests.algorithms.test_golden_weights
@@ -28,7 +28,7 @@ from tests.algorithms.rollouts import random_rollout
 FILE = Path(__file__).with_name("golden_weights.json")
 SLOTS, UPDATES, ENTRIES = 4, 3, 5
 TOLERANCE = 1e-4
-"""Of the norm, and of the root mean square for a single entry."""
+"""Relative to the norm; for a single entry, relative to the root mean square of all entries."""
 OBSERVATIONS, DISCRETE = spaces.Box(-9, 9, (5,), np.float32), spaces.Discrete(4)
 BOX = spaces.Box(-1, 1, (2,), np.float32)
 ON_POLICY = {"steps_per_env": 12, "hidden_sizes": (16, 8), "learning_rate": 3e-3}
@@ -127,7 +127,7 @@ def test_file_has_every_case_and_all_networks_of_it_have_learned() -> None:
 
 
 def write() -> None:
-    """Write the file anew."""
+    """Write the file again."""
     cases = []
     for case in CASES:
         found = learned(case, learners(case)[0])

@@ -30,10 +30,11 @@ _ONE_AT_A_TIME = threading.RLock()  # torch's generator is the process's: networ
 
 @contextmanager
 def first_weights(seed: int | Sequence[int]) -> Iterator[None]:
-    """Modules made inside begin as this seed says, and nobody else's random numbers change.
+    """Seed torch's generator for the modules that are made inside, and restore it afterwards.
 
-    Dense layers and cells of stock networks then get those of `learning/initial_weights.py`. Convolutions over images
-    and attention keep those of torch: numpy has no such networks, and torch's QR is several times as fast.
+    The dense layers and cells of stock networks then get the first weights of `learning/initial_weights.py`.
+    Convolutions over images and attention keep those of torch: no numpy network has them, and torch's QR is several
+    times as fast.
     """
     drawn = seed if isinstance(seed, int) else int(np.random.SeedSequence(seed).generate_state(1)[0])
     # One thread: with several the last bits of the first weights would depend on how many.
@@ -188,8 +189,8 @@ def layers_of(dense: nn.Sequential) -> list[tuple[Array, Array]]:
 class Network(nn.Module):
     """(vector [rows, size], images) → [rows, outputs].
 
-    `shared`: the `extract` of another network, whose convolutions, or network of the user, it uses too. First weights
-    of cell and dense layers are set by whoever makes it: `begin_cell`, `begin_dense`.
+    `shared`: the `extract` of another network, whose convolutions, or network of the user, it uses too. Call
+    `begin_cell` and `begin_dense` to set the first weights of its cell and of its dense layers.
     """
 
     def __init__(self, shape: Shape, outputs: int, shared: Any = None) -> None:
