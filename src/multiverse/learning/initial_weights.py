@@ -20,7 +20,7 @@ from multiverse.learning.loss import Shape, time_scales
 _ONE_AT_A_TIME = threading.Lock()  # the number of BLAS threads is the process's, and is put back afterwards
 
 
-def dense_layers(
+def dense_weights(
     rng: np.random.Generator,
     widths: Sequence[int],
     last_gain: float = 1.0,
@@ -50,7 +50,7 @@ def dense_layers(
         yield weights, np.zeros((copies, outward), np.float32)
 
 
-def recurrent_cell(rng: np.random.Generator, shape: Shape, sizes: Sequence[tuple[int, ...]]) -> list[Array]:
+def cell_weights(rng: np.random.Generator, shape: Shape, sizes: Sequence[tuple[int, ...]]) -> list[Array]:
     """Return the weights and biases of a recurrent cell, which have these `sizes`: orthogonal, with biases for its time
     scales (`ortho_init`), or uniform, as torch begins."""
     limit = 1 / np.sqrt(shape.memory_size)

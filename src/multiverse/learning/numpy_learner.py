@@ -19,7 +19,7 @@ from multiverse.learning.cells import CELLS, Rooms, Weights
 from multiverse.learning.chunks import Along
 from multiverse.learning.convolution import Convolution
 from multiverse.learning.distributions import distribution_for
-from multiverse.learning.initial_weights import dense_layers, recurrent_cell
+from multiverse.learning.initial_weights import cell_weights, dense_weights
 from multiverse.learning.loss import TEAM, Outputs, RolloutBatch, Shape, of_cell, parameters_of
 from multiverse.learning.optimizers import Optimizer
 
@@ -164,7 +164,7 @@ class Dense:
     def begin(self, rng: np.random.Generator, last_gain: float = 1.0, *, ortho_init: bool) -> None:
         """Set the first weights."""
         copies = self._lead[0] if self._lead else 1
-        first = dense_layers(
+        first = dense_weights(
             rng, self._widths, last_gain, ortho_init=ortho_init, copies=copies, convolution=self._convolution
         )
         for (weights, bias, _, _), (first_weights, first_bias) in zip(self.layers, first):
@@ -265,5 +265,5 @@ class Dense:
 
 def begin_cell(cell: Weights, rng: np.random.Generator, shape: Shape) -> None:
     """Set the first weights of a recurrent cell."""
-    for value, first in zip(cell.values, recurrent_cell(rng, shape, [value.shape for value in cell.values])):
+    for value, first in zip(cell.values, cell_weights(rng, shape, [value.shape for value in cell.values])):
         value[...] = first

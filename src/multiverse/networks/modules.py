@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.views import Array
 from multiverse.learning.convolution import Convolution
-from multiverse.learning.initial_weights import dense_layers, recurrent_cell
+from multiverse.learning.initial_weights import cell_weights, dense_weights
 from multiverse.learning.loss import Loss, Shape, as_numpy, parameters_of
 from multiverse.learning.network_choice import NetworkChoice
 from multiverse.learning.optimizers import Optimizer
@@ -309,7 +309,7 @@ def begin_dense(
     """Set the first weights of the dense layers of networks that are alike: those that the numpy networks have."""
     layers = [[layer for layer in network if isinstance(layer, nn.Linear)] for network in networks]
     widths = [layers[0][0].in_features, *(layer.out_features for layer in layers[0])]
-    first = dense_layers(rng, widths, last_gain, ortho_init=ortho_init, copies=len(layers), convolution=convolution)
+    first = dense_weights(rng, widths, last_gain, ortho_init=ortho_init, copies=len(layers), convolution=convolution)
     for alike, values in zip(zip(*layers), first):
         for layer, weights, bias in zip(alike, *values):
             _set(layer, [weights, bias])
@@ -317,7 +317,7 @@ def begin_dense(
 
 def begin_cell(rng: np.random.Generator, cell: nn.Module, shape: Shape) -> None:
     """Set the first weights of a recurrent cell: those that the numpy networks have."""
-    _set(cell, recurrent_cell(rng, shape, [tuple(one.shape) for one in cell.parameters()]))
+    _set(cell, cell_weights(rng, shape, [tuple(one.shape) for one in cell.parameters()]))
 
 
 def _set(module: nn.Module, values: Iterable[Array]) -> None:
