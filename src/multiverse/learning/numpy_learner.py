@@ -19,7 +19,8 @@ from multiverse.learning.cells import CELLS, Rooms, Weights
 from multiverse.learning.chunks import Along
 from multiverse.learning.convolution import Convolution
 from multiverse.learning.distributions import distribution_for
-from multiverse.learning.loss import TEAM, Outputs, RolloutBatch, Shape, of_cell, parameters_of, time_scales
+from multiverse.learning.initial_weights import cell_weights, dense_weights
+from multiverse.learning.loss import TEAM, Outputs, RolloutBatch, Shape, of_cell, parameters_of
 from multiverse.learning.optimizers import Optimizer
 
 LossGradientOf = Callable[[Outputs, RolloutBatch, bool], Any]
@@ -62,8 +63,8 @@ class NumpyLearner:
         rng = np.random.default_rng((seed, 3))
         for weights in cells:
             begin_cell(weights, rng, shape)
-        self._actor.begin(rng, 0.01, shape.ortho_init)
-        self._critic.begin(rng, 1.0, shape.ortho_init)
+        self._actor.begin(rng, 0.01, ortho_init=shape.ortho_init)
+        self._critic.begin(rng, ortho_init=shape.ortho_init)
 
     def part(self, shape: tuple[int, ...]) -> tuple[Array, Array]:
         """The next parameters of this shape, and their gradients."""
@@ -150,7 +151,8 @@ class Dense:
             weights, by_weights = owner.part((outward, inward))
             bias, by_bias = owner.part((outward,))
             self.layers.append((weights, bias, by_weights, by_bias))
-        self._tanh, self._hidden, self._lead = activation == "tanh", sizes[1:-1], (copies,) if copies else ()
+        self._widths, self._tanh, self._hidden = sizes, activation == "tanh", sizes[1:-1]
+        self._lead = (copies,) if copies else ()
         self._times: Any = np.matmul if copies else np.dot  # of one output, matmul would take six times as long
         self._zeros = np.zeros(max(self._hidden, default=0), np.float32)
         self._room = Rooms().room
@@ -159,18 +161,14 @@ class Dense:
         self._convolution = convolution
         self.inputs = sizes[0]
 
-    def begin(self, rng: np.random.Generator, last_gain: float, orthogonal: bool) -> None:
-        """The first weights; biases are zero, or (not orthogonal) as torch begins."""
-        last = len(self.layers) - 1
-        for i, (weights, bias, _, _) in enumerate(self.layers):
-            if i == 0 and self._convolution is not None:
-                weights[...] = self._convolution.spread(_orthogonal(rng, self._convolution.kernel) * np.sqrt(2))
-            elif orthogonal:
-                weights[...] = _orthogonal(rng, weights.shape) * (last_gain if i == last else np.sqrt(2))
-            else:
-                limit = 1 / np.sqrt(weights.shape[-1])
-                weights[...] = rng.uniform(-limit, limit, weights.shape)
-                bias[...] = rng.uniform(-limit, limit, bias.shape)
+    def begin(self, rng: np.random.Generator, last_gain: float = 1.0, *, ortho_init: bool) -> None:
+        """Set the first weights."""
+        copies = self._lead[0] if self._lead else 1
+        first = dense_weights(
+            rng, self._widths, last_gain, ortho_init=ortho_init, copies=copies, convolution=self._convolution
+        )
+        for (weights, bias, _, _), (first_weights, first_bias) in zip(self.layers, first):
+            weights[...], bias[...] = first_weights, first_bias
 
     def output(self, x: Array) -> Array:
         """[rows, outputs], nothing kept."""
@@ -266,21 +264,6 @@ class Dense:
 
 
 def begin_cell(cell: Weights, rng: np.random.Generator, shape: Shape) -> None:
-    """The first weights of a recurrent cell: orthogonal, with biases for its time scales, or as torch begins."""
-    limit = 1 / np.sqrt(shape.memory_size)
-    for value in cell.values:
-        if not shape.ortho_init:
-            value[...] = rng.uniform(-limit, limit, value.shape)
-        elif value.ndim == 2:
-            value[...] = _orthogonal(rng, value.shape)
-    if shape.ortho_init:
-        gate, bias = time_scales(shape, rng.random(shape.memory_size))
-        cell.values[2][gate] = bias
-
-
-def _orthogonal(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """A random matrix whose rows, or columns where those are fewer, are orthonormal (Saxe et al. 2013)."""
-    rows, columns = shape
-    q, r = np.linalg.qr(rng.standard_normal((max(shape), min(shape))))
-    q = q * np.sign(np.diag(r))
-    return np.asarray(q if rows >= columns else q.T)
+    """Set the first weights of a recurrent cell."""
+    for value, first in zip(cell.values, cell_weights(rng, shape, [value.shape for value in cell.values])):
+        value[...] = first

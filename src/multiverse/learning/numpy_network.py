@@ -56,7 +56,7 @@ class NumpyNetwork(NumpyLayers):
         self._activation, count = shape.activation, parameters_of(self._widths) * max(1, copies)
         self.optimizer: Optimizer = Adam(np, np.zeros(count, np.float32), epsilon)
         super().__init__(self._over(self.optimizer.parameters, self.optimizer.gradient, copies), copies)
-        self._dense.begin(np.random.default_rng(seed), 1.0, orthogonal=False)
+        self._dense.begin(np.random.default_rng(seed), ortho_init=False)
 
     def _over(self, parameters: Array, gradient: Array, copies: int) -> Dense:
         return Dense(Parts(parameters, gradient, copies), self._widths, self._activation, copies)

@@ -121,10 +121,10 @@ class RecurrentNetwork(RecurrentLayers):
         super().__init__(*self._made, copies, flat, self.optimizer)
         rng = np.random.default_rng(seed)
         for _, _, layer in self._embeddings:
-            layer.begin(rng, 1.0, orthogonal=False)
+            layer.begin(rng, ortho_init=False)
         begin_cell(self._cells.weights[0], rng, shape)
-        self._shortcut.begin(rng, 1.0, orthogonal=False)
-        self._dense.begin(rng, 1.0, orthogonal=False)
+        self._shortcut.begin(rng, ortho_init=False)
+        self._dense.begin(rng, ortho_init=False)
 
     def first(self) -> RecurrentLayers:
         """The first of the copies alone, with the same parameters, and what is remembered; to look at, not to learn."""

@@ -20,7 +20,16 @@ from multiverse.learning.chunks import Along
 from multiverse.learning.distributions import distribution_for
 from multiverse.learning.loss import TEAM, LossOf, Outputs, RolloutBatch, Shape, as_numpy
 from multiverse.learning.optimizers import Optimizer
-from multiverse.networks.modules import Network, backward, first_weights, in_one_tensor, layers_of, trained
+from multiverse.networks.modules import (
+    Network,
+    backward,
+    begin_cell,
+    begin_dense,
+    first_weights,
+    in_one_tensor,
+    layers_of,
+    trained,
+)
 
 PIECE_ROWS = 2048
 """Of a whole rollout, so many rows go through the networks at once: memory stays bounded for images too."""
@@ -42,10 +51,17 @@ class ActorCritic:
         """`auxiliary`: further parameters that are trained with the loss."""
         self.device, self.distribution = torch.device(device), distribution_for(shape)
         with first_weights(seed):
-            self.actor = Network(replace(shape, critic_members=1), self.distribution.outputs, 0.01).to(self.device)
+            self.actor = Network(replace(shape, critic_members=1), self.distribution.outputs)
             shared = self.actor.extract if shape.share_features else None
             memory = shape.memory if shape.critic_remembers else None
-            self.critic = Network(replace(shape, size=shape.judged, memory=memory), 1, 1.0, shared).to(self.device)
+            self.critic = Network(replace(shape, size=shape.judged, memory=memory), 1, shared)
+        rng = np.random.default_rng((seed, 3))
+        for network in (self.actor, self.critic):
+            if network.cell is not None:
+                begin_cell(rng, network.cell, shape)
+        for network, last_gain in ((self.actor, 0.01), (self.critic, 1.0)):
+            begin_dense(rng, [network.dense], last_gain, ortho_init=shape.ortho_init, convolution=shape.convolution)
+            network.to(self.device)
         self._shares_features = shape.share_features
         std: list[nn.Parameter] = []
         if isinstance(shape.action_space, spaces.Box):

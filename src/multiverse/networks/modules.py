@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,11 +16,13 @@ from torch.nn.utils.rnn import PackedSequence
 
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.views import Array
-from multiverse.learning.loss import Loss, Shape, as_numpy, parameters_of, time_scales
+from multiverse.learning.convolution import Convolution
+from multiverse.learning.initial_weights import cell_weights, dense_weights
+from multiverse.learning.loss import Loss, Shape, as_numpy, parameters_of
 from multiverse.learning.network_choice import NetworkChoice
 from multiverse.learning.optimizers import Optimizer
 from multiverse.learning.threads import torch_threads
-from multiverse.networks.extractors import NatureCNN, made_network, orthogonal
+from multiverse.networks.extractors import NatureCNN, made_network
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 _ONE_AT_A_TIME = threading.RLock()  # torch's generator is the process's: networks built in threads would share it
@@ -29,7 +30,12 @@ _ONE_AT_A_TIME = threading.RLock()  # torch's generator is the process's: networ
 
 @contextmanager
 def first_weights(seed: int | Sequence[int]) -> Iterator[None]:
-    """Networks made inside begin as this seed says, and nobody else's random numbers change."""
+    """Seed torch's generator for the modules that are made inside, and restore it afterwards.
+
+    The dense layers and cells of stock networks then get the first weights of `learning/initial_weights.py`.
+    Convolutions over images and attention keep those of torch: no numpy network has them, and torch's QR is several
+    times as fast.
+    """
     drawn = seed if isinstance(seed, int) else int(np.random.SeedSequence(seed).generate_state(1)[0])
     # One thread: with several the last bits of the first weights would depend on how many.
     with _ONE_AT_A_TIME, torch_threads(1), torch.random.fork_rng(devices=[]):
@@ -181,32 +187,23 @@ def layers_of(dense: nn.Sequential) -> list[tuple[Array, Array]]:
 
 
 class Network(nn.Module):
-    """(vector [rows, size], images) → [rows, outputs]. Weights are orthogonal and biases zero (`ortho_init`), or
-    torch's own.
+    """(vector [rows, size], images) → [rows, outputs].
 
-    The last layer's gain is small for a policy, so that at first all actions are about as likely, and 1 for a value.
-    `shared`: the `extract` of another network, whose convolutions, or network of the user, it uses too.
+    `shared`: the `extract` of another network, whose convolutions, or network of the user, it uses too. Call
+    `begin_cell` and `begin_dense` to set the first weights of its cell and of its dense layers.
     """
 
-    def __init__(self, shape: Shape, outputs: int, last_gain: float, shared: Any = None) -> None:
+    def __init__(self, shape: Shape, outputs: int, shared: Any = None) -> None:
         super().__init__()
         self.extract = extractor_for(shape, shared)
         seen = self.extract.size
         widths = [seen if shape.memory is None else shape.memory_size, *shape.hidden, outputs]
         _ = parameters_of(widths)  # refused if they are too many
         self.cell = None if shape.memory is None else cell_for(shape, seen)
-        layers: list[nn.Module] = []
-        for inward, outward in itertools.pairwise(widths):
-            layer = nn.Linear(inward, outward)
-            gain = math.sqrt(2) if len(layers) < 2 * len(shape.hidden) else last_gain
-            layers += [orthogonal(layer, gain) if shape.ortho_init else layer, ACTIVATIONS[shape.activation]()]
-        self.dense = nn.Sequential(*layers[:-1])
+        self.dense = dense(widths, shape.activation)
         self._convolution = shape.convolution
         if shape.convolution is not None:
             self.register_buffer("tied", torch.from_numpy(shape.convolution.tied), persistent=False)
-            kernel = nn.init.orthogonal_(torch.empty(shape.convolution.kernel), math.sqrt(2)).numpy()
-            layers[0].weight.data.copy_(torch.from_numpy(shape.convolution.spread(kernel)))
-            nn.init.zeros_(layers[0].bias)
 
     def tie(self) -> None:
         """Of a first layer that is a convolution, the gradients of what is the same are one."""
@@ -290,10 +287,39 @@ class OwnFeatures(nn.Module):
 def cell_for(shape: Shape, seen: int) -> nn.LSTM | nn.GRU:
     kind, gates = (nn.LSTM, 4) if shape.memory == "lstm" else (nn.GRU, 3)
     _ = parameters_of([seen + shape.memory_size + 1, gates * shape.memory_size])
-    cell = kind(seen, shape.memory_size)
-    if shape.ortho_init:
-        for name, value in cell.named_parameters():
-            (nn.init.orthogonal_ if name.startswith("weight") else nn.init.zeros_)(value)
-        gate, bias = time_scales(shape, torch.rand(shape.memory_size).numpy())
-        cell.bias_ih_l0.data[gate] = torch.from_numpy(bias)
-    return cell
+    return kind(seen, shape.memory_size)
+
+
+def dense(widths: Sequence[int], activation: str) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for inward, outward in itertools.pairwise(widths):
+        layers += [nn.Linear(inward, outward), ACTIVATIONS[activation]()]
+    return nn.Sequential(*layers[:-1])
+
+
+# -- first weights -----------------------------------------------------------------------------------------------
+def begin_dense(
+    rng: np.random.Generator,
+    networks: Sequence[Iterable[nn.Module]],
+    last_gain: float = 1.0,
+    *,
+    ortho_init: bool,
+    convolution: Convolution | None = None,
+) -> None:
+    """Set the first weights of the dense layers of networks that are alike: those that the numpy networks have."""
+    layers = [[layer for layer in network if isinstance(layer, nn.Linear)] for network in networks]
+    widths = [layers[0][0].in_features, *(layer.out_features for layer in layers[0])]
+    first = dense_weights(rng, widths, last_gain, ortho_init=ortho_init, copies=len(layers), convolution=convolution)
+    for alike, values in zip(zip(*layers), first):
+        for layer, weights, bias in zip(alike, *values):
+            _set(layer, [weights, bias])
+
+
+def begin_cell(rng: np.random.Generator, cell: nn.Module, shape: Shape) -> None:
+    """Set the first weights of a recurrent cell: those that the numpy networks have."""
+    _set(cell, cell_weights(rng, shape, [tuple(one.shape) for one in cell.parameters()]))
+
+
+def _set(module: nn.Module, values: Iterable[Array]) -> None:
+    for parameter, value in zip(module.parameters(), values):
+        parameter.data.copy_(torch.from_numpy(value))

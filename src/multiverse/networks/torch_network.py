@@ -6,13 +6,13 @@ can be resumed with the other.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
@@ -22,12 +22,14 @@ from multiverse.learning.loss import Loss, Shape, Shown, as_numpy, parameters_of
 from multiverse.learning.optimizers import Adam, Optimizer
 from multiverse.learning.recurrent_network import embedded_columns, embedding_of
 from multiverse.networks.modules import (
-    ACTIVATIONS,
     Network,
     OwnFeatures,
     along,
     backward,
+    begin_cell,
+    begin_dense,
     cell_for,
+    dense,
     first_weights,
     fixed_names,
     fixed_tensors,
@@ -45,10 +47,14 @@ class Stacked(nn.Module):
     def __init__(self, shape: Shape, outputs: int, copies: int) -> None:
         super().__init__()
         self.flat = torch.empty(0)
-        first = Network(shape, outputs, 1.0)
+        first = Network(shape, outputs)
         self._shares = shape.network is not None
-        others = [Network(shape, outputs, 1.0, first.extract if self._shares else None) for _ in range(1, copies)]
+        others = [Network(shape, outputs, first.extract if self._shares else None) for _ in range(1, copies)]
         self.networks, self.copies, self.size = nn.ModuleList([first, *others]), copies, shape.size
+
+    def begin(self, rng: np.random.Generator) -> None:
+        """Set the first weights of the dense layers, in the order of `NumpyNetwork`."""
+        begin_dense(rng, [network.dense for network in self.networks], ortho_init=False)
 
     def forward(self, shown: Shown, more: Tensor | None = None, first: bool = False) -> Tensor:
         """`first`: of the first of the copies alone."""
@@ -101,9 +107,18 @@ class Recurrent(nn.Module):
         self.shortcut = nn.Linear(shown + more, shape.memory_size)
         sizes = (2 * shape.memory_size, *shape.hidden_sizes, outputs)
         _ = parameters_of(sizes)  # refused if they are too many
-        self.heads = nn.ModuleList([_dense(sizes, shape.activation) for _ in range(max(1, copies))])
+        self.heads = nn.ModuleList([dense(sizes, shape.activation) for _ in range(max(1, copies))])
         self.flat = torch.empty(0)  # all parameters; given by who has them
         self._along: dict[str, Any] = {}  # the sequences it went along last, the parameters' version, hidden states
+        self._shape = shape
+
+    def begin(self, rng: np.random.Generator) -> None:
+        """Set the first weights of all but a network of the user, in the order of `RecurrentNetwork`."""
+        for layer in self.embeddings:
+            begin_dense(rng, [[layer]], ortho_init=False)
+        begin_cell(rng, self.cell, self._shape)
+        begin_dense(rng, [[self.shortcut]], ortho_init=False)
+        begin_dense(rng, self.heads, ortho_init=False)
 
     def forward(self, shown: Shown, more: Tensor | None = None, first: bool = False) -> Tensor:
         """`first`: of the first of the copies alone."""
@@ -182,6 +197,7 @@ class TorchNetwork:
             self.module: Any = (
                 Recurrent(shape, outputs, more, copies) if shape.memory is not None else Stacked(shape, outputs, copies)
             )
+        self.module.begin(np.random.default_rng(seed))
         self.module.to(self.device)
         self.parameters = trained(self.module)
         flat = torch.cat([one.detach().reshape(-1) for one in self.parameters])
@@ -302,10 +318,3 @@ class AuxiliaryParameters:
         flat = torch.cat([one.detach().reshape(-1) for one in parameters])
         self.optimizer: Optimizer = Adam(torch, flat, epsilon)
         in_one_tensor(parameters, self.optimizer)
-
-
-def _dense(sizes: Sequence[int], activation: str) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for inward, outward in itertools.pairwise(sizes):
-        layers += [nn.Linear(inward, outward), ACTIVATIONS[activation]()]
-    return nn.Sequential(*layers[:-1])

@@ -1,0 +1,75 @@
+"""First weights of networks, drawn by numpy: the same seed gives the same ones in numpy and in torch.
+
+Shapes and order are those of torch's layers. What exists in torch alone (convolutions over images, attention, networks
+of the user) is not drawn here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from multiverse.contracts.views import Array
+from multiverse.learning.convolution import Convolution
+from multiverse.learning.loss import Shape, time_scales
+
+_ONE_AT_A_TIME = threading.Lock()  # the number of BLAS threads is the process's, and is put back afterwards
+
+
+def dense_weights(
+    rng: np.random.Generator,
+    widths: Sequence[int],
+    last_gain: float = 1.0,
+    *,
+    ortho_init: bool,
+    copies: int = 1,
+    convolution: Convolution | None = None,
+) -> Iterator[tuple[Array, Array]]:
+    """Yield (weights [copies, out, in], biases [copies, out]) of each layer.
+
+    `ortho_init`: weights are orthogonal and biases zero; else both are uniform, as torch begins. The last layer's gain
+    is small for a policy, so that at first all actions are about as likely, and 1 for a value. `convolution`: the first
+    layer, whose filters are orthogonal in either case.
+    """
+    last = len(widths) - 2
+    for i, (inward, outward) in enumerate(itertools.pairwise(widths)):
+        if i == 0 and convolution is not None:
+            kernels = [orthogonal(rng, convolution.kernel) * np.sqrt(2) for _ in range(copies)]
+            weights = np.stack([convolution.spread(kernel) for kernel in kernels])
+        elif ortho_init:
+            gain = last_gain if i == last else np.sqrt(2)
+            weights = np.stack([orthogonal(rng, (outward, inward)) * gain for _ in range(copies)])
+        else:
+            limit = 1 / np.sqrt(inward)
+            yield rng.uniform(-limit, limit, (copies, outward, inward)), rng.uniform(-limit, limit, (copies, outward))
+            continue
+        yield weights, np.zeros((copies, outward), np.float32)
+
+
+def cell_weights(rng: np.random.Generator, shape: Shape, sizes: Sequence[tuple[int, ...]]) -> list[Array]:
+    """Return the weights and biases of a recurrent cell, which have these `sizes`: orthogonal, with biases for its time
+    scales (`ortho_init`), or uniform, as torch begins."""
+    limit = 1 / np.sqrt(shape.memory_size)
+    if not shape.ortho_init:
+        return [rng.uniform(-limit, limit, size) for size in sizes]
+    values = [orthogonal(rng, (size[0], size[1])) if len(size) == 2 else np.zeros(size) for size in sizes]
+    gate, bias = time_scales(shape, rng.random(shape.memory_size))
+    values[2][gate] = bias
+    return values
+
+
+def orthogonal(rng: np.random.Generator, size: tuple[int, int]) -> Array:
+    """Return a random matrix whose rows, or columns where those are fewer, are orthonormal (Saxe et al. 2013)."""
+    rows, columns = size
+    drawn = rng.standard_normal((max(size), min(size)))
+    if min(size) <= 64:  # for which BLAS takes one thread anyway
+        q, r = np.linalg.qr(drawn)
+    else:  # several threads that share cores with other programs would take up to a hundred times as long
+        with _ONE_AT_A_TIME, threadpool_limits(1, "blas"):
+            q, r = np.linalg.qr(drawn)
+    q = q * np.sign(np.diag(r))
+    return np.asarray(q if rows >= columns else q.T)
