@@ -1,7 +1,8 @@
-"""Distributional Q-learning: QR-DQN (Dabney et al. 2018) and C51 (Bellemare et al. 2017), each a loss and a few methods.
+"""Distributional Q-learning: QR-DQN (Dabney et al. 2018) and C51 (Bellemare et al. 2017), each a loss and a few
+methods.
 
-    python examples/distributional.py                                         # trains both on CartPole-v1
-    multiverse train CartPole-v1 --algorithm examples.distributional:QRDQN    # one of them, with its settings as flags
+    python examples/distributional.py                                         # trains QR-DQN on CartPole-v1
+    multiverse train CartPole-v1 --algorithm examples.distributional:C51      # the other, with its settings as flags
 
 Both learn how the return of each action is distributed, and act on its mean. QR-DQN folds that mean into the last layer
 of the policy; C51 has a head that computes it. So runs of both hold policies of plain arrays: `mv.load` and
@@ -50,7 +51,7 @@ class QRDQN(DQN):
 
     def loss(self, batch: ReplayBatch) -> Loss:
         """Quantile Huber loss of θ(s, a) - (r + γ θ̄(s', a*)), averaged over the batch; a*: of the largest mean."""
-        count, rows = self.config.n_quantiles, torch.arange(len(batch.rewards))
+        count, rows = self.config.n_quantiles, torch.arange(len(batch.rewards), device=batch.rewards.device)
         with torch.no_grad():
             after = self.target_values(batch.next_observations).unflatten(-1, (-1, count))
             after = after[rows, best_actions(after.mean(-1), batch.next_masks)]
@@ -91,13 +92,13 @@ class C51(DQN):
 
     def loss(self, batch: ReplayBatch) -> Loss:
         """Cross-entropy of p(s, a) to the distribution of r + γ z̄(s', a*), projected onto the support."""
-        config, rows = self.config, torch.arange(len(batch.rewards))
         atoms = torch.as_tensor(self.support(), device=batch.rewards.device)
+        rows = torch.arange(len(batch.rewards), device=atoms.device)
         with torch.no_grad():
             after = self.target_values(batch.next_observations).unflatten(-1, (-1, len(atoms))).softmax(-1)
             after = after[rows, best_actions(after @ atoms, batch.next_masks)]
             returns = batch.rewards[:, None] + batch.discounts[:, None] * atoms
-            apart = returns.clamp(config.v_min, config.v_max)[:, None, :] - atoms[:, None]
+            apart = returns.clamp(atoms[0], atoms[-1])[:, None, :] - atoms[:, None]
             nearness = (1 - apart.abs() / (atoms[1] - atoms[0])).clamp(0)  # [rows, atoms, atoms of s']
             targets = (nearness * after[:, None, :]).sum(-1)
         log_probs = self.values(batch.observations).unflatten(-1, (-1, len(atoms))).log_softmax(-1)
@@ -106,13 +107,10 @@ class C51(DQN):
         return Loss(loss, loss=loss, mean_value=(log_probs.exp() @ atoms).mean())
 
 
-def main(env_steps: int = 50_000) -> list[mv.Run]:
-    runs = []
-    for algorithm in (QRDQN, C51):
-        run = mv.train("CartPole-v1", algorithm=algorithm, num_envs=8, env_steps=env_steps, seed=1)
-        print(f"{algorithm.__name__}: {run.path}: mean return {run.summary['evaluation']['mean_return']:.1f}")
-        runs.append(run)
-    return runs
+def main(env_steps: int = 50_000) -> mv.Run:
+    run = mv.train("CartPole-v1", algorithm=QRDQN, num_envs=8, env_steps=env_steps, seed=1)
+    print(f"{run.path}: mean return {run.summary['evaluation']['mean_return']:.1f}")
+    return run
 
 
 if __name__ == "__main__":

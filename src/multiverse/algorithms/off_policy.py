@@ -160,7 +160,7 @@ class OffPolicy(Learner):
         self._make_auxiliary((seed, 4), device)
         self._kernels = self._kernels_of_losses()
         self._make_networks()
-        if unknown := sorted(self.outputs().keys() - self._networks.keys()):
+        if unknown := sorted(self._checked_outputs().keys() - self._networks.keys()):
             names = f"{type(self).__name__} has the networks {', '.join(self._networks)}"
             raise InvalidRequest(f"outputs() of {type(self).__name__} names {unknown[0]!r}: {names}")
         if heads := self._auxiliary_parameters:
@@ -235,10 +235,11 @@ class OffPolicy(Learner):
     def _network(self, name: str, copies: int = 0, more: int = 0, follows: bool = True) -> Any:
         """A network that is given observations and `more` numbers; in numpy where kernels differentiate the losses.
         `follows`: a target follows it."""
-        what, given = f"outputs() of {type(self).__name__}", self.outputs()
-        if name not in given or whole_number(f"{what}, {name}", given[name]) < 1:
-            raise InvalidRequest(f"{what} returned {dict(given)}: expected {name!r} with at least 1 output")
-        outputs = int(given[name])
+        given = self._checked_outputs()
+        if (outputs := given.get(name, 0)) < 1:
+            raise InvalidRequest(
+                f"outputs() of {type(self).__name__} returned {given}: expected at least 1 of {name!r}"
+            )
         config, images = self.config, [tuple(leaf.space.shape or ()) for leaf in self.features.images]
         size, hidden = self.features.size + more, config.hidden_sizes
         shape = Shape(
@@ -320,6 +321,13 @@ class OffPolicy(Learner):
             self._acting = self._checked_layers(head), *recurrent
         layers, cell, embedding = self._acting
         return NumpyPolicy(self.features, layers, self.config.activation, acting, self._updates, None, cell, embedding)
+
+    def _checked_outputs(self) -> dict[str, int]:
+        """What `outputs` returns; refused if it is not a number for each name."""
+        name, given = f"outputs() of {type(self).__name__}", self.outputs()
+        if not isinstance(given, Mapping):
+            raise InvalidRequest(f"{name} returned {given!r}: expected a dict such as {{{self.acts!r}: 64}}")
+        return {key: whole_number(f"{name}: {key}", count) for key, count in given.items()}
 
     def _checked_layers(self, head: Head) -> Layers:
         """The layers that act; refused if they do not fit together, or not one of our heads."""
