@@ -339,8 +339,8 @@ class OffPolicy(Learner):
         if shapes != [(pair, pair[1:]) for pair in itertools.pairwise(widths)] or not layers:
             raise InvalidRequest(f"acting_layers() of {name} returned weights and biases of shapes {shapes}: expected "
                                  "[in, out] and [out] of each layer")  # fmt: skip
+        # guard: layers-fit-the-head
         if type(head) in HEADS and widths[-1] != (needed := outputs_for(head, self.action_space)):
-            # guard: layers-fit-the-head
             raise InvalidRequest(
                 f"the layers that act of {name} have {widths[-1]} outputs, and its head, {type(head).__name__}, takes "
                 f"{needed}: override acting_layers() or head() together with outputs()"
