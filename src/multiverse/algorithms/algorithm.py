@@ -99,6 +99,8 @@ class Learner:
 
     fixed: frozenset[str] = frozenset()
     """Settings that make up the networks and cannot change while they learn."""
+    noise_draws = 0
+    """Arrays of Gaussian noise that the batch of each loss has (`batch.noise`), drawn with the seed of the run."""
     config: Any
     observation_space: spaces.Space[Any]
     action_space: spaces.Space[Any]

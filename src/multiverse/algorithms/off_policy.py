@@ -123,8 +123,6 @@ class OffPolicy(Learner):
                        "learner"})  # fmt: skip
     losses: tuple[str, ...]
     """Names of the methods that return a loss. Each is given the batch."""
-    noise_draws = 0
-    """Arrays of noise in a batch (`ReplayBatch.noise`)."""
 
     def __init__(
         self,

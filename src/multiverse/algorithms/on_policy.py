@@ -286,6 +286,8 @@ class OnPolicy(Learner):
 
             refuse_untrained(self, self._networks.parameters)
         self._gradients += 1
+        draw, put = self._rng.standard_normal, self._networks.put
+        batch.noise = [put(draw(tuple(batch.actions.shape), np.float32)) for _ in range(self.noise_draws)]
         with self._training((self._updates, self._gradients)):
             return self._networks.gradient(batch, self._loss, with_metrics) or {}
 
@@ -341,13 +343,16 @@ class OnPolicy(Learner):
         advantages, returns = generalized_advantages(rewards, values, following, ended, rollout.valid, *how)
         if log_ratios is not None and not self.has_ratio:
             advantages = advantages * np.exp(np.minimum(log_ratios, 0))
-        columns = {"values": values, "advantages": advantages, "returns": returns}
-        if kernel_of(type(self)) is None:
+        columns, own = {"values": values, "advantages": advantages, "returns": returns}, kernel_of(type(self)) is None
+        if own:
             columns |= {"rewards": rewards, "starts": rollout.starts}
-        if then is not None and self.has_ratio:
+        if then is not None and (own or self.has_ratio):
             columns["log_probs"] = then
         batch.columns |= {name: networks.put(column.reshape(-1)) for name, column in columns.items()}
-        return self._learned_from(rollout, batch)
+        learned = self._learned_from(rollout, batch)
+        if then is None and (own or self.has_ratio):
+            learned.columns["log_probs"] = networks.log_probs(learned)
+        return learned
 
     def _log_probs_now_and_then(self, rollout: Rollout, batch: RolloutBatch) -> tuple[Array | None, Array | None]:
         """[T, S] of what was done, by the present policy and by the one that did it; None where that is the same, or
