@@ -286,10 +286,13 @@ class OnPolicy(Learner):
 
             refuse_untrained(self, self._networks.parameters)
         self._gradients += 1
-        draw, put = self._rng.standard_normal, self._networks.put
-        batch.noise = [put(draw(tuple(batch.actions.shape), np.float32)) for _ in range(self.noise_draws)]
+        batch.noise = [self._normal(*batch.actions.shape) for _ in range(self.noise_draws)]
         with self._training((self._updates, self._gradients)):
             return self._networks.gradient(batch, self._loss, with_metrics) or {}
+
+    def _normal(self, *shape: int) -> Any:
+        """Gaussian noise, where the networks are."""
+        return self._networks.put(self._rng.standard_normal(shape, np.float32))
 
     def _means(self, metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """The mean of each metric over gradient steps. A GPU is waited for here, once an update."""
