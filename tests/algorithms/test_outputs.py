@@ -11,12 +11,13 @@ import pytest
 import torch
 
 import multiverse as mv
-from multiverse.algorithms import DQN, SAC, TD3, DiscreteSAC, Loss, ReplayBatch
+from multiverse.algorithms import A2C, DQN, PPO, SAC, TAAC, TD3, DiscreteSAC, Loss, Outputs, ReplayBatch, RolloutBatch
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Seen
 from multiverse.networks import MLP
 from multiverse.policies import CategoricalHead, EpsilonGreedyHead
 from multiverse.policies.heads import UniformHead
+from multiverse.rollouts.rollout import rollout_for
 from tests.training.runs import digest, lines_of
 
 SETTINGS: dict[str, Any] = {
@@ -118,7 +119,7 @@ def test_categorical_head_has_equal_bits_for_a_row_among_any_number_of_rows() ->
     [
         ({"values": 0}, r"outputs\(\) of Mine returned \{'values': 0\}: expected at least 1 of 'values'"),
         ({}, r"returned \{\}: expected at least 1 of 'values'"),
-        ({"values": 2, "critics": 3}, "names 'critics': Mine has the networks values"),
+        ({"values": 2, "critics": 3}, "names 'critics' among its networks: those of Mine are values"),
         ({"values": 2.5}, r"outputs\(\) of Mine: values=2.5: expected a whole number"),
         (100, r"returned 100: expected a dict such as \{'values': 64\}"),
     ],
@@ -200,20 +201,78 @@ class MeanDiscreteSAC(DiscreteSAC):
         return Loss((log_probs.exp() * (self.entropy_coef * log_probs - values)).sum(-1).mean(), entropy=entropy)
 
 
+class CategoricalPPO(PPO):
+    """PPO whose value network learns a categorical distribution over returns, which are mapped to two atoms each."""
+
+    def outputs(self) -> dict[str, int]:
+        return {"critic": 11}
+
+    def values_from(self, outputs: Any) -> Any:
+        return outputs.softmax(-1) @ torch.arange(11.0)
+
+    def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
+        nearness = (1 - (batch.returns[:, None].clamp(0, 10) - torch.arange(11.0)).abs()).clamp(0)
+        return super().loss(out, batch).plus(distance=-(nearness * out["critic"].log_softmax(-1)).sum(-1).mean())
+
+
+ON_POLICY: dict[str, Any] = {"steps_per_env": 10, "learning_starts": None, "updates_per_step": None, "batch_size": None}
+
+
 @pytest.mark.parametrize(
     ("kind", "env", "more"),
     [
+        (CategoricalPPO, "CartPole-v1", {**ON_POLICY, "value_coef": 0.0}),
+        (CategoricalPPO, "CartPole-v1", {**ON_POLICY, "memory": "gru", "memory_size": 4}),
+        (CategoricalPPO, "CartPole-v1", {**ON_POLICY, "network": "mlp"}),
         (TruncatedSAC, "Pendulum-v1", {}),
         (TruncatedSAC, "Pendulum-v1", {**GRU, "sequences": 2}),
         (MeanDiscreteSAC, "CartPole-v1", {}),
     ],
-    ids=["sac", "sac-gru", "discrete_sac"],
+    ids=["ppo", "ppo-gru", "ppo-network", "sac", "sac-gru", "discrete_sac"],
 )
 def test_run_whose_critics_have_other_outputs_resumes_exactly(
     kind: Any, env: str, more: dict[str, Any], tmp_path: Path
 ) -> None:
-    settings = {**SETTINGS, **more}
+    settings = {name: value for name, value in {**SETTINGS, **more}.items() if value is not None}
     whole = mv.train(env, algorithm=kind, run_dir=tmp_path / "whole", **settings)
     half = mv.train(env, algorithm=kind, run_dir=tmp_path / "parts", **{**settings, "env_steps": 60})
     assert digest(mv.resume(half, env_steps=120)) == digest(whole)
     assert any("entropy" in row for row in lines_of(whole.path, "metrics.jsonl"))
+
+
+class Distribution:
+    """A value network that learns the distribution of returns and nothing else; the policy stays as it is."""
+
+    outputs, values_from = CategoricalPPO.outputs, CategoricalPPO.values_from
+
+    def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
+        nearness = (1 - (batch.returns[:, None].clamp(0, 10) - torch.arange(11.0)).abs()).clamp(0)
+        return Loss(-(nearness * out["critic"].log_softmax(-1)).sum(-1).mean(), kl=0.0)
+
+
+@pytest.mark.parametrize("stock", [PPO, A2C])
+def test_value_network_of_an_on_policy_algorithm_learns_a_distribution(stock: Any) -> None:
+    """Of episodes of one step with the return 1 or 4, as often."""
+    algorithm = made(type("Mine", (Distribution, stock), {}), learning_rate=0.05)
+    rollout = rollout_for(algorithm.observation_space, algorithm.steps_per_env, 2, algorithm.action)
+    rollout.rewards[:, 0], rollout.rewards[:, 1] = 1, 4
+    rollout.terminated[...] = rollout.starts[...] = True
+    for _ in range(60):
+        rollout.policy_version = algorithm.policy().version
+        algorithm.update([rollout], 0.0)
+    probs = algorithm._networks.critic(torch.zeros(1, 4)).softmax(-1)[0]
+    assert probs[[1, 4]].tolist() == pytest.approx([0.5, 0.5], abs=0.1)
+    assert algorithm._networks.values(np.zeros((1, 4), np.float32), [])[0] == pytest.approx(2.5, abs=0.3)
+
+
+def test_other_outputs_of_an_on_policy_algorithm_are_learned_in_torch_and_checked() -> None:
+    with pytest.raises(InvalidRequest, match="learner='numpy' cannot be used with the loss of Mine"):
+        made(type("Mine", (PPO,), {"outputs": lambda self: {"critic": 2}}), learner="numpy")
+    with pytest.raises(InvalidRequest, match="names 'actor' among its networks: those of Mine are critic"):
+        made(type("Mine", (PPO,), {"outputs": lambda self: {"critic": 1, "actor": 5}}))
+    algorithm = made(type("Mine", (PPO,), {"values_from": lambda self, outputs: outputs}))
+    with pytest.raises(InvalidRequest, match=r"values_from\(\) returned shape \(3, 1\) .*: expected \(3,\)"):
+        algorithm._networks.values(np.zeros((3, 4), np.float32), [])
+    with pytest.raises(InvalidRequest, match="taac's critic has one output"):
+        kind: Any = type("Mine", (TAAC,), {"outputs": lambda self: {"critic": 2}})
+        kind(kind.Config(), gym.make("CartPole-v1").observation_space, gym.make("CartPole-v1").action_space, 2, 0)

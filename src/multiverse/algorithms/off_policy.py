@@ -17,7 +17,6 @@ from gymnasium import spaces
 from multiverse.algorithms.algorithm import Learner, OwnNetwork, Settings, UpdateReport, reason_for_torch
 from multiverse.algorithms.inputs import inputs, observation_layout
 from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.plan import whole_number
 from multiverse.contracts.policy import Policy
 from multiverse.contracts.views import Array
 from multiverse.kernels import kernel_of
@@ -158,9 +157,7 @@ class OffPolicy(Learner):
         self._make_auxiliary((seed, 4), device)
         self._kernels = self._kernels_of_losses()
         self._make_networks()
-        if unknown := sorted(self._checked_outputs().keys() - self._networks.keys()):
-            names = f"{type(self).__name__} has the networks {', '.join(self._networks)}"
-            raise InvalidRequest(f"outputs() of {type(self).__name__} names {unknown[0]!r}: {names}")
+        self._refuse_other_outputs(self._networks)
         if heads := self._auxiliary_parameters:
             from multiverse.networks.torch_network import AuxiliaryParameters
 
@@ -180,18 +177,15 @@ class OffPolicy(Learner):
     acts: str = "actor"
     """The network that acts."""
 
-    def outputs(self) -> Mapping[str, int]:
-        """Return the number of outputs of each network, by name. A subclass whose network that acts has other outputs
-        than the stock one also overrides `acting_layers` or `head`."""
-        raise NotImplementedError
-
     def head(self) -> Head:
         """Return the head that makes actions of the outputs of the layers that act, as it explores now."""
         raise NotImplementedError
 
     def acting_layers(self) -> Layers:
-        """Return (weights [in, out], bias [out]) of the dense layers that act: those of the network named by `acts`. A
-        subclass may fold a linear function of the outputs, such as their mean, into the last layer."""
+        """Return (weights [in, out], bias [out]) of the dense layers that act: those of the network named by `acts`.
+
+        A subclass with other `outputs` of that network either folds a linear function of them, such as their mean, into
+        the last layer, or overrides `head`."""
         layers: Layers = self._networks[self.acts].layers()
         return layers
 
@@ -233,11 +227,7 @@ class OffPolicy(Learner):
     def _network(self, name: str, copies: int = 0, more: int = 0, follows: bool = True) -> Any:
         """A network that is given observations and `more` numbers; in numpy where kernels differentiate the losses.
         `follows`: a target follows it."""
-        given = self._checked_outputs()
-        if (outputs := given.get(name, 0)) < 1:
-            raise InvalidRequest(
-                f"outputs() of {type(self).__name__} returned {given}: expected at least 1 of {name!r}"
-            )
+        outputs = self._outputs_of(name)
         config, images = self.config, [tuple(leaf.space.shape or ()) for leaf in self.features.images]
         size, hidden = self.features.size + more, config.hidden_sizes
         shape = Shape(
@@ -319,13 +309,6 @@ class OffPolicy(Learner):
             self._acting = self._checked_layers(head), *recurrent
         layers, cell, embedding = self._acting
         return NumpyPolicy(self.features, layers, self.config.activation, acting, self._updates, None, cell, embedding)
-
-    def _checked_outputs(self) -> dict[str, int]:
-        """What `outputs` returns; refused if it is not a number for each name."""
-        name, given = f"outputs() of {type(self).__name__}", self.outputs()
-        if not isinstance(given, Mapping):
-            raise InvalidRequest(f"{name} returned {given!r}: expected a dict such as {{{self.acts!r}: 64}}")
-        return {key: whole_number(f"{name}: {key}", count) for key, count in given.items()}
 
     def _checked_layers(self, head: Head) -> Layers:
         """The layers that act; refused if they do not fit together, or not one of our heads."""

@@ -205,7 +205,8 @@ class OnPolicy(Learner):
             convolution=convolution, network=self._own_network,
         )  # fmt: skip
         self._loss: Callable[..., Any] = self.loss
-        kernel, why_torch = kernel_of(type(self)), self._why_torch(shape, device)
+        kernel, why_torch, outputs = kernel_of(type(self)), self._why_torch(shape, device), self._outputs_of("critic")
+        self._refuse_other_outputs(["critic"])
         if kernel is not None and not why_torch:
             self._loss = partial(kernel, self)
             return NumpyLearner(shape, self.optimizer, seed)
@@ -215,7 +216,16 @@ class OnPolicy(Learner):
                      "modules()" if kernel is not None else "loss")  # fmt: skip
         from multiverse.networks.actor_critic import ActorCritic
 
-        return ActorCritic(shape, self.optimizer, seed, device, self._auxiliary_parameters)
+        auxiliary = self._auxiliary_parameters
+        return ActorCritic(shape, self.optimizer, seed, device, auxiliary, outputs, self.values_from)
+
+    def outputs(self) -> Mapping[str, int]:
+        """A value. Those of the policy are the parameters of its distribution over actions."""
+        return {"critic": 1}
+
+    def values_from(self, outputs: Any) -> Any:
+        """Return the values [rows] that outputs [rows, outputs] of the value network stand for."""
+        return outputs[:, 0]
 
     def _why_torch(self, shape: Shape, device: str) -> str:
         """Why torch differentiates the loss; "" where a numpy kernel is faster and may do it."""

@@ -113,6 +113,8 @@ class TAAC(PPO):
         super().__init__(config, observation_space, action_space, slots, seed, device, agents)
 
     def _new_networks(self, seed: int, device: str) -> Any:
+        if type(self).outputs is not OnPolicy.outputs or type(self).values_from is not OnPolicy.values_from:
+            raise InvalidRequest("taac's critic has one output: outputs() and values_from() cannot be overridden")
         if self.features.images:
             raise InvalidRequest("taac does not look at images: flatten them, or train with ppo")
         torch_for("taac")

@@ -13,13 +13,20 @@ from typing import Any
 from multiverse.kernels import replay
 from multiverse.kernels.losses import a2c_gradient, ppo_gradient
 
+ON_POLICY = "multiverse.algorithms.on_policy.OnPolicy"
 PPO, A2C = "multiverse.algorithms.ppo.PPO", "multiverse.algorithms.a2c.A2C"
 SOFT, SAC = "multiverse.algorithms.sac.SoftActorCritic", "multiverse.algorithms.sac.SAC"
 DISCRETE_SAC, DQN = "multiverse.algorithms.discrete_sac.DiscreteSAC", "multiverse.algorithms.dqn.DQN"
 TD3 = "multiverse.algorithms.td3.TD3"
 KERNELS: dict[tuple[str, ...], Callable[..., Any]] = {
-    (f"{PPO}.loss", f"{PPO}.policy_loss", f"{PPO}.value_loss"): ppo_gradient,
-    (f"{A2C}.loss",): a2c_gradient,
+    (
+        f"{PPO}.loss",
+        f"{PPO}.policy_loss",
+        f"{PPO}.value_loss",
+        f"{ON_POLICY}.outputs",
+        f"{ON_POLICY}.values_from",
+    ): ppo_gradient,
+    (f"{A2C}.loss", f"{ON_POLICY}.outputs", f"{ON_POLICY}.values_from"): a2c_gradient,
     (
         f"{SAC}.critic_loss",
         f"{SAC}.sample_actions",

@@ -90,7 +90,8 @@ class Outputs:
     logits: Any = None
     """[rows, outputs] of the policy: logits, or the means of Box actions."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Whatever else the networks of an algorithm compute, by name: `out["embeddings"]`."""
+    """Whatever else the networks of an algorithm compute, by name: `out["critic"]`, [rows, outputs] of the value
+    network, from which `values` come."""
 
     def __getitem__(self, name: str) -> Any:
         return self.extra[name]
