@@ -1,4 +1,4 @@
-"""What a loss of one's own is given: every field of its batch and of the outputs, in rows that fit each other."""
+"""A loss of one's own is given every field of its batch and of the outputs, in rows that fit each other."""
 
 from __future__ import annotations
 

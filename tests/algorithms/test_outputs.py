@@ -252,7 +252,7 @@ class Distribution:
 
 @pytest.mark.parametrize("stock", [PPO, A2C])
 def test_value_network_of_an_on_policy_algorithm_learns_a_distribution(stock: Any) -> None:
-    """Of episodes of one step with the return 1 or 4, as often."""
+    """Episodes have one step, with a return of 1 or 4 in equal shares."""
     algorithm = made(type("Mine", (Distribution, stock), {}), learning_rate=0.05)
     rollout = rollout_for(algorithm.observation_space, algorithm.steps_per_env, 2, algorithm.action)
     rollout.rewards[:, 0], rollout.rewards[:, 1] = 1, 4

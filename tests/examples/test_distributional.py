@@ -16,10 +16,11 @@ from gymnasium import spaces
 
 import multiverse as mv
 from examples.distributional import C51, QRDQN, main
-from multiverse.algorithms import ReplayBatch
+from multiverse.algorithms import DQN, ReplayBatch
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Seen
 from multiverse.learning.loss import Shown
+from multiverse.policies import EpsilonGreedyHead
 from multiverse.rollouts.rollout import rollout_for
 from tests.training.runs import digest, lines_of
 
@@ -89,6 +90,36 @@ def test_run_with_an_own_network_is_loaded_and_evaluated_as_it_acted(kind: Any, 
     assert {*mv.load(run.path).act(OBSERVATIONS).tolist()} <= {0, 1}
 
 
+class CautiousHead(EpsilonGreedyHead):
+    """The action whose worst tenth of 50 quantiles has the largest mean: the head in docs/training.md."""
+
+    def choose(self, output: Any, noise: Any, masks: Any) -> Any:
+        quantiles = output.reshape(len(output), self.count, 50)
+        return super().choose(np.sort(quantiles)[..., :5].mean(-1), noise, masks)
+
+
+class Cautious(QRDQN):
+    acting_layers = DQN.acting_layers
+
+    def head(self) -> CautiousHead:
+        return CautiousHead(self.action_space.n, self.action_space.start, self.epsilon)
+
+
+@pytest.mark.fault("D8")
+def test_run_with_a_head_of_ones_own_is_equal_in_workers_and_loaded_by_its_class(tmp_path: Path) -> None:
+    run, other = (trained(Cautious, tmp_path / name, executor=name, env_steps=400) for name in ("process", "serial"))
+    assert digest(run) == digest(other)
+    assert type(mv.load(run.path).acting._head) is CautiousHead
+    assert mv.evaluate(run.path, episodes=2, seed=0).mean_return == run.summary["evaluation"]["mean_return"]
+
+
+@pytest.mark.parametrize("kind", [QRDQN, C51])
+def test_past_versions_play_in_self_play(kind: Any, tmp_path: Path) -> None:
+    settings = {**SETTINGS, "env_steps": 120, "opponents": 2}
+    run = mv.train("tests.multi_agent.envs:Pair", algorithm=kind, run_dir=tmp_path / "run", **settings)
+    assert run.summary["evaluation"]["mean_return/left"] > 0
+
+
 # -- the losses --------------------------------------------------------------------------------------------------
 def made(kind: Any, **settings: Any) -> Any:
     config = kind.Config(hidden_sizes=(16,), learning_starts=0, **settings)
@@ -150,7 +181,7 @@ def test_loss_of_c51_is_the_cross_entropy_to_the_projection_of_the_paper() -> No
 
 
 def learned_from_a_coin(kind: Any, **settings: Any) -> Any:
-    """Of episodes of one step: action 0 earns 0 or 2, as often; action 1 earns 0.8, action 2 nothing."""
+    """Episodes have one step. Action 0 earns 0 or 2 in equal shares, action 1 earns 0.8, and action 2 earns nothing."""
     algorithm = made(kind, learning_rate=0.02, batch_size=128, **settings)
     rollout = rollout_for(algorithm.observation_space, 120, 2, algorithm.action)
     rollout.actions[...] = (np.arange(240) % 3).reshape(120, 2)
@@ -164,7 +195,7 @@ def learned_from_a_coin(kind: Any, **settings: Any) -> Any:
 
 def test_qr_dqn_learns_the_quantiles_of_a_return() -> None:
     quantiles, _ = learned_from_a_coin(QRDQN, n_quantiles=4)
-    # Where the expected gradient of the quantile Huber loss is zero, for shares of 1/8, 3/8, 5/8 and 7/8.
+    # The expected gradient of the quantile Huber loss is zero there, for the shares 1/8, 3/8, 5/8 and 7/8.
     np.testing.assert_allclose(np.sort(quantiles[0]), [1 / 7, 3 / 5, 7 / 5, 13 / 7], atol=0.15)
     np.testing.assert_allclose(quantiles[1], 0.8, atol=0.1)
     np.testing.assert_allclose(quantiles[2], 0.0, atol=0.1)

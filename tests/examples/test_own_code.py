@@ -1,4 +1,4 @@
-"""What the examples of own code promise: few lines, and public names only."""
+"""Examples of code of one's own are short and use public names only."""
 
 from __future__ import annotations
 

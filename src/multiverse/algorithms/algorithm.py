@@ -127,7 +127,7 @@ class Learner:
         raise NotImplementedError
 
     def _outputs_of(self, network: str) -> int:
-        """What `outputs` returns for this network; refused if it is no number of at least 1."""
+        """Return the number of outputs of this network; refuse one that `outputs` does not state, or below 1."""
         name, given = f"outputs() of {type(self).__name__}", self.outputs()
         if not isinstance(given, Mapping):
             raise InvalidRequest(f"{name} returned {given!r}: expected a dict such as {{{network!r}: 64}}")
@@ -137,6 +137,7 @@ class Learner:
         return counts[network]
 
     def _refuse_other_outputs(self, networks: Collection[str]) -> None:
+        """Refuse names in `outputs` that no network has."""
         if unknown := sorted(self.outputs().keys() - {*networks}):
             names = f"those of {type(self).__name__} are {', '.join(networks)}"
             raise InvalidRequest(f"outputs() of {type(self).__name__} names {unknown[0]!r} among its networks: {names}")

@@ -128,9 +128,9 @@ class RolloutBatch:
     noise: Sequence[Any] = ()
     """Gaussian noise of the shape of the actions, as many arrays as the algorithm's `noise_draws`."""
     along: Along | None = None
-    """How rows follow one another in time, for recurrent networks: minibatches then hold whole chunks, of which all
-    first rows lie before all second rows, and so on. `along.counts`: chunks that have a first row, a second one, …;
-    `along.memory`: [chunks, cells, parts, size] of each before its first row."""
+    """Order of the rows in time, for recurrent networks; else None. Minibatches then consist of whole chunks: first the
+    first rows of all chunks, then their second rows, and so on. `along.counts`: number of chunks that have a first row,
+    a second row, …; `along.memory`: [chunks, cells, parts, size] memory of each chunk before its first row."""
     layout: ObservationLayout | None = None
 
     def __init__(self, vector: Any, images: list[Any], actions: Any, masks: Any = None, **columns: Any) -> None:
