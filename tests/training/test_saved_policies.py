@@ -15,8 +15,10 @@ import multiverse as mv
 from multiverse.algorithms.dqn import DQN
 from multiverse.cli.main import main as command
 from multiverse.contracts.errors import UntrustedRun
+from multiverse.contracts.policy import Seen
 from multiverse.policies.features import Features
 from multiverse.policies.heads import (
+    CategoricalHead,
     DeterministicHead,
     DiscreteHead,
     EpsilonGreedyHead,
@@ -24,8 +26,10 @@ from multiverse.policies.heads import (
     Head,
     UniformHead,
     head_for,
+    learned_head,
+    outputs_for,
 )
-from multiverse.policies.numpy_policies import NumpyPolicy, saved_policy
+from multiverse.policies.numpy_policies import NumpyPolicy, loaded_policy, saved_policy
 from multiverse.training.learners import policies_in
 from multiverse.training.loading import checkpoint_of
 
@@ -45,7 +49,7 @@ class SmallestHead(EpsilonGreedyHead):
 
 
 class Smallest(DQN):
-    def _head(self) -> Head:
+    def head(self) -> Head:
         return SmallestHead(2, 0, self.epsilon)
 
 
@@ -59,10 +63,10 @@ class QuantileHead(EpsilonGreedyHead):
 
 
 class Quantiles(DQN):
-    def _make_networks(self) -> None:
-        self._values, self._followed_at = self._network("values", 6), 0
+    def outputs(self) -> dict[str, int]:
+        return {"values": 6}
 
-    def _head(self) -> Head:
+    def head(self) -> Head:
         return QuantileHead(2, 0, self.epsilon)
 
 
@@ -90,6 +94,15 @@ def test_policy_with_an_own_head_is_loaded_as_it_acted_in_its_run(kind: type, tm
 def test_policies_of_our_own_classes_are_held(tmp_path: Path) -> None:
     run = mv.train("CartPole-v1", "dqn", run_dir=tmp_path / "run", **FEW)
     assert None not in policies_in(checkpoint_of(run).state["session"]).values()
+
+
+class OwnCategorical(CategoricalHead):
+    """A head that a subclass changes."""
+
+    __slots__ = ()
+
+
+ATOMS = np.float32([-1, 0, 2])
 
 
 class OwnFeatures(Features):
@@ -123,6 +136,7 @@ def policy_of(
         (policy_of(DiscreteHead(2), OwnPolicy), spaces.Discrete(2), "it is a OwnPolicy"),
         (policy_of(DiscreteHead(2), features=OwnFeatures), spaces.Discrete(2), "its features: OwnFeatures"),
         (policy_of(DiscreteHead(2, 5)), spaces.Discrete(2), "differ from those of the run's spaces"),
+        (policy_of(OwnCategorical(2, support=ATOMS), outputs=6), spaces.Discrete(2), "its head: OwnCategorical"),
         (policy_of(DiscreteHead(2), seen=spaces.Box(-9, 9, (2, 2))), spaces.Discrete(2), "differ from those"),
         (policy_of(GaussianHead(np.ones(1), *NARROW, (1,)), outputs=1), BOX, "differ from those"),
         (policy_of(DeterministicHead(*NARROW, (1,), 1, 0.1), outputs=1), BOX, "differ from those"),
@@ -138,6 +152,7 @@ def test_policy_that_would_be_loaded_as_another_one_is_not_saved(policy: Any, ac
     [
         (DiscreteHead(2, 5), spaces.Discrete(2, start=5)),
         (UniformHead(EpsilonGreedyHead(2, 0, 0.3)), spaces.Discrete(2)),
+        (CategoricalHead(2, 0, 0.3, support=ATOMS), spaces.Discrete(2)),
         (head_for(spaces.MultiDiscrete([2])), spaces.MultiDiscrete([2])),
         (head_for(spaces.MultiBinary(2)), spaces.MultiBinary(2)),
         (head_for(BOX, np.ones(1, np.float32), squash=True), BOX),
@@ -146,8 +161,13 @@ def test_policy_that_would_be_loaded_as_another_one_is_not_saved(policy: Any, ac
     ids=str,
 )
 def test_policy_of_our_own_parts_is_saved(head: Head, actions: Any) -> None:
-    outputs = 1 if actions is BOX else 2
-    assert saved_policy(policy_of(head, outputs=outputs), SPACE, actions)["kind"] == "dense"
+    policy = policy_of(head, outputs=outputs_for(learned_head(head), actions))
+    saved = saved_policy(policy, SPACE, actions)
+    assert saved["kind"] == "dense"
+    again, noise = loaded_policy(saved, SPACE, actions), policy.noise(np.random.default_rng(1), 1, len(SEEN))[0]
+    if not isinstance(head, UniformHead | DeterministicHead):  # of which a run holds neither warm-up nor noise steps
+        seen = Seen({(): SEEN}, np.zeros(len(SEEN), np.bool_))
+        assert again.act(seen, noise, {})[0].tolist() == policy.act(seen, noise, {})[0].tolist()
 
 
 @pytest.mark.fault("D8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from gymnasium import spaces
 
 from multiverse.contracts.errors import InvalidRequest, TrainingDiverged
+from multiverse.contracts.plan import whole_number
 from multiverse.contracts.policy import Policy
 from multiverse.learning.network_choice import NetworkChoice
 from multiverse.learning.threads import torch_for
@@ -99,6 +100,8 @@ class Learner:
 
     fixed: frozenset[str] = frozenset()
     """Settings that make up the networks and cannot change while they learn."""
+    noise_draws = 0
+    """Arrays of Gaussian noise that the batch of each loss has (`batch.noise`), drawn with the seed of the run."""
     config: Any
     observation_space: spaces.Space[Any]
     action_space: spaces.Space[Any]
@@ -118,6 +121,26 @@ class Learner:
         loss uses them as `self.auxiliary[name]`; every loss that does so trains them, and a run saves them.
         """
         return {}
+
+    def outputs(self) -> Mapping[str, int]:
+        """Return the number of outputs of each network, by name."""
+        raise NotImplementedError
+
+    def _outputs_of(self, network: str) -> int:
+        """Return the number of outputs of this network; refuse one that `outputs` does not state, or below 1."""
+        name, given = f"outputs() of {type(self).__name__}", self.outputs()
+        if not isinstance(given, Mapping):
+            raise InvalidRequest(f"{name} returned {given!r}: expected a dict such as {{{network!r}: 64}}")
+        counts = {key: whole_number(f"{name}: {key}", count) for key, count in given.items()}
+        if counts.get(network, 0) < 1:
+            raise InvalidRequest(f"{name} returned {counts}: expected at least 1 of {network!r}")
+        return counts[network]
+
+    def _refuse_other_outputs(self, networks: Collection[str]) -> None:
+        """Refuse names in `outputs` that no network has."""
+        if unknown := sorted(self.outputs().keys() - {*networks}):
+            names = f"those of {type(self).__name__} are {', '.join(networks)}"
+            raise InvalidRequest(f"outputs() of {type(self).__name__} names {unknown[0]!r} among its networks: {names}")
 
     def _make_auxiliary(self, seed: int | Sequence[int], device: str) -> None:
         self.auxiliary = {}

@@ -6,6 +6,7 @@ Sections, as in every algorithm: config; the losses and the update.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,12 +47,17 @@ class DiscreteSAC(SoftActorCritic):
         if not isinstance(self.action_space, spaces.Discrete):
             raise InvalidRequest(f"discrete_sac: actions must be Discrete, and these are {self.action_space}; sac and "
                                  "td3 are for a Box, ppo for all")  # fmt: skip
-        count = int(self.action_space.n)
-        self.actor = self._network("actor", count, follows=False)
-        self.critic = self._network("critic", count, copies=2)
+        self.actor = self._network("actor", follows=False)
+        self.critic = self._network("critic", copies=2)
         self._make_temperature()
 
-    def _head(self) -> Head:
+    def outputs(self) -> Mapping[str, int]:
+        """Logits of the actions, and a value for every action."""
+        count = int(self.action_space.n)  # type: ignore[attr-defined]
+        return {"actor": count, "critic": count}
+
+    def head(self) -> Head:
+        """A draw from the softmax of the logits."""
         return head_for(self.action_space)
 
     def critic_loss(self, batch: ReplayBatch) -> Loss:

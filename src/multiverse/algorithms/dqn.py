@@ -5,6 +5,7 @@ Sections, as in every algorithm: config; the loss and the update.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +73,7 @@ class DQN(OffPolicy):
         if not isinstance(self.action_space, spaces.Discrete):
             raise InvalidRequest(f"dqn: actions must be Discrete, and these are {self.action_space}; sac and td3 are "
                                  "for a Box, ppo for all")  # fmt: skip
-        self.values = self._network("values", int(self.action_space.n))
+        self.values = self._network("values")
         self.target_values = self._targets["values"]
         self._followed_at = 0  # env steps
 
@@ -81,7 +82,12 @@ class DQN(OffPolicy):
         """The share of random actions now."""
         return 1.0 if self._warming_up else float(self.config.scheduled(self._progress)["exploration_eps"])
 
-    def _head(self) -> Head:
+    def outputs(self) -> Mapping[str, int]:
+        """A value for every action."""
+        return {"values": int(self.action_space.n)}  # type: ignore[attr-defined]
+
+    def head(self) -> Head:
+        """ε-greedy."""
         space = self.action_space
         return EpsilonGreedyHead(int(space.n), int(space.start), self.epsilon)  # type: ignore[attr-defined]
 

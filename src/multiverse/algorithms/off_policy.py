@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import operator
@@ -28,13 +29,15 @@ from multiverse.learning.recurrent_network import RecurrentNetwork
 from multiverse.learning.threads import torch_for
 from multiverse.policies.cells import Cells
 from multiverse.policies.features import Features
-from multiverse.policies.heads import Head, UniformHead, action_of
+from multiverse.policies.heads import HEADS, Head, UniformHead, action_of, outputs_for
 from multiverse.policies.numpy_policies import NumpyPolicy
 from multiverse.rollouts.replay import NothingToDraw, Replay, Rows, Sequences
 from multiverse.rollouts.rollout import Rollout, mask_beside
 
 log = logging.getLogger("multiverse")
 
+Layers = list[tuple[Array, Array]]
+"""(weights [in, out], bias [out]) of dense layers."""
 MEMORY_ROWS = 64
 """For so many rows cells remember at first, at most, however long sequences may be."""
 LARGEST_IN_NUMPY = 512
@@ -119,8 +122,6 @@ class OffPolicy(Learner):
                        "learner"})  # fmt: skip
     losses: tuple[str, ...]
     """Names of the methods that return a loss. Each is given the batch."""
-    noise_draws = 0
-    """Arrays of noise in a batch (`ReplayBatch.noise`)."""
 
     def __init__(
         self,
@@ -156,11 +157,12 @@ class OffPolicy(Learner):
         self._make_auxiliary((seed, 4), device)
         self._kernels = self._kernels_of_losses()
         self._make_networks()
+        self._refuse_other_outputs(self._networks)
         if heads := self._auxiliary_parameters:
             from multiverse.networks.torch_network import AuxiliaryParameters
 
             self._networks["auxiliary"] = AuxiliaryParameters(heads)
-        _ = self.policy()  # what cannot act is refused before anything is collected
+        _ = self._checked_layers(self.head()), self.policy()  # what cannot act is refused before anything is collected
         self._new_replay = partial(Replay, observation_space, self.action, slots, config.buffer_size)
         self.replay = self._new_replay()
 
@@ -175,11 +177,19 @@ class OffPolicy(Learner):
     acts: str = "actor"
     """The network that acts."""
 
-    def _make_networks(self) -> None:
+    def head(self) -> Head:
+        """Return the head that makes actions of the outputs of the layers that act, as it explores now."""
         raise NotImplementedError
 
-    def _head(self) -> Head:
-        """How the policy acts with what its network says."""
+    def acting_layers(self) -> Layers:
+        """Return (weights [in, out], bias [out]) of the dense layers that act: those of the network named by `acts`.
+
+        A subclass with other `outputs` of that network either folds a linear function of them, such as their mean, into
+        the last layer, or overrides `head`."""
+        layers: Layers = self._networks[self.acts].layers()
+        return layers
+
+    def _make_networks(self) -> None:
         raise NotImplementedError
 
     def _gradient_step(self, batch: ReplayBatch) -> tuple[Any, dict[str, Any]]:
@@ -214,9 +224,10 @@ class OffPolicy(Learner):
             log.info("%s learns in torch, because no numpy kernel exists for its %s", name, " and its ".join(own))
         return {} if why_torch else {loss: kernel for loss, kernel in kernels.items() if kernel is not None}
 
-    def _network(self, name: str, outputs: int, copies: int = 0, more: int = 0, follows: bool = True) -> Any:
+    def _network(self, name: str, copies: int = 0, more: int = 0, follows: bool = True) -> Any:
         """A network that is given observations and `more` numbers; in numpy where kernels differentiate the losses.
         `follows`: a target follows it."""
+        outputs = self._outputs_of(name)
         config, images = self.config, [tuple(leaf.space.shape or ()) for leaf in self.features.images]
         size, hidden = self.features.size + more, config.hidden_sizes
         shape = Shape(
@@ -280,21 +291,42 @@ class OffPolicy(Learner):
         return bool(self._env_steps < self.config.learning_starts)
 
     def _new_policy(self) -> Policy:
-        head, network = self._head(), self._networks[self.acts]
-        if self._warming_up:
-            head = UniformHead(head)
+        head, network = self.head(), self._networks[self.acts]
+        acting = UniformHead(head) if self._warming_up else head
         if self.features.images or self._own_network is not None:
             from multiverse.algorithms.torch_policy import TorchPolicy
 
             first = Cells(self.config.memory, [network.cell()]).first_memory(1) if network.remembers else {}
-            return TorchPolicy(self.features, network.acting, head, self._updates, network.device, None, (first, None))
+            own = type(self).acting_layers is not OffPolicy.acting_layers
+            dense = (self._checked_layers(head), self.config.activation) if own else None
+            return TorchPolicy(
+                self.features, network.acting, acting, self._updates, network.device, None, (first, None), dense
+            )
         if self._acting is None:
             recurrent: tuple[Any, Any] = (None, None)
             if network.remembers:
                 recurrent = Cells(self.config.memory, [network.cell()]), network.embedding()
-            self._acting = network.layers(), *recurrent
+            self._acting = self._checked_layers(head), *recurrent
         layers, cell, embedding = self._acting
-        return NumpyPolicy(self.features, layers, self.config.activation, head, self._updates, None, cell, embedding)
+        return NumpyPolicy(self.features, layers, self.config.activation, acting, self._updates, None, cell, embedding)
+
+    def _checked_layers(self, head: Head) -> Layers:
+        """The layers that act; refused if they do not fit together, or not one of our heads."""
+        layers = [
+            (np.asarray(weights, np.float32), np.asarray(bias, np.float32)) for weights, bias in self.acting_layers()
+        ]
+        name, shapes = type(self).__name__, [(weights.shape, bias.shape) for weights, bias in layers]
+        widths = [shapes[0][0][0], *(len(bias) for _, bias in layers)] if layers else [0]
+        if shapes != [(pair, pair[1:]) for pair in itertools.pairwise(widths)] or not layers:
+            raise InvalidRequest(f"acting_layers() of {name} returned weights and biases of shapes {shapes}: expected "
+                                 "[in, out] and [out] of each layer")  # fmt: skip
+        # guard: layers-fit-the-head
+        if type(head) in HEADS and widths[-1] != (needed := outputs_for(head, self.action_space)):
+            raise InvalidRequest(
+                f"the layers that act of {name} have {widths[-1]} outputs, and its head, {type(head).__name__}, takes "
+                f"{needed}: override acting_layers() or head() together with outputs()"
+            )
+        return layers
 
     # -- learning ------------------------------------------------------------------------------------------------
     def update(self, rollouts: Sequence[Rollout], progress: float) -> UpdateReport:

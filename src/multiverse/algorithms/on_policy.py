@@ -205,7 +205,8 @@ class OnPolicy(Learner):
             convolution=convolution, network=self._own_network,
         )  # fmt: skip
         self._loss: Callable[..., Any] = self.loss
-        kernel, why_torch = kernel_of(type(self)), self._why_torch(shape, device)
+        kernel, why_torch, outputs = kernel_of(type(self)), self._why_torch(shape, device), self._outputs_of("critic")
+        self._refuse_other_outputs(["critic"])
         if kernel is not None and not why_torch:
             self._loss = partial(kernel, self)
             return NumpyLearner(shape, self.optimizer, seed)
@@ -215,7 +216,16 @@ class OnPolicy(Learner):
                      "modules()" if kernel is not None else "loss")  # fmt: skip
         from multiverse.networks.actor_critic import ActorCritic
 
-        return ActorCritic(shape, self.optimizer, seed, device, self._auxiliary_parameters)
+        auxiliary = self._auxiliary_parameters
+        return ActorCritic(shape, self.optimizer, seed, device, auxiliary, outputs, self.values_from)
+
+    def outputs(self) -> Mapping[str, int]:
+        """A value. Those of the policy are the parameters of its distribution over actions."""
+        return {"critic": 1}
+
+    def values_from(self, outputs: Any) -> Any:
+        """Return the values [rows] that outputs [rows, outputs] of the value network stand for."""
+        return outputs[:, 0]
 
     def _why_torch(self, shape: Shape, device: str) -> str:
         """Why torch differentiates the loss; "" where a numpy kernel is faster and may do it."""
@@ -286,8 +296,13 @@ class OnPolicy(Learner):
 
             refuse_untrained(self, self._networks.parameters)
         self._gradients += 1
+        batch.noise = [self._normal(*batch.actions.shape) for _ in range(self.noise_draws)]
         with self._training((self._updates, self._gradients)):
             return self._networks.gradient(batch, self._loss, with_metrics) or {}
+
+    def _normal(self, *shape: int) -> Any:
+        """Gaussian noise, where the networks are."""
+        return self._networks.put(self._rng.standard_normal(shape, np.float32))
 
     def _means(self, metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """The mean of each metric over gradient steps. A GPU is waited for here, once an update."""
@@ -341,13 +356,16 @@ class OnPolicy(Learner):
         advantages, returns = generalized_advantages(rewards, values, following, ended, rollout.valid, *how)
         if log_ratios is not None and not self.has_ratio:
             advantages = advantages * np.exp(np.minimum(log_ratios, 0))
-        columns = {"values": values, "advantages": advantages, "returns": returns}
-        if kernel_of(type(self)) is None:
+        columns, own = {"values": values, "advantages": advantages, "returns": returns}, kernel_of(type(self)) is None
+        if own:
             columns |= {"rewards": rewards, "starts": rollout.starts}
-        if then is not None and self.has_ratio:
+        if then is not None and (own or self.has_ratio):
             columns["log_probs"] = then
         batch.columns |= {name: networks.put(column.reshape(-1)) for name, column in columns.items()}
-        return self._learned_from(rollout, batch)
+        learned = self._learned_from(rollout, batch)
+        if then is None and (own or self.has_ratio):
+            learned.columns["log_probs"] = networks.log_probs(learned)
+        return learned
 
     def _log_probs_now_and_then(self, rollout: Rollout, batch: RolloutBatch) -> tuple[Array | None, Array | None]:
         """[T, S] of what was done, by the present policy and by the one that did it; None where that is the same, or

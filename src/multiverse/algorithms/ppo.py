@@ -100,8 +100,6 @@ class PPO(OnPolicy):
         self._progress = progress
         config, networks = self.config, self._networks
         batch = self._batch(rollout)
-        if "log_probs" not in batch.columns:
-            batch.columns["log_probs"] = networks.log_probs(batch)
         learning_rate = config.scheduled(progress).get("learning_rate", float(config.learning_rate))
         metrics: list[Mapping[str, Any]] = []  # of gradient steps
         taken: list[Any] = []  # whether each was taken

@@ -6,6 +6,7 @@ Sections, as in every algorithm: config; the losses and the update.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,13 +126,17 @@ class SAC(SoftActorCritic):
     log_std_range = float(LOG_STD_RANGE[0]), float(LOG_STD_RANGE[1])
 
     def _make_networks(self) -> None:
-        self._head()  # refuses other actions
-        size = self.action[0][0]
-        self.actor = self._network("actor", 2 * size, follows=False)
-        self.critic = self._network("critic", 1, copies=2, more=size)
+        self.head()  # refuses other actions
+        self.actor = self._network("actor", follows=False)
+        self.critic = self._network("critic", copies=2, more=self.action[0][0])
         self._make_temperature()
 
-    def _head(self) -> Head:
+    def outputs(self) -> Mapping[str, int]:
+        """Mean and logarithm of the standard deviation of each action, and a value."""
+        return {"actor": 2 * self.action[0][0], "critic": 1}
+
+    def head(self) -> Head:
+        """A squashed Gaussian."""
         try:
             return bounded_head(self.action_space, noise_steps=self.config.noise_steps)
         except InvalidRequest as error:

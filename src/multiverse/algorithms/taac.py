@@ -113,6 +113,8 @@ class TAAC(PPO):
         super().__init__(config, observation_space, action_space, slots, seed, device, agents)
 
     def _new_networks(self, seed: int, device: str) -> Any:
+        if type(self).outputs is not OnPolicy.outputs or type(self).values_from is not OnPolicy.values_from:
+            raise InvalidRequest("taac's critic has one output: outputs() and values_from() cannot be overridden")
         if self.features.images:
             raise InvalidRequest("taac does not look at images: flatten them, or train with ppo")
         torch_for("taac")
@@ -162,7 +164,9 @@ class TAAC(PPO):
         if rollout.acting is not None and not rollout.acting.all():
             columns["present"] = self._networks.put(self._by_team(rollout.acting.reshape(-1)))
         masks = None if batch.masks is None else self._by_team(batch.masks)
-        return RolloutBatch(self._by_team(batch.vector), [], self._by_team(batch.actions), masks, **columns)
+        found = RolloutBatch(self._by_team(batch.vector), [], self._by_team(batch.actions), masks, **columns)
+        found.layout = batch.layout
+        return found
 
     def _explained(self, batch: RolloutBatch) -> float:
         values, returns = as_numpy(batch["values"]), as_numpy(batch["returns"])

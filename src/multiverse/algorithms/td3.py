@@ -5,6 +5,7 @@ Sections, as in every algorithm: config; the losses and the update.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,14 +52,18 @@ class TD3(OffPolicy):
     noise_draws = 1
 
     def _make_networks(self) -> None:
-        self._head()  # refuses other actions
-        size = self.action[0][0]
-        self.actor = self._network("actor", size)
-        self.critic = self._network("critic", 1, copies=2, more=size)
+        self.head()  # refuses other actions
+        self.actor = self._network("actor")
+        self.critic = self._network("critic", copies=2, more=self.action[0][0])
         self.first_critic = self.critic.first()
         self.target_actor, self.target_critic = self._targets["actor"], self._targets["critic"]
 
-    def _head(self) -> Head:
+    def outputs(self) -> Mapping[str, int]:
+        """The action before its tanh, and a value."""
+        return {"actor": self.action[0][0], "critic": 1}
+
+    def head(self) -> Head:
+        """A tanh, and noise to explore with."""
         try:
             return bounded_head(self.action_space, self.config.action_noise, noise_steps=self.config.noise_steps)
         except InvalidRequest as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -13,6 +14,7 @@ from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Memory, Seen
 from multiverse.contracts.views import Array
 from multiverse.learning.loss import as_numpy
+from multiverse.networks.modules import dense_layers
 from multiverse.policies.features import Features, previous_of
 from multiverse.policies.heads import Head
 
@@ -29,10 +31,13 @@ class TorchPolicy:
         device: torch.device,
         shift_and_scale: tuple[Array, Array] | None = None,
         remembers: tuple[Memory, Any] | None = None,
+        dense: tuple[Sequence[tuple[Array, Array]], str] | None = None,
     ) -> None:
-        """`remembers`: what one row remembers at an episode's start, [1, …], and the critic, if it remembers too."""
+        """`remembers`: what one row remembers at an episode's start, [1, …], and the critic, if it remembers too.
+        `dense`: (weights [in, out], bias) of layers that act in the place of the network's, and their activation."""
         self._first, critic = ({}, None) if remembers is None else remembers
         self._actor, self._critic = _copied(actor), _copied(critic)
+        self._dense = self._actor.dense if dense is None else dense_layers(*dense).to(device)
         self._features, self._head, self.version = features, head, version
         self._device, self._shift_and_scale = device, shift_and_scale
 
@@ -47,11 +52,11 @@ class TorchPolicy:
         given = self._tensor(vector), [self._tensor(one) for one in images]
         with torch.inference_mode():
             if not self._first:
-                output = self._actor(*given)
+                output = self._dense(self._actor.features(*given))
             else:
                 before, counts = self._tensor(memory["cells"]), [len(vector)]
                 hidden, after = self._actor.remember(self._actor.features(*given), counts, before[:, 0])
-                output, known = self._actor.dense(hidden), [after]
+                output, known = self._dense(hidden), [after]
                 if self._critic is not None:  # the value's memory goes on too: the rollout holds it for the update
                     known.append(self._critic.remember(self._critic.features(*given), counts, before[:, 1])[1])
                 memory = {"cells": as_numpy(torch.stack(known, dim=1))}

@@ -13,42 +13,53 @@ from typing import Any
 from multiverse.kernels import replay
 from multiverse.kernels.losses import a2c_gradient, ppo_gradient
 
+ON_POLICY = "multiverse.algorithms.on_policy.OnPolicy"
 PPO, A2C = "multiverse.algorithms.ppo.PPO", "multiverse.algorithms.a2c.A2C"
 SOFT, SAC = "multiverse.algorithms.sac.SoftActorCritic", "multiverse.algorithms.sac.SAC"
 DISCRETE_SAC, DQN = "multiverse.algorithms.discrete_sac.DiscreteSAC", "multiverse.algorithms.dqn.DQN"
 TD3 = "multiverse.algorithms.td3.TD3"
 KERNELS: dict[tuple[str, ...], Callable[..., Any]] = {
-    (f"{PPO}.loss", f"{PPO}.policy_loss", f"{PPO}.value_loss"): ppo_gradient,
-    (f"{A2C}.loss",): a2c_gradient,
+    (
+        f"{PPO}.loss",
+        f"{PPO}.policy_loss",
+        f"{PPO}.value_loss",
+        f"{ON_POLICY}.outputs",
+        f"{ON_POLICY}.values_from",
+    ): ppo_gradient,
+    (f"{A2C}.loss", f"{ON_POLICY}.outputs", f"{ON_POLICY}.values_from"): a2c_gradient,
     (
         f"{SAC}.critic_loss",
         f"{SAC}.sample_actions",
         f"{SAC}._make_networks",
+        f"{SAC}.outputs",
         f"{SOFT}.entropy_coef",
     ): replay.sac_critic_gradient,
     (
         f"{SAC}.actor_loss",
         f"{SAC}.sample_actions",
         f"{SAC}._make_networks",
+        f"{SAC}.outputs",
         f"{SOFT}.entropy_coef",
     ): replay.sac_actor_gradient,
     (f"{SOFT}.temperature_loss", f"{SAC}.target_entropy"): replay.sac_temperature_gradient,
-    (f"{TD3}.critic_loss", f"{TD3}._make_networks"): replay.td3_critic_gradient,
-    (f"{TD3}.actor_loss", f"{TD3}._make_networks"): replay.td3_actor_gradient,
+    (f"{TD3}.critic_loss", f"{TD3}._make_networks", f"{TD3}.outputs"): replay.td3_critic_gradient,
+    (f"{TD3}.actor_loss", f"{TD3}._make_networks", f"{TD3}.outputs"): replay.td3_actor_gradient,
     (
         f"{DISCRETE_SAC}.critic_loss",
         f"{DISCRETE_SAC}.log_probs",
         f"{DISCRETE_SAC}._make_networks",
+        f"{DISCRETE_SAC}.outputs",
         f"{SOFT}.entropy_coef",
     ): replay.discrete_sac_critic_gradient,
     (
         f"{DISCRETE_SAC}.actor_loss",
         f"{DISCRETE_SAC}.log_probs",
         f"{DISCRETE_SAC}._make_networks",
+        f"{DISCRETE_SAC}.outputs",
         f"{SOFT}.entropy_coef",
     ): replay.discrete_sac_actor_gradient,
     (f"{SOFT}.temperature_loss", f"{DISCRETE_SAC}.target_entropy"): replay.discrete_sac_temperature_gradient,
-    (f"{DQN}.loss", f"{DQN}._make_networks"): replay.dqn_gradient,
+    (f"{DQN}.loss", f"{DQN}._make_networks", f"{DQN}.outputs"): replay.dqn_gradient,
 }
 """By the full names of the methods that a loss consists of, itself first: a subclass that overrides one of them has
 another name."""

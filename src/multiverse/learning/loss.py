@@ -76,9 +76,12 @@ class Shown(NamedTuple):
 class Outputs:
     """Outputs of the networks for the rows of a batch."""
 
-    log_prob: Any  # [rows] of the actions taken
-    entropy: Any  # [rows] of the distribution over actions
-    values: Any  # [rows]
+    log_prob: Any
+    """[rows] log-probabilities of the actions in the batch."""
+    entropy: Any
+    """[rows] entropy of the distribution over actions."""
+    values: Any
+    """[rows] estimates of the value function."""
     features: Any = None
     """[rows, features] what the policy's dense layers, or its recurrent cell, are given: the features that a `network`
     of yours or convolutions compute, or else the inputs. In torch, as `hidden` and `logits`."""
@@ -87,7 +90,8 @@ class Outputs:
     logits: Any = None
     """[rows, outputs] of the policy: logits, or the means of Box actions."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Whatever else the networks of an algorithm compute, by name: `out["embeddings"]`."""
+    """Whatever else the networks of an algorithm compute, by name: `out["critic"]`, [rows, outputs] of the value
+    network, from which `values` come."""
 
     def __getitem__(self, name: str) -> Any:
         return self.extra[name]
@@ -109,12 +113,24 @@ class Loss:
 
 
 class RolloutBatch:
-    """Rows to learn from: inputs, actions, and the columns that the algorithm has computed for them.
+    """Rows to learn from: inputs, actions, and the columns that the algorithm has computed for them."""
 
-    `along`: how the rows follow one another in time, for recurrent networks; minibatches then hold whole chunks.
-    """
-
+    vector: Any
+    """[rows, size] all observations but images, as numbers, normalized if the algorithm does so."""
+    images: list[Any]
+    """[rows, …] images, as the env has them."""
+    actions: Any
+    """[rows, …] actions that were taken."""
+    masks: Any
+    """[rows, actions] actions that were open, or None."""
+    columns: dict[str, Any]
+    """Further columns by name, which `batch[name]` returns."""
+    noise: Sequence[Any] = ()
+    """Gaussian noise of the shape of the actions, as many arrays as the algorithm's `noise_draws`."""
     along: Along | None = None
+    """Order of the rows in time, for recurrent networks; else None. Minibatches then consist of whole chunks: first the
+    first rows of all chunks, then their second rows, and so on. `along.counts`: number of chunks that have a first row,
+    a second row, …; `along.memory`: [chunks, cells, parts, size] memory of each chunk before its first row."""
     layout: ObservationLayout | None = None
 
     def __init__(self, vector: Any, images: list[Any], actions: Any, masks: Any = None, **columns: Any) -> None:
@@ -151,6 +167,16 @@ class RolloutBatch:
     def log_probs(self) -> Any:
         """[rows] log-probabilities of the actions under the policy that took them."""
         return self.columns["log_probs"]
+
+    @property
+    def rewards(self) -> Any:
+        """[rows] rewards of the actions, normalized if the algorithm does so."""
+        return self.columns["rewards"]
+
+    @property
+    def starts(self) -> Any:
+        """[rows] bool: the row is its episode's first."""
+        return self.columns["starts"]
 
     def take(self, rows: Any) -> RolloutBatch:
         """Some of them: a slice, or indices where the batch lies."""
@@ -204,9 +230,9 @@ class ReplayBatch:
     observations: Shown
     """Input of the networks: `self.critic(batch.observations, batch.actions)`."""
     actions: Any
-    """[N, …]"""
+    """[N, …] actions that were taken."""
     rewards: Any
-    """[N]"""
+    """[N] rewards of the actions."""
     next_observations: Shown
     """Input of the networks after each step; of the final observation where an episode ended."""
     discounts: Any

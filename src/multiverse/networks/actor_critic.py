@@ -6,7 +6,7 @@ waits for a GPU, or copies to one, while an update goes over its minibatches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.views import Array
 from multiverse.learning.chunks import Along
 from multiverse.learning.distributions import distribution_for
@@ -47,14 +48,19 @@ class ActorCritic:
         seed: int,
         device: str,
         auxiliary: Iterable[nn.Parameter] = (),
+        critic_outputs: int = 1,
+        values_from: Callable[[Tensor], Tensor] = lambda outputs: outputs[:, 0],
     ) -> None:
-        """`auxiliary`: further parameters that are trained with the loss."""
+        """`auxiliary`: further parameters that are trained with the loss. `values_from`: outputs of the value network
+        [rows, critic_outputs] → values [rows]."""
         self.device, self.distribution = torch.device(device), distribution_for(shape)
+        self._values_from = values_from
         with first_weights(seed):
             self.actor = Network(replace(shape, critic_members=1), self.distribution.outputs)
             shared = self.actor.extract if shape.share_features else None
             memory = shape.memory if shape.critic_remembers else None
-            self.critic = Network(replace(shape, size=shape.judged, memory=memory), 1, shared)
+            judged = replace(shape, size=shape.judged, memory=memory)
+            self.critic = Network(judged, critic_outputs, shared)
         rng = np.random.default_rng((seed, 3))
         for network in (self.actor, self.critic):
             if network.cell is not None:
@@ -87,8 +93,8 @@ class ActorCritic:
         pieces = [np.zeros(0, np.float32)]
         with torch.no_grad():
             for rows in _pieces(len(vector)):
-                values = self.critic(self.put(vector[rows]), [self.put(image[rows]) for image in images])
-                pieces.append(as_numpy(values.squeeze(-1)))
+                output = self.critic(self.put(vector[rows]), [self.put(image[rows]) for image in images])
+                pieces.append(as_numpy(self._values(output)))
         return np.concatenate(pieces)
 
     def values_along(self, vector: Any, images: Sequence[Any], along: Along) -> tuple[Array, Array]:
@@ -99,7 +105,17 @@ class ActorCritic:
             for i, network in enumerate((self.actor, self.critic)):
                 hidden, last = network.remember(self._features(network, *seen), along.counts, memory[:, i])
                 after.append(as_numpy(last))
-            return as_numpy(self.critic.dense(hidden).squeeze(-1)), np.stack(after, axis=1)
+            return as_numpy(self._values(self.critic.dense(hidden))), np.stack(after, axis=1)
+
+    def _values(self, outputs: Tensor) -> Tensor:
+        """[rows] of outputs of the value network."""
+        values = self._values_from(outputs)
+        if values.shape != outputs.shape[:1]:
+            raise InvalidRequest(
+                f"values_from() returned shape {tuple(values.shape)} for outputs of shape {tuple(outputs.shape)}: "
+                f"expected ({len(outputs)},), a value for every row"
+            )
+        return values
 
     def _features(self, network: Network, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
         """Of many rows, some at a time."""
@@ -131,10 +147,11 @@ class ActorCritic:
             to_actor, _ = self.actor.remember(to_actor, counts, memory[:, 0])
             if self.critic.cell is not None:
                 to_critic, _ = self.critic.remember(to_critic, counts, memory[:, 1])
-        hidden, values = self.actor.dense[:-1](to_actor), self.critic.dense(to_critic).squeeze(-1)
+        hidden, judged = self.actor.dense[:-1](to_actor), self.critic.dense(to_critic)
         output = self.actor.dense[-1](hidden)
         log_probs, entropies = self.distribution.log_prob_and_entropy(torch, output, batch.actions, batch.masks)
-        found = loss(Outputs(log_probs, entropies, values, features, hidden, output), batch)
+        values, extra = self._values(judged), {"critic": judged}
+        found = loss(Outputs(log_probs, entropies, values, features, hidden, output, extra), batch)
         metrics = backward(found, self.optimizer, self.parameters)
         for network in (self.actor, self.critic):
             network.tie()

@@ -186,6 +186,16 @@ def layers_of(dense: nn.Sequential) -> list[tuple[Array, Array]]:
     return [(as_numpy(layer.weight).T.copy(), as_numpy(layer.bias)) for layer in linear]
 
 
+def dense_layers(layers: Sequence[tuple[Array, Array]], activation: str) -> nn.Sequential:
+    """Dense layers with these (weights [in, out], bias), as `layers_of` returns them; the last has no activation."""
+    found: list[nn.Module] = []
+    for weights, bias in layers:
+        linear = nn.Linear(*weights.shape)
+        linear.weight.data, linear.bias.data = torch.tensor(weights.T), torch.tensor(bias)
+        found += [linear, ACTIVATIONS[activation]()]
+    return nn.Sequential(*found[:-1])
+
+
 class Network(nn.Module):
     """(vector [rows, size], images) → [rows, outputs].
 

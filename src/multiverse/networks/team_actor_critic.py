@@ -78,13 +78,13 @@ class TeamActorCritic:
         with torch.no_grad():
             return torch.cat([self._said(part)[0] for part in _pieces(batch)])
 
-    def _said(self, batch: RolloutBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probabilities and entropies, [B, N] each, and what the agents are to each other, [B, N, E]."""
+    def _said(self, batch: RolloutBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Log-probabilities and entropies, [B, N] each, what the agents are to each other, [B, N, E], and logits."""
         logits, attended = self.actor(batch.vector, batch.columns.get("present"))
         masks = None if batch.masks is None else batch.masks.flatten(0, 1)
         found = self.distribution.log_prob_and_entropy(torch, logits.flatten(0, 1), batch.actions.flatten(), masks)
         log_probs, entropies = (one.reshape(batch.actions.shape) for one in found)
-        return log_probs, entropies, attended
+        return log_probs, entropies, attended, logits
 
     @staticmethod
     def _open(logits: Tensor, masks: Tensor | None) -> Tensor:
@@ -97,7 +97,7 @@ class TeamActorCritic:
         The loss is given flat rows of agents that are learned from, and beside them the `embeddings` of whole teams,
         [B, N, E], and who was `present` in them, [B, N] or None."""
         present, valid = batch.columns.get("present"), batch.columns.get("valid")
-        log_probs, entropies, attended = self._said(batch)
+        log_probs, entropies, attended, logits = self._said(batch)
         values = self.critic(batch.vector, batch.actions, present)
 
         def flat(teams: Tensor) -> Tensor:
@@ -105,9 +105,11 @@ class TeamActorCritic:
 
         teams = {"embeddings": attended, "present": present}
         columns = {name: flat(column) for name, column in batch.columns.items()}
-        rows = RolloutBatch(flat(batch.vector), [], flat(batch.actions), None, **columns)
-        rows.layout = batch.layout
-        found = loss(Outputs(flat(log_probs), flat(entropies), flat(values), flat(attended), extra=teams), rows)
+        masks = None if batch.masks is None else flat(batch.masks)
+        rows = RolloutBatch(flat(batch.vector), [], flat(batch.actions), masks, **columns)
+        rows.layout, rows.noise = batch.layout, [flat(one) for one in batch.noise]
+        out = Outputs(flat(log_probs), flat(entropies), flat(values), flat(attended), None, flat(logits), teams)
+        found = loss(out, rows)
         metrics = backward(found, self.optimizer, self.parameters)
         return metrics
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.contracts.errors import InvalidRequest, in_words
 from multiverse.contracts.policy import MASKED_LOGIT
 from multiverse.contracts.views import Array
 
@@ -140,6 +140,34 @@ class EpsilonGreedyHead(DiscreteHead):
 
 
 @dataclass(frozen=True, slots=True)
+class CategoricalHead(EpsilonGreedyHead):
+    """As `EpsilonGreedyHead`, where the network describes the return of each action by a categorical distribution: its
+    outputs are the logits of `support` [atoms] for every action, and an action's value is the mean."""
+
+    support: Array = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        atoms = np.asarray(self.support, np.float32)
+        if atoms.ndim != 1 or len(atoms) < 2 or not (np.isfinite(atoms).all() and (np.diff(atoms) > 0).all()):
+            raise InvalidRequest(
+                f"support={in_words(self.support)}: expected at least two increasing finite values of the return"
+            )
+        object.__setattr__(self, "support", atoms)
+
+    def choose(self, output: Array, noise: Array | None, masks: Array | None) -> Array:
+        return EpsilonGreedyHead.choose(self, self.values(output), noise, masks)
+
+    def values(self, output: Array) -> Array:
+        """[rows, count] mean return of each action, of outputs [rows, count × atoms]."""
+        logits = output.reshape(len(output), self.count, -1)
+        powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        return np.asarray((powers * self.support).sum(axis=-1) / powers.sum(axis=-1))
+
+    def saved(self) -> dict[str, Any]:
+        return {"head": "categorical", "epsilon": self.epsilon, "support": self.support}
+
+
+@dataclass(frozen=True, slots=True)
 class _Bounded:
     """Actions from -1 to 1, as a tanh gives them; for the env, from its low to its high. Noise stays the same for
     `noise_steps` of the steps that it is drawn for at once."""
@@ -218,6 +246,7 @@ HEADS = (
     BinaryHead,
     GaussianHead,
     EpsilonGreedyHead,
+    CategoricalHead,
     SquashedGaussianHead,
     DeterministicHead,
 )
@@ -270,8 +299,11 @@ def saved_head(saved: Mapping[str, Any], space: spaces.Space[Any]) -> Head:
     kind = saved.get("head")
     if kind is None:
         return head_for(space, saved.get("std"), bool(saved.get("squash", False)))
-    if kind == "epsilon_greedy" and isinstance(space, spaces.Discrete):
-        return EpsilonGreedyHead(int(space.n), int(space.start), float(saved["epsilon"]))
+    if kind in ("epsilon_greedy", "categorical") and isinstance(space, spaces.Discrete):
+        count, start, epsilon = int(space.n), int(space.start), float(saved["epsilon"])
+        if kind == "categorical":
+            return CategoricalHead(count, start, epsilon, support=np.asarray(saved["support"]))
+        return EpsilonGreedyHead(count, start, epsilon)
     if kind in ("squashed_gaussian", "deterministic"):
         return bounded_head(space, float(saved["std"]) if kind == "deterministic" else None)
     raise ValueError(f"a head of kind {kind!r} for {space} is none that we know")
@@ -295,6 +327,14 @@ def outputs_of(space: spaces.Space[Any]) -> int:
     if isinstance(space, spaces.Discrete):
         return int(space.n)
     return int(space.nvec.sum()) if isinstance(space, spaces.MultiDiscrete) else int(np.prod(space.shape or ()))
+
+
+def outputs_for(head: Head, space: spaces.Space[Any]) -> int:
+    """Number of outputs of a network that one of our heads for this space takes."""
+    parts = (
+        len(head.support) if isinstance(head, CategoricalHead) else 2 if isinstance(head, SquashedGaussianHead) else 1
+    )
+    return outputs_of(space) * parts
 
 
 def _scores(output: Array, noise: Array | None, masks: Array | None) -> Array:

@@ -21,10 +21,9 @@ from multiverse.policies.features import SCALED_BYTES, Features, previous_of
 from multiverse.policies.heads import (
     HEADS,
     Head,
-    SquashedGaussianHead,
     is_equal_head,
     learned_head,
-    outputs_of,
+    outputs_for,
     saved_head,
 )
 
@@ -216,7 +215,8 @@ def loaded_policy(
         saved["biases"]
     ):
         raise ValueError("its layers do not fit together, or not the observations")
-    outputs = outputs_of(action_space) * (2 if isinstance(head, SquashedGaussianHead) else 1)
-    if widths[-1] != outputs or (frozen and any(one.shape != (features.size,) for one in frozen)):
+    if widths[-1] != outputs_for(head, action_space) or (
+        frozen and any(one.shape != (features.size,) for one in frozen)
+    ):
         raise ValueError("it does not fit the actions, or what normalises does not fit the observations")
     return NumpyPolicy(features, layers, saved["activation"], head, int(saved["version"]), frozen, cells, embedding)

@@ -10,6 +10,7 @@ TRAINER = "tests/training/test_trainer.py"
 SCHEDULES = "tests/training/test_schedules.py"
 PPO = "tests/algorithms/test_ppo.py"
 MODULES = "tests/algorithms/test_modules.py"
+OUTPUTS = "tests/algorithms/test_outputs.py"
 COLLECTOR = "tests/rollouts/test_collector.py"
 ROWS = "tests/faults/test_rows.py"
 TEAMS = "tests/training/test_teams.py"
@@ -46,6 +47,12 @@ GUARDS = (
         ("D8",),
         NEVER,
         (f"{SAVED}::test_self_play_refuses_a_policy_whose_past_versions_cannot_be_saved",),
+    ),
+    Guard(
+        "layers-fit-the-head",
+        ("D8",),
+        NEVER,
+        (f"{OUTPUTS}::test_outputs_that_do_not_fit_the_head_are_refused",),
     ),
     Guard(
         "untrusted-algorithm-does-not-act",
