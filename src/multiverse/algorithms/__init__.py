@@ -30,6 +30,9 @@ ALGORITHMS = {
 }
 """By name; imported when asked for, and without torch until one is made."""
 
+DEFAULT_ALGORITHM = next(iter(ALGORITHMS))
+"""Which learns where none is named."""
+
 
 EXTENSION_POINTS = {
     "Algorithm": "multiverse.algorithms.algorithm",

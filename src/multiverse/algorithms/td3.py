@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from gymnasium import spaces
+
 from multiverse.algorithms.off_policy import OffPolicy, OffPolicyConfig
-from multiverse.contracts.errors import InvalidRequest
 from multiverse.learning.loss import Loss, ReplayBatch
 from multiverse.policies.heads import Head, bounded_head
 
@@ -47,11 +48,11 @@ class TD3(OffPolicy):
     """Two critics of which the smaller counts, and an actor that follows the first of them, half as often."""
 
     Config = TD3Config
+    actions, bounded_actions = (spaces.Box,), True
     losses = ("critic_loss", "actor_loss")
     noise_draws = 1
 
     def _make_networks(self) -> None:
-        self._head()  # refuses other actions
         size = self.action[0][0]
         self.actor = self._network("actor", size)
         self.critic = self._network("critic", 1, copies=2, more=size)
@@ -59,10 +60,7 @@ class TD3(OffPolicy):
         self.target_actor, self.target_critic = self._targets["actor"], self._targets["critic"]
 
     def _head(self) -> Head:
-        try:
-            return bounded_head(self.action_space, self.config.action_noise, noise_steps=self.config.noise_steps)
-        except InvalidRequest as error:
-            raise InvalidRequest(f"td3: {error}. For Discrete ones there are discrete_sac and dqn") from None
+        return bounded_head(self.action_space, self.config.action_noise, noise_steps=self.config.noise_steps)
 
     def critic_loss(self, batch: ReplayBatch) -> Loss:
         """Σ (Q_i(s, a) - (r + γ min Q̄_i(s', a')))², averaged over the batch; a' = clip(π̄(s') + clip(ε))."""

@@ -20,6 +20,7 @@ from multiverse.adapters.agents import AgentOptions
 from multiverse.contracts.errors import EnvFailed, NothingPending, RequestPending
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.plan import StartMethod
+from multiverse.executors.backends import IN_PROCESSES
 from multiverse.interop.agilerl.engine import AgentsEngine, AgentsStep, Observations, add_info
 from multiverse.interop.agilerl.env_side import AgileRecipe, OfItsOwn
 from multiverse.interop.agilerl.peer import AsyncState, VecEnvBase
@@ -79,7 +80,7 @@ class AsyncPettingZooVecEnv(AsyncDropIn, VecEnvBase):  # type: ignore[misc]
         with clear_mpi_env_vars():
             return start(
                 env_fns,
-                "process",
+                IN_PROCESSES,
                 "same_step",
                 kind=functools.partial(AgentsEngine, self._single_action_spaces),
                 copy=self.copy,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from multiverse.algorithms.algorithm import Settings
+from multiverse.algorithms.capabilities import capabilities_of
 from multiverse.contracts.errors import InvalidRequest, in_a_line
 from multiverse.training.config.budget import Clock
 from multiverse.training.config.build import Located
@@ -123,7 +124,7 @@ def changed_config(config: TrainConfig, settings: Mapping[str, Any], kind: Any) 
     """With these settings from here on; a budget takes the place of the one of its kind only."""
     if not settings:
         return config
-    refuse_kept(settings, getattr(kind, "fixed", frozenset()))
+    refuse_kept(settings, capabilities_of(kind).fixed)
     budgets = {name: value for name, value in settings.items() if name in BUDGETS and value is not None}
     places = getattr(settings, "places", {})
     rest = Located({name: value for name, value in settings.items() if name not in BUDGETS}, places)
