@@ -37,6 +37,7 @@ DEFAULT_ALGORITHM = next(iter(ALGORITHMS))
 EXTENSION_POINTS = {
     "Algorithm": "multiverse.algorithms.algorithm",
     "UpdateReport": "multiverse.algorithms.algorithm",
+    "RunRequirements": "multiverse.algorithms.capabilities",
     "OnPolicy": "multiverse.algorithms.on_policy",
     "OnPolicyConfig": "multiverse.algorithms.on_policy",
     "Loss": "multiverse.learning.loss",

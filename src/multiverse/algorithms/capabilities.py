@@ -102,7 +102,8 @@ class Capabilities:
         for space in (group.action_space for group in run.groups):
             if not cls.acts_in(space):
                 able = algorithms_that(lambda one, space=space: one.acts_in(space))  # type: ignore[misc]
-                return f"{name}: actions must be {cls._actions_in_words()}, and these are {space}; use {able}"
+                instead = f"; use {able}" if able else ""
+                return f"{name}: actions must be {cls._actions_in_words()}, and these are {space}{instead}"
         if not cls.images and run.has_images:
             able = algorithms_that(lambda one: one.images)
             return f"{name} does not learn from images: flatten them, or use {able}"

@@ -301,4 +301,4 @@ def plan_for(
         waiting = "park"  # a thread that looks holds the interpreter's lock meanwhile
     # guard: forkserver-is-the-default
     method: StartMethod | None = (start_method or "forkserver") if backend.processes else None
-    return Plan(name, count, method, waiting, why, options if name == "ray" else None)
+    return Plan(name, count, method, waiting, why, options if backend.remote else None)

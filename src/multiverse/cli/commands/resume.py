@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, algorithm_class, known_name
+from multiverse.algorithms.capabilities import capabilities_of
 from multiverse.cli.flags import WORDS, Setting, all_settings, parser, spelled, typed
 from multiverse.cli.main import require, require_positive
 from multiverse.cli.results import results
@@ -142,7 +143,7 @@ def _refuse_fixed(arguments: Sequence[str], algorithm: str, free: Set[str]) -> N
 def changeable(algorithm: str) -> list[Setting]:
     """What a run of this algorithm may go on with; nothing has a default, it has its own."""
     groups = all_settings(algorithm).values()
-    kept = KEPT | getattr(algorithm_class(algorithm), "fixed", frozenset())
+    kept = KEPT | capabilities_of(algorithm_class(algorithm)).fixed
     return [dataclasses.replace(one, default="") for group in groups for one in group if one.name not in kept]
 
 
