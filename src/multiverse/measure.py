@@ -28,10 +28,9 @@ from multiverse.adapters.env_source import Recipe
 from multiverse.adapters.pettingzoo_env import PettingZooEnv
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.layout import ACTION_MASKS, Group, leaves
-from multiverse.contracts.plan import Plan
+from multiverse.contracts.plan import IN_PROCESSES, Plan
 from multiverse.contracts.views import Array
 from multiverse.executors import machine, startup
-from multiverse.executors.backends import IN_PROCESSES
 from multiverse.executors.env_range import EnvRange
 from multiverse.vector.parallel import BaseMultiAgentVectorEnv
 from multiverse.vector.turns import TurnVectorEnv

@@ -21,9 +21,8 @@ from multiverse.adapters.env_source import Recipe
 from multiverse.contracts.env import EnvDescription, SlotRow
 from multiverse.contracts.errors import PreflightError, ReplyTimeout, WorkerDied
 from multiverse.contracts.layout import OBSERVATIONS, SINGLE_AGENT, Group
-from multiverse.contracts.plan import Plan, StartMethod
+from multiverse.contracts.plan import IN_CALLER, IN_PROCESSES, Plan, StartMethod
 from multiverse.executors import startup
-from multiverse.executors.backends import IN_CALLER, IN_PROCESSES
 from multiverse.executors.env_range import EnvRange, RangeConfig
 from multiverse.executors.executor import Executor
 from multiverse.executors.launch.black_box import readable

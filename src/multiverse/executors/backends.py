@@ -83,11 +83,6 @@ BACKENDS: dict[PlannedExecutor, Backend] = {
     "ray": Backend(RayWorkers, replaceable=True, remote=True, cores=ray_cluster.cores),
 }
 
-IN_CALLER: PlannedExecutor = "serial"
-"""The executor whose envs are all in the calling process."""
-IN_PROCESSES: PlannedExecutor = "process"
-"""The executor whose envs are all in processes of this machine."""
-
 
 def backend_of(name: Any) -> Backend:
     """By its name; refused if there is none."""

@@ -17,9 +17,17 @@ from multiverse.contracts.env import EnvDescription, MaskSource
 from multiverse.contracts.errors import EnvFailed, InvalidRequest
 from multiverse.contracts.failures import FailurePolicy
 from multiverse.contracts.layout import Group
-from multiverse.contracts.plan import DEFAULT_RAY, Plan, RayOptions, number_of_bytes, timeouts_of
+from multiverse.contracts.plan import (
+    DEFAULT_RAY,
+    IN_CALLER,
+    IN_PROCESSES,
+    Plan,
+    RayOptions,
+    number_of_bytes,
+    timeouts_of,
+)
 from multiverse.contracts.reset_plan import ResetPlan
-from multiverse.executors.backends import BACKENDS, IN_CALLER, IN_PROCESSES
+from multiverse.executors.backends import BACKENDS
 from multiverse.policies.features import Features, num_logits
 from multiverse.rollouts.rollout import BEGUN, BESIDE, RolloutShape
 from multiverse.training.algorithm_maker import AlgorithmMaker

@@ -20,6 +20,7 @@ from multiverse.contracts.layout import Field
 from multiverse.contracts.plan import (
     DEFAULT_RAY,
     DEFAULT_TIMEOUTS,
+    IN_CALLER,
     Autoreset,
     ExecutorName,
     Plan,
@@ -34,7 +35,7 @@ from multiverse.contracts.plan import (
 )
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.executors import startup
-from multiverse.executors.backends import BACKENDS, IN_CALLER, backend_of
+from multiverse.executors.backends import BACKENDS, backend_of
 from multiverse.executors.choose import decide
 from multiverse.executors.machine import usable_cores
 from multiverse.vector.base import BaseVectorEnv, Copy, Running

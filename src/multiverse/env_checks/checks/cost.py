@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from itertools import cycle
 from typing import Any
 
+from multiverse.contracts.plan import IN_CALLER
 from multiverse.env_checks.catalogue import found
 from multiverse.env_checks.laboratory import STEP, Where
 from multiverse.env_checks.report import Finding
 from multiverse.env_checks.subject import EnvRaised, Stopwatch, Subject
 from multiverse.env_checks.team_env import TeamEnv
 from multiverse.executors import machine
-from multiverse.executors.backends import IN_CALLER
 from multiverse.executors.choose import BUSY_SHARE, Others, faster, predicted
 
 MEASURED_S = 0.3

@@ -24,7 +24,7 @@ from stable_baselines3.common.vec_env.util import obs_space_info
 from multiverse.contracts.errors import EnvFailed, InEnv, InvalidActions
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.layout import leaves
-from multiverse.executors.backends import IN_CALLER, IN_PROCESSES
+from multiverse.contracts.plan import IN_CALLER, IN_PROCESSES
 from multiverse.interop.drop_in import InTheirWords, start, start_method_of
 from multiverse.interop.stable_baselines3.engine import Stepped, VecEnvEngine
 from multiverse.interop.stable_baselines3.env_side import VecEnvMember, VecEnvRecipe, of_each, patched

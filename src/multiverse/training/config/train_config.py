@@ -17,7 +17,7 @@ from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.contracts.failures import OnBadValue
 from multiverse.contracts.names import did_you_mean
-from multiverse.contracts.plan import ExecutorName, StartMethod
+from multiverse.contracts.plan import IN_PROCESSES, ExecutorName, StartMethod
 from multiverse.contracts.seeds import checked_run_seed
 from multiverse.rollouts.self_play import Choice
 from multiverse.training.config.budget import Budget
@@ -203,7 +203,7 @@ class TrainConfig:
             return
         if self.render:
             raise InvalidRequest("asynchronous: a window (render) means one process, which cannot learn meanwhile")
-        from multiverse.executors.backends import BACKENDS, IN_PROCESSES  # help is shown without them
+        from multiverse.executors.backends import BACKENDS  # help is shown without them
 
         if self.executor != "auto" and BACKENDS[self.executor].own_share:
             raise InvalidRequest(
