@@ -288,6 +288,15 @@ def test_what_a_function_has_made_is_asked_once_it_is_made(tmp_path: Path) -> No
         mv.train("CartPole-v1", make, run_dir=tmp_path / "run", env_steps=500, **{**settings, "num_envs": "auto"})
 
 
+def test_an_algorithm_that_a_function_makes_is_asked_with_its_own_settings(tmp_path: Path) -> None:
+    def make(*given: Any) -> Any:
+        return PPO(PPOConfig(critic="central"), *given)
+
+    settings = {"num_envs": 2, "executor": "serial", "progress": False, "env_steps": 500}
+    with pytest.raises(mv.InvalidRequest, match="critic='central': CartPole-v1 has one agent"):
+        mv.train("CartPole-v1", make, run_dir=tmp_path / "run", **settings)
+
+
 @pytest.mark.parametrize("base", [Plain, PPO])
 def test_supports_that_is_no_class_method_or_returns_no_text_is_an_error(base: Any) -> None:
     class Instance(base):  # type: ignore[misc]

@@ -195,6 +195,11 @@ def capabilities_of(kind: Any) -> type[Capabilities]:
     return type(_name_of(kind), (_OfTheUser,), {**declared, **static})
 
 
+def settings_of(algorithm: Any, default: Any = None) -> Any:
+    """The settings that an algorithm has now; `default` if it does not hold them as `config`."""
+    return getattr(algorithm, "config", default)
+
+
 def refuse_unsupported(kind: Any, run: RunRequirements) -> None:
     """Raise the reason why this class, or what this function makes, cannot do what a run asks of it."""
     if reason := _checked_reason(kind, capabilities_of(kind).supports, run):

@@ -14,7 +14,7 @@ import multiverse
 from multiverse.adapters.env_source import Wrapper, wrapped
 from multiverse.algorithms import DEFAULT_ALGORITHM, algorithm_class
 from multiverse.algorithms.algorithm import Algorithm
-from multiverse.algorithms.capabilities import capabilities_of
+from multiverse.algorithms.capabilities import capabilities_of, settings_of
 from multiverse.contracts.env import MaskSource
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest, PreflightError
 from multiverse.contracts.imports import refuse_in_import, without_folders
@@ -508,12 +508,12 @@ def _envs_of(found: Checkpoint | None, config: TrainConfig) -> tuple[Plan | None
 
 def _differs(algorithm: Algorithm, name: str, value: Any) -> bool:
     """Whether an algorithm has another value of this setting; one that holds no settings may have any."""
-    settings = getattr(algorithm, "config", None)
+    settings = settings_of(algorithm)
     return not hasattr(settings, name) or getattr(settings, name) != value
 
 
 def _check_settings(algorithm: Algorithm) -> None:
     """Those that a hook has changed are part of its state, and have their types as those of a file do."""
-    settings = getattr(algorithm, "config", None)
+    settings = settings_of(algorithm)
     if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
         build(type(settings), as_plain(settings), "its settings")

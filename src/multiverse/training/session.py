@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.algorithms.capabilities import Capabilities, capabilities_of
+from multiverse.algorithms.capabilities import Capabilities, capabilities_of, settings_of
 from multiverse.contracts.env import MaskSource
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.failures import Failures
@@ -150,7 +150,8 @@ class Session:
 
     @property
     def _whole_episodes(self) -> bool:
-        return any(one.whole_episodes(self._config.settings) for one in self._capabilities)
+        settings = settings_of(next(iter(self.learners)), self._config.settings)
+        return any(one.whole_episodes(settings) for one in self._capabilities)
 
     def change_num_envs(self, count: int) -> None:
         """So many envs from here on, between two rollouts: all of them begin another episode, also those that stay."""

@@ -12,7 +12,7 @@ import numpy as np
 from multiverse.adapters.agents import AgentOptions
 from multiverse.algorithms import ALGORITHMS
 from multiverse.algorithms.algorithm import Algorithm
-from multiverse.algorithms.capabilities import capabilities_of, refuse_unsupported
+from multiverse.algorithms.capabilities import capabilities_of, refuse_unsupported, settings_of
 from multiverse.contracts.env import EnvDescription, MaskSource
 from multiverse.contracts.errors import EnvFailed, InvalidRequest
 from multiverse.contracts.failures import FailurePolicy
@@ -62,9 +62,11 @@ def build_learners(
         return learner
 
     learners = Learners(description.groups, single, make, config.seed)
-    for learner in {type(learner) for learner in learners} - {make_algorithm.kind}:  # what a function has made
-        refuse_unsupported(learner, replace(run, network=""))
-    for caution in capabilities_of(type(next(iter(learners)))).cautions(run):
+    first = next(iter(learners))
+    made = replace(run, network="", settings=settings_of(first, config.settings))
+    if type(first) is not make_algorithm.kind:  # made by a function
+        refuse_unsupported(type(first), made)
+    for caution in capabilities_of(type(first)).cautions(made):
         log.warning("%s", caution)
     return learners
 
@@ -228,7 +230,7 @@ def observation_lines(config: TrainConfig, learners: Learners) -> list[str]:
     """Describe the networks' inputs, one line per group of agents whose observations hold images, bytes or arrays."""
     lines = []
     for name, learner in learners.by_group.items():
-        boards = capabilities_of(type(learner)).boards_through(config.settings)
+        boards = capabilities_of(type(learner)).boards_through(settings_of(learner, config.settings))
         if isinstance(learner.features, Features) and (text := learner.features.description(boards)):
             lines.append(text if len(learners.by_group) == 1 else f"{name}: {text}")
     return lines
