@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 import multiverse
+from multiverse.algorithms import ALGORITHMS
+from multiverse.algorithms.capabilities import ANSWERS, FLAGS
+from multiverse.executors.backends import BACKENDS
 
 SOURCE = Path(multiverse.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -138,6 +141,77 @@ def test_multiprocessing_stays_in_memory_and_executors() -> None:
 def test_nothing_is_called_by_a_name_that_says_nothing() -> None:
     empty = {"utils", "util", "common", "helpers", "helper", "misc"}
     assert [name_of(p) for p in FILES if empty & set(p.relative_to(SOURCE).with_suffix("").parts)] == []
+
+
+REGISTERED = "|".join(ALGORITHMS)
+NAMES_ALGORITHM = re.compile(rf"(?<![\w./])(?:{REGISTERED})(?![\w/]|\.\w)")
+MAY_NAME_ALGORITHMS = {
+    "algorithms/__init__.py": "the registry",
+    "training/config/rollout_files.py": "translates the names that another program's files have",
+    "cli/commands/tune.py": "examples of commands, in its help",
+    "cli/search.py": "examples of commands, in its help",
+}
+EXECUTORS = "|".join(BACKENDS)
+NAMES_EXECUTOR = re.compile(rf"^(?:{EXECUTORS})$|'(?:{EXECUTORS})'")
+MAY_NAME_EXECUTORS = {
+    "contracts/plan.py": "the type of their names, and Ray's options in plan files",
+    "executors/": "their own files, their registry, and what `auto` chooses",
+    "env_checks/catalogue.py": "advice to users",
+    "training/session_envs.py": "passes the option `ray` of vector envs",
+    "cli/": "compares, recommends and shows them, by the names that users type",
+}
+
+
+def texts_in(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, text) of every string but docstrings."""
+    tree = tree_of(path)
+    documented = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in documented:
+            yield node.lineno, node.value
+
+
+def test_no_algorithm_is_named_outside_its_own_file_and_the_registry() -> None:
+    named = []
+    for path in FILES:
+        own = path.stem if path.parent.name == "algorithms" else ""
+        if name_of(path) not in MAY_NAME_ALGORITHMS:
+            found = ((line, set(NAMES_ALGORITHM.findall(text)) - {own}) for line, text in texts_in(path))
+            named += [f"{name_of(path)}:{line} {names}" for line, names in found if names]
+    assert named == []
+
+
+def test_no_executor_is_named_outside_its_own_file_and_the_registry() -> None:
+    others = [path for path in FILES if not name_of(path).startswith(tuple(MAY_NAME_EXECUTORS))]
+    found = [(path, line, text) for path in others for line, text in texts_in(path) if NAMES_EXECUTOR.search(text)]
+    assert [f"{name_of(path)}:{line} {text}" for path, line, text in found] == []
+
+
+def test_nothing_depends_on_the_name_of_an_executor() -> None:
+    """What distinguishes executors is declared in `BACKENDS`."""
+    compared = []
+    for path in FILES:
+        comparisons = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Compare)]
+        literals = [one for node in comparisons for one in ast.walk(node) if isinstance(one, ast.Constant)]
+        compared += [f"{name_of(path)}:{one.lineno}" for one in literals if one.value in BACKENDS]
+    # Ray's own module in sys.modules, and a field of this name in plan files
+    assert {place.partition(":")[0] for place in compared} <= {"executors/ray_cluster.py", "contracts/plan.py"}
+
+
+def test_capabilities_of_algorithms_are_declared_and_never_detected_elsewhere() -> None:
+    declared = {*FLAGS, *ANSWERS, "supports", "max_lag", "set_slots", "keep_masks", "critic"}
+    detected = []
+    for path in FILES:
+        for call in (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)):
+            if isinstance(call.func, ast.Name) and call.func.id in ("hasattr", "getattr") and len(call.args) > 1:
+                name = call.args[1].value if isinstance(call.args[1], ast.Constant) else ""
+                detected += [f"{name_of(path)}:{call.lineno} {name}"] if name in declared else []
+    assert [place for place in detected if not place.startswith("algorithms/capabilities.py")] == []
+
+
+@pytest.mark.parametrize("exceptions", [MAY_NAME_ALGORITHMS, MAY_NAME_EXECUTORS], ids=["algorithms", "executors"])
+def test_files_that_may_name_algorithms_or_executors_exist(exceptions: dict[str, str]) -> None:
+    assert [name for name in exceptions if not (SOURCE / name).exists()] == []
 
 
 def test_nothing_is_printed_outside_the_command_line() -> None:

@@ -28,7 +28,7 @@ from multiverse.adapters.env_source import Recipe
 from multiverse.adapters.pettingzoo_env import PettingZooEnv
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.layout import ACTION_MASKS, Group, leaves
-from multiverse.contracts.plan import Plan
+from multiverse.contracts.plan import IN_PROCESSES, Plan
 from multiverse.contracts.views import Array
 from multiverse.executors import machine, startup
 from multiverse.executors.env_range import EnvRange
@@ -229,7 +229,7 @@ class BareLoops:
         self.cores = min(machine.usable_cores() if cores is None else cores, num_envs or machine.UNKNOWN)
         self.waited_share: float | None = None
         """Of the last loops' time, what they spent ready to run but without a core; None where nobody counts it."""
-        plan = Plan("process", self.cores, "forkserver", "park", "bare loops")
+        plan = Plan(IN_PROCESSES, self.cores, "forkserver", "park", "bare loops")
         each = [recipe] * (num_envs or self.cores)
         opened = startup.open_envs(plan, each, "next_step", False, None)
         self._executor, self.description = opened.bind(), opened.description

@@ -258,7 +258,7 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any], told: st
 
 def test_what_a_memory_cannot_learn_from_is_refused() -> None:
     images = spaces.Box(0, 255, (64, 64, 3), np.uint8)
-    with pytest.raises(InvalidRequest, match="ppo from images"):
+    with pytest.raises(InvalidRequest, match="on the CPU; ppo and a2c do so from images and on a GPU too"):
         made("discrete_sac", images, memory="gru")
     with pytest.raises(InvalidRequest, match="dqn has no actor"):
         made("dqn", memory="gru", markov_actor=True)

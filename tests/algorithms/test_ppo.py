@@ -290,7 +290,7 @@ def test_what_an_older_policy_did_is_refused() -> None:
     ("observations", "actions", "told"),
     [
         (spaces.Text(5), spaces.Discrete(2), "algorithms learn from numbers"),
-        (VECTOR, spaces.Dict({"a": spaces.Discrete(2)}), "not Dict"),
+        (VECTOR, spaces.Dict({"a": spaces.Discrete(2)}), "MultiBinary or a Box, and these are Dict"),
         (VECTOR, spaces.Box(0, 5, (2,), np.int64), "a Box of floats"),
     ],
 )

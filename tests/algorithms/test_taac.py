@@ -157,7 +157,7 @@ def test_the_learning_rate_goes_down_to_its_least() -> None:
 
 
 def test_what_it_cannot_do_is_refused() -> None:
-    with pytest.raises(mv.InvalidRequest, match="Discrete, not Box"):
+    with pytest.raises(mv.InvalidRequest, match="taac: actions must be Discrete, and these are Box"):
         TAAC(TAACConfig(**SMALL), SEEN, spaces.Box(-1, 1, (2,)), 2, 0)
     with pytest.raises(mv.InvalidRequest, match="images"):
         TAAC(TAACConfig(**SMALL), spaces.Box(0, 255, (64, 64, 3), np.uint8), ACTIONS, 2, 0)

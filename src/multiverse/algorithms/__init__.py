@@ -30,10 +30,14 @@ ALGORITHMS = {
 }
 """By name; imported when asked for, and without torch until one is made."""
 
+DEFAULT_ALGORITHM = next(iter(ALGORITHMS))
+"""Which learns where none is named."""
+
 
 EXTENSION_POINTS = {
     "Algorithm": "multiverse.algorithms.algorithm",
     "UpdateReport": "multiverse.algorithms.algorithm",
+    "RunRequirements": "multiverse.algorithms.capabilities",
     "OnPolicy": "multiverse.algorithms.on_policy",
     "OnPolicyConfig": "multiverse.algorithms.on_policy",
     "Loss": "multiverse.learning.loss",

@@ -9,7 +9,9 @@ from typing import Any, Protocol
 
 from gymnasium import spaces
 
+from multiverse.algorithms.capabilities import Capabilities, RunRequirements, refuse_unsupported
 from multiverse.contracts.errors import InvalidRequest, TrainingDiverged
+from multiverse.contracts.layout import SINGLE_AGENT, Group
 from multiverse.contracts.plan import whole_number
 from multiverse.contracts.policy import Policy
 from multiverse.learning.network_choice import NetworkChoice
@@ -35,7 +37,7 @@ class Algorithm(Protocol):
     The trainer collects rollouts of `steps_per_env` steps with `policy()`, hands them to `update`, and goes on. One
     with a replay buffer asks for short rollouts and keeps what it is given. `Config`, a frozen dataclass with defaults,
     is what the command line, config files and `mv.train` fill in; the class gets it: `(config, observation_space,
-    action_space, slots, seed, device)`.
+    action_space, slots, seed, device)`. What it can do its class declares (see `capabilities`).
     """
 
     features: Features
@@ -95,13 +97,17 @@ OwnNetwork = tuple[str, Callable[[spaces.Space[Any]], Any]]
 """A network of the user: (its name, observation space → torch module)."""
 
 
-class Learner:
+class Learner(Capabilities):
     """Settings that may change while it learns, and gradients that may not be finite."""
 
-    fixed: frozenset[str] = frozenset()
-    """Settings that make up the networks and cannot change while they learn."""
     noise_draws = 0
     """Arrays of Gaussian noise that the batch of each loss has (`batch.noise`), drawn with the seed of the run."""
+    actions: tuple[type[spaces.Space[Any]], ...] = (
+        spaces.Discrete,
+        spaces.MultiDiscrete,
+        spaces.MultiBinary,
+        spaces.Box,
+    )
     config: Any
     observation_space: spaces.Space[Any]
     action_space: spaces.Space[Any]
@@ -113,6 +119,19 @@ class Learner:
     def __init__(self) -> None:
         self._changed: dict[str, Any] = {}  # settings, since the beginning
         self._bad_in_a_row = 0
+
+    def _refuse_unsupported(
+        self,
+        config: Any,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        device: str,
+        small_images: bool,
+    ) -> None:
+        """Refuse what it cannot learn from, also where no run has asked before."""
+        group = Group(SINGLE_AGENT, (SINGLE_AGENT,), observation_space, action_space)
+        run = RunRequirements(settings=config, device=device, small_images=small_images, groups=(group,))
+        refuse_unsupported(type(self), run)
 
     def modules(self) -> Mapping[str, Any]:
         """Return torch modules that the loss uses beside the networks, such as auxiliary heads, by name.

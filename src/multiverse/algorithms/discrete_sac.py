@@ -14,7 +14,6 @@ from gymnasium import spaces
 
 from multiverse.algorithms.off_policy import OffPolicyConfig
 from multiverse.algorithms.sac import SoftActorCritic, first_temperature
-from multiverse.contracts.errors import InvalidRequest
 from multiverse.learning.distributions import open_logits
 from multiverse.learning.loss import Loss, ReplayBatch
 from multiverse.policies.heads import Head, head_for
@@ -42,11 +41,9 @@ class DiscreteSAC(SoftActorCritic):
     """Two critics that value every action, of which the smaller counts, and an actor over them."""
 
     Config = DiscreteSACConfig
+    actions = (spaces.Discrete,)
 
     def _make_networks(self) -> None:
-        if not isinstance(self.action_space, spaces.Discrete):
-            raise InvalidRequest(f"discrete_sac: actions must be Discrete, and these are {self.action_space}; sac and "
-                                 "td3 are for a Box, ppo for all")  # fmt: skip
         self.actor = self._network("actor", follows=False)
         self.critic = self._network("critic", copies=2)
         self._make_temperature()

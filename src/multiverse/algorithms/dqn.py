@@ -66,13 +66,11 @@ class DQN(OffPolicy):
     """A network that values every action; the largest value is what a step is taken to lead to."""
 
     Config = DQNConfig
+    actions = (spaces.Discrete,)
     losses = ("loss",)
     acts = "values"
 
     def _make_networks(self) -> None:
-        if not isinstance(self.action_space, spaces.Discrete):
-            raise InvalidRequest(f"dqn: actions must be Discrete, and these are {self.action_space}; sac and td3 are "
-                                 "for a Box, ppo for all")  # fmt: skip
         self.values = self._network("values")
         self.target_values = self._targets["values"]
         self._followed_at = 0  # env steps

@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.algorithms.algorithm import Learner, OwnNetwork, Settings, UpdateReport, reason_for_torch
+from multiverse.algorithms.capabilities import RunRequirements, algorithms_that
 from multiverse.algorithms.inputs import inputs, observation_layout
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Policy
@@ -116,6 +117,7 @@ class OffPolicy(Learner):
     """Replay, networks and their targets, random warm-up, and how many gradient steps are due. A subclass makes the
     networks, chooses actions, defines the losses and takes gradient steps."""
 
+    from_replay = keeps_masks = True
     in_turn = False  # what a step led to is the next row's observation, which is not so where agents act in turn
     fixed = frozenset({"steps_per_env", "buffer_size", "hidden_sizes", "activation", "memory", "memory_size",
                        "markov_actor", "observation_embedding", "action_embedding", "reward_embedding",
@@ -135,6 +137,7 @@ class OffPolicy(Learner):
     ) -> None:
         """`network`: of the user, in the place of convolutions or of the observation's embedding."""
         super().__init__()
+        self._refuse_unsupported(config, observation_space, action_space, device, network is not None)
         self.config, self.steps_per_env = config, config.steps_per_env
         self.observation_space, self.action_space = observation_space, action_space
         embedded = config.action_embedding + config.reward_embedding
@@ -165,6 +168,33 @@ class OffPolicy(Learner):
         _ = self._checked_layers(self.head()), self.policy()  # what cannot act is refused before anything is collected
         self._new_replay = partial(Replay, observation_space, self.action, slots, config.buffer_size)
         self.replay = self._new_replay()
+
+    @classmethod
+    def supports(cls, run: RunRequirements) -> str | None:
+        memory = run.settings.memory
+        if (reason := super().supports(run)) or memory is None or cls.recurrent_images:
+            return reason
+        if run.has_images or run.device not in ("auto", "cpu"):
+            able = algorithms_that(lambda one: one.recurrent_images)
+            return (
+                f"memory={memory!r}: {cls.title()} learns with one from numbers, on the CPU; {able} do so from images "
+                "and on a GPU too"
+            )
+        return None
+
+    @classmethod
+    def cautions(cls, run: RunRequirements) -> list[str]:
+        """Random actions come first: a run may be over by then."""
+        settings, first, budget = run.settings, run.settings.learning_starts, run.env_steps
+        if not budget:
+            return []
+        left, share = budget - first, settings.updates_per_step
+        if left <= 0:
+            return [f"learning_starts={first:,} and env_steps={budget:,}: nothing is learned in this run"]
+        if settings.gradient_steps is None and left * share < 1:
+            steps = f"the {left:,} env steps after learning_starts={first:,}"
+            return [f"updates_per_step={share:g}: no gradient step is due in {steps}"]
+        return []
 
     def keep_masks(self, actions: int) -> None:
         """Before anything is collected: rollouts have action masks beside the observations. They are kept in replay, so
@@ -263,9 +293,6 @@ class OffPolicy(Learner):
     def _recurrent(self, images: Sequence[Any]) -> Shape:
         """The shape of networks that remember."""
         config = self.config
-        if images or self._device != "cpu":
-            raise InvalidRequest(f"memory={config.memory!r}: these learn with one from numbers, on the CPU; ppo from "
-                                 "images and on a GPU too")  # fmt: skip
         units = config.observation_embedding, config.action_embedding, config.reward_embedding
         return Shape(
             self._seen.size, (), self.action_space, config.hidden_sizes, config.activation, memory=config.memory,

@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.algorithms.algorithm import Learner, OwnNetwork, Settings, reason_for_torch
+from multiverse.algorithms.capabilities import RunRequirements, algorithms_that
 from multiverse.algorithms.central_critic import StateView, TeamView
 from multiverse.algorithms.inputs import (
     flat,
@@ -120,8 +121,9 @@ class OnPolicyConfig(Settings):
         self._check("0 or more", lambda value: value >= 0.0, "value_coef", "entropy_coef", "filters")
         self._check("a finite number", math.isfinite, *(k for k, v in vars(self).items() if isinstance(v, float)))
         if self.lag_correction == "ratio" and not hasattr(self, "clip_range"):
+            able = algorithms_that(lambda one: one.has_ratio)
             raise InvalidRequest(
-                "lag_correction='ratio': only where a ratio is clipped, by ppo and taac; 'vtrace' is for all"
+                f"lag_correction='ratio': only where a ratio is clipped, by {able}; 'vtrace' is for all"
             )
         if any(size < 1 for size in self.hidden_sizes):
             raise InvalidRequest(f"hidden_sizes={self.hidden_sizes}: each at least 1")
@@ -135,14 +137,13 @@ class OnPolicyConfig(Settings):
 class OnPolicy(Learner):
     """A policy and a value network, normalisers, and everything of a run but the update itself."""
 
-    fixed: frozenset[str] = frozenset({
+    asynchronous = auto_num_envs = recurrent_images = True
+    fixed = frozenset({
         "steps_per_env", "whole_episodes", "hidden_sizes", "activation", "filters", "kernel_size", "share_features",
         "normalize_observations", "normalize_rewards", "squash", "memory", "memory_size", "see_previous", "critic",
         "learner",
     })  # fmt: skip
     optimizer: type[Optimizer] = Adam
-    has_ratio = False
-    """Its loss has the ratio of what is likely now to what was likely to the policy that acted, `log_probs`."""
     max_lag = 0
     """Updates that a rollout's policy may be behind, where it is collected asynchronously."""
 
@@ -161,6 +162,7 @@ class OnPolicy(Learner):
         """`agents`: of each env, whose slots lie side by side. `state_space`: of the envs' state(), if it is used.
         `network`: of the user, in the place of convolutions."""
         super().__init__()
+        self._refuse_unsupported(config, observation_space, action_space, device, network is not None)
         self._agents, self._seed, self._gradients = agents, seed, 0
         self.config, self.steps_per_env = config, config.steps_per_env
         self.observation_space, self.action_space = observation_space, action_space
@@ -190,6 +192,36 @@ class OnPolicy(Learner):
         self._lag: dict[str, float] = {}  # what is told of it
         self._policy: Policy | None = None
         _ = self.policy()  # what cannot act is refused before anything is collected
+
+    @classmethod
+    def supports(cls, run: RunRequirements) -> str | None:
+        settings = run.settings
+        if reason := super().supports(run):
+            return reason
+        if run.asynchronous and settings.whole_episodes:
+            return "asynchronous: does not go together with whole_episodes, where who has ended waits"
+        if run.kind == "single" and settings.critic != "own":
+            alone = f"{run.env} has one agent, and 'central' and 'state' are for several"
+            return f"critic={settings.critic!r}: {alone}: leave it out"
+        if run.kind is not None and settings.critic == "central" and not run.has_teams:
+            return (
+                f"critic='central': of {run.env}, no agent here has teammates that share its learner; critic='state' "
+                "shows values the env's state(), if it has one"
+            )
+        return None
+
+    @classmethod
+    def whole_episodes(cls, settings: Any) -> bool:
+        return bool(settings.whole_episodes)
+
+    @classmethod
+    def sees_state(cls, settings: Any) -> bool:
+        return bool(settings.critic == "state")
+
+    @classmethod
+    def boards_through(cls, settings: Any) -> str:
+        size = settings.kernel_size
+        return f"through {settings.filters} filters of {size}×{size}" if settings.filters else "flattened"
 
     def _new_networks(self, seed: int, device: str) -> Any:
         """In numpy where a few small dense layers on the CPU are all there is, which is faster; else in torch."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from multiverse.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from multiverse.contracts.errors import InvalidRequest
@@ -122,11 +123,11 @@ class SAC(SoftActorCritic):
     """Two critics of which the smaller counts, and an actor that is as random as its temperature makes worth while."""
 
     Config = SACConfig
+    actions, bounded_actions = (spaces.Box,), True
     noise_draws = 2
     log_std_range = float(LOG_STD_RANGE[0]), float(LOG_STD_RANGE[1])
 
     def _make_networks(self) -> None:
-        self.head()  # refuses other actions
         self.actor = self._network("actor", follows=False)
         self.critic = self._network("critic", copies=2, more=self.action[0][0])
         self._make_temperature()
@@ -137,10 +138,7 @@ class SAC(SoftActorCritic):
 
     def head(self) -> Head:
         """A squashed Gaussian."""
-        try:
-            return bounded_head(self.action_space, noise_steps=self.config.noise_steps)
-        except InvalidRequest as error:
-            raise InvalidRequest(f"sac: {error}. For Discrete ones there are discrete_sac and dqn") from None
+        return bounded_head(self.action_space, noise_steps=self.config.noise_steps)
 
     def critic_loss(self, batch: ReplayBatch) -> Loss:
         """½ Σ (Q_i(s, a) - (r + γ (min Q̄_i(s', a') - α log π(a' | s'))))², averaged over the batch."""

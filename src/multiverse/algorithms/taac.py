@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces
 
+from multiverse.algorithms.capabilities import RunRequirements
 from multiverse.algorithms.inputs import inputs
 from multiverse.algorithms.on_policy import OnPolicy, OnPolicyConfig, explained_variance
 from multiverse.algorithms.ppo import PPO, PPOConfig
@@ -96,6 +97,7 @@ class TAAC(PPO):
     """PPO for a whole team: attention over the agents, advantages over a counterfactual baseline."""
 
     Config = TAACConfig
+    actions, images, recurrent_images = (spaces.Discrete,), False, False
     fixed = OnPolicy.fixed | {"num_heads", "embedding_size", "hidden_size"}
 
     def __init__(
@@ -108,16 +110,17 @@ class TAAC(PPO):
         device: str = "cpu",
         agents: int = 1,
     ) -> None:
-        if not isinstance(action_space, spaces.Discrete):
-            raise InvalidRequest(f"taac chooses one of several actions: Discrete, not {action_space}")
         super().__init__(config, observation_space, action_space, slots, seed, device, agents)
+
+    @classmethod
+    def cautions(cls, run: RunRequirements) -> list[str]:
+        simpler = f"{run.env} has no team: {cls.title()} learns here as for a team of one; {PPO.title()} is simpler"
+        return [*super().cautions(run), *([] if run.has_teams else [simpler])]
 
     def _new_networks(self, seed: int, device: str) -> Any:
         if type(self).outputs is not OnPolicy.outputs or type(self).values_from is not OnPolicy.values_from:
             raise InvalidRequest("taac's critic has one output: outputs() and values_from() cannot be overridden")
-        if self.features.images:
-            raise InvalidRequest("taac does not look at images: flatten them, or train with ppo")
-        torch_for("taac")
+        torch_for(self.title())
         self._loss = self.loss
         from multiverse.networks.attention import TeamShape
         from multiverse.networks.team_actor_critic import TeamActorCritic

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gymnasium import spaces
+
 from multiverse.algorithms.off_policy import OffPolicy, OffPolicyConfig
-from multiverse.contracts.errors import InvalidRequest
 from multiverse.learning.loss import Loss, ReplayBatch
 from multiverse.policies.heads import Head, bounded_head
 
@@ -48,11 +49,11 @@ class TD3(OffPolicy):
     """Two critics of which the smaller counts, and an actor that follows the first of them, half as often."""
 
     Config = TD3Config
+    actions, bounded_actions = (spaces.Box,), True
     losses = ("critic_loss", "actor_loss")
     noise_draws = 1
 
     def _make_networks(self) -> None:
-        self.head()  # refuses other actions
         self.actor = self._network("actor")
         self.critic = self._network("critic", copies=2, more=self.action[0][0])
         self.first_critic = self.critic.first()
@@ -64,10 +65,7 @@ class TD3(OffPolicy):
 
     def head(self) -> Head:
         """A tanh, and noise to explore with."""
-        try:
-            return bounded_head(self.action_space, self.config.action_noise, noise_steps=self.config.noise_steps)
-        except InvalidRequest as error:
-            raise InvalidRequest(f"td3: {error}. For Discrete ones there are discrete_sac and dqn") from None
+        return bounded_head(self.action_space, self.config.action_noise, noise_steps=self.config.noise_steps)
 
     def critic_loss(self, batch: ReplayBatch) -> Loss:
         """Σ (Q_i(s, a) - (r + γ min Q̄_i(s', a')))², averaged over the batch; a' = clip(π̄(s') + clip(ε))."""

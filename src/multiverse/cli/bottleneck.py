@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from multiverse.cli.output import percent
-from multiverse.contracts.plan import Plan
+from multiverse.contracts.plan import IN_CALLER, IN_PROCESSES, Plan
+from multiverse.executors.backends import BACKENDS
 from multiverse.training.config.train_config import TrainConfig
 
 WORDS = {
@@ -63,10 +64,10 @@ def _remedy(part: str, plan: Plan, config: TrainConfig, cores: int, torch_on_cpu
 
 
 def _more_workers(plan: Plan, config: TrainConfig, cores: int) -> str:
-    busy = plan.workers + (plan.executor in ("serial", "hybrid"))
+    busy = plan.workers + BACKENDS[plan.executor].own_share
     envs = 2 * cores if config.num_envs == "auto" else config.num_envs
     if busy < min(cores, envs):
-        named = "process" if plan.executor == "serial" else plan.executor
+        named = IN_PROCESSES if plan.executor == IN_CALLER else plan.executor
         return f"{busy} of {cores} cores step; --executor {named} --workers {min(cores, envs)} uses all"
     if envs < 2 * cores:
         return f"{envs} envs leave cores waiting; `multiverse tune` finds how many --num-envs pay"

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
-from multiverse.algorithms import ALGORITHMS, algorithm_class
+from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, algorithm_class
 from multiverse.cli.main import parsed_kwargs
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.contracts.names import nearest
@@ -96,7 +96,7 @@ class Setting:
         return value
 
 
-def all_settings(algorithm: str = "ppo") -> dict[str, list[Setting]]:
+def all_settings(algorithm: str = DEFAULT_ALGORITHM) -> dict[str, list[Setting]]:
     """By group: those of the run, and those of its algorithm."""
     run = [one for one in _fields_of(TrainConfig()) if one.name not in ("env", "settings")]
     return {"settings of the run": run, f"settings of {algorithm}": _own_settings_of(algorithm)}
@@ -142,7 +142,10 @@ class Typed:
 
 
 def typed(
-    flags: argparse.ArgumentParser, settings: Iterable[Setting], arguments: Sequence[str], algorithm: str = "ppo"
+    flags: argparse.ArgumentParser,
+    settings: Iterable[Setting],
+    arguments: Sequence[str],
+    algorithm: str = DEFAULT_ALGORITHM,
 ) -> Typed:
     """From words to values; shows help and exits where that is asked for. `algorithm`: whose settings these are."""
     every = {one.name: one for one in settings}

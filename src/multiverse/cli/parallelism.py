@@ -19,9 +19,10 @@ import multiverse as mv
 from multiverse.cli.doctor_checks import ASK_TIMEOUT_S
 from multiverse.cli.output import Progress
 from multiverse.contracts.errors import MultiverseError
+from multiverse.contracts.plan import IN_CALLER, IN_PROCESSES
 from multiverse.measure import AnyVectorEnv, descendants, private_memory_mb, step_rate
 
-SIMULATED, TRUE = "serial", "process"
+SIMULATED, TRUE = IN_CALLER, IN_PROCESSES
 WORTH_IT = 1.1
 """So many times as fast is what more processes must be, for somebody to want them."""
 RGB_ARRAY = "rgb_array"

@@ -24,6 +24,11 @@ StartMethod = Literal["forkserver", "fork", "spawn"]
 Autoreset = Literal["next_step", "same_step", "disabled"]
 Waiting = Literal["auto", "spin", "park"]
 
+IN_CALLER: PlannedExecutor = "serial"
+"""Executor that steps all envs in the calling process."""
+IN_PROCESSES: PlannedExecutor = "process"
+"""Executor that steps all envs in worker processes."""
+
 
 def autoreset_for(given: Autoreset | None, kind: str) -> Autoreset:
     """Where the caller says nothing: Gymnasium's default; games go on at once."""

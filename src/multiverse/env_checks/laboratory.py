@@ -21,7 +21,7 @@ from multiverse.adapters.env_source import Recipe
 from multiverse.contracts.env import EnvDescription, SlotRow
 from multiverse.contracts.errors import PreflightError, ReplyTimeout, WorkerDied
 from multiverse.contracts.layout import OBSERVATIONS, SINGLE_AGENT, Group
-from multiverse.contracts.plan import Plan, StartMethod
+from multiverse.contracts.plan import IN_CALLER, IN_PROCESSES, Plan, StartMethod
 from multiverse.executors import startup
 from multiverse.executors.env_range import EnvRange, RangeConfig
 from multiverse.executors.executor import Executor
@@ -171,9 +171,9 @@ class Laboratory:
     def _started(self) -> Executor:
         if self._executor is None:
             method: StartMethod = "fork" if self.cannot_travel else "forkserver"
-            plan = Plan("process", 1, method, "park", "check-env")
+            plan = Plan(IN_PROCESSES, 1, method, "park", "check-env")
             if not self.isolated:
-                plan = Plan("serial", 0, None, "park", "check-env")
+                plan = Plan(IN_CALLER, 0, None, "park", "check-env")
             self._executor = startup.open_envs(plan, [self._recipe], "next_step", False, None).bind()
             if self.isolated:
                 self._output.take_from(self._executor)

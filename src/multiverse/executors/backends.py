@@ -57,6 +57,7 @@ class Backend:
     own_share: bool = False  # the caller steps envs too
     processes: bool = False  # its workers have start methods, and may look for a while before they sleep
     replaceable: bool = False  # a worker that dies or hangs can be ended and started again
+    remote: bool = False  # its workers may be on other machines: every request takes a millisecond or more
     cores: Callable[[RayOptions], int] = lambda _: machine.usable_cores()  # that its workers can have
 
     def most_workers(self, num_envs: int) -> int:
@@ -79,7 +80,7 @@ BACKENDS: dict[PlannedExecutor, Backend] = {
     "thread": Backend(Threads),
     "process": Backend(Processes, processes=True, replaceable=True),
     "hybrid": Backend(Processes, processes=True, replaceable=True, own_share=True),
-    "ray": Backend(RayWorkers, replaceable=True, cores=ray_cluster.cores),
+    "ray": Backend(RayWorkers, replaceable=True, remote=True, cores=ray_cluster.cores),
 }
 
 

@@ -21,7 +21,7 @@ from multiverse.contracts.env import Env
 from multiverse.contracts.errors import EnvFailed, MultiverseError, ReplyTimeout, WorkerDied
 from multiverse.contracts.failures import OnFailure
 from multiverse.contracts.layout import ACTION_MASKS, ACTIONS
-from multiverse.contracts.plan import ExecutorName, Plan, RayOptions, StartMethod, Timeouts, Waiting
+from multiverse.contracts.plan import ExecutorName, Plan, PlannedExecutor, RayOptions, StartMethod, Timeouts, Waiting
 from multiverse.contracts.reset_plan import ResetRequest
 from multiverse.contracts.views import Views
 from multiverse.executors import machine, startup
@@ -116,7 +116,12 @@ def _measured(recipes: Sequence[Recipe], hybrid: Plan) -> tuple[ExecutorName, st
         f"auto: a step takes {probe.step_s * 1e6:.1f} µs; "
         f"{len(recipes)} envs {took} {alone * 1e6:.0f} µs serial, {shared * 1e6:.0f} µs hybrid"
     )
-    return "hybrid" if shared < WORTH_IT * alone else "serial", why
+    return faster(alone, shared), why
+
+
+def faster(alone: float, shared: float) -> PlannedExecutor:
+    """The executor to take, from the seconds of a step of all envs in the caller, and shared with workers."""
+    return "hybrid" if shared < WORTH_IT * alone else "serial"
 
 
 def predicted(step_s: float, num_envs: int, workers: int) -> tuple[float, float]:
@@ -296,4 +301,4 @@ def plan_for(
         waiting = "park"  # a thread that looks holds the interpreter's lock meanwhile
     # guard: forkserver-is-the-default
     method: StartMethod | None = (start_method or "forkserver") if backend.processes else None
-    return Plan(name, count, method, waiting, why, options if name == "ray" else None)
+    return Plan(name, count, method, waiting, why, options if backend.remote else None)

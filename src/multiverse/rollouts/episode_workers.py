@@ -19,7 +19,7 @@ from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
 from multiverse.contracts.errors import InvalidRequest, ReplyTimeout, WorkerDied
 from multiverse.contracts.failures import OnBadValue, OnFailure
 from multiverse.contracts.layout import COMPLETED_EPISODES, COUNTS
-from multiverse.contracts.plan import whole_number
+from multiverse.contracts.plan import IN_CALLER, IN_PROCESSES, whole_number
 from multiverse.contracts.policy import Leaves, Policy
 from multiverse.contracts.reset_plan import ResetPlan, ResetRequest
 from multiverse.contracts.views import Array
@@ -58,7 +58,7 @@ class EpisodeWorkers:
         inner = {"tasks": tasks, "on_bad_value": on_bad_value, **restarts}
         shares = [[each[i] for i in share] for share in ranges(len(each), count)]
         self._hosts = make_vec(
-            [partial(_Player, w, share, inner) for w, share in enumerate(shares)], executor="process", workers=count,
+            [partial(_Player, w, share, inner) for w, share in enumerate(shares)], executor=IN_PROCESSES, workers=count,
             autoreset="disabled", reply_timeout_s=reply_timeout_s, infos=False, **restarts,
         )  # fmt: skip
         self._plan = reset_plan
@@ -136,7 +136,7 @@ class _Player(gymnasium.Env[Array, Array]):
     def __init__(self, number: int, share: Sequence[Recipe], settings: Mapping[str, Any]) -> None:
         self._number = number
         makers = [recipe.build_foreign for recipe in share]
-        self._envs = make_vec(makers, executor="serial", autoreset="disabled", **settings)
+        self._envs = make_vec(makers, executor=IN_CALLER, autoreset="disabled", **settings)
         self._played: tuple[Any, WholeEpisodes] | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:

@@ -22,6 +22,7 @@ from multiverse.contracts.plan import whole_number
 from multiverse.contracts.policy import Policy, Seen
 from multiverse.contracts.reset_plan import ResetPlan, ResetRequest
 from multiverse.contracts.views import Array
+from multiverse.executors.backends import BACKENDS
 from multiverse.executors.worker_loop import alike
 from multiverse.policies.features import Features
 from multiverse.policies.heads import action_of
@@ -202,7 +203,7 @@ class _Play:
         self._notes: dict[str, list[_Note]] = {"acted": [], "became": [], "finals": [], "observations": []}
         self.under_way = 0  # envs
         # Where the caller has envs of its own, a batch is there when those have stepped: nobody is ready sooner.
-        self._in_step, self._given = envs.plan.executor in ("serial", "hybrid"), None
+        self._in_step, self._given = BACKENDS[envs.plan.executor].own_share, None
         self.seconds, self._dropped, self._dropped_steps, self._now = Seconds(), 0, 0, perf_counter()
 
     def _took(self, phase: str) -> None:

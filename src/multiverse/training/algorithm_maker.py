@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from multiverse.algorithms import algorithm_class
 from multiverse.algorithms.algorithm import Algorithm, OwnNetwork
+from multiverse.algorithms.capabilities import takes_argument
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.learning.threads import torch_for
 from multiverse.networks import checked_network, network_class
@@ -22,6 +24,19 @@ MakeAlgorithm = Callable[..., Algorithm]
 """(observation space, action space, slots, seed) → an algorithm; with a `Config`, (config, …, device) → one. Where the
 slots are those of several agents in each env, and it takes `agents`, their number is passed too, and likewise
 `state_space`, where its settings say `critic="state"`."""
+
+
+@dataclass(frozen=True)
+class AlgorithmMaker:
+    """Makes the algorithm of a run for each group of agents, once the spaces of its env are known."""
+
+    kind: Any
+    """Class of the algorithm, or the function that makes it."""
+    make: MakeAlgorithm
+
+    def __call__(self, *arguments: Any, **named: Any) -> Algorithm:
+        return self.make(*arguments, **named)
+
 
 ASKED = (
     "features",
@@ -40,11 +55,11 @@ ASKED = (
 
 def algorithm_maker(
     config: TrainConfig, own: MakeAlgorithm | None = None, scale_bytes: bool = True, network: Any = None
-) -> MakeAlgorithm:
+) -> AlgorithmMaker:
     """What makes the algorithm of this config, once the spaces of its env are known; `own` and `network` if the caller
     brings them. `scale_bytes`: False if its weights were learned from unscaled bytes."""
     device, kind = checked_device(config.device), algorithm_class(config.algorithm) if own is None else own
-    chosen = _own_network(config, kind, network)
+    chosen = _own_network(config, network)
 
     @byte_scaling(scale_bytes)
     def make(
@@ -53,7 +68,7 @@ def algorithm_maker(
         if 0 in (getattr(action_space, "shape", None) or ()):
             raise InvalidRequest(f"there is nothing to choose in the action space {action_space}: its shape has a 0")
         told = {"agents": agents if agents > 1 else None, "state_space": state_space, "network": chosen}
-        team = {name: one for name, one in told.items() if one is not None and _takes(kind, name)}
+        team = {name: one for name, one in told.items() if one is not None and takes_argument(kind, name)}
         if getattr(kind, "Config", None) is None:
             _refuse_other_signature(kind, "observation_space, action_space, slots, seed")
             made = kind(observation_space, action_space, slots, seed, **team)
@@ -70,19 +85,14 @@ def algorithm_maker(
         _refuse_odd(made)
         return made
 
-    return make
+    return AlgorithmMaker(kind, make)
 
 
-def _own_network(config: TrainConfig, kind: Any, network: Any) -> OwnNetwork | None:
+def _own_network(config: TrainConfig, network: Any) -> OwnNetwork | None:
     """The network of this config, or the class that the caller brings for it."""
     if config.network is None:
         return None
     name = config.network.rpartition(":")[2].strip("<>")
-    if not _takes(kind, "network"):
-        raise InvalidRequest(
-            f"network={name}: {config.algorithm} has networks of its own and takes no other; ppo, a2c, sac, td3, "
-            "discrete_sac and dqn do"
-        )
     torch_for(f"network={name}")
     made_by = network_class(config.network) if network is None else checked_network(network)
     return name, functools.partial(made_by, **config.network_kwargs)
@@ -118,14 +128,6 @@ def _refuse_odd(made: Any) -> None:
         raise InvalidRequest(
             f"{name}: weights() and state() must be something that a checkpoint holds: {error}"
         ) from error
-
-
-def _takes(kind: Any, name: str) -> bool:
-    try:
-        parameters = inspect.signature(kind).parameters
-        return name in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-    except ValueError:
-        return False
 
 
 def _refuse_other_signature(kind: Any, arguments: str, cannot: str = "") -> None:

@@ -16,7 +16,7 @@ from multiverse.adapters.env_source import Wrapper
 from multiverse.contracts.errors import CheckpointBroken, EvaluationFailed, InvalidRequest, in_a_line, in_words
 from multiverse.contracts.imports import without_folders
 from multiverse.contracts.layout import SINGLE_AGENT, Group
-from multiverse.contracts.plan import whole_number
+from multiverse.contracts.plan import IN_CALLER, whole_number
 from multiverse.contracts.policy import Policy
 from multiverse.contracts.seeds import checked_run_seed, default_test_seed
 from multiverse.executors.choose import plan_for
@@ -90,7 +90,7 @@ def load(
     config = trusted_config(where, env, maker, env_kwargs, trust, named=named, network=network)
     how: dict[str, Any] = {"env_kwargs": config.env_kwargs or None, "groups": "separate" if config.separate else None}
     how |= with_tasks(config, source_of(config, env))
-    with make_vec(source_of(config, env), 1, "serial", **how) as envs:
+    with make_vec(source_of(config, env), 1, IN_CALLER, **how) as envs:
         groups = _groups(envs)
     return _policy(config, maker, groups, found, where, network)
 
@@ -145,7 +145,7 @@ def evaluate(
     count = 1 if watch else dataclasses.replace(config, evaluation_episodes=many).num_evaluation_envs
     source = source_of(config, env, wrappers)
     tasks = with_tasks(config, source, *([watch] if watch else []))
-    here = plan_for("serial", 1, None, None, "auto", "watched") if watch else None
+    here = plan_for(IN_CALLER, 1, None, None, "auto", "watched") if watch else None
     with taken_over(found):
         masks = saved_masks(found.state["session"])
     make = partial(evaluation_envs_of, config, source, here, tasks, masks=masks)

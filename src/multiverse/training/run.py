@@ -12,8 +12,9 @@ from typing import Any
 
 import multiverse
 from multiverse.adapters.env_source import Wrapper, wrapped
-from multiverse.algorithms import algorithm_class
+from multiverse.algorithms import DEFAULT_ALGORITHM, algorithm_class
 from multiverse.algorithms.algorithm import Algorithm
+from multiverse.algorithms.capabilities import capabilities_of, settings_of
 from multiverse.contracts.env import MaskSource
 from multiverse.contracts.errors import CheckpointBroken, InvalidRequest, PreflightError
 from multiverse.contracts.imports import refuse_in_import, without_folders
@@ -62,7 +63,7 @@ from multiverse.training.run_sources import (
     wrappers_of,
 )
 from multiverse.training.session import Session
-from multiverse.training.session_envs import WHERE, saved_masks, warn_of_a_long_rollout, warn_of_no_learning
+from multiverse.training.session_envs import WHERE, saved_masks, warn_of_a_long_rollout
 from multiverse.training.space_description import described
 from multiverse.training.storage.checkpoint import Checkpoints, taken_over
 from multiverse.training.storage.checkpoint import load as load_checkpoint
@@ -123,7 +124,7 @@ class Run:
 @takes_old_names
 def train(
     env: Any,
-    algorithm: str | MakeAlgorithm = "ppo",
+    algorithm: str | MakeAlgorithm = DEFAULT_ALGORITHM,
     *,
     run_dir: Path | str | None = None,
     root: Path | str = "runs",
@@ -226,7 +227,6 @@ def start_run(
     session = Session(config, source, maker, opponent=opponent)
     try:
         warn_of_a_long_rollout(config, session.envs.num_envs, next(iter(session.learners)).steps_per_env)
-        warn_of_no_learning(config)
         _begin_with(begun_from, session)
         with RunDirectory.create(
             root, env=name, algorithm=config.algorithm.rpartition(":")[2], seed=config.seed, run_dir=run_dir
@@ -323,7 +323,8 @@ def resume_run(
             where.path, env, maker, env_kwargs, trust, wrappers, named=name, given=settings, network=network
         )
         before = saved_settings(where.path)
-        moved = (config.algorithm, config.network) != (before.get("algorithm", "ppo"), before.get("network"))
+        named_before = before.get("algorithm", DEFAULT_ALGORITHM), before.get("network")
+        moved = (config.algorithm, config.network) != named_before
         kind = maker or algorithm_class(config.algorithm)
         given, schedules = without_schedules(settings, kind)
         _refuse_lost_schedules(where, given)
@@ -360,7 +361,7 @@ def resume_run(
                         _check_settings(learner)
                 if (given.keys() | edited) & {*BUDGETS, "schedule_progress"}:
                     _warn_of_jumps(trainer, schedules, found)
-                free = own_settings(kind) - getattr(kind, "fixed", frozenset())
+                free = own_settings(kind) - capabilities_of(kind).fixed
                 # guard: an-edited-setting-is-used
                 wanted = {name: getattr(config.settings, name) for name in free & (given.keys() | edited)}
                 for learner in session.learners:  # also where a hook had changed them before
@@ -507,12 +508,12 @@ def _envs_of(found: Checkpoint | None, config: TrainConfig) -> tuple[Plan | None
 
 def _differs(algorithm: Algorithm, name: str, value: Any) -> bool:
     """Whether an algorithm has another value of this setting; one that holds no settings may have any."""
-    settings = getattr(algorithm, "config", None)
+    settings = settings_of(algorithm)
     return not hasattr(settings, name) or getattr(settings, name) != value
 
 
 def _check_settings(algorithm: Algorithm) -> None:
     """Those that a hook has changed are part of its state, and have their types as those of a file do."""
-    settings = getattr(algorithm, "config", None)
+    settings = settings_of(algorithm)
     if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
         build(type(settings), as_plain(settings), "its settings")

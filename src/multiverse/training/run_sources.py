@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import gymnasium
 
 from multiverse.adapters.env_source import BUILT_IN, Wrapper, wrapped
-from multiverse.algorithms import ALGORITHMS, known_name
+from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, known_name
 from multiverse.contracts.errors import InvalidRequest, UntrustedRun
 from multiverse.contracts.imports import with_folders, without_folders
 from multiverse.networks import network_name
@@ -68,7 +68,7 @@ def trusted_config(
     Its algorithm is where it is now: as `named` by the caller or, if its file is gone, in the working directory.
     """
     saved = saved_settings(run)
-    learner = str(saved.get("algorithm", "ppo"))
+    learner = str(saved.get("algorithm", DEFAULT_ALGORITHM))
     if named is not None:
         refuse_another_algorithm(learner, named)
     # What the caller brings is the caller's own, whatever the run says; the rest of what it names is not.

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from multiverse.algorithms.capabilities import Capabilities, capabilities_of, settings_of
 from multiverse.contracts.env import MaskSource
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.failures import Failures
@@ -22,7 +23,7 @@ from multiverse.rollouts.collector import Collected, Collector, collected_in_wor
 from multiverse.rollouts.episodes import RecentEpisodes
 from multiverse.rollouts.rollout import Rollout
 from multiverse.rollouts.self_play import Pool
-from multiverse.training.algorithm_maker import MakeAlgorithm
+from multiverse.training.algorithm_maker import AlgorithmMaker
 from multiverse.training.config.build import build
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.env_marks import BEGIN_AT, EnvMarks
@@ -55,7 +56,7 @@ class Session:
         self,
         config: TrainConfig,
         env: Any,
-        make_algorithm: MakeAlgorithm,
+        make_algorithm: AlgorithmMaker,
         plan: Plan | None = None,
         num_envs: int | None = None,
         opponent: Any = None,
@@ -64,6 +65,7 @@ class Session:
         """`plan`, `num_envs` and `masks` (source of action masks): those of the run that is resumed. `opponent`: of
         evaluations, unless the config names it."""
         self._config, self._env = config, env
+        self._sees_state = capabilities_of(make_algorithm.kind).sees_state(config.settings)
         self._asynchronous: AsynchronousCollector | None = None
         self._past_account: Account | None = None
         self._reset_plan, self._tasks = training_plan(config), with_tasks(config, env)
@@ -101,7 +103,7 @@ class Session:
 
     def _opened(self, count: int, plan: Plan | None) -> OpenedEnvs:
         config, tasks = self._config, self._tasks
-        return open_training_envs(config, self._env, count, self._reset_plan, plan, tasks, self.masks)
+        return open_training_envs(config, self._env, count, self._reset_plan, plan, tasks, self.masks, self._sees_state)
 
     def _bind(self, opened: OpenedEnvs, count: int) -> None:
         """Bind the envs, with room for the rollouts of what learns from them."""
@@ -115,7 +117,7 @@ class Session:
             for learner, group in zip(self.learners, description.groups)
         ]
         everywhere = all(collected_in_workers(one.policy(), one.steps_per_env) for one in self.learners)
-        whole = getattr(config.settings, "whole_episodes", False)
+        whole = self._whole_episodes
         if (whole or config.asynchronous) and not everywhere:
             raise InvalidRequest(
                 f"{'whole_episodes' if whole else 'asynchronous'}: only of policies that act where the envs are, "
@@ -141,6 +143,15 @@ class Session:
             self._collector = self._asynchronous
             for learner in self.learners:
                 learner.max_lag = config.max_lag  # type: ignore[attr-defined]
+
+    @property
+    def _capabilities(self) -> list[type[Capabilities]]:
+        return [capabilities_of(type(learner)) for learner in self.learners]
+
+    @property
+    def _whole_episodes(self) -> bool:
+        settings = settings_of(next(iter(self.learners)), self._config.settings)
+        return any(one.whole_episodes(settings) for one in self._capabilities)
 
     def change_num_envs(self, count: int) -> None:
         """So many envs from here on, between two rollouts: all of them begin another episode, also those that stay."""
@@ -169,7 +180,7 @@ class Session:
         with memory for the masks."""
         self.masks = self.envs.mask_source() if self._config.action_masks else None
         self._report_masks(self.masks)
-        if self.masks != "info" or not (self._single or any(hasattr(one, "keep_masks") for one in self.learners)):
+        if self.masks != "info" or not (self._single or any(one.keeps_masks for one in self._capabilities)):
             return
         plan, self._failures_before = self.envs.plan, self.failures
         self.envs.close()
@@ -250,8 +261,7 @@ class Session:
 
     def _tell_of_cut_episodes(self, collected: Collected | None) -> None:
         """Once, where a rollout was to have a whole episode of every env and was too short for it."""
-        whole = getattr(self._config.settings, "whole_episodes", False)
-        if collected is None or not whole or self._told_of_cut_episodes:
+        if collected is None or not self._whole_episodes or self._told_of_cut_episodes:
             return
         if (cut := self.envs.num_envs - len(collected.episodes)) > 0 and not collected.lost_steps:
             self._told_of_cut_episodes = True

@@ -12,16 +12,25 @@ import numpy as np
 from multiverse.adapters.agents import AgentOptions
 from multiverse.algorithms import ALGORITHMS
 from multiverse.algorithms.algorithm import Algorithm
+from multiverse.algorithms.capabilities import capabilities_of, refuse_unsupported, settings_of
 from multiverse.contracts.env import EnvDescription, MaskSource
 from multiverse.contracts.errors import EnvFailed, InvalidRequest
 from multiverse.contracts.failures import FailurePolicy
 from multiverse.contracts.layout import Group
-from multiverse.contracts.plan import DEFAULT_RAY, Plan, RayOptions, number_of_bytes, timeouts_of
+from multiverse.contracts.plan import (
+    DEFAULT_RAY,
+    IN_CALLER,
+    IN_PROCESSES,
+    Plan,
+    RayOptions,
+    number_of_bytes,
+    timeouts_of,
+)
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.executors.backends import BACKENDS
 from multiverse.policies.features import Features, num_logits
 from multiverse.rollouts.rollout import BEGUN, BESIDE, RolloutShape
-from multiverse.training.algorithm_maker import MakeAlgorithm
+from multiverse.training.algorithm_maker import AlgorithmMaker
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.learners import Learners
 from multiverse.vector.base import BaseVectorEnv
@@ -34,43 +43,15 @@ WHERE = ("executor", "workers", "start_method", *OF_RAY)
 """Settings that say where envs run."""
 
 
-def refuse_misfits(config: TrainConfig, description: EnvDescription, learners: Learners) -> None:
-    """What would train, and not as it was meant; what it is hardly meant for is told."""
-    if config.asynchronous and not all(hasattr(learner, "max_lag") for learner in learners):
-        raise InvalidRequest(
-            f"asynchronous: {config.algorithm} does not correct for rollouts of an older policy (it has no `max_lag`): "
-            "ppo, a2c and taac do"
-        )
-    if config.algorithm == "taac" and all(len(group.agents) == 1 for group in description.groups):
-        log.warning("%s has no team: taac learns here as for a team of one; ppo is simpler", config.env)
-    if description.kind == "turns" and not all(getattr(learner, "in_turn", True) for learner in learners):
-        raise InvalidRequest(
-            f"{config.algorithm} learns from replay, and agents of {config.env} act in turn: ppo and a2c can do that"
-        )
-    if config.num_envs == "auto" and not all(hasattr(learner, "set_slots") for learner in learners):
-        raise InvalidRequest(
-            f"num_envs='auto': {config.algorithm} keeps something for every env (as a replay buffer does), and has no "
-            "set_slots(slots): give a number"
-        )
-    if getattr(config.settings, "critic", "own") == "central" and all(len(g.agents) == 1 for g in description.groups):
-        raise InvalidRequest(
-            f"critic='central': of {config.env}, no agent here has teammates that share its learner; critic='state' "
-            "shows values the env's state(), if it has one"
-        )
-
-
 def build_learners(
-    config: TrainConfig, description: EnvDescription, make_algorithm: MakeAlgorithm, num_envs: int
+    config: TrainConfig, description: EnvDescription, make_algorithm: AlgorithmMaker, num_envs: int
 ) -> Learners:
     """The algorithm of each group of agents, for envs of this description; refused where they do not fit together."""
     single = description.kind == "single"
     if single and config.separate:
         raise InvalidRequest(f"separate: {config.env} has one agent")
-    critic = getattr(config.settings, "critic", "own")
-    if single and critic in ("central", "state"):
-        raise InvalidRequest(
-            f"critic={critic!r}: {config.env} has one agent, and 'central' and 'state' are for several: leave it out"
-        )
+    run = config.requirements(description)
+    refuse_unsupported(make_algorithm.kind, run)
 
     def make(group: Group, seed: int) -> Algorithm:
         agents, slots = len(group.agents), num_envs * len(group.agents)
@@ -81,7 +62,12 @@ def build_learners(
         return learner
 
     learners = Learners(description.groups, single, make, config.seed)
-    refuse_misfits(config, description, learners)
+    first = next(iter(learners))
+    made = replace(run, network="", settings=settings_of(first, config.settings))
+    if type(first) is not make_algorithm.kind:  # made by a function
+        refuse_unsupported(type(first), made)
+    for caution in capabilities_of(type(first)).cautions(made):
+        log.warning("%s", caution)
     return learners
 
 
@@ -117,8 +103,8 @@ def check_saved_policies(config: TrainConfig, learners: Learners) -> None:
 
 def keep_masks(learner: Algorithm, group: Group) -> None:
     """Have an algorithm that learns from replay keep the action masks that come from infos or a method."""
-    if group.masks and learner.features.mask is None and hasattr(learner, "keep_masks"):
-        learner.keep_masks(group.masks)
+    if group.masks and learner.features.mask is None and capabilities_of(type(learner)).keeps_masks:
+        learner.keep_masks(group.masks)  # type: ignore[attr-defined]
 
 
 def saved_masks(state: Mapping[str, Any]) -> MaskSource | None:
@@ -173,18 +159,20 @@ def open_training_envs(
     plan: Plan | None,
     tasks: Mapping[str, Any],
     masks: MaskSource | None = None,
+    with_state: bool = False,
 ) -> OpenedEnvs:
-    """The envs of a training, built and described. Build what learns from them, then bind them."""
+    """The envs of a training, built and described; `with_state`: also their `state()`. Build what learns from them,
+    then bind them."""
     where: dict[str, Any] = {"plan": plan} if plan is not None else _where(config, config.workers)
     if plan is None and config.asynchronous and config.executor == "auto" and config.ray_address is None:
-        where["executor"] = "process"
+        where["executor"] = IN_PROCESSES
     agents = _agents(config, masks)
     options = VectorOptions(
         autoreset="same_step",
         infos=False,
         reset_plan=reset_plan,
         failures=_failures(config, config.restarts_per_minute, float32=True),
-        agents=replace(agents, state=getattr(config.settings, "critic", "own") == "state"),
+        agents=replace(agents, state=with_state),
         **_of_both(config, tasks),
         **where,
     )
@@ -238,35 +226,19 @@ def warn_of_a_long_rollout(config: TrainConfig, num_envs: int, steps_per_env: in
         )
 
 
-def warn_of_no_learning(config: TrainConfig) -> None:
-    """Random actions come first where replay is learned from: a run may be over by then."""
-    budget, settings = config.budget.env_steps, config.settings
-    first = getattr(settings, "learning_starts", None)
-    if not budget or first is None:
-        return
-    if first >= budget:
-        log.warning("learning_starts=%s and env_steps=%s: nothing is learned in this run", f"{first:,}", f"{budget:,}")
-    elif settings.gradient_steps is None and (budget - first) * settings.updates_per_step < 1:
-        log.warning(
-            "updates_per_step=%g: no gradient step is due in the %s env steps after learning_starts=%s",
-            *(settings.updates_per_step, f"{budget - first:,}", f"{first:,}"),
-        )
-
-
 def observation_lines(config: TrainConfig, learners: Learners) -> list[str]:
     """Describe the networks' inputs, one line per group of agents whose observations hold images, bytes or arrays."""
-    filters, size = (getattr(config.settings, name, 0) for name in ("filters", "kernel_size"))
-    flattened = f"through {filters} filters of {size}×{size}" if filters else "flattened"
     lines = []
     for name, learner in learners.by_group.items():
-        if isinstance(learner.features, Features) and (text := learner.features.description(flattened)):
+        boards = capabilities_of(type(learner)).boards_through(settings_of(learner, config.settings))
+        if isinstance(learner.features, Features) and (text := learner.features.description(boards)):
             lines.append(text if len(learners.by_group) == 1 else f"{name}: {text}")
     return lines
 
 
 def tell_how_ray_collects(envs: BaseVectorEnv) -> None:
     """Which of the two ways, and why."""
-    if envs.plan.executor != "ray":
+    if not BACKENDS[envs.plan.executor].remote:
         return
     if BEGUN in envs.views.arrays:
         log.info("rollouts are filled in the Ray actors: weights there, rows back, once a rollout")
@@ -280,7 +252,7 @@ def tell_how_ray_collects(envs: BaseVectorEnv) -> None:
 def _where(config: TrainConfig, workers: int | None) -> dict[str, Any]:
     """As the config says. A run that has moved away from Ray keeps the settings that it had there."""
     ray = DEFAULT_RAY
-    if config.executor in ("auto", "ray"):
+    if config.executor == "auto" or BACKENDS[config.executor].remote:
         ray = RayOptions(config.ray_address, config.cpus_per_worker, config.gpus_per_worker)
     return {"executor": config.executor, "workers": workers, "start_method": config.start_method, "ray": ray}
 
@@ -300,7 +272,7 @@ def evaluation_envs_of(
         apart = not BACKENDS[plan.executor].own_share and BACKENDS[plan.executor].replaceable
         # On a Ray cluster they use the training's cores, which rest meanwhile.
         ray = plan.ray and replace(plan.ray, cpus_per_worker=0.0)  # guard: evaluations-ask-for-no-cores-of-their-own
-        where = {"executor": "serial"}
+        where = {"executor": IN_CALLER}
         if apart:
             where = {"plan": replace(plan, workers=min(plan.workers, count), ray=ray)}
     rate = config.restarts_per_minute  # guard: evaluations-have-the-runs-restarts

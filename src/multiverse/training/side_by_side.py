@@ -16,6 +16,7 @@ from typing import Any
 
 from multiverse.adapters.registered import additions
 from multiverse.contracts.errors import MultiverseError
+from multiverse.contracts.plan import IN_CALLER
 from multiverse.executors.launch.fork_server import fork_server
 from multiverse.executors.launch.orphan_guard import end_with
 from multiverse.executors.machine import usable_cores
@@ -31,7 +32,7 @@ Order = Mapping[str, Any]
 
 def share_of_cores(config: TrainConfig, count: int) -> tuple[int, TrainConfig]:
     """(how many runs at once, the config with the workers that each may have then)."""
-    cores, alone = usable_cores(), config.executor == "serial"
+    cores, alone = usable_cores(), config.executor == IN_CALLER
     if sys.platform == "win32":  # no process groups, and nothing that would end a process with ours
         return 1, config
     at_once = max(1, min(count, cores // (1 if alone else config.workers or 1)))

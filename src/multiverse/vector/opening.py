@@ -20,6 +20,7 @@ from multiverse.contracts.layout import Field
 from multiverse.contracts.plan import (
     DEFAULT_RAY,
     DEFAULT_TIMEOUTS,
+    IN_CALLER,
     Autoreset,
     ExecutorName,
     Plan,
@@ -34,7 +35,7 @@ from multiverse.contracts.plan import (
 )
 from multiverse.contracts.reset_plan import ResetPlan
 from multiverse.executors import startup
-from multiverse.executors.backends import backend_of
+from multiverse.executors.backends import BACKENDS, backend_of
 from multiverse.executors.choose import decide
 from multiverse.executors.machine import usable_cores
 from multiverse.vector.base import BaseVectorEnv, Copy, Running
@@ -124,10 +125,10 @@ def open_envs(env: EnvSource, num_envs: int | None, options: VectorOptions) -> O
     plan = _plan_for(each, replace(options, plan=plan))
     hosts = _open(plan, each, options)
     description = hosts.description
-    if description.metadata.get("in_process") and plan.executor != "serial":
+    if description.metadata.get("in_process") and plan.executor != IN_CALLER:
         log.warning("the env says metadata['in_process'] (it holds a GPU or a window): running serial instead")
         hosts.close()
-        plan = decide("serial", None, None, options.waiting, each)
+        plan = decide(IN_CALLER, None, None, options.waiting, each)
         plan = replace(plan, why="the env says metadata['in_process']")
         hosts = _open(plan, each, options)
     return OpenedEnvs(hosts, plan, options)
@@ -168,7 +169,7 @@ def _validated(options: VectorOptions) -> VectorOptions:
     """The options in our types; refused if one makes no sense, before anything starts."""
     autoreset = _our_autoreset(options.autoreset)
     _check_choices(executor=(options.executor, ExecutorName), waiting=(options.waiting, Waiting))
-    if options.executor != "serial":  # also where `auto` might come to that: its probe is a worker
+    if options.executor != IN_CALLER:  # also where `auto` might come to that: its probe is a worker
         refuse_in_import("starts workers")
     if autoreset is not None:
         _check_choices(autoreset=(autoreset, Autoreset))
@@ -185,10 +186,11 @@ def _validated(options: VectorOptions) -> VectorOptions:
         _check_choices(start_method=(options.start_method, StartMethod))
     workers = options.workers
     if workers is not None:
-        workers = _at_least_one("workers", workers, "executor='serial' has none")
+        workers = _at_least_one("workers", workers, f"executor={IN_CALLER!r} has none")
     _check_kinds(options.copy, options.render_mode, options.reset_plan)
-    if options.executor not in ("auto", "ray") and options.ray != DEFAULT_RAY:
-        raise InvalidRequest("ray_address, cpus_per_worker and gpus_per_worker are for executor='ray'")
+    if options.ray != DEFAULT_RAY and options.executor != "auto" and not backend_of(options.executor).remote:
+        remote = next(name for name, backend in BACKENDS.items() if backend.remote)
+        raise InvalidRequest(f"ray_address, cpus_per_worker and gpus_per_worker are for executor={remote!r}")
     return replace(
         options,
         autoreset=autoreset,
@@ -289,7 +291,7 @@ def _where_windows_work(each: list[Recipe], executor: ExecutorName) -> tuple[Exe
     """A window belongs to the process that the user looks at."""
     if not any(r.kwargs.get("render_mode") == "human" for r in each):
         return executor, ""
-    if executor != "serial":
+    if executor != IN_CALLER:
         instead = "" if executor == "auto" else f" instead of {executor}"
         log.warning("render_mode='human' opens a window: running serial%s, in one process, this one", instead)
-    return "serial", "a human window means serial"
+    return IN_CALLER, "a human window means serial"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from multiverse.algorithms import DEFAULT_ALGORITHM
 from multiverse.cli.main import parse, require_positive
 from multiverse.cli.output import BUSY_MACHINE, ResultConsole, percent, table_of
 from multiverse.contracts.errors import counted
@@ -74,7 +75,7 @@ def _train(seed: int) -> bool:
     from multiverse.training.run import start_run
 
     settings = {"num_envs": NUM_ENVS, "seed": seed, "target_return": TARGET}
-    config, voice = config_for(ENV, "ppo", settings), LinePrinter()
+    config, voice = config_for(ENV, DEFAULT_ALGORITHM, settings), LinePrinter()
     voice.say(f"Training {NUM_ENVS} × {ENV} until the mean return is {TARGET:g} or more.")
     run = run_with_progress(functools.partial(start_run, config), ProgressLines(voice))
     _draw(run.path)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from multiverse.algorithms import ALGORITHMS
+from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM
 from multiverse.cli.main import parse
 from multiverse.contracts.errors import in_digits
 from multiverse.contracts.plain_files import read_plain
@@ -99,7 +99,7 @@ def preset_lines() -> list[str]:
 def _as_flags(settings: dict[str, Any]) -> str:
     from multiverse.cli.flags import flag_words
 
-    given = [(name, value) for name, value in settings.items() if value != "ppo"]
+    given = [(name, value) for name, value in settings.items() if value != DEFAULT_ALGORITHM]
     return " ".join(shlex.join(flag_words(name, value)).replace(" ", KEPT_SPACE) for name, value in given)
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from multiverse.algorithms import ALGORITHMS, algorithm_class, known_name
+from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, algorithm_class, known_name
+from multiverse.algorithms.capabilities import capabilities_of
 from multiverse.cli.flags import WORDS, Setting, all_settings, parser, spelled, typed
 from multiverse.cli.main import require, require_positive
 from multiverse.cli.results import results
@@ -116,7 +117,7 @@ def resume_options(arguments: Sequence[str]) -> tuple[str, dict[str, Any], Locat
         known = argparse.Namespace()
     where = next((word for word in getattr(known, WORDS, []) if Path(word).exists()), None)
     brought = known_name(getattr(known, "algorithm", ""))
-    algorithm = "ppo" if where is None else _algorithm_of(where, hasattr(known, "trust"), brought)
+    algorithm = DEFAULT_ALGORITHM if where is None else _algorithm_of(where, hasattr(known, "trust"), brought)
     settings = every if where is None else changeable(algorithm)
     _refuse_fixed(arguments, algorithm, {one.name for one in settings})
     found = typed(flags_of(settings), [*COMMAND, *settings], arguments, algorithm)
@@ -142,7 +143,7 @@ def _refuse_fixed(arguments: Sequence[str], algorithm: str, free: Set[str]) -> N
 def changeable(algorithm: str) -> list[Setting]:
     """What a run of this algorithm may go on with; nothing has a default, it has its own."""
     groups = all_settings(algorithm).values()
-    kept = KEPT | getattr(algorithm_class(algorithm), "fixed", frozenset())
+    kept = KEPT | capabilities_of(algorithm_class(algorithm)).fixed
     return [dataclasses.replace(one, default="") for group in groups for one in group if one.name not in kept]
 
 
@@ -177,11 +178,11 @@ def _algorithm_of(run: str, trust: bool, brought: str) -> str:
         config, where = dict(in_todays_names(read_config(several / CONFIG))), several
     else:
         config, where = config_of(run), find_run(run).path
-    named = str(config.get("algorithm", "ppo"))
+    named = str(config.get("algorithm", DEFAULT_ALGORITHM))
     if brought:
         refuse_another_algorithm(named, brought)
         return brought
     if named in ALGORITHMS or ":" not in named:
-        return named if named in ALGORITHMS else "ppo"
+        return named if named in ALGORITHMS else DEFAULT_ALGORITHM
     check_trusted(config, read_mark(where), where, trust)  # guard: a-strangers-algorithm-has-no-flags
     return where_it_is_now("algorithm", named, tell=False)

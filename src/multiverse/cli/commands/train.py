@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multiverse.algorithms import ALGORITHMS, algorithm_class, known_name
+from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, algorithm_class, known_name
 from multiverse.cli.flags import Setting, all_settings, spelled, typed
 from multiverse.cli.flags import parser as flags_parser
 from multiverse.cli.flags import table as table
@@ -63,7 +63,7 @@ def config_from(options: TrainOptions) -> TrainConfig:
         file.check_beside(Located({**options.settings, **env_too}, {**options.settings.places, "env": options.env}))
     if not file.pop("preset", True) and not command["preset"]:
         command["no_preset"] = True
-    algorithm = known_name(_named("algorithm", options.settings, file) or "ppo")
+    algorithm = known_name(_named("algorithm", options.settings, file) or DEFAULT_ALGORITHM)
     typed = {*options.settings, *(("env", "env_kwargs") if options.env else ())}  # whoever types a name means it
     if names_code({key: value for key, value in file.items() if key not in typed}):
         check_trusted(file, read_mark(Path(command["config"]).parent), command["config"], command["trust"])
@@ -245,7 +245,7 @@ def algorithm_in(arguments: Sequence[str]) -> str:
         file = _read(found.config)
         named = file.get("algorithm")
         if not named or not isinstance(named, str):
-            return "ppo"
+            return DEFAULT_ALGORITHM
         named = known_name(named)
         if named not in ALGORITHMS:  # guard: a-strangers-algorithm-is-not-imported-for-its-flags
             from multiverse.training.storage.origin import check_trusted
@@ -253,7 +253,7 @@ def algorithm_in(arguments: Sequence[str]) -> str:
 
             check_trusted(file, read_mark(Path(found.config).parent), found.config, "trust" in found)
         return named
-    return known_name(str(getattr(found, "algorithm", "ppo")))
+    return known_name(str(getattr(found, "algorithm", DEFAULT_ALGORITHM)))
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ def train_options(
 
 
 def parser(
-    algorithm: str = "ppo",
+    algorithm: str = DEFAULT_ALGORITHM,
     options: Sequence[Setting] = COMMAND,
     command: str = "train",
     description: str = DESCRIPTION,

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import tyro
 
+from multiverse.algorithms import DEFAULT_ALGORITHM
 from multiverse.cli.commands.plot import write
 from multiverse.cli.main import parse, parsed_kwargs, require_positive
 from multiverse.cli.output import BUSY_MACHINE, percent, print_json
@@ -39,7 +40,7 @@ class Tune:
 
     env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
     """A Gymnasium id, or module:name of something that builds an env, Gymnasium's or PettingZoo's."""
-    algorithm: str = "ppo"
+    algorithm: str = DEFAULT_ALGORITHM
     """Whose policy acts, with the settings of the env's preset; random: actions drawn beforehand, in lock-step."""
     num_envs: int | None = None
     """How many envs, if that is not to be found: it changes what is learned too."""

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping
 from itertools import cycle
 from typing import Any
 
+from multiverse.contracts.plan import IN_CALLER
 from multiverse.env_checks.catalogue import found
 from multiverse.env_checks.laboratory import STEP, Where
 from multiverse.env_checks.report import Finding
 from multiverse.env_checks.subject import EnvRaised, Stopwatch, Subject
 from multiverse.env_checks.team_env import TeamEnv
 from multiverse.executors import machine
-from multiverse.executors.choose import BUSY_SHARE, WORTH_IT, Others, predicted
+from multiverse.executors.choose import BUSY_SHARE, Others, faster, predicted
 
 MEASURED_S = 0.3
 FEWEST = 5
@@ -66,13 +67,13 @@ def suggestion(each_s: float, metadata: Mapping[str, Any], busy_share: float) ->
     """The executor that `auto` would take, for a few envs and for many: by its own rules."""
     cores = machine.usable_cores()
     if cores == 1:
-        return "one usable core: executor='serial'"
+        return f"one usable core: executor={IN_CALLER!r}"
     if metadata.get("in_process"):
-        return "its metadata says in_process: executor='serial'"
+        return f"its metadata says in_process: executor={IN_CALLER!r}"
     words = []
     for num_envs in (8, 64):
         alone, shared = predicted(each_s, num_envs, min(cores, num_envs) - 1)
-        words.append(f"{num_envs} envs {'hybrid' if shared < WORTH_IT * alone else 'serial'}")
+        words.append(f"{num_envs} envs {faster(alone, shared)}")
     if busy_share > BUSY_SHARE:
         words.append(f"but others have {100 * busy_share:.0f} % of them now, and only trying tells")
     return f"on these {cores} cores that suggests {', '.join(words)}"

@@ -19,7 +19,7 @@ from gymnasium.vector.utils import batch_space, clear_mpi_env_vars
 from multiverse.adapters.agents import AgentOptions
 from multiverse.contracts.errors import EnvFailed, NothingPending, RequestPending
 from multiverse.contracts.infos import Infos
-from multiverse.contracts.plan import StartMethod
+from multiverse.contracts.plan import IN_PROCESSES, StartMethod
 from multiverse.interop.agilerl.engine import AgentsEngine, AgentsStep, Observations, add_info
 from multiverse.interop.agilerl.env_side import AgileRecipe, OfItsOwn
 from multiverse.interop.agilerl.peer import AsyncState, VecEnvBase
@@ -79,7 +79,7 @@ class AsyncPettingZooVecEnv(AsyncDropIn, VecEnvBase):  # type: ignore[misc]
         with clear_mpi_env_vars():
             return start(
                 env_fns,
-                "process",
+                IN_PROCESSES,
                 "same_step",
                 kind=functools.partial(AgentsEngine, self._single_action_spaces),
                 copy=self.copy,

@@ -12,6 +12,7 @@ from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.utils import clear_mpi_env_vars
 
 from multiverse.contracts.errors import SpacesDiffer
+from multiverse.contracts.plan import IN_PROCESSES
 from multiverse.interop.async_drop_in import AsyncDropIn
 from multiverse.interop.drop_in import start_method_of
 from multiverse.interop.gymnasium.base import (
@@ -69,7 +70,7 @@ class AsyncVectorEnv(AsyncDropIn, GymnasiumDropIn, Generic[ObsType, ActType]):
         with clear_mpi_env_vars():
             engine = self._started(
                 env_fns,
-                "process",
+                IN_PROCESSES,
                 autoreset,
                 workers=self.max_concurrency and min(self.max_concurrency, max(1, len(env_fns))),
                 start_method=start_method_of(context),

@@ -12,6 +12,7 @@ from gymnasium.core import ActType, ObsType
 from gymnasium.vector import AutoresetMode
 
 from multiverse.contracts.errors import EnvFailed, MultiverseError, SpacesDiffer
+from multiverse.contracts.plan import IN_CALLER
 from multiverse.executors.worker_loop import alike
 from multiverse.interop.env_side import call_each, set_each
 from multiverse.interop.gymnasium.base import EnvFunction, GymnasiumDropIn, check_observation_mode, checked_autoreset
@@ -44,7 +45,7 @@ class SyncVectorEnv(GymnasiumDropIn, Generic[ObsType, ActType]):
         check_observation_mode(observation_mode)
         self.envs: list[Env[Any, Any]] = []
         building = [functools.partial(_built_into, self.envs, env_fn) for env_fn in self.env_fns]
-        engine = self._started(building, "serial", autoreset)
+        engine = self._started(building, IN_CALLER, autoreset)
         try:
             self._take_over(engine)
         except BaseException:

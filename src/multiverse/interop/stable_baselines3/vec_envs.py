@@ -24,6 +24,7 @@ from stable_baselines3.common.vec_env.util import obs_space_info
 from multiverse.contracts.errors import EnvFailed, InEnv, InvalidActions
 from multiverse.contracts.infos import Infos
 from multiverse.contracts.layout import leaves
+from multiverse.contracts.plan import IN_CALLER, IN_PROCESSES
 from multiverse.interop.drop_in import InTheirWords, start, start_method_of
 from multiverse.interop.stable_baselines3.engine import Stepped, VecEnvEngine
 from multiverse.interop.stable_baselines3.env_side import VecEnvMember, VecEnvRecipe, of_each, patched
@@ -155,7 +156,7 @@ class SubprocVecEnv(OverEngine):
         try:
             engine = start(
                 env_fns,
-                "process",
+                IN_PROCESSES,
                 "same_step",
                 kind=VecEnvEngine,
                 workers=workers,
@@ -246,7 +247,7 @@ class DummyVecEnv(OverEngine):
         keys, _, _ = obs_space_info(self.envs[0].observation_space)
         engine = start(
             [_handing_out(env) for env in self.envs],
-            "serial",
+            IN_CALLER,
             "same_step",
             kind=VecEnvEngine,
             recipe=VecEnvRecipe,

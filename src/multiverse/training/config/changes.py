@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from multiverse.algorithms.algorithm import Settings
+from multiverse.algorithms.capabilities import capabilities_of, settings_of
 from multiverse.contracts.errors import InvalidRequest, in_a_line
 from multiverse.training.config.budget import Clock
 from multiverse.training.config.build import Located
@@ -87,7 +88,7 @@ def schedule_jumps(
     """Describe the scheduled values that jump because the run is resumed with another budget than it had (`saved`).
 
     '' if none do. `progress`: the schedule progress now."""
-    settings = getattr(learner, "config", None)
+    settings = settings_of(learner)
 
     def values(at: float) -> dict[str, float]:
         own = settings.scheduled(at) if isinstance(settings, Settings) else {}
@@ -123,7 +124,7 @@ def changed_config(config: TrainConfig, settings: Mapping[str, Any], kind: Any) 
     """With these settings from here on; a budget takes the place of the one of its kind only."""
     if not settings:
         return config
-    refuse_kept(settings, getattr(kind, "fixed", frozenset()))
+    refuse_kept(settings, capabilities_of(kind).fixed)
     budgets = {name: value for name, value in settings.items() if name in BUDGETS and value is not None}
     places = getattr(settings, "places", {})
     rest = Located({name: value for name, value in settings.items() if name not in BUDGETS}, places)

@@ -14,6 +14,7 @@ import gymnasium
 from multiverse.adapters.env_source import recipes
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.contracts.names import did_you_mean
+from multiverse.contracts.plan import IN_CALLER, IN_PROCESSES
 from multiverse.training.config.build import Located, place_of
 from multiverse.training.config.train_config import config_for
 from multiverse.wrappers.meta_episode import HOOKS
@@ -152,7 +153,7 @@ class _Sections:
         return RolloutSettings({
             **seed, **env, **self._policy(),
             "num_envs": workers,
-            "executor": "serial" if workers == 1 else "process",
+            "executor": IN_CALLER if workers == 1 else IN_PROCESSES,
             "workers": None if workers == 1 else workers,
             "env_steps": first + self._whole("train", "num_iters", 1) * iteration,
             "learning_starts": first,

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from multiverse.algorithms import ALGORITHMS, algorithm_class, known_name, section_of
+from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, algorithm_class, known_name, section_of
+from multiverse.algorithms.capabilities import RunRequirements, refuse_unsupported
+from multiverse.contracts.env import EnvDescription
 from multiverse.contracts.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.contracts.failures import OnBadValue
 from multiverse.contracts.names import did_you_mean
-from multiverse.contracts.plan import ExecutorName, StartMethod
+from multiverse.contracts.plan import IN_PROCESSES, ExecutorName, StartMethod
 from multiverse.contracts.seeds import checked_run_seed
 from multiverse.rollouts.self_play import Choice
 from multiverse.training.config.budget import Budget
@@ -39,7 +41,7 @@ class TrainConfig:
 
     env: str = "CartPole-v1"
     """A Gymnasium id, or module:name of something that builds an env."""
-    algorithm: str = "ppo"
+    algorithm: str = DEFAULT_ALGORITHM
     """Which algorithm learns: ppo, a2c, taac, sac, td3, discrete_sac, dqn, or module:Class of your own."""
     network: str | None = None
     """Network from observations to features, before the dense layers or the memory: mlp, nature_cnn, small_cnn, or
@@ -199,23 +201,35 @@ class TrainConfig:
             raise InvalidRequest(f"queue_size={self.queue_size}: at least 1")
         if not self.asynchronous:
             return
-        if self.algorithm in ALGORITHMS and not hasattr(algorithm_class(self.algorithm), "max_lag"):
-            raise InvalidRequest(
-                f"asynchronous: {self.algorithm} learns from replay, which is of older policies anyway: leave it "
-                "out; ppo, a2c and taac can do it"
-            )
         if self.render:
             raise InvalidRequest("asynchronous: a window (render) means one process, which cannot learn meanwhile")
-        if self.executor in ("serial", "hybrid"):
+        from multiverse.executors.backends import BACKENDS  # help is shown without them
+
+        if self.executor != "auto" and BACKENDS[self.executor].own_share:
             raise InvalidRequest(
                 f"asynchronous: with executor={self.executor!r} the caller steps envs itself, and cannot learn "
-                "meanwhile: executor='process'"
+                f"meanwhile: executor={IN_PROCESSES!r}"
             )
         if self.num_envs == "auto" or self.opponents:
             wrong = "num_envs='auto'" if self.num_envs == "auto" else f"opponents={self.opponents}"
             raise InvalidRequest(f"asynchronous: does not go together with {wrong}; leave one of them out")
-        if getattr(self.settings, "whole_episodes", False):
-            raise InvalidRequest("asynchronous: does not go together with whole_episodes, where who has ended waits")
+
+    def requirements(self, description: EnvDescription | None = None) -> RunRequirements:
+        """What this run asks of its algorithm; of envs that are not described yet, without their facts."""
+        network = "" if self.network is None else self.network.rpartition(":")[2].strip("<>")
+        envs = () if description is None else description.groups
+        return RunRequirements(
+            settings=self.settings,
+            asynchronous=self.asynchronous,
+            auto_num_envs=self.num_envs == "auto",
+            network=network,
+            small_images=bool(network),
+            device=self.device,
+            env_steps=self.budget.env_steps,
+            env=self.env,
+            kind=None if description is None else description.kind,
+            groups=envs,
+        )
 
     @functools.cached_property
     def budget(self) -> Budget:
@@ -326,12 +340,15 @@ def own_settings(kind: Any) -> frozenset[str]:
 
 def train_config(mapping: Mapping[str, Any], kind: Any, where: str = "") -> TrainConfig:
     """The config of a run from its settings; those of the algorithm `kind` are in the section of its name."""
-    section = section_of(mapping.get("algorithm", "ppo"))
+    section = section_of(mapping.get("algorithm", DEFAULT_ALGORITHM))
     rest = {key: value for key, value in mapping.items() if key != section}
     config = getattr(kind, "Config", None)
     given = mapping.get(section) or {}
     settings = dict(given) if config is None else build(config, given, f"{where}: {section}" if where else section)
-    return build(TrainConfig, Located({**rest, "settings": settings}, getattr(mapping, "places", {})), where)
+    whole = build(TrainConfig, Located({**rest, "settings": settings}, getattr(mapping, "places", {})), where)
+    if kind is not None:
+        refuse_unsupported(kind, whole.requirements())
+    return whole
 
 
 def plain_config(config: TrainConfig) -> dict[str, Any]:
@@ -432,7 +449,7 @@ def saved_config(
         raise InvalidRequest(
             f"{where}: {', '.join(hidden)} was secret and is not in the file: pass it again, in env_kwargs={{...}}"
         )
-    name = saved.get("algorithm", "ppo")
+    name = saved.get("algorithm", DEFAULT_ALGORITHM)
     if algorithm is None and name not in ALGORITHMS and not needs_algorithm:
         return train_config(saved, None, where)
     if algorithm is None and ":" not in name and name not in ALGORITHMS:
