@@ -387,11 +387,11 @@ def test_a_minibatch_waits_for_no_gpu(share: bool) -> None:
 def test_shared_features_are_of_both_networks() -> None:
     apart, shared = (made(IMAGE, ACTIONS["one of"], replace(SMALL, share_features=share)) for share in (False, True))
     networks = shared._networks
-    convolutions = sum(one.numel() for one in networks.actor.convolutions.parameters())
+    convolutions = sum(one.numel() for one in networks.actor.extract.parameters())
     assert len(apart.weights()["parameters"]) - len(shared.weights()["parameters"]) == convolutions > 0
     batch = shared._batch(filled(shared, IMAGE))
     batch.columns["log_probs"] = networks.log_probs(batch)
-    weight = networks.actor.convolutions[0].layers[0].weight
+    weight = networks.actor.extract.inner[0].layers[0].weight
     pulls = []
     for by_policy, by_value in ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0)):
 

@@ -6,6 +6,7 @@ Public: `MLP`, `NatureCNN` and `SmallCNN`, from observations to features, for `n
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -66,4 +67,5 @@ def network_name(network: Any) -> str:
     module, name = getattr(network, "__module__", ""), getattr(network, "__qualname__", type(network).__name__)
     if module == "multiverse.networks.extractors" and name in NETWORKS.values():
         return next(short for short, built_in in NETWORKS.items() if built_in == name)
-    return f"{module}:{name}" if module != "__main__" and name.isidentifier() else f"<{name.rpartition('.')[2]}>"
+    importable = module != "__main__" and getattr(sys.modules.get(module), name, None) is network
+    return f"{module}:{name}" if importable else f"<{name.rpartition('.')[2].strip('<>')}>"

@@ -10,11 +10,14 @@ import itertools
 import math
 import traceback
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from multiverse.contracts.errors import InvalidRequest, in_a_line
 from multiverse.contracts.layout import leaves
@@ -22,6 +25,7 @@ from multiverse.learning.loss import parameters_of
 from multiverse.learning.network_choice import NetworkChoice
 
 ROWS_TRIED = 2
+_OF_TORCH = str(Path(torch.__file__).parent)
 
 
 def orthogonal(layer: nn.Module, gain: float) -> nn.Module:
@@ -104,39 +108,55 @@ def _tensors(observations: Any) -> list[Tensor]:
 # -- of the user -------------------------------------------------------------------------------------------------
 def made_network(choice: NetworkChoice) -> tuple[nn.Module, int]:
     """(the network, how many features it computes), tried on two observations of zeros; refused if it does not fit."""
-    expected = f"expected a torch.nn.Module made by {choice.name}(observation_space, **network_kwargs)"
-    module = _called(
-        choice, f"{choice.name} cannot be made for {choice.layout.space}", choice.make, choice.layout.space
-    )
+    space = choice.layout.space
+    module = _called(choice, f" cannot be made for {space}", choice.make, space)
     if not isinstance(module, nn.Module):
-        raise InvalidRequest(f"network={choice.name} made {type(module).__name__}: {expected}")
+        raise InvalidRequest(
+            f"network={choice.name} made {type(module).__name__}: expected a torch.nn.Module, made by "
+            f"{choice.name}(observation_space, **network_kwargs)"
+        )
     module = module.float().eval()
     observation = choice.layout.observation(*choice.layout.inputs(torch.zeros, ROWS_TRIED))
     with torch.no_grad():
-        features = _called(choice, f"{choice.name}.forward failed for {ROWS_TRIED} observations", module, observation)
-    size = getattr(module, "features_dim", None)
+        features = _called(choice, f": forward() failed for observations of {space}", module, observation)
+    forward, size = f"network={choice.name}: forward() returned", getattr(module, "features_dim", None)
     if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != ROWS_TRIED:
         found = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
         raise InvalidRequest(
-            f"{choice.name}.forward returned {found} for {ROWS_TRIED} observations: expected a tensor of shape "
-            f"({ROWS_TRIED}, features_dim)"
+            f"{forward} {found} for {ROWS_TRIED} observations: expected a tensor of shape ({ROWS_TRIED}, features_dim)"
         )
     if not features.is_floating_point():
-        raise InvalidRequest(f"{choice.name}.forward returned {features.dtype}: expected floats")
+        raise InvalidRequest(f"{forward} {features.dtype}: expected floats")
     if size is not None and size != features.shape[1]:
+        raise InvalidRequest(f"{forward} {features.shape[1]} features, and features_dim is {size}: make them equal")
+    if lazy := [name for name, value in module.named_parameters() if isinstance(value, UninitializedParameter)]:
         raise InvalidRequest(
-            f"{choice.name}.forward returned {features.shape[1]} features, and its features_dim is {size}: they must "
-            "be equal"
+            f"network={choice.name}: layer {lazy[0].rpartition('.')[0]!r} is lazy, and forward() does not use it, so "
+            "that its size is unknown: use it, or leave it out"
         )
     return module, features.shape[1]
 
 
 def _called(choice: NetworkChoice, what: str, function: Any, *arguments: Any) -> Any:
-    """The result of the user's code; an error says what failed, and where."""
+    """The result of the user's code; an error says what failed, and in which line of theirs."""
     try:
         return function(*arguments)
     except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
+        own = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if not frame.filename.startswith((_OF_TORCH, __file__))
+        ]
+        where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+        raise InvalidRequest(f"network={choice.name}{what}: {in_a_line(error)}{where}") from error
+
+
+def copied(module: Any) -> Any:
+    """A copy that stays as it is while the module learns."""
+    try:
+        return deepcopy(module)
+    except Exception as error:  # whatever the modules of the user hold
+        kept = ". A module must not keep tensors of its last forward pass in attributes: return them, or detach() them"
         raise InvalidRequest(
-            f"network: {what}: {in_a_line(error)} (line {where.lineno} of {where.filename})"
+            f"the network cannot be copied: {in_a_line(error)}{kept if 'deepcopy protocol' in str(error) else ''}"
         ) from error
