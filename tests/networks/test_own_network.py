@@ -46,6 +46,7 @@ ROWS = 5
 BIG = spaces.Box(0, 255, (40, 44, 3), np.uint8)
 SMALL_IMAGE = spaces.Box(0, 255, (20, 20, 3), np.uint8)
 VECTOR = spaces.Box(-1, 1, (4,), np.float32)
+MASK = spaces.Box(0, 1, (2,), np.int8)
 MIXED = spaces.Dict(
     image=BIG,
     first=spaces.Box(0, 255, (3, 40, 44), np.uint8),
@@ -57,7 +58,7 @@ MIXED = spaces.Dict(
 NESTED = spaces.Dict(
     b=spaces.Dict(x=VECTOR, deep=spaces.Tuple([spaces.Discrete(3, start=5), spaces.Box(0, 10, (2,), np.uint8)])),
     a=SMALL_IMAGE,
-    action_mask=spaces.Box(0, 1, (2,), np.int8),
+    action_mask=MASK,
 )
 
 
@@ -366,18 +367,25 @@ def test_outputs_hold_features_hidden_units_and_logits() -> None:
         (NatureCNN, BIG, 512),
         (SmallCNN, SMALL_IMAGE, 128),
         (lambda space: SmallCNN(space, features_dim=9), spaces.Box(-1, 1, (2, 5, 6), np.float32), 9),
+        (SmallCNN, spaces.Dict(board=spaces.Box(0, 1, (6, 7, 2), np.int8), action_mask=MASK), 128),
     ],
 )
 def test_built_in_networks_fit_their_spaces(network: Any, space: spaces.Space[Any], size: int) -> None:
     assert made_network(choice(network, space))[1] == size
 
 
+@pytest.mark.parametrize(("shape", "channels"), [((2, 6, 7), 2), ((6, 7, 2), 2), ((16, 8, 8), 16), ((8, 8, 20), 20)])
+def test_small_cnn_finds_the_channels_of_boards(shape: tuple[int, ...], channels: int) -> None:
+    module, _ = made_network(choice(SmallCNN, spaces.Box(-1, 1, shape, np.float32)))
+    assert module.layers[0].in_channels == channels
+
+
 @pytest.mark.parametrize(
     ("network", "space", "said"),
     [
         (NatureCNN, SMALL_IMAGE, "an image of 20 × 20 is too small .*SmallCNN"),
-        (NatureCNN, VECTOR, "NatureCNN is for observations of one image"),
-        (SmallCNN, NESTED, "SmallCNN is for observations of one image"),
+        (NatureCNN, VECTOR, "NatureCNN is for observations of one image or board"),
+        (SmallCNN, NESTED, "SmallCNN is for observations of one image or board"),
     ],
 )
 def test_built_in_networks_refuse_other_spaces(network: Any, space: spaces.Space[Any], said: str) -> None:
@@ -411,7 +419,7 @@ def test_name_of_a_network_imports_that_network() -> None:
     shadowed = type("Wide", (Wide,), {"__module__": Wide.__module__, "__qualname__": "Wide"})
     unnamed = functools.partial(Wide, features_dim=3)
     names = [network_name(one) for one in (local, shadowed, unnamed, lambda space: Wide(space))]
-    assert names == ["<Local>", "<Wide>", "<partial>", "<lambda>"]
+    assert names == ["<Local>", "<Wide>", "<Wide>", "<lambda>"]
 
 
 @pytest.mark.parametrize("network", [Wide(VECTOR), 3, nn.ReLU()])

@@ -5,6 +5,7 @@ Public: `MLP`, `NatureCNN` and `SmallCNN`, from observations to features, for `n
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from collections.abc import Callable
@@ -64,6 +65,8 @@ def checked_network(network: Any, name: str = "") -> Callable[..., Any]:
 def network_name(network: Any) -> str:
     """The name that a config holds for a class or function: that of a built-in network, `module:Class` of one that can
     be imported again, else the bare name in angle brackets."""
+    if isinstance(network, functools.partial):
+        return f"<{network_name(network.func).rpartition(':')[2].strip('<>')}>"
     module, name = getattr(network, "__module__", ""), getattr(network, "__qualname__", type(network).__name__)
     if module == "multiverse.networks.extractors" and name in NETWORKS.values():
         return next(short for short, built_in in NETWORKS.items() if built_in == name)

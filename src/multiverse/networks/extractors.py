@@ -21,6 +21,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from multiverse.contracts.errors import InvalidRequest, in_a_line
 from multiverse.contracts.layout import leaves
+from multiverse.learning.convolution import channels_last
 from multiverse.learning.loss import parameters_of
 from multiverse.learning.network_choice import NetworkChoice
 
@@ -53,9 +54,10 @@ class MLP(nn.Module):
 
 
 class NatureCNN(nn.Module):
-    """Three convolutions and a dense layer over an image [rows, channels, height, width] (Mnih et al. 2015).
+    """Three convolutions and a dense layer over one image (Mnih et al. 2015), at least 36 pixels high and wide.
 
-    The image is at least 36 pixels high and wide."""
+    The observation is a Box of three axes, or a Dict or Tuple of nothing else. Channels are first, as images have them
+    here; those of boards that are no images may be last."""
 
     convolutions: Sequence[tuple[int, int, int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
     """Channels, kernel size and stride of each."""
@@ -63,17 +65,22 @@ class NatureCNN(nn.Module):
 
     def __init__(self, observation_space: spaces.Space[Any], features_dim: int = 512) -> None:
         super().__init__()
-        shape = observation_space.shape or ()
-        if len(shape) != 3:
+        shapes = [leaf.space.shape or () for leaf in leaves(observation_space)]
+        if len(shapes) != 1 or len(shapes[0]) != 3:
             raise InvalidRequest(
-                f"{type(self).__name__} is for observations of one image, and these are {observation_space}"
+                f"{type(self).__name__} is for observations of one image or board, a Box of three axes, and these are "
+                f"{observation_space}"
             )
-        (channels, *size), layers = shape, list[nn.Module]()
+        ((first, *size),), layers = shapes, list[nn.Module]()
+        self._channels_last, channels = channels_last((first, *size)), first
+        if self._channels_last:
+            channels, size = size[1], [first, size[0]]
+        whole = f"{size[0]} × {size[1]}"
         for outward, kernel, stride in self.convolutions:
             size = [(one + 2 * self.padding - kernel) // stride + 1 for one in size]
             if min(size) < 1:
                 raise InvalidRequest(
-                    f"{type(self).__name__}: an image of {shape[1]} × {shape[2]} is too small for its convolutions; "
+                    f"{type(self).__name__}: an image of {whole} is too small for its convolutions; "
                     "SmallCNN is for such images"
                 )
             convolution = nn.Conv2d(channels, outward, kernel, stride, self.padding)
@@ -82,8 +89,9 @@ class NatureCNN(nn.Module):
         dense = orthogonal(nn.Linear(channels * size[0] * size[1], features_dim), math.sqrt(2))
         self.features_dim, self.layers = features_dim, nn.Sequential(*layers, nn.Flatten(), dense, nn.ReLU())
 
-    def forward(self, observations: Tensor) -> Tensor:
-        found: Tensor = self.layers(observations)
+    def forward(self, observations: Any) -> Tensor:
+        (image,) = _tensors(observations)
+        found: Tensor = self.layers(image.permute(0, 3, 1, 2) if self._channels_last else image)
         return found
 
 
@@ -141,6 +149,8 @@ def _called(choice: NetworkChoice, what: str, function: Any, *arguments: Any) ->
     """The result of the user's code; an error says what failed, and in which line of theirs."""
     try:
         return function(*arguments)
+    except InvalidRequest as error:  # of a network of ours
+        raise InvalidRequest(f"network={choice.name}: {error}") from error
     except Exception as error:
         own = [
             frame

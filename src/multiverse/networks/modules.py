@@ -280,7 +280,7 @@ class OwnFeatures(nn.Module):
         self.size: int = self._members * (self.features + self._each - choice.layout.size)
 
     def forward(self, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
-        rows = vector.reshape(-1, self._each)
+        rows = vector.reshape(len(vector) * self._members, self._each)
         found = torch.cat([self.inner(self._layout.observation(rows, images)), rows[:, self._layout.size :]], dim=-1)
         if self._members > 1:
             found = found * (rows != 0).any(-1, keepdim=True)
