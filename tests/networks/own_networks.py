@@ -62,3 +62,17 @@ class Parts(nn.Module):
             return [one.flatten(1).sum(1)] if isinstance(one, Tensor) else [s for part in inner for s in sums(part)]
 
         return torch.stack(sums(observations), dim=1) * self.scale
+
+
+class Pooled(nn.Module):
+    """Filters, and where in the image each answers most does not matter."""
+
+    def __init__(self, observation_space: gym.spaces.Box, features_dim: int = 8) -> None:
+        super().__init__()
+        self.features_dim = features_dim
+        self.layers = nn.Sequential(
+            nn.Conv2d(observation_space.shape[0], features_dim, 3), nn.ReLU(), nn.AdaptiveMaxPool2d(1), nn.Flatten()
+        )
+
+    def forward(self, observations: Tensor) -> Tensor:
+        return self.layers(observations)
