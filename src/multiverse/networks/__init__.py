@@ -17,6 +17,12 @@ from multiverse.contracts.names import nearest
 
 NETWORKS = {"mlp": "MLP", "nature_cnn": "NatureCNN", "small_cnn": "SmallCNN"}
 """Built-in networks by name; imported when asked for."""
+SUMMARIES = {
+    "mlp": "dense layers over all numbers of the observation, of any space (hidden_sizes)",
+    "nature_cnn": "three convolutions over one image of at least 36 × 36 (features_dim)",
+    "small_cnn": "two convolutions over one board, grid or small image of any size (features_dim)",
+}
+"""What each is, and its arguments."""
 
 
 def __getattr__(name: str) -> Any:
