@@ -179,7 +179,7 @@ class PredictingPPO(PPO):
 
     def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
         predicted = self.auxiliary["reward"](out.features)[:, 0]
-        return super().loss(out, batch).plus(prediction=0.1 * ((predicted - batch["rewards"]) ** 2).mean())
+        return super().loss(out, batch).plus(prediction=0.1 * ((predicted - batch.rewards) ** 2).mean())
 
 
 def test_auxiliary_loss_on_features_of_the_network_resumes_exactly(tmp_path: Path) -> None:

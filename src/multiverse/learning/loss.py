@@ -152,6 +152,16 @@ class RolloutBatch:
         """[rows] log-probabilities of the actions under the policy that took them."""
         return self.columns["log_probs"]
 
+    @property
+    def rewards(self) -> Any:
+        """[rows] reward of each action, normalised if `normalize_rewards` is set; for losses of your own."""
+        return self.columns["rewards"]
+
+    @property
+    def starts(self) -> Any:
+        """[rows] bool: whether the row is the first of its episode; for losses of your own."""
+        return self.columns["starts"]
+
     def take(self, rows: Any) -> RolloutBatch:
         """Some of them: a slice, or indices where the batch lies."""
         masks = None if self.masks is None else self.masks[rows]
