@@ -1,7 +1,7 @@
 """A network of one's own, in torch, and an auxiliary loss on its features: they must also tell which reward follows.
 
     python examples/own_network.py                                            # trains it on LunarLander-v3
-    multiverse train LunarLander-v3 --network examples.own_network:Residual --algorithm examples.own_network:PredictingPPO
+    multiverse train LunarLander-v3 --network examples.own_network:Residual   # the network alone, with PPO
 
 docs/training.md lists what a network is given, and what a loss is.
 """
