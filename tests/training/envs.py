@@ -314,3 +314,36 @@ class Pictures(gym.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         reward, self._steps = float(action == self._shown), self._steps + 1
         return self._seen(), reward, self._steps == 20, False, {}
+
+
+class Bars(gym.Env[Any, Any]):
+    """A bar of three bright pixels lies somewhere in a dark picture, across or upright; naming which earns 1. Its place
+    says nothing, so that features are needed which are the same everywhere. Episodes of 10 steps."""
+
+    def __init__(self, size: int = 8, nested: bool = False) -> None:
+        image = spaces.Box(0, 255, (size, size, 1), np.uint8)
+        self._nested, self._image = nested, image
+        more = {"step": spaces.Discrete(10), "noise": spaces.Box(-9, 9, (2,), np.float32)}
+        self.observation_space: Any = spaces.Dict({"image": image, **more}) if nested else image
+        self.action_space = spaces.Discrete(2)
+
+    def _seen(self) -> Any:
+        image = np.zeros(self._image.shape, np.uint8)
+        self._shown = int(self.np_random.integers(2))
+        along, across = self.np_random.integers(len(image) - 2), self.np_random.integers(len(image))
+        if self._shown:
+            image[along : along + 3, across] = 255
+        else:
+            image[across, along : along + 3] = 255
+        if not self._nested:
+            return image
+        return {"image": image, "step": self._steps % 10, "noise": self.np_random.normal(size=2).astype(np.float32)}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._steps = 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        reward, self._steps = float(action == self._shown), self._steps + 1
+        return self._seen(), reward, self._steps == 10, False, {}

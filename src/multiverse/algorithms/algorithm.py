@@ -113,7 +113,8 @@ class Learner(Capabilities):
     action_space: spaces.Space[Any]
     auxiliary: Mapping[str, Any]
     """What `modules` returned, by name."""
-    _own_network: NetworkChoice | None
+    own_network: NetworkChoice | None
+    """A network of the user (`network`), in the place of the first layers."""
     _seed: int
 
     def __init__(self) -> None:
@@ -178,12 +179,12 @@ class Learner(Capabilities):
     # -- modules of the user ------------------------------------------------------------------------------------
     def _of_network(self) -> dict[str, bool]:
         """A reason to learn in torch (see `reason_for_torch`)."""
-        return {} if self._own_network is None else {f"network={self._own_network.name}": True}
+        return {} if self.own_network is None else {f"network={self.own_network.name}": True}
 
     def _own_modules(self) -> dict[str, Any]:
         """All torch modules that hold a part of the user, by name."""
         auxiliary = {"auxiliary": self.auxiliary} if self.auxiliary else {}
-        return auxiliary if self._own_network is None else {**self._network_modules(), **auxiliary}
+        return auxiliary if self.own_network is None else {**self._network_modules(), **auxiliary}
 
     def _network_modules(self) -> dict[str, Any]:
         """The networks in torch, by name; asked for where they hold a network of the user."""

@@ -3,6 +3,7 @@ the user."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -80,12 +81,12 @@ def observation_layout(features: Features, space: spaces.Space[Any]) -> Observat
 def _as_networks_see(space: spaces.Space[Any], shown: dict[Path, LeafInput], path: Path = ()) -> spaces.Space[Any]:
     """The space without leaves that networks do not see, and images with their channels first."""
     if isinstance(space, spaces.Dict):
-        inner = {
-            key: _as_networks_see(one, shown, (*path, key))
+        inner = [
+            (key, _as_networks_see(one, shown, (*path, key)))
             for key, one in space.items()
             if _is_seen(shown, (*path, key))
-        }
-        return spaces.Dict(inner)
+        ]
+        return spaces.Dict(OrderedDict(inner))  # in this order; a dict would be sorted
     if isinstance(space, spaces.Tuple):
         return spaces.Tuple([_as_networks_see(one, shown, (*path, k)) for k, one in enumerate(space.spaces)])
     if shown[path].channels_last and isinstance(space, spaces.Box):

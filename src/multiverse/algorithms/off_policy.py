@@ -147,7 +147,7 @@ class OffPolicy(Learner):
         if config.markov_actor:
             self.features = Features(observation_space, action_space, small_images=small_images)
         layout = observation_layout(self._seen, observation_space)
-        self._own_network = None if network is None else NetworkChoice(*network, layout)
+        self.own_network = None if network is None else NetworkChoice(*network, layout)
         self.action = action_of(action_space)
         self._seed, self._device = seed, device
         self._networks: dict[str, Any] = {}  # by name, and
@@ -261,7 +261,7 @@ class OffPolicy(Learner):
         config, images = self.config, [tuple(leaf.space.shape or ()) for leaf in self.features.images]
         size, hidden = self.features.size + more, config.hidden_sizes
         shape = Shape(
-            size, images, self.action_space, hidden, config.activation, ortho_init=False, network=self._own_network
+            size, images, self.action_space, hidden, config.activation, ortho_init=False, network=self.own_network
         )
         if remembers := config.memory is not None and not (config.markov_actor and name == self.acts):
             shape = self._recurrent(images)
@@ -298,7 +298,7 @@ class OffPolicy(Learner):
             self._seen.size, (), self.action_space, config.hidden_sizes, config.activation, memory=config.memory,
             memory_size=config.memory_size, chunk_length=min(config.sequence_length or MEMORY_ROWS, MEMORY_ROWS),
             embeddings=tuple(zip(self._seen.parts, units if self._seen.see_previous else (units[0], 0, 0))),
-            network=self._own_network,
+            network=self.own_network,
         )  # fmt: skip
 
     @property
@@ -320,7 +320,7 @@ class OffPolicy(Learner):
     def _new_policy(self) -> Policy:
         head, network = self.head(), self._networks[self.acts]
         acting = UniformHead(head) if self._warming_up else head
-        if self.features.images or self._own_network is not None:
+        if self.features.images or self.own_network is not None:
             from multiverse.algorithms.torch_policy import TorchPolicy
 
             first = Cells(self.config.memory, [network.cell()]).first_memory(1) if network.remembers else {}
@@ -502,7 +502,7 @@ class OffPolicy(Learner):
         self._policy = self._acting = None
 
     def state(self) -> dict[str, Any]:
-        targets = {} if self._own_network is None else self._targets
+        targets = {} if self.own_network is None else self._targets
         fixed = {"fixed_of_targets": {name: target.fixed() for name, target in targets.items()}} if targets else {}
         return {
             "optimizers": {name: optimizer.state() for name, optimizer in self._optimizers.items()},
@@ -523,7 +523,7 @@ class OffPolicy(Learner):
             optimizer.load(state["optimizers"][name])
         for name, target in self._targets.items():
             target.parameters[...] = self._put(like(state["targets"][name], as_numpy(target.parameters)))
-            if self._own_network is not None:
+            if self.own_network is not None:
                 target.load_fixed(state["fixed_of_targets"][name])
         self._rng.bit_generator.state = state["rng"]
         self._env_steps, self._updates, self._steps = (int(state[name]) for name in ("env_steps", "updates", "steps"))

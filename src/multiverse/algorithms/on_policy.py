@@ -169,14 +169,14 @@ class OnPolicy(Learner):
         small_images = network is not None
         self.features = Features(observation_space, action_space, config.see_previous, small_images=small_images)
         self._layout = observation_layout(self.features, observation_space)
-        self._own_network = None if network is None else NetworkChoice(*network, self._layout)
+        self.own_network = None if network is None else NetworkChoice(*network, self._layout)
         self.action = action_of(action_space)
         self._view: TeamView | StateView | None = None  # of a critic that sees more than the policy
         if config.critic == "central" and agents > 1:
             self._view = TeamView(self.features.size, Features(observation_space, action_space), agents)
-            if self._own_network is not None and self.features.images:
+            if self.own_network is not None and self.features.images:
                 raise InvalidRequest(
-                    f"network={self._own_network.name}: with critic='central' it sees the observations of the whole "
+                    f"network={self.own_network.name}: with critic='central' it sees the observations of the whole "
                     "team, which cannot be images; use critic='own' or 'state'"
                 )
         elif config.critic == "state":
@@ -231,10 +231,15 @@ class OnPolicy(Learner):
         settings = {name: getattr(self.config, name) for name in named}
         judged = None if self._view is None else self._view.size
         members = self._agents if isinstance(self._view, TeamView) else 1
+        if self.own_network is not None and self.config.filters:
+            raise InvalidRequest(
+                f"filters={self.config.filters}: network={self.own_network.name} takes the place of the first layers; "
+                "use one of the two"
+            )
         convolution = self._convolution() if self.config.filters else None
         shape = Shape(
             self.features.size, images, self.action_space, **settings, critic_size=judged, critic_members=members,
-            convolution=convolution, network=self._own_network,
+            convolution=convolution, network=self.own_network,
         )  # fmt: skip
         self._loss: Callable[..., Any] = self.loss
         kernel, why_torch, outputs = kernel_of(type(self)), self._why_torch(shape, device), self._outputs_of("critic")
@@ -305,7 +310,7 @@ class OnPolicy(Learner):
         std = None if log_std is None else np.exp(as_numpy(log_std))
         head = head_for(self.action_space, std, self.config.squash)
         cells = None if self.config.memory is None else Cells(self.config.memory, networks.cells())
-        if self.features.images or self._own_network is not None:
+        if self.features.images or self.own_network is not None:
             from multiverse.algorithms.torch_policy import TorchPolicy
 
             critic = networks.critic if self._view is None else None

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import torch
 
 from multiverse.algorithms.inputs import inputs
-from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.policy import Memory, Seen
 from multiverse.contracts.views import Array
 from multiverse.learning.loss import as_numpy
+from multiverse.networks.extractors import copied
 from multiverse.networks.modules import dense_layers
 from multiverse.policies.features import Features, previous_of
 from multiverse.policies.heads import Head
@@ -36,7 +35,7 @@ class TorchPolicy:
         """`remembers`: what one row remembers at an episode's start, [1, …], and the critic, if it remembers too.
         `dense`: (weights [in, out], bias) of layers that act in the place of the network's, and their activation."""
         self._first, critic = ({}, None) if remembers is None else remembers
-        self._actor, self._critic = _copied(actor), _copied(critic)
+        self._actor, self._critic = copied(actor).eval(), None if critic is None else copied(critic).eval()
         self._dense = self._actor.dense if dense is None else dense_layers(*dense).to(device)
         self._features, self._head, self.version = features, head, version
         self._device, self._shift_and_scale = device, shift_and_scale
@@ -70,14 +69,3 @@ class TorchPolicy:
 
     def _tensor(self, array: Array) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
-
-
-def _copied(module: Any) -> Any:
-    """A copy for acting, which stays as it is while the module learns."""
-    try:
-        return None if module is None else deepcopy(module).eval()
-    except RuntimeError as error:  # tensors that belong to a graph
-        raise InvalidRequest(
-            f"the network cannot be copied for acting: {error}. A module must not keep tensors of its last forward "
-            "pass in attributes; return them, or call detach()"
-        ) from error

@@ -83,7 +83,7 @@ class Setting:
         if isinstance(words, bool):
             return words
         if self.name in KWARGS:
-            return parsed_kwargs(words)
+            return parsed_kwargs(words, self.flags[0])
         if isinstance(words, list):
             return [_scalar(one, int) for word in words for one in word.split(",") if one]
         return words if self.kind is str else _scalar(words, *(get_args(self.kind) or (self.kind,)))

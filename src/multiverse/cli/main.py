@@ -45,7 +45,7 @@ COMMANDS = {
     "plot": "learning curves over seeds, speed and time of runs: a PNG, and one HTML page",
     "compare": "runs side by side: settings that differ, returns, speed",
     "report": "everything about a run in one HTML file: curves, video, failures, settings, machine",
-    "list": "envs, presets, algorithms and runs",
+    "list": "envs, presets, algorithms, networks and runs",
     "demo": "see it work: 8 CartPoles learn to balance, and how fast they step, in under a minute",
     "bench": "steps per second of your env: every executor beside the plain loop and the machine's limit",
     "tune": "how to run your env on this machine, in a file for train --plan; --search: hyper-parameters",
@@ -205,17 +205,15 @@ def _indented(description: str) -> str:
     return textwrap.indent(description, "  ", lambda line: not line.endswith(":\n"))
 
 
-def parsed_kwargs(text: str) -> dict[str, Any]:
-    """Arguments for the env, as a JSON object."""
+def parsed_kwargs(text: str, flag: str = "--env-kwargs") -> dict[str, Any]:
+    """Arguments for the env, or for what else `flag` says, as a JSON object."""
     example = "'{\"g\": 9.8}'"
     try:
         kwargs = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise InvalidRequest(
-            f"--env-kwargs {in_words(text)} is not JSON ({in_a_line(error)}); example: {example}"
-        ) from error
+        raise InvalidRequest(f"{flag} {in_words(text)} is not JSON ({in_a_line(error)}); example: {example}") from error
     if not isinstance(kwargs, dict):
-        raise InvalidRequest(f"--env-kwargs {in_words(text)}: a JSON object is wanted; example: {example}")
+        raise InvalidRequest(f"{flag} {in_words(text)}: a JSON object is wanted; example: {example}")
     return kwargs
 
 

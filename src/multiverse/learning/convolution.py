@@ -21,7 +21,7 @@ class Convolution:
 
     def __init__(self, board: tuple[int, ...], filters: int, size: int) -> None:
         cells = np.arange(math.prod(board)).reshape(board)
-        if not _channels_last(board):
+        if not channels_last(board):
             cells = np.moveaxis(cells, 0, 2)
         if min(cells.shape[:2]) < size:
             raise InvalidRequest(
@@ -56,7 +56,7 @@ class Convolution:
         bias[...] = bias.sum(0) * once
 
 
-def _channels_last(board: tuple[int, ...]) -> bool:
+def channels_last(board: tuple[int, ...]) -> bool:
     """Of two equal sides, the third is how many channels there are; else of the first and the last, the shorter."""
     height, width, last = board
     return height == width or (width != last and last <= height)

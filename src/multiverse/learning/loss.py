@@ -170,12 +170,12 @@ class RolloutBatch:
 
     @property
     def rewards(self) -> Any:
-        """[rows] rewards of the actions, normalized if the algorithm does so."""
+        """[rows] rewards of the actions, normalized if `normalize_rewards` is set."""
         return self.columns["rewards"]
 
     @property
     def starts(self) -> Any:
-        """[rows] bool: the row is its episode's first."""
+        """[rows] bool: whether the row is the first of its episode."""
         return self.columns["starts"]
 
     def take(self, rows: Any) -> RolloutBatch:

@@ -5,7 +5,9 @@ Public: `MLP`, `NatureCNN` and `SmallCNN`, from observations to features, for `n
 
 from __future__ import annotations
 
+import functools
 import importlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +17,12 @@ from multiverse.contracts.names import nearest
 
 NETWORKS = {"mlp": "MLP", "nature_cnn": "NatureCNN", "small_cnn": "SmallCNN"}
 """Built-in networks by name; imported when asked for."""
+SUMMARIES = {
+    "mlp": "dense layers over all numbers of the observation, of any space (hidden_sizes)",
+    "nature_cnn": "three convolutions over one image of at least 36 × 36 (features_dim)",
+    "small_cnn": "two convolutions over one board, grid or small image of any size (features_dim)",
+}
+"""What each is, and its arguments."""
 
 
 def __getattr__(name: str) -> Any:
@@ -63,7 +71,10 @@ def checked_network(network: Any, name: str = "") -> Callable[..., Any]:
 def network_name(network: Any) -> str:
     """The name that a config holds for a class or function: that of a built-in network, `module:Class` of one that can
     be imported again, else the bare name in angle brackets."""
+    if isinstance(network, functools.partial):
+        return f"<{network_name(network.func).rpartition(':')[2].strip('<>')}>"
     module, name = getattr(network, "__module__", ""), getattr(network, "__qualname__", type(network).__name__)
     if module == "multiverse.networks.extractors" and name in NETWORKS.values():
         return next(short for short, built_in in NETWORKS.items() if built_in == name)
-    return f"{module}:{name}" if module != "__main__" and name.isidentifier() else f"<{name.rpartition('.')[2]}>"
+    importable = module != "__main__" and getattr(sys.modules.get(module), name, None) is network
+    return f"{module}:{name}" if importable else f"<{name.rpartition('.')[2].strip('<>')}>"

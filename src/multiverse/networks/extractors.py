@@ -10,18 +10,23 @@ import itertools
 import math
 import traceback
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from multiverse.contracts.errors import InvalidRequest, in_a_line
 from multiverse.contracts.layout import leaves
+from multiverse.learning.convolution import channels_last
 from multiverse.learning.loss import parameters_of
 from multiverse.learning.network_choice import NetworkChoice
 
 ROWS_TRIED = 2
+_OF_TORCH = str(Path(torch.__file__).parent)
 
 
 def orthogonal(layer: nn.Module, gain: float) -> nn.Module:
@@ -49,9 +54,10 @@ class MLP(nn.Module):
 
 
 class NatureCNN(nn.Module):
-    """Three convolutions and a dense layer over an image [rows, channels, height, width] (Mnih et al. 2015).
+    """Three convolutions and a dense layer over one image (Mnih et al. 2015), at least 36 pixels high and wide.
 
-    The image is at least 36 pixels high and wide."""
+    The observation is a Box of three axes, or a Dict or Tuple of nothing else. Channels are first, as images have them
+    here; those of boards that are no images may be last."""
 
     convolutions: Sequence[tuple[int, int, int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
     """Channels, kernel size and stride of each."""
@@ -59,17 +65,22 @@ class NatureCNN(nn.Module):
 
     def __init__(self, observation_space: spaces.Space[Any], features_dim: int = 512) -> None:
         super().__init__()
-        shape = observation_space.shape or ()
-        if len(shape) != 3:
+        shapes = [leaf.space.shape or () for leaf in leaves(observation_space)]
+        if len(shapes) != 1 or len(shapes[0]) != 3:
             raise InvalidRequest(
-                f"{type(self).__name__} is for observations of one image, and these are {observation_space}"
+                f"{type(self).__name__} is for observations of one image or board, a Box of three axes, and these are "
+                f"{observation_space}"
             )
-        (channels, *size), layers = shape, list[nn.Module]()
+        ((first, *size),), layers = shapes, list[nn.Module]()
+        self._channels_last, channels = channels_last((first, *size)), first
+        if self._channels_last:
+            channels, size = size[1], [first, size[0]]
+        whole = f"{size[0]} × {size[1]}"
         for outward, kernel, stride in self.convolutions:
             size = [(one + 2 * self.padding - kernel) // stride + 1 for one in size]
             if min(size) < 1:
                 raise InvalidRequest(
-                    f"{type(self).__name__}: an image of {shape[1]} × {shape[2]} is too small for its convolutions; "
+                    f"{type(self).__name__}: an image of {whole} is too small for its convolutions; "
                     "SmallCNN is for such images"
                 )
             convolution = nn.Conv2d(channels, outward, kernel, stride, self.padding)
@@ -78,8 +89,9 @@ class NatureCNN(nn.Module):
         dense = orthogonal(nn.Linear(channels * size[0] * size[1], features_dim), math.sqrt(2))
         self.features_dim, self.layers = features_dim, nn.Sequential(*layers, nn.Flatten(), dense, nn.ReLU())
 
-    def forward(self, observations: Tensor) -> Tensor:
-        found: Tensor = self.layers(observations)
+    def forward(self, observations: Any) -> Tensor:
+        (image,) = _tensors(observations)
+        found: Tensor = self.layers(image.permute(0, 3, 1, 2) if self._channels_last else image)
         return found
 
 
@@ -104,39 +116,57 @@ def _tensors(observations: Any) -> list[Tensor]:
 # -- of the user -------------------------------------------------------------------------------------------------
 def made_network(choice: NetworkChoice) -> tuple[nn.Module, int]:
     """(the network, how many features it computes), tried on two observations of zeros; refused if it does not fit."""
-    expected = f"expected a torch.nn.Module made by {choice.name}(observation_space, **network_kwargs)"
-    module = _called(
-        choice, f"{choice.name} cannot be made for {choice.layout.space}", choice.make, choice.layout.space
-    )
+    space = choice.layout.space
+    module = _called(choice, f" cannot be made for {space}", choice.make, space)
     if not isinstance(module, nn.Module):
-        raise InvalidRequest(f"network={choice.name} made {type(module).__name__}: {expected}")
+        raise InvalidRequest(
+            f"network={choice.name} made {type(module).__name__}: expected a torch.nn.Module, made by "
+            f"{choice.name}(observation_space, **network_kwargs)"
+        )
     module = module.float().eval()
     observation = choice.layout.observation(*choice.layout.inputs(torch.zeros, ROWS_TRIED))
     with torch.no_grad():
-        features = _called(choice, f"{choice.name}.forward failed for {ROWS_TRIED} observations", module, observation)
-    size = getattr(module, "features_dim", None)
+        features = _called(choice, f": forward() failed for observations of {space}", module, observation)
+    forward, size = f"network={choice.name}: forward() returned", getattr(module, "features_dim", None)
     if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != ROWS_TRIED:
         found = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
         raise InvalidRequest(
-            f"{choice.name}.forward returned {found} for {ROWS_TRIED} observations: expected a tensor of shape "
-            f"({ROWS_TRIED}, features_dim)"
+            f"{forward} {found} for {ROWS_TRIED} observations: expected a tensor of shape ({ROWS_TRIED}, features_dim)"
         )
     if not features.is_floating_point():
-        raise InvalidRequest(f"{choice.name}.forward returned {features.dtype}: expected floats")
+        raise InvalidRequest(f"{forward} {features.dtype}: expected floats")
     if size is not None and size != features.shape[1]:
+        raise InvalidRequest(f"{forward} {features.shape[1]} features, and features_dim is {size}: make them equal")
+    if lazy := [name for name, value in module.named_parameters() if isinstance(value, UninitializedParameter)]:
         raise InvalidRequest(
-            f"{choice.name}.forward returned {features.shape[1]} features, and its features_dim is {size}: they must "
-            "be equal"
+            f"network={choice.name}: layer {lazy[0].rpartition('.')[0]!r} is lazy, and forward() does not use it, so "
+            "that its size is unknown: use it, or leave it out"
         )
     return module, features.shape[1]
 
 
 def _called(choice: NetworkChoice, what: str, function: Any, *arguments: Any) -> Any:
-    """The result of the user's code; an error says what failed, and where."""
+    """The result of the user's code; an error says what failed, and in which line of theirs."""
     try:
         return function(*arguments)
+    except InvalidRequest as error:  # of a network of ours
+        raise InvalidRequest(f"network={choice.name}: {error}") from error
     except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
+        own = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if not frame.filename.startswith((_OF_TORCH, __file__))
+        ]
+        where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+        raise InvalidRequest(f"network={choice.name}{what}: {in_a_line(error)}{where}") from error
+
+
+def copied(module: Any) -> Any:
+    """A copy that stays as it is while the module learns."""
+    try:
+        return deepcopy(module)
+    except Exception as error:  # whatever the modules of the user hold
+        kept = ". A module must not keep tensors of its last forward pass in attributes: return them, or detach() them"
         raise InvalidRequest(
-            f"network: {what}: {in_a_line(error)} (line {where.lineno} of {where.filename})"
+            f"the network cannot be copied: {in_a_line(error)}{kept if 'deepcopy protocol' in str(error) else ''}"
         ) from error

@@ -94,17 +94,27 @@ def load_fixed_tensors(modules: Mapping[str, nn.Module], like: Mapping[str, nn.M
 
 @contextmanager
 def training(modules: Sequence[nn.Module], seed: Sequence[int]) -> Iterator[None]:
-    """Modules compute as in training (dropout is active); what they draw at random depends on the seed alone."""
+    """Modules of the user compute as in training (dropout is active); what they draw at random depends on the seed
+    alone."""
     drawn = int(np.random.SeedSequence(seed).generate_state(1)[0])
-    with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(drawn)
-        for module in modules:
+    on_gpu = torch.cuda.is_initialized()
+    own = dict.fromkeys(part for module in modules for part in _of_the_user(module))
+    with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[torch.cuda.current_device()] if on_gpu else []):
+        torch.default_generator.manual_seed(drawn)  # torch.manual_seed formats a traceback where no GPU is in use
+        if on_gpu:
+            torch.cuda.manual_seed(drawn)
+        for module in own:
             module.train()
         try:
             yield
         finally:
-            for module in modules:
+            for module in own:
                 module.eval()
+
+
+def _of_the_user(module: nn.Module) -> list[nn.Module]:
+    """The parts of a network that the user wrote; the whole module if it is not a network of ours."""
+    return [part.inner for part in module.modules() if isinstance(part, OwnFeatures)] or [module]
 
 
 def check_aliasing(parameters: Sequence[nn.Parameter], optimizer: Optimizer, name: str) -> None:
@@ -287,7 +297,7 @@ class OwnFeatures(nn.Module):
         self.size: int = self._members * (self.features + self._each - choice.layout.size)
 
     def forward(self, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
-        rows = vector.reshape(-1, self._each)
+        rows = vector.reshape(len(vector) * self._members, self._each)
         found = torch.cat([self.inner(self._layout.observation(rows, images)), rows[:, self._layout.size :]], dim=-1)
         if self._members > 1:
             found = found * (rows != 0).any(-1, keepdim=True)

@@ -7,7 +7,6 @@ can be resumed with the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,6 +20,7 @@ from multiverse.contracts.views import Array
 from multiverse.learning.loss import Loss, Shape, Shown, as_numpy, parameters_of
 from multiverse.learning.optimizers import Adam, Optimizer
 from multiverse.learning.recurrent_network import embedded_columns, embedding_of
+from multiverse.networks.extractors import copied
 from multiverse.networks.modules import (
     Network,
     OwnFeatures,
@@ -257,7 +257,7 @@ class TorchTarget:
     """A module whose parameters follow another network's."""
 
     def __init__(self, network: TorchNetwork) -> None:
-        self._module = deepcopy(network.module)
+        self._module = copied(network.module)
         self._modules, self._fixed = ({"target": self._module}, {"target": network.module}), fixed_names(network.module)
         self._followed, self.parameters, start = network.optimizer, network.optimizer.parameters.clone(), 0
         for one in trained(self._module):

@@ -83,7 +83,7 @@ def load(
     where, found = find_run(path_of(run)).path, checkpoint_of(run, which)
     groups = None if env is not None else saved_spaces(where)
     if groups is not None:
-        if algorithm is None and (held := _held(saved_settings(where), groups, found)) is not None:
+        if algorithm is None and network is None and (held := _held(saved_settings(where), groups, found)) is not None:
             return held
         config = trusted_config(where, None, maker, None, trust, named=named, needs_env=False, network=network)
         return _policy(config, maker, groups, found, where, network)

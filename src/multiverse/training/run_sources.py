@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import logging
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from multiverse.adapters.env_source import BUILT_IN, Wrapper, wrapped
 from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, known_name
 from multiverse.contracts.errors import InvalidRequest, UntrustedRun
 from multiverse.contracts.imports import with_folders, without_folders
-from multiverse.networks import network_name
+from multiverse.networks import NETWORKS, network_name
 from multiverse.training.algorithm_maker import MakeAlgorithm
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import read_config
@@ -70,7 +70,7 @@ def trusted_config(
     saved = saved_settings(run)
     learner = str(saved.get("algorithm", DEFAULT_ALGORITHM))
     if named is not None:
-        refuse_another_algorithm(learner, named)
+        refuse_another("algorithm", ALGORITHMS, learner, named)
     # What the caller brings is the caller's own, whatever the run says; the rest of what it names is not.
     theirs = {*_brought(env, algorithm or named, network), *given}
     to_act = {"algorithm": learner, NETWORK: saved.get(NETWORK)}  # guard: untrusted-algorithm-does-not-act
@@ -84,6 +84,7 @@ def trusted_config(
         saved["algorithm"] = where_it_is_now("algorithm", learner) if named is None else with_folders(named)
     if needs_algorithm and (own := saved.get(NETWORK)) is not None:
         if isinstance(network, str):
+            refuse_another(NETWORK, NETWORKS, str(own), network)
             saved[NETWORK] = with_folders(network)
         elif network is None:
             saved[NETWORK] = where_it_is_now(NETWORK, str(own))
@@ -175,11 +176,11 @@ def _refuse_missing(saved: Mapping[str, Any], env: Any, algorithm: Any, wrappers
         raise InvalidRequest(f"{'; '.join(lost.values())}: pass {what} again, {', '.join(lost)}{shell}")
 
 
-def refuse_another_algorithm(named: str, brought: str) -> None:
-    """What is brought by name is the run's own, or where one's own algorithm, that the run names, is now."""
-    if brought != named if named in ALGORITHMS else ":" not in brought:
-        meant = "that cannot change in a run" if named in ALGORITHMS else "expected your module:Class"
-        raise InvalidRequest(f"algorithm {brought}: the algorithm of this run is {without_folders(named)}; {meant}")
+def refuse_another(what: str, built_in: Container[str], named: str, brought: str) -> None:
+    """What is brought by name is the run's own, or where one's own algorithm or network, that the run names, is now."""
+    if brought != named if named in built_in else ":" not in brought:
+        meant = "that cannot change in a run" if named in built_in else "expected your module:Class"
+        raise InvalidRequest(f"{what} {brought}: the {what} of this run is {without_folders(named)}; {meant}")
 
 
 def as_name(algorithm: MakeAlgorithm | str | None) -> tuple[MakeAlgorithm | None, str | None]:

@@ -121,7 +121,8 @@ class Session:
         if (whole or config.asynchronous) and not everywhere:
             raise InvalidRequest(
                 f"{'whole_episodes' if whole else 'asynchronous'}: only of policies that act where the envs are, "
-                "not of those the caller asks at every step: for images, or with fewer than 8 steps_per_env"
+                "not of those the caller asks at every step: for images, with a network of your own (network), or with "
+                "fewer than 8 steps_per_env"
             )
         if config.asynchronous and BACKENDS[opened.plan.executor].own_share:
             raise InvalidRequest(

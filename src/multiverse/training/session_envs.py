@@ -77,6 +77,8 @@ def check_saved_policies(config: TrainConfig, learners: Learners) -> None:
     if not reasons:
         return
     name, reason = config.algorithm.rpartition(":")[2], next(iter(reasons.values()))
+    if config.network is not None:
+        name, reason = f"network={config.network.rpartition(':')[2].strip('<>')}", "it acts in torch, not in workers"
     if config.opponents:  # guard: opponents-are-the-policies-that-played
         raise InvalidRequest(
             f"opponents={config.opponents}: past versions of the policy are saved with the run, and the policy of "
@@ -230,8 +232,12 @@ def observation_lines(config: TrainConfig, learners: Learners) -> list[str]:
     """Describe the networks' inputs, one line per group of agents whose observations hold images, bytes or arrays."""
     lines = []
     for name, learner in learners.by_group.items():
+        own = getattr(learner, "own_network", None)
         boards = capabilities_of(type(learner)).boards_through(settings_of(learner, config.settings))
-        if isinstance(learner.features, Features) and (text := learner.features.description(boards)):
+        text = f"{own.layout.space} to {own.name}" if own is not None else ""
+        if own is None and isinstance(learner.features, Features):
+            text = learner.features.description(boards)
+        if text:
             lines.append(text if len(learners.by_group) == 1 else f"{name}: {text}")
     return lines
 
@@ -244,8 +250,8 @@ def tell_how_ray_collects(envs: BaseVectorEnv) -> None:
         log.info("rollouts are filled in the Ray actors: weights there, rows back, once a rollout")
     else:
         log.warning(
-            "every step is a round through Ray, a millisecond or more: the policy is asked here (for images, or with "
-            "fewer than 8 steps_per_env); worth it for envs that take longer than that"
+            "every step is a round through Ray, a millisecond or more: the policy is asked here (for images, with a "
+            "network of your own, or with fewer than 8 steps_per_env); worth it for envs that take longer than that"
         )
 
 

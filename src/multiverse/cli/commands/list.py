@@ -18,18 +18,19 @@ from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM
 from multiverse.cli.main import parse
 from multiverse.contracts.errors import in_digits
 from multiverse.contracts.plain_files import read_plain
+from multiverse.networks import SUMMARIES
 
 DESCRIPTION = """\
 Lists envs (of Gymnasium's registry, and our own), presets (settings known to
-suit an env), algorithms, and runs below a directory, newest last. Without a
-word: all but envs.
+suit an env), algorithms, built-in networks (--network), and runs below a
+directory, newest last. Without a word: all but envs.
 
 examples:
   multiverse list
   multiverse list envs
   multiverse list runs --root runs/CartPole-v1"""
 
-What = Literal["everything", "envs", "presets", "algorithms", "runs"]
+What = Literal["everything", "envs", "presets", "algorithms", "networks", "runs"]
 KEPT_SPACE = "\0"
 """Inside a flag and its values, where no line is broken."""
 NO_RUNS = "  none yet: `multiverse train CartPole-v1` makes one"
@@ -40,7 +41,7 @@ class List:
     """Options of `multiverse list`."""
 
     what: Annotated[tyro.conf.Positional[What], tyro.conf.arg(metavar="WHAT")] = "everything"
-    """envs, presets, algorithms or runs."""
+    """envs, presets, algorithms, networks or runs."""
     root: str = "runs"
     """Where to look for runs."""
 
@@ -54,6 +55,8 @@ def run(arguments: Sequence[str]) -> int:
         print("\n".join(["presets:", *preset_lines()]))
     if options.what in ("algorithms", "everything"):
         print("\n".join(["algorithms:", *algorithm_lines()]))
+    if options.what in ("networks", "everything"):
+        print("\n".join(["networks:", *(f"  {name}  {about}" for name, about in SUMMARIES.items())]))
     if options.what in ("runs", "everything"):
         print("\n".join([f"runs in {options.root}:", *(run_lines(Path(options.root)) or [NO_RUNS])]))
     return 0

@@ -169,7 +169,7 @@ def flags_of(settings: Iterable[Setting]) -> argparse.ArgumentParser:
 def _algorithm_of(run: str, trust: bool, brought: str) -> str:
     """The run's or, where that is one of somebody's own, what is brought for it. A stranger's is not imported for its
     flags."""
-    from multiverse.training.run_sources import config_of, refuse_another_algorithm, where_it_is_now
+    from multiverse.training.run_sources import config_of, refuse_another, where_it_is_now
     from multiverse.training.storage.find_runs import CONFIG, find_run, find_set
     from multiverse.training.storage.origin import check_trusted
     from multiverse.training.storage.run_directory import read_mark
@@ -180,7 +180,7 @@ def _algorithm_of(run: str, trust: bool, brought: str) -> str:
         config, where = config_of(run), find_run(run).path
     named = str(config.get("algorithm", DEFAULT_ALGORITHM))
     if brought:
-        refuse_another_algorithm(named, brought)
+        refuse_another("algorithm", ALGORITHMS, named, brought)
         return brought
     if named in ALGORITHMS or ":" not in named:
         return named if named in ALGORITHMS else DEFAULT_ALGORITHM

@@ -215,7 +215,9 @@ def _plain(value: Any, place: str) -> Any:
         return value.tolist()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise InvalidConfig(place, f"{in_words(value)} cannot be written to a file")
+    key = place.removeprefix("network_kwargs.")
+    instead = "" if key == place else f": pass it inside the network, network=functools.partial(Net, {key}=…)"
+    raise InvalidConfig(place, f"{in_words(value)} cannot be written to a file{instead}")
 
 
 OLD_NAMES = {"agent": "algorithm"}
