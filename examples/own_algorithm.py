@@ -38,6 +38,7 @@ class Reinforce:
     """Makes actions likelier by how much better than usual things went after them."""
 
     Config = ReinforceConfig
+    actions = (gym.spaces.Discrete,)
 
     def __init__(
         self, config: ReinforceConfig, observation_space: Any, action_space: Any, slots: int, seed: int, device: str

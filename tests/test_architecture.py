@@ -188,7 +188,7 @@ def test_no_executor_is_named_outside_its_own_file_and_the_registry() -> None:
 
 
 def test_nothing_depends_on_the_name_of_an_executor() -> None:
-    """What distinguishes executors is declared in `BACKENDS`."""
+    """Differences between executors are declared in `BACKENDS`."""
     compared = []
     for path in FILES:
         comparisons = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Compare)]

@@ -1,4 +1,4 @@
-"""What algorithms declare, what they refuse and with which words, and who is asked when."""
+"""Capabilities that algorithms declare, their refusals, and when a run asks for them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], set[str], str]] = {
     "asynchronous": ({"asynchronous": True}, {}, FROM_REPLAY, "asynchronous: NAME learns from replay"),
     "a changing number of envs": ({"auto_num_envs": True}, {}, FROM_REPLAY, "num_envs='auto': NAME keeps something"),
     "in turn": ({"kind": "turns", "env": "chess"}, {}, FROM_REPLAY, "NAME learns from replay, and agents of chess"),
-    "own network": ({"network": "Mine"}, {}, {"taac"}, "network=Mine: NAME has networks of its own"),
+    "own network": ({"network": "Mine"}, {}, {"taac"}, "network=Mine: NAME makes its own networks"),
     "a Box": (group(BOX), {}, {"taac", "discrete_sac", "dqn"}, "NAME: actions must be Discrete, and these are Box"),
     "a Box without bounds": (
         group(spaces.Box(-np.inf, np.inf, (2,))),
@@ -266,15 +266,9 @@ def test_supports_of_a_plain_class_adds_to_what_its_flags_refuse() -> None:
     assert reason is not None and reason.startswith("asynchronous: SmallOnly does not correct")
 
 
-class DiscreteOnly(Reinforce):
-    actions = (spaces.Discrete,)
-
-
 def test_actions_of_an_own_algorithm_are_refused_before_it_is_made(tmp_path: Path) -> None:
-    with pytest.raises(mv.InvalidRequest, match="DiscreteOnly: actions must be Discrete, and these are Box"):
-        mv.train(
-            "Pendulum-v1", DiscreteOnly, run_dir=tmp_path / "run", executor="serial", env_steps=500, progress=False
-        )
+    with pytest.raises(mv.InvalidRequest, match="Reinforce: actions must be Discrete, and these are Box"):
+        mv.train("Pendulum-v1", Reinforce, run_dir=tmp_path / "run", executor="serial", env_steps=500, progress=False)
 
 
 def test_what_a_function_has_made_is_asked_once_it_is_made(tmp_path: Path) -> None:
@@ -320,7 +314,7 @@ def test_a_subclass_whose_constructor_takes_no_network_refuses_one() -> None:
             super().__init__(config, observations, actions, slots, seed, device)
 
     reason = Fixed.supports(RunRequirements(settings=Fixed.Config(), network="Net"))
-    assert reason is not None and reason.startswith("network=Net: Fixed has networks of its own")
+    assert reason is not None and reason.startswith("network=Net: Fixed makes its own networks")
 
 
 # -- what a run asks ---------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What an algorithm can do, as its class declares it, and what a run asks of it."""
+"""Capabilities of algorithms, as their classes declare them, and the requirements of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from multiverse.policies.features import Features
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequirements:
-    """What a run asks of its algorithm. `kind` and `groups` are empty until the envs are described."""
+    """The requirements of a run for its algorithm. `kind` and `groups` are empty until the envs are described."""
 
     settings: Any = None  # of the algorithm: its Config
     asynchronous: bool = False  # rollouts may be of an older policy
@@ -45,7 +45,7 @@ class RunRequirements:
 
 
 class Capabilities:
-    """What an algorithm can do: flags, and `supports` for everything that depends on the settings.
+    """Capabilities of an algorithm: flags, and `supports` for everything that depends on the settings.
 
     The values here hold for algorithms of the user that declare nothing.
     """
@@ -77,7 +77,7 @@ class Capabilities:
     def supports(cls, run: RunRequirements) -> str | None:
         """Return the reason why it cannot do what a run asks of it, with what to do instead; None if it can.
 
-        An override adds reasons of its own: `return super().supports(run) or ...`.
+        An override adds its reasons: `return super().supports(run) or ...`.
         """
         name = cls.title()
         if run.asynchronous and not cls.asynchronous:
@@ -94,7 +94,7 @@ class Capabilities:
             )
         if run.network and not cls.takes_network():
             able = algorithms_that(lambda one: one.takes_network())
-            return f"network={run.network}: {name} has networks of its own and takes no other; use {able}"
+            return f"network={run.network}: {name} makes its own networks and takes no other; use {able}"
         if run.kind == "turns" and not cls.in_turn:
             why = "learns from replay" if cls.from_replay else "learns from agents that act at once"
             able = algorithms_that(lambda one: one.in_turn)
@@ -111,7 +111,7 @@ class Capabilities:
 
     @classmethod
     def cautions(cls, run: RunRequirements) -> list[str]:
-        """Return what the user should know of a run that is supported, and hardly what was meant."""
+        """Return warnings about a run that is supported and yet hardly what the user meant."""
         return []
 
     @classmethod
@@ -177,9 +177,10 @@ class _OfTheUser(Capabilities):
 
 
 def capabilities_of(kind: Any) -> type[Capabilities]:
-    """What a class declares; of one that does not derive from ours, with our values for what it does not declare.
+    """Return the capabilities that a class declares, with the defaults of `Capabilities` for the rest.
 
-    Of a function that makes algorithms little is known until it has made one: ask the class of that.
+    A class of the user need not derive from ours. Little is known of a function that makes algorithms: ask the class of
+    an algorithm that it has made.
     """
     if isinstance(kind, type) and issubclass(kind, Capabilities):
         return kind
@@ -201,13 +202,13 @@ def settings_of(algorithm: Any, default: Any = None) -> Any:
 
 
 def refuse_unsupported(kind: Any, run: RunRequirements) -> None:
-    """Raise the reason why this class, or what this function makes, cannot do what a run asks of it."""
+    """Raise `InvalidRequest` with the reason if this class or function does not support a run."""
     if reason := _checked_reason(kind, capabilities_of(kind).supports, run):
         raise InvalidRequest(reason)
 
 
 def _checked_reason(kind: Any, supports: Callable[..., Any], run: RunRequirements) -> str | None:
-    """What `supports` returns; refused if the user's own is no class method, or returns something else."""
+    """Return the reason that `supports` gives; a method that is not a class method, or another result, is an error."""
     try:
         inspect.signature(supports).bind(run)
     except TypeError as error:

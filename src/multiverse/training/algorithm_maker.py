@@ -12,7 +12,7 @@ import numpy as np
 
 from multiverse.algorithms import algorithm_class
 from multiverse.algorithms.algorithm import Algorithm, OwnNetwork
-from multiverse.algorithms.capabilities import takes_argument
+from multiverse.algorithms.capabilities import RunRequirements, refuse_unsupported, takes_argument
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.learning.threads import torch_for
 from multiverse.networks import checked_network, network_class
@@ -59,7 +59,7 @@ def algorithm_maker(
     """What makes the algorithm of this config, once the spaces of its env are known; `own` and `network` if the caller
     brings them. `scale_bytes`: False if its weights were learned from unscaled bytes."""
     device, kind = checked_device(config.device), algorithm_class(config.algorithm) if own is None else own
-    chosen = _own_network(config, network)
+    chosen = _own_network(config, kind, network)
 
     @byte_scaling(scale_bytes)
     def make(
@@ -88,11 +88,12 @@ def algorithm_maker(
     return AlgorithmMaker(kind, make)
 
 
-def _own_network(config: TrainConfig, network: Any) -> OwnNetwork | None:
+def _own_network(config: TrainConfig, kind: Any, network: Any) -> OwnNetwork | None:
     """The network of this config, or the class that the caller brings for it."""
     if config.network is None:
         return None
     name = config.network.rpartition(":")[2].strip("<>")
+    refuse_unsupported(kind, RunRequirements(settings=config.settings, network=name))
     torch_for(f"network={name}")
     made_by = network_class(config.network) if network is None else checked_network(network)
     return name, functools.partial(made_by, **config.network_kwargs)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from multiverse.algorithms.algorithm import Settings
-from multiverse.algorithms.capabilities import capabilities_of, settings_of
+from multiverse.algorithms.capabilities import capabilities_of, refuse_unsupported, settings_of
 from multiverse.contracts.errors import InvalidRequest, in_a_line
 from multiverse.training.config.budget import Clock
 from multiverse.training.config.build import Located
@@ -129,4 +129,6 @@ def changed_config(config: TrainConfig, settings: Mapping[str, Any], kind: Any) 
     places = getattr(settings, "places", {})
     rest = Located({name: value for name, value in settings.items() if name not in BUDGETS}, places)
     whole = merged(plain_config(config), rest, config.algorithm, own_settings(kind))
-    return train_config(Located({**whole, **budgets}, places), kind)
+    changed = train_config(Located({**whole, **budgets}, places), kind)
+    refuse_unsupported(kind, changed.requirements())
+    return changed

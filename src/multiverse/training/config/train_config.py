@@ -215,9 +215,8 @@ class TrainConfig:
             raise InvalidRequest(f"asynchronous: does not go together with {wrong}; leave one of them out")
 
     def requirements(self, description: EnvDescription | None = None) -> RunRequirements:
-        """What this run asks of its algorithm; of envs that are not described yet, without their facts."""
+        """The requirements of this run for its algorithm; without a description, those that the config alone has."""
         network = "" if self.network is None else self.network.rpartition(":")[2].strip("<>")
-        envs = () if description is None else description.groups
         return RunRequirements(
             settings=self.settings,
             asynchronous=self.asynchronous,
@@ -228,7 +227,7 @@ class TrainConfig:
             env_steps=self.budget.env_steps,
             env=self.env,
             kind=None if description is None else description.kind,
-            groups=envs,
+            groups=() if description is None else description.groups,
         )
 
     @functools.cached_property
@@ -312,7 +311,9 @@ def config_for(
     if (plan := given.pop("plan", None)) is not None:
         known = merged(known, tuned_settings(plan, env, given), learner, own)
     whole = merged(known, given, learner, own)
-    return train_config(Located({**whole, "env": name, "algorithm": learner}, whole.places), kind)
+    config = train_config(Located({**whole, "env": name, "algorithm": learner}, whole.places), kind)
+    refuse_unsupported(kind, config.requirements())
+    return config
 
 
 def stock_name(algorithm: str, kind: Any) -> str:
@@ -345,10 +346,7 @@ def train_config(mapping: Mapping[str, Any], kind: Any, where: str = "") -> Trai
     config = getattr(kind, "Config", None)
     given = mapping.get(section) or {}
     settings = dict(given) if config is None else build(config, given, f"{where}: {section}" if where else section)
-    whole = build(TrainConfig, Located({**rest, "settings": settings}, getattr(mapping, "places", {})), where)
-    if kind is not None:
-        refuse_unsupported(kind, whole.requirements())
-    return whole
+    return build(TrainConfig, Located({**rest, "settings": settings}, getattr(mapping, "places", {})), where)
 
 
 def plain_config(config: TrainConfig) -> dict[str, Any]:
