@@ -202,7 +202,7 @@ def test_a_class_that_declares_nothing_has_the_values_of_the_base_class() -> Non
     assert found.supports(RunRequirements(kind="turns", **group(spaces.Tuple([BOX]), IMAGES))) is None
     reason = found.supports(RunRequirements(asynchronous=True))
     assert reason == "asynchronous: Plain does not correct for rollouts of an older policy: leave it out, or use " + (
-        "ppo, a2c and taac"
+        "ppo, a2c or taac"
     )
 
 

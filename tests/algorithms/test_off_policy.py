@@ -353,9 +353,9 @@ def test_so_many_gradient_steps_are_due(settings: dict[str, Any], expected: list
 @pytest.mark.parametrize(
     ("name", "actions", "words"),
     [
-        ("sac", DISCRETE, "sac: actions must be a Box of floats with bounds on every side.*discrete_sac and dqn"),
+        ("sac", DISCRETE, "sac: actions must be a Box of floats with bounds on every side.*discrete_sac or dqn"),
         ("td3", spaces.Box(-np.inf, np.inf, (1,)), "td3: actions must be a Box of floats with bounds on every side"),
-        ("dqn", BOX, "dqn: actions must be Discrete.*sac and td3"),
+        ("dqn", BOX, "dqn: actions must be Discrete.*sac or td3"),
         ("discrete_sac", BOX, "discrete_sac: actions must be Discrete"),
     ],
 )

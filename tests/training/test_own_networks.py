@@ -293,7 +293,8 @@ def test_what_a_network_cannot_do_is_refused_with_the_reason(settings: Any, said
 @pytest.mark.parametrize(("algorithm", "env"), [("taac", SPREAD), ("examples.own_algorithm:Reinforce", "CartPole-v1")])
 def test_algorithms_that_take_no_network_say_so(algorithm: str, env: str, tmp_path: Path) -> None:
     with pytest.raises(
-        mv.InvalidRequest, match=f"network=Wide: {algorithm} has networks of its own and takes no other"
+        mv.InvalidRequest,
+        match=f"network=Wide: {algorithm.rpartition(':')[2]} makes its own networks and takes no other",
     ):
         mv.train(env, algorithm, network=Wide, env_steps=100, run_dir=tmp_path / "run")
 
@@ -308,7 +309,7 @@ def test_central_critic_sees_no_images(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("memory", ["lstm", "gru"])
 def test_memory_of_replay_learns_from_numbers_alone(memory: str, tmp_path: Path) -> None:
-    with pytest.raises(mv.InvalidRequest, match=f"memory='{memory}': these learn with one from numbers"):
+    with pytest.raises(mv.InvalidRequest, match=f"memory='{memory}': dqn learns with one from numbers"):
         trained(tmp_path / "run", "dqn-lstm", "small_cnn", env=BARS, memory=memory)
 
 

@@ -228,9 +228,9 @@ def _name_of(kind: Any) -> str:
     return str(getattr(kind, "__name__", type(kind).__name__))
 
 
-def algorithms_that(can: Callable[[type[Capabilities]], bool]) -> str:
-    """The registered algorithms for which this holds, as words: "ppo, a2c and taac"."""
-    return joined([name for name in ALGORITHMS if can(algorithm_class(name))], "and")
+def algorithms_that(can: Callable[[type[Capabilities]], bool], last: str = "or") -> str:
+    """The registered algorithms for which this holds, as words: "ppo, a2c or taac"."""
+    return joined([name for name in ALGORITHMS if can(algorithm_class(name))], last)
 
 
 def joined(words: list[str], last: str) -> str:

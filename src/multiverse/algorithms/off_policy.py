@@ -175,7 +175,7 @@ class OffPolicy(Learner):
         if (reason := super().supports(run)) or memory is None or cls.recurrent_images:
             return reason
         if run.has_images or run.device not in ("auto", "cpu"):
-            able = algorithms_that(lambda one: one.recurrent_images)
+            able = algorithms_that(lambda one: one.recurrent_images, "and")
             return (
                 f"memory={memory!r}: {cls.title()} learns with one from numbers, on the CPU; {able} do so from images "
                 "and on a GPU too"

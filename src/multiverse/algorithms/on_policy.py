@@ -121,7 +121,7 @@ class OnPolicyConfig(Settings):
         self._check("0 or more", lambda value: value >= 0.0, "value_coef", "entropy_coef", "filters")
         self._check("a finite number", math.isfinite, *(k for k, v in vars(self).items() if isinstance(v, float)))
         if self.lag_correction == "ratio" and not hasattr(self, "clip_range"):
-            able = algorithms_that(lambda one: one.has_ratio)
+            able = algorithms_that(lambda one: one.has_ratio, "and")
             raise InvalidRequest(
                 f"lag_correction='ratio': only where a ratio is clipped, by {able}; 'vtrace' is for all"
             )
