@@ -73,9 +73,8 @@ def trusted_config(
         refuse_another("algorithm", ALGORITHMS, learner, named)
     # What the caller brings is the caller's own, whatever the run says; the rest of what it names is not.
     theirs = {*_brought(env, algorithm or named, network), *given}
-    called = (
-        saved if needs_env else {"algorithm": learner, NETWORK: saved.get(NETWORK)}
-    )  # guard: untrusted-algorithm-does-not-act
+    acting = {"algorithm": learner, NETWORK: saved.get(NETWORK)}  # guard: untrusted-algorithm-does-not-act
+    called = saved if needs_env else acting
     if names_code({name: value for name, value in called.items() if name not in theirs}):
         check_trusted(saved, read_mark(run), run, trust)
     inside = (env, wrappers) if needs_env else (True, ())
