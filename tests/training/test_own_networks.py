@@ -18,7 +18,7 @@ from stable_baselines3.common.torch_layers import FlattenExtractor as Flatten
 from torch import Tensor, nn
 
 import multiverse as mv
-from multiverse.algorithms import PPO, Loss, Outputs, RolloutBatch
+from multiverse.algorithms import DQN, PPO, TAAC, Loss, Outputs, ReplayBatch, RolloutBatch
 from multiverse.contracts.errors import UntrustedRun
 from multiverse.training.loading import checkpoint_of
 from tests.forked_programs import ForkedPrograms
@@ -58,6 +58,7 @@ def trained(home: Path, case: str = "ppo", network: Any = Wide, **more: Any) -> 
 
 
 # -- the same bits -----------------------------------------------------------------------------------------------
+@pytest.mark.fault("D5")
 @EVERY
 def test_run_resumes_exactly_with_frozen_layers_statistics_and_dropout(case: str, tmp_path: Path) -> None:
     whole = trained(tmp_path / "whole", case, Stateful)
@@ -65,6 +66,7 @@ def test_run_resumes_exactly_with_frozen_layers_statistics_and_dropout(case: str
     assert digest(mv.resume(half.path, env_steps=whole.summary["env_steps"], progress=False)) == digest(whole)
 
 
+@pytest.mark.fault("D5")
 @pytest.mark.parametrize("case", ["ppo", "discrete_sac"])
 @pytest.mark.parametrize(("executor", "workers"), [("thread", 2), ("process", 1), ("process", 3)])
 def test_executor_and_number_of_workers_change_no_bit(case: str, executor: str, workers: int, tmp_path: Path) -> None:
@@ -131,6 +133,7 @@ def test_networks_are_in_training_mode_in_a_loss_alone(case: str, tmp_path: Path
     assert len({tuple(one) for one in drawn}) > 4, "every gradient step draws anew"
 
 
+@pytest.mark.fault("D5")
 @pytest.mark.parametrize("case", ["ppo", "dqn"])
 def test_what_dropout_draws_depends_on_the_seed_and_the_update_alone(case: str, tmp_path: Path) -> None:
     drawn = []
@@ -188,6 +191,40 @@ def test_auxiliary_loss_on_features_of_the_network_resumes_exactly(tmp_path: Pat
     half = mv.train("CartPole-v1", run_dir=tmp_path / "parts", **{**settings, "env_steps": 200})
     assert digest(mv.resume(half.path, env_steps=400, progress=False)) == digest(whole)
     assert whole.summary["env_steps"] == 400
+
+
+class PredictingDQN(DQN):
+    """Predicts the reward from the features of the network."""
+
+    def modules(self) -> dict[str, nn.Module]:
+        return {"reward": nn.Linear(8, 1)}
+
+    def loss(self, batch: ReplayBatch) -> Loss:
+        features = self.values.features(batch.observations)
+        assert torch.equal(
+            features, self.values.module.networks[0].extract.inner.layer(batch.observations.vector).tanh()
+        )
+        predicted = self.auxiliary["reward"](features)[:, 0]
+        return super().loss(batch).plus(prediction=((predicted - batch.rewards) ** 2).mean())
+
+
+def test_loss_on_replay_is_given_features_unless_there_is_a_memory(tmp_path: Path) -> None:
+    mv.train("CartPole-v1", PredictingDQN, network=Wide, run_dir=tmp_path / "run", **ROWS)
+    with pytest.raises(mv.InvalidRequest, match=r"features\(\): a network with a memory has none for single rows"):
+        mv.train("CartPole-v1", PredictingDQN, network=Wide, run_dir=tmp_path / "memory", **MEMORY)
+
+
+class ObservingTAAC(TAAC):
+    def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
+        assert torch.equal(batch.observations, batch.vector) and len(out.features) == len(batch.rewards)
+        return super().loss(out, batch).plus(seen=0.0 * batch.observations.mean())
+
+
+def test_loss_of_a_team_is_given_observations_rewards_and_features(tmp_path: Path) -> None:
+    run = mv.train(
+        SPREAD, ObservingTAAC, run_dir=tmp_path / "run", **{**ON, "hidden_sizes": (64, 64), "env_steps": 100}
+    )
+    assert run.summary["env_steps"] == 100
 
 
 # -- observations, agents ----------------------------------------------------------------------------------------

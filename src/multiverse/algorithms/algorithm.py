@@ -206,7 +206,7 @@ class Learner(Capabilities):
         from multiverse.networks.modules import fixed_tensors
 
         found = fixed_tensors(own, own)
-        return {"fixed": found} if found else {}
+        return {"fixed": found} if found else {}  # guard: frozen-parts-and-statistics-are-saved
 
     def _load_fixed_weights(self, weights: Mapping[str, Any]) -> None:
         if own := self._own_modules():

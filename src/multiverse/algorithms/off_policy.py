@@ -524,7 +524,7 @@ class OffPolicy(Learner):
         for name, target in self._targets.items():
             target.parameters[...] = self._put(like(state["targets"][name], as_numpy(target.parameters)))
             if self.own_network is not None:
-                target.load_fixed(state["fixed_of_targets"][name])
+                target.load_fixed(state["fixed_of_targets"][name])  # guard: targets-keep-statistics-of-their-own
         self._rng.bit_generator.state = state["rng"]
         self._env_steps, self._updates, self._steps = (int(state[name]) for name in ("env_steps", "updates", "steps"))
         self._owed, self._progress = float(state["owed"]), float(state["progress"])

@@ -97,7 +97,7 @@ class OnPolicyConfig(Settings):
     """What the value of a slot is judged by: what it sees itself, or (MAPPO) what its whole team sees, or what it sees
     itself and the env's `state()`. Policies act on their own observations in any case."""
     share_features: bool = False
-    """Of images: the same convolutions for policy and value, instead of some for each."""
+    """The same convolutions of images, or the same `network`, for policy and value, instead of one for each."""
     ortho_init: bool = True
     """Orthogonal first weights, and cells that at first remember for 2 to `chunk_length` rows; else torch's own."""
     log_std_init: float = 0.0

@@ -167,9 +167,9 @@ class TAAC(PPO):
         if rollout.acting is not None and not rollout.acting.all():
             columns["present"] = self._networks.put(self._by_team(rollout.acting.reshape(-1)))
         masks = None if batch.masks is None else self._by_team(batch.masks)
-        found = RolloutBatch(self._by_team(batch.vector), [], self._by_team(batch.actions), masks, **columns)
-        found.layout = batch.layout
-        return found
+        teams = RolloutBatch(self._by_team(batch.vector), [], self._by_team(batch.actions), masks, **columns)
+        teams.layout = batch.layout
+        return teams
 
     def _explained(self, batch: RolloutBatch) -> float:
         values, returns = as_numpy(batch["values"]), as_numpy(batch["returns"])

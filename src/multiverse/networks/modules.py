@@ -100,7 +100,8 @@ def training(modules: Sequence[nn.Module], seed: Sequence[int]) -> Iterator[None
     on_gpu = torch.cuda.is_initialized()
     own = dict.fromkeys(part for module in modules for part in _of_the_user(module))
     with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[torch.cuda.current_device()] if on_gpu else []):
-        torch.default_generator.manual_seed(drawn)  # torch.manual_seed formats a traceback where no GPU is in use
+        # Not torch.manual_seed, which formats a traceback where no GPU is in use.
+        torch.default_generator.manual_seed(drawn)  # guard: dropout-follows-the-seed-of-the-run
         if on_gpu:
             torch.cuda.manual_seed(drawn)
         for module in own:
@@ -109,7 +110,7 @@ def training(modules: Sequence[nn.Module], seed: Sequence[int]) -> Iterator[None
             yield
         finally:
             for module in own:
-                module.eval()
+                module.eval()  # guard: networks-act-in-evaluation-mode
 
 
 def _of_the_user(module: nn.Module) -> list[nn.Module]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.views import Array
 from multiverse.learning.loss import Loss, Shape, Shown, as_numpy, parameters_of
 from multiverse.learning.optimizers import Adam, Optimizer
@@ -229,7 +230,9 @@ class TorchNetwork:
         return TorchTarget(self)
 
     def features(self, shown: Shown, more: Tensor | None = None) -> Tensor:
-        """[rows, features] of a network of yours or convolutions, for the same arguments; not with a memory."""
+        """[rows, features] of a network of yours or of convolutions, for the same arguments."""
+        if self.remembers:
+            raise InvalidRequest("features(): a network with a memory has none for single rows; use it without memory")
         found: Tensor = self.module.features(shown, more)
         return found
 

@@ -11,6 +11,9 @@ SCHEDULES = "tests/training/test_schedules.py"
 PPO = "tests/algorithms/test_ppo.py"
 MODULES = "tests/algorithms/test_modules.py"
 OUTPUTS = "tests/algorithms/test_outputs.py"
+NETWORKS = "tests/training/test_own_networks.py"
+STRANGERS_NETWORK = f"{NETWORKS}::test_network_of_a_strangers_run_is_imported_only_with_trust"
+RESUMED_NETWORK = f"{NETWORKS}::test_run_resumes_exactly_with_frozen_layers_statistics_and_dropout"
 COLLECTOR = "tests/rollouts/test_collector.py"
 ROWS = "tests/faults/test_rows.py"
 TEAMS = "tests/training/test_teams.py"
@@ -58,7 +61,38 @@ GUARDS = (
         "untrusted-algorithm-does-not-act",
         ("E7",),
         swap('{"algorithm": learner, NETWORK: saved.get(NETWORK)}', "{}"),
-        (f"{SAVED}::test_loading_a_strangers_policy_imports_its_class_only_if_it_is_trusted",),
+        (f"{SAVED}::test_loading_a_strangers_policy_imports_its_class_only_if_it_is_trusted", STRANGERS_NETWORK),
+    ),
+    Guard("untrusted-network-is-not-imported", ("E7",), swap("NETWORK, ", ""), (STRANGERS_NETWORK,)),
+    Guard(
+        "networks-are-part-of-the-mark",
+        ("E7",),
+        swap(', NETWORK, f"{NETWORK}_kwargs"', ""),
+        (STRANGERS_NETWORK,),
+    ),
+    Guard(
+        "frozen-parts-and-statistics-are-saved",
+        ("D5",),
+        instead("return {}"),
+        (f"{RESUMED_NETWORK}[ppo]",),
+    ),
+    Guard(
+        "targets-keep-statistics-of-their-own",
+        ("D5",),
+        instead("pass"),
+        (f"{RESUMED_NETWORK}[dqn]",),
+    ),
+    Guard(
+        "dropout-follows-the-seed-of-the-run",
+        ("D5",),
+        GONE,
+        (f"{NETWORKS}::test_what_dropout_draws_depends_on_the_seed_and_the_update_alone[ppo]",),
+    ),
+    Guard(
+        "networks-act-in-evaluation-mode",
+        ("D5",),
+        GONE,
+        (f"{NETWORKS}::test_what_dropout_draws_depends_on_the_seed_and_the_update_alone[ppo]",),
     ),
     Guard(
         "hooks-cannot-write-metrics",
@@ -247,7 +281,10 @@ GUARDS = (
         "gradients-reach-the-optimizer",
         ("B5",),
         GONE,
-        (f"{MODULES}::test_zero_grad_in_a_loss_is_an_error",),
+        (
+            f"{MODULES}::test_zero_grad_in_a_loss_is_an_error",
+            f"{NETWORKS}::test_zero_grad_in_a_network_is_an_error[dqn]",
+        ),
     ),
     Guard(
         "five-in-a-row-is-enough",

@@ -73,7 +73,8 @@ def names_code(config: Mapping[str, Any]) -> bool:
     answers are unpickled here; ids in Gymnasium's registry and our own algorithms name nothing."""
     if config.get(RAY):  # guard: a-strangers-cluster-is-not-joined
         return True
-    named = "".join(str(config.get(name) or "") for name in ("env", "algorithm", NETWORK, OPPONENT, WRAPPERS))
+    code = ("env", "algorithm", NETWORK, OPPONENT, WRAPPERS)  # guard: untrusted-network-is-not-imported
+    named = "".join(str(config.get(name) or "") for name in code)
     return ":" in named or any(_CODE.fullmatch(text) for text in _texts(config.get("env_kwargs")))
 
 
@@ -116,7 +117,7 @@ def mark_of(config: Mapping[str, Any]) -> str | None:
 
 def _mark(config: Mapping[str, Any], key: bytes) -> str:
     called = {name: config.get(name) for name in ("env", "env_kwargs", "algorithm")}
-    more = (OPPONENT, WRAPPERS, RAY, NETWORK, f"{NETWORK}_kwargs")
+    more = (OPPONENT, WRAPPERS, RAY, NETWORK, f"{NETWORK}_kwargs")  # guard: networks-are-part-of-the-mark
     called |= {name: config[name] for name in more if config.get(name)}
     text = json.dumps(redacted(called), sort_keys=True).encode()
     return hmac.new(key, _PURPOSE + text, hashlib.sha256).hexdigest()
