@@ -13,11 +13,14 @@ A new one is a file with a class that has a `Config` (see `algorithm.Algorithm`)
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.imports import module_named, with_a_colon
 from multiverse.contracts.names import nearest
+
+if TYPE_CHECKING:  # for editors and type checkers; imported when asked for
+    from multiverse.algorithms.public import *  # noqa: F403
 
 ALGORITHMS = {
     "ppo": "multiverse.algorithms.ppo:PPO",
@@ -34,44 +37,15 @@ DEFAULT_ALGORITHM = next(iter(ALGORITHMS))
 """Which learns where none is named."""
 
 
-EXTENSION_POINTS = {
-    "Algorithm": "multiverse.algorithms.algorithm",
-    "UpdateReport": "multiverse.algorithms.algorithm",
-    "RunRequirements": "multiverse.algorithms.capabilities",
-    "OnPolicy": "multiverse.algorithms.on_policy",
-    "OnPolicyConfig": "multiverse.algorithms.on_policy",
-    "Loss": "multiverse.learning.loss",
-    "Outputs": "multiverse.learning.loss",
-    "RolloutBatch": "multiverse.learning.loss",
-    "ReplayBatch": "multiverse.learning.loss",
-    "OffPolicy": "multiverse.algorithms.off_policy",
-    "OffPolicyConfig": "multiverse.algorithms.off_policy",
-    "PPO": "multiverse.algorithms.ppo",
-    "PPOConfig": "multiverse.algorithms.ppo",
-    "A2C": "multiverse.algorithms.a2c",
-    "A2CConfig": "multiverse.algorithms.a2c",
-    "TAAC": "multiverse.algorithms.taac",
-    "TAACConfig": "multiverse.algorithms.taac",
-    "SAC": "multiverse.algorithms.sac",
-    "SACConfig": "multiverse.algorithms.sac",
-    "TD3": "multiverse.algorithms.td3",
-    "TD3Config": "multiverse.algorithms.td3",
-    "DiscreteSAC": "multiverse.algorithms.discrete_sac",
-    "DiscreteSACConfig": "multiverse.algorithms.discrete_sac",
-    "DQN": "multiverse.algorithms.dqn",
-    "DQNConfig": "multiverse.algorithms.dqn",
-}
-"""Public classes that own algorithms derive from and use, with their modules; imported when asked for."""
-
-
 def __getattr__(name: str) -> Any:
-    if name not in EXTENSION_POINTS:
+    public = importlib.import_module("multiverse.algorithms.public") if not name.startswith("_") else None
+    if public is None or name not in public.__all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(EXTENSION_POINTS[name]), name)
+    return getattr(public, name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *EXTENSION_POINTS])
+    return sorted([*globals(), *importlib.import_module("multiverse.algorithms.public").__all__])
 
 
 def known_name(name: str) -> str:

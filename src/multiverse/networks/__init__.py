@@ -9,11 +9,16 @@ import functools
 import importlib
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from multiverse.contracts.errors import InvalidRequest
 from multiverse.contracts.imports import module_named, with_a_colon
 from multiverse.contracts.names import nearest
+
+if TYPE_CHECKING:  # for editors and type checkers; imported when asked for
+    from multiverse.networks.extractors import MLP as MLP
+    from multiverse.networks.extractors import NatureCNN as NatureCNN
+    from multiverse.networks.extractors import SmallCNN as SmallCNN
 
 NETWORKS = {"mlp": "MLP", "nature_cnn": "NatureCNN", "small_cnn": "SmallCNN"}
 """Built-in networks by name; imported when asked for."""
