@@ -80,8 +80,7 @@ def _own_network(config: TrainConfig, kind: Any, network: Any) -> OwnNetwork | N
     name = config.network.rpartition(":")[2].strip("<>")
     if not _takes(kind, "network"):
         raise InvalidRequest(
-            f"network={name}: {config.algorithm} has networks of its own and takes no other; ppo, a2c, sac, td3, "
-            "discrete_sac and dqn do"
+            f"network={name}: {config.algorithm} does not take a network; ppo, a2c, sac, td3, discrete_sac and dqn do"
         )
     torch_for(f"network={name}")
     made_by = network_class(config.network) if network is None else checked_network(network)
