@@ -319,6 +319,10 @@ def test_number_of_envs_may_be_chosen_while_it_trains(tmp_path: Path) -> None:
             {"network": lambda space, layer: Wide(space), "network_kwargs": {"layer": nn.ReLU}},
             "network_kwargs.layer: .* cannot be written to a file: .*network=functools.partial.Net, layer=",
         ),
+        (
+            {"network": Wide, "network_kwargs": {"attention_key": "first"}},
+            "network_kwargs.attention_key: a value of this name is hidden in files as a secret, .* rename the argument",
+        ),
         ({"env": BARS, "env_kwargs": {"nested": True}}, "network=Wide cannot be made for Dict"),
     ],
 )

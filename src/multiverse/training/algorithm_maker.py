@@ -16,6 +16,7 @@ from multiverse.learning.threads import torch_for
 from multiverse.networks import checked_network, network_class
 from multiverse.policies.features import Features, byte_scaling
 from multiverse.training.config.train_config import TrainConfig
+from multiverse.training.storage.origin import redacted, redacted_fields
 from multiverse.training.storage.state_codec import encode
 
 MakeAlgorithm = Callable[..., Algorithm]
@@ -81,6 +82,11 @@ def _own_network(config: TrainConfig, kind: Any, network: Any) -> OwnNetwork | N
     if not _takes(kind, "network"):
         raise InvalidRequest(
             f"network={name}: {config.algorithm} does not take a network; ppo, a2c, sac, td3, discrete_sac and dqn do"
+        )
+    if hidden := redacted_fields(redacted(config.network_kwargs), "network_kwargs"):
+        raise InvalidRequest(
+            f"{hidden[0]}: a value of this name is hidden in files as a secret, and the network could not be made again: "
+            f"rename the argument, or pass it inside the network, network=functools.partial({name}, …)"
         )
     torch_for(f"network={name}")
     made_by = network_class(config.network) if network is None else checked_network(network)
