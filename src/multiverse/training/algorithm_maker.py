@@ -85,7 +85,7 @@ def _own_network(config: TrainConfig, kind: Any, network: Any) -> OwnNetwork | N
         )
     if hidden := redacted_fields(redacted(config.network_kwargs), "network_kwargs"):
         raise InvalidRequest(
-            f"{hidden[0]}: a value of this name is hidden in files as a secret, and the network could not be made again: "
+            f"{hidden[0]}: a value of this name is hidden in files as a secret, and could not be read again: "
             f"rename the argument, or pass it inside the network, network=functools.partial({name}, …)"
         )
     torch_for(f"network={name}")
