@@ -34,6 +34,7 @@ from multiverse.networks import (
     NETWORKS,
     NatureCNN,
     SmallCNN,
+    TeamAttention,
     checked_network,
     network_class,
     network_name,
@@ -391,6 +392,24 @@ def test_small_cnn_finds_the_channels_of_boards(shape: tuple[int, ...], channels
 def test_built_in_networks_refuse_other_spaces(network: Any, space: spaces.Space[Any], said: str) -> None:
     with pytest.raises(InvalidRequest, match=said):
         made_network(choice(network, space))
+
+
+def test_public_networks_are_parts_of_networks_of_the_user() -> None:
+    class Entities(nn.Module):
+        def __init__(self, observation_space: spaces.Box) -> None:
+            super().__init__()
+            self.embed, self.attend = nn.Linear(2, 8), TeamAttention(8, num_heads=2)
+
+        def forward(self, observations: Tensor) -> Tensor:
+            present = observations.any(-1)
+            return self.attend(self.embed(observations), present).sum(1)
+
+    module, size = made_network(choice(Entities, spaces.Box(-1, 1, (3, 2), np.float32)))
+    assert size == 8
+    entities = torch.tensor([[[1.0, 2.0], [3.0, 4.0], [0.0, 0.0]], [[3.0, 4.0], [1.0, 2.0], [0.0, 0.0]]])
+    with torch.no_grad():
+        first, second = module(entities)
+    torch.testing.assert_close(first, second)  # in any order
 
 
 def test_every_built_in_network_is_found_by_its_name() -> None:

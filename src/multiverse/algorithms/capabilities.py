@@ -94,7 +94,7 @@ class Capabilities:
             )
         if run.network and not cls.takes_network():
             able = algorithms_that(lambda one: one.takes_network())
-            return f"network={run.network}: {name} makes its own networks and takes no other; use {able}"
+            return f"network={run.network}: {name} does not take a network; use {able}"
         if run.kind == "turns" and not cls.in_turn:
             why = "learns from replay" if cls.from_replay else "learns from agents that act at once"
             able = algorithms_that(lambda one: one.in_turn)

@@ -63,7 +63,7 @@ def previous_at_ends(rollout: Rollout, steps: Array, slots: Array) -> Previous |
 
 
 def observation_layout(features: Features, space: spaces.Space[Any]) -> ObservationLayout:
-    """How the vector and images that `features` makes of observations of this space become observations again."""
+    """Return the layout that turns the vector and images made by `features` into observations of this space again."""
     images, found = {leaf.path: number for number, leaf in enumerate(features.images)}, []
     for leaf in features.leaves:
         shape, last = tuple(leaf.space.shape or ()), False

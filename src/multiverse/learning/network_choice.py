@@ -17,7 +17,7 @@ from multiverse.contracts.layout import Path, from_leaves
 
 @dataclass(frozen=True)
 class LeafInput:
-    """Where a leaf of the observation is among the inputs of networks."""
+    """Place of one leaf of the observation among the inputs of networks."""
 
     path: Path
     shape: tuple[int, ...]  # of one row, as the network is given it
@@ -35,11 +35,11 @@ class ObservationLayout:
     """
 
     space: spaces.Space[Any]
-    """Of the observations: without an action mask, and with the channels of images first (their bounds stay 0 and
-    255)."""
+    """Space of these observations: without an action mask, and with the channels of images first (their bounds stay 0
+    and 255)."""
     leaves: Sequence[LeafInput]
     size: int
-    """How many numbers of the vector are the observation."""
+    """Numbers of the vector that belong to the observation; others follow them."""
 
     def observation(self, vector: Any, images: Sequence[Any]) -> Any:
         """The observations [rows, …] of tensors `vector` [rows, size or more] and `images`."""
@@ -53,7 +53,7 @@ class ObservationLayout:
         return from_leaves(self.space, values)
 
     def inputs(self, zeros: Callable[..., Any], rows: int) -> tuple[Any, list[Any]]:
-        """A vector and images of so many rows, made by `zeros(*shape)`."""
+        """Return a vector and images with this number of rows, made by `zeros(*shape)`."""
         images = [leaf for leaf in self.leaves if leaf.image is not None]
         shapes = [(*leaf.shape[1:], leaf.shape[0]) if leaf.channels_last else leaf.shape for leaf in images]
         return zeros(rows, self.size), [zeros(rows, *shape) for shape in shapes]

@@ -1,6 +1,8 @@
 """Networks in torch: what algorithms learn with by autograd. Imports no algorithm and no environment.
 
-Public: `MLP`, `NatureCNN` and `SmallCNN`, from observations to features, for `network=` and as parts of your own.
+Public, for `network=` and as parts of networks of your own: `MLP`, `NatureCNN` and `SmallCNN` compute features of
+observations; `TeamAttention(size, num_heads)` is self-attention over the agents, or other entities, of [rows, agents,
+size], with a mask `present` [rows, agents].
 """
 
 from __future__ import annotations
@@ -22,26 +24,28 @@ if TYPE_CHECKING:  # for editors and type checkers; imported when asked for
 
 NETWORKS = {"mlp": "MLP", "nature_cnn": "NatureCNN", "small_cnn": "SmallCNN"}
 """Built-in networks by name; imported when asked for."""
+PUBLIC = {**dict.fromkeys(NETWORKS.values(), "extractors"), "TeamAttention": "attention"}
+"""Public classes, with their modules."""
 SUMMARIES = {
     "mlp": "dense layers over all numbers of the observation, of any space (hidden_sizes)",
     "nature_cnn": "three convolutions over one image of at least 36 × 36 (features_dim)",
     "small_cnn": "two convolutions over one board, grid or small image of any size (features_dim)",
 }
-"""What each is, and its arguments."""
+"""One line about each, with its arguments in brackets."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in NETWORKS.values():
+    if name not in PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("multiverse.networks.extractors"), name)
+    return getattr(importlib.import_module(f"multiverse.networks.{PUBLIC[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *NETWORKS.values()])
+    return sorted([*globals(), *PUBLIC])
 
 
 def network_class(name: str) -> Callable[..., Any]:
-    """What makes the network of this name, or of this `module:Class`."""
+    """Return the class (or function) of the network with this name or `module:Class`."""
     if name in NETWORKS:
         found: Any = __getattr__(NETWORKS[name])
         return found  # type: ignore[no-any-return]

@@ -57,7 +57,7 @@ class NatureCNN(nn.Module):
     """Three convolutions and a dense layer over one image (Mnih et al. 2015), at least 36 pixels high and wide.
 
     The observation is a Box of three axes, or a Dict or Tuple of nothing else. Channels are first, as images have them
-    here; those of boards that are no images may be last."""
+    here; those of other boards may be last."""
 
     convolutions: Sequence[tuple[int, int, int]] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
     """Channels, kernel size and stride of each."""

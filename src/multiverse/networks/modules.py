@@ -60,8 +60,8 @@ def trained(*modules: Any) -> list[nn.Parameter]:
 
 
 def fixed_names(module: nn.Module) -> list[str]:
-    """What a module holds beside parameters that are trained: frozen parameters, and buffers such as the running
-    statistics of a BatchNorm layer."""
+    """Names of the frozen parameters of a module and of its buffers, such as the running statistics of a BatchNorm
+    layer."""
     return [name for name, value in module.state_dict(keep_vars=True).items() if not value.requires_grad]
 
 
@@ -233,7 +233,7 @@ class Network(nn.Module):
             self._convolution.tie(first.weight.grad, first.bias.grad, self.tied)
 
     def features(self, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
-        """What the dense layers, or the cell, are given."""
+        """Return the input of the dense layers, or of the cell."""
         found: Tensor = self.extract(vector, images)
         return found
 
@@ -257,7 +257,7 @@ def along(cell: nn.Module, seen: Tensor, counts: Sequence[int], memory: Tensor) 
 
 
 def extractor_for(shape: Shape, shared: Any = None) -> Convolutions | OwnFeatures:
-    """What computes features of a vector and images; `shared`: another one, whose layers it uses."""
+    """Return the module from a vector and images to features; `shared`: one whose layers it uses too."""
     return Convolutions(shape, shared) if shape.network is None else OwnFeatures(shape, shape.network, shared)
 
 

@@ -79,7 +79,7 @@ class Stacked(nn.Module):
 
     @property
     def acting(self) -> Any:
-        """What acts: the first of the copies."""
+        """The module that acts: the first of the copies."""
         return self.networks[0]
 
 
@@ -158,7 +158,7 @@ class Recurrent(nn.Module):
     # -- acting, one row at a time (as `Network`) ----------------------------------------------------------------
     @property
     def acting(self) -> Recurrent:
-        """What acts, without what belongs to a batch."""
+        """The module that acts, without results kept for a batch."""
         self._along.clear()
         return self
 
@@ -168,7 +168,7 @@ class Recurrent(nn.Module):
         return self.heads[0]
 
     def features(self, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
-        """What the cell is given, and behind it what the shortcut is given."""
+        """Return the input of the cell, and behind it that of the shortcut."""
         return torch.cat(self._embedded(vector), -1)
 
     def remember(self, seen: Tensor, counts: Sequence[int], memory: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,7 @@ from multiverse.learning.threads import torch_for
 from multiverse.networks import checked_network, network_class
 from multiverse.policies.features import Features, byte_scaling
 from multiverse.training.config.train_config import TrainConfig
+from multiverse.training.storage.origin import redacted, redacted_fields
 from multiverse.training.storage.state_codec import encode
 
 MakeAlgorithm = Callable[..., Algorithm]
@@ -94,6 +95,11 @@ def _own_network(config: TrainConfig, kind: Any, network: Any) -> OwnNetwork | N
         return None
     name = config.network.rpartition(":")[2].strip("<>")
     refuse_unsupported(kind, RunRequirements(settings=config.settings, network=name))
+    if hidden := redacted_fields(redacted(config.network_kwargs), "network_kwargs"):
+        raise InvalidRequest(
+            f"{hidden[0]}: a value of this name is hidden in files as a secret, and could not be read again: "
+            f"rename the argument, or pass it inside the network, network=functools.partial({name}, …)"
+        )
     torch_for(f"network={name}")
     made_by = network_class(config.network) if network is None else checked_network(network)
     return name, functools.partial(made_by, **config.network_kwargs)

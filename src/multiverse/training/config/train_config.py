@@ -180,7 +180,9 @@ class TrainConfig:
         if not self.checkpoint_every_s >= 0.0:
             raise InvalidRequest(f"checkpoint_every_s={self.checkpoint_every_s}: 0 or more")
         if self.network_kwargs and self.network is None:
-            raise InvalidRequest(f"network_kwargs={self.network_kwargs}: there is no network that takes them")
+            raise InvalidRequest(
+                f"network_kwargs={self.network_kwargs}: no network is given that takes them; pass network too"
+            )
         for name in ("seed", "evaluation_seed"):
             checked_run_seed(name, getattr(self, name))
         if self.log_every is not None and self.log_every < 1:
