@@ -165,6 +165,15 @@ def test_a_trial_that_is_a_link_is_refused(journal: Path, tmp_path: Path) -> Non
         search(journal.parent)
 
 
+@pytest.mark.fault("E7")
+@pytest.mark.parametrize("name", ["config.yaml", "search.json"])
+def test_a_file_of_a_search_that_is_a_link_is_refused(name: str, journal: Path, tmp_path: Path) -> None:
+    shutil.move(journal.parent / name, tmp_path / "elsewhere")
+    (journal.parent / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InvalidRequest, match=f"{name} is a symbolic link, which is not followed"):
+        search(journal.parent)
+
+
 def test_a_trial_whose_settings_were_not_all_drawn_fails_and_another_is_drawn(tmp_path: Path) -> None:
     found = search(tmp_path / "s")
     found._drawn()

@@ -112,6 +112,22 @@ def test_a_seed_of_a_set_that_is_a_link_is_not_followed(
     assert (contents(elsewhere), contents(several)) == before and not (tmp_path / "gone").exists()
 
 
+@pytest.mark.fault("E7")
+@pytest.mark.parametrize("name", ["config.yaml", "seeds.json", "origin.json"])
+def test_a_file_of_a_set_that_is_a_link_is_not_followed(
+    name: str, plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    several, elsewhere = tmp_path / "several", tmp_path / "elsewhere"
+    shutil.copytree(plain, several / "seed-5")
+    shutil.copyfile(plain / "config.yaml", several / "config.yaml")
+    (several / "seeds.json").write_text('{"seeds": [5]}')
+    elsewhere.write_bytes((several / name).read_bytes() if (several / name).exists() else b"")
+    (several / name).unlink(missing_ok=True)
+    (several / name).symlink_to(elsewhere)
+    assert main(["resume", str(several), "--env-steps", "200"]) == 2
+    assert f"{name} is a symbolic link, which is not followed" in capsys.readouterr().err
+
+
 def test_a_run_that_a_link_of_the_users_leads_to_is_followed(plain: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(plain, tmp_path / "run"))
     (tmp_path / "latest").symlink_to(run)

@@ -147,6 +147,16 @@ def test_policy_that_would_be_loaded_as_another_one_is_not_saved(policy: Any, ac
         saved_policy(policy, SPACE, actions)
 
 
+@pytest.mark.fault("D8")
+@pytest.mark.parametrize("part", ["policy", "features"])
+def test_policy_whose_method_was_replaced_is_not_saved(part: str) -> None:
+    policy = policy_of(DiscreteHead(2))
+    patched, name = {"policy": (policy, "act"), "features": (policy._features, "vector")}[part]
+    setattr(patched, name, lambda *args: None)
+    with pytest.raises(ValueError, match=f"its {part}: {name} of {type(patched).__name__} was replaced"):
+        saved_policy(policy, SPACE, spaces.Discrete(2))
+
+
 @pytest.mark.parametrize(
     ("head", "actions"),
     [

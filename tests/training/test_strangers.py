@@ -173,7 +173,7 @@ def test_an_env_of_the_callers_vouches_for_no_opponent_and_no_algorithm(
 
 
 @pytest.mark.fault("E7")
-@pytest.mark.parametrize("module", ["evil_package", "evil-package", "1.evil"])
+@pytest.mark.parametrize("module", ["evil_package", "evil-package", "1.evil", "/tmp/evil.py", "../evil.py"])
 def test_code_that_is_named_for_an_env_to_import_is_code_too(module: str, plain: Path, tmp_path: Path) -> None:
     """Gymnasium's own ids for foreign envs take a `module:id`."""
     run = Path(shutil.copytree(plain, tmp_path / "run"))

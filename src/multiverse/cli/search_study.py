@@ -31,7 +31,7 @@ from multiverse.training.progress import Progress, run_with_progress
 from multiverse.training.seed_runs import finished, ordered, write_config
 from multiverse.training.side_by_side import in_child, share_of_cores, side_by_side
 from multiverse.training.storage.files import LOCK, RunLock, for_json, replace_file
-from multiverse.training.storage.find_runs import CONFIG, is_run, refuse_link
+from multiverse.training.storage.find_runs import CONFIG, ORIGIN, is_run, refuse_link
 from multiverse.training.storage.origin import redacted
 from multiverse.training.storage.run_directory import LARGEST_JSON
 
@@ -84,6 +84,8 @@ class Search:
 
     def _refuse_another(self) -> None:
         """A study is of one kind of runs."""
+        for name in (CONFIG, ORIGIN, RESULTS):
+            refuse_link(self.path / name)  # guard: no-file-of-a-search-is-a-link
         if not (self.path / CONFIG).exists():
             if any(one.name != LOCK for one in self.path.iterdir()):
                 raise InvalidRequest(f"{self.path} is not empty and holds no search: --run-dir for another directory")

@@ -177,6 +177,10 @@ def saved_policy(
     for name, part in {"head": head, "features": features, "memory": cells}.items():
         if type(part) not in (*HEADS, Features, Cells, type(None)):
             raise ValueError(f"its {name}: {type(part).__name__}")
+    for name, whole in {"policy": portable, "features": features}.items():
+        for key, value in vars(whole).items():
+            if callable(value) and hasattr(type(whole), key):  # guard: a-replaced-method-is-not-lost
+                raise ValueError(f"its {name}: {key} of {type(whole).__name__} was replaced")
     saved = portable.saved()
     made = loaded_policy(saved, observation_space, action_space)
     # guard: features-and-head-are-those-of-the-run

@@ -96,6 +96,12 @@ GUARDS = (
         (f"{JOURNAL}::test_a_lock_that_a_killed_process_has_left_on_the_journal_is_removed",),
     ),
     Guard("no-trial-is-a-link", ("E7",), GONE, (f"{JOURNAL}::test_a_trial_that_is_a_link_is_refused",)),
+    Guard(
+        "no-file-of-a-search-is-a-link",
+        ("E7",),
+        GONE,
+        (f"{JOURNAL}::test_a_file_of_a_search_that_is_a_link_is_refused",),
+    ),
     Guard("no-seed-is-a-link", ("E7",), GONE, (f"{FOREIGN}::test_a_seed_of_a_set_that_is_a_link_is_not_followed",)),
     # -- D: checkpoints --------------------------------------------------------------------------------------
     Guard(

@@ -40,6 +40,12 @@ GUARDS = (
         (f"{SAVED}::test_policy_that_would_be_loaded_as_another_one_is_not_saved",),
     ),
     Guard(
+        "a-replaced-method-is-not-lost",
+        ("D8",),
+        NEVER,
+        (f"{SAVED}::test_policy_whose_method_was_replaced_is_not_saved",),
+    ),
+    Guard(
         "features-and-head-are-those-of-the-run",
         ("D8",),
         NEVER,

@@ -79,16 +79,17 @@ def find_set(path: Path) -> Path | None:
         path = max(below, key=_last_written).parent if below else path
     if not (path / SEEDS).is_file():
         return None
-    for run in path.glob("seed-*"):
-        refuse_link(run)  # guard: no-seed-is-a-link
+    for own in (*path.glob("seed-*"), path / SEEDS, path / CONFIG, path / ORIGIN):
+        refuse_link(own)  # guard: no-seed-is-a-link
     return path
 
 
-def refuse_link(run: Path) -> None:
-    """Refuse a run of a set or a search that is a link: to resume it would change a run elsewhere."""
-    if run.is_symlink():
+def refuse_link(path: Path) -> None:
+    """Refuse a run of a set or a search, or a file of theirs, that is a link: it would be read or changed elsewhere."""
+    if path.is_symlink():
         raise InvalidRequest(
-            f"{run} is a symbolic link, which is not followed: put the run itself there, or use it by its own path"
+            f"{path} is a symbolic link, which is not followed: put what it leads to in its place, or use that by its "
+            "own path"
         )
 
 

@@ -49,8 +49,9 @@ OPPONENT, WRAPPERS, RAY, NETWORK = "evaluation_opponent", "wrappers", "ray_addre
 MOST_ARGUMENTS = 8
 """That a sentence shows."""
 _PURPOSE = b"multiverse: what a run calls\0"
-_CODE = re.compile(r"\w[\w.-]*:[^\W\d][\w./-]*")
-"""`module:name`, or the id of an env after the module that registers it. An address, with its slashes, is none."""
+_CODE = re.compile(r"(?:\w[\w.-]*|.*\.py):[^\W\d][\w./-]*")
+"""`module:name`, `path/file.py:name`, or the id of an env after the module that registers it. An address, with its
+slashes, is none."""
 PACKAGES = ("numpy", "gymnasium", "torch", "safetensors", "pettingzoo", "mpe2", "mujoco", "ale_py", "Box2D", "pyboy")
 """Told when they are loaded: what was not imported had no part in the run."""
 GIT_S = 2.0
