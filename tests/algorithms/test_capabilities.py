@@ -39,7 +39,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], set[str], str]] = {
     "asynchronous": ({"asynchronous": True}, {}, FROM_REPLAY, "asynchronous: NAME learns from replay"),
     "a changing number of envs": ({"auto_num_envs": True}, {}, FROM_REPLAY, "num_envs='auto': NAME keeps something"),
     "in turn": ({"kind": "turns", "env": "chess"}, {}, FROM_REPLAY, "NAME learns from replay, and agents of chess"),
-    "own network": ({"network": "Mine"}, {}, {"taac"}, "network=Mine: NAME makes its own networks"),
+    "own network": ({"network": "Mine"}, {}, {"taac"}, "network=Mine: NAME does not take a network"),
     "a Box": (group(BOX), {}, {"taac", "discrete_sac", "dqn"}, "NAME: actions must be Discrete, and these are Box"),
     "a Box without bounds": (
         group(spaces.Box(-np.inf, np.inf, (2,))),
@@ -314,7 +314,7 @@ def test_a_subclass_whose_constructor_takes_no_network_refuses_one() -> None:
             super().__init__(config, observations, actions, slots, seed, device)
 
     reason = Fixed.supports(RunRequirements(settings=Fixed.Config(), network="Net"))
-    assert reason is not None and reason.startswith("network=Net: Fixed makes its own networks")
+    assert reason is not None and reason.startswith("network=Net: Fixed does not take a network")
 
 
 # -- what a run asks ---------------------------------------------------------------------------------------------
