@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 from tests.faults.mutations import GUARDS
 from tests.faults.mutations.guard import Stale, markers
-from tests.faults.promises import IN_SCOPE, marked_tests
+from tests.faults.promises import IN_SCOPE, ROOT, marked_tests
 
 
 def test_every_guard_is_marked_in_the_source_once_and_can_be_switched_off() -> None:
@@ -30,6 +33,13 @@ def test_a_guards_tests_are_marked_with_its_rows() -> None:
         if not set(guard.rows) & set(marks.get(test.partition("[")[0], ()))
     ]
     assert unmarked == []
+
+
+def test_tests_of_every_guard_exist_with_their_parameters() -> None:
+    tests = sorted({test for guard in GUARDS for test in guard.tests})
+    collect = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *tests]
+    found = subprocess.run(collect, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-2000:]
 
 
 def test_every_row_has_a_guard_that_can_be_switched_off() -> None:

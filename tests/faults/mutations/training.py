@@ -518,7 +518,7 @@ GUARDS = (
         "the-version-is-that-of-who-acted",
         ("F3",),
         instead("version = self._newest[0].version"),
-        (f"{ASYNCHRONOUS}::test_rows_are_whole_and_in_order_and_of_the_version_they_are_said_to_be[process]",),
+        (f"{ASYNCHRONOUS}::test_rows_are_whole_and_in_order_and_of_the_version_they_are_said_to_be[process-False]",),
     ),
     Guard(
         "the-queue-is-bounded",
@@ -536,6 +536,6 @@ GUARDS = (
         "rows-that-were-cut-short-are-not-learned-from",
         ("F3",),
         swap("full and ", ""),
-        (f"{ASYNCHRONOUS}::test_rows_are_whole_and_in_order_and_of_the_version_they_are_said_to_be[process]",),
+        (f"{ASYNCHRONOUS}::test_rows_are_whole_and_in_order_and_of_the_version_they_are_said_to_be[process-False]",),
     ),
 )
