@@ -27,6 +27,7 @@ import pytest
 from gymnasium import spaces
 from rich.console import Console
 
+import multiverse as mv
 from multiverse.algorithms.dqn import DQN
 from multiverse.algorithms.ppo import PPO
 from multiverse.cli.bottleneck import bottleneck
@@ -475,6 +476,19 @@ def test_torch_device_of_learners() -> None:
     for kind in (PPO, DQN):
         devices = [kind(kind.Config(), seen, few, 1, 0, "cpu").torch_device for seen in (image, small)]
         assert devices == ["cpu", None]
+
+
+def test_last_lines_of_a_run_break_between_words_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    run = mv.train("CartPole-v1", run_dir=tmp_path / "run", progress=False, env_steps=64, num_envs=2, steps_per_env=32)
+    monkeypatch.setenv("COLUMNS", "60")
+    ProgressLines(LinePrinter(screen := Screen())).done(run)
+    told, _, commands = screen.getvalue().partition("Next:\n")
+    assert "Evaluation: return " in told and max(map(len, told.splitlines())) < 60
+    assert f"  multiverse evaluate {run.path}\n" in commands
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -13,9 +13,10 @@ import gymnasium as gym
 import pytest
 
 import multiverse as mv
+from multiverse.cli.commands.plot import write
 from multiverse.cli.main import main
 from multiverse.cli.tuning import Search, Way, config_of_way, plan_file, sentence
-from multiverse.contracts.errors import PreflightError
+from multiverse.contracts.errors import InvalidRequest, PreflightError
 from multiverse.executors.machine import usable_cores
 from multiverse.training.config.train_config import config_for
 from tests.cli.training_commands import train
@@ -317,3 +318,18 @@ def test_the_file_says_how_it_was_chosen() -> None:
         found.num_envs,
     )
     assert written["env"] == "x" and len(written["tried"]) == len(search.rates)
+
+
+@pytest.mark.fault("D2")
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize("link", [True, False])
+def test_an_output_that_is_no_plain_file_is_refused_and_stays(link: bool, tmp_path: Path) -> None:
+    """As root a rename would put a file in the place of /dev/null."""
+    special, named = tmp_path / "special", tmp_path / ("link" if link else "special")
+    os.mkfifo(special)
+    if link:
+        named.symlink_to(special)
+    with pytest.raises(InvalidRequest, match="cannot be written: it is no plain file"):
+        write(named, b"{}")
+    assert special.is_fifo()
+    assert named.is_symlink() == link

@@ -365,18 +365,21 @@ def test_an_executor_that_is_edited_in_the_config_is_used_and_changes_no_bit(
 def test_a_setting_that_is_edited_in_the_config_is_used_where_it_was_changed_before(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = trained(tmp_path / "run")
-    mv.resume(run, env_steps=600, learning_rate=1e-4)
+    class Lowered(mv.Hook):
+        def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
+            trainer.algorithm.change(learning_rate=1e-4)  # part of its state from here on
+
+    run = trained(tmp_path / "run", (Lowered(),), learning_rate=2e-4)
     text = (run.path / "config.yaml").read_text()
-    (run.path / "config.yaml").write_text(text.replace("learning_rate: 0.0001", "learning_rate: 0.0005"))
+    (run.path / "config.yaml").write_text(text.replace("learning_rate: 0.0002", "learning_rate: 0.0005"))
     rates = []
 
     class Rates(mv.Hook):
         def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
             rates.append(trainer.algorithm.config.learning_rate)
 
-    mv.resume(run, env_steps=700, hooks=[Rates()])
-    assert "learning_rate changed from 0.0001 to 0.0005" in caplog.text and rates == [5e-4]
+    mv.resume(run, env_steps=600, hooks=[Rates()])
+    assert "learning_rate changed from 0.0002 to 0.0005" in caplog.text and rates == [5e-4]
 
 
 @pytest.mark.fault("D6")

@@ -232,6 +232,11 @@ def _name_of(leaf: Leaf) -> str:
 def _refuse_not_finite(what: str, value: Any) -> None:
     """A policy computes in float32, and one with memory would carry such a value into all its later actions."""
     found = np.asarray(value)
+    if found.dtype.kind == "O" and value is not None:  # None among numbers, or whole ones that no int64 holds
+        try:
+            found = found.astype(np.float64)
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidRequest(f"{what} is {in_words(value)}: expected numbers that floats can hold") from None
     if found.dtype.kind != "f" or (usable := np.abs(found) <= _LARGEST).all():  # guard: act-refuses-what-is-not-finite
         return
     index = tuple(int(k) for k in np.argwhere(~usable)[0])

@@ -207,7 +207,7 @@ class ProgressLines(Progress):
 
     def done(self, run: Run) -> None:
         for line in summary_lines(run.summary):
-            self.voice.say(line)
+            self.voice.say(line, wrap=True)
         for line in [] if self.in_python else next_lines(run.summary, run.path):
             self.voice.say(line)
 

@@ -97,6 +97,12 @@ GUARDS = (
     ),
     Guard("no-trial-is-a-link", ("E7",), GONE, (f"{JOURNAL}::test_a_trial_that_is_a_link_is_refused",)),
     Guard(
+        "no-device-is-replaced",
+        ("D2",),
+        NEVER,
+        ("tests/cli/test_tune.py::test_an_output_that_is_no_plain_file_is_refused_and_stays",),
+    ),
+    Guard(
         "no-file-of-a-search-is-a-link",
         ("E7",),
         GONE,

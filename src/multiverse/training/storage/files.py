@@ -61,7 +61,10 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """The file has these bytes, or, if anything fails, those it had before."""
+    """The file has these bytes, or, if anything fails, those it had before. OSError for what is no plain file, also
+    behind a link: a rename would put one in the place of a device or a pipe."""
+    if path.exists() and not (path.is_file() or path.is_dir()):  # guard: no-device-is-replaced
+        raise OSError(errno.EINVAL, "it is no plain file", str(path))
     aside = path.with_name(f"{UNFINISHED}{path.name}-{secrets.token_hex(4)}")
     try:
         write_new(aside, data)
