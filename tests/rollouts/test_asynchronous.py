@@ -298,6 +298,28 @@ def test_a_worker_that_dies_costs_a_row_of_its_own_rollout(collecting: Collectin
     assert account.used == sum(one.valid.sum() for one in rollouts)
 
 
+@pytest.mark.fault("F3")
+def test_rows_of_a_worker_that_is_stopped_halfway_are_not_handed_out(collecting: Collecting, tmp_path: Path) -> None:
+    """One worker is in its fourth step of nine when all are told to stop."""
+    waits = tmp_path / "waits"
+    collector = collecting(env_kwargs={"mark": str(waits), "at": 4, "deed": "waits"})
+    put, handed_out = collector._queue.put, set[int]()
+
+    def note(one: WorkerRollout) -> None:
+        handed_out.update(slot for rollout in one.rollouts for part in rollout.parts for slot in part.slots)
+        put(one)
+
+    collector._queue.put = note  # type: ignore[method-assign]
+    collector.collect([Versioned(0)], np.random.default_rng(0), waits.exists)
+    assert eventually(waits.exists) and eventually(lambda: bool(handed_out))
+    collector._requests.ask()
+    assert settled(collector)
+    Path(f"{waits}.go").touch()
+    collector.stop()
+    assert len(handed_out) == NUM_ENVS // 2, "rows of the worker that was not stopped halfway"
+    assert adds_up(collector.account) and collector.account.discarded_unfinished > 0
+
+
 @pytest.mark.fault("A9")
 def test_an_env_that_raises_ends_it_with_that_error(collecting: Collecting, tmp_path: Path) -> None:
     kwargs = {"mark": str(tmp_path / "raised"), "at": 30, "deed": "raises"}
