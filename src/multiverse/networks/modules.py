@@ -22,7 +22,7 @@ from multiverse.learning.loss import Loss, Shape, as_numpy, parameters_of
 from multiverse.learning.network_choice import NetworkChoice
 from multiverse.learning.optimizers import Optimizer
 from multiverse.learning.threads import torch_threads
-from multiverse.networks.extractors import NatureCNN, made_network
+from multiverse.networks.extractors import NatureCNN, check_features, made_network
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 _ONE_AT_A_TIME = threading.RLock()  # torch's generator is the process's: networks built in threads would share it
@@ -293,13 +293,15 @@ class OwnFeatures(nn.Module):
         self.inner: nn.Module
         self.features: int
         self.inner, self.features = made_network(choice) if shared is None else (shared.inner, shared.features)
-        self._layout, self._members = choice.layout, shape.critic_members
+        self._name, self._layout, self._members = choice.name, choice.layout, shape.critic_members
         self._each = shape.size // self._members if self._members > 1 else shape.size
         self.size: int = self._members * (self.features + self._each - choice.layout.size)
 
     def forward(self, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
         rows = vector.reshape(len(vector) * self._members, self._each)
-        found = torch.cat([self.inner(self._layout.observation(rows, images)), rows[:, self._layout.size :]], dim=-1)
+        features = self.inner(self._layout.observation(rows, images))
+        check_features(self._name, features, len(rows))
+        found = torch.cat([features, rows[:, self._layout.size :]], dim=-1)
         if self._members > 1:
             found = found * (rows != 0).any(-1, keepdim=True)
         return found.reshape(len(vector), self.size)
