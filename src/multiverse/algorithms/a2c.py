@@ -39,13 +39,14 @@ class A2C(OnPolicy):
         config = self.config
         advantages = standardized(batch.advantages) if config.normalize_advantages else batch.advantages
         policy_loss = -(advantages * out.log_prob).mean()
-        value_loss, entropy = ((out.values - batch.returns) ** 2).mean(), out.entropy.mean()
+        value_loss, entropy = self.value_loss(out.values, batch), out.entropy.mean()
         total = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
         return Loss(total, policy_loss=policy_loss, value_loss=value_loss, entropy=entropy)
 
     def update(self, rollouts: Sequence[Rollout], progress: float) -> UpdateReport:
         (rollout,) = rollouts
         self._refuse_older(rollout)
+        self.progress = progress
         metrics = self._gradient(self._batch(rollout))
         (took,) = self._count([self._networks.optimizer.step(self.config.learning_rate, self.config.max_grad_norm)])
         self._updated(rollout)

@@ -14,6 +14,7 @@ from multiverse.contracts.errors import InvalidRequest, TrainingDiverged
 from multiverse.contracts.layout import SINGLE_AGENT, Group
 from multiverse.contracts.plan import whole_number
 from multiverse.contracts.policy import Policy
+from multiverse.learning.loss import as_numpy
 from multiverse.learning.network_choice import NetworkChoice
 from multiverse.learning.threads import torch_for
 from multiverse.policies.features import Features
@@ -29,6 +30,13 @@ class UpdateReport:
     metrics: Mapping[str, float] = field(default_factory=dict)
     gradient_steps: int = 0
     skipped: int = 0  # gradient steps that were not taken because a gradient was not finite
+
+
+def mean_metrics(metrics: Sequence[Mapping[str, Any]], stack: Callable[[list[Any]], Any]) -> dict[str, float]:
+    """The mean of each metric over the gradient steps that have it. `stack`: of the library of these numbers. A GPU is
+    waited for here, once an update."""
+    names = dict.fromkeys(name for one in metrics for name in one)
+    return {name: float(as_numpy(stack([one[name] for one in metrics if name in one])).mean()) for name in names}
 
 
 class Algorithm(Protocol):
@@ -115,6 +123,8 @@ class Learner(Capabilities):
     """What `modules` returned, by name."""
     own_network: NetworkChoice | None
     """A network of the user (`network`), in the place of the first layers."""
+    progress = 0.0
+    """Share of the budget that was spent before this update, from 0 to 1: for schedules in losses."""
     _seed: int
 
     def __init__(self) -> None:
@@ -186,14 +196,19 @@ class Learner(Capabilities):
         auxiliary = {"auxiliary": self.auxiliary} if self.auxiliary else {}
         return auxiliary if self.own_network is None else {**self._network_modules(), **auxiliary}
 
+    def _has_own_loss(self) -> bool:
+        """Whether a loss may be one of the user: no kernel exists for it."""
+        raise NotImplementedError
+
     def _network_modules(self) -> dict[str, Any]:
         """The networks in torch, by name; asked for where they hold a network of the user."""
         raise NotImplementedError
 
     def _training(self, when: Sequence[int]) -> AbstractContextManager[None]:
-        """While a loss is computed, modules of the user are in training mode; what they draw depends on the run's seed
-        and `when`."""
-        if not (own := self._own_modules()):
+        """While a loss is computed, modules of the user are in training mode; what they and losses of the user draw
+        from torch depends on the run's seed and `when`."""
+        own = self._own_modules()
+        if not own and not self._has_own_loss():
             return nullcontext()
         from multiverse.networks.modules import training
 

@@ -78,7 +78,7 @@ class DQN(OffPolicy):
     @property
     def epsilon(self) -> float:
         """The share of random actions now."""
-        return 1.0 if self._warming_up else float(self.config.scheduled(self._progress)["exploration_eps"])
+        return 1.0 if self._warming_up else float(self.config.scheduled(self.progress)["exploration_eps"])
 
     def outputs(self) -> Mapping[str, int]:
         """A value for every action."""

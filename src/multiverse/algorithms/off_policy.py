@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.algorithms.algorithm import Learner, OwnNetwork, Settings, UpdateReport, reason_for_torch
+from multiverse.algorithms.algorithm import Learner, OwnNetwork, Settings, UpdateReport, mean_metrics, reason_for_torch
 from multiverse.algorithms.capabilities import RunRequirements, algorithms_that
 from multiverse.algorithms.inputs import inputs, observation_layout
 from multiverse.contracts.errors import InvalidRequest
@@ -154,7 +154,6 @@ class OffPolicy(Learner):
         self._targets: dict[str, Any] = {}  # what follows some of them
         self._rng = np.random.default_rng((seed, 1))
         self._env_steps, self._updates, self._steps, self._owed = 0, 0, 0, 0.0
-        self._progress = 0.0
         self._policy: Policy | None = None
         self._acting: tuple[Any, Any, Any] | None = None  # layers, cell and embedding that act now
         self._make_auxiliary((seed, 4), device)
@@ -369,7 +368,7 @@ class OffPolicy(Learner):
         """To learn from; all that goes by env steps or `progress`, exploration and targets, goes on."""
         self.replay.add(rollout)
         self._env_steps += rollout.steps * rollout.slots
-        self._updates, self._progress, self._policy = self._updates + 1, progress, None
+        self._updates, self.progress, self._policy = self._updates + 1, progress, None
 
     def learn(self, gradient_steps: int) -> UpdateReport:
         """So many of them, on what replay holds."""
@@ -383,8 +382,11 @@ class OffPolicy(Learner):
         xp = self._networks[self.acts].xp
         taken = as_numpy(xp.stack([took for took, _ in found])).tolist()
         self._refuse_many_bad(taken)
-        report = self._means([metrics for (_, metrics), took in zip(found, taken) if took])
+        report = mean_metrics([metrics for (_, metrics), took in zip(found, taken) if took], xp.stack)
         return UpdateReport(report, sum(taken), len(taken) - sum(taken))
+
+    def _has_own_loss(self) -> bool:
+        return any(kernel_of(type(self), loss) is None for loss in self.losses)
 
     def _gradient(self, loss: str, network: Any, *given: Any) -> dict[str, Any]:
         """Put the gradient of this loss by the network's own parameters where its optimizer takes it; returns the
@@ -406,12 +408,6 @@ class OffPolicy(Learner):
         for one in heads:  # the losses of the next step add to it
             one.optimizer.gradient.zero_()
         return reduce(operator.and_, taken)
-
-    def _means(self, metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """The mean of each metric over the gradient steps that have it. A GPU is waited for here, once an update."""
-        names, stack = dict.fromkeys(name for one in metrics for name in one), self._networks[self.acts].xp.stack
-        columns = {name: as_numpy(stack([one[name] for one in metrics if name in one])) for name in names}
-        return {name: float(sum(column) / len(column)) for name, column in columns.items()}
 
     def _due(self, env_steps: int) -> int:
         """Gradient steps, after so many env steps more."""
@@ -513,7 +509,7 @@ class OffPolicy(Learner):
             "updates": self._updates,
             "steps": self._steps,
             "owed": self._owed,
-            "progress": self._progress,
+            "progress": self.progress,
             "changed": dict(self._changed),
             "replay": self.replay.state(),
         }
@@ -527,7 +523,7 @@ class OffPolicy(Learner):
                 target.load_fixed(state["fixed_of_targets"][name])  # guard: targets-keep-statistics-of-their-own
         self._rng.bit_generator.state = state["rng"]
         self._env_steps, self._updates, self._steps = (int(state[name]) for name in ("env_steps", "updates", "steps"))
-        self._owed, self._progress = float(state["owed"]), float(state["progress"])
+        self._owed, self.progress = float(state["owed"]), float(state["progress"])
         self.change(**state["changed"])
         self.replay.load(state["replay"])
         self._policy = self._acting = None

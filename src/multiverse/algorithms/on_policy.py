@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.algorithms.algorithm import Learner, OwnNetwork, Settings, reason_for_torch
+from multiverse.algorithms.algorithm import Learner, OwnNetwork, Settings, mean_metrics, reason_for_torch
 from multiverse.algorithms.capabilities import RunRequirements, algorithms_that
 from multiverse.algorithms.central_critic import StateView, TeamView
 from multiverse.algorithms.inputs import (
@@ -187,7 +187,7 @@ class OnPolicy(Learner):
         self._rng = np.random.default_rng((seed, 1))
         self._moments = RunningMeanStd(self.features.size) if config.normalize_observations else None
         self._reward_scale = RewardNormalizer(slots, config.gamma) if config.normalize_rewards else None
-        self._updates, self._progress = 0, 0.0
+        self._updates = 0
         self._earlier: dict[int, tuple[Array, tuple[Array, Array] | None]] = {}  # by version: weights and moments
         self._lag: dict[str, float] = {}  # what is told of it
         self._policy: Policy | None = None
@@ -326,9 +326,16 @@ class OnPolicy(Learner):
         """The loss that a gradient step decreases, from the outputs of the networks for the rows of a batch."""
         raise NotImplementedError
 
+    def value_loss(self, values: Any, batch: RolloutBatch) -> Any:
+        """The mean squared error of the values [rows]."""
+        return ((values - batch.returns) ** 2).mean()
+
+    def _has_own_loss(self) -> bool:
+        return kernel_of(type(self)) is None
+
     def _gradient(self, batch: RolloutBatch, with_metrics: bool = True) -> Mapping[str, Any]:
         """Put the gradient of the loss where the optimizer takes it; returns the metrics of the loss."""
-        if not self._updates and kernel_of(type(self)) is None:
+        if not self._updates and self._has_own_loss():
             from multiverse.networks.modules import refuse_untrained
 
             refuse_untrained(self, self._networks.parameters)
@@ -342,9 +349,7 @@ class OnPolicy(Learner):
         return self._networks.put(self._rng.standard_normal(shape, np.float32))
 
     def _means(self, metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """The mean of each metric over gradient steps. A GPU is waited for here, once an update."""
-        stack = self._networks.xp.stack
-        return {name: float(as_numpy(stack([one[name] for one in metrics])).mean()) for name in (metrics or [{}])[0]}
+        return mean_metrics(metrics, self._networks.xp.stack)
 
     def _refuse_older(self, rollout: Rollout) -> None:
         """Than it may be; and remember what acts now, for rollouts of it that come later."""
@@ -393,7 +398,7 @@ class OnPolicy(Learner):
         advantages, returns = generalized_advantages(rewards, values, following, ended, rollout.valid, *how)
         if log_ratios is not None and not self.has_ratio:
             advantages = advantages * np.exp(np.minimum(log_ratios, 0))
-        columns, own = {"values": values, "advantages": advantages, "returns": returns}, kernel_of(type(self)) is None
+        columns, own = {"values": values, "advantages": advantages, "returns": returns}, self._has_own_loss()
         if own:
             columns |= {"rewards": rewards, "starts": rollout.starts}
         if then is not None and (own or self.has_ratio):

@@ -26,7 +26,7 @@ KERNELS: dict[tuple[str, ...], Callable[..., Any]] = {
         f"{ON_POLICY}.outputs",
         f"{ON_POLICY}.values_from",
     ): ppo_gradient,
-    (f"{A2C}.loss", f"{ON_POLICY}.outputs", f"{ON_POLICY}.values_from"): a2c_gradient,
+    (f"{A2C}.loss", f"{ON_POLICY}.value_loss", f"{ON_POLICY}.outputs", f"{ON_POLICY}.values_from"): a2c_gradient,
     (
         f"{SAC}.critic_loss",
         f"{SAC}.sample_actions",

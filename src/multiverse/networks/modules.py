@@ -145,11 +145,21 @@ def backward(
     parameters and their optimizer, to whose gradient that of the loss is added."""
     found = loss if isinstance(loss, Loss) else Loss(loss)
     total = found.total
-    if not isinstance(total, Tensor) or total.dim() or not total.requires_grad:
-        shape = tuple(total.shape) if isinstance(total, Tensor) else type(total).__name__
+    if not isinstance(total, Tensor) or total.dim():
+        kind = f"shape {tuple(total.shape)}" if isinstance(total, Tensor) else f"type {type(total).__name__}"
         raise InvalidRequest(
-            f"{name}() returned a total of shape {shape}: expected a scalar tensor that depends on the outputs of the "
-            "networks, such as a mean over the rows"
+            f"{name}() returned a total of {kind}: expected a scalar tensor, such as a mean over the rows"
+        )
+    if not total.requires_grad:
+        raise InvalidRequest(
+            f"{name}() returned a total that depends on no parameter: compute it from outputs of the networks, and "
+            "without detach() or no_grad()"
+        )
+    metrics = {metric: torch.as_tensor(value, device=total.device) for metric, value in found.metrics.items()}
+    if rows := [metric for metric, value in metrics.items() if value.numel() != 1]:
+        raise InvalidRequest(
+            f"{name}() returned the metric {rows[0]!r} with shape {tuple(metrics[rows[0]].shape)}: expected a single "
+            "number, such as a mean over the rows"
         )
     optimizer.gradient.zero_()
     further = [] if auxiliary is None else auxiliary.parameters
@@ -157,7 +167,7 @@ def backward(
     check_aliasing(parameters, optimizer, name)  # guard: gradients-reach-the-optimizer
     if auxiliary is not None:
         check_aliasing(further, auxiliary.optimizer, name)
-    return {metric: torch.as_tensor(value, device=total.device).detach() for metric, value in found.metrics.items()}
+    return {metric: value.detach().reshape(()) for metric, value in metrics.items()}
 
 
 def refuse_untrained(algorithm: Any, trained: Iterable[nn.Parameter]) -> None:
