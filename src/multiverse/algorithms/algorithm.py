@@ -214,19 +214,22 @@ class Learner(Capabilities):
 
         return training([*own.values()], (self._seed, 5, *when))
 
-    def _fixed_weights(self) -> dict[str, Any]:
-        """Frozen parameters and buffers of modules of the user, as a part of `weights`."""
+    def _own_weights(self) -> dict[str, Any]:
+        """Of modules of the user, as a part of `weights`: frozen parameters and buffers, and the order in which trained
+        parameters lie among those of the optimizer."""
         if not (own := self._own_modules()):
             return {}
-        from multiverse.networks.modules import fixed_tensors
+        from multiverse.networks.modules import fixed_tensors, trained_parameters
 
-        found = fixed_tensors(own, own)
-        return {"fixed": found} if found else {}  # guard: frozen-parts-and-statistics-are-saved
+        found, order = fixed_tensors(own, own), {"trained": trained_parameters(own)}
+        return {**order, "fixed": found} if found else order  # guard: frozen-parts-and-statistics-are-saved
 
-    def _load_fixed_weights(self, weights: Mapping[str, Any]) -> None:
+    def _load_own_weights(self, weights: Mapping[str, Any]) -> None:
         if own := self._own_modules():
-            from multiverse.networks.modules import load_fixed_tensors
+            from multiverse.networks.modules import check_trained_parameters, load_fixed_tensors
 
+            if "trained" in weights:
+                check_trained_parameters(own, weights["trained"])
             load_fixed_tensors(own, own, weights.get("fixed", {}))
 
     @property

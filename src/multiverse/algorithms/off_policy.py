@@ -483,7 +483,7 @@ class OffPolicy(Learner):
     # -- saving --------------------------------------------------------------------------------------------------
     def weights(self) -> dict[str, Any]:
         learned = {name: optimizer.weights() for name, optimizer in self._optimizers.items()}
-        return {**learned, **self._fixed_weights()}
+        return {**learned, **self._own_weights()}
 
     def _network_modules(self) -> dict[str, Any]:
         modules = {name: getattr(network, "module", None) for name, network in self._networks.items()}
@@ -492,7 +492,7 @@ class OffPolicy(Learner):
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         for name, optimizer in self._optimizers.items():
             optimizer.load_weights(weights[name])
-        self._load_fixed_weights(weights)
+        self._load_own_weights(weights)
         for target in self._targets.values():
             target.follow(1.0)
         self._policy = self._acting = None

@@ -520,7 +520,7 @@ class OnPolicy(Learner):
     # -- saving --------------------------------------------------------------------------------------------------
     def weights(self) -> dict[str, Any]:
         moments = {name: moments.state() for name, moments in self._normalizers()}
-        return {"parameters": self._networks.optimizer.weights(), **moments, **self._fixed_weights()}
+        return {"parameters": self._networks.optimizer.weights(), **moments, **self._own_weights()}
 
     def _normalizers(self) -> list[tuple[str, RunningMeanStd]]:
         of_states = None if self._view is None else self._view.moments
@@ -532,7 +532,7 @@ class OnPolicy(Learner):
         for name, moments in self._normalizers():
             if name in weights:
                 moments.load(weights[name])
-        self._load_fixed_weights(weights)
+        self._load_own_weights(weights)
         self._policy = None
 
     def state(self) -> dict[str, Any]:

@@ -92,6 +92,27 @@ def load_fixed_tensors(modules: Mapping[str, nn.Module], like: Mapping[str, nn.M
             tensor.copy_(torch.as_tensor(given))
 
 
+def trained_parameters(modules: Mapping[str, nn.Module]) -> list[str]:
+    """Names and shapes of the trained parameters of the user's parts of these modules, in their order."""
+    return [
+        f"{key} of shape {tuple(one.shape)}"
+        for module in modules.values()
+        for part in _of_the_user(module)
+        for key, one in part.named_parameters()
+        if one.requires_grad
+    ]
+
+
+def check_trained_parameters(modules: Mapping[str, nn.Module], saved: Any) -> None:
+    """Refuse what `trained_parameters` returned of modules whose parameters are others, or in another order."""
+    for theirs, ours in itertools.zip_longest(saved, trained_parameters(modules), fillvalue="none"):
+        if theirs != ours:
+            raise InvalidRequest(
+                f"the saved network has parameter {theirs}, where this one has {ours}: the layers must be the same, "
+                "and __init__ must create them in the same order"
+            )
+
+
 @contextmanager
 def training(modules: Sequence[nn.Module], seed: Sequence[int]) -> Iterator[None]:
     """Modules of the user compute as in training (dropout is active); what they draw at random depends on the seed
