@@ -292,7 +292,7 @@ class Unfinished(Short):
         ),
         ("no_such_module:Mine", "algorithm 'no_such_module:Mine' cannot be imported: ModuleNotFoundError"),
         ("examples.own_algorithm:Mine", "cannot be imported: AttributeError"),
-        (Unfinished, "Unfinished is no algorithm yet: it has no weights"),
+        (Unfinished, "Unfinished does not implement the interface of algorithms: it has no weights"),
     ],
 )
 def test_mistakes_are_answered_in_plain_sentences(algorithm: Any, said: str, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def pair(name: str, space: Any = OBSERVATIONS, **settings: Any) -> tuple[Any, An
     draws to come."""
     both = [made(name, space, learner=learner, **settings) for learner in ("numpy", "torch")]
     draw, (ours, theirs) = np.random.default_rng(5), both
-    for target, other in zip(ours._targets.values(), theirs._targets.values()):
+    for target, other in zip(ours.targets.values(), theirs.targets.values()):
         target.parameters += draw.normal(0, 0.05, target.parameters.shape).astype(np.float32)
         other.parameters[...] = torch.from_numpy(target.parameters)
     for number in range(4):
@@ -93,7 +93,7 @@ def gradients(name: str, space: Any = OBSERVATIONS, **settings: Any) -> Gradient
                 continue
             given = [batch, metrics["entropy"]] if loss == "temperature_loss" else [batch]
             network = algorithm._networks[NETWORKS[loss]]
-            metrics |= algorithm._gradient(loss, network, *given)
+            metrics |= algorithm.gradient(loss, network, *given)
             by_loss[loss] = as_numpy(network.optimizer.gradient)
         found.append(by_loss)
         all_metrics.append(metrics)
@@ -142,7 +142,7 @@ def test_gradient_of_one_loss_leaves_the_gradients_of_other_networks_alone(loss:
     (batch,) = algorithm._minibatches(1)
     for network in algorithm._networks.values():
         network.optimizer.gradient.fill_(3.0)
-    algorithm._gradient(loss, algorithm._networks[NETWORKS[loss]], batch)
+    algorithm.gradient(loss, algorithm._networks[NETWORKS[loss]], batch)
     others = [network for name, network in algorithm._networks.items() if name != NETWORKS[loss]]
     assert all((network.optimizer.gradient == 3.0).all() for network in others)
 

@@ -154,7 +154,7 @@ class Learner(Capabilities):
 
     def outputs(self) -> Mapping[str, int]:
         """Return the number of outputs of each network, by name."""
-        raise NotImplementedError
+        raise InvalidRequest(f"{type(self).__name__} does not define outputs(), the number of outputs of each network")
 
     def _outputs_of(self, network: str) -> int:
         """Return the number of outputs of this network; refuse one that `outputs` does not state, or below 1."""

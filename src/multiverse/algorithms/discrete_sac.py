@@ -43,9 +43,9 @@ class DiscreteSAC(SoftActorCritic):
     Config = DiscreteSACConfig
     actions = (spaces.Discrete,)
 
-    def _make_networks(self) -> None:
-        self.actor = self._network("actor", follows=False)
-        self.critic = self._network("critic", copies=2)
+    def make_networks(self) -> None:
+        self.actor = self.new_network("actor", target=False)
+        self.critic = self.new_network("critic", copies=2)
         self._make_temperature()
 
     def outputs(self) -> Mapping[str, int]:

@@ -70,9 +70,9 @@ class DQN(OffPolicy):
     losses = ("loss",)
     acts = "values"
 
-    def _make_networks(self) -> None:
-        self.values = self._network("values")
-        self.target_values = self._targets["values"]
+    def make_networks(self) -> None:
+        self.values = self.new_network("values")
+        self.target_values = self.targets["values"]
         self._followed_at = 0  # env steps
 
     @property
@@ -89,10 +89,10 @@ class DQN(OffPolicy):
         space = self.action_space
         return EpsilonGreedyHead(int(space.n), int(space.start), self.epsilon)  # type: ignore[attr-defined]
 
-    def _before_learning(self) -> None:
+    def before_learning(self) -> None:
         every = self.config.target_update_interval
         if self._env_steps // every > self._followed_at // every:
-            self._targets["values"].follow(self.config.tau)
+            self.targets["values"].follow(self.config.tau)
         self._followed_at = self._env_steps
 
     def loss(self, batch: ReplayBatch) -> Loss:
@@ -106,10 +106,9 @@ class DQN(OffPolicy):
         loss = torch.nn.functional.smooth_l1_loss(values, targets)
         return Loss(loss, loss=loss, mean_value=values.mean())
 
-    def _gradient_step(self, batch: ReplayBatch) -> tuple[Any, dict[str, Any]]:
-        metrics = self._gradient("loss", self.values, batch)
-        self._steps += 1
-        return self._step(self.values, max_grad_norm=self.config.max_grad_norm), metrics
+    def gradient_step(self, batch: ReplayBatch) -> tuple[Any, dict[str, Any]]:
+        metrics = self.gradient("loss", self.values, batch)
+        return self.take_step(self.values, max_grad_norm=self.config.max_grad_norm), metrics
 
     def load(self, state: Any) -> None:
         super().load(state)

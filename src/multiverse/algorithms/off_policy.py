@@ -114,16 +114,20 @@ class OffPolicyConfig(Settings):
 
 # -- what learns -------------------------------------------------------------------------------------------------
 class OffPolicy(Learner):
-    """Replay, networks and their targets, random warm-up, and how many gradient steps are due. A subclass makes the
-    networks, chooses actions, defines the losses and takes gradient steps."""
+    """Replay, networks and their targets, random warm-up, and the number of gradient steps that are due.
+
+    A subclass defines `outputs`, `make_networks`, `head`, the losses that `losses` names, and `gradient_step`.
+    """
 
     from_replay = keeps_masks = True
     in_turn = False  # what a step led to is the next row's observation, which is not so where agents act in turn
     fixed = frozenset({"steps_per_env", "buffer_size", "hidden_sizes", "activation", "memory", "memory_size",
                        "markov_actor", "observation_embedding", "action_embedding", "reward_embedding",
                        "learner"})  # fmt: skip
-    losses: tuple[str, ...]
-    """Names of the methods that return a loss. Each is given the batch."""
+    losses: tuple[str, ...] = ("loss",)
+    """Names of the methods that return a loss."""
+    steps = 0
+    """Gradient steps so far, with the one that is being taken."""
 
     def __init__(
         self,
@@ -151,14 +155,15 @@ class OffPolicy(Learner):
         self.action = action_of(action_space)
         self._seed, self._device = seed, device
         self._networks: dict[str, Any] = {}  # by name, and
-        self._targets: dict[str, Any] = {}  # what follows some of them
+        self.targets: dict[str, Any] = {}
+        """Networks that follow others, by the name of the network that each follows."""
         self._rng = np.random.default_rng((seed, 1))
-        self._env_steps, self._updates, self._steps, self._owed = 0, 0, 0, 0.0
+        self._env_steps, self._updates, self._owed = 0, 0, 0.0
         self._policy: Policy | None = None
         self._acting: tuple[Any, Any, Any] | None = None  # layers, cell and embedding that act now
         self._make_auxiliary((seed, 4), device)
         self._kernels = self._kernels_of_losses()
-        self._make_networks()
+        self.make_networks()
         self._refuse_other_outputs(self._networks)
         if heads := self._auxiliary_parameters:
             from multiverse.networks.torch_network import AuxiliaryParameters
@@ -208,7 +213,7 @@ class OffPolicy(Learner):
 
     def head(self) -> Head:
         """Return the head that makes actions of the outputs of the layers that act, as it explores now."""
-        raise NotImplementedError
+        raise self._missing("head")
 
     def acting_layers(self) -> Layers:
         """Return (weights [in, out], bias [out]) of the dense layers that act: those of the network named by `acts`.
@@ -218,15 +223,20 @@ class OffPolicy(Learner):
         layers: Layers = self._networks[self.acts].layers()
         return layers
 
-    def _make_networks(self) -> None:
-        raise NotImplementedError
+    def make_networks(self) -> None:
+        """Create the networks, with `new_network` and `new_parameters`, and keep them as attributes. Called once."""
+        raise self._missing("make_networks")
 
-    def _gradient_step(self, batch: ReplayBatch) -> tuple[Any, dict[str, Any]]:
-        """(whether it was taken, metrics)."""
-        raise NotImplementedError
+    def gradient_step(self, batch: ReplayBatch) -> tuple[Any, dict[str, Any]]:
+        """Compute the gradient of each loss with `gradient`, take the steps with `take_step`, and let the targets
+        follow; return what `take_step` returned, and the metrics."""
+        raise self._missing("gradient_step")
 
-    def _before_learning(self) -> None:
-        """Once per update that learns."""
+    def before_learning(self) -> None:
+        """Do what is due before the gradient steps of an update, such as hard updates of targets."""
+
+    def _missing(self, method: str) -> InvalidRequest:
+        return InvalidRequest(f"{type(self).__name__} derives from OffPolicy and does not define {method}()")
 
     # -- networks ------------------------------------------------------------------------------------------------
     def _kernels_of_losses(self) -> dict[str, Callable[..., Any]]:
@@ -253,9 +263,10 @@ class OffPolicy(Learner):
             log.info("%s learns in torch, because no numpy kernel exists for its %s", name, " and its ".join(own))
         return {} if why_torch else {loss: kernel for loss, kernel in kernels.items() if kernel is not None}
 
-    def _network(self, name: str, copies: int = 0, more: int = 0, follows: bool = True) -> Any:
-        """A network that is given observations and `more` numbers; in numpy where kernels differentiate the losses.
-        `follows`: a target follows it."""
+    def new_network(self, name: str, copies: int = 0, more: int = 0, target: bool = True) -> Any:
+        """Return a network from observations, and `more` numbers such as actions, to as many outputs as `outputs`
+        says: `network(batch.observations)` is [rows, outputs]. With `copies`, that many networks side by side: [copies,
+        rows, outputs]. `target`: `self.targets[name]` follows it."""
         outputs = self._outputs_of(name)
         config, images = self.config, [tuple(leaf.space.shape or ()) for leaf in self.features.images]
         size, hidden = self.features.size + more, config.hidden_sizes
@@ -275,12 +286,12 @@ class OffPolicy(Learner):
         else:
             network = NumpyNetwork(shape, outputs, copies, seed)
         self._networks[name] = network
-        if follows:
-            self._targets[name] = network.target()
+        if target:
+            self.targets[name] = network.target()
         return network
 
-    def _parameters(self, name: str, first: Array) -> Any:
-        """Numbers that are learned beside the networks."""
+    def new_parameters(self, name: str, first: Array) -> Any:
+        """Return numbers that are learned beside the networks, such as a temperature: their tensor is `.values`."""
         if self._kernels:
             self._networks[name] = NumpyParameters(first)
         else:
@@ -372,10 +383,12 @@ class OffPolicy(Learner):
 
     def learn(self, gradient_steps: int) -> UpdateReport:
         """So many of them, on what replay holds."""
-        self._before_learning()
-        self._policy = None
+        self.before_learning()
+        self._policy, found = None, list[tuple[Any, dict[str, Any]]]()
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # noticed where the gradient is
-            found = [self._gradient_step(batch) for batch in self._minibatches(gradient_steps)]
+            for batch in self._minibatches(gradient_steps):
+                self.steps += 1
+                found.append(self.gradient_step(batch))
         if not found:
             return UpdateReport()
         self._acting = None
@@ -388,21 +401,22 @@ class OffPolicy(Learner):
     def _has_own_loss(self) -> bool:
         return any(kernel_of(type(self), loss) is None for loss in self.losses)
 
-    def _gradient(self, loss: str, network: Any, *given: Any) -> dict[str, Any]:
-        """Put the gradient of this loss by the network's own parameters where its optimizer takes it; returns the
-        metrics of the loss."""
+    def gradient(self, loss: str, network: Any, *given: Any) -> dict[str, Any]:
+        """Compute the gradient of the method named `loss`, which is called with the given arguments, by the parameters
+        of this network alone; return the metrics of the loss."""
         if self._kernels:
             metrics: dict[str, Any] = self._kernels[loss](self, *given)
             return metrics
-        if not self._steps:
+        if self.steps <= 1:
             from multiverse.networks.modules import refuse_untrained
 
             refuse_untrained(self, self._auxiliary_parameters)
-        with self._training((self._steps, self.losses.index(loss))):
+        with self._training((self.steps, self.losses.index(loss))):
             return dict(network.gradient(getattr(self, loss)(*given), loss, self._networks.get("auxiliary")))
 
-    def _step(self, *networks: Any, max_grad_norm: float = math.inf) -> Any:
-        """Take a step of each of these and of the auxiliary modules; returns whether all of them were taken."""
+    def take_step(self, *networks: Any, max_grad_norm: float = math.inf) -> Any:
+        """Take an optimizer step of each of these networks and of the auxiliary modules; return whether all of them
+        were taken: a gradient that is not finite is skipped."""
         heads = [one for name, one in self._networks.items() if name == "auxiliary"]
         taken = [one.optimizer.step(self.config.learning_rate, max_grad_norm) for one in (*networks, *heads)]
         for one in heads:  # the losses of the next step add to it
@@ -493,21 +507,21 @@ class OffPolicy(Learner):
         for name, optimizer in self._optimizers.items():
             optimizer.load_weights(weights[name])
         self._load_own_weights(weights)
-        for target in self._targets.values():
+        for target in self.targets.values():
             target.follow(1.0)
         self._policy = self._acting = None
 
     def state(self) -> dict[str, Any]:
-        targets = {} if self.own_network is None else self._targets
+        targets = {} if self.own_network is None else self.targets
         fixed = {"fixed_of_targets": {name: target.fixed() for name, target in targets.items()}} if targets else {}
         return {
             "optimizers": {name: optimizer.state() for name, optimizer in self._optimizers.items()},
-            "targets": {name: as_numpy(target.parameters) for name, target in self._targets.items()},
+            "targets": {name: as_numpy(target.parameters) for name, target in self.targets.items()},
             **fixed,
             "rng": self._rng.bit_generator.state,
             "env_steps": self._env_steps,
             "updates": self._updates,
-            "steps": self._steps,
+            "steps": self.steps,
             "owed": self._owed,
             "progress": self.progress,
             "changed": dict(self._changed),
@@ -517,12 +531,12 @@ class OffPolicy(Learner):
     def load(self, state: Mapping[str, Any]) -> None:
         for name, optimizer in self._optimizers.items():
             optimizer.load(state["optimizers"][name])
-        for name, target in self._targets.items():
+        for name, target in self.targets.items():
             target.parameters[...] = self._put(like(state["targets"][name], as_numpy(target.parameters)))
             if self.own_network is not None:
                 target.load_fixed(state["fixed_of_targets"][name])  # guard: targets-keep-statistics-of-their-own
         self._rng.bit_generator.state = state["rng"]
-        self._env_steps, self._updates, self._steps = (int(state[name]) for name in ("env_steps", "updates", "steps"))
+        self._env_steps, self._updates, self.steps = (int(state[name]) for name in ("env_steps", "updates", "steps"))
         self._owed, self.progress = float(state["owed"]), float(state["progress"])
         self.change(**state["changed"])
         self.replay.load(state["replay"])

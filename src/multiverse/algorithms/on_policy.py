@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.algorithms.algorithm import Learner, OwnNetwork, Settings, mean_metrics, reason_for_torch
+from multiverse.algorithms.algorithm import Learner, OwnNetwork, Settings, UpdateReport, mean_metrics, reason_for_torch
 from multiverse.algorithms.capabilities import RunRequirements, algorithms_that
 from multiverse.algorithms.central_critic import StateView, TeamView
 from multiverse.algorithms.inputs import (
@@ -135,7 +135,8 @@ class OnPolicyConfig(Settings):
 
 # -- what learns -------------------------------------------------------------------------------------------------
 class OnPolicy(Learner):
-    """A policy and a value network, normalisers, and everything of a run but the update itself."""
+    """A policy and a value network, normalisers, rollouts with advantages and returns, and an update of one gradient
+    step on each rollout. A subclass defines `loss`."""
 
     asynchronous = auto_num_envs = recurrent_images = True
     fixed = frozenset({
@@ -324,7 +325,18 @@ class OnPolicy(Learner):
     # -- learning ------------------------------------------------------------------------------------------------
     def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
         """The loss that a gradient step decreases, from the outputs of the networks for the rows of a batch."""
-        raise NotImplementedError
+        raise InvalidRequest(f"{type(self).__name__} derives from OnPolicy and does not define loss(out, batch)")
+
+    def update(self, rollouts: Sequence[Rollout], progress: float) -> UpdateReport:
+        """Take one gradient step on the whole rollout."""
+        (rollout,) = rollouts
+        self._refuse_older(rollout)
+        self.progress = progress
+        learning_rate = self.config.scheduled(progress).get("learning_rate", float(self.config.learning_rate))
+        metrics = self._gradient(self._batch(rollout))
+        (took,) = self._count([self._networks.optimizer.step(learning_rate, self.config.max_grad_norm)])
+        self._updated(rollout)
+        return UpdateReport(self._means([metrics]) | self._lag, int(took), int(not took))
 
     def value_loss(self, values: Any, batch: RolloutBatch) -> Any:
         """The mean squared error of the values [rows]."""

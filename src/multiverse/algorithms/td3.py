@@ -53,11 +53,11 @@ class TD3(OffPolicy):
     losses = ("critic_loss", "actor_loss")
     noise_draws = 1
 
-    def _make_networks(self) -> None:
-        self.actor = self._network("actor")
-        self.critic = self._network("critic", copies=2, more=self.action[0][0])
+    def make_networks(self) -> None:
+        self.actor = self.new_network("actor")
+        self.critic = self.new_network("critic", copies=2, more=self.action[0][0])
         self.first_critic = self.critic.first()
-        self.target_actor, self.target_critic = self._targets["actor"], self._targets["critic"]
+        self.target_actor, self.target_critic = self.targets["actor"], self.targets["critic"]
 
     def outputs(self) -> Mapping[str, int]:
         """The action before its tanh, and a value."""
@@ -85,15 +85,14 @@ class TD3(OffPolicy):
         actions = self.actor(batch.observations).tanh()
         return Loss(-self.first_critic(batch.observations, actions).mean())
 
-    def _gradient_step(self, batch: ReplayBatch) -> tuple[Any, dict[str, Any]]:
-        metrics, learning = self._gradient("critic_loss", self.critic, batch), [self.critic]
-        self._steps += 1
-        due = self._steps % self.config.policy_delay == 0
+    def gradient_step(self, batch: ReplayBatch) -> tuple[Any, dict[str, Any]]:
+        metrics, learning = self.gradient("critic_loss", self.critic, batch), [self.critic]
+        due = self.steps % self.config.policy_delay == 0
         if due:  # both gradients precede both steps: see SAC
-            metrics |= self._gradient("actor_loss", self.actor, batch)
+            metrics |= self.gradient("actor_loss", self.actor, batch)
             learning.append(self.actor)
-        taken = self._step(*learning)
+        taken = self.take_step(*learning)
         if due:
-            for target in self._targets.values():
+            for target in self.targets.values():
                 target.follow(self.config.tau)
         return taken, metrics

@@ -30,36 +30,36 @@ KERNELS: dict[tuple[str, ...], Callable[..., Any]] = {
     (
         f"{SAC}.critic_loss",
         f"{SAC}.sample_actions",
-        f"{SAC}._make_networks",
+        f"{SAC}.make_networks",
         f"{SAC}.outputs",
         f"{SOFT}.entropy_coef",
     ): replay.sac_critic_gradient,
     (
         f"{SAC}.actor_loss",
         f"{SAC}.sample_actions",
-        f"{SAC}._make_networks",
+        f"{SAC}.make_networks",
         f"{SAC}.outputs",
         f"{SOFT}.entropy_coef",
     ): replay.sac_actor_gradient,
     (f"{SOFT}.temperature_loss", f"{SAC}.target_entropy"): replay.sac_temperature_gradient,
-    (f"{TD3}.critic_loss", f"{TD3}._make_networks", f"{TD3}.outputs"): replay.td3_critic_gradient,
-    (f"{TD3}.actor_loss", f"{TD3}._make_networks", f"{TD3}.outputs"): replay.td3_actor_gradient,
+    (f"{TD3}.critic_loss", f"{TD3}.make_networks", f"{TD3}.outputs"): replay.td3_critic_gradient,
+    (f"{TD3}.actor_loss", f"{TD3}.make_networks", f"{TD3}.outputs"): replay.td3_actor_gradient,
     (
         f"{DISCRETE_SAC}.critic_loss",
         f"{DISCRETE_SAC}.log_probs",
-        f"{DISCRETE_SAC}._make_networks",
+        f"{DISCRETE_SAC}.make_networks",
         f"{DISCRETE_SAC}.outputs",
         f"{SOFT}.entropy_coef",
     ): replay.discrete_sac_critic_gradient,
     (
         f"{DISCRETE_SAC}.actor_loss",
         f"{DISCRETE_SAC}.log_probs",
-        f"{DISCRETE_SAC}._make_networks",
+        f"{DISCRETE_SAC}.make_networks",
         f"{DISCRETE_SAC}.outputs",
         f"{SOFT}.entropy_coef",
     ): replay.discrete_sac_actor_gradient,
     (f"{SOFT}.temperature_loss", f"{DISCRETE_SAC}.target_entropy"): replay.discrete_sac_temperature_gradient,
-    (f"{DQN}.loss", f"{DQN}._make_networks", f"{DQN}.outputs"): replay.dqn_gradient,
+    (f"{DQN}.loss", f"{DQN}.make_networks", f"{DQN}.outputs"): replay.dqn_gradient,
 }
 """By the full names of the methods that a loss consists of, itself first: a subclass that overrides one of them has
 another name."""
