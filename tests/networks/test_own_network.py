@@ -468,6 +468,7 @@ def test_every_built_in_network_is_found_by_its_name() -> None:
         ("tests.networks.own_networks:Wid", "network='tests.networks.own_networks:Wid' cannot be imported: .*'Wid'"),
         ("no_such_module:Net", "cannot be imported: ModuleNotFoundError"),
         ("nowhere.py:Net", "there is no file .*nowhere.py"),
+        ("nets.py", "network=.nets.py. does not exist: .*Did you mean nets.py:Name"),
         ("json:__name__", "network: json:__name__ is an instance of str"),
     ],
 )

@@ -235,7 +235,7 @@ class OnPolicy(Learner):
         if self.own_network is not None and self.config.filters:
             raise InvalidRequest(
                 f"filters={self.config.filters}: network={self.own_network.name} takes the place of the first layers; "
-                "use one of the two"
+                "use one of the two (filters=0 where a preset sets them)"
             )
         convolution = self._convolution() if self.config.filters else None
         shape = Shape(
