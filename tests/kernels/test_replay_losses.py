@@ -255,6 +255,17 @@ def test_actor_loss_without_the_entropy_that_the_temperature_needs_is_refused() 
     assert fixed.update([markov_rollout(fixed, 0)], 0.0).gradient_steps == 1
 
 
+@pytest.mark.parametrize(("kind", "name"), [(SAC, "sac"), (TD3, "td3")])
+def test_loss_that_does_not_reach_its_network_is_refused(kind: Any, name: str) -> None:
+    class Elsewhere(kind):
+        def actor_loss(self, batch: ReplayBatch) -> Loss:
+            return Loss(self.critic(batch.observations, batch.actions).mean(), entropy=0.0)
+
+    algorithm = own(Elsewhere, name, gradient_steps=2)
+    with pytest.raises(mv.InvalidRequest, match=r"actor_loss\(\) returned a total that depends on no parameter of the"):
+        algorithm.update([markov_rollout(algorithm, 0)], 0.0)
+
+
 def test_loss_that_is_no_scalar_names_the_method_that_returned_it() -> None:
     class Odd(SAC):
         def critic_loss(self, batch: ReplayBatch) -> Loss:

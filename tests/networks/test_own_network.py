@@ -301,6 +301,20 @@ def test_weights_of_another_precision_become_float32() -> None:
     assert {one.dtype for one in module.parameters()} == {torch.float32}
 
 
+@pytest.mark.parametrize("kind", [PPO, SAC])
+def test_module_that_a_function_returns_each_time_is_copied(kind: Any) -> None:
+    pretrained = Wide(VECTOR)
+    before = pretrained.layer.weight.clone()
+    algorithm = learner(kind, VECTOR, lambda space: pretrained)
+    modules = algorithm._network_modules().values()
+    inner = {one for module in modules for one in module.modules() if isinstance(one, Wide)}
+    assert len({id(one.layer.weight) for one in [*inner, pretrained]}) == 3
+    assert all(torch.equal(one.layer.weight, before) for one in inner)
+    for one in inner:
+        one.layer.weight.data.zero_()
+    assert torch.equal(pretrained.layer.weight, before)
+
+
 def test_network_without_trained_parameters_is_allowed() -> None:
     made_network(choice(lambda space: Wide(space).requires_grad_(False), VECTOR))
     made_network(choice(lambda space: nn.Flatten(), VECTOR))

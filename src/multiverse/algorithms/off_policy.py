@@ -159,6 +159,7 @@ class OffPolicy(Learner):
         """Networks that follow others, by the name of the network that each follows."""
         self._rng = np.random.default_rng((seed, 1))
         self._env_steps, self._updates, self._owed = 0, 0, 0.0
+        self._checked_losses: set[str] = set()
         self._policy: Policy | None = None
         self._acting: tuple[Any, Any, Any] | None = None  # layers, cell and embedding that act now
         self._make_auxiliary((seed, 4), device)
@@ -407,12 +408,13 @@ class OffPolicy(Learner):
         if self._kernels:
             metrics: dict[str, Any] = self._kernels[loss](self, *given)
             return metrics
-        if self.steps <= 1:
+        if first := loss not in self._checked_losses and self._has_own_loss():
             from multiverse.networks.modules import refuse_untrained
 
+            self._checked_losses.add(loss)
             refuse_untrained(self, self._auxiliary_parameters)
         with self._training((self.steps, self.losses.index(loss))):
-            return dict(network.gradient(getattr(self, loss)(*given), loss, self._networks.get("auxiliary")))
+            return dict(network.gradient(getattr(self, loss)(*given), loss, self._networks.get("auxiliary"), first))
 
     def take_step(self, *networks: Any, max_grad_norm: float = math.inf) -> Any:
         """Take an optimizer step of each of these networks and of the auxiliary modules; return whether all of them

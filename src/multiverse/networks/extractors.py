@@ -126,7 +126,7 @@ def made_network(choice: NetworkChoice) -> tuple[nn.Module, int]:
             f"network={choice.name} made {type(module).__name__}: expected a torch.nn.Module, made by "
             f"{choice.name}(observation_space, **network_kwargs)"
         )
-    module = module.float().eval()
+    module = copied(module).float().eval()  # a function may return the same one, such as a pretrained one, each time
     vector, images = choice.layout.inputs(torch.zeros, ROWS_TRIED)
     observation, tried = choice.layout.observation(vector, images), f": forward() failed for observations of {space}"
     features, size = _called(choice, tried, module, observation), getattr(module, "features_dim", None)

@@ -160,10 +160,12 @@ def backward(
     parameters: Sequence[nn.Parameter],
     name: str = "loss",
     auxiliary: Any = None,
+    first: bool = False,
 ) -> dict[str, Tensor]:
     """Put the gradient of the loss by these parameters, which lie where the optimizer has them, into its gradient;
     return the metrics of the loss. `name`: of the method that returned the loss. `auxiliary`: what has further
-    parameters and their optimizer, to whose gradient that of the loss is added."""
+    parameters and their optimizer, to whose gradient that of the loss is added. `first`: refuse a loss that depends on
+    none of the parameters."""
     found = loss if isinstance(loss, Loss) else Loss(loss)
     total = found.total
     if not isinstance(total, Tensor) or total.dim():
@@ -173,8 +175,8 @@ def backward(
         )
     if not total.requires_grad:
         raise InvalidRequest(
-            f"{name}() returned a total that depends on no parameter: compute it from outputs of the networks, and "
-            "without detach() or no_grad()"
+            f"{name}() returned a total that depends on no parameter: compute it from outputs of the networks, without "
+            "detach() or no_grad()"
         )
     metrics = {metric: torch.as_tensor(value, device=total.device) for metric, value in found.metrics.items()}
     if rows := [metric for metric, value in metrics.items() if value.numel() != 1]:
@@ -182,6 +184,13 @@ def backward(
             f"{name}() returned the metric {rows[0]!r} with shape {tuple(metrics[rows[0]].shape)}: expected a single "
             "number, such as a mean over the rows"
         )
+    if first:
+        by_each = torch.autograd.grad(total, parameters, retain_graph=True, allow_unused=True)
+        if all(one is None for one in by_each):
+            raise InvalidRequest(
+                f"{name}() returned a total that depends on no parameter of the network that it trains: compute it "
+                "from outputs of this network, without detach() or no_grad()"
+            )
     optimizer.gradient.zero_()
     further = [] if auxiliary is None else auxiliary.parameters
     total.backward(inputs=[*parameters, *further])
