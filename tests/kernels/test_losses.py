@@ -119,6 +119,16 @@ def test_algorithm_that_overrides_any_part_of_the_loss_has_no_kernel(method: str
     assert kernel_of(type("Own", (PPO,), {method: lambda self, *given: 0})) is None
 
 
+def test_loss_that_is_wrapped_by_a_decorator_has_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    @functools.wraps(PPO.loss)
+    def doubled(self: Any, out: Outputs, batch: RolloutBatch) -> Loss:
+        return Loss(2 * stock(self, out, batch).total)
+
+    stock = PPO.loss
+    monkeypatch.setattr(PPO, "loss", doubled)
+    assert kernel_of(PPO) is None
+
+
 # -- which learner ------------------------------------------------------------------------------------------------
 SPACE, ACTIONS = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(3)
 BOX = spaces.Box(-1, 1, (2,), np.float32)
