@@ -12,6 +12,7 @@ import torch
 from gymnasium import spaces
 
 import multiverse as mv
+from multiverse.algorithms import DQN, SAC
 from multiverse.algorithms.a2c import A2C, A2CConfig
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.contracts.policy import Seen
@@ -127,6 +128,25 @@ def test_loss_that_is_wrapped_by_a_decorator_has_no_kernel(monkeypatch: pytest.M
     stock = PPO.loss
     monkeypatch.setattr(PPO, "loss", doubled)
     assert kernel_of(PPO) is None
+
+
+@pytest.mark.parametrize(
+    ("stock", "method", "said"),
+    [
+        (A2C, "policy_loss", "Own.policy_loss() overrides nothing: A2C calls loss, value_loss"),
+        (SAC, "loss", "Own.loss() overrides nothing: SAC calls critic_loss, actor_loss, temperature_loss"),
+        (DQN, "value_loss", "Own.value_loss() overrides nothing: DQN calls loss"),
+        (PPO, "value_loss", ""),
+        (PPO, "prediction_loss", ""),
+    ],
+)
+def test_loss_of_a_name_that_the_algorithm_does_not_call_is_reported(
+    stock: Any, method: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = stock.Config(hidden_sizes=(8,))
+    actions = spaces.Box(-1, 1, (1,), np.float32) if stock is SAC else ACTIONS
+    type("Own", (stock,), {method: lambda self, *given: 0})(config, SPACE, actions, 4, 1)
+    assert [message for message in caplog.messages if "overrides nothing" in message] == ([said] if said else [])
 
 
 # -- which learner ------------------------------------------------------------------------------------------------

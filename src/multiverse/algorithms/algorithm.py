@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,11 @@ from multiverse.learning.threads import torch_for
 from multiverse.policies.features import Features
 from multiverse.rollouts.rollout import Rollout
 
+log = logging.getLogger("multiverse")
+
 BAD_IN_A_ROW = 5
+LOSSES = "loss", "policy_loss", "value_loss", "critic_loss", "actor_loss", "temperature_loss"
+"""Names of the methods of our algorithms that are losses, or parts of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +133,7 @@ class Learner(Capabilities):
     _seed: int
 
     def __init__(self) -> None:
+        self._report_unknown_losses()
         self._changed: dict[str, Any] = {}  # settings, since the beginning
         self._bad_in_a_row = 0
 
@@ -143,6 +149,17 @@ class Learner(Capabilities):
         group = Group(SINGLE_AGENT, (SINGLE_AGENT,), observation_space, action_space)
         run = RunRequirements(settings=config, device=device, small_images=small_images, groups=(group,))
         refuse_unsupported(type(self), run)
+
+    def _report_unknown_losses(self) -> None:
+        """Warn of methods of the user that have the name of a loss, and that the algorithm does not call."""
+        own = type(self)
+        stock = next(one for one in own.__mro__ if one.__module__.startswith(f"{__package__}."))
+        called = [name for name in LOSSES if hasattr(stock, name) or name in getattr(own, "losses", ())]
+        for name in LOSSES:
+            if hasattr(own, name) and name not in called:
+                log.warning(
+                    "%s.%s() overrides nothing: %s calls %s", own.__name__, name, stock.__name__, ", ".join(called)
+                )
 
     def modules(self) -> Mapping[str, Any]:
         """Return torch modules that the loss uses beside the networks, such as auxiliary heads, by name.
