@@ -45,7 +45,7 @@ def test_the_example_learns(elsewhere: Path, capsys: pytest.CaptureFixture[str])
     run = main(env_steps=20_000)
     assert run.path.name.startswith("Reinforce-1-") and run.summary["algorithm"] == "examples.own_algorithm:Reinforce"
     assert run.summary["evaluation"]["mean_return"] > 60  # a coin has 22
-    assert "it would do" in capsys.readouterr().out
+    assert "action for the first observation" in capsys.readouterr().out
 
 
 def test_a_resumed_run_ends_as_one_that_was_not_interrupted(tmp_path: Path) -> None:
