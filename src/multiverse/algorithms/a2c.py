@@ -22,7 +22,7 @@ class A2CConfig(OnPolicyConfig):
     """Step size of RMSprop."""
     gae_lambda: float = 1.0
     normalize_advantages: bool = False
-    """Advantages of a rollout with mean 0 and standard deviation 1."""
+    """The advantages of a rollout are standardized to mean 0 and standard deviation 1."""
 
 
 # -- the loss ----------------------------------------------------------------------------------------------------

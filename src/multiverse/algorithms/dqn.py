@@ -24,27 +24,27 @@ class DQNConfig(OffPolicyConfig):
     """Settings of DQN."""
 
     steps_per_env: int = 4
-    """Steps of every env between two updates."""
+    """Number of steps of each environment between two updates."""
     batch_size: int = 32
-    """Steps drawn from replay for one gradient step."""
+    """Number of steps drawn from replay for one gradient step."""
     updates_per_step: float = 0.25
-    """Gradient steps per env step (the update-to-data ratio)."""
+    """Number of gradient steps per env step (the update-to-data ratio)."""
     learning_rate: float = 1e-4
     """Step size of Adam."""
     tau: float = 1.0
-    """How far the target network goes towards the other each time it follows it; 1: all the way."""
+    """Coefficient of the update of the target network, θ' ← θ' + τ (θ - θ'); 1: a copy."""
     hidden_sizes: tuple[int, ...] = (64, 64)
-    """Units of each hidden layer."""
+    """Number of units of each hidden layer."""
     target_update_interval: int = 10_000
-    """Env steps between those after which the target network follows."""
+    """Number of env steps between two updates of the target network."""
     exploration_fraction: float = 0.1
-    """Of the budget, how much it takes for random actions to become as rare as they will be."""
+    """Share of the budget over which ε decreases."""
     exploration_initial_eps: float = 1.0
-    """The share of random actions at first …"""
+    """Initial ε, the share of random actions."""
     exploration_final_eps: float = 0.05
-    """… and in the end."""
+    """Final ε."""
     max_grad_norm: float = 10.0
-    """Longer gradients are scaled down to this norm."""
+    """Gradients are clipped to this global norm."""
 
     def scheduled(self, progress: float) -> dict[str, float]:
         first, last, fraction = self.exploration_initial_eps, self.exploration_final_eps, self.exploration_fraction

@@ -51,50 +51,50 @@ class OffPolicyConfig(Settings):
     """Settings that SAC, TD3, discrete SAC and DQN have in common."""
 
     steps_per_env: int = 1
-    """Steps of every env between two updates."""
+    """Number of steps of each environment between two updates."""
     buffer_size: int = 1_000_000
-    """Steps that replay holds, of all envs together; the oldest go first."""
+    """Number of steps in replay, of all environments together; new steps replace the oldest."""
     learning_starts: int = 100
-    """Env steps of random actions before it learns."""
+    """Number of env steps with random actions before the first gradient step."""
     batch_size: int = 256
-    """Steps drawn from replay for one gradient step."""
+    """Number of steps drawn from replay for one gradient step."""
     rewarded_fraction: float = 0.0
-    """Of what is drawn (steps, or sequences around them): so much around steps with a reward other than 0, as soon as
-    there are any. Where rewards are sparse, the few that were found are learned from again and again."""
+    """Share of the drawn steps (or sequences) that have a reward other than 0, as soon as there are any. With sparse
+    rewards, the few rewarded steps are then learned from more often."""
     updates_per_step: float = 1.0
-    """Gradient steps per env step (the update-to-data ratio)."""
+    """Number of gradient steps per env step (the update-to-data ratio)."""
     gradient_steps: int | None = None
-    """Gradient steps per update, instead; -1: as many as it has env steps."""
+    """Number of gradient steps per update, in place of `updates_per_step`; -1: as many as its env steps."""
     learning_rate: float = 3e-4
     """Step size of Adam."""
     gamma: float = 0.99
     """Discount factor."""
     tau: float = 0.005
-    """How far target networks go towards the others each time they follow them; 1: all the way."""
+    """Coefficient of the soft update of target networks, θ' ← θ' + τ (θ - θ'); 1: a copy."""
     hidden_sizes: tuple[int, ...] = (256, 256)
-    """Units of each hidden layer."""
+    """Number of units of each hidden layer."""
     activation: Literal["tanh", "relu"] = "relu"
-    """Between the layers."""
+    """Activation between the layers."""
     learner: Literal["auto", "numpy", "torch"] = "auto"
     """Backend that differentiates the losses: torch, or numpy kernels, which are faster for stock losses of small
     networks on the CPU. `auto`: kernels where possible."""
     memory: Literal["lstm", "gru"] | None = None
-    """A recurrent cell before the layers, of the actor and of the critics each, so that they remember what they have
-    seen. They learn along sequences drawn from replay, each from an empty memory."""
+    """Recurrent cell before the hidden layers of the actor, and another of the critics. They learn along sequences
+    drawn from replay, each of which begins with an empty memory."""
     memory_size: int = 128
-    """Units of such a cell."""
+    """Number of units of a recurrent cell."""
     markov_actor: bool = False
-    """With `memory`: only the critics remember; the actor acts on what it sees now (Memory-Markov)."""
+    """With `memory`: only the critics have a recurrent cell; the actor sees the present observation (Memory-Markov)."""
     sequences: int = 32
-    """With `memory`: sequences drawn from replay for one gradient step, instead of `batch_size` single steps."""
+    """With `memory`: number of sequences drawn from replay for one gradient step, in place of `batch_size` steps."""
     sequence_length: int | None = None
-    """Steps of each at most; nothing teaches what must be remembered for longer. Default: whole episodes."""
+    """Largest number of steps of a sequence; longer dependencies are not learned. Default: whole episodes."""
     observation_embedding: int = 32
-    """With `memory`: units of the layer between the observation and the cell."""
+    """With `memory`: number of units of the layer between the observation and the cell."""
     action_embedding: int = 8
-    """… between the previous action and the cell; 0: it is not shown …"""
+    """Number of units between the previous action and the cell; 0: the previous action is no input."""
     reward_embedding: int = 8
-    """… and between the previous reward and the cell; 0 likewise."""
+    """Number of units between the previous reward and the cell; 0: the previous reward is no input."""
 
     def __post_init__(self) -> None:
         self._check("at least 1", lambda value: value >= 1, "steps_per_env", "buffer_size", "batch_size",

@@ -55,10 +55,10 @@ class OnPolicyConfig(Settings):
     """Settings that PPO and A2C have in common."""
 
     steps_per_env: int = 128
-    """Steps of every env in a rollout, from which one update learns."""
+    """Number of steps of each environment in one rollout, from which one update learns."""
     whole_episodes: bool = False
-    """A rollout has one episode of every env, up to `steps_per_env` steps of it, which one version of the policy plays;
-    who has ended waits for the others. No: the envs go on, and nobody waits."""
+    """A rollout has one episode of each environment, of at most `steps_per_env` steps, played by one version of the
+    policy; environments that finish early wait for the rest. No: episodes continue in the next rollout."""
     learning_rate: float = 3e-4
     """Step size of Adam."""
     gamma: float = 0.99
@@ -70,48 +70,50 @@ class OnPolicyConfig(Settings):
     entropy_coef: float = 0.0
     """Weight of the entropy bonus, which keeps a policy exploring."""
     max_grad_norm: float = 0.5
-    """Longer gradients are scaled down to this norm."""
+    """Gradients are clipped to this global norm."""
     hidden_sizes: tuple[int, ...] = (64, 64)
-    """Units of each hidden layer."""
+    """Number of units of each hidden layer."""
     activation: Literal["tanh", "relu"] = "tanh"
-    """Between the layers."""
+    """Activation between the layers."""
     learner: Literal["auto", "numpy", "torch"] = "auto"
     """Backend that differentiates the loss: torch, or numpy kernels, which are two to five times as fast for stock
     losses of small networks on the CPU. `auto`: kernels where possible."""
     filters: int = 0
-    """Of a convolution before the hidden layers, over observations that are a board, a grid or a small picture: one
-    Box of three axes. 0: none."""
+    """Number of filters of a convolution before the hidden layers, for observations that are a board, a grid or a small
+    image: one Box of three axes. 0: no convolution."""
     kernel_size: int = 3
-    """How high and wide such filters are."""
+    """Height and width of these filters."""
     memory: Literal["lstm", "gru"] | None = None
-    """A recurrent cell before the layers of both networks, so that they remember what they have seen; a central critic,
-    which sees more than the policy, has none."""
+    """Recurrent cell before the hidden layers of the policy and the value network. A central critic, which sees more
+    than the policy, has none."""
     memory_size: int = 64
-    """Units of such a cell."""
+    """Number of units of the recurrent cell."""
     chunk_length: int = 32
-    """Rows along which what is remembered is learned. Rollouts are cut into such chunks, each from the memory that the
-    policy had there: longer is slower, and nothing teaches it what must be remembered for longer than this."""
+    """Length of truncated backpropagation through time, in steps. Rollouts are cut into chunks of this length, which
+    begin from the memory that the policy had there. Longer chunks are slower; dependencies that are longer than a chunk
+    are not learned."""
     see_previous: bool = False
-    """With `memory`: show the previous action and reward to both networks too."""
+    """With `memory`: the previous action and reward are inputs of both networks too."""
     critic: Literal["own", "central", "state"] = "own"
-    """What the value of a slot is judged by: what it sees itself, or (MAPPO) what its whole team sees, or what it sees
-    itself and the env's `state()`. Policies act on their own observations in any case."""
+    """Input of the value network: the agent's own observation, the observations of its whole team (`central`, as in
+    MAPPO), or its own and the env's `state()`. Policies act on their own observations in any case."""
     share_features: bool = False
-    """The same convolutions of images, or the same `network`, for policy and value, instead of one for each."""
+    """Policy and value share the convolutions of images, or the `network`, instead of having one each."""
     ortho_init: bool = True
-    """Orthogonal first weights, and cells that at first remember for 2 to `chunk_length` rows; else torch's own."""
+    """Orthogonal initial weights, and cells whose initial time scales are 2 to `chunk_length` steps; no: the defaults
+    of torch."""
     log_std_init: float = 0.0
-    """Of Box actions: the logarithm of the standard deviation at first."""
+    """Initial logarithm of the standard deviation of Box actions."""
     squash: bool = False
-    """Of Box actions: into their bounds by a tanh, instead of clipping them."""
+    """A tanh maps Box actions into their bounds, instead of clipping."""
     normalize_observations: bool = False
-    """Learn from observations with mean 0 and standard deviation 1, as seen so far."""
+    """Observations are normalized by their running mean and standard deviation."""
     normalize_rewards: bool = False
-    """Learn from rewards on the scale of the returns seen so far."""
+    """Rewards are divided by the running standard deviation of the returns."""
     lag_correction: LagCorrection = "vtrace"
-    """Of `asynchronous` runs, what is made of rollouts of an older policy. `ratio`: PPO's ratio, and so its clip range,
-    is to the policy that acted; `vtrace`: that, and what follows an action counts by how likely the present policy is
-    to do what was done; `none`: as if it had been the present one."""
+    """Correction for rollouts of an older policy in `asynchronous` runs. `ratio`: PPO's probability ratio is to the
+    policy that acted; `vtrace`: in addition, advantages have the clipped importance weights of V-trace; `none`: no
+    correction."""
 
     def __post_init__(self) -> None:
         counts = "steps_per_env", "memory_size", "chunk_length", "kernel_size"

@@ -27,18 +27,18 @@ class PPOConfig(OnPolicyConfig):
     epochs: int = 4
     """Passes over a rollout in one update."""
     batch_size: int = 256
-    """Rows of a minibatch: one gradient step."""
+    """Number of rows of a minibatch, which gives one gradient step."""
     learning_rate_schedule: Schedule = "constant"
-    """`linear`: down to 0 at the end of the budget."""
+    """`linear`: decreases to 0 at the end of the budget."""
     clip_range: float = 0.2
-    """Of the probability ratio: beyond 1 ± this, an update gains nothing."""
+    """The probability ratio is clipped to 1 ± this."""
     clip_range_schedule: Schedule = "constant"
-    """`linear`: down to 0 at the end of the budget."""
+    """`linear`: decreases to 0 at the end of the budget."""
     value_clip_range: float | None = None
     """Clip range of the value function, as in OpenAI's and CleanRL's PPO: the larger of the clipped and the unclipped
     squared error counts (Stable-Baselines3 takes the clipped one alone). None: not clipped."""
     normalize_advantages: bool = True
-    """Advantages of a minibatch with mean 0 and standard deviation 1."""
+    """The advantages of a minibatch are standardized to mean 0 and standard deviation 1."""
     lag_correction: LagCorrection = "ratio"
     target_kl: float | None = None
     """Stop the update once the approximate KL divergence exceeds 1.5 times this."""

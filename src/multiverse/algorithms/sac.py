@@ -26,15 +26,15 @@ class SACConfig(OffPolicyConfig):
     """Settings of SAC."""
 
     entropy_coef: float | str = "auto"
-    """Weight of the entropy bonus (the temperature α). auto: learned, so that the entropy is `target_entropy`, from 1
-    on; auto_0.1: from 0.1 on, where rewards are small and should count from the beginning."""
+    """Weight of the entropy bonus (the temperature α). auto: learned, so that the entropy is `target_entropy`, with an
+    initial value of 1; auto_0.1: with an initial value of 0.1, for small rewards."""
     target_entropy: float | None = None
-    """Entropy that a learned temperature leads to. Default: minus the number of actions."""
+    """Target of the entropy for a learned temperature. Default: minus the number of actions."""
     target_update_interval: int = 1
-    """Gradient steps between those after which the target critics follow."""
+    """Number of gradient steps between two updates of the target critics."""
     noise_steps: int = 1
-    """Steps in a row, of one update's `steps_per_env`, in which what it explores with stays the same: where rewards are
-    far away, pushes that last lead further than ones that cancel out."""
+    """Number of consecutive steps with the same exploration noise, at most `steps_per_env`: with distant rewards, noise
+    that lasts explores further than noise that averages out."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

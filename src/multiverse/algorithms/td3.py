@@ -24,16 +24,16 @@ class TD3Config(OffPolicyConfig):
     learning_rate: float = 1e-3
     """Step size of Adam."""
     action_noise: float = 0.1
-    """Standard deviation of the noise that it explores with; actions are from -1 to 1."""
+    """Standard deviation of the exploration noise; actions are from -1 to 1."""
     noise_steps: int = 1
-    """Steps in a row, of one update's `steps_per_env`, in which that noise stays the same: where rewards are far away,
-    pushes that last lead further than ones that cancel out."""
+    """Number of consecutive steps with the same exploration noise, at most `steps_per_env`: with distant rewards, noise
+    that lasts explores further than noise that averages out."""
     policy_delay: int = 2
-    """Gradient steps of the critics for one of the actor, after which all targets follow."""
+    """Number of gradient steps of the critics for one of the actor and one update of all targets."""
     target_policy_noise: float = 0.2
-    """Standard deviation of the noise on what the target actor would do: near actions should be worth the same."""
+    """Standard deviation of the noise on actions of the target actor (target policy smoothing)."""
     target_noise_clip: float = 0.5
-    """The largest of that noise."""
+    """That noise is clipped to ± this."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
