@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 from gymnasium import spaces
@@ -213,6 +214,7 @@ class Learner(Capabilities):
         auxiliary = {"auxiliary": self.auxiliary} if self.auxiliary else {}
         return auxiliary if self.own_network is None else {**self._network_modules(), **auxiliary}
 
+    @cached_property
     def _has_own_loss(self) -> bool:
         """Whether a loss may be one of the user: no kernel exists for it."""
         raise NotImplementedError
@@ -225,7 +227,7 @@ class Learner(Capabilities):
         """While a loss is computed, modules of the user are in training mode; what they and losses of the user draw
         from torch depends on the run's seed and `when`."""
         own = self._own_modules()
-        if not own and not self._has_own_loss():
+        if not own and not self._has_own_loss:
             return nullcontext()
         from multiverse.networks.modules import training
 

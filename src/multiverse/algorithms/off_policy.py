@@ -8,7 +8,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from typing import Any, Literal
 
 import numpy as np
@@ -399,6 +399,7 @@ class OffPolicy(Learner):
         report = mean_metrics([metrics for (_, metrics), took in zip(found, taken) if took], xp.stack)
         return UpdateReport(report, sum(taken), len(taken) - sum(taken))
 
+    @cached_property
     def _has_own_loss(self) -> bool:
         return any(kernel_of(type(self), loss) is None for loss in self.losses)
 
@@ -408,7 +409,7 @@ class OffPolicy(Learner):
         if self._kernels:
             metrics: dict[str, Any] = self._kernels[loss](self, *given)
             return metrics
-        if first := loss not in self._checked_losses and self._has_own_loss():
+        if first := loss not in self._checked_losses and self._has_own_loss:
             from multiverse.networks.modules import refuse_untrained
 
             self._checked_losses.add(loss)

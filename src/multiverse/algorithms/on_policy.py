@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -344,12 +344,13 @@ class OnPolicy(Learner):
         """The mean squared error of the values [rows]."""
         return ((values - batch.returns) ** 2).mean()
 
+    @cached_property
     def _has_own_loss(self) -> bool:
         return kernel_of(type(self)) is None
 
     def _gradient(self, batch: RolloutBatch, with_metrics: bool = True) -> Mapping[str, Any]:
         """Put the gradient of the loss where the optimizer takes it; returns the metrics of the loss."""
-        if not self._updates and self._has_own_loss():
+        if not self._updates and self._has_own_loss:
             from multiverse.networks.modules import refuse_untrained
 
             refuse_untrained(self, self._networks.parameters)
@@ -412,7 +413,7 @@ class OnPolicy(Learner):
         advantages, returns = generalized_advantages(rewards, values, following, ended, rollout.valid, *how)
         if log_ratios is not None and not self.has_ratio:
             advantages = advantages * np.exp(np.minimum(log_ratios, 0))
-        columns, own = {"values": values, "advantages": advantages, "returns": returns}, self._has_own_loss()
+        columns, own = {"values": values, "advantages": advantages, "returns": returns}, self._has_own_loss
         if own:
             columns |= {"rewards": rewards, "starts": rollout.starts}
         if then is not None and (own or self.has_ratio):
