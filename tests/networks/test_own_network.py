@@ -262,6 +262,7 @@ class NoInit(nn.Module):
         (Failing, r"network=Net: forward\(\) failed for observations of .*: RuntimeError: mat1 and mat2"),
         (NotFloat, r"network=Net: forward\(\) returned torch.int64: expected floats"),
         (OneAxis, r"network=Net: forward\(\) returned shape \(2,\) for 2 observations: expected .*\(2, features_dim\)"),
+        (lambda space: nn.AdaptiveAvgPool1d(0), r"forward\(\) returned shape \(2, 0\) for 2 observations"),
         (Two, r"network=Net: forward\(\) returned tuple for 2 observations"),
         (WrongSize, r"network=Net: forward\(\) returned 3 features, and features_dim is 8"),
         (Unused, r"network=Net: layer 'never' is lazy, and forward\(\) does not use it"),

@@ -163,7 +163,7 @@ def made_network(choice: NetworkChoice) -> tuple[nn.Module, int]:
 
 def check_features(name: str, features: Any, rows: int) -> None:
     """Refuse what is not [rows, features_dim]. `name`: of the network."""
-    if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != rows:
+    if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != rows or not features.shape[1]:
         found = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
         raise InvalidRequest(
             f"network={name}: forward() returned {found} for {rows} observations: expected a tensor of shape "
