@@ -209,7 +209,7 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
     row, rng = ROWS[name], np.random.default_rng(1)
     algorithm, reference = ours(row), Theirs(row)
     steps: list[tuple[str, Callable[[], Any]]] = [
-        ("ours", lambda: algorithm._gradient_step(next(algorithm._minibatches(1)))),
+        ("ours", lambda: algorithm.gradient_step(next(algorithm._minibatches(1)))),
         ("theirs", lambda: reference.gradient_step(algorithm.replay.sequences(rng, row.sequences, row.length))),
     ]
     for _, step in steps:  # warm

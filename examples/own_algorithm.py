@@ -35,7 +35,7 @@ class ReinforceConfig:
 
 
 class Reinforce:
-    """Makes actions likelier by how much better than usual things went after them."""
+    """The policy gradient with standardized returns (Williams 1992)."""
 
     Config = ReinforceConfig
     actions = (gym.spaces.Discrete,)
@@ -56,26 +56,26 @@ class Reinforce:
 
     def update(self, rollouts: Sequence[Rollout], progress: float) -> UpdateReport:
         (rollout,) = rollouts
-        rows = {path: seen.reshape(-1, *seen.shape[2:]) for path, seen in rollout.observations.items()}
-        seen, chosen = self.features.vector(rows), rollout.actions.reshape(-1)
-        better = self._how_much_better(rollout).reshape(-1)
-        chances = softmax(seen @ self._weights + self._bias)
-        pull = (np.eye(self._count, dtype=np.float32)[chosen] - chances) * better[:, None] / len(seen)
+        rows = {path: leaf.reshape(-1, *leaf.shape[2:]) for path, leaf in rollout.observations.items()}
+        observations, actions = self.features.vector(rows), rollout.actions.reshape(-1)
+        advantages = self._advantages(rollout).reshape(-1)
+        probs = softmax(observations @ self._weights + self._bias)
+        grad = (np.eye(self._count, dtype=np.float32)[actions] - probs) * advantages[:, None] / len(actions)
         step = self._learning_rate * (1.0 - progress)
-        self._weights += step * (seen.T @ pull)
-        self._bias += step * pull.sum(axis=0)
+        self._weights += step * (observations.T @ grad)
+        self._bias += step * grad.sum(axis=0)
         self._updates += 1
-        return UpdateReport({"entropy": float(-(chances * np.log(chances + 1e-8)).sum(axis=1).mean())}, 1)
+        return UpdateReport({"entropy": float(-(probs * np.log(probs + 1e-8)).sum(axis=1).mean())}, 1)
 
-    def _how_much_better(self, rollout: Rollout) -> np.ndarray[Any, Any]:
-        """[T, S] discounted rewards from each step to its episode's end, against the mean; lost rows count nothing."""
-        returns, later = np.zeros_like(rollout.rewards), np.zeros(rollout.slots, np.float32)
+    def _advantages(self, rollout: Rollout) -> np.ndarray[Any, Any]:
+        """[T, S] discounted returns to the end of the episode, standardized; 0 in rows that were lost."""
+        returns, following = np.zeros_like(rollout.rewards), np.zeros(rollout.slots, np.float32)
         for t in reversed(range(rollout.steps)):
-            going_on = ~(rollout.terminated[t] | rollout.truncated[t])
-            later = returns[t] = rollout.rewards[t] + self.config.gamma * later * going_on
+            ended = rollout.terminated[t] | rollout.truncated[t]
+            following = returns[t] = rollout.rewards[t] + self.config.gamma * following * ~ended
         valid = rollout.valid
-        apart = (returns - returns[valid].mean()) / (returns[valid].std() + 1e-8)
-        return np.where(valid, apart, 0.0).astype(np.float32)
+        standardized = (returns - returns[valid].mean()) / (returns[valid].std() + 1e-8)
+        return np.where(valid, standardized, 0.0).astype(np.float32)
 
     def change(self, learning_rate: float) -> None:
         self._learning_rate = learning_rate
@@ -94,8 +94,8 @@ class Reinforce:
 
 
 def softmax(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+    exp = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(exp / exp.sum(axis=1, keepdims=True))
 
 
 def main(env_steps: int = 150_000) -> mv.Run:
@@ -103,7 +103,7 @@ def main(env_steps: int = 150_000) -> mv.Run:
     print(f"{run.path}: mean return {run.summary['evaluation']['mean_return']:.1f}")
     policy = mv.load(run, algorithm=Reinforce)
     observation, _ = gym.make("CartPole-v1").reset(seed=3)
-    print("it would do", policy.act(observation))
+    print("action for the first observation:", policy.act(observation))
     return run
 
 

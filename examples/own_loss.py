@@ -1,10 +1,10 @@
-"""Losses of one's own: dual-clip PPO (Ye et al. 2020) and conservative DQN (Kumar et al. 2020), each in one method, and
-an auxiliary term.
+"""Losses of one's own: dual-clip PPO (Ye et al. 2020), conservative DQN (Kumar et al. 2020) and an auxiliary term, each
+in one method.
 
     python examples/own_loss.py                                               # trains it on CartPole-v1
     multiverse train CartPole-v1 --algorithm examples.own_loss:DualClipPPO    # the same, with its settings as flags
 
-docs/training.md lists what a loss is given.
+docs/training.md lists the arguments of a loss.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class DualClipConfig(PPOConfig):
     """Settings of PPO, and one more."""
 
     dual_clip: float = 3.0
-    """Largest probability ratio that a bad action is still pushed away with."""
+    """Upper bound of the probability ratio of actions with a negative advantage."""
 
 
 class DualClipPPO(PPO):
-    """PPO in which an action of negative advantage that has become very likely does not dominate the gradient."""
+    """PPO with a second clip: a large ratio with a negative advantage does not dominate the gradient."""
 
     Config = DualClipConfig
 
@@ -38,7 +38,7 @@ class DualClipPPO(PPO):
 
 
 class ConfidentPPO(PPO):
-    """PPO with an auxiliary term, which is logged under its name."""
+    """PPO with an auxiliary term, which is logged as `confidence`."""
 
     def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
         return super().loss(out, batch).plus(confidence=1e-3 * (out.log_prob**2).mean())
@@ -53,7 +53,7 @@ class ConservativeConfig(DQNConfig):
 
 
 class ConservativeDQN(DQN):
-    """DQN that holds down the values of actions that are not in replay: log Σ exp Q(s, ·) - Q(s, a)."""
+    """DQN with the regularizer of CQL, log Σ exp Q(s, ·) - Q(s, a), which lowers values of unseen actions."""
 
     Config = ConservativeConfig
 

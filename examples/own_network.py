@@ -1,9 +1,9 @@
-"""A network of one's own, in torch, and an auxiliary loss on its features: they must also tell which reward follows.
+"""A torch network of one's own, and an auxiliary loss: the reward is predicted from the network's features.
 
     python examples/own_network.py                                            # trains it on LunarLander-v3
     multiverse train LunarLander-v3 --network examples.own_network:Residual   # the network alone, with PPO
 
-docs/training.md lists what a network is given, and what a loss is.
+docs/training.md lists the arguments of networks and losses.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FEATURES = 64
 
 
 class Residual(nn.Module):
-    """A dense layer, and blocks that add to what they are given."""
+    """A dense layer and residual blocks."""
 
     def __init__(self, observation_space: Any, blocks: int = 1) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Residual(nn.Module):
 
 
 class PredictingPPO(PPO):
-    """PPO that also predicts each reward from the features that it acts on."""
+    """PPO with an auxiliary loss: the mean squared error of a reward prediction."""
 
     def modules(self) -> dict[str, nn.Module]:
         return {"reward": nn.Linear(FEATURES, 1)}

@@ -314,7 +314,10 @@ def test_a_subclass_whose_constructor_takes_no_network_refuses_one() -> None:
             super().__init__(config, observations, actions, slots, seed, device)
 
     reason = Fixed.supports(RunRequirements(settings=Fixed.Config(), network="Net"))
-    assert reason is not None and reason.startswith("network=Net: Fixed does not take a network")
+    assert reason is not None
+    assert (
+        "network=Net: Fixed does not take a network, because its constructor has no argument `network`; use" in reason
+    )
 
 
 # -- what a run asks ---------------------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ class Reference:
 
 def fed(algorithm: Any, reference: Callable[..., None]) -> None:
     """Whatever the algorithm draws, the reference learns from as well."""
-    step = algorithm._gradient_step
+    step = algorithm.gradient_step
 
     def stepping(batch: Any) -> Any:
         columns = [batch.observations.vector, batch.actions, batch.rewards, batch.next_observations.vector]
@@ -182,7 +182,7 @@ def fed(algorithm: Any, reference: Callable[..., None]) -> None:
         reference(*rows, noise)
         return found
 
-    algorithm._gradient_step = stepping
+    algorithm.gradient_step = stepping
 
 
 @pytest.mark.parametrize("learner", ["numpy", "torch"])
@@ -215,7 +215,7 @@ def test_the_gradient_by_what_was_given_is_autograds(name: str) -> None:
     algorithm, in_torch = made(name), made(name, learner="torch")
     for one in (algorithm, in_torch):
         one.outputs = lambda: {"twins": 2}
-    twins, torchs = (one._network("twins", copies=2) for one in (algorithm, in_torch))
+    twins, torchs = (one.new_network("twins", copies=2) for one in (algorithm, in_torch))
     torchs.optimizer.load_weights(twins.optimizer.weights())
     rng = np.random.default_rng(0)
     given, by_output = (rng.normal(size=shape).astype(np.float32) for shape in ((7, 5), (2, 7, 2)))
@@ -310,7 +310,7 @@ def test_what_is_not_open_is_neither_done_nor_counted_on(name: str) -> None:
         leaves[path][...] = [0, 1, 0, 1]
     rollout.actions[...] = 1
     rollout.rewards[...] = 0.0
-    network = algorithm._targets["values" if name == "dqn" else "critic"]
+    network = algorithm.targets["values" if name == "dqn" else "critic"]
     network.parameters[...] = 0.0
     outputs = network.parameters.reshape(
         -1 if name == "dqn" else 2, network.parameters.size // (1 if name == "dqn" else 2)

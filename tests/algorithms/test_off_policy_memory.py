@@ -126,7 +126,7 @@ class SlowMemory(Reference):
 
 def fed(algorithm: Any, reference: Any) -> None:
     """Whatever the algorithm draws, the reference learns from as well."""
-    step = algorithm._gradient_step
+    step = algorithm.gradient_step
 
     def stepping(batch: Any) -> Any:
         columns = [torch.as_tensor(one).clone() for one in (batch.actions, batch.rewards, batch.discounts)]
@@ -135,7 +135,7 @@ def fed(algorithm: Any, reference: Any) -> None:
         reference(batch.observations, columns[0], columns[1], batch.next_observations, columns[2], noise)
         return found
 
-    algorithm._gradient_step = stepping
+    algorithm.gradient_step = stepping
 
 
 @pytest.fixture(autouse=True)

@@ -104,7 +104,7 @@ def test_the_gradient_is_that_of_the_whole_loss() -> None:
     batch.columns["log_probs"] = networks.log_probs(batch) + 0.3 * torch.randn(teams, agents)
     algorithm = algorithm_with(TAAC, config)
     algorithm._networks, algorithm._loss, algorithm._updates, algorithm._gradients = networks, algorithm.loss, 0, 0
-    algorithm.auxiliary, algorithm.own_network = {}, None
+    algorithm.auxiliary, algorithm.own_network, algorithm._seed = {}, None, 0
     metrics = algorithm._gradient(batch)
     found = networks.optimizer.gradient.clone()
 

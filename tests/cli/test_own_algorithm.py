@@ -45,7 +45,7 @@ def test_the_example_learns(elsewhere: Path, capsys: pytest.CaptureFixture[str])
     run = main(env_steps=20_000)
     assert run.path.name.startswith("Reinforce-1-") and run.summary["algorithm"] == "examples.own_algorithm:Reinforce"
     assert run.summary["evaluation"]["mean_return"] > 60  # a coin has 22
-    assert "it would do" in capsys.readouterr().out
+    assert "action for the first observation" in capsys.readouterr().out
 
 
 def test_a_resumed_run_ends_as_one_that_was_not_interrupted(tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ class Unfinished(Short):
         ),
         ("no_such_module:Mine", "algorithm 'no_such_module:Mine' cannot be imported: ModuleNotFoundError"),
         ("examples.own_algorithm:Mine", "cannot be imported: AttributeError"),
-        (Unfinished, "Unfinished is no algorithm yet: it has no weights"),
+        (Unfinished, "Unfinished does not implement the interface of algorithms: it has no weights"),
     ],
 )
 def test_mistakes_are_answered_in_plain_sentences(algorithm: Any, said: str, tmp_path: Path) -> None:

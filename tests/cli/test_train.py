@@ -45,7 +45,8 @@ def test_every_setting_has_a_flag_with_help() -> None:
 
 def test_what_a_config_inherits_has_its_help_too() -> None:
     words = {one.name: one.help for one in all_settings("a2c")["settings of a2c"]}
-    assert words["steps_per_env"] == "Steps of every env in a rollout, from which one update learns."  # another default
+    # Its default is another one.
+    assert words["steps_per_env"] == "Number of steps of each environment in one rollout, from which one update learns."
     assert words["learning_rate"] == "Step size of RMSprop." and words["gamma"] == "Discount factor."
 
 

@@ -11,7 +11,7 @@ from multiverse.kernels import kernel_of
 def algorithm_with(kind: Any, config: Any) -> Any:
     """An algorithm that has nothing but settings, for the methods that define its loss."""
     algorithm = object.__new__(kind)
-    algorithm.config, algorithm._progress = config, 0.0
+    algorithm.config, algorithm.progress = config, 0.0
     return algorithm
 
 

@@ -12,6 +12,7 @@ import torch
 from gymnasium import spaces
 
 import multiverse as mv
+from multiverse.algorithms import DQN, SAC
 from multiverse.algorithms.a2c import A2C, A2CConfig
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.contracts.policy import Seen
@@ -119,6 +120,35 @@ def test_algorithm_that_overrides_any_part_of_the_loss_has_no_kernel(method: str
     assert kernel_of(type("Own", (PPO,), {method: lambda self, *given: 0})) is None
 
 
+def test_loss_that_is_wrapped_by_a_decorator_has_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    @functools.wraps(PPO.loss)
+    def doubled(self: Any, out: Outputs, batch: RolloutBatch) -> Loss:
+        return Loss(2 * stock(self, out, batch).total)
+
+    stock = PPO.loss
+    monkeypatch.setattr(PPO, "loss", doubled)
+    assert kernel_of(PPO) is None
+
+
+@pytest.mark.parametrize(
+    ("stock", "method", "said"),
+    [
+        (A2C, "policy_loss", "Own.policy_loss() overrides nothing: A2C calls loss, value_loss"),
+        (SAC, "loss", "Own.loss() overrides nothing: SAC calls critic_loss, actor_loss, temperature_loss"),
+        (DQN, "value_loss", "Own.value_loss() overrides nothing: DQN calls loss"),
+        (PPO, "value_loss", ""),
+        (PPO, "prediction_loss", ""),
+    ],
+)
+def test_loss_of_a_name_that_the_algorithm_does_not_call_is_reported(
+    stock: Any, method: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = stock.Config(hidden_sizes=(8,))
+    actions = spaces.Box(-1, 1, (1,), np.float32) if stock is SAC else ACTIONS
+    type("Own", (stock,), {method: lambda self, *given: 0})(config, SPACE, actions, 4, 1)
+    assert [message for message in caplog.messages if "overrides nothing" in message] == ([said] if said else [])
+
+
 # -- which learner ------------------------------------------------------------------------------------------------
 SPACE, ACTIONS = spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(3)
 BOX = spaces.Box(-1, 1, (2,), np.float32)
@@ -200,17 +230,21 @@ def test_terms_of_an_own_loss_are_learned_and_logged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("total", "shape"),
-    [(lambda out: out.log_prob, r"shape \(16,\)"), (lambda out: 1.0, "float"), (lambda out: torch.ones(()), r"\(\)")],
+    ("total", "message"),
+    [
+        (lambda out: out.log_prob, r"a total of shape \(16,\): expected a scalar tensor"),
+        (lambda out: 1.0, r"a total of type float: expected a scalar tensor"),
+        (lambda out: torch.ones(()), r"a total that depends on no parameter"),
+    ],
     ids=["rows", "number", "constant"],
 )
-def test_loss_that_is_no_scalar_of_the_outputs_is_refused(total: Any, shape: str) -> None:
+def test_loss_that_is_no_scalar_of_the_outputs_is_refused(total: Any, message: str) -> None:
     class Odd(PPO):
         def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
             return Loss(total(out))
 
     algorithm = made(Odd)
-    with pytest.raises(mv.InvalidRequest, match=f"total of {shape}.*expected a scalar tensor|{shape}"):
+    with pytest.raises(mv.InvalidRequest, match=rf"loss\(\) returned {message}"):
         algorithm.update([filled(algorithm, 0)], 0.0)
 
 
@@ -228,6 +262,74 @@ def test_numbers_are_metrics_and_a_bare_tensor_is_a_loss() -> None:
     assert algorithm.update([filled(algorithm, 0)], 0.0).metrics["nothing"] == 0.0
     algorithm = made(Bare)
     assert algorithm.update([filled(algorithm, 0)], 0.0).gradient_steps > 0
+
+
+def test_metric_of_every_row_is_refused() -> None:
+    class Rows(PPO):
+        def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
+            found = super().loss(out, batch)
+            return Loss(found.total, ratio=out.log_prob)
+
+    algorithm = made(Rows)
+    with pytest.raises(mv.InvalidRequest, match=r"loss\(\) returned the metric 'ratio' with shape \(16,\)"):
+        algorithm.update([filled(algorithm, 0)], 0.0)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_metric_that_only_some_gradient_steps_have_is_averaged_over_these(first: bool) -> None:
+    class Now(PPO):
+        steps = 0
+
+        def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
+            self.steps += 1
+            found = super().loss(out, batch)
+            return found.plus(odd=0.0 * out.entropy.mean() + self.steps) if self.steps % 2 == first else found
+
+    algorithm = made(Now, epochs=1)
+    assert algorithm.update([filled(algorithm, 0)], 0.0).metrics["odd"] == (2.0 if first else 3.0)
+
+
+@pytest.mark.parametrize("kind", [PPO, A2C])
+def test_value_loss_can_be_overridden_alone(kind: Any) -> None:
+    class Huber(kind):
+        def value_loss(self, values: Any, batch: RolloutBatch) -> Any:
+            return torch.nn.functional.smooth_l1_loss(values, batch.returns)
+
+    config = kind.Config(steps_per_env=16, hidden_sizes=(8, 8), learner="auto")
+    reports = []
+    for one in (kind, Huber):
+        algorithm = one(config, SPACE, ACTIONS, 4, 1)
+        reports.append(algorithm.update([filled(algorithm, 0)], 0.0).metrics["value_loss"])
+    assert reports[1] != pytest.approx(reports[0], rel=0.05)
+
+
+@pytest.mark.parametrize("kind", [PPO, A2C])
+def test_progress_of_the_budget_is_known_to_a_loss(kind: Any) -> None:
+    class Scheduled(kind):
+        def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
+            return super().loss(out, batch).plus(spent=0.0 * out.entropy.mean() + self.progress)
+
+    algorithm = Scheduled(kind.Config(steps_per_env=16, hidden_sizes=(8, 8)), SPACE, ACTIONS, 4, 1)
+    assert algorithm.update([filled(algorithm, 0)], 0.25).metrics["spent"] == 0.25
+
+
+def test_random_numbers_of_an_own_loss_depend_on_the_seed_and_the_update_alone() -> None:
+    class Random(PPO):
+        def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
+            return super().loss(out, batch).plus(noise=(torch.randn(len(batch)) * out.log_prob).mean())
+
+    def weights(state: int) -> Any:
+        algorithm = made(Random)
+        torch.manual_seed(state)
+        algorithm.update([filled(algorithm, 0)], 0.0)
+        assert torch.initial_seed() == state
+        return algorithm.weights()["parameters"]
+
+    before = torch.get_rng_state()
+    try:
+        assert np.array_equal(weights(1), weights(2))
+    finally:
+        torch.set_rng_state(before)
 
 
 def test_term_with_the_name_of_a_metric_is_refused() -> None:

@@ -53,7 +53,7 @@ def pair(name: str, space: Any = OBSERVATIONS, **settings: Any) -> tuple[Any, An
     draws to come."""
     both = [made(name, space, learner=learner, **settings) for learner in ("numpy", "torch")]
     draw, (ours, theirs) = np.random.default_rng(5), both
-    for target, other in zip(ours._targets.values(), theirs._targets.values()):
+    for target, other in zip(ours.targets.values(), theirs.targets.values()):
         target.parameters += draw.normal(0, 0.05, target.parameters.shape).astype(np.float32)
         other.parameters[...] = torch.from_numpy(target.parameters)
     for number in range(4):
@@ -93,7 +93,7 @@ def gradients(name: str, space: Any = OBSERVATIONS, **settings: Any) -> Gradient
                 continue
             given = [batch, metrics["entropy"]] if loss == "temperature_loss" else [batch]
             network = algorithm._networks[NETWORKS[loss]]
-            metrics |= algorithm._gradient(loss, network, *given)
+            metrics |= algorithm.gradient(loss, network, *given)
             by_loss[loss] = as_numpy(network.optimizer.gradient)
         found.append(by_loss)
         all_metrics.append(metrics)
@@ -142,7 +142,7 @@ def test_gradient_of_one_loss_leaves_the_gradients_of_other_networks_alone(loss:
     (batch,) = algorithm._minibatches(1)
     for network in algorithm._networks.values():
         network.optimizer.gradient.fill_(3.0)
-    algorithm._gradient(loss, algorithm._networks[NETWORKS[loss]], batch)
+    algorithm.gradient(loss, algorithm._networks[NETWORKS[loss]], batch)
     others = [network for name, network in algorithm._networks.items() if name != NETWORKS[loss]]
     assert all((network.optimizer.gradient == 3.0).all() for network in others)
 
@@ -253,6 +253,17 @@ def test_actor_loss_without_the_entropy_that_the_temperature_needs_is_refused() 
         algorithm.update([markov_rollout(algorithm, 0)], 0.0)
     fixed = own(Silent, "sac", entropy_coef=0.1)
     assert fixed.update([markov_rollout(fixed, 0)], 0.0).gradient_steps == 1
+
+
+@pytest.mark.parametrize(("kind", "name"), [(SAC, "sac"), (TD3, "td3")])
+def test_loss_that_does_not_reach_its_network_is_refused(kind: Any, name: str) -> None:
+    class Elsewhere(kind):
+        def actor_loss(self, batch: ReplayBatch) -> Loss:
+            return Loss(self.critic(batch.observations, batch.actions).mean(), entropy=0.0)
+
+    algorithm = own(Elsewhere, name, gradient_steps=2)
+    with pytest.raises(mv.InvalidRequest, match=r"actor_loss\(\) returned a total that depends on no parameter of the"):
+        algorithm.update([markov_rollout(algorithm, 0)], 0.0)
 
 
 def test_loss_that_is_no_scalar_names_the_method_that_returned_it() -> None:

@@ -235,6 +235,22 @@ class Unused(Wide):
         self.never = nn.LazyLinear(2)
 
 
+class InPlace(Wide):
+    def forward(self, observations: Tensor) -> Tensor:
+        return super().forward(observations.sub_(0.5))
+
+
+class Detached(Wide):
+    def forward(self, observations: Tensor) -> Tensor:
+        return super().forward(observations).detach()
+
+
+class WithoutGradients(Wide):
+    @torch.no_grad()
+    def forward(self, observations: Tensor) -> Tensor:
+        return super().forward(observations)
+
+
 class NoInit(nn.Module):
     def __init__(self, observation_space: spaces.Box) -> None:
         self.layer = nn.Linear(4, 2)
@@ -246,9 +262,13 @@ class NoInit(nn.Module):
         (Failing, r"network=Net: forward\(\) failed for observations of .*: RuntimeError: mat1 and mat2"),
         (NotFloat, r"network=Net: forward\(\) returned torch.int64: expected floats"),
         (OneAxis, r"network=Net: forward\(\) returned shape \(2,\) for 2 observations: expected .*\(2, features_dim\)"),
+        (lambda space: nn.AdaptiveAvgPool1d(0), r"forward\(\) returned shape \(2, 0\) for 2 observations"),
         (Two, r"network=Net: forward\(\) returned tuple for 2 observations"),
         (WrongSize, r"network=Net: forward\(\) returned 3 features, and features_dim is 8"),
         (Unused, r"network=Net: layer 'never' is lazy, and forward\(\) does not use it"),
+        (InPlace, r"network=Net: forward\(\) changed its observations in place: .*x = x - 0.5 instead of x -= 0.5"),
+        (Detached, r"network=Net: forward\(\) returned features without a gradient, .*detach\(\)"),
+        (WithoutGradients, r"network=Net: forward\(\) returned features without a gradient"),
         (NoInit, r"network=Net cannot be made for Box\(.*AttributeError.*own_network.py, line"),
         (lambda space: torch.zeros(3), r"network=Net made Tensor: expected a torch.nn.Module"),
         (lambda space: nn.Linear(7, 7), r"network=Net: forward\(\) failed for observations of Box"),
@@ -282,6 +302,48 @@ def test_weights_of_another_precision_become_float32() -> None:
     assert {one.dtype for one in module.parameters()} == {torch.float32}
 
 
+@pytest.mark.parametrize("kind", [PPO, SAC])
+def test_module_that_a_function_returns_each_time_is_copied(kind: Any) -> None:
+    pretrained = Wide(VECTOR)
+    before = pretrained.layer.weight.clone()
+    algorithm = learner(kind, VECTOR, lambda space: pretrained)
+    modules = algorithm._network_modules().values()
+    inner = {one for module in modules for one in module.modules() if isinstance(one, Wide)}
+    assert len({id(one.layer.weight) for one in [*inner, pretrained]}) == 3
+    assert all(torch.equal(one.layer.weight, before) for one in inner)
+    for one in inner:
+        one.layer.weight.data.zero_()
+    assert torch.equal(pretrained.layer.weight, before)
+
+
+def test_network_without_trained_parameters_is_allowed() -> None:
+    made_network(choice(lambda space: Wide(space).requires_grad_(False), VECTOR))
+    made_network(choice(lambda space: nn.Flatten(), VECTOR))
+
+
+def test_network_with_noise_in_evaluation_mode_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    class Noisy(Wide):
+        def forward(self, observations: Tensor) -> Tensor:
+            return super().forward(observations) + torch.randn(8)
+
+    made_network(choice(Stateful, VECTOR))
+    assert not caplog.messages
+    made_network(choice(Noisy, VECTOR))
+    (message,) = caplog.messages
+    assert "network=Net computed other features of the same observations" in message
+    assert "cannot be reproduced" in message
+
+
+def test_features_of_another_number_of_rows_are_refused_in_training() -> None:
+    class TwoRows(Wide):
+        def forward(self, observations: Tensor) -> Tensor:
+            return super().forward(observations)[:2]
+
+    algorithm = learner(PPO, VECTOR, TwoRows)
+    with pytest.raises(InvalidRequest, match=r"network=Net: forward\(\) returned shape \(2, 8\) for 5 observations"):
+        algorithm._networks.actor(torch.zeros(ROWS, 4), [])
+
+
 def test_network_that_cannot_be_copied_says_why() -> None:
     class Keeping(Wide):
         def forward(self, observations: Tensor) -> Tensor:
@@ -293,11 +355,8 @@ def test_network_that_cannot_be_copied_says_why() -> None:
             super().__init__(space)
             self.lock = threading.Lock()
 
-    algorithm = learner(PPO, VECTOR, Keeping)
-    algorithm._networks.actor(torch.zeros(2, 4), [])
-    algorithm._policy = None
     with pytest.raises(InvalidRequest, match="must not keep tensors of its last forward pass in attributes"):
-        algorithm.policy()
+        learner(PPO, VECTOR, Keeping)
     for kind in (PPO, DQN):
         with pytest.raises(InvalidRequest, match=r"the network cannot be copied: TypeError: cannot pickle .*lock"):
             learner(kind, VECTOR, Holding)
@@ -424,6 +483,7 @@ def test_every_built_in_network_is_found_by_its_name() -> None:
         ("tests.networks.own_networks:Wid", "network='tests.networks.own_networks:Wid' cannot be imported: .*'Wid'"),
         ("no_such_module:Net", "cannot be imported: ModuleNotFoundError"),
         ("nowhere.py:Net", "there is no file .*nowhere.py"),
+        ("nets.py", "network=.nets.py. does not exist: .*Did you mean nets.py:Name"),
         ("json:__name__", "network: json:__name__ is an instance of str"),
     ],
 )

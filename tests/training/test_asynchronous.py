@@ -151,7 +151,7 @@ def test_a_run_may_become_asynchronous_and_back(tmp_path: Path) -> None:
         ({"render": True}, "a window"),
         ({"max_lag": -1}, "max_lag=-1: 0 or more"),
         ({"queue_size": 0}, "queue_size=0: at least 1"),
-        ({"steps_per_env": 4}, "asynchronous: only of policies that act where the envs are"),
+        ({"steps_per_env": 4}, "asynchronous needs a policy that acts in the workers"),
     ],
 )
 def test_what_does_not_go_together_is_refused(settings: dict[str, Any], told: str, tmp_path: Path) -> None:

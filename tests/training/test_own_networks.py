@@ -306,9 +306,9 @@ def test_number_of_envs_may_be_chosen_while_it_trains(tmp_path: Path) -> None:
     [
         (
             {"whole_episodes": True},
-            "whole_episodes: only of policies that act where the envs are, .* network of your own",
+            "whole_episodes needs a policy that acts in the workers.* network of your own",
         ),
-        ({"asynchronous": True, "executor": "process"}, "asynchronous: only of policies .* network of your own"),
+        ({"asynchronous": True, "executor": "process"}, "asynchronous needs a policy .* network of your own"),
         ({"filters": 4}, "filters=4: network=Wide takes the place of the first layers; use one of the two"),
         ({"learner": "numpy"}, "learner='numpy' cannot be used with network=Wide, which needs torch"),
         ({"opponents": 2, "env": SPREAD}, "network=Wide cannot be .it acts in torch, not in workers.: leave opponents"),
@@ -379,8 +379,9 @@ def test_network_of_a_program_is_asked_for_again(
     of_a_program: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = trained(tmp_path / "run", network=of_a_program)
-    said = "the network Local cannot be imported by name: .* mv.load(run, network=Local), or --network FILE.py:Local"
-    assert any(message.startswith(said.partition(".*")[0]) for message in caplog.messages)
+    (message,) = [one for one in caplog.messages if "imported by name" in one]
+    assert "Local cannot be imported by name" in message
+    assert "mv.load(run, network=Local), or --network FILE.py:Local in a shell" in message
     needed = r"the network of this run is Local, a class of a program: pass it again, network=Local .*--network FILE.py"
     uses: list[Callable[..., Any]] = [
         mv.load,
@@ -448,6 +449,42 @@ def test_network_of_another_kind_with_as_many_parameters_is_refused(tmp_path: Pa
     run = trained(tmp_path / "run")
     with pytest.raises(mv.InvalidRequest, match=r"only one of the two has .*norm\.num_batches_tracked"):
         mv.load(run.path, network=Normed)
+
+
+@pytest.mark.parametrize("case", ["ppo", "dqn"])
+def test_network_with_the_same_layers_in_another_order_is_refused(case: str, tmp_path: Path) -> None:
+    class TwoLayers(Wide):
+        names = "first", "second"
+
+        def __init__(self, observation_space: Any) -> None:
+            super().__init__(observation_space)
+            for name in self.names:
+                setattr(self, name, nn.Linear(8, 8))
+
+        def forward(self, observations: Tensor) -> Tensor:
+            return self.second(self.first(super().forward(observations)).tanh())
+
+    class OtherOrder(TwoLayers):
+        names = "second", "first"
+
+    run = trained(tmp_path / "run", case, TwoLayers)
+    for use in (mv.load, functools.partial(mv.resume, env_steps=500)):
+        with pytest.raises(
+            mv.InvalidRequest, match=r"parameter first\.weight of shape \(8, 8\), .* has second\.weight"
+        ):
+            use(run.path, network=OtherOrder)
+    assert mv.load(run.path, network=TwoLayers).act(np.zeros(4, np.float32)) in (0, 1)
+
+
+def test_own_algorithm_and_network_of_a_program_are_named_together(
+    of_a_program: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    algorithm = type("Scripted", (PPO,), {"__module__": "__main__"})
+    mv.train("CartPole-v1", algorithm, network=of_a_program, run_dir=tmp_path / "run", **ON)
+    (message,) = [one for one in caplog.messages if "imported by name" in one]
+    assert "Scripted and Local cannot be imported by name" in message
+    assert "mv.load(run, algorithm=Scripted, network=Local)" in message
+    assert "--algorithm FILE.py:Scripted --network FILE.py:Local" in message
 
 
 def test_seeds_train_a_network_each(of_a_program: Any, tmp_path: Path) -> None:

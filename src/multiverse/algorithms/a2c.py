@@ -1,18 +1,15 @@
 """Advantage actor-critic (Mnih et al. 2016), synchronous: one gradient step per rollout.
 
-Sections, as in every algorithm: config; the loss and the update.
+Sections, as in every algorithm: config; the loss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.algorithms.on_policy import OnPolicy, OnPolicyConfig
 from multiverse.learning.loss import Loss, Outputs, RolloutBatch, standardized
 from multiverse.learning.optimizers import RMSprop
-from multiverse.rollouts.rollout import Rollout
 
 
 # -- config ------------------------------------------------------------------------------------------------------
@@ -25,10 +22,10 @@ class A2CConfig(OnPolicyConfig):
     """Step size of RMSprop."""
     gae_lambda: float = 1.0
     normalize_advantages: bool = False
-    """Advantages of a rollout with mean 0 and standard deviation 1."""
+    """The advantages of a rollout are standardized to mean 0 and standard deviation 1."""
 
 
-# -- the loss and the update -------------------------------------------------------------------------------------
+# -- the loss ----------------------------------------------------------------------------------------------------
 class A2C(OnPolicy):
     """One step down the gradient of a whole rollout."""
 
@@ -39,14 +36,6 @@ class A2C(OnPolicy):
         config = self.config
         advantages = standardized(batch.advantages) if config.normalize_advantages else batch.advantages
         policy_loss = -(advantages * out.log_prob).mean()
-        value_loss, entropy = ((out.values - batch.returns) ** 2).mean(), out.entropy.mean()
+        value_loss, entropy = self.value_loss(out.values, batch), out.entropy.mean()
         total = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
         return Loss(total, policy_loss=policy_loss, value_loss=value_loss, entropy=entropy)
-
-    def update(self, rollouts: Sequence[Rollout], progress: float) -> UpdateReport:
-        (rollout,) = rollouts
-        self._refuse_older(rollout)
-        metrics = self._gradient(self._batch(rollout))
-        (took,) = self._count([self._networks.optimizer.step(self.config.learning_rate, self.config.max_grad_norm)])
-        self._updated(rollout)
-        return UpdateReport(self._means([metrics]) | self._lag, int(took), int(not took))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 from gymnasium import spaces
@@ -14,12 +16,17 @@ from multiverse.contracts.errors import InvalidRequest, TrainingDiverged
 from multiverse.contracts.layout import SINGLE_AGENT, Group
 from multiverse.contracts.plan import whole_number
 from multiverse.contracts.policy import Policy
+from multiverse.learning.loss import as_numpy
 from multiverse.learning.network_choice import NetworkChoice
 from multiverse.learning.threads import torch_for
 from multiverse.policies.features import Features
 from multiverse.rollouts.rollout import Rollout
 
+log = logging.getLogger("multiverse")
+
 BAD_IN_A_ROW = 5
+LOSSES = "loss", "policy_loss", "value_loss", "critic_loss", "actor_loss", "temperature_loss"
+"""Names of the methods of our algorithms that are losses, or parts of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +36,13 @@ class UpdateReport:
     metrics: Mapping[str, float] = field(default_factory=dict)
     gradient_steps: int = 0
     skipped: int = 0  # gradient steps that were not taken because a gradient was not finite
+
+
+def mean_metrics(metrics: Sequence[Mapping[str, Any]], stack: Callable[[list[Any]], Any]) -> dict[str, float]:
+    """The mean of each metric over the gradient steps that have it. `stack`: of the library of these numbers. A GPU is
+    waited for here, once an update."""
+    names = dict.fromkeys(name for one in metrics for name in one)
+    return {name: float(as_numpy(stack([one[name] for one in metrics if name in one])).mean()) for name in names}
 
 
 class Algorithm(Protocol):
@@ -115,9 +129,12 @@ class Learner(Capabilities):
     """What `modules` returned, by name."""
     own_network: NetworkChoice | None
     """A network of the user (`network`), in the place of the first layers."""
+    progress = 0.0
+    """Share of the budget that was spent before this update, from 0 to 1: for schedules in losses."""
     _seed: int
 
     def __init__(self) -> None:
+        self._report_unknown_losses()
         self._changed: dict[str, Any] = {}  # settings, since the beginning
         self._bad_in_a_row = 0
 
@@ -134,6 +151,17 @@ class Learner(Capabilities):
         run = RunRequirements(settings=config, device=device, small_images=small_images, groups=(group,))
         refuse_unsupported(type(self), run)
 
+    def _report_unknown_losses(self) -> None:
+        """Warn of methods of the user that have the name of a loss, and that the algorithm does not call."""
+        own = type(self)
+        stock = next(one for one in own.__mro__ if one.__module__.startswith(f"{__package__}."))
+        called = [name for name in LOSSES if hasattr(stock, name) or name in getattr(own, "losses", ())]
+        for name in LOSSES:
+            if hasattr(own, name) and name not in called:
+                log.warning(
+                    "%s.%s() overrides nothing: %s calls %s", own.__name__, name, stock.__name__, ", ".join(called)
+                )
+
     def modules(self) -> Mapping[str, Any]:
         """Return torch modules that the loss uses beside the networks, such as auxiliary heads, by name.
 
@@ -144,7 +172,7 @@ class Learner(Capabilities):
 
     def outputs(self) -> Mapping[str, int]:
         """Return the number of outputs of each network, by name."""
-        raise NotImplementedError
+        raise InvalidRequest(f"{type(self).__name__} does not define outputs(), the number of outputs of each network")
 
     def _outputs_of(self, network: str) -> int:
         """Return the number of outputs of this network; refuse one that `outputs` does not state, or below 1."""
@@ -186,32 +214,41 @@ class Learner(Capabilities):
         auxiliary = {"auxiliary": self.auxiliary} if self.auxiliary else {}
         return auxiliary if self.own_network is None else {**self._network_modules(), **auxiliary}
 
+    @cached_property
+    def _has_own_loss(self) -> bool:
+        """Whether a loss may be one of the user: no kernel exists for it."""
+        raise NotImplementedError
+
     def _network_modules(self) -> dict[str, Any]:
         """The networks in torch, by name; asked for where they hold a network of the user."""
         raise NotImplementedError
 
     def _training(self, when: Sequence[int]) -> AbstractContextManager[None]:
-        """While a loss is computed, modules of the user are in training mode; what they draw depends on the run's seed
-        and `when`."""
-        if not (own := self._own_modules()):
+        """While a loss is computed, modules of the user are in training mode; what they and losses of the user draw
+        from torch depends on the run's seed and `when`."""
+        own = self._own_modules()
+        if not own and not self._has_own_loss:
             return nullcontext()
         from multiverse.networks.modules import training
 
         return training([*own.values()], (self._seed, 5, *when))
 
-    def _fixed_weights(self) -> dict[str, Any]:
-        """Frozen parameters and buffers of modules of the user, as a part of `weights`."""
+    def _own_weights(self) -> dict[str, Any]:
+        """Of modules of the user, as a part of `weights`: frozen parameters and buffers, and the order in which trained
+        parameters lie among those of the optimizer."""
         if not (own := self._own_modules()):
             return {}
-        from multiverse.networks.modules import fixed_tensors
+        from multiverse.networks.modules import fixed_tensors, trained_parameters
 
-        found = fixed_tensors(own, own)
-        return {"fixed": found} if found else {}  # guard: frozen-parts-and-statistics-are-saved
+        found, order = fixed_tensors(own, own), {"trained": trained_parameters(own)}
+        return {**order, "fixed": found} if found else order  # guard: frozen-parts-and-statistics-are-saved
 
-    def _load_fixed_weights(self, weights: Mapping[str, Any]) -> None:
+    def _load_own_weights(self, weights: Mapping[str, Any]) -> None:
         if own := self._own_modules():
-            from multiverse.networks.modules import load_fixed_tensors
+            from multiverse.networks.modules import check_trained_parameters, load_fixed_tensors
 
+            if "trained" in weights:
+                check_trained_parameters(own, weights["trained"])
             load_fixed_tensors(own, own, weights.get("fixed", {}))
 
     @property

@@ -94,7 +94,8 @@ class Capabilities:
             )
         if run.network and not cls.takes_network():
             able = algorithms_that(lambda one: one.takes_network())
-            return f"network={run.network}: {name} does not take a network; use {able}"
+            why = "" if name in ALGORITHMS else ", because its constructor has no argument `network`"
+            return f"network={run.network}: {name} does not take a network{why}; use {able}"
         if run.kind == "turns" and not cls.in_turn:
             why = "learns from replay" if cls.from_replay else "learns from agents that act at once"
             able = algorithms_that(lambda one: one.in_turn)

@@ -25,10 +25,10 @@ class DiscreteSACConfig(OffPolicyConfig):
     """Settings of discrete SAC."""
 
     entropy_coef: float | str = "auto"
-    """Weight of the entropy bonus (the temperature α). auto: learned, so that the entropy is its target, from 1 on;
-    auto_0.1: from 0.1 on."""
+    """Weight of the entropy bonus (the temperature α). auto: learned, so that the entropy is its target, with an
+    initial value of 1; auto_0.1: with an initial value of 0.1."""
     target_entropy_ratio: float = 0.7
-    """Entropy that a learned temperature leads to, as a share of the largest there is, log(number of open actions)."""
+    """Target of the entropy for a learned temperature, as a share of the maximum, log(number of open actions)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -43,9 +43,9 @@ class DiscreteSAC(SoftActorCritic):
     Config = DiscreteSACConfig
     actions = (spaces.Discrete,)
 
-    def _make_networks(self) -> None:
-        self.actor = self._network("actor", follows=False)
-        self.critic = self._network("critic", copies=2)
+    def make_networks(self) -> None:
+        self.actor = self.new_network("actor", target=False)
+        self.critic = self.new_network("critic", copies=2)
         self._make_temperature()
 
     def outputs(self) -> Mapping[str, int]:

@@ -24,27 +24,27 @@ class DQNConfig(OffPolicyConfig):
     """Settings of DQN."""
 
     steps_per_env: int = 4
-    """Steps of every env between two updates."""
+    """Number of steps of each environment between two updates."""
     batch_size: int = 32
-    """Steps drawn from replay for one gradient step."""
+    """Number of steps drawn from replay for one gradient step."""
     updates_per_step: float = 0.25
-    """Gradient steps per env step (the update-to-data ratio)."""
+    """Number of gradient steps per env step (the update-to-data ratio)."""
     learning_rate: float = 1e-4
     """Step size of Adam."""
     tau: float = 1.0
-    """How far the target network goes towards the other each time it follows it; 1: all the way."""
+    """Coefficient of the update of the target network, θ' ← θ' + τ (θ - θ'); 1: a copy."""
     hidden_sizes: tuple[int, ...] = (64, 64)
-    """Units of each hidden layer."""
+    """Number of units of each hidden layer."""
     target_update_interval: int = 10_000
-    """Env steps between those after which the target network follows."""
+    """Number of env steps between two updates of the target network."""
     exploration_fraction: float = 0.1
-    """Of the budget, how much it takes for random actions to become as rare as they will be."""
+    """Share of the budget over which ε decreases."""
     exploration_initial_eps: float = 1.0
-    """The share of random actions at first …"""
+    """Initial ε, the share of random actions."""
     exploration_final_eps: float = 0.05
-    """… and in the end."""
+    """Final ε."""
     max_grad_norm: float = 10.0
-    """Longer gradients are scaled down to this norm."""
+    """Gradients are clipped to this global norm."""
 
     def scheduled(self, progress: float) -> dict[str, float]:
         first, last, fraction = self.exploration_initial_eps, self.exploration_final_eps, self.exploration_fraction
@@ -70,15 +70,15 @@ class DQN(OffPolicy):
     losses = ("loss",)
     acts = "values"
 
-    def _make_networks(self) -> None:
-        self.values = self._network("values")
-        self.target_values = self._targets["values"]
+    def make_networks(self) -> None:
+        self.values = self.new_network("values")
+        self.target_values = self.targets["values"]
         self._followed_at = 0  # env steps
 
     @property
     def epsilon(self) -> float:
         """The share of random actions now."""
-        return 1.0 if self._warming_up else float(self.config.scheduled(self._progress)["exploration_eps"])
+        return 1.0 if self._warming_up else float(self.config.scheduled(self.progress)["exploration_eps"])
 
     def outputs(self) -> Mapping[str, int]:
         """A value for every action."""
@@ -89,10 +89,10 @@ class DQN(OffPolicy):
         space = self.action_space
         return EpsilonGreedyHead(int(space.n), int(space.start), self.epsilon)  # type: ignore[attr-defined]
 
-    def _before_learning(self) -> None:
+    def before_learning(self) -> None:
         every = self.config.target_update_interval
         if self._env_steps // every > self._followed_at // every:
-            self._targets["values"].follow(self.config.tau)
+            self.targets["values"].follow(self.config.tau)
         self._followed_at = self._env_steps
 
     def loss(self, batch: ReplayBatch) -> Loss:
@@ -106,10 +106,9 @@ class DQN(OffPolicy):
         loss = torch.nn.functional.smooth_l1_loss(values, targets)
         return Loss(loss, loss=loss, mean_value=values.mean())
 
-    def _gradient_step(self, batch: ReplayBatch) -> tuple[Any, dict[str, Any]]:
-        metrics = self._gradient("loss", self.values, batch)
-        self._steps += 1
-        return self._step(self.values, max_grad_norm=self.config.max_grad_norm), metrics
+    def gradient_step(self, batch: ReplayBatch) -> tuple[Any, dict[str, Any]]:
+        metrics = self.gradient("loss", self.values, batch)
+        return self.take_step(self.values, max_grad_norm=self.config.max_grad_norm), metrics
 
     def load(self, state: Any) -> None:
         super().load(state)

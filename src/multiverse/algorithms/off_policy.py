@@ -8,13 +8,13 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.algorithms.algorithm import Learner, OwnNetwork, Settings, UpdateReport, reason_for_torch
+from multiverse.algorithms.algorithm import Learner, OwnNetwork, Settings, UpdateReport, mean_metrics, reason_for_torch
 from multiverse.algorithms.capabilities import RunRequirements, algorithms_that
 from multiverse.algorithms.inputs import inputs, observation_layout
 from multiverse.contracts.errors import InvalidRequest
@@ -51,50 +51,50 @@ class OffPolicyConfig(Settings):
     """Settings that SAC, TD3, discrete SAC and DQN have in common."""
 
     steps_per_env: int = 1
-    """Steps of every env between two updates."""
+    """Number of steps of each environment between two updates."""
     buffer_size: int = 1_000_000
-    """Steps that replay holds, of all envs together; the oldest go first."""
+    """Number of steps in replay, of all environments together; new steps replace the oldest."""
     learning_starts: int = 100
-    """Env steps of random actions before it learns."""
+    """Number of env steps with random actions before the first gradient step."""
     batch_size: int = 256
-    """Steps drawn from replay for one gradient step."""
+    """Number of steps drawn from replay for one gradient step."""
     rewarded_fraction: float = 0.0
-    """Of what is drawn (steps, or sequences around them): so much around steps with a reward other than 0, as soon as
-    there are any. Where rewards are sparse, the few that were found are learned from again and again."""
+    """Share of the drawn steps (or sequences) that have a reward other than 0, as soon as there are any. With sparse
+    rewards, the few rewarded steps are then learned from more often."""
     updates_per_step: float = 1.0
-    """Gradient steps per env step (the update-to-data ratio)."""
+    """Number of gradient steps per env step (the update-to-data ratio)."""
     gradient_steps: int | None = None
-    """Gradient steps per update, instead; -1: as many as it has env steps."""
+    """Number of gradient steps per update, in place of `updates_per_step`; -1: as many as its env steps."""
     learning_rate: float = 3e-4
     """Step size of Adam."""
     gamma: float = 0.99
     """Discount factor."""
     tau: float = 0.005
-    """How far target networks go towards the others each time they follow them; 1: all the way."""
+    """Coefficient of the soft update of target networks, θ' ← θ' + τ (θ - θ'); 1: a copy."""
     hidden_sizes: tuple[int, ...] = (256, 256)
-    """Units of each hidden layer."""
+    """Number of units of each hidden layer."""
     activation: Literal["tanh", "relu"] = "relu"
-    """Between the layers."""
+    """Activation between the layers."""
     learner: Literal["auto", "numpy", "torch"] = "auto"
     """Backend that differentiates the losses: torch, or numpy kernels, which are faster for stock losses of small
     networks on the CPU. `auto`: kernels where possible."""
     memory: Literal["lstm", "gru"] | None = None
-    """A recurrent cell before the layers, of the actor and of the critics each, so that they remember what they have
-    seen. They learn along sequences drawn from replay, each from an empty memory."""
+    """Recurrent cell before the hidden layers of the actor, and another of the critics. They learn along sequences
+    drawn from replay, each of which begins with an empty memory."""
     memory_size: int = 128
-    """Units of such a cell."""
+    """Number of units of a recurrent cell."""
     markov_actor: bool = False
-    """With `memory`: only the critics remember; the actor acts on what it sees now (Memory-Markov)."""
+    """With `memory`: only the critics have a recurrent cell; the actor sees the present observation (Memory-Markov)."""
     sequences: int = 32
-    """With `memory`: sequences drawn from replay for one gradient step, instead of `batch_size` single steps."""
+    """With `memory`: number of sequences drawn from replay for one gradient step, in place of `batch_size` steps."""
     sequence_length: int | None = None
-    """Steps of each at most; nothing teaches what must be remembered for longer. Default: whole episodes."""
+    """Largest number of steps of a sequence; longer dependencies are not learned. Default: whole episodes."""
     observation_embedding: int = 32
-    """With `memory`: units of the layer between the observation and the cell."""
+    """With `memory`: number of units of the layer between the observation and the cell."""
     action_embedding: int = 8
-    """… between the previous action and the cell; 0: it is not shown …"""
+    """Number of units between the previous action and the cell; 0: the previous action is no input."""
     reward_embedding: int = 8
-    """… and between the previous reward and the cell; 0 likewise."""
+    """Number of units between the previous reward and the cell; 0: the previous reward is no input."""
 
     def __post_init__(self) -> None:
         self._check("at least 1", lambda value: value >= 1, "steps_per_env", "buffer_size", "batch_size",
@@ -114,16 +114,20 @@ class OffPolicyConfig(Settings):
 
 # -- what learns -------------------------------------------------------------------------------------------------
 class OffPolicy(Learner):
-    """Replay, networks and their targets, random warm-up, and how many gradient steps are due. A subclass makes the
-    networks, chooses actions, defines the losses and takes gradient steps."""
+    """Replay, networks and their targets, random warm-up, and the number of gradient steps that are due.
+
+    A subclass defines `outputs`, `make_networks`, `head`, the losses that `losses` names, and `gradient_step`.
+    """
 
     from_replay = keeps_masks = True
     in_turn = False  # what a step led to is the next row's observation, which is not so where agents act in turn
     fixed = frozenset({"steps_per_env", "buffer_size", "hidden_sizes", "activation", "memory", "memory_size",
                        "markov_actor", "observation_embedding", "action_embedding", "reward_embedding",
                        "learner"})  # fmt: skip
-    losses: tuple[str, ...]
-    """Names of the methods that return a loss. Each is given the batch."""
+    losses: tuple[str, ...] = ("loss",)
+    """Names of the methods that return a loss."""
+    steps = 0
+    """Gradient steps so far, with the one that is being taken."""
 
     def __init__(
         self,
@@ -151,15 +155,16 @@ class OffPolicy(Learner):
         self.action = action_of(action_space)
         self._seed, self._device = seed, device
         self._networks: dict[str, Any] = {}  # by name, and
-        self._targets: dict[str, Any] = {}  # what follows some of them
+        self.targets: dict[str, Any] = {}
+        """Networks that follow others, by the name of the network that each follows."""
         self._rng = np.random.default_rng((seed, 1))
-        self._env_steps, self._updates, self._steps, self._owed = 0, 0, 0, 0.0
-        self._progress = 0.0
+        self._env_steps, self._updates, self._owed = 0, 0, 0.0
+        self._checked_losses: set[str] = set()
         self._policy: Policy | None = None
         self._acting: tuple[Any, Any, Any] | None = None  # layers, cell and embedding that act now
         self._make_auxiliary((seed, 4), device)
         self._kernels = self._kernels_of_losses()
-        self._make_networks()
+        self.make_networks()
         self._refuse_other_outputs(self._networks)
         if heads := self._auxiliary_parameters:
             from multiverse.networks.torch_network import AuxiliaryParameters
@@ -209,7 +214,7 @@ class OffPolicy(Learner):
 
     def head(self) -> Head:
         """Return the head that makes actions of the outputs of the layers that act, as it explores now."""
-        raise NotImplementedError
+        raise self._missing("head")
 
     def acting_layers(self) -> Layers:
         """Return (weights [in, out], bias [out]) of the dense layers that act: those of the network named by `acts`.
@@ -219,15 +224,20 @@ class OffPolicy(Learner):
         layers: Layers = self._networks[self.acts].layers()
         return layers
 
-    def _make_networks(self) -> None:
-        raise NotImplementedError
+    def make_networks(self) -> None:
+        """Create the networks, with `new_network` and `new_parameters`, and keep them as attributes. Called once."""
+        raise self._missing("make_networks")
 
-    def _gradient_step(self, batch: ReplayBatch) -> tuple[Any, dict[str, Any]]:
-        """(whether it was taken, metrics)."""
-        raise NotImplementedError
+    def gradient_step(self, batch: ReplayBatch) -> tuple[Any, dict[str, Any]]:
+        """Compute the gradient of each loss with `gradient`, take the steps with `take_step`, and let the targets
+        follow; return what `take_step` returned, and the metrics."""
+        raise self._missing("gradient_step")
 
-    def _before_learning(self) -> None:
-        """Once per update that learns."""
+    def before_learning(self) -> None:
+        """Do what is due before the gradient steps of an update, such as hard updates of targets."""
+
+    def _missing(self, method: str) -> InvalidRequest:
+        return InvalidRequest(f"{type(self).__name__} derives from OffPolicy and does not define {method}()")
 
     # -- networks ------------------------------------------------------------------------------------------------
     def _kernels_of_losses(self) -> dict[str, Callable[..., Any]]:
@@ -254,9 +264,10 @@ class OffPolicy(Learner):
             log.info("%s learns in torch, because no numpy kernel exists for its %s", name, " and its ".join(own))
         return {} if why_torch else {loss: kernel for loss, kernel in kernels.items() if kernel is not None}
 
-    def _network(self, name: str, copies: int = 0, more: int = 0, follows: bool = True) -> Any:
-        """A network that is given observations and `more` numbers; in numpy where kernels differentiate the losses.
-        `follows`: a target follows it."""
+    def new_network(self, name: str, copies: int = 0, more: int = 0, target: bool = True) -> Any:
+        """Return a network from observations, and `more` numbers such as actions, to as many outputs as `outputs`
+        says: `network(batch.observations)` is [rows, outputs]. With `copies`, that many networks side by side: [copies,
+        rows, outputs]. `target`: `self.targets[name]` follows it."""
         outputs = self._outputs_of(name)
         config, images = self.config, [tuple(leaf.space.shape or ()) for leaf in self.features.images]
         size, hidden = self.features.size + more, config.hidden_sizes
@@ -276,12 +287,12 @@ class OffPolicy(Learner):
         else:
             network = NumpyNetwork(shape, outputs, copies, seed)
         self._networks[name] = network
-        if follows:
-            self._targets[name] = network.target()
+        if target:
+            self.targets[name] = network.target()
         return network
 
-    def _parameters(self, name: str, first: Array) -> Any:
-        """Numbers that are learned beside the networks."""
+    def new_parameters(self, name: str, first: Array) -> Any:
+        """Return numbers that are learned beside the networks, such as a temperature: their tensor is `.values`."""
         if self._kernels:
             self._networks[name] = NumpyParameters(first)
         else:
@@ -369,49 +380,51 @@ class OffPolicy(Learner):
         """To learn from; all that goes by env steps or `progress`, exploration and targets, goes on."""
         self.replay.add(rollout)
         self._env_steps += rollout.steps * rollout.slots
-        self._updates, self._progress, self._policy = self._updates + 1, progress, None
+        self._updates, self.progress, self._policy = self._updates + 1, progress, None
 
     def learn(self, gradient_steps: int) -> UpdateReport:
         """So many of them, on what replay holds."""
-        self._before_learning()
-        self._policy = None
+        self.before_learning()
+        self._policy, found = None, list[tuple[Any, dict[str, Any]]]()
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # noticed where the gradient is
-            found = [self._gradient_step(batch) for batch in self._minibatches(gradient_steps)]
+            for batch in self._minibatches(gradient_steps):
+                self.steps += 1
+                found.append(self.gradient_step(batch))
         if not found:
             return UpdateReport()
         self._acting = None
         xp = self._networks[self.acts].xp
         taken = as_numpy(xp.stack([took for took, _ in found])).tolist()
         self._refuse_many_bad(taken)
-        report = self._means([metrics for (_, metrics), took in zip(found, taken) if took])
+        report = mean_metrics([metrics for (_, metrics), took in zip(found, taken) if took], xp.stack)
         return UpdateReport(report, sum(taken), len(taken) - sum(taken))
 
-    def _gradient(self, loss: str, network: Any, *given: Any) -> dict[str, Any]:
-        """Put the gradient of this loss by the network's own parameters where its optimizer takes it; returns the
-        metrics of the loss."""
+    @cached_property
+    def _has_own_loss(self) -> bool:
+        return any(kernel_of(type(self), loss) is None for loss in self.losses)
+
+    def gradient(self, loss: str, network: Any, *given: Any) -> dict[str, Any]:
+        """Compute the gradient of the method named `loss`, which is called with the given arguments, by the parameters
+        of this network alone; return the metrics of the loss."""
         if self._kernels:
             metrics: dict[str, Any] = self._kernels[loss](self, *given)
             return metrics
-        if not self._steps:
+        if first := loss not in self._checked_losses and self._has_own_loss:
             from multiverse.networks.modules import refuse_untrained
 
+            self._checked_losses.add(loss)
             refuse_untrained(self, self._auxiliary_parameters)
-        with self._training((self._steps, self.losses.index(loss))):
-            return dict(network.gradient(getattr(self, loss)(*given), loss, self._networks.get("auxiliary")))
+        with self._training((self.steps, self.losses.index(loss))):
+            return dict(network.gradient(getattr(self, loss)(*given), loss, self._networks.get("auxiliary"), first))
 
-    def _step(self, *networks: Any, max_grad_norm: float = math.inf) -> Any:
-        """Take a step of each of these and of the auxiliary modules; returns whether all of them were taken."""
+    def take_step(self, *networks: Any, max_grad_norm: float = math.inf) -> Any:
+        """Take an optimizer step of each of these networks and of the auxiliary modules; return whether all of them
+        were taken: a gradient that is not finite is skipped."""
         heads = [one for name, one in self._networks.items() if name == "auxiliary"]
         taken = [one.optimizer.step(self.config.learning_rate, max_grad_norm) for one in (*networks, *heads)]
         for one in heads:  # the losses of the next step add to it
             one.optimizer.gradient.zero_()
         return reduce(operator.and_, taken)
-
-    def _means(self, metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """The mean of each metric over the gradient steps that have it. A GPU is waited for here, once an update."""
-        names, stack = dict.fromkeys(name for one in metrics for name in one), self._networks[self.acts].xp.stack
-        columns = {name: as_numpy(stack([one[name] for one in metrics if name in one])) for name in names}
-        return {name: float(sum(column) / len(column)) for name, column in columns.items()}
 
     def _due(self, env_steps: int) -> int:
         """Gradient steps, after so many env steps more."""
@@ -487,7 +500,7 @@ class OffPolicy(Learner):
     # -- saving --------------------------------------------------------------------------------------------------
     def weights(self) -> dict[str, Any]:
         learned = {name: optimizer.weights() for name, optimizer in self._optimizers.items()}
-        return {**learned, **self._fixed_weights()}
+        return {**learned, **self._own_weights()}
 
     def _network_modules(self) -> dict[str, Any]:
         modules = {name: getattr(network, "module", None) for name, network in self._networks.items()}
@@ -496,24 +509,24 @@ class OffPolicy(Learner):
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         for name, optimizer in self._optimizers.items():
             optimizer.load_weights(weights[name])
-        self._load_fixed_weights(weights)
-        for target in self._targets.values():
+        self._load_own_weights(weights)
+        for target in self.targets.values():
             target.follow(1.0)
         self._policy = self._acting = None
 
     def state(self) -> dict[str, Any]:
-        targets = {} if self.own_network is None else self._targets
+        targets = {} if self.own_network is None else self.targets
         fixed = {"fixed_of_targets": {name: target.fixed() for name, target in targets.items()}} if targets else {}
         return {
             "optimizers": {name: optimizer.state() for name, optimizer in self._optimizers.items()},
-            "targets": {name: as_numpy(target.parameters) for name, target in self._targets.items()},
+            "targets": {name: as_numpy(target.parameters) for name, target in self.targets.items()},
             **fixed,
             "rng": self._rng.bit_generator.state,
             "env_steps": self._env_steps,
             "updates": self._updates,
-            "steps": self._steps,
+            "steps": self.steps,
             "owed": self._owed,
-            "progress": self._progress,
+            "progress": self.progress,
             "changed": dict(self._changed),
             "replay": self.replay.state(),
         }
@@ -521,13 +534,13 @@ class OffPolicy(Learner):
     def load(self, state: Mapping[str, Any]) -> None:
         for name, optimizer in self._optimizers.items():
             optimizer.load(state["optimizers"][name])
-        for name, target in self._targets.items():
+        for name, target in self.targets.items():
             target.parameters[...] = self._put(like(state["targets"][name], as_numpy(target.parameters)))
             if self.own_network is not None:
                 target.load_fixed(state["fixed_of_targets"][name])  # guard: targets-keep-statistics-of-their-own
         self._rng.bit_generator.state = state["rng"]
-        self._env_steps, self._updates, self._steps = (int(state[name]) for name in ("env_steps", "updates", "steps"))
-        self._owed, self._progress = float(state["owed"]), float(state["progress"])
+        self._env_steps, self._updates, self.steps = (int(state[name]) for name in ("env_steps", "updates", "steps"))
+        self._owed, self.progress = float(state["owed"]), float(state["progress"])
         self.change(**state["changed"])
         self.replay.load(state["replay"])
         self._policy = self._acting = None

@@ -6,13 +6,13 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.algorithms.algorithm import Learner, OwnNetwork, Settings, reason_for_torch
+from multiverse.algorithms.algorithm import Learner, OwnNetwork, Settings, UpdateReport, mean_metrics, reason_for_torch
 from multiverse.algorithms.capabilities import RunRequirements, algorithms_that
 from multiverse.algorithms.central_critic import StateView, TeamView
 from multiverse.algorithms.inputs import (
@@ -55,10 +55,10 @@ class OnPolicyConfig(Settings):
     """Settings that PPO and A2C have in common."""
 
     steps_per_env: int = 128
-    """Steps of every env in a rollout, from which one update learns."""
+    """Number of steps of each environment in one rollout, from which one update learns."""
     whole_episodes: bool = False
-    """A rollout has one episode of every env, up to `steps_per_env` steps of it, which one version of the policy plays;
-    who has ended waits for the others. No: the envs go on, and nobody waits."""
+    """A rollout has one episode of each environment, of at most `steps_per_env` steps, played by one version of the
+    policy; environments that finish early wait for the rest. No: episodes continue in the next rollout."""
     learning_rate: float = 3e-4
     """Step size of Adam."""
     gamma: float = 0.99
@@ -70,48 +70,50 @@ class OnPolicyConfig(Settings):
     entropy_coef: float = 0.0
     """Weight of the entropy bonus, which keeps a policy exploring."""
     max_grad_norm: float = 0.5
-    """Longer gradients are scaled down to this norm."""
+    """Gradients are clipped to this global norm."""
     hidden_sizes: tuple[int, ...] = (64, 64)
-    """Units of each hidden layer."""
+    """Number of units of each hidden layer."""
     activation: Literal["tanh", "relu"] = "tanh"
-    """Between the layers."""
+    """Activation between the layers."""
     learner: Literal["auto", "numpy", "torch"] = "auto"
     """Backend that differentiates the loss: torch, or numpy kernels, which are two to five times as fast for stock
     losses of small networks on the CPU. `auto`: kernels where possible."""
     filters: int = 0
-    """Of a convolution before the hidden layers, over observations that are a board, a grid or a small picture: one
-    Box of three axes. 0: none."""
+    """Number of filters of a convolution before the hidden layers, for observations that are a board, a grid or a small
+    image: one Box of three axes. 0: no convolution."""
     kernel_size: int = 3
-    """How high and wide such filters are."""
+    """Height and width of these filters."""
     memory: Literal["lstm", "gru"] | None = None
-    """A recurrent cell before the layers of both networks, so that they remember what they have seen; a central critic,
-    which sees more than the policy, has none."""
+    """Recurrent cell before the hidden layers of the policy and the value network. A central critic, which sees more
+    than the policy, has none."""
     memory_size: int = 64
-    """Units of such a cell."""
+    """Number of units of the recurrent cell."""
     chunk_length: int = 32
-    """Rows along which what is remembered is learned. Rollouts are cut into such chunks, each from the memory that the
-    policy had there: longer is slower, and nothing teaches it what must be remembered for longer than this."""
+    """Length of truncated backpropagation through time, in steps. Rollouts are cut into chunks of this length, which
+    begin from the memory that the policy had there. Longer chunks are slower; dependencies that are longer than a chunk
+    are not learned."""
     see_previous: bool = False
-    """With `memory`: show the previous action and reward to both networks too."""
+    """With `memory`: the previous action and reward are inputs of both networks too."""
     critic: Literal["own", "central", "state"] = "own"
-    """What the value of a slot is judged by: what it sees itself, or (MAPPO) what its whole team sees, or what it sees
-    itself and the env's `state()`. Policies act on their own observations in any case."""
+    """Input of the value network: the agent's own observation, the observations of its whole team (`central`, as in
+    MAPPO), or its own and the env's `state()`. Policies act on their own observations in any case."""
     share_features: bool = False
-    """The same convolutions of images, or the same `network`, for policy and value, instead of one for each."""
+    """Policy and value share the convolutions of images, or the `network`, instead of having one each."""
     ortho_init: bool = True
-    """Orthogonal first weights, and cells that at first remember for 2 to `chunk_length` rows; else torch's own."""
+    """Orthogonal initial weights, and cells whose initial time scales are 2 to `chunk_length` steps; no: the defaults
+    of torch."""
     log_std_init: float = 0.0
-    """Of Box actions: the logarithm of the standard deviation at first."""
+    """Initial logarithm of the standard deviation of Box actions."""
     squash: bool = False
-    """Of Box actions: into their bounds by a tanh, instead of clipping them."""
+    """A tanh maps Box actions into their bounds, instead of clipping."""
     normalize_observations: bool = False
-    """Learn from observations with mean 0 and standard deviation 1, as seen so far."""
+    """Observations are normalized by their running mean and standard deviation."""
     normalize_rewards: bool = False
-    """Learn from rewards on the scale of the returns seen so far."""
+    """Rewards are divided by the running standard deviation of the returns."""
     lag_correction: LagCorrection = "vtrace"
-    """Of `asynchronous` runs, what is made of rollouts of an older policy. `ratio`: PPO's ratio, and so its clip range,
-    is to the policy that acted; `vtrace`: that, and what follows an action counts by how likely the present policy is
-    to do what was done; `none`: as if it had been the present one."""
+    """Correction for rollouts of an older policy in `asynchronous` runs. `ratio`: PPO's probability ratio is to the
+    policy that acted; `vtrace`: in addition, advantages have the clipped importance weights of V-trace; `none`: no
+    correction."""
 
     def __post_init__(self) -> None:
         counts = "steps_per_env", "memory_size", "chunk_length", "kernel_size"
@@ -135,7 +137,8 @@ class OnPolicyConfig(Settings):
 
 # -- what learns -------------------------------------------------------------------------------------------------
 class OnPolicy(Learner):
-    """A policy and a value network, normalisers, and everything of a run but the update itself."""
+    """A policy and a value network, normalisers, rollouts with advantages and returns, and an update of one gradient
+    step on each rollout. A subclass defines `loss`."""
 
     asynchronous = auto_num_envs = recurrent_images = True
     fixed = frozenset({
@@ -187,7 +190,7 @@ class OnPolicy(Learner):
         self._rng = np.random.default_rng((seed, 1))
         self._moments = RunningMeanStd(self.features.size) if config.normalize_observations else None
         self._reward_scale = RewardNormalizer(slots, config.gamma) if config.normalize_rewards else None
-        self._updates, self._progress = 0, 0.0
+        self._updates = 0
         self._earlier: dict[int, tuple[Array, tuple[Array, Array] | None]] = {}  # by version: weights and moments
         self._lag: dict[str, float] = {}  # what is told of it
         self._policy: Policy | None = None
@@ -234,7 +237,7 @@ class OnPolicy(Learner):
         if self.own_network is not None and self.config.filters:
             raise InvalidRequest(
                 f"filters={self.config.filters}: network={self.own_network.name} takes the place of the first layers; "
-                "use one of the two"
+                "use one of the two (filters=0 where a preset sets them)"
             )
         convolution = self._convolution() if self.config.filters else None
         shape = Shape(
@@ -324,11 +327,30 @@ class OnPolicy(Learner):
     # -- learning ------------------------------------------------------------------------------------------------
     def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
         """The loss that a gradient step decreases, from the outputs of the networks for the rows of a batch."""
-        raise NotImplementedError
+        raise InvalidRequest(f"{type(self).__name__} derives from OnPolicy and does not define loss(out, batch)")
+
+    def update(self, rollouts: Sequence[Rollout], progress: float) -> UpdateReport:
+        """Take one gradient step on the whole rollout."""
+        (rollout,) = rollouts
+        self._refuse_older(rollout)
+        self.progress = progress
+        learning_rate = self.config.scheduled(progress).get("learning_rate", float(self.config.learning_rate))
+        metrics = self._gradient(self._batch(rollout))
+        (took,) = self._count([self._networks.optimizer.step(learning_rate, self.config.max_grad_norm)])
+        self._updated(rollout)
+        return UpdateReport(self._means([metrics]) | self._lag, int(took), int(not took))
+
+    def value_loss(self, values: Any, batch: RolloutBatch) -> Any:
+        """The mean squared error of the values [rows]."""
+        return ((values - batch.returns) ** 2).mean()
+
+    @cached_property
+    def _has_own_loss(self) -> bool:
+        return kernel_of(type(self)) is None
 
     def _gradient(self, batch: RolloutBatch, with_metrics: bool = True) -> Mapping[str, Any]:
         """Put the gradient of the loss where the optimizer takes it; returns the metrics of the loss."""
-        if not self._updates and kernel_of(type(self)) is None:
+        if not self._updates and self._has_own_loss:
             from multiverse.networks.modules import refuse_untrained
 
             refuse_untrained(self, self._networks.parameters)
@@ -342,9 +364,7 @@ class OnPolicy(Learner):
         return self._networks.put(self._rng.standard_normal(shape, np.float32))
 
     def _means(self, metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """The mean of each metric over gradient steps. A GPU is waited for here, once an update."""
-        stack = self._networks.xp.stack
-        return {name: float(as_numpy(stack([one[name] for one in metrics])).mean()) for name in (metrics or [{}])[0]}
+        return mean_metrics(metrics, self._networks.xp.stack)
 
     def _refuse_older(self, rollout: Rollout) -> None:
         """Than it may be; and remember what acts now, for rollouts of it that come later."""
@@ -393,7 +413,7 @@ class OnPolicy(Learner):
         advantages, returns = generalized_advantages(rewards, values, following, ended, rollout.valid, *how)
         if log_ratios is not None and not self.has_ratio:
             advantages = advantages * np.exp(np.minimum(log_ratios, 0))
-        columns, own = {"values": values, "advantages": advantages, "returns": returns}, kernel_of(type(self)) is None
+        columns, own = {"values": values, "advantages": advantages, "returns": returns}, self._has_own_loss
         if own:
             columns |= {"rewards": rewards, "starts": rollout.starts}
         if then is not None and (own or self.has_ratio):
@@ -515,7 +535,7 @@ class OnPolicy(Learner):
     # -- saving --------------------------------------------------------------------------------------------------
     def weights(self) -> dict[str, Any]:
         moments = {name: moments.state() for name, moments in self._normalizers()}
-        return {"parameters": self._networks.optimizer.weights(), **moments, **self._fixed_weights()}
+        return {"parameters": self._networks.optimizer.weights(), **moments, **self._own_weights()}
 
     def _normalizers(self) -> list[tuple[str, RunningMeanStd]]:
         of_states = None if self._view is None else self._view.moments
@@ -527,7 +547,7 @@ class OnPolicy(Learner):
         for name, moments in self._normalizers():
             if name in weights:
                 moments.load(weights[name])
-        self._load_fixed_weights(weights)
+        self._load_own_weights(weights)
         self._policy = None
 
     def state(self) -> dict[str, Any]:

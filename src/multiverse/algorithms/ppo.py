@@ -27,18 +27,18 @@ class PPOConfig(OnPolicyConfig):
     epochs: int = 4
     """Passes over a rollout in one update."""
     batch_size: int = 256
-    """Rows of a minibatch: one gradient step."""
+    """Number of rows of a minibatch, which gives one gradient step."""
     learning_rate_schedule: Schedule = "constant"
-    """`linear`: down to 0 at the end of the budget."""
+    """`linear`: decreases to 0 at the end of the budget."""
     clip_range: float = 0.2
-    """Of the probability ratio: beyond 1 ± this, an update gains nothing."""
+    """The probability ratio is clipped to 1 ± this."""
     clip_range_schedule: Schedule = "constant"
-    """`linear`: down to 0 at the end of the budget."""
+    """`linear`: decreases to 0 at the end of the budget."""
     value_clip_range: float | None = None
     """Clip range of the value function, as in OpenAI's and CleanRL's PPO: the larger of the clipped and the unclipped
     squared error counts (Stable-Baselines3 takes the clipped one alone). None: not clipped."""
     normalize_advantages: bool = True
-    """Advantages of a minibatch with mean 0 and standard deviation 1."""
+    """The advantages of a minibatch are standardized to mean 0 and standard deviation 1."""
     lag_correction: LagCorrection = "ratio"
     target_kl: float | None = None
     """Stop the update once the approximate KL divergence exceeds 1.5 times this."""
@@ -63,7 +63,7 @@ class PPO(OnPolicy):
     @property
     def clip_range(self) -> float:
         """The clip range at this point of the budget."""
-        return float(self.config.scheduled(self._progress).get("clip_range", self.config.clip_range))
+        return float(self.config.scheduled(self.progress).get("clip_range", self.config.clip_range))
 
     def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
         """-min(r A, clip(r, 1 ± ε) A) + c_v (V - R)² - c_e H, averaged over the rows; r = π / π_old."""
@@ -88,16 +88,16 @@ class PPO(OnPolicy):
 
     def value_loss(self, values: Any, batch: RolloutBatch) -> Any:
         """The squared error of the values [rows], clipped where `value_clip_range` is given."""
-        errors, limit = (values - batch.returns) ** 2, self.config.value_clip_range
-        if limit is not None:
-            near = batch.values + (values - batch.values).clamp(-limit, limit)
-            errors = errors.maximum((near - batch.returns) ** 2)
-        return errors.mean()
+        limit = self.config.value_clip_range
+        if limit is None:
+            return super().value_loss(values, batch)
+        near = batch.values + (values - batch.values).clamp(-limit, limit)
+        return ((values - batch.returns) ** 2).maximum((near - batch.returns) ** 2).mean()
 
     def update(self, rollouts: Sequence[Rollout], progress: float) -> UpdateReport:
         (rollout,) = rollouts
         self._refuse_older(rollout)
-        self._progress = progress
+        self.progress = progress
         config, networks = self.config, self._networks
         batch = self._batch(rollout)
         learning_rate = config.scheduled(progress).get("learning_rate", float(config.learning_rate))

@@ -26,15 +26,15 @@ class SACConfig(OffPolicyConfig):
     """Settings of SAC."""
 
     entropy_coef: float | str = "auto"
-    """Weight of the entropy bonus (the temperature α). auto: learned, so that the entropy is `target_entropy`, from 1
-    on; auto_0.1: from 0.1 on, where rewards are small and should count from the beginning."""
+    """Weight of the entropy bonus (the temperature α). auto: learned, so that the entropy is `target_entropy`, with an
+    initial value of 1; auto_0.1: with an initial value of 0.1, for small rewards."""
     target_entropy: float | None = None
-    """Entropy that a learned temperature leads to. Default: minus the number of actions."""
+    """Target of the entropy for a learned temperature. Default: minus the number of actions."""
     target_update_interval: int = 1
-    """Gradient steps between those after which the target critics follow."""
+    """Number of gradient steps between two updates of the target critics."""
     noise_steps: int = 1
-    """Steps in a row, of one update's `steps_per_env`, in which what it explores with stays the same: where rewards are
-    far away, pushes that last lead further than ones that cancel out."""
+    """Number of consecutive steps with the same exploration noise, at most `steps_per_env`: with distant rewards, noise
+    that lasts explores further than noise that averages out."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,8 +71,8 @@ class SoftActorCritic(OffPolicy):
 
     def _make_temperature(self) -> None:
         first = first_temperature(self.config.entropy_coef) or 1.0  # of 0 none could be learned from
-        self.log_temperature = self._parameters("temperature", np.log(np.full(1, first, np.float32)))
-        self.target_critic = self._targets["critic"]
+        self.log_temperature = self.new_parameters("temperature", np.log(np.full(1, first, np.float32)))
+        self.target_critic = self.targets["critic"]
 
     @property
     def entropy_coef(self) -> Any:
@@ -96,11 +96,11 @@ class SoftActorCritic(OffPolicy):
         """Entropy that a learned temperature leads to."""
         raise NotImplementedError
 
-    def _gradient_step(self, batch: ReplayBatch) -> tuple[Any, dict[str, Any]]:
+    def gradient_step(self, batch: ReplayBatch) -> tuple[Any, dict[str, Any]]:
         # All gradients precede all steps: actor and critics learn from what the other was, as Haarnoja's do, and
         # critics that remember go along the sequences once for both losses.
-        metrics = self._gradient("critic_loss", self.critic, batch)
-        metrics |= self._gradient("actor_loss", self.actor, batch)
+        metrics = self.gradient("critic_loss", self.critic, batch)
+        metrics |= self.gradient("actor_loss", self.actor, batch)
         learning = [self.critic, self.actor]
         if isinstance(self.config.entropy_coef, str):
             if "entropy" not in metrics:
@@ -108,10 +108,9 @@ class SoftActorCritic(OffPolicy):
                     f"actor_loss() of {type(self).__name__} returned no metric `entropy`, which the temperature is "
                     "learned from: return Loss(total, entropy=...), or set entropy_coef to a number"
                 )
-            metrics |= self._gradient("temperature_loss", self.log_temperature, batch, metrics["entropy"])
+            metrics |= self.gradient("temperature_loss", self.log_temperature, batch, metrics["entropy"])
             learning.append(self.log_temperature)
-        taken = self._step(*learning)
-        self._steps += 1
+        taken = self.take_step(*learning)
         self._update_targets()
         return taken, metrics
 
@@ -127,9 +126,9 @@ class SAC(SoftActorCritic):
     noise_draws = 2
     log_std_range = float(LOG_STD_RANGE[0]), float(LOG_STD_RANGE[1])
 
-    def _make_networks(self) -> None:
-        self.actor = self._network("actor", follows=False)
-        self.critic = self._network("critic", copies=2, more=self.action[0][0])
+    def make_networks(self) -> None:
+        self.actor = self.new_network("actor", target=False)
+        self.critic = self.new_network("critic", copies=2, more=self.action[0][0])
         self._make_temperature()
 
     def outputs(self) -> Mapping[str, int]:
@@ -174,5 +173,5 @@ class SAC(SoftActorCritic):
         return -float(self.action[0][0]) if given is None else given
 
     def _update_targets(self) -> None:
-        if self._steps % self.config.target_update_interval == 0:
+        if self.steps % self.config.target_update_interval == 0:
             super()._update_targets()

@@ -45,23 +45,23 @@ class TAACConfig(PPOConfig):
     epochs: int = 10
     """Passes over a rollout in one update."""
     batch_size: int = 64
-    """Rows of a minibatch, one for each agent: whole teams, so that there are batch_size ÷ agents of them."""
+    """Number of rows of a minibatch, one for each agent: batch_size ÷ agents whole teams."""
     learning_rate_schedule: Literal["constant", "linear"] = "linear"
-    """`linear`: down to min_learning_rate at the end of the budget."""
+    """`linear`: decreases to min_learning_rate at the end of the budget."""
     min_learning_rate: float = 1e-6
-    """At the end of the budget, where the schedule is linear."""
+    """Learning rate at the end of the budget, with a linear schedule."""
     num_heads: int = 4
-    """Of the attention; embedding_size is a multiple of it."""
+    """Number of attention heads; embedding_size must be a multiple of it."""
     embedding_size: int = 256
-    """Numbers by which an agent is known to its team."""
+    """Size of the embedding of each agent."""
     hidden_size: int = 526
-    """Units of the hidden layer of actor and critic."""
+    """Number of units of the hidden layer of actor and critic."""
     similarity_coef: float = 0.01
-    """Weight of the similarity of the agents' embeddings: above 0, they are to differ."""
+    """Weight of the loss on the cosine similarity of the agents' embeddings."""
     similarity_cap: float = 0.0
-    """They need not be less alike than this, as the cosine of the angle between them."""
+    """Similarities below this cosine add nothing to that loss."""
     weight_decay: float = 1e-5
-    """Of all weights, in the gradient."""
+    """Weight decay of all parameters, added to the gradient."""
 
     def scheduled(self, progress: float) -> dict[str, float]:
         values = super().scheduled(progress)

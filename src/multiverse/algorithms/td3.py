@@ -24,16 +24,16 @@ class TD3Config(OffPolicyConfig):
     learning_rate: float = 1e-3
     """Step size of Adam."""
     action_noise: float = 0.1
-    """Standard deviation of the noise that it explores with; actions are from -1 to 1."""
+    """Standard deviation of the exploration noise; actions are from -1 to 1."""
     noise_steps: int = 1
-    """Steps in a row, of one update's `steps_per_env`, in which that noise stays the same: where rewards are far away,
-    pushes that last lead further than ones that cancel out."""
+    """Number of consecutive steps with the same exploration noise, at most `steps_per_env`: with distant rewards, noise
+    that lasts explores further than noise that averages out."""
     policy_delay: int = 2
-    """Gradient steps of the critics for one of the actor, after which all targets follow."""
+    """Number of gradient steps of the critics for one of the actor and one update of all targets."""
     target_policy_noise: float = 0.2
-    """Standard deviation of the noise on what the target actor would do: near actions should be worth the same."""
+    """Standard deviation of the noise on actions of the target actor (target policy smoothing)."""
     target_noise_clip: float = 0.5
-    """The largest of that noise."""
+    """That noise is clipped to ± this."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,11 +53,11 @@ class TD3(OffPolicy):
     losses = ("critic_loss", "actor_loss")
     noise_draws = 1
 
-    def _make_networks(self) -> None:
-        self.actor = self._network("actor")
-        self.critic = self._network("critic", copies=2, more=self.action[0][0])
+    def make_networks(self) -> None:
+        self.actor = self.new_network("actor")
+        self.critic = self.new_network("critic", copies=2, more=self.action[0][0])
         self.first_critic = self.critic.first()
-        self.target_actor, self.target_critic = self._targets["actor"], self._targets["critic"]
+        self.target_actor, self.target_critic = self.targets["actor"], self.targets["critic"]
 
     def outputs(self) -> Mapping[str, int]:
         """The action before its tanh, and a value."""
@@ -85,15 +85,14 @@ class TD3(OffPolicy):
         actions = self.actor(batch.observations).tanh()
         return Loss(-self.first_critic(batch.observations, actions).mean())
 
-    def _gradient_step(self, batch: ReplayBatch) -> tuple[Any, dict[str, Any]]:
-        metrics, learning = self._gradient("critic_loss", self.critic, batch), [self.critic]
-        self._steps += 1
-        due = self._steps % self.config.policy_delay == 0
+    def gradient_step(self, batch: ReplayBatch) -> tuple[Any, dict[str, Any]]:
+        metrics, learning = self.gradient("critic_loss", self.critic, batch), [self.critic]
+        due = self.steps % self.config.policy_delay == 0
         if due:  # both gradients precede both steps: see SAC
-            metrics |= self._gradient("actor_loss", self.actor, batch)
+            metrics |= self.gradient("actor_loss", self.actor, batch)
             learning.append(self.actor)
-        taken = self._step(*learning)
+        taken = self.take_step(*learning)
         if due:
-            for target in self._targets.values():
+            for target in self.targets.values():
                 target.follow(self.config.tau)
         return taken, metrics

@@ -86,7 +86,10 @@ def without_folders(name: str) -> str:
 
 
 def with_a_colon(name: str) -> str:
-    """`package.module.Name` as `package.module:Name`, if there is such a module; else ''."""
+    """`package.module.Name` as `package.module:Name`, if there is such a module, and `file.py` as `file.py:Name`; else
+    ''."""
+    if name.endswith(".py"):
+        return f"{name}:Name"
     module, dot, attribute = name.rpartition(".")
     try:
         found = dot and attribute.isidentifier() and importlib.util.find_spec(module) is not None

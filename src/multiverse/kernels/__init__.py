@@ -14,52 +14,33 @@ from multiverse.kernels import replay
 from multiverse.kernels.losses import a2c_gradient, ppo_gradient
 
 ON_POLICY = "multiverse.algorithms.on_policy.OnPolicy"
+OFF_POLICY = "multiverse.algorithms.off_policy.OffPolicy"
 PPO, A2C = "multiverse.algorithms.ppo.PPO", "multiverse.algorithms.a2c.A2C"
 SOFT, SAC = "multiverse.algorithms.sac.SoftActorCritic", "multiverse.algorithms.sac.SAC"
 DISCRETE_SAC, DQN = "multiverse.algorithms.discrete_sac.DiscreteSAC", "multiverse.algorithms.dqn.DQN"
 TD3 = "multiverse.algorithms.td3.TD3"
+OUTPUTS = f"{ON_POLICY}.outputs", f"{ON_POLICY}.values_from"
+
+
+def _of_replay(kind: str, loss: str, *parts: str) -> tuple[str, ...]:
+    """Names of the loss of an algorithm that learns from replay, of its parts, and of what makes its networks."""
+    return f"{kind}.{loss}", *parts, f"{kind}.make_networks", f"{kind}.outputs", f"{OFF_POLICY}.new_network"
+
+
+SAMPLED = f"{SAC}.sample_actions", f"{SOFT}.entropy_coef"
+CHOSEN = f"{DISCRETE_SAC}.log_probs", f"{SOFT}.entropy_coef"
 KERNELS: dict[tuple[str, ...], Callable[..., Any]] = {
-    (
-        f"{PPO}.loss",
-        f"{PPO}.policy_loss",
-        f"{PPO}.value_loss",
-        f"{ON_POLICY}.outputs",
-        f"{ON_POLICY}.values_from",
-    ): ppo_gradient,
-    (f"{A2C}.loss", f"{ON_POLICY}.outputs", f"{ON_POLICY}.values_from"): a2c_gradient,
-    (
-        f"{SAC}.critic_loss",
-        f"{SAC}.sample_actions",
-        f"{SAC}._make_networks",
-        f"{SAC}.outputs",
-        f"{SOFT}.entropy_coef",
-    ): replay.sac_critic_gradient,
-    (
-        f"{SAC}.actor_loss",
-        f"{SAC}.sample_actions",
-        f"{SAC}._make_networks",
-        f"{SAC}.outputs",
-        f"{SOFT}.entropy_coef",
-    ): replay.sac_actor_gradient,
+    (f"{PPO}.loss", f"{PPO}.policy_loss", f"{PPO}.value_loss", *OUTPUTS): ppo_gradient,
+    (f"{A2C}.loss", f"{ON_POLICY}.value_loss", *OUTPUTS): a2c_gradient,
+    _of_replay(SAC, "critic_loss", *SAMPLED): replay.sac_critic_gradient,
+    _of_replay(SAC, "actor_loss", *SAMPLED): replay.sac_actor_gradient,
     (f"{SOFT}.temperature_loss", f"{SAC}.target_entropy"): replay.sac_temperature_gradient,
-    (f"{TD3}.critic_loss", f"{TD3}._make_networks", f"{TD3}.outputs"): replay.td3_critic_gradient,
-    (f"{TD3}.actor_loss", f"{TD3}._make_networks", f"{TD3}.outputs"): replay.td3_actor_gradient,
-    (
-        f"{DISCRETE_SAC}.critic_loss",
-        f"{DISCRETE_SAC}.log_probs",
-        f"{DISCRETE_SAC}._make_networks",
-        f"{DISCRETE_SAC}.outputs",
-        f"{SOFT}.entropy_coef",
-    ): replay.discrete_sac_critic_gradient,
-    (
-        f"{DISCRETE_SAC}.actor_loss",
-        f"{DISCRETE_SAC}.log_probs",
-        f"{DISCRETE_SAC}._make_networks",
-        f"{DISCRETE_SAC}.outputs",
-        f"{SOFT}.entropy_coef",
-    ): replay.discrete_sac_actor_gradient,
+    _of_replay(TD3, "critic_loss"): replay.td3_critic_gradient,
+    _of_replay(TD3, "actor_loss"): replay.td3_actor_gradient,
+    _of_replay(DISCRETE_SAC, "critic_loss", *CHOSEN): replay.discrete_sac_critic_gradient,
+    _of_replay(DISCRETE_SAC, "actor_loss", *CHOSEN): replay.discrete_sac_actor_gradient,
     (f"{SOFT}.temperature_loss", f"{DISCRETE_SAC}.target_entropy"): replay.discrete_sac_temperature_gradient,
-    (f"{DQN}.loss", f"{DQN}._make_networks", f"{DQN}.outputs"): replay.dqn_gradient,
+    _of_replay(DQN, "loss"): replay.dqn_gradient,
 }
 """By the full names of the methods that a loss consists of, itself first: a subclass that overrides one of them has
 another name."""
@@ -78,4 +59,6 @@ def kernel_of(algorithm: Any, loss: str = "loss") -> Callable[..., Any] | None:
 def name_of(method: Any) -> str:
     """Module, class and name of a method or property."""
     method = method.fget if isinstance(method, property) else method
+    if hasattr(method, "__wrapped__"):  # of a decorator: it has the name of what it wraps, and may do anything
+        return ""
     return f"{getattr(method, '__module__', '')}.{getattr(method, '__qualname__', '')}"

@@ -262,7 +262,7 @@ def parameters_of(widths: Sequence[int]) -> int:
     if count > MOST_PARAMETERS:  # guard: networks-are-bounded
         raise InvalidRequest(
             f"a network of {' × '.join(map(str, widths))} units has {count:,} parameters, more than "
-            f"{MOST_PARAMETERS:,}: smaller hidden_sizes, or smaller spaces"
+            f"{MOST_PARAMETERS:,}: choose smaller hidden_sizes, features or spaces"
         )
     return count
 

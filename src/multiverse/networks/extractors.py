@@ -7,6 +7,7 @@ of the user is made and checked.
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import traceback
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,8 @@ from multiverse.contracts.layout import leaves
 from multiverse.learning.convolution import channels_last
 from multiverse.learning.loss import parameters_of
 from multiverse.learning.network_choice import NetworkChoice
+
+log = logging.getLogger("multiverse")
 
 ROWS_TRIED = 2
 _OF_TORCH = str(Path(torch.__file__).parent)
@@ -123,16 +126,12 @@ def made_network(choice: NetworkChoice) -> tuple[nn.Module, int]:
             f"network={choice.name} made {type(module).__name__}: expected a torch.nn.Module, made by "
             f"{choice.name}(observation_space, **network_kwargs)"
         )
-    module = module.float().eval()
-    observation = choice.layout.observation(*choice.layout.inputs(torch.zeros, ROWS_TRIED))
-    with torch.no_grad():
-        features = _called(choice, f": forward() failed for observations of {space}", module, observation)
-    forward, size = f"network={choice.name}: forward() returned", getattr(module, "features_dim", None)
-    if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != ROWS_TRIED:
-        found = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
-        raise InvalidRequest(
-            f"{forward} {found} for {ROWS_TRIED} observations: expected a tensor of shape ({ROWS_TRIED}, features_dim)"
-        )
+    module = copied(module).float().eval()  # a function may return the same one, such as a pretrained one, each time
+    vector, images = choice.layout.inputs(torch.zeros, ROWS_TRIED)
+    observation, tried = choice.layout.observation(vector, images), f": forward() failed for observations of {space}"
+    features, size = _called(choice, tried, module, observation), getattr(module, "features_dim", None)
+    forward = f"network={choice.name}: forward() returned"
+    check_features(choice.name, features, ROWS_TRIED)
     if not features.is_floating_point():
         raise InvalidRequest(f"{forward} {features.dtype}: expected floats")
     if size is not None and size != features.shape[1]:
@@ -142,7 +141,34 @@ def made_network(choice: NetworkChoice) -> tuple[nn.Module, int]:
             f"network={choice.name}: layer {lazy[0].rpartition('.')[0]!r} is lazy, and forward() does not use it, so "
             "that its size is unknown: use it, or leave it out"
         )
+    if vector._version:
+        raise InvalidRequest(
+            f"network={choice.name}: forward() changed its observations in place: other networks are given the same "
+            "tensors, so write x = x - 0.5 instead of x -= 0.5"
+        )
+    if not features.requires_grad and any(one.requires_grad for one in module.parameters()):
+        raise InvalidRequest(
+            f"{forward} features without a gradient, so that its parameters would not be trained: leave out detach() "
+            "and no_grad(), or freeze the parameters with requires_grad_(False)"
+        )
+    again = _called(choice, tried, module, observation)
+    if not torch.equal(features.nan_to_num(), again.nan_to_num()):
+        log.warning(
+            "network=%s computed other features of the same observations in evaluation mode: this run cannot be "
+            "reproduced, and its evaluations vary",
+            choice.name,
+        )
     return module, features.shape[1]
+
+
+def check_features(name: str, features: Any, rows: int) -> None:
+    """Refuse what is not [rows, features_dim]. `name`: of the network."""
+    if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != rows or not features.shape[1]:
+        found = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
+        raise InvalidRequest(
+            f"network={name}: forward() returned {found} for {rows} observations: expected a tensor of shape "
+            f"({rows}, features_dim)"
+        )
 
 
 def _called(choice: NetworkChoice, what: str, function: Any, *arguments: Any) -> Any:

@@ -22,7 +22,7 @@ from multiverse.learning.loss import Loss, Shape, as_numpy, parameters_of
 from multiverse.learning.network_choice import NetworkChoice
 from multiverse.learning.optimizers import Optimizer
 from multiverse.learning.threads import torch_threads
-from multiverse.networks.extractors import NatureCNN, made_network
+from multiverse.networks.extractors import NatureCNN, check_features, made_network
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 _ONE_AT_A_TIME = threading.RLock()  # torch's generator is the process's: networks built in threads would share it
@@ -92,6 +92,27 @@ def load_fixed_tensors(modules: Mapping[str, nn.Module], like: Mapping[str, nn.M
             tensor.copy_(torch.as_tensor(given))
 
 
+def trained_parameters(modules: Mapping[str, nn.Module]) -> list[str]:
+    """Names and shapes of the trained parameters of the user's parts of these modules, in their order."""
+    return [
+        f"{key} of shape {tuple(one.shape)}"
+        for module in modules.values()
+        for part in _of_the_user(module)
+        for key, one in part.named_parameters()
+        if one.requires_grad
+    ]
+
+
+def check_trained_parameters(modules: Mapping[str, nn.Module], saved: Any) -> None:
+    """Refuse what `trained_parameters` returned of modules whose parameters are others, or in another order."""
+    for theirs, ours in itertools.zip_longest(saved, trained_parameters(modules), fillvalue="none"):
+        if theirs != ours:
+            raise InvalidRequest(
+                f"the saved network has parameter {theirs}, where this one has {ours}: the layers must be the same, "
+                "and __init__ must create them in the same order"
+            )
+
+
 @contextmanager
 def training(modules: Sequence[nn.Module], seed: Sequence[int]) -> Iterator[None]:
     """Modules of the user compute as in training (dropout is active); what they draw at random depends on the seed
@@ -139,25 +160,44 @@ def backward(
     parameters: Sequence[nn.Parameter],
     name: str = "loss",
     auxiliary: Any = None,
+    first: bool = False,
 ) -> dict[str, Tensor]:
     """Put the gradient of the loss by these parameters, which lie where the optimizer has them, into its gradient;
     return the metrics of the loss. `name`: of the method that returned the loss. `auxiliary`: what has further
-    parameters and their optimizer, to whose gradient that of the loss is added."""
+    parameters and their optimizer, to whose gradient that of the loss is added. `first`: refuse a loss that depends on
+    none of the parameters."""
     found = loss if isinstance(loss, Loss) else Loss(loss)
     total = found.total
-    if not isinstance(total, Tensor) or total.dim() or not total.requires_grad:
-        shape = tuple(total.shape) if isinstance(total, Tensor) else type(total).__name__
+    if not isinstance(total, Tensor) or total.dim():
+        kind = f"shape {tuple(total.shape)}" if isinstance(total, Tensor) else f"type {type(total).__name__}"
         raise InvalidRequest(
-            f"{name}() returned a total of shape {shape}: expected a scalar tensor that depends on the outputs of the "
-            "networks, such as a mean over the rows"
+            f"{name}() returned a total of {kind}: expected a scalar tensor, such as a mean over the rows"
         )
+    if not total.requires_grad:
+        raise InvalidRequest(
+            f"{name}() returned a total that depends on no parameter: compute it from outputs of the networks, without "
+            "detach() or no_grad()"
+        )
+    metrics = {metric: torch.as_tensor(value, device=total.device) for metric, value in found.metrics.items()}
+    if rows := [metric for metric, value in metrics.items() if value.numel() != 1]:
+        raise InvalidRequest(
+            f"{name}() returned the metric {rows[0]!r} with shape {tuple(metrics[rows[0]].shape)}: expected a single "
+            "number, such as a mean over the rows"
+        )
+    if first:
+        by_each = torch.autograd.grad(total, parameters, retain_graph=True, allow_unused=True)
+        if all(one is None for one in by_each):
+            raise InvalidRequest(
+                f"{name}() returned a total that depends on no parameter of the network that it trains: compute it "
+                "from outputs of this network, without detach() or no_grad()"
+            )
     optimizer.gradient.zero_()
     further = [] if auxiliary is None else auxiliary.parameters
     total.backward(inputs=[*parameters, *further])
     check_aliasing(parameters, optimizer, name)  # guard: gradients-reach-the-optimizer
     if auxiliary is not None:
         check_aliasing(further, auxiliary.optimizer, name)
-    return {metric: torch.as_tensor(value, device=total.device).detach() for metric, value in found.metrics.items()}
+    return {metric: value.detach().reshape(()) for metric, value in metrics.items()}
 
 
 def refuse_untrained(algorithm: Any, trained: Iterable[nn.Parameter]) -> None:
@@ -293,13 +333,15 @@ class OwnFeatures(nn.Module):
         self.inner: nn.Module
         self.features: int
         self.inner, self.features = made_network(choice) if shared is None else (shared.inner, shared.features)
-        self._layout, self._members = choice.layout, shape.critic_members
+        self._name, self._layout, self._members = choice.name, choice.layout, shape.critic_members
         self._each = shape.size // self._members if self._members > 1 else shape.size
         self.size: int = self._members * (self.features + self._each - choice.layout.size)
 
     def forward(self, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
         rows = vector.reshape(len(vector) * self._members, self._each)
-        found = torch.cat([self.inner(self._layout.observation(rows, images)), rows[:, self._layout.size :]], dim=-1)
+        features = self.inner(self._layout.observation(rows, images))
+        check_features(self._name, features, len(rows))
+        found = torch.cat([features, rows[:, self._layout.size :]], dim=-1)
         if self._members > 1:
             found = found * (rows != 0).any(-1, keepdim=True)
         return found.reshape(len(vector), self.size)

@@ -215,11 +215,12 @@ class TorchNetwork:
         return torch.as_tensor(array, device=self.device)
 
     def gradient(
-        self, loss: Loss, name: str = "loss", auxiliary: AuxiliaryParameters | None = None
+        self, loss: Loss, name: str = "loss", auxiliary: AuxiliaryParameters | None = None, first: bool = False
     ) -> dict[str, Tensor]:
         """Put the gradient of this loss by the network's own parameters where the optimizer takes it, and add that by
-        auxiliary ones to theirs; returns the metrics of the loss. `name`: of the method that returned it."""
-        return backward(loss, self.optimizer, self.parameters, name, auxiliary)
+        auxiliary ones to theirs; returns the metrics of the loss. `name`: of the method that returned it. `first`: see
+        `backward`."""
+        return backward(loss, self.optimizer, self.parameters, name, auxiliary, first)
 
     def first(self) -> Callable[..., Tensor]:
         """The first of the copies alone, with the same parameters."""
@@ -305,10 +306,10 @@ class TorchParameters:
         return self.values[0].detach().exp()
 
     def gradient(
-        self, loss: Loss, name: str = "loss", auxiliary: AuxiliaryParameters | None = None
+        self, loss: Loss, name: str = "loss", auxiliary: AuxiliaryParameters | None = None, first: bool = False
     ) -> dict[str, Tensor]:
         """As of a network."""
-        return backward(loss, self.optimizer, [self.values], name, auxiliary)
+        return backward(loss, self.optimizer, [self.values], name, auxiliary, first)
 
 
 class AuxiliaryParameters:

@@ -80,8 +80,8 @@ def algorithm_maker(
             made = kind(config.settings, observation_space, action_space, slots, seed, where, **team)
         if missing := [name for name in ASKED if not hasattr(made, name)]:
             raise InvalidRequest(
-                f"{type(made).__name__} is no algorithm yet: it has no {', '.join(missing)} (docs/training.md says "
-                "what each is for)"
+                f"{type(made).__name__} does not implement the interface of algorithms: it has no "
+                f"{', '.join(missing)} (see 'An algorithm of your own' in docs/training.md)"
             )
         _refuse_odd(made)
         return made

@@ -120,8 +120,8 @@ class Session:
         whole = self._whole_episodes
         if (whole or config.asynchronous) and not everywhere:
             raise InvalidRequest(
-                f"{'whole_episodes' if whole else 'asynchronous'}: only of policies that act where the envs are, "
-                "not of those the caller asks at every step: for images, with a network of your own (network), or with "
+                f"{'whole_episodes' if whole else 'asynchronous'} needs a policy that acts in the workers. This one "
+                "acts in the calling process, because it sees images, has a network of your own (network), or has "
                 "fewer than 8 steps_per_env"
             )
         if config.asynchronous and BACKENDS[opened.plan.executor].own_share:

@@ -84,23 +84,21 @@ def check_saved_policies(config: TrainConfig, learners: Learners) -> None:
             f"opponents={config.opponents}: past versions of the policy are saved with the run, and the policy of "
             f"{name} cannot be ({reason}): leave opponents out"
         )
+    bare = {}  # classes of a program
+    if config.algorithm not in ALGORITHMS and ":" not in config.algorithm:
+        bare["algorithm"] = config.algorithm
     if config.network is not None and "<" in config.network:
-        network = config.network.strip("<>")
+        bare["network"] = config.network.strip("<>")
+    if bare:
+        arguments = ", ".join(f"{kind}={one}" for kind, one in bare.items())
+        flags = " ".join(f"--{kind} FILE.py:{one}" for kind, one in bare.items())
         log.warning(
-            "the network %s cannot be imported by name: to load or evaluate this run in another program, pass the "
-            "class again: mv.load(run, network=%s), or --network FILE.py:%s in a shell",
-            *(network, network, network),
+            "the policy of %s (%s) is saved as weights, and %s cannot be imported by name: to load or evaluate this "
+            "run in another program, pass %s again: mv.load(run, %s), or %s in a shell",
+            *(name, reason, " and ".join(bare.values()), "it" if len(bare) == 1 else "them", arguments, flags),
         )
-    if config.algorithm in ALGORITHMS:
-        return  # networks in torch: they are made again by name
-    if ":" in config.algorithm:
+    elif ":" in config.algorithm:
         log.info("the policy of %s (%s) is saved as weights: loading it imports %s", name, reason, config.algorithm)
-    else:
-        log.warning(
-            "the policy of %s (%s) is saved as weights, and its class cannot be imported by name: to load or evaluate "
-            "this run, pass the class again: mv.load(run, algorithm=%s), or --algorithm FILE.py:CLASS in a shell",
-            *(name, reason, name),
-        )
 
 
 def keep_masks(learner: Algorithm, group: Group) -> None:
