@@ -23,7 +23,7 @@ class _Book:
         self.over = True
         self.fate = Fate(0)
         self.due = ""  # what is to befall the step under way
-        self.asked_pid = 0  # of the worker that was asked for it
+        self.asked = ""  # process of the worker that was asked for it
 
 
 class Auditor:
@@ -45,11 +45,11 @@ class Auditor:
 
     def _ask(self, book: _Book, worker_pids: Sequence[int]) -> int:
         self.rows_sent += 1
-        book.asked_pid = worker_pids[book.env_id // self._per_worker]
+        book.asked = self._hits.process(worker_pids[book.env_id // self._per_worker])
         step = len(book.rows)
         book.due = book.fate.what if not book.over and step == book.fate.step else ""
         if book.due in COSTS_THE_WORKER:
-            self._hits.silenced.add(book.asked_pid)
+            self._hits.silenced.add(book.asked)
         return action_of(book.env_id, book.episode, step)
 
     # -- after it ------------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ class Auditor:
     def _lost(self, book: _Book, observation: np.ndarray, delivered: tuple[float, bool, bool], marker: str) -> None:
         """The row says that its step was lost: it must be due to somebody, and look as promised."""
         self.rows_lost += 1
-        hit = book.asked_pid in self._hits
+        hit = book.asked in self._hits
         told = "bad_value" if book.due in BAD_VALUES else "restarted"
         self._expect(hit or book.due != "", book, f"{marker}, and nothing had befallen it")
         self._expect(hit or marker == told, book, f"{book.due} was due and the row says {marker}")

@@ -107,7 +107,7 @@ class RolloutAuditor:
     def __init__(self, schedule: Schedule, num_envs: int, envs_per_worker: int, hits: Hits) -> None:
         self._schedule, self._per_worker, self._hits = schedule, envs_per_worker, hits
         self._books = [_Book(env_id) for env_id in range(num_envs)]
-        self._replaced: set[int] = set()  # hit from outside, and replaced since
+        self._replaced: set[str] = set()  # hit from outside, and replaced since
         self.met: Counter[str] = Counter()
         self.unsure: Counter[str] = Counter()
         self.complaints: list[str] = []
@@ -184,7 +184,8 @@ class RolloutAuditor:
     def _account(self, losses: Counter[int], hangs: Counter[int], pids: Sequence[int]) -> None:
         """Every worker that is lost was hit from outside, or hung; what hung by itself is noted as hit, too."""
         for worker in range(len(pids)):
-            gone = {pid for pid in self._hits.workers[worker] if pid != pids[worker]} - self._replaced
+            now = self._hits.process(pids[worker])
+            gone = {process for process in self._hits.workers[worker] if process != now} - self._replaced
             self._replaced |= gone
             least, most = losses[worker] - hangs[worker], losses[worker]
             told = f"worker {worker} lost {most} times, {hangs[worker]} of them hung, {len(gone)} hit"
@@ -192,7 +193,7 @@ class RolloutAuditor:
             if hangs[worker]:
                 self._hits.silenced |= gone  # one of them may have hung before it was hit
             for _ in range(most - len(gone)):
-                self._hits.silenced.add(-len(self._hits) - 1)  # it has a pid, but who knows which
+                self._hits.silenced.add(f"unknown {len(self._hits)}")  # nobody knows its pid
 
     def _expect(self, fine: bool, book: _Book, complaint: str) -> None:
         if not fine and len(self.complaints) < MOST_COMPLAINTS:

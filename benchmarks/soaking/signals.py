@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -25,17 +26,29 @@ somebody may just be replaced."""
 
 @dataclass(slots=True)
 class Hits:
-    """The pids of workers that something has befallen, each noted before it happens.
+    """The processes of workers that something has befallen, each noted before it happens.
 
     Every one of them is replaced once, whatever else befalls it until then: they are what the counters must add up to.
     """
 
-    killed: set[int] = field(default_factory=set)
-    silenced: set[int] = field(default_factory=set)  # stopped, or an env of theirs hangs
-    workers: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))  # hit from outside, by worker
+    killed: set[str] = field(default_factory=set)
+    silenced: set[str] = field(default_factory=set)  # stopped, or an env of theirs hangs
+    workers: defaultdict[int, set[str]] = field(default_factory=lambda: defaultdict(set))  # hit from outside, by worker
+    proc: Path = Path("/proc")
+    _last: dict[int, str] = field(default_factory=dict)  # process by pid, as it was seen last
 
-    def __contains__(self, pid: int) -> bool:
-        return pid in self.killed or pid in self.silenced
+    def process(self, pid: int) -> str:
+        """Name of the process that has this pid: with the time of its start, because pids are used again."""
+        try:
+            stat = (self.proc / str(pid) / "stat").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):  # it has ended
+            return self._last.get(pid, str(pid))
+        started = stat.rpartition(b")")[2].split()[19].decode()
+        self._last[pid] = f"{pid}, started at {started}"
+        return self._last[pid]
+
+    def __contains__(self, process: str) -> bool:
+        return process in self.killed or process in self.silenced
 
     def __len__(self) -> int:
         return len(self.killed | self.silenced)
@@ -98,8 +111,9 @@ class Sniper:
             if self._worker_pids()[shot.worker] != pid:  # replaced meanwhile: the number may be another's by now
                 self.missed += 1
                 return
-            self._hits.workers[shot.worker].add(pid)
-            (self._hits.killed if shot.signal == signal.SIGKILL else self._hits.silenced).add(pid)
+            process = self._hits.process(pid)
+            self._hits.workers[shot.worker].add(process)
+            (self._hits.killed if shot.signal == signal.SIGKILL else self._hits.silenced).add(process)
             signal.pidfd_send_signal(descriptor, shot.signal)
             self.kills += shot.signal == signal.SIGKILL
             self.stops += shot.signal == signal.SIGSTOP

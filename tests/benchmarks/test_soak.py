@@ -40,6 +40,17 @@ def test_a_short_soak_holds(tmp_path: Path) -> None:
     assert summary["figures"]["whole_episodes_compared in rollouts"] > 20
 
 
+def test_process_that_gets_the_pid_of_an_earlier_one_counts_by_itself(tmp_path: Path) -> None:
+    hits, stat = Hits(proc=tmp_path), tmp_path / "7" / "stat"
+    stat.parent.mkdir()
+    for started in ("100", "100", "250"):
+        stat.write_text(f"7 (a ) b) S {'0 ' * 18}{started} 0")
+        hits.killed.add(hits.process(7))
+    assert len(hits) == 2
+    stat.unlink()
+    assert hits.process(7) in hits, "a process that has ended is the one that had the pid last"
+
+
 # -- the auditor -----------------------------------------------------------------------------------------------------
 class OneEnv:
     """One env played honestly, whose rows can be changed on their way to the auditor."""
@@ -104,7 +115,7 @@ def test_a_lost_row_needs_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_lost_row_must_look_as_promised(monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]) -> None:
     one = OneEnv(monkeypatch, Fate(length=9))
     one.step()
-    one.hits.killed.add(WORKER_PID)
+    one.hits.killed.add(one.hits.process(WORKER_PID))
     one.lose(**changes)
     assert "lost row" in one.auditor.complaints[0]
 
@@ -120,7 +131,7 @@ def test_faults_are_counted_and_those_nobody_can_know_of_apart(monkeypatch: pyte
     for hit in (False, True):
         one = OneEnv(monkeypatch, Fate(length=9, what=NAN_REWARD, step=1))
         if hit:
-            one.hits.killed.add(WORKER_PID)
+            one.hits.killed.add(one.hits.process(WORKER_PID))
         one.lose("restarted" if hit else "bad_value")
         assert one.auditor.complaints == []
         assert (one.auditor.met[NAN_REWARD], one.auditor.unsure[NAN_REWARD]) == (not hit, hit)
