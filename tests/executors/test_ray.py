@@ -368,6 +368,28 @@ def test_sigterm_while_ray_starts_ends_the_program_as_at_any_other_time(handled:
     assert found.returncode == (143 if handled else -signal.SIGTERM) and found.stderr == ""
 
 
+@pytest.mark.fault("F1")
+def test_cluster_outlives_the_thread_that_has_asked_for_it() -> None:
+    found = program(
+        """
+        import threading, gymnasium as gym, multiverse as mv
+        made = []
+        for _ in range(2):  # the second cluster too
+            thread = threading.Thread(target=lambda: made.append(mv.make_vec("CartPole-v1", 2, "ray", workers=1)))
+            thread.start()
+            thread.join()
+            with made.pop() as envs:
+                envs.reset(seed=0)
+                for _ in range(3):
+                    envs.step(envs.action_space.sample())
+            from multiverse.executors import ray_cluster
+            ray_cluster.shut_down()
+        print("steps were taken")
+        """
+    )
+    assert "steps were taken" in found.stdout and found.returncode == 0, found.stderr
+
+
 @pytest.mark.fault("E5")
 def test_a_cluster_that_fails_to_start_is_told_and_leaves_nothing() -> None:
     found = program(

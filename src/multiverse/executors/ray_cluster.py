@@ -8,13 +8,15 @@ import functools
 import importlib.util
 import logging
 import os
+import queue
 import site
 import socket
 import sys
 import sysconfig
+import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -37,6 +39,7 @@ _LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 _ours: int | None = None  # the process that started the cluster, if it is one of ours
 _joined: str | None = None  # the address by which this program was connected
+_shut_down = threading.Event()  # of the cluster that was started last
 
 
 def ray() -> Any:
@@ -93,7 +96,8 @@ def _start() -> None:
     os.environ[_LOOPBACK] = os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # guard: a-cluster-of-our-own-stays-here
     try:
         with _signals_kept(), _imported_before():
-            ray().init(
+            start = functools.partial(
+                ray().init,
                 address="local",
                 num_cpus=machine.usable_cores(),
                 include_dashboard=False,
@@ -103,6 +107,7 @@ def _start() -> None:
                     "max_direct_call_object_size": ALONG_WITH_A_CALL,
                 },
             )
+            _in_a_lasting_thread(start)  # guard: a-cluster-outlives-the-thread-that-asks-for-it
     except BaseException as error:  # ports, memory, a path too long for its sockets, nodes that are too slow; Ctrl-C
         _end_the_half_started(error)
         if not isinstance(error, Exception):
@@ -115,6 +120,29 @@ def _start() -> None:
             os.environ[_LOOPBACK] = before
     _ours = os.getpid()
     atexit.register(shut_down)
+
+
+def _in_a_lasting_thread(start: Callable[[], Any]) -> None:
+    """Call this in a thread that lasts as long as the cluster: the kernel ends Ray's processes with the thread that has
+    started them."""
+    if threading.current_thread() is threading.main_thread():
+        start()
+        return
+    _shut_down.clear()
+    outcome: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            start()
+        except BaseException as error:
+            outcome.put(error)
+            return
+        outcome.put(None)
+        _shut_down.wait()
+
+    threading.Thread(target=run, name="ray_cluster", daemon=True).start()
+    if (error := outcome.get()) is not None:
+        raise error
 
 
 def _end_the_half_started(error: BaseException) -> None:
@@ -203,6 +231,7 @@ def shut_down() -> None:
     global _ours
     if _ours == os.getpid() and _connected_to() is not None:  # guard: only-our-own-cluster-is-ended
         ray().shutdown()
+    _shut_down.set()
     _ours = None
 
 

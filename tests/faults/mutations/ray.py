@@ -68,6 +68,12 @@ GUARDS = (
         instead("return number, data"),
         (f"{RAY}::test_an_actor_that_dies_while_it_builds_is_named",),
     ),
+    Guard(
+        "a-cluster-outlives-the-thread-that-asks-for-it",
+        ("F1",),
+        instead("start()"),
+        (f"{RAY}::test_cluster_outlives_the_thread_that_has_asked_for_it",),
+    ),
     Guard("no-restart-without-a-cluster", ("F1",), NEVER, LOST),
     Guard("a-dead-cluster-of-our-own-is-started-anew", ("F1",), NEVER, LOST),
     Guard("a-lost-node-is-done-without", ("F1",), NEVER, ALL_BUT_ONE),
