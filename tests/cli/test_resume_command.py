@@ -74,11 +74,15 @@ def test_help_is_of_the_runs_algorithm_or_says_whose_a_setting_is(
     for words in (["one", "--help"], ["-h", "one"]):
         assert main(["resume", *words]) == 0
         out = " ".join(capsys.readouterr().out.split())
-        assert "Rows of a minibatch: one gradient step." in out and "from replay" not in out and "--tau" not in out
+        assert (
+            "Number of rows of a minibatch, which gives one gradient step." in out
+            and "from replay" not in out
+            and "--tau" not in out
+        )
     assert main(["resume", "--help"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "ppo: Rows of a minibatch: one gradient step. taac: " in out
-    assert "sac, td3, discrete_sac, dqn: Steps drawn from replay for one gradient step." in out
+    assert "ppo: Number of rows of a minibatch, which gives one gradient step. taac: " in out
+    assert "sac, td3, discrete_sac, dqn: Number of steps drawn from replay for one gradient step." in out
     assert "--executor {auto,serial,thread,process,hybrid,ray} Where the envs run." in out  # of every run
 
 
