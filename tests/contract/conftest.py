@@ -13,6 +13,7 @@ import pytest
 from multiverse.executors.launch import fork_server
 from tests.contract.configurations import ALL, Configuration
 from tests.fault_envs import Gate
+from tests.processes import still_alive
 
 Make = Callable[..., Any]
 
@@ -27,6 +28,7 @@ def nothing_left_behind() -> Iterator[None]:
     """No worker process and no thread outlives the test that made it."""
     threads = set(threading.enumerate())
     yield
+    still_alive(process.pid for process in worker_processes() if _is_actor(process))  # Ray ends them a moment later
     assert worker_processes() == []
     left = [t.name for t in threading.enumerate() if t not in threads and t.is_alive()]
     assert [name for name in left if not name.startswith(("ray_", "PythonGC"))] == []  # Ray's own
@@ -59,10 +61,17 @@ def worker_processes() -> list[psutil.Process]:
     return [p for p in found if not _of_the_cluster(p)]
 
 
+def _is_actor(process: psutil.Process) -> bool:
+    try:
+        return process.name().startswith("ray::RayActor")
+    except psutil.Error:
+        return False
+
+
 def _of_the_cluster(process: psutil.Process) -> bool:
     """One of Ray's own, or an actor that is gone and has not been fetched by Ray yet."""
     try:
-        if process.name().startswith("ray::RayActor"):
+        if _is_actor(process):
             return process.status() == psutil.STATUS_ZOMBIE
         # A program of Ray's, that is: our own workers are told sys.path, in which Ray's folders are too.
         programs = [part for part in process.cmdline() if " " not in part]
