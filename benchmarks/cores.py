@@ -41,7 +41,7 @@ from benchmarks.training import BESIDE_SB3, Settings, collect_us, session_of
 from multiverse.adapters.env_source import recipes
 from multiverse.algorithms.ppo import PPO
 from multiverse.algorithms.torch_policy import TorchPolicy
-from multiverse.contracts.policy import Policy
+from multiverse.core.policy import Policy
 from multiverse.executors.machine import usable_cores
 from multiverse.learning.loss import as_numpy
 from multiverse.measure import BareLoops, step_rate

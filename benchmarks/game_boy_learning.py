@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import multiverse as mv
 from benchmarks.learning import Runs, answered, parser_for, tallied
 from benchmarks.team_learning import FIGURES, found_in, shown
-from multiverse.contracts.seeds import evaluation_seed
+from multiverse.core.seeds import evaluation_seed
 from multiverse.envs.game_boy import make_quest
 from multiverse.executors.machine import usable_cores
 from multiverse.training.storage.video import VideoFile

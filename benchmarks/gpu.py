@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import multiverse as mv
 from benchmarks.provenance import provenance, write_results
 from multiverse.algorithms.ppo import PPO, PPOConfig
-from multiverse.contracts.policy import Seen
+from multiverse.core.policy import Seen
 from multiverse.rollouts.rollout import Rollout, rollout_for
 
 FRAMES = 64  # that an env has to show

@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import multiverse as mv
 from benchmarks.envs import Burn
 from benchmarks.training import BESIDE_SB3, collect_us, collected_s, measure, session_of, verdict
-from multiverse.contracts.plan import RayOptions
+from multiverse.core.plan import RayOptions
 from multiverse.executors import ray_cluster
 from multiverse.measure import step_rate
 

@@ -33,8 +33,8 @@ from benchmarks.soaking.resources import Holdings, Memory
 from benchmarks.soaking.rollouts import RolloutAuditor, Rollouts, fields_for
 from benchmarks.soaking.signals import Hits, Sniper
 from benchmarks.soaking.summary import Summary
-from multiverse.contracts.failures import FailurePolicy
-from multiverse.contracts.plan import Timeouts
+from multiverse.core.failures import FailurePolicy
+from multiverse.core.plan import Timeouts
 from multiverse.vector.opening import OpenedEnvs, VectorOptions, open_envs
 
 NUM_ENVS, WORKERS, SPARED_WORKERS = 16, 8, 1

@@ -45,7 +45,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.learning import Runs, answered, parser_for, tallied
 from benchmarks.team_players import assigned
-from multiverse.contracts.seeds import evaluation_seed
+from multiverse.core.seeds import evaluation_seed
 from multiverse.training.seeds import bootstrap_interval, interquartile_mean
 
 EPISODES, BOX_EPISODES, SEED = 300, 100, 0

@@ -20,25 +20,25 @@ from multiverse.executors.backends import BACKENDS
 SOURCE = Path(multiverse.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 
-ENGINE = {"contracts", "adapters", "memory", "executors"}
+ENGINE = {"core", "adapters", "memory", "executors"}
 ALLOWED = {
-    "contracts": {"contracts"},
-    "adapters": {"contracts", "adapters", "envs"},
-    "wrappers": {"contracts", "wrappers"},
-    "memory": {"contracts", "memory"},
+    "core": {"core"},
+    "adapters": {"core", "adapters", "envs"},
+    "wrappers": {"core", "wrappers"},
+    "memory": {"core", "memory"},
     "executors": ENGINE,
     "vector": ENGINE | {"vector"},
     "measure": ENGINE | {"vector"},
     "env_checks": ENGINE | {"wrappers", "env_checks"},
-    "envs": {"contracts", "envs"},
+    "envs": {"core", "envs"},
     "interop": ENGINE | {"vector", "interop"},
-    "policies": {"contracts", "memory", "policies"},
+    "policies": {"core", "memory", "policies"},
     "rollouts": ENGINE | {"vector", "policies", "rollouts"},
     "experience": {"policies", "rollouts"},
-    "learning": {"contracts", "learning"},
-    "kernels": {"contracts", "learning", "kernels"},
-    "networks": {"contracts", "learning", "networks"},
-    "algorithms": {"contracts", "policies", "rollouts", "learning", "kernels", "networks", "algorithms"},
+    "learning": {"core", "learning"},
+    "kernels": {"core", "learning", "kernels"},
+    "networks": {"core", "learning", "networks"},
+    "algorithms": {"core", "policies", "rollouts", "learning", "kernels", "networks", "algorithms"},
     "training": ENGINE
     | {"wrappers", "vector", "policies", "rollouts", "learning", "kernels", "networks", "algorithms", "training"},
 }
@@ -154,7 +154,7 @@ MAY_NAME_ALGORITHMS = {
 EXECUTORS = "|".join(BACKENDS)
 NAMES_EXECUTOR = re.compile(rf"^(?:{EXECUTORS})$|'(?:{EXECUTORS})'")
 MAY_NAME_EXECUTORS = {
-    "contracts/plan.py": "the type of their names, and Ray's options in plan files",
+    "core/plan.py": "the type of their names, and Ray's options in plan files",
     "executors/": "their own files, their registry, and what `auto` chooses",
     "env_checks/catalogue.py": "advice to users",
     "training/session_envs.py": "passes the option `ray` of vector envs",
@@ -195,7 +195,7 @@ def test_nothing_depends_on_the_name_of_an_executor() -> None:
         literals = [one for node in comparisons for one in ast.walk(node) if isinstance(one, ast.Constant)]
         compared += [f"{name_of(path)}:{one.lineno}" for one in literals if one.value in BACKENDS]
     # Ray's own module in sys.modules, and a field of this name in plan files
-    assert {place.partition(":")[0] for place in compared} <= {"executors/ray_cluster.py", "contracts/plan.py"}
+    assert {place.partition(":")[0] for place in compared} <= {"executors/ray_cluster.py", "core/plan.py"}
 
 
 def test_capabilities_of_algorithms_are_declared_and_never_detected_elsewhere() -> None:
@@ -236,7 +236,7 @@ def test_pickle_from_outside_is_read_only_where_workers_talk() -> None:
 
 def test_the_layers_are_all_there() -> None:
     assert {part_of(path) for path in FILES} >= set(ALLOWED)
-    assert len(files_of("contracts", "adapters", "memory", "executors")) > 20
+    assert len(files_of("core", "adapters", "memory", "executors")) > 20
 
 
 def loaded_after(code: str) -> set[str]:

@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from multiverse.adapters.env_source import EXTRA_OF, EXTRAS, recipes
-from multiverse.contracts.errors import PreflightError
+from multiverse.core.errors import PreflightError
 
 ROOT = Path(__file__).parents[1]
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]

@@ -16,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 
 import multiverse as mv
-from multiverse.contracts.reset_plan import ResetRequest
+from multiverse.core.reset_plan import ResetRequest
 
 RAISE, HANG, HOLD_THE_GIL, NAN_OBSERVATION, NAN_REWARD = (
     "raise",

@@ -15,9 +15,9 @@ import multiverse as mv
 from benchmarks.soaking.audit import MOST_COMPLAINTS
 from benchmarks.soaking.fates import COSTS_THE_WORKER, NUM_ACTIONS, Schedule, Soaked
 from benchmarks.soaking.signals import Hits
-from multiverse.contracts.env import EnvDescription
-from multiverse.contracts.layout import SINGLE_AGENT, Field
-from multiverse.contracts.policy import Policy, Seen
+from multiverse.core.env import EnvDescription
+from multiverse.core.layout import SINGLE_AGENT, Field
+from multiverse.core.policy import Policy, Seen
 from multiverse.policies.features import Features
 from multiverse.policies.heads import DiscreteHead
 from multiverse.policies.numpy_policies import NumpyPolicy

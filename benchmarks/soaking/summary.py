@@ -11,7 +11,7 @@ from benchmarks.soaking.fates import BAD_VALUES, CHANCES, RAISE
 from benchmarks.soaking.resources import WARM_UP, Holdings, Memory
 from benchmarks.soaking.rollouts import RolloutAuditor
 from benchmarks.soaking.signals import Hits, Sniper
-from multiverse.contracts.failures import Failures
+from multiverse.core.failures import Failures
 
 MOST_GROWTH_MIB = 2.0
 

@@ -15,7 +15,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from multiverse.contracts.errors import (
+    from multiverse.core.errors import (
         ClosedError,
         EnvFailed,
         InvalidActions,
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
         TrainingDiverged,
         WorkerDied,
     )
-    from multiverse.contracts.plan import Plan
-    from multiverse.contracts.reset_plan import DerivedSeeds, DrawnTasks, EachTask, ResetPlan, ResetRequest
+    from multiverse.core.plan import Plan
+    from multiverse.core.reset_plan import DerivedSeeds, DrawnTasks, EachTask, ResetPlan, ResetRequest
     from multiverse.env_checks.examine import check_env
     from multiverse.env_checks.report import CheckReport, EnvCheckFailed, Finding
     from multiverse.policies.random_policy import RandomPolicy
@@ -78,9 +78,9 @@ _HOMES = {
     "multiverse.training.recording": ("record", "replay"),
     "multiverse.training.hooks": ("Hook",),
     "multiverse.vector.batches": ("AgentsBatch", "GroupBatch", "StepBatch"),
-    "multiverse.contracts.plan": ("Plan",),
-    "multiverse.contracts.reset_plan": ("DerivedSeeds", "DrawnTasks", "EachTask", "ResetPlan", "ResetRequest"),
-    "multiverse.contracts.errors": (
+    "multiverse.core.plan": ("Plan",),
+    "multiverse.core.reset_plan": ("DerivedSeeds", "DrawnTasks", "EachTask", "ResetPlan", "ResetRequest"),
+    "multiverse.core.errors": (
         "ClosedError",
         "EnvFailed",
         "InvalidActions",

@@ -26,10 +26,10 @@ from gymnasium.vector.utils import batch_space, iterate
 from multiverse.adapters.agents import mask_of
 from multiverse.adapters.env_source import Recipe
 from multiverse.adapters.pettingzoo_env import PettingZooEnv
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.layout import ACTION_MASKS, Group, leaves
-from multiverse.contracts.plan import IN_PROCESSES, Plan
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.layout import ACTION_MASKS, Group, leaves
+from multiverse.core.plan import IN_PROCESSES, Plan
+from multiverse.core.views import Array
 from multiverse.executors import machine, startup
 from multiverse.executors.env_range import EnvRange
 from multiverse.vector.parallel import BaseMultiAgentVectorEnv

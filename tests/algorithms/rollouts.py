@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.layout import SINGLE_AGENT
-from multiverse.contracts.policy import Seen
+from multiverse.core.layout import SINGLE_AGENT
+from multiverse.core.policy import Seen
 from multiverse.rollouts.rollout import Rollout, RolloutShape, private_fields
 
 

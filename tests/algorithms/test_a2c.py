@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from multiverse.algorithms import a2c
 from multiverse.algorithms.a2c import A2C, A2CConfig
-from multiverse.contracts.policy import Seen
+from multiverse.core.policy import Seen
 from multiverse.rollouts.rollout import rollout_for
 
 pytest.importorskip("stable_baselines3")

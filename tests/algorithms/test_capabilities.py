@@ -22,7 +22,7 @@ from multiverse.algorithms.capabilities import (
     capabilities_of,
     refuse_unsupported,
 )
-from multiverse.contracts.layout import Group
+from multiverse.core.layout import Group
 from multiverse.training.config.train_config import TrainConfig
 
 SEEN, IMAGES = spaces.Box(-1, 1, (3,)), spaces.Box(0, 255, (64, 64, 3), np.uint8)

@@ -18,7 +18,7 @@ import multiverse as mv
 from multiverse.algorithms import on_policy
 from multiverse.algorithms.a2c import A2C, A2CConfig
 from multiverse.algorithms.ppo import PPO, PPOConfig
-from multiverse.contracts.layout import SINGLE_AGENT
+from multiverse.core.layout import SINGLE_AGENT
 from multiverse.learning.returns import generalized_advantages
 from multiverse.rollouts.collector import Collector
 from multiverse.rollouts.rollout import Rollout, RolloutShape

@@ -16,7 +16,7 @@ from torch import nn
 import multiverse as mv
 from multiverse.algorithms import A2C, DQN, PPO, SAC, DiscreteSAC, Loss, Outputs, ReplayBatch, RolloutBatch
 from multiverse.algorithms.algorithm import Learner
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.core.errors import InvalidRequest
 from tests.training.runs import SMALL, digest, lines_of
 
 FEW: dict[str, Any] = {**SMALL, "env_steps": 400, "hidden_sizes": (8, 8)}

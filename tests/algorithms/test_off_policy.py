@@ -15,8 +15,8 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from multiverse.algorithms import algorithm_class
-from multiverse.contracts.errors import InvalidRequest, TrainingDiverged
-from multiverse.contracts.policy import Seen
+from multiverse.core.errors import InvalidRequest, TrainingDiverged
+from multiverse.core.policy import Seen
 from multiverse.learning.loss import Shown
 from multiverse.rollouts.rollout import Rollout, rollout_for
 

@@ -13,8 +13,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.policy import Seen
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.policy import Seen
 from multiverse.learning.loss import Shown, as_numpy
 from multiverse.learning.threads import torch_threads
 from multiverse.policies.numpy_policies import loaded_policy

@@ -12,8 +12,8 @@ import torch
 
 import multiverse as mv
 from multiverse.algorithms import A2C, DQN, PPO, SAC, TAAC, TD3, DiscreteSAC, Loss, Outputs, ReplayBatch, RolloutBatch
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.policy import Seen
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.policy import Seen
 from multiverse.networks import MLP
 from multiverse.policies import CategoricalHead, EpsilonGreedyHead
 from multiverse.policies.heads import UniformHead

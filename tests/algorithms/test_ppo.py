@@ -18,7 +18,7 @@ import multiverse as mv
 from multiverse.algorithms import on_policy
 from multiverse.algorithms.inputs import inputs
 from multiverse.algorithms.ppo import PPO, PPOConfig
-from multiverse.contracts.policy import Seen
+from multiverse.core.policy import Seen
 from multiverse.learning import loss
 from multiverse.learning.loss import Loss, RolloutBatch, Shape
 from multiverse.learning.optimizers import Adam

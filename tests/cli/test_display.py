@@ -33,7 +33,7 @@ from multiverse.algorithms.ppo import PPO
 from multiverse.cli.bottleneck import bottleneck
 from multiverse.cli.display import Display, JsonLines, Machine, sparkline, time_bar
 from multiverse.cli.main import main
-from multiverse.contracts.plan import Plan
+from multiverse.core.plan import Plan
 from multiverse.training import scaling
 from multiverse.training.config.budget import PARTS, Budget, Clock
 from multiverse.training.config.train_config import TrainConfig, config_for

@@ -18,7 +18,7 @@ import pytest
 from multiverse.cli import doctor_checks
 from multiverse.cli.doctor_checks import Finding
 from multiverse.cli.main import main
-from multiverse.contracts.errors import PreflightError
+from multiverse.core.errors import PreflightError
 from multiverse.executors import machine, process, startup
 from multiverse.memory.block import Block
 

@@ -16,7 +16,7 @@ import pytest
 import multiverse
 from multiverse.cli import main as cli
 from multiverse.cli.main import main
-from multiverse.contracts.errors import EnvFailed, InvalidRequest, MultiverseError, RemoteError
+from multiverse.core.errors import EnvFailed, InvalidRequest, MultiverseError, RemoteError
 from tests.cli.training_commands import SMALL
 
 COMMAND = [sys.executable, "-m", "multiverse.cli"]

@@ -24,7 +24,7 @@ from multiverse.cli.main import main
 from multiverse.cli.search_picture import search_figure
 from multiverse.cli.search_space import Choice, Range, Space, space_of
 from multiverse.cli.search_study import Pruning, Trial, opened
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.core.errors import InvalidRequest
 from multiverse.training import side_by_side
 from multiverse.training.config.train_config import config_for, plain_config, saved_config
 from multiverse.training.storage.run_directory import read_provenance, read_summary

@@ -16,7 +16,7 @@ from multiverse.cli.main import main
 from multiverse.cli.search_journal import JOURNAL, JOURNAL_LOCK, repair
 from multiverse.cli.search_space import space_of
 from multiverse.cli.search_study import Search
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.core.errors import InvalidRequest
 from multiverse.training.config.train_config import config_for
 
 ASKED = "lr=1e-9|0.003,gamma=0.9|0.99"

@@ -17,7 +17,7 @@ import torch
 from multiverse.algorithms import ALGORITHMS
 from multiverse.cli.commands.train import COMMAND, all_settings, config_from, parser, table, train_options
 from multiverse.cli.main import main
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.core.errors import InvalidRequest
 from multiverse.training import progress, scaling
 from multiverse.training.config.files import read_config
 from multiverse.training.config.other_libraries import SYNONYMS

@@ -16,7 +16,7 @@ import multiverse as mv
 from multiverse.cli.commands.plot import write
 from multiverse.cli.main import main
 from multiverse.cli.tuning import Search, Way, config_of_way, plan_file, sentence
-from multiverse.contracts.errors import InvalidRequest, PreflightError
+from multiverse.core.errors import InvalidRequest, PreflightError
 from multiverse.executors.machine import usable_cores
 from multiverse.training.config.train_config import config_for
 from tests.cli.training_commands import train

@@ -9,8 +9,8 @@ import gymnasium
 import pytest
 
 import multiverse as mv
-from multiverse.contracts.failures import FailurePolicy
-from multiverse.contracts.plan import Timeouts
+from multiverse.core.failures import FailurePolicy
+from multiverse.core.plan import Timeouts
 from multiverse.executors.startup import ranges
 from multiverse.vector.opening import VectorOptions, open_envs
 

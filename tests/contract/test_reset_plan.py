@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from multiverse.contracts.seeds import episode_seed
+from multiverse.core.seeds import episode_seed
 from tests.contract.configurations import WITHOUT_SPAWN, Configuration, over
 from tests.contract.conftest import Make
 from tests.contract.runs import actions

@@ -17,8 +17,8 @@ from gymnasium import spaces
 import multiverse as mv
 from examples.distributional import C51, QRDQN, main
 from multiverse.algorithms import DQN, ReplayBatch
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.policy import Seen
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.policy import Seen
 from multiverse.learning.loss import Shown
 from multiverse.policies import EpsilonGreedyHead
 from multiverse.rollouts.rollout import rollout_for

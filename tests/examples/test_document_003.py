@@ -16,7 +16,7 @@ from examples.teams.gpus import gpu_of
 from examples.teams.parallel_environments import ParallelEnvironmentManager
 from examples.teams.scripts import parallel_env_example
 from examples.teams.settings import load_settings, settings_from
-from multiverse.contracts.errors import InvalidConfig
+from multiverse.core.errors import InvalidConfig
 from multiverse.envs.box_jump import v0
 from multiverse.training.loading import checkpoint_of
 from tests.equality import assert_same

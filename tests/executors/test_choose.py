@@ -13,8 +13,8 @@ from gymnasium import spaces
 
 import multiverse as mv
 from multiverse.adapters.env_source import Recipe
-from multiverse.contracts.errors import RemoteError
-from multiverse.contracts.plan import ExecutorName, PlannedExecutor
+from multiverse.core.errors import RemoteError
+from multiverse.core.plan import ExecutorName, PlannedExecutor
 from multiverse.env_checks.checks.cost import suggestion
 from multiverse.executors import choose, machine, startup
 from multiverse.executors.backends import BACKENDS

@@ -13,9 +13,9 @@ import pytest
 
 import multiverse as mv
 from multiverse.algorithms.ppo import PPO
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.failures import FailurePolicy
-from multiverse.contracts.layout import Field
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.failures import FailurePolicy
+from multiverse.core.layout import Field
 from multiverse.vector.opening import VectorOptions, open_envs
 from tests.contract.configurations import ALL, Configuration, over
 from tests.contract.conftest import worker_processes

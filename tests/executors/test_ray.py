@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from multiverse.contracts.plan import RayOptions
+from multiverse.core.plan import RayOptions
 from multiverse.executors import machine, ray_cluster
 from multiverse.executors.ray_actor import RayActor
 from multiverse.executors.worker_loop import Surroundings
@@ -351,7 +351,7 @@ def test_sigterm_while_ray_starts_ends_the_program_as_at_any_other_time(handled:
     found = program(
         f"""
         import signal, sys
-        from multiverse.contracts.plan import RayOptions
+        from multiverse.core.plan import RayOptions
         from multiverse.executors import ray_cluster
         from multiverse.memory.interrupts import end_on_request
         if {handled}:

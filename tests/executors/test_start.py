@@ -13,7 +13,7 @@ import pytest
 
 import multiverse as mv
 from multiverse.adapters.env_source import Recipe
-from multiverse.contracts.plan import ExecutorName
+from multiverse.core.plan import ExecutorName
 from multiverse.executors import machine, startup
 from multiverse.executors.choose import decide
 from multiverse.executors.startup import ranges

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from multiverse.contracts.errors import BadValue
-from multiverse.contracts.failures import OnBadValue
-from multiverse.contracts.layout import COUNTS, ENV_RESTARTS, OBSERVATIONS, SINGLE_AGENT, Group, Layout
-from multiverse.contracts.views import Views
+from multiverse.core.errors import BadValue
+from multiverse.core.failures import OnBadValue
+from multiverse.core.layout import COUNTS, ENV_RESTARTS, OBSERVATIONS, SINGLE_AGENT, Group, Layout
+from multiverse.core.views import Views
 from multiverse.executors.value_guard import FEW_NUMBERS, ValueGuard
 from multiverse.memory.block import private_arrays
 from multiverse.memory.own_columns import RangeColumns

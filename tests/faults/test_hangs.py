@@ -15,9 +15,9 @@ import pytest
 
 import multiverse as mv
 from multiverse.cli.main import one_line
-from multiverse.contracts import plan as plan_module
-from multiverse.contracts.failures import Work
-from multiverse.contracts.plan import Timeouts
+from multiverse.core import plan as plan_module
+from multiverse.core.failures import Work
+from multiverse.core.plan import Timeouts
 from multiverse.executors import env_range, executor, patience, supervisor, worker_loop
 from multiverse.executors.hosts import WorkerHost
 from multiverse.executors.patience import Patience
@@ -67,7 +67,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A clock that a test moves."""
     now = SimpleNamespace(s=1000.0)
     fake = SimpleNamespace(monotonic=lambda: now.s, sleep=lambda _: None)
-    for module in ("multiverse.executors.supervisor.time", "multiverse.contracts.failures.time"):
+    for module in ("multiverse.executors.supervisor.time", "multiverse.core.failures.time"):
         monkeypatch.setattr(module, fake)
     return now
 

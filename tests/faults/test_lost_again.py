@@ -222,7 +222,7 @@ def test_a_restart_that_was_refused_is_not_counted(make: Make, config: Configura
 @pytest.mark.parametrize("phase", ["step", "reset"])
 def test_our_own_errors_can_be_pickled(phase: str) -> None:
     """Somebody may run all this inside a pool of processes."""
-    from multiverse.contracts.errors import RemoteError
+    from multiverse.core.errors import RemoteError
 
     errors = [
         mv.WorkerDied(1, range(2, 4), "was killed", "try this", phase, 100),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import multiverse as mv
-from multiverse.contracts.plan import number_of_bytes
+from multiverse.core.plan import number_of_bytes
 from multiverse.executors import worker_memory
 from multiverse.executors.worker_memory import SAMPLES, WORTH_A_WARNING, Growth
 from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SERIAL, THREAD, Configuration

@@ -11,8 +11,8 @@ import pytest
 
 import multiverse as mv
 from multiverse.cli.main import one_line
-from multiverse.contracts import failures
-from multiverse.contracts.failures import FAILURES_COMPARED, RESTARTS_IN_A_ROW, RestartLimit, Work, restart_limit
+from multiverse.core import failures
+from multiverse.core.failures import FAILURES_COMPARED, RESTARTS_IN_A_ROW, RestartLimit, Work, restart_limit
 from multiverse.executors.supervisor import HangsInARow
 from tests.contract.configurations import FORKSERVER, HYBRID, SERIAL, THREAD, Configuration
 from tests.contract.conftest import Make

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from multiverse.contracts.errors import EnvFailed, ReplyTimeout, RequestPending, WorkerDied
+from multiverse.core.errors import EnvFailed, ReplyTimeout, RequestPending, WorkerDied
 from multiverse.executors.executor import Executor
 from multiverse.executors.process import Processes
 from multiverse.executors.supervisor import Supervisor

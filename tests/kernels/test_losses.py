@@ -15,7 +15,7 @@ import multiverse as mv
 from multiverse.algorithms import DQN, SAC
 from multiverse.algorithms.a2c import A2C, A2CConfig
 from multiverse.algorithms.ppo import PPO, PPOConfig
-from multiverse.contracts.policy import Seen
+from multiverse.core.policy import Seen
 from multiverse.kernels import KERNELS, kernel_of
 from multiverse.learning.loss import Loss, Outputs, RolloutBatch
 from multiverse.learning.numpy_learner import NumpyLearner

@@ -12,8 +12,8 @@ from gymnasium import spaces
 from multiverse.algorithms.a2c import A2CConfig
 from multiverse.algorithms.on_policy import OnPolicy
 from multiverse.algorithms.ppo import PPO, PPOConfig
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.policy import Seen
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.policy import Seen
 from multiverse.learning.convolution import Convolution
 from multiverse.learning.loss import Outputs, RolloutBatch, Shape
 from multiverse.learning.numpy_learner import NumpyLearner

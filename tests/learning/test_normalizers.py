@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from multiverse.contracts.errors import TrainingDiverged
+from multiverse.core.errors import TrainingDiverged
 from multiverse.learning.normalizers import RewardNormalizer, RunningMeanStd
 
 

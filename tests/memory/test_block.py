@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from multiverse.contracts.layout import Field
+from multiverse.core.layout import Field
 from multiverse.memory.block import ALIGNMENT, Block, private_arrays, size_of, split_into_arrays
 
 FIELDS = [

@@ -11,9 +11,9 @@ from gymnasium import spaces
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from multiverse.contracts.infos import add_info
-from multiverse.contracts.layout import MAX_INFO_COLUMNS, SINGLE_AGENT, Group, Layout
-from multiverse.contracts.views import Views
+from multiverse.core.infos import add_info
+from multiverse.core.layout import MAX_INFO_COLUMNS, SINGLE_AGENT, Group, Layout
+from multiverse.core.views import Views
 from multiverse.memory.block import private_arrays
 from multiverse.memory.info_columns import InfoReader, InfoWriter
 from tests.equality import assert_same

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from multiverse.contracts.layout import OBSERVATIONS, REWARD, SINGLE_AGENT, VALUES, Field, Group, Layout
-from multiverse.contracts.views import Views
+from multiverse.core.layout import OBSERVATIONS, REWARD, SINGLE_AGENT, VALUES, Field, Group, Layout
+from multiverse.core.views import Views
 from multiverse.memory.block import private_arrays
 from multiverse.memory.mirror import NOTHING, Mirror
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import multiverse as mv
-from multiverse.contracts.layout import ACTIONS, OBSERVATIONS, SINGLE_AGENT, Group, Layout
-from multiverse.contracts.views import Views
+from multiverse.core.layout import ACTIONS, OBSERVATIONS, SINGLE_AGENT, Group, Layout
+from multiverse.core.views import Views
 from multiverse.memory.block import private_arrays
 from multiverse.memory.space_rows import ActionWriter, BatchReader, actions_reader, row_reader, row_writer
 from tests.envs import Directions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from multiverse.adapters.env_source import recipes
-from multiverse.contracts.plan import Plan
+from multiverse.core.plan import Plan
 from multiverse.executors.choose import tried
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from multiverse.contracts.layout import PRESENT
+from multiverse.core.layout import PRESENT
 from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SERIAL, THREAD, Configuration
 from tests.contract.conftest import Make
 from tests.equality import assert_same

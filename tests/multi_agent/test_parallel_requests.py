@@ -10,7 +10,7 @@ import pytest
 
 import multiverse as mv
 from multiverse.adapters.env_source import Recipe
-from multiverse.contracts.reset_plan import ResetRequest
+from multiverse.core.reset_plan import ResetRequest
 from multiverse.executors import choose
 from tests.contract.configurations import DISTINCT, WITHOUT_SPAWN, Configuration, over
 from tests.contract.conftest import Make

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from multiverse.contracts.reset_plan import ResetRequest
+from multiverse.core.reset_plan import ResetRequest
 from tests.contract.configurations import FORKSERVER, SERIAL, WITHOUT_SPAWN, Configuration, over
 from tests.contract.conftest import Make
 from tests.equality import assert_same

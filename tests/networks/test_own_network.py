@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from multiverse.algorithms import A2C, DQN, PPO, SAC, Outputs, RolloutBatch
 from multiverse.algorithms.algorithm import OwnNetwork
 from multiverse.algorithms.inputs import inputs, observation_layout
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.layout import Path, leaves
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.layout import Path, leaves
 from multiverse.learning.loss import Loss
 from multiverse.learning.network_choice import NetworkChoice, ObservationLayout
 from multiverse.networks import (

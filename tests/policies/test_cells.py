@@ -12,7 +12,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from multiverse.contracts.policy import Seen
+from multiverse.core.policy import Seen
 from multiverse.policies.cells import GATES, Cells
 from multiverse.policies.features import Features, previous_of
 from multiverse.policies.heads import head_for

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from multiverse.contracts.policy import Seen
+from multiverse.core.policy import Seen
 from multiverse.policies.cells import Cells
 from multiverse.policies.features import Features
 from multiverse.policies.heads import head_for

@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 import multiverse as mv
-from multiverse.contracts.policy import Seen
+from multiverse.core.policy import Seen
 from multiverse.policies.heads import action_of
 from multiverse.policies.random_policy import RandomPolicy
 

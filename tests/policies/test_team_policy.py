@@ -9,7 +9,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from multiverse.contracts.policy import Seen
+from multiverse.core.policy import Seen
 from multiverse.learning.optimizers import Adam
 from multiverse.networks.attention import TeamShape
 from multiverse.networks.team_actor_critic import TeamActorCritic

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from multiverse.contracts.layout import SINGLE_AGENT
+from multiverse.core.layout import SINGLE_AGENT
 from multiverse.memory import interrupts
 from multiverse.rollouts.asynchronous import Account, AsynchronousCollector, RolloutQueue, WorkerRollout
 from multiverse.rollouts.collector import rollout_fields

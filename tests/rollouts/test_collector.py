@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from multiverse.contracts.layout import SINGLE_AGENT
-from multiverse.contracts.policy import Seen
+from multiverse.core.layout import SINGLE_AGENT
+from multiverse.core.policy import Seen
 from multiverse.policies.features import Features
 from multiverse.policies.heads import DiscreteHead
 from multiverse.policies.numpy_policies import NumpyPolicy

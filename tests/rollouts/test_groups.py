@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from multiverse.contracts.policy import Memory, Seen
+from multiverse.core.policy import Memory, Seen
 from multiverse.rollouts.collector import Collector, rollout_fields
 from multiverse.rollouts.rollout import RolloutShape
 from tests.contract.configurations import make_with_fields

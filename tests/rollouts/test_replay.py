@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.policy import Leaves
-from multiverse.contracts.tables import Table
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.policy import Leaves
+from multiverse.core.tables import Table
 from multiverse.rollouts.replay import Replay, Rows
 from multiverse.rollouts.rollout import Rollout, rollout_for
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from multiverse.contracts.layout import OBSERVATIONS, SINGLE_AGENT
+from multiverse.core.layout import OBSERVATIONS, SINGLE_AGENT
 from multiverse.rollouts.restoring import restore_by_replay
 from tests.contract.conftest import nothing_left_behind  # noqa: F401
 from tests.fault_envs import Fault

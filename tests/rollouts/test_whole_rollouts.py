@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from multiverse.contracts.layout import SINGLE_AGENT
-from multiverse.contracts.policy import Seen
+from multiverse.core.layout import SINGLE_AGENT
+from multiverse.core.policy import Seen
 from multiverse.rollouts.collector import Collector, rollout_fields
 from multiverse.rollouts.rollout import RolloutShape
 from tests.contract.configurations import Configuration, make_with_fields

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from multiverse.contracts.errors import EnvFailed, InvalidRequest
-from multiverse.contracts.layout import ACTION_MASKS, SINGLE_AGENT
+from multiverse.core.errors import EnvFailed, InvalidRequest
+from multiverse.core.layout import ACTION_MASKS, SINGLE_AGENT
 from multiverse.training.loading import checkpoint_of
 from tests.training.mask_envs import (
     ALL,

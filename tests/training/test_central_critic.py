@@ -15,7 +15,7 @@ from pettingzoo import ParallelEnv
 import multiverse as mv
 from multiverse.algorithms import on_policy
 from multiverse.algorithms.ppo import PPO, PPOConfig
-from multiverse.contracts.errors import EnvFailed, InvalidRequest
+from multiverse.core.errors import EnvFailed, InvalidRequest
 from multiverse.rollouts.rollout import Rollout
 from multiverse.training.algorithm_maker import algorithm_maker
 from multiverse.training.config.train_config import config_for

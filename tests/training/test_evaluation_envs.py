@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from multiverse.contracts.policy import Memory, Seen
-from multiverse.contracts.seeds import evaluation_seed
+from multiverse.core.policy import Memory, Seen
+from multiverse.core.seeds import evaluation_seed
 from multiverse.rollouts.restoring import saved_states
 from multiverse.training import evaluation as evaluation_module
 from multiverse.training.config.train_config import TrainConfig

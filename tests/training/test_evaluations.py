@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import multiverse as mv
-from multiverse.contracts.seeds import evaluation_seed
+from multiverse.core.seeds import evaluation_seed
 from multiverse.training import evaluation as evaluation_module
 from multiverse.training import evaluation_envs
 from multiverse.training.config.train_config import TrainConfig

@@ -13,7 +13,7 @@ import pytest
 
 import multiverse as mv
 from multiverse.cli.main import main
-from multiverse.contracts.errors import CheckpointBroken
+from multiverse.core.errors import CheckpointBroken
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.loading import evaluate
 from multiverse.training.storage.files import LineFile, RunLock, cut, read_lines

@@ -85,7 +85,7 @@ def played(policy: Any, seed: int) -> float:
 
 
 def test_a_loaded_policy_plays_as_evaluations_do(uninterrupted: Path) -> None:
-    from multiverse.contracts.seeds import evaluation_seed
+    from multiverse.core.seeds import evaluation_seed
 
     policy, found = mv.load(uninterrupted), evaluate(uninterrupted, episodes=4, seed=0)
     assert [played(policy, evaluation_seed(0, k)) for k in range(4)] == list(found.returns)

@@ -157,7 +157,7 @@ def test_a_loaded_policy_remembers_as_the_evaluation_did(uninterrupted: dict[str
     found = evaluate(uninterrupted["discrete sac, memory"], episodes=3, seed=1)
     for k in range(3):
         env, total, reward, over = gym.make("multiverse/CartPole-V-v1"), 0.0, 0.0, False
-        observation, _ = env.reset(seed=mv.contracts.seeds.evaluation_seed(1, k))  # type: ignore[attr-defined]
+        observation, _ = env.reset(seed=mv.core.seeds.evaluation_seed(1, k))  # type: ignore[attr-defined]
         policy.reset()
         while not over:
             observation, reward, terminated, truncated, _ = env.step(policy.act(observation, previous_reward=reward))

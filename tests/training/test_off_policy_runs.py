@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 import multiverse as mv
 from multiverse.cli.main import main
-from multiverse.contracts.errors import CheckpointBroken, RunNotSaved
+from multiverse.core.errors import CheckpointBroken, RunNotSaved
 from multiverse.training.learners import learned_in
 from multiverse.training.loading import checkpoint_of
 from multiverse.training.storage import tables

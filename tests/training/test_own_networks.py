@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import multiverse as mv
 from multiverse.algorithms import DQN, PPO, TAAC, Loss, Outputs, ReplayBatch, RolloutBatch
-from multiverse.contracts.errors import UntrustedRun
+from multiverse.core.errors import UntrustedRun
 from multiverse.training.loading import checkpoint_of
 from tests.forked_programs import ForkedPrograms
 from tests.networks.own_networks import FromSB3, Pooled, Stateful, Wide

@@ -18,7 +18,7 @@ from gymnasium import spaces
 
 import multiverse as mv
 from multiverse.cli.main import main
-from multiverse.contracts.errors import RunNotWritable
+from multiverse.core.errors import RunNotWritable
 from multiverse.training.loading import evaluate
 from multiverse.training.storage.video import VideoFile
 from tests.training.runs import SMALL

@@ -14,8 +14,8 @@ from gymnasium import spaces
 import multiverse as mv
 from multiverse.algorithms.dqn import DQN
 from multiverse.cli.main import main as command
-from multiverse.contracts.errors import UntrustedRun
-from multiverse.contracts.policy import Seen
+from multiverse.core.errors import UntrustedRun
+from multiverse.core.policy import Seen
 from multiverse.policies.features import Features
 from multiverse.policies.heads import (
     CategoricalHead,

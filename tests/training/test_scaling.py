@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import multiverse as mv
-from multiverse.contracts.errors import InvalidRequest, MultiverseError
+from multiverse.core.errors import InvalidRequest, MultiverseError
 from multiverse.memory.interrupts import StopWaiting
 from multiverse.training import scaling
 from multiverse.training.advice import Advice

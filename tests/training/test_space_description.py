@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 import multiverse as mv
-from multiverse.contracts.errors import CheckpointBroken
+from multiverse.core.errors import CheckpointBroken
 from multiverse.training.space_description import described, space_from
 from tests.training.runs import SMALL
 

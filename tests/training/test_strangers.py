@@ -18,8 +18,8 @@ import pytest
 import multiverse as mv
 from examples.own_algorithm import Reinforce
 from multiverse.cli.main import main
-from multiverse.contracts.errors import UntrustedRun
-from multiverse.contracts.layout import Group
+from multiverse.core.errors import UntrustedRun
+from multiverse.core.layout import Group
 from multiverse.executors import ray_cluster
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.loading import checkpoint_of, evaluate, opponents_for

@@ -20,7 +20,7 @@ from pettingzoo import ParallelEnv
 import multiverse as mv
 from multiverse.algorithms.central_critic import TeamView
 from multiverse.algorithms.ppo import PPO, PPOConfig
-from multiverse.contracts.errors import InvalidActions, InvalidRequest
+from multiverse.core.errors import InvalidActions, InvalidRequest
 from multiverse.envs.box_jump.rendering import Renderer
 from multiverse.policies.features import Features
 from multiverse.policies.team_policy import TeamPolicy

@@ -22,8 +22,8 @@ import torch
 import multiverse as mv
 from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.algorithms.ppo import PPO
-from multiverse.contracts.errors import CheckpointBroken, EvaluationFailed
-from multiverse.contracts.seeds import episode_seed, evaluation_seed
+from multiverse.core.errors import CheckpointBroken, EvaluationFailed
+from multiverse.core.seeds import episode_seed, evaluation_seed
 from multiverse.rollouts.collector import Collected
 from multiverse.training import evaluation as evaluation_module
 from multiverse.training import evaluation_envs

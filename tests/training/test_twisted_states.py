@@ -16,7 +16,7 @@ from gymnasium import spaces
 import multiverse as mv
 from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.cli.main import main
-from multiverse.contracts.errors import CheckpointBroken, RunNotSaved
+from multiverse.core.errors import CheckpointBroken, RunNotSaved
 from multiverse.training.loading import evaluate
 from multiverse.training.storage import checkpoint, checkpoint_format
 from multiverse.training.trainer import Trainer

@@ -10,9 +10,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.env import ACTION_MASK, MaskSource, observed_mask
-from multiverse.contracts.errors import BadValue
-from multiverse.contracts.views import Array
+from multiverse.core.env import ACTION_MASK, MaskSource, observed_mask
+from multiverse.core.errors import BadValue
+from multiverse.core.views import Array
 
 METHOD = "action_masks"
 """Name of the method of an env that returns its action mask, as in sb3-contrib."""

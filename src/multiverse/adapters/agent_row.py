@@ -9,9 +9,9 @@ import numpy as np
 
 from multiverse.adapters.action_masks import mask_writer
 from multiverse.adapters.agents import absent_observation, masks_are_observed
-from multiverse.contracts.env import ACTION_MASK, SlotRow
-from multiverse.contracts.errors import BadValue
-from multiverse.contracts.layout import Group
+from multiverse.core.env import ACTION_MASK, SlotRow
+from multiverse.core.errors import BadValue
+from multiverse.core.layout import Group
 
 
 class AgentRow:

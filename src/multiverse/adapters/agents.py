@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.env import ACTION_MASK, MaskSource
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.layout import Group, leaves
+from multiverse.core.env import ACTION_MASK, MaskSource
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.layout import Group, leaves
 
 Groups = Mapping[str, Sequence[str]] | Literal["separate"]
 

@@ -30,12 +30,12 @@ from multiverse.adapters.gymnasium import GymnasiumEnv
 from multiverse.adapters.pettingzoo_aec import PettingZooTurnEnv
 from multiverse.adapters.pettingzoo_parallel import PettingZooParallelEnv, all_at_once
 from multiverse.adapters.registered import why_missing
-from multiverse.contracts.env import Env, EnvKind
-from multiverse.contracts.errors import InvalidRequest, PreflightError, in_a_line
-from multiverse.contracts.imports import module_named, modules_like, with_a_colon
-from multiverse.contracts.names import nearest
-from multiverse.contracts.plain_files import read_named
-from multiverse.contracts.plan import whole_number
+from multiverse.core.env import Env, EnvKind
+from multiverse.core.errors import InvalidRequest, PreflightError, in_a_line
+from multiverse.core.imports import module_named, modules_like, with_a_colon
+from multiverse.core.names import nearest
+from multiverse.core.plain_files import read_named
+from multiverse.core.plan import whole_number
 
 EnvSource = str | EnvSpec | Callable[..., Any] | Sequence[Callable[..., Any]]
 Source = EnvSpec | Callable[..., Any]

@@ -11,9 +11,9 @@ from gymnasium import spaces
 
 from multiverse.adapters.action_masks import mask_reader, mask_source, mask_writer
 from multiverse.adapters.tasks import reset_to_task
-from multiverse.contracts.env import EnvDescription, MaskSource, SlotRow, Step
-from multiverse.contracts.errors import BadValue
-from multiverse.contracts.layout import SINGLE_AGENT, Group
+from multiverse.core.env import EnvDescription, MaskSource, SlotRow, Step
+from multiverse.core.errors import BadValue
+from multiverse.core.layout import SINGLE_AGENT, Group
 
 
 class GymnasiumEnv:

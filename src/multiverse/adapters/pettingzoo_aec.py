@@ -8,8 +8,8 @@ from typing import Any
 from multiverse.adapters.agent_row import AgentRow
 from multiverse.adapters.pettingzoo_env import PettingZooEnv, nonempty_infos
 from multiverse.adapters.tasks import reset_to_task
-from multiverse.contracts.env import SlotRow
-from multiverse.contracts.errors import BadValue
+from multiverse.core.env import SlotRow
+from multiverse.core.errors import BadValue
 
 
 class PettingZooTurnEnv(PettingZooEnv):

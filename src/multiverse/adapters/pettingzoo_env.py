@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from multiverse.adapters.agent_row import AgentRow
 from multiverse.adapters.agents import AgentOptions, agents_of, groups_of, masks_are_observed, state_space_of
-from multiverse.contracts.env import ACTION_MASK, EnvDescription, EnvKind, MaskSource, SlotRow
-from multiverse.contracts.errors import BadValue
-from multiverse.contracts.infos import refuse_no_dict
+from multiverse.core.env import ACTION_MASK, EnvDescription, EnvKind, MaskSource, SlotRow
+from multiverse.core.errors import BadValue
+from multiverse.core.infos import refuse_no_dict
 
 
 class PettingZooEnv:

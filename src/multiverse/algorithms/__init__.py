@@ -15,9 +15,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.imports import module_named, with_a_colon
-from multiverse.contracts.names import nearest
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.imports import module_named, with_a_colon
+from multiverse.core.names import nearest
 
 if TYPE_CHECKING:  # for editors and type checkers; imported when asked for
     from multiverse.algorithms.public import *  # noqa: F403

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 from gymnasium import spaces
 
 from multiverse.algorithms.capabilities import Capabilities, RunRequirements, refuse_unsupported
-from multiverse.contracts.errors import InvalidRequest, TrainingDiverged
-from multiverse.contracts.layout import SINGLE_AGENT, Group
-from multiverse.contracts.plan import whole_number
-from multiverse.contracts.policy import Policy
+from multiverse.core.errors import InvalidRequest, TrainingDiverged
+from multiverse.core.layout import SINGLE_AGENT, Group
+from multiverse.core.plan import whole_number
+from multiverse.core.policy import Policy
 from multiverse.learning.loss import as_numpy
 from multiverse.learning.network_choice import NetworkChoice
 from multiverse.learning.threads import torch_for

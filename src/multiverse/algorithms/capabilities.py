@@ -11,9 +11,9 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.algorithms import ALGORITHMS, algorithm_class
-from multiverse.contracts.env import EnvKind
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.layout import Group
+from multiverse.core.env import EnvKind
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.layout import Group
 from multiverse.policies.features import Features
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.policy import Leaves
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.policy import Leaves
+from multiverse.core.views import Array
 from multiverse.learning.normalizers import RunningMeanStd
 from multiverse.policies.features import Features
 from multiverse.policies.numpy_policies import OBSERVATION_CLIP

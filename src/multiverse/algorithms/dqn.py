@@ -12,7 +12,7 @@ from typing import Any
 from gymnasium import spaces
 
 from multiverse.algorithms.off_policy import OffPolicy, OffPolicyConfig
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.core.errors import InvalidRequest
 from multiverse.learning.distributions import open_logits
 from multiverse.learning.loss import Loss, ReplayBatch
 from multiverse.policies.heads import EpsilonGreedyHead, Head

@@ -17,9 +17,9 @@ from gymnasium import spaces
 from multiverse.algorithms.algorithm import Learner, OwnNetwork, Settings, UpdateReport, mean_metrics, reason_for_torch
 from multiverse.algorithms.capabilities import RunRequirements, algorithms_that
 from multiverse.algorithms.inputs import inputs, observation_layout
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.policy import Policy
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.policy import Policy
+from multiverse.core.views import Array
 from multiverse.kernels import kernel_of
 from multiverse.learning.loss import ReplayBatch, Shape, Shown, as_numpy
 from multiverse.learning.network_choice import NetworkChoice

@@ -23,9 +23,9 @@ from multiverse.algorithms.inputs import (
     previous_at_ends,
     previous_of,
 )
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.policy import Leaves, Policy
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.policy import Leaves, Policy
+from multiverse.core.views import Array
 from multiverse.kernels import kernel_of
 from multiverse.learning.chunks import Along, Chunks, chunks_of
 from multiverse.learning.convolution import Convolution

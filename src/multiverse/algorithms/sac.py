@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.algorithms.off_policy import OffPolicy, OffPolicyConfig
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.core.errors import InvalidRequest
 from multiverse.learning.distributions import HALF_LOG_TAU
 from multiverse.learning.loss import Loss, ReplayBatch
 from multiverse.policies.heads import LOG_STD_RANGE, Head, bounded_head

@@ -19,9 +19,9 @@ from multiverse.algorithms.capabilities import RunRequirements
 from multiverse.algorithms.inputs import inputs
 from multiverse.algorithms.on_policy import OnPolicy, OnPolicyConfig, explained_variance
 from multiverse.algorithms.ppo import PPO, PPOConfig
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.policy import Leaves, Policy
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.policy import Leaves, Policy
+from multiverse.core.views import Array
 from multiverse.learning.loss import Loss, Outputs, RolloutBatch, as_numpy
 from multiverse.learning.threads import torch_for
 from multiverse.policies.heads import DiscreteHead, gumbel, head_for

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from multiverse.cli.output import percent
-from multiverse.contracts.plan import IN_CALLER, IN_PROCESSES, Plan
+from multiverse.core.plan import IN_CALLER, IN_PROCESSES, Plan
 from multiverse.executors.backends import BACKENDS
 from multiverse.training.config.train_config import TrainConfig
 

@@ -12,8 +12,8 @@ import psutil
 
 from multiverse.adapters.env_source import Recipe
 from multiverse.cli.output import Progress
-from multiverse.contracts.errors import MultiverseError, counted
-from multiverse.contracts.plan import Plan
+from multiverse.core.errors import MultiverseError, counted
+from multiverse.core.plan import Plan
 from multiverse.measure import AnyVectorEnv, BareLoops, descendants, private_memory_mb, step_rate
 
 BUSY_ABOVE = 0.1

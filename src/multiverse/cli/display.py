@@ -30,8 +30,8 @@ from multiverse.cli.main import one_line
 from multiverse.cli.output import percent
 from multiverse.cli.results import results
 from multiverse.cli.worker_prints import printed_above
-from multiverse.contracts.errors import InvalidRequest, counted, in_bytes, in_digits
-from multiverse.contracts.imports import without_folders
+from multiverse.core.errors import InvalidRequest, counted, in_bytes, in_digits
+from multiverse.core.imports import without_folders
 from multiverse.executors import machine
 from multiverse.training.config.budget import PARTS
 from multiverse.training.progress import LinePrinter, Progress, ProgressLines

@@ -24,8 +24,8 @@ from typing import Any, Literal
 import psutil
 
 from multiverse.adapters.env_source import recipes
-from multiverse.contracts.errors import MultiverseError
-from multiverse.contracts.plan import Plan, StartMethod
+from multiverse.core.errors import MultiverseError
+from multiverse.core.plan import Plan, StartMethod
 from multiverse.executors import machine, preflight, process, startup
 from multiverse.memory.block import Block
 from multiverse.memory.platform import has_memfd

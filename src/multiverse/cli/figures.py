@@ -13,9 +13,9 @@ import numpy as np
 from multiverse.cli.curves import Curve
 from multiverse.cli.main import require
 from multiverse.cli.output import percent
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.imports import without_folders
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.imports import without_folders
+from multiverse.core.views import Array
 from multiverse.training.config.budget import PARTS
 from multiverse.training.storage.records import EVALUATED
 

@@ -22,7 +22,7 @@ from typing import Any, TextIO, TypeVar
 
 import multiverse
 from multiverse.cli.results import for_results_alone
-from multiverse.contracts.errors import (
+from multiverse.core.errors import (
     EnvFailed,
     InvalidRequest,
     MultiverseError,
@@ -31,7 +31,7 @@ from multiverse.contracts.errors import (
     in_a_line,
     in_words,
 )
-from multiverse.contracts.names import nearest
+from multiverse.core.names import nearest
 from multiverse.memory.interrupts import EXIT_CODES, end_on_request
 
 Options = TypeVar("Options")

@@ -12,9 +12,9 @@ from typing import Any
 
 from multiverse.cli.curves import Curve, differing, in_figures, mean_rate, settings_of
 from multiverse.cli.figures import Panel, drawn, figure
-from multiverse.contracts.errors import in_bytes, in_digits
-from multiverse.contracts.imports import without_folders
-from multiverse.contracts.plain_files import read_plain
+from multiverse.core.errors import in_bytes, in_digits
+from multiverse.core.imports import without_folders
+from multiverse.core.plain_files import read_plain
 from multiverse.training.progress import failure_counts, in_time
 from multiverse.training.storage.records import EVALUATED, RunRecord
 

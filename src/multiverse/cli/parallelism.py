@@ -18,8 +18,8 @@ from gymnasium.spaces.utils import flatdim
 import multiverse as mv
 from multiverse.cli.doctor_checks import ASK_TIMEOUT_S
 from multiverse.cli.output import Progress
-from multiverse.contracts.errors import MultiverseError
-from multiverse.contracts.plan import IN_CALLER, IN_PROCESSES
+from multiverse.core.errors import MultiverseError
+from multiverse.core.plan import IN_CALLER, IN_PROCESSES
 from multiverse.measure import AnyVectorEnv, descendants, private_memory_mb, step_rate
 
 SIMULATED, TRUE = IN_CALLER, IN_PROCESSES

@@ -13,7 +13,7 @@ from multiverse.cli.commands.plot import write
 from multiverse.cli.flags import Setting, flag_words, spelled, value_words
 from multiverse.cli.main import require, require_positive
 from multiverse.cli.output import print_json
-from multiverse.contracts.errors import InvalidRequest, MultiverseError, PreflightError, counted, in_digits
+from multiverse.core.errors import InvalidRequest, MultiverseError, PreflightError, counted, in_digits
 from multiverse.training.config.build import Located
 from multiverse.training.storage.run_directory import safe_name
 

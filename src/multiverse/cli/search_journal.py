@@ -17,8 +17,8 @@ from typing import Any
 import optuna
 from optuna.storages.journal import BaseJournalBackend, JournalFileOpenLock
 
-from multiverse.contracts.errors import InvalidRequest, MultiverseError, in_a_line
-from multiverse.contracts.plain_files import open_plain, read_plain
+from multiverse.core.errors import InvalidRequest, MultiverseError, in_a_line
+from multiverse.core.plain_files import open_plain, read_plain
 from multiverse.training.storage.files import LineFile, cut, write_new
 
 log = logging.getLogger("multiverse")

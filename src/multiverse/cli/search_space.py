@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from multiverse.algorithms import algorithm_class
 from multiverse.cli.flags import Setting, all_settings
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.names import did_you_mean
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.names import did_you_mean
 from multiverse.training.config.build import Located
 from multiverse.training.config.train_config import TrainConfig, merged, own_settings, plain_config, train_config
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from multiverse.cli.display import JsonLines, json_line, refuse_both
 from multiverse.cli.main import one_line
-from multiverse.contracts.errors import MultiverseError
+from multiverse.core.errors import MultiverseError
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.progress import LinePrinter, ShortLines, run_with_progress
 from multiverse.training.run import Run

@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 
 import multiverse as mv
-from multiverse.contracts.views import Array
+from multiverse.core.views import Array
 from multiverse.executors import machine, process
 from multiverse.executors.launch import fork_server
 from multiverse.measure import AnyVectorEnv, descendants

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from multiverse.cli.output import percent
-from multiverse.contracts.errors import InvalidRequest, MultiverseError, counted
-from multiverse.contracts.plan import PlannedExecutor
+from multiverse.core.errors import InvalidRequest, MultiverseError, counted
+from multiverse.core.plan import PlannedExecutor
 from multiverse.executors.backends import BACKENDS
 from multiverse.executors.choose import decide
 from multiverse.measure import step_rate

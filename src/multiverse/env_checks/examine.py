@@ -16,8 +16,8 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, pettingzoo_kind, recipes
-from multiverse.contracts.errors import EnvFailed, InvalidRequest, ReplyTimeout
-from multiverse.contracts.plan import whole_number
+from multiverse.core.errors import EnvFailed, InvalidRequest, ReplyTimeout
+from multiverse.core.plan import whole_number
 from multiverse.env_checks.catalogue import found
 from multiverse.env_checks.checks.cost import check_cost
 from multiverse.env_checks.checks.handing_over import check_ownership, check_travelling

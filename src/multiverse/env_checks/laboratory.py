@@ -18,10 +18,10 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.adapters.env_source import Recipe
-from multiverse.contracts.env import EnvDescription, SlotRow
-from multiverse.contracts.errors import PreflightError, ReplyTimeout, WorkerDied
-from multiverse.contracts.layout import OBSERVATIONS, SINGLE_AGENT, Group
-from multiverse.contracts.plan import IN_CALLER, IN_PROCESSES, Plan, StartMethod
+from multiverse.core.env import EnvDescription, SlotRow
+from multiverse.core.errors import PreflightError, ReplyTimeout, WorkerDied
+from multiverse.core.layout import OBSERVATIONS, SINGLE_AGENT, Group
+from multiverse.core.plan import IN_CALLER, IN_PROCESSES, Plan, StartMethod
 from multiverse.executors import startup
 from multiverse.executors.env_range import EnvRange, RangeConfig
 from multiverse.executors.executor import Executor

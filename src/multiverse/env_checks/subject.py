@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from gymnasium.envs.registration import EnvSpec
 
 from multiverse.adapters.env_source import Recipe, pettingzoo_kind
-from multiverse.contracts.errors import RemoteError
+from multiverse.core.errors import RemoteError
 from multiverse.env_checks.catalogue import found
 from multiverse.env_checks.laboratory import BUILD, CLOSE, RESET, STEP, Seat, Where
 from multiverse.env_checks.report import Finding

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.adapters.agents import mask_of
-from multiverse.contracts.env import EnvKind
+from multiverse.core.env import EnvKind
 
 ByAgent = dict[Any, Any]
 

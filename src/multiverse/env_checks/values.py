@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.layout import Path
+from multiverse.core.layout import Path
 from multiverse.env_checks.catalogue import found
 from multiverse.env_checks.report import Finding
 

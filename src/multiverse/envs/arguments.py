@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.plan import whole_number
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.plan import whole_number
 
 
 def at_least(name: str, value: Any, least: int) -> int:

@@ -8,8 +8,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.views import Array
 
 SHOWN: dict[str, dict[str, list[int]]] = {
     "CartPole-v1": {"P": [0, 2], "V": [1, 3]},

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from multiverse.contracts.errors import InvalidActions
+from multiverse.core.errors import InvalidActions
 
 try:
     from pettingzoo import AECEnv, ParallelEnv  # type: ignore[import-untyped, unused-ignore]

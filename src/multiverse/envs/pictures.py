@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium import logger
 
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.core.errors import InvalidRequest
 
 
 class Drawn:

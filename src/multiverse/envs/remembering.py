@@ -8,8 +8,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.views import Array
 
 Step = tuple[Array, float, bool, bool, dict[str, Any]]
 _FORWARD, _LEFT, _RIGHT = 0, 1, 2

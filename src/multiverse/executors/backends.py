@@ -1,6 +1,6 @@
 """Every executor by name: who its workers are, and whether the caller steps envs of its own beside them.
 
-A new executor is a file with its workers, a row here, and its name in `contracts.plan.PlannedExecutor`.
+A new executor is a file with its workers, a row here, and its name in `core.plan.PlannedExecutor`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.layout import Field, FieldName
-from multiverse.contracts.plan import Plan, PlannedExecutor, RayOptions
-from multiverse.contracts.views import Array, Views
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.layout import Field, FieldName
+from multiverse.core.plan import Plan, PlannedExecutor, RayOptions
+from multiverse.core.views import Array, Views
 from multiverse.executors import machine, ray_cluster
 from multiverse.executors.hosts import WorkerHost
 from multiverse.executors.process import Processes

@@ -17,13 +17,13 @@ from typing import Any
 from gymnasium import spaces
 
 from multiverse.adapters.env_source import Recipe
-from multiverse.contracts.env import Env
-from multiverse.contracts.errors import EnvFailed, MultiverseError, ReplyTimeout, WorkerDied
-from multiverse.contracts.failures import OnFailure
-from multiverse.contracts.layout import ACTION_MASKS, ACTIONS
-from multiverse.contracts.plan import ExecutorName, Plan, PlannedExecutor, RayOptions, StartMethod, Timeouts, Waiting
-from multiverse.contracts.reset_plan import ResetRequest
-from multiverse.contracts.views import Views
+from multiverse.core.env import Env
+from multiverse.core.errors import EnvFailed, MultiverseError, ReplyTimeout, WorkerDied
+from multiverse.core.failures import OnFailure
+from multiverse.core.layout import ACTION_MASKS, ACTIONS
+from multiverse.core.plan import ExecutorName, Plan, PlannedExecutor, RayOptions, StartMethod, Timeouts, Waiting
+from multiverse.core.reset_plan import ResetRequest
+from multiverse.core.views import Views
 from multiverse.executors import machine, startup
 from multiverse.executors.backends import BACKENDS, backend_of
 from multiverse.executors.env_range import EnvRange

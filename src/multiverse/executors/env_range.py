@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.env import Env
-from multiverse.contracts.errors import BadValue, InEnv, RemoteError, describe_ids
-from multiverse.contracts.failures import (
+from multiverse.core.env import Env
+from multiverse.core.errors import BadValue, InEnv, RemoteError, describe_ids
+from multiverse.core.failures import (
     BAD_VALUE,
     DEFAULT_POLICY,
     RESTARTED,
@@ -20,8 +20,8 @@ from multiverse.contracts.failures import (
     Work,
     restart_limit,
 )
-from multiverse.contracts.infos import Infos, refuse_no_dict
-from multiverse.contracts.layout import (
+from multiverse.core.infos import Infos, refuse_no_dict
+from multiverse.core.layout import (
     ACTION_MASKS,
     ACTIONS,
     COMPLETED_EPISODES,
@@ -36,9 +36,9 @@ from multiverse.contracts.layout import (
     FieldName,
     Group,
 )
-from multiverse.contracts.plan import Autoreset, autoreset_for
-from multiverse.contracts.reset_plan import ResetPlan, ResetRequest, checked_task
-from multiverse.contracts.views import Array, Views
+from multiverse.core.plan import Autoreset, autoreset_for
+from multiverse.core.reset_plan import ResetPlan, ResetRequest, checked_task
+from multiverse.core.views import Array, Views
 from multiverse.executors.episode_log import EpisodeLog
 from multiverse.executors.launch.black_box import signed
 from multiverse.executors.launch.crash_report import OwnShare

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from multiverse.contracts.errors import Circumstances
+from multiverse.core.errors import Circumstances
 from multiverse.executors.launch.crash_report import OwnShare
 
 

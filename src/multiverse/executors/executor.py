@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from multiverse.contracts.errors import EnvFailed, MultiverseError, RemoteError, ReplyTimeout, WorkerDied, describe_ids
-from multiverse.contracts.failures import Failures
-from multiverse.contracts.plan import DEFAULT_TIMEOUTS
-from multiverse.contracts.views import Views
+from multiverse.core.errors import EnvFailed, MultiverseError, RemoteError, ReplyTimeout, WorkerDied, describe_ids
+from multiverse.core.failures import Failures
+from multiverse.core.plan import DEFAULT_TIMEOUTS
+from multiverse.core.views import Views
 from multiverse.executors.backends import Workers
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.hosts import Host, LocalHost, RunFunction, WorkerHost

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from multiverse.contracts.errors import (
+from multiverse.core.errors import (
     EnvFailed,
     InvalidRequest,
     RemoteError,
@@ -24,8 +24,8 @@ from multiverse.contracts.errors import (
     WorkerDied,
     describe_ids,
 )
-from multiverse.contracts.failures import Work
-from multiverse.contracts.layout import (
+from multiverse.core.failures import Work
+from multiverse.core.layout import (
     ACTIONS,
     COMPLETED_EPISODES,
     COUNTS,
@@ -34,7 +34,7 @@ from multiverse.contracts.layout import (
     STEPPING,
     VALUES,
 )
-from multiverse.contracts.views import Views
+from multiverse.core.views import Views
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.launch import crash_report
 from multiverse.executors.launch.black_box import told_by

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from multiverse.contracts.errors import WorkerDied
+from multiverse.core.errors import WorkerDied
 
 OUT_OF_MEMORY = 87
 """The exit code of a worker that has ended itself because one of its envs ran out of memory."""

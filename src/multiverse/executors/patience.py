@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from multiverse.contracts.errors import MultiverseError, ReplyTimeout
+from multiverse.core.errors import MultiverseError, ReplyTimeout
 from multiverse.executors.hosts import WorkerHost
 from multiverse.executors.launch.black_box import told_by
 

@@ -7,8 +7,8 @@ import logging
 import os
 import sys
 
-from multiverse.contracts.errors import PreflightError
-from multiverse.contracts.plan import StartMethod
+from multiverse.core.errors import PreflightError
+from multiverse.core.plan import StartMethod
 from multiverse.executors import machine
 from multiverse.memory.doorbell import descriptors_per_doorbell
 

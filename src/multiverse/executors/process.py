@@ -15,10 +15,10 @@ import cloudpickle
 import psutil
 
 from multiverse.adapters.registered import NOTHING_REGISTERED, additions
-from multiverse.contracts.errors import PreflightError, in_bytes
-from multiverse.contracts.layout import Field, FieldName
-from multiverse.contracts.plan import Plan, StartMethod
-from multiverse.contracts.views import Array, Views
+from multiverse.core.errors import PreflightError, in_bytes
+from multiverse.core.layout import Field, FieldName
+from multiverse.core.plan import Plan, StartMethod
+from multiverse.core.views import Array, Views
 from multiverse.executors import machine, preflight, worker_loop
 from multiverse.executors.hosts import WorkerHost
 from multiverse.executors.launch import fork_server, start_methods

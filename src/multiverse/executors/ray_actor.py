@@ -10,10 +10,10 @@ import traceback
 
 import psutil
 
-from multiverse.contracts.errors import RemoteError
-from multiverse.contracts.imports import loads_modules
-from multiverse.contracts.layout import Layout
-from multiverse.contracts.views import Views
+from multiverse.core.errors import RemoteError
+from multiverse.core.imports import loads_modules
+from multiverse.core.layout import Layout
+from multiverse.core.views import Views
 from multiverse.executors import env_range, worker_loop
 from multiverse.executors.step_reply import EXTRAS
 from multiverse.executors.thread import stack_of

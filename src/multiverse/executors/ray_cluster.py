@@ -24,8 +24,8 @@ from typing import Any
 import cloudpickle
 
 import multiverse
-from multiverse.contracts.errors import InvalidRequest, PreflightError
-from multiverse.contracts.plan import RayOptions
+from multiverse.core.errors import InvalidRequest, PreflightError
+from multiverse.core.plan import RayOptions
 from multiverse.executors import machine
 
 log = logging.getLogger("multiverse")

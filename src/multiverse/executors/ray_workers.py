@@ -19,11 +19,11 @@ import gymnasium
 import psutil
 
 from multiverse.adapters.registered import additions
-from multiverse.contracts.errors import ClusterGone
-from multiverse.contracts.failures import HOW_TO_GO_ON
-from multiverse.contracts.layout import Field, FieldName
-from multiverse.contracts.plan import Plan, RayOptions
-from multiverse.contracts.views import Array, Views
+from multiverse.core.errors import ClusterGone
+from multiverse.core.failures import HOW_TO_GO_ON
+from multiverse.core.layout import Field, FieldName
+from multiverse.core.plan import Plan, RayOptions
+from multiverse.core.views import Array, Views
 from multiverse.executors import ray_cluster
 from multiverse.executors.hosts import WorkerHost
 from multiverse.executors.life import Death, State

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from multiverse.contracts.errors import ReplyTimeout, WorkerDied
+from multiverse.core.errors import ReplyTimeout, WorkerDied
 from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host, RunFunction, WorkerHost
 from multiverse.executors.step_reply import Extras

@@ -19,14 +19,14 @@ from typing import Any
 
 from multiverse.adapters.env_source import Recipe
 from multiverse.adapters.registered import with_code
-from multiverse.contracts.env import EnvDescription
-from multiverse.contracts.errors import EnvFailed, InvalidRequest, MultiverseError, RemoteError, SpacesDiffer
-from multiverse.contracts.failures import DEFAULT_POLICY, FailurePolicy
-from multiverse.contracts.imports import refuse_in_import
-from multiverse.contracts.layout import EPISODES, Field, Layout
-from multiverse.contracts.plan import DEFAULT_TIMEOUTS, Autoreset, Plan, Timeouts, autoreset_for
-from multiverse.contracts.reset_plan import ResetPlan
-from multiverse.contracts.views import Views
+from multiverse.core.env import EnvDescription
+from multiverse.core.errors import EnvFailed, InvalidRequest, MultiverseError, RemoteError, SpacesDiffer
+from multiverse.core.failures import DEFAULT_POLICY, FailurePolicy
+from multiverse.core.imports import refuse_in_import
+from multiverse.core.layout import EPISODES, Field, Layout
+from multiverse.core.plan import DEFAULT_TIMEOUTS, Autoreset, Plan, Timeouts, autoreset_for
+from multiverse.core.reset_plan import ResetPlan
+from multiverse.core.views import Views
 from multiverse.executors import machine, preflight
 from multiverse.executors.backends import backend_of
 from multiverse.executors.env_range import EnvRange, RangeConfig

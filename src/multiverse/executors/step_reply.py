@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from multiverse.contracts.errors import RemoteError, in_words
-from multiverse.contracts.infos import Infos
-from multiverse.contracts.layout import FieldName
+from multiverse.core.errors import RemoteError, in_words
+from multiverse.core.infos import Infos
+from multiverse.core.layout import FieldName
 from multiverse.memory.info_columns import Announcement
 
 EXTRAS, WROTE_INFOS, FINALS, FAILED = 1, 2, 4, 8

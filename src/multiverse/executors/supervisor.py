@@ -10,10 +10,10 @@ import logging
 import math
 import time
 
-from multiverse.contracts.env import EnvDescription
-from multiverse.contracts.errors import ClusterGone, MultiverseError, ReplyTimeout, SpacesDiffer, WorkerDied
-from multiverse.contracts.failures import HOW_TO_GO_ON, STEPS_PER_FAILURE, RestartLimit, restart_limit
-from multiverse.contracts.views import Views
+from multiverse.core.env import EnvDescription
+from multiverse.core.errors import ClusterGone, MultiverseError, ReplyTimeout, SpacesDiffer, WorkerDied
+from multiverse.core.failures import HOW_TO_GO_ON, STEPS_PER_FAILURE, RestartLimit, restart_limit
+from multiverse.core.views import Views
 from multiverse.executors.backends import Workers
 from multiverse.executors.hosts import WorkerHost
 from multiverse.executors.worker_loop import difference_between

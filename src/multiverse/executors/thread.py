@@ -9,10 +9,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from multiverse.contracts.errors import PreflightError, RemoteError
-from multiverse.contracts.layout import Field, FieldName
-from multiverse.contracts.plan import Plan
-from multiverse.contracts.views import Array, Views
+from multiverse.core.errors import PreflightError, RemoteError
+from multiverse.core.layout import Field, FieldName
+from multiverse.core.plan import Plan
+from multiverse.core.views import Array, Views
 from multiverse.executors import preflight, worker_loop
 from multiverse.executors.hosts import WorkerHost
 from multiverse.executors.launch import crash_report

@@ -16,10 +16,10 @@ from typing import Any, cast
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import BadValue
-from multiverse.contracts.failures import OnBadValue
-from multiverse.contracts.layout import BAD_VALUES, COUNTS, OBSERVATIONS, OUT_OF_BOUNDS, Group, Leaf, leaves
-from multiverse.contracts.views import Array, Views
+from multiverse.core.errors import BadValue
+from multiverse.core.failures import OnBadValue
+from multiverse.core.layout import BAD_VALUES, COUNTS, OBSERVATIONS, OUT_OF_BOUNDS, Group, Leaf, leaves
+from multiverse.core.views import Array, Views
 from multiverse.memory.env_rows import env_rows
 from multiverse.memory.own_columns import RangeColumns
 from multiverse.memory.space_rows import called

@@ -21,11 +21,11 @@ from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 
 from multiverse.adapters.env_source import Recipe
 from multiverse.adapters.registered import NOTHING_REGISTERED, Registered, without_code
-from multiverse.contracts.env import EnvDescription
-from multiverse.contracts.errors import PreflightError, RemoteError
-from multiverse.contracts.imports import loads_modules
-from multiverse.contracts.layout import Layout
-from multiverse.contracts.views import Views
+from multiverse.core.env import EnvDescription
+from multiverse.core.errors import PreflightError, RemoteError
+from multiverse.core.imports import loads_modules
+from multiverse.core.layout import Layout
+from multiverse.core.views import Views
 from multiverse.executors import env_range
 from multiverse.executors.env_range import EnvRange, RangeConfig
 from multiverse.executors.launch.black_box import StackDump

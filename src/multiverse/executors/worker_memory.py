@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import psutil
 
-from multiverse.contracts.errors import InvalidRequest, describe_ids, in_bytes
+from multiverse.core.errors import InvalidRequest, describe_ids, in_bytes
 from multiverse.executors.hosts import WorkerHost
 
 log = logging.getLogger("multiverse")

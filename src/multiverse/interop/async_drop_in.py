@@ -10,9 +10,9 @@ from gymnasium import logger
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.vector.async_vector_env import AsyncState
 
-from multiverse.contracts.errors import EnvFailed, MultiverseError, ReceiveTimeout, RequestPending
-from multiverse.contracts.infos import Infos
-from multiverse.contracts.plan import DEFAULT_TIMEOUTS
+from multiverse.core.errors import EnvFailed, MultiverseError, ReceiveTimeout, RequestPending
+from multiverse.core.infos import Infos
+from multiverse.core.plan import DEFAULT_TIMEOUTS
 from multiverse.interop.drop_in import CLOSE_S, DropIn
 from multiverse.interop.engine import AsyncCalls
 from multiverse.interop.env_side import call_each_but_some, set_each

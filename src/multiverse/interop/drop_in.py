@@ -18,10 +18,10 @@ from gymnasium.error import ClosedEnvironmentError
 
 from multiverse.adapters.agents import NOTHING_SAID, AgentOptions
 from multiverse.adapters.env_source import Recipe, recipes
-from multiverse.contracts import errors
-from multiverse.contracts.errors import ClosedError, EnvFailed, MultiverseError, RemoteError
-from multiverse.contracts.failures import FailurePolicy
-from multiverse.contracts.plan import Autoreset, ExecutorName, StartMethod, Timeouts, Waiting
+from multiverse.core import errors
+from multiverse.core.errors import ClosedError, EnvFailed, MultiverseError, RemoteError
+from multiverse.core.failures import FailurePolicy
+from multiverse.core.plan import Autoreset, ExecutorName, StartMethod, Timeouts, Waiting
 from multiverse.executors import startup
 from multiverse.executors.choose import decide
 from multiverse.interop.engine import AsyncCalls

@@ -10,11 +10,11 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import iterate
 
-from multiverse.contracts.errors import EnvFailed, NothingPending, ReceiveTimeout, RemoteError, WorkerDied
-from multiverse.contracts.infos import Infos
-from multiverse.contracts.layout import ACTIONS, SINGLE_AGENT
-from multiverse.contracts.reset_plan import ResetRequest
-from multiverse.contracts.views import Array
+from multiverse.core.errors import EnvFailed, NothingPending, ReceiveTimeout, RemoteError, WorkerDied
+from multiverse.core.infos import Infos
+from multiverse.core.layout import ACTIONS, SINGLE_AGENT
+from multiverse.core.reset_plan import ResetRequest
+from multiverse.core.views import Array
 from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host
 from multiverse.interop.env_side import give_actions

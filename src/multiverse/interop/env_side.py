@@ -15,8 +15,8 @@ import gymnasium
 
 from multiverse.adapters.env_source import Recipe, adapt
 from multiverse.adapters.gymnasium import GymnasiumEnv
-from multiverse.contracts.env import Env, SlotRow
-from multiverse.contracts.errors import RemoteError
+from multiverse.core.env import Env, SlotRow
+from multiverse.core.errors import RemoteError
 from multiverse.executors.env_range import EnvRange
 
 Value = TypeVar("Value")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multiverse.contracts.views import Array
+from multiverse.core.views import Array
 from multiverse.learning.distributions import HALF_LOG_TAU, log_softmax, open_logits
 from multiverse.learning.loss import ReplayBatch
 

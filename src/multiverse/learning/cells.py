@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from multiverse.contracts.views import Array
+from multiverse.core.views import Array
 
 HALF = np.float32(0.5)
 ONE = np.float32(1)

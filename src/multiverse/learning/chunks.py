@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multiverse.contracts.views import Array
+from multiverse.core.views import Array
 
 
 class Along(NamedTuple):

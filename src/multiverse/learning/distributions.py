@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.policy import MASKED_LOGIT
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.policy import MASKED_LOGIT
+from multiverse.core.views import Array
 from multiverse.learning.loss import Shape
 
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)

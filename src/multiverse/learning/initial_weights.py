@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from multiverse.contracts.views import Array
+from multiverse.core.views import Array
 from multiverse.learning.convolution import Convolution
 from multiverse.learning.loss import Shape, time_scales
 

@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.views import Array
 from multiverse.learning.chunks import Along
 from multiverse.learning.convolution import Convolution
 from multiverse.learning.network_choice import NetworkChoice, ObservationLayout

@@ -12,7 +12,7 @@ from typing import Any
 
 from gymnasium import spaces
 
-from multiverse.contracts.layout import Path, from_leaves
+from multiverse.core.layout import Path, from_leaves
 
 
 @dataclass(frozen=True)

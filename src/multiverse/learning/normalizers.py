@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.errors import TrainingDiverged
-from multiverse.contracts.views import Array
+from multiverse.core.errors import TrainingDiverged
+from multiverse.core.views import Array
 
 TINY = 1e-8
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.views import Array
+from multiverse.core.views import Array
 from multiverse.learning.cells import CELLS, Rooms, Weights
 from multiverse.learning.chunks import Along
 from multiverse.learning.convolution import Convolution

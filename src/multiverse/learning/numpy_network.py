@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.views import Array
+from multiverse.core.views import Array
 from multiverse.learning.loss import Shape, Shown, parameters_of
 from multiverse.learning.numpy_learner import Dense
 from multiverse.learning.optimizers import Adam, Optimizer

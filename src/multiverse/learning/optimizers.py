@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.views import Array
 from multiverse.learning.loss import as_numpy
 
 

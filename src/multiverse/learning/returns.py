@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from multiverse.contracts.views import Array
+from multiverse.core.views import Array
 
 
 def generalized_advantages(

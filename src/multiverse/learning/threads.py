@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from multiverse.contracts.errors import PreflightError, in_a_line
+from multiverse.core.errors import PreflightError, in_a_line
 
 
 def torch_for(what: str) -> Any:

@@ -15,9 +15,9 @@ from typing import Self
 
 import numpy as np
 
-from multiverse.contracts.errors import PreflightError
-from multiverse.contracts.layout import Field, FieldName
-from multiverse.contracts.views import Array
+from multiverse.core.errors import PreflightError
+from multiverse.core.layout import Field, FieldName
+from multiverse.core.views import Array
 from multiverse.memory import platform
 
 ALIGNMENT = 128

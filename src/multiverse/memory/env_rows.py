@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from multiverse.contracts.layout import FieldName, Group, leaves
-from multiverse.contracts.views import Array, Views
+from multiverse.core.layout import FieldName, Group, leaves
+from multiverse.core.views import Array, Views
 
 
 class EnvRows:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.layout import ENDED, FINAL_OBSERVATIONS, OBSERVATIONS
-from multiverse.contracts.views import Array, Views
+from multiverse.core.layout import ENDED, FINAL_OBSERVATIONS, OBSERVATIONS
+from multiverse.core.views import Array, Views
 from multiverse.memory.space_rows import row_reader
 
 

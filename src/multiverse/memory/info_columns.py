@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.errors import InEnv
-from multiverse.contracts.infos import Infos, add_info
-from multiverse.contracts.layout import INFO_MASKS, INFO_VALUES, MAX_INFO_COLUMNS
-from multiverse.contracts.views import Array, Views
+from multiverse.core.errors import InEnv
+from multiverse.core.infos import Infos, add_info
+from multiverse.core.layout import INFO_MASKS, INFO_VALUES, MAX_INFO_COLUMNS
+from multiverse.core.views import Array, Views
 
 Column = tuple[str, type]
 """A key and the type of its values: a key that changes its type gets a column for each."""

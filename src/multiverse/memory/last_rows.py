@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from multiverse.contracts.layout import (
+from multiverse.core.layout import (
     ALIVE,
     ENDED,
     EPISODE_LENGTH,
@@ -15,7 +15,7 @@ from multiverse.contracts.layout import (
     TRUNCATED,
     VALUES,
 )
-from multiverse.contracts.views import Array, Views
+from multiverse.core.views import Array, Views
 from multiverse.memory.env_rows import EnvRows, observation_rows
 
 

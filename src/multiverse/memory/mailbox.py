@@ -17,8 +17,8 @@ from time import monotonic_ns
 
 import numpy as np
 
-from multiverse.contracts.layout import Field
-from multiverse.contracts.views import Array
+from multiverse.core.layout import Field
+from multiverse.core.views import Array
 from multiverse.memory.doorbell import Doorbell
 from multiverse.memory.waiting import WaitSet
 

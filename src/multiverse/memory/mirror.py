@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.layout import FieldName
-from multiverse.contracts.views import Array, Views
+from multiverse.core.layout import FieldName
+from multiverse.core.views import Array, Views
 
 Changes = tuple[list[tuple[FieldName, bytes | None]], bytes]
 """(field, which of its rows along the first axis (bools; None: all)) of whatever is another than it was; and what these

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.env import SlotRow
-from multiverse.contracts.layout import (
+from multiverse.core.env import SlotRow
+from multiverse.core.layout import (
     ACTING,
     ACTION_MASKS,
     ALIVE,
@@ -23,7 +23,7 @@ from multiverse.contracts.layout import (
     VALUES,
     Group,
 )
-from multiverse.contracts.views import Array, Views
+from multiverse.core.views import Array, Views
 from multiverse.memory.space_rows import row_writer
 
 _add = np.add

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import BadValue, InvalidActions
-from multiverse.contracts.layout import ACTIONS, PYTHON_INTS, STATE, FieldName, Leaf, Path, from_leaves, leaves
-from multiverse.contracts.views import Array, Views
+from multiverse.core.errors import BadValue, InvalidActions
+from multiverse.core.layout import ACTIONS, PYTHON_INTS, STATE, FieldName, Leaf, Path, from_leaves, leaves
+from multiverse.core.views import Array, Views
 
 Write = Callable[[Any], None]
 

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.imports import module_named, with_a_colon
-from multiverse.contracts.names import nearest
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.imports import module_named, with_a_colon
+from multiverse.core.names import nearest
 
 if TYPE_CHECKING:  # for editors and type checkers; imported when asked for
     from multiverse.networks.extractors import MLP as MLP

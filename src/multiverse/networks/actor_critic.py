@@ -15,8 +15,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.views import Array
 from multiverse.learning.chunks import Along
 from multiverse.learning.distributions import distribution_for
 from multiverse.learning.loss import TEAM, LossOf, Outputs, RolloutBatch, Shape, as_numpy

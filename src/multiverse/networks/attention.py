@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.core.errors import InvalidRequest
 from multiverse.learning.loss import parameters_of
 from multiverse.networks.extractors import orthogonal
 

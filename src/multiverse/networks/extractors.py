@@ -20,8 +20,8 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from multiverse.contracts.errors import InvalidRequest, in_a_line
-from multiverse.contracts.layout import leaves
+from multiverse.core.errors import InvalidRequest, in_a_line
+from multiverse.core.layout import leaves
 from multiverse.learning.convolution import channels_last
 from multiverse.learning.loss import parameters_of
 from multiverse.learning.network_choice import NetworkChoice

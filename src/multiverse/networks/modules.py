@@ -14,8 +14,8 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.views import Array
 from multiverse.learning.convolution import Convolution
 from multiverse.learning.initial_weights import cell_weights, dense_weights
 from multiverse.learning.loss import Loss, Shape, as_numpy, parameters_of

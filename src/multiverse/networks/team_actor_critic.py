@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from multiverse.contracts.policy import MASKED_LOGIT
-from multiverse.contracts.views import Array
+from multiverse.core.policy import MASKED_LOGIT
+from multiverse.core.views import Array
 from multiverse.learning.distributions import Categorical
 from multiverse.learning.loss import LossOf, Outputs, RolloutBatch, as_numpy
 from multiverse.learning.optimizers import Optimizer

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.views import Array
 from multiverse.learning.loss import Loss, Shape, Shown, as_numpy, parameters_of
 from multiverse.learning.optimizers import Adam, Optimizer
 from multiverse.learning.recurrent_network import embedded_columns, embedding_of

@@ -5,7 +5,7 @@ as actions), and `NumpyPolicy` (dense layers between the two). A head of your ow
 these and overrides `choose`.
 """
 
-from multiverse.contracts.policy import Memory, Policy, Seen
+from multiverse.core.policy import Memory, Policy, Seen
 from multiverse.policies.features import Features
 from multiverse.policies.heads import (
     CategoricalHead,

@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from multiverse.contracts.policy import Memory
-from multiverse.contracts.views import Array
+from multiverse.core.policy import Memory
+from multiverse.core.views import Array
 
 BLOCK_ROWS = 4
 MemoryKind = Literal["lstm", "gru"]

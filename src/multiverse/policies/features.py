@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.env import observed_mask
-from multiverse.contracts.layout import Leaf, Path
-from multiverse.contracts.policy import Leaves, Seen
-from multiverse.contracts.views import Array
+from multiverse.core.env import observed_mask
+from multiverse.core.layout import Leaf, Path
+from multiverse.core.policy import Leaves, Seen
+from multiverse.core.views import Array
 from multiverse.memory.link import PackedOnce
 from multiverse.policies.leaves import numeric_leaves
 

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidRequest, in_words
-from multiverse.contracts.policy import MASKED_LOGIT
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest, in_words
+from multiverse.core.policy import MASKED_LOGIT
+from multiverse.core.views import Array
 
 LOG_STD_RANGE = np.float32(-20.0), np.float32(2.0)
 """Of what a network says of the standard deviation."""

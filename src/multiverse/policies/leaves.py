@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.layout import Leaf, Path, leaves
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.layout import Leaf, Path, leaves
 
 
 def numeric_leaves(space: spaces.Space[Any]) -> list[Leaf]:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidActions
-from multiverse.contracts.layout import from_leaves
-from multiverse.contracts.policy import Memory, Seen
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidActions
+from multiverse.core.layout import from_leaves
+from multiverse.core.policy import Memory, Seen
+from multiverse.core.views import Array
 from multiverse.policies.heads import action_of
 
 Player = Callable[[Any, Array | None, np.random.Generator], Any]

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.policy import Memory, Policy, Seen
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.policy import Memory, Policy, Seen
+from multiverse.core.views import Array
 from multiverse.policies.heads import Head, head_for, outputs_of
 
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.layout import REWARD, VALUES, Path
-from multiverse.contracts.policy import Policy
-from multiverse.contracts.reset_plan import ResetPlan
+from multiverse.core.layout import REWARD, VALUES, Path
+from multiverse.core.policy import Policy
+from multiverse.core.reset_plan import ResetPlan
 from multiverse.memory.interrupts import NAP_S, PATIENCE_S, StopRequests, StopWaiting
 from multiverse.rollouts.collector import Collected, Collector
 from multiverse.rollouts.episodes import Episode

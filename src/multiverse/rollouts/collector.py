@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from multiverse.contracts.failures import BAD_VALUE, RESTARTED
-from multiverse.contracts.layout import (
+from multiverse.core.failures import BAD_VALUE, RESTARTED
+from multiverse.core.layout import (
     EPISODE_LENGTH,
     OBSERVATIONS,
     REWARD,
@@ -22,9 +22,9 @@ from multiverse.contracts.layout import (
     Group,
     Path,
 )
-from multiverse.contracts.policy import Policy
-from multiverse.contracts.reset_plan import ResetPlan
-from multiverse.contracts.views import Array
+from multiverse.core.policy import Policy
+from multiverse.core.reset_plan import ResetPlan
+from multiverse.core.views import Array
 from multiverse.rollouts.episodes import ActionLog, Episode
 from multiverse.rollouts.rollout import (
     ACTED_BY,

@@ -16,13 +16,13 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
-from multiverse.contracts.errors import InvalidRequest, ReplyTimeout, WorkerDied
-from multiverse.contracts.failures import OnBadValue, OnFailure
-from multiverse.contracts.layout import COMPLETED_EPISODES, COUNTS
-from multiverse.contracts.plan import IN_CALLER, IN_PROCESSES, whole_number
-from multiverse.contracts.policy import Leaves, Policy
-from multiverse.contracts.reset_plan import ResetPlan, ResetRequest
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest, ReplyTimeout, WorkerDied
+from multiverse.core.failures import OnBadValue, OnFailure
+from multiverse.core.layout import COMPLETED_EPISODES, COUNTS
+from multiverse.core.plan import IN_CALLER, IN_PROCESSES, whole_number
+from multiverse.core.policy import Leaves, Policy
+from multiverse.core.reset_plan import ResetPlan, ResetRequest
+from multiverse.core.views import Array
 from multiverse.executors.machine import usable_cores
 from multiverse.executors.startup import ranges
 from multiverse.rollouts.rollout import Rollout

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.views import Array
+from multiverse.core.views import Array
 
 RECENT = 100
 MOST_ACTIONS = 200_000

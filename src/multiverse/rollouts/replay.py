@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidRequest, in_bytes
-from multiverse.contracts.layout import Leaf
-from multiverse.contracts.policy import Leaves
-from multiverse.contracts.tables import SavedTable, Table
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest, in_bytes
+from multiverse.core.layout import Leaf
+from multiverse.core.policy import Leaves
+from multiverse.core.tables import SavedTable, Table
+from multiverse.core.views import Array
 from multiverse.policies.leaves import dtype_of, numeric_leaves, shape_of
 from multiverse.rollouts.rollout import Rollout
 

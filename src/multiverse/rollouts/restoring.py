@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.failures import RESTARTED
-from multiverse.contracts.layout import FieldName
-from multiverse.contracts.views import Array
+from multiverse.core.failures import RESTARTED
+from multiverse.core.layout import FieldName
+from multiverse.core.views import Array
 from multiverse.rollouts.episodes import Taken
 from multiverse.rollouts.slots import by_env, step_slots, sums
 from multiverse.vector.base import BaseVectorEnv

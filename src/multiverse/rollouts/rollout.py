@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.layout import (
+from multiverse.core.layout import (
     ACTION_MASKS,
     FINAL_ACTION_MASKS,
     FINAL_OBSERVATIONS,
@@ -22,8 +22,8 @@ from multiverse.contracts.layout import (
     Leaf,
     Path,
 )
-from multiverse.contracts.policy import Leaves, Memory
-from multiverse.contracts.views import Array
+from multiverse.core.policy import Leaves, Memory
+from multiverse.core.views import Array
 from multiverse.policies.leaves import dtype_of, numeric_leaves, shape_of
 
 

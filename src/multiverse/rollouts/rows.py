@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from multiverse.contracts.errors import InvalidActions
-from multiverse.contracts.layout import (
+from multiverse.core.errors import InvalidActions
+from multiverse.core.layout import (
     ACTING,
     ACTION_MASKS,
     ACTIONS,
@@ -29,8 +29,8 @@ from multiverse.contracts.layout import (
     Layout,
     Path,
 )
-from multiverse.contracts.policy import Memory, Policy, Seen
-from multiverse.contracts.views import Array, Views
+from multiverse.core.policy import Memory, Policy, Seen
+from multiverse.core.views import Array, Views
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.hosts import GoOn
 from multiverse.executors.step_reply import EXTRAS, Extras

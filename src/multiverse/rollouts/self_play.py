@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.layout import Group
-from multiverse.contracts.policy import Policy
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.layout import Group
+from multiverse.core.policy import Policy
+from multiverse.core.views import Array
 from multiverse.policies.numpy_policies import NumpyPolicy, loaded_policy
 
 Choice = Literal["uniform", "recent"]

@@ -7,10 +7,10 @@ from typing import cast
 
 import numpy as np
 
-from multiverse.contracts.infos import Infos
-from multiverse.contracts.layout import ACTING, EPISODE_LENGTH, EPISODE_RETURN, OBSERVATIONS, PRESENT, VALUES
-from multiverse.contracts.policy import Leaves
-from multiverse.contracts.views import Array
+from multiverse.core.infos import Infos
+from multiverse.core.layout import ACTING, EPISODE_LENGTH, EPISODE_RETURN, OBSERVATIONS, PRESENT, VALUES
+from multiverse.core.policy import Leaves
+from multiverse.core.views import Array
 from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.single import VectorEnv
 from multiverse.vector.turns import TurnVectorEnv

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.failures import BAD_VALUE, RESTARTED
-from multiverse.contracts.infos import Infos, of_row
-from multiverse.contracts.layout import SINGLE_AGENT, FieldName
-from multiverse.contracts.plan import whole_number
-from multiverse.contracts.policy import Policy, Seen
-from multiverse.contracts.reset_plan import ResetPlan, ResetRequest
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.failures import BAD_VALUE, RESTARTED
+from multiverse.core.infos import Infos, of_row
+from multiverse.core.layout import SINGLE_AGENT, FieldName
+from multiverse.core.plan import whole_number
+from multiverse.core.policy import Policy, Seen
+from multiverse.core.reset_plan import ResetPlan, ResetRequest
+from multiverse.core.views import Array
 from multiverse.executors.backends import BACKENDS
 from multiverse.executors.worker_loop import alike
 from multiverse.policies.features import Features
@@ -154,7 +154,7 @@ def one_that_acts(policy: Any) -> Policy:
     if not hasattr(found, "first_memory"):
         raise InvalidRequest(
             f"policy={policy!r} cannot play episodes: give what mv.load(run) returns, mv.RandomPolicy(action_space), "
-            "or one with the methods of multiverse.contracts.policy.Policy"
+            "or one with the methods of multiverse.core.policy.Policy"
         )
     acting: Policy = found
     return acting

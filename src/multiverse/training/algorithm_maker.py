@@ -13,7 +13,7 @@ import numpy as np
 from multiverse.algorithms import algorithm_class
 from multiverse.algorithms.algorithm import Algorithm, OwnNetwork
 from multiverse.algorithms.capabilities import RunRequirements, refuse_unsupported, takes_argument
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.core.errors import InvalidRequest
 from multiverse.learning.threads import torch_for
 from multiverse.networks import checked_network, network_class
 from multiverse.policies.features import Features, byte_scaling

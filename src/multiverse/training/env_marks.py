@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from multiverse.contracts.errors import ReplyTimeout, WorkerDied
-from multiverse.contracts.layout import ACTION_MASKS, OBSERVATIONS, STATE, FieldName
+from multiverse.core.errors import ReplyTimeout, WorkerDied
+from multiverse.core.layout import ACTION_MASKS, OBSERVATIONS, STATE, FieldName
 from multiverse.rollouts.collector import Collector
 from multiverse.rollouts.episodes import Taken
 from multiverse.rollouts.restoring import Lost, put_back, restore_by_replay, saved_states

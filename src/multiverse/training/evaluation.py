@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.errors import EvaluationFailed, counted, in_digits
-from multiverse.contracts.failures import BAD_VALUE, RESTARTED
-from multiverse.contracts.infos import Infos, of_row
-from multiverse.contracts.layout import ACTION_MASKS, REWARD, VALUES, Group
-from multiverse.contracts.policy import Policy, Seen
-from multiverse.contracts.seeds import evaluation_seed
-from multiverse.contracts.views import Array
+from multiverse.core.errors import EvaluationFailed, counted, in_digits
+from multiverse.core.failures import BAD_VALUE, RESTARTED
+from multiverse.core.infos import Infos, of_row
+from multiverse.core.layout import ACTION_MASKS, REWARD, VALUES, Group
+from multiverse.core.policy import Policy, Seen
+from multiverse.core.seeds import evaluation_seed
+from multiverse.core.views import Array
 from multiverse.policies.features import Features
 from multiverse.policies.heads import no_actions
 from multiverse.policies.leaves import dtype_of

@@ -10,8 +10,8 @@ from copy import deepcopy
 from dataclasses import asdict
 from typing import Any, cast
 
-from multiverse.contracts.errors import EvaluationFailed, MultiverseError
-from multiverse.contracts.failures import FAILURES_COMPARED, RESTARTS_IN_A_ROW, Failures
+from multiverse.core.errors import EvaluationFailed, MultiverseError
+from multiverse.core.failures import FAILURES_COMPARED, RESTARTS_IN_A_ROW, Failures
 from multiverse.rollouts.restoring import as_saved, saved_states
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.evaluation import Evaluation, evaluate

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.core.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from multiverse.algorithms.algorithm import UpdateReport

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from multiverse.algorithms.algorithm import Algorithm, UpdateReport
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.layout import SINGLE_AGENT, Group
-from multiverse.contracts.policy import Policy
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.layout import SINGLE_AGENT, Group
+from multiverse.core.policy import Policy
 from multiverse.policies.features import SCALED_BYTES
 from multiverse.policies.numpy_policies import saved_policy
 from multiverse.rollouts.rollout import Rollout

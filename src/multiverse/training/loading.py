@@ -13,12 +13,12 @@ from typing import Any
 from gymnasium import spaces
 
 from multiverse.adapters.env_source import Wrapper
-from multiverse.contracts.errors import CheckpointBroken, EvaluationFailed, InvalidRequest, in_a_line, in_words
-from multiverse.contracts.imports import without_folders
-from multiverse.contracts.layout import SINGLE_AGENT, Group
-from multiverse.contracts.plan import IN_CALLER, whole_number
-from multiverse.contracts.policy import Policy
-from multiverse.contracts.seeds import checked_run_seed, default_test_seed
+from multiverse.core.errors import CheckpointBroken, EvaluationFailed, InvalidRequest, in_a_line, in_words
+from multiverse.core.imports import without_folders
+from multiverse.core.layout import SINGLE_AGENT, Group
+from multiverse.core.plan import IN_CALLER, whole_number
+from multiverse.core.policy import Policy
+from multiverse.core.seeds import checked_run_seed, default_test_seed
 from multiverse.executors.choose import plan_for
 from multiverse.policies.numpy_policies import loaded_policy
 from multiverse.policies.opponents import FunctionPolicy

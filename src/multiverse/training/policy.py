@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidRequest, in_words
-from multiverse.contracts.layout import Leaf
-from multiverse.contracts.policy import Leaves, Memory, Policy, Seen
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest, in_words
+from multiverse.core.layout import Leaf
+from multiverse.core.policy import Leaves, Memory, Policy, Seen
+from multiverse.core.views import Array
 from multiverse.policies.features import Features
 from multiverse.policies.heads import no_actions
 from multiverse.policies.leaves import dtype_of, leaf_of, shape_of

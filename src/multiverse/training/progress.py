@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from multiverse.contracts.errors import EnvFailed, ReplyTimeout, WorkerDied, counted, in_digits
-from multiverse.contracts.failures import HOW_TO_GO_ON
+from multiverse.core.errors import EnvFailed, ReplyTimeout, WorkerDied, counted, in_digits
+from multiverse.core.failures import HOW_TO_GO_ON
 from multiverse.executors.launch.output import hold_standard_descriptors
 from multiverse.training.config.budget import PARTS, Clock
 from multiverse.training.hooks import Hook

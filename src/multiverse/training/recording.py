@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.errors import InvalidRequest, MultiverseError
-from multiverse.contracts.plan import whole_number
-from multiverse.contracts.seeds import evaluation_seed
+from multiverse.core.errors import InvalidRequest, MultiverseError
+from multiverse.core.plan import whole_number
+from multiverse.core.seeds import evaluation_seed
 from multiverse.training.algorithm_maker import MakeAlgorithm
 from multiverse.training.config.build import build
 from multiverse.training.evaluation import Evaluation

@@ -15,10 +15,10 @@ from multiverse.adapters.env_source import Wrapper, wrapped
 from multiverse.algorithms import DEFAULT_ALGORITHM, algorithm_class
 from multiverse.algorithms.algorithm import Algorithm
 from multiverse.algorithms.capabilities import capabilities_of, settings_of
-from multiverse.contracts.env import MaskSource
-from multiverse.contracts.errors import CheckpointBroken, InvalidRequest, PreflightError
-from multiverse.contracts.imports import refuse_in_import, without_folders
-from multiverse.contracts.plan import Plan
+from multiverse.core.env import MaskSource
+from multiverse.core.errors import CheckpointBroken, InvalidRequest, PreflightError
+from multiverse.core.imports import refuse_in_import, without_folders
+from multiverse.core.plan import Plan
 from multiverse.networks import checked_network, network_name
 from multiverse.rollouts.slots import is_single
 from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker

@@ -14,8 +14,8 @@ import gymnasium
 
 from multiverse.adapters.env_source import BUILT_IN, Wrapper, wrapped
 from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, known_name
-from multiverse.contracts.errors import InvalidRequest, UntrustedRun
-from multiverse.contracts.imports import with_folders, without_folders
+from multiverse.core.errors import InvalidRequest, UntrustedRun
+from multiverse.core.imports import with_folders, without_folders
 from multiverse.networks import NETWORKS, network_name
 from multiverse.training.algorithm_maker import MakeAlgorithm
 from multiverse.training.config.build import in_todays_names

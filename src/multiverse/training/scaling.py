@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from multiverse.contracts.errors import InvalidConfig
+from multiverse.core.errors import InvalidConfig
 from multiverse.executors.machine import memory_available
 from multiverse.training.config.budget import Clock
 from multiverse.training.config.build import build

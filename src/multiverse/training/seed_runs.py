@@ -21,10 +21,10 @@ import gymnasium
 
 from multiverse.adapters.env_source import BUILT_IN
 from multiverse.algorithms import algorithm_class
-from multiverse.contracts.errors import InvalidRequest, MultiverseError, counted, in_digits
-from multiverse.contracts.imports import without_folders
-from multiverse.contracts.plain_files import read_plain
-from multiverse.contracts.plan import whole_number
+from multiverse.core.errors import InvalidRequest, MultiverseError, counted, in_digits
+from multiverse.core.imports import without_folders
+from multiverse.core.plain_files import read_plain
+from multiverse.core.plan import whole_number
 from multiverse.training.config.build import Located
 from multiverse.training.config.changes import HOLD, changed_config, without_schedules
 from multiverse.training.config.files import dump_yaml

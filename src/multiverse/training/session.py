@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from multiverse.algorithms.capabilities import Capabilities, capabilities_of, settings_of
-from multiverse.contracts.env import MaskSource
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.failures import Failures
-from multiverse.contracts.plan import Plan
+from multiverse.core.env import MaskSource
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.failures import Failures
+from multiverse.core.plan import Plan
 from multiverse.executors.backends import BACKENDS
 from multiverse.executors.choose import plan_for
 from multiverse.executors.machine import usable_cores

@@ -13,11 +13,11 @@ from multiverse.adapters.agents import AgentOptions
 from multiverse.algorithms import ALGORITHMS
 from multiverse.algorithms.algorithm import Algorithm
 from multiverse.algorithms.capabilities import capabilities_of, refuse_unsupported, settings_of
-from multiverse.contracts.env import EnvDescription, MaskSource
-from multiverse.contracts.errors import EnvFailed, InvalidRequest
-from multiverse.contracts.failures import FailurePolicy
-from multiverse.contracts.layout import Group
-from multiverse.contracts.plan import (
+from multiverse.core.env import EnvDescription, MaskSource
+from multiverse.core.errors import EnvFailed, InvalidRequest
+from multiverse.core.failures import FailurePolicy
+from multiverse.core.layout import Group
+from multiverse.core.plan import (
     DEFAULT_RAY,
     IN_CALLER,
     IN_PROCESSES,
@@ -26,7 +26,7 @@ from multiverse.contracts.plan import (
     number_of_bytes,
     timeouts_of,
 )
-from multiverse.contracts.reset_plan import ResetPlan
+from multiverse.core.reset_plan import ResetPlan
 from multiverse.executors.backends import BACKENDS
 from multiverse.policies.features import Features, num_logits
 from multiverse.rollouts.rollout import BEGUN, BESIDE, RolloutShape

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from multiverse.adapters.registered import additions
-from multiverse.contracts.errors import MultiverseError
-from multiverse.contracts.plan import IN_CALLER
+from multiverse.core.errors import MultiverseError
+from multiverse.core.plan import IN_CALLER
 from multiverse.executors.launch.fork_server import fork_server
 from multiverse.executors.launch.orphan_guard import end_with
 from multiverse.executors.machine import usable_cores

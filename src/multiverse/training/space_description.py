@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.views import Array
 
 MOST_NUMBERS = 2**24
 """Of one space: some hundred times what a stack of large images has. A file of a few bytes could ask for any memory."""

@@ -9,8 +9,8 @@ from typing import Any
 import gymnasium
 
 from multiverse.adapters.env_source import Wrapper, recipes
-from multiverse.contracts.errors import EnvFailed, InvalidRequest, MultiverseError, RemoteError
-from multiverse.contracts.reset_plan import DerivedSeeds, DrawnTasks
+from multiverse.core.errors import EnvFailed, InvalidRequest, MultiverseError, RemoteError
+from multiverse.core.reset_plan import DerivedSeeds, DrawnTasks
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.wrappers.meta_episode import HOOKS, MetaEpisode, draw_tasks
 

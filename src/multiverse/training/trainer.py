@@ -13,7 +13,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from multiverse.algorithms.algorithm import UpdateReport
-from multiverse.contracts.errors import InvalidRequest, MultiverseError, RunNotSaved, TrainingDiverged
+from multiverse.core.errors import InvalidRequest, MultiverseError, RunNotSaved, TrainingDiverged
 from multiverse.learning.threads import torch_threads
 from multiverse.memory.interrupts import StopRequests, StopWaiting
 from multiverse.rollouts.asynchronous import account_lines

@@ -15,8 +15,8 @@ from typing import Any, Literal, NoReturn, Self, SupportsIndex, TypeVar
 
 import numpy as np
 
-from multiverse.contracts.env import EnvDescription, MaskSource
-from multiverse.contracts.errors import (
+from multiverse.core.env import EnvDescription, MaskSource
+from multiverse.core.errors import (
     EnvFailed,
     InvalidRequest,
     NothingPending,
@@ -24,11 +24,11 @@ from multiverse.contracts.errors import (
     RequestPending,
     WorkerDied,
 )
-from multiverse.contracts.failures import FailurePolicy, Failures
-from multiverse.contracts.infos import Infos
-from multiverse.contracts.layout import COUNTS, ENV_RESTARTS, EPISODES, STEPPING
-from multiverse.contracts.plan import Autoreset, Plan, whole_number
-from multiverse.contracts.views import Array, Views
+from multiverse.core.failures import FailurePolicy, Failures
+from multiverse.core.infos import Infos
+from multiverse.core.layout import COUNTS, ENV_RESTARTS, EPISODES, STEPPING
+from multiverse.core.plan import Autoreset, Plan, whole_number
+from multiverse.core.views import Array, Views
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host

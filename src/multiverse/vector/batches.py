@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.infos import Infos
-from multiverse.contracts.views import Array
+from multiverse.core.infos import Infos
+from multiverse.core.views import Array
 
 ByAgent = dict[str, Any]
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidActions
-from multiverse.contracts.layout import (
+from multiverse.core.errors import InvalidActions
+from multiverse.core.layout import (
     ACTING,
     ACTION_MASKS,
     ACTIONS,
@@ -25,7 +25,7 @@ from multiverse.contracts.layout import (
     Leaf,
     leaves,
 )
-from multiverse.contracts.views import Array, Views
+from multiverse.core.views import Array, Views
 from multiverse.memory.space_rows import ActionWriter
 from multiverse.vector.batches import ByAgent, GroupBatch
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.errors import EnvFailed, InEnv, RemoteError, WorkerDied
-from multiverse.contracts.failures import RESTARTED, FailurePolicy
-from multiverse.contracts.infos import Infos, add_info
-from multiverse.contracts.reset_plan import ResetRequest
-from multiverse.contracts.views import Array
+from multiverse.core.errors import EnvFailed, InEnv, RemoteError, WorkerDied
+from multiverse.core.failures import RESTARTED, FailurePolicy
+from multiverse.core.infos import Infos, add_info
+from multiverse.core.reset_plan import ResetRequest
+from multiverse.core.views import Array
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.executor import Answers, Executor, Lost, results_of
 from multiverse.executors.hosts import Host, WorkerHost

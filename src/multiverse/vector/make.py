@@ -10,8 +10,8 @@ from gymnasium.vector import AutoresetMode
 
 from multiverse.adapters.agents import AgentOptions, Groups
 from multiverse.adapters.env_source import EnvSource, Wrapper
-from multiverse.contracts.failures import FailurePolicy, OnBadValue, OnFailure
-from multiverse.contracts.plan import (
+from multiverse.core.failures import FailurePolicy, OnBadValue, OnFailure
+from multiverse.core.plan import (
     Autoreset,
     ExecutorName,
     Plan,
@@ -21,7 +21,7 @@ from multiverse.contracts.plan import (
     number_of_bytes,
     timeouts_of,
 )
-from multiverse.contracts.reset_plan import ResetPlan
+from multiverse.core.reset_plan import ResetPlan
 from multiverse.vector.base import Copy
 from multiverse.vector.opening import VectorOptions, open_envs
 from multiverse.vector.single import VectorEnv

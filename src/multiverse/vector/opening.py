@@ -12,12 +12,12 @@ from gymnasium.vector import AutoresetMode
 
 from multiverse.adapters.agents import NOTHING_SAID, AgentOptions
 from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
-from multiverse.contracts.env import EnvKind
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.failures import DEFAULT_POLICY, FailurePolicy, OnBadValue, OnFailure
-from multiverse.contracts.imports import refuse_in_import
-from multiverse.contracts.layout import Field
-from multiverse.contracts.plan import (
+from multiverse.core.env import EnvKind
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.failures import DEFAULT_POLICY, FailurePolicy, OnBadValue, OnFailure
+from multiverse.core.imports import refuse_in_import
+from multiverse.core.layout import Field
+from multiverse.core.plan import (
     DEFAULT_RAY,
     DEFAULT_TIMEOUTS,
     IN_CALLER,
@@ -33,7 +33,7 @@ from multiverse.contracts.plan import (
     read_plan,
     whole_number,
 )
-from multiverse.contracts.reset_plan import ResetPlan
+from multiverse.core.reset_plan import ResetPlan
 from multiverse.executors import startup
 from multiverse.executors.backends import BACKENDS, backend_of
 from multiverse.executors.choose import decide

@@ -9,10 +9,10 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
-from multiverse.contracts.errors import InvalidActions, InvalidRequest
-from multiverse.contracts.infos import Infos, reordered_infos
-from multiverse.contracts.layout import OBSERVATIONS, STATE, Group, from_leaves, leaves
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidActions, InvalidRequest
+from multiverse.core.infos import Infos, reordered_infos
+from multiverse.core.layout import OBSERVATIONS, STATE, Group, from_leaves, leaves
+from multiverse.core.views import Array
 from multiverse.vector.base import BaseVectorEnv, Running
 from multiverse.vector.batches import AgentsBatch, ByAgent
 from multiverse.vector.group_rows import GroupReader, GroupWriter, Rows, by_agent

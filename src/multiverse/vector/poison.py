@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.views import Array
+from multiverse.core.views import Array
 
 
 class Poison:

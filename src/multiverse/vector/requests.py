@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.errors import (
+from multiverse.core.errors import (
     ClosedError,
     InvalidRequest,
     MultiverseError,
@@ -15,9 +15,9 @@ from multiverse.contracts.errors import (
     RequestPending,
     WorkerDied,
 )
-from multiverse.contracts.reset_plan import ResetRequest, checked_task
-from multiverse.contracts.seeds import is_list, seeds_for
-from multiverse.contracts.views import Array
+from multiverse.core.reset_plan import ResetRequest, checked_task
+from multiverse.core.seeds import is_list, seeds_for
+from multiverse.core.views import Array
 from multiverse.executors.hosts import Host
 
 _BOOLS = frozenset({bool, np.bool_})

@@ -10,10 +10,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from multiverse.contracts.errors import ReplyTimeout, WorkerDied
-from multiverse.contracts.infos import Infos, reordered_infos
-from multiverse.contracts.layout import ACTIONS, ENDED, OBSERVATIONS, PRESENT, VALUES, FieldName
-from multiverse.contracts.views import Array
+from multiverse.core.errors import ReplyTimeout, WorkerDied
+from multiverse.core.infos import Infos, reordered_infos
+from multiverse.core.layout import ACTIONS, ENDED, OBSERVATIONS, PRESENT, VALUES, FieldName
+from multiverse.core.views import Array
 from multiverse.executors.env_range import EnvRange
 from multiverse.memory.space_rows import ActionWriter, BatchReader
 from multiverse.vector.base import BaseVectorEnv, Running

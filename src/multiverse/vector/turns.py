@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidActions, InvalidRequest
-from multiverse.contracts.infos import Infos, add_info, reordered_infos
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidActions, InvalidRequest
+from multiverse.core.infos import Infos, add_info, reordered_infos
+from multiverse.core.views import Array
 from multiverse.memory.final_rows import final_rows
 from multiverse.vector.base import Running
 from multiverse.vector.group_rows import GroupReader, Rows

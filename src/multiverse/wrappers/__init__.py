@@ -1,1 +1,1 @@
-"""Wrappers: one env becomes another. They know the words of `contracts/` and foreign envs, and nothing of vectors."""
+"""Wrappers: one env becomes another. They import the types of `core/` and foreign envs, but no vector env."""

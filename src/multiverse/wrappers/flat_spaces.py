@@ -11,8 +11,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import DTypeLike, NDArray
 
-from multiverse.contracts.errors import InvalidActions, InvalidRequest
-from multiverse.contracts.layout import Path, leaves
+from multiverse.core.errors import InvalidActions, InvalidRequest
+from multiverse.core.layout import Path, leaves
 
 Row = NDArray[Any]
 ByAgent = dict[Any, Any]

@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import DTypeLike
 
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.core.errors import InvalidRequest
 from multiverse.wrappers.flat_spaces import ByAgent, FlatObservations, Row, flat_actions
 
 

@@ -10,10 +10,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidRequest, MultiverseError, in_a_line, in_words
-from multiverse.contracts.plan import whole_number
-from multiverse.contracts.seeds import checked_run_seed
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest, MultiverseError, in_a_line, in_words
+from multiverse.core.plan import whole_number
+from multiverse.core.seeds import checked_run_seed
+from multiverse.core.views import Array
 
 HOOKS = ("sample_tasks", "reset_task", "get_task")
 

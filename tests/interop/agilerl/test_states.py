@@ -16,7 +16,7 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 
 import multiverse as mv
-from multiverse.contracts.plan import Timeouts
+from multiverse.core.plan import Timeouts
 from multiverse.interop.agilerl import AsyncPettingZooVecEnv, AsyncState
 from tests.contract.test_interrupts import interrupted_at
 from tests.equality import assert_same

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multiverse.contracts.errors import InvalidConfig, InvalidRequest
+from multiverse.core.errors import InvalidConfig, InvalidRequest
 from multiverse.training.config.build import as_plain, build
 from multiverse.training.config.files import dump_yaml, parse_config, read_config
 from multiverse.training.config.train_config import config_for

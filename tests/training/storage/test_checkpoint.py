@@ -15,7 +15,7 @@ import safetensors.numpy
 from hypothesis import given, settings
 
 import multiverse
-from multiverse.contracts.errors import CheckpointBroken, InvalidRequest
+from multiverse.core.errors import CheckpointBroken, InvalidRequest
 from multiverse.training.storage.checkpoint import Checkpoints, load, load_latest, save
 from multiverse.training.storage.checkpoint_format import differences, read_manifest
 from tests.training.storage.states import SMALL, everything, same, states

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from multiverse.contracts.errors import CheckpointBroken
+from multiverse.core.errors import CheckpointBroken
 from multiverse.training.storage import checkpoint_format
 from multiverse.training.storage.checkpoint import Checkpoints, load, load_latest, save
 from tests.training.storage.states import SMALL, same

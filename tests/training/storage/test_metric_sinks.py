@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multiverse.contracts.errors import PreflightError
+from multiverse.core.errors import PreflightError
 from multiverse.training.storage import metric_sinks
 from multiverse.training.storage.files import LineFile, for_json
 from multiverse.training.storage.metric_sinks import CsvSink, JsonLinesSink, Metrics, Sinks, TensorBoardSink

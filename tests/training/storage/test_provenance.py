@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import multiverse
-from multiverse.contracts.plan import Plan
+from multiverse.core.plan import Plan
 from multiverse.training.storage import origin
 from multiverse.training.storage.origin import git_commit, provenance
 

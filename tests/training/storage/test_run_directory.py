@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from multiverse.contracts.errors import InvalidRequest, MultiverseError, RunLocked
+from multiverse.core.errors import InvalidRequest, MultiverseError, RunLocked
 from multiverse.training.storage import run_directory
 from multiverse.training.storage.checkpoint import Checkpoints
 from multiverse.training.storage.find_runs import find_run

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from multiverse.contracts.errors import RunLocked
+from multiverse.core.errors import RunLocked
 from multiverse.training.storage import files
 from multiverse.training.storage.files import Holder, RunLock
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multiverse.contracts.errors import CheckpointBroken
-from multiverse.contracts.tables import Table
+from multiverse.core.errors import CheckpointBroken
+from multiverse.core.tables import Table
 from multiverse.training.storage import tables
 from multiverse.training.storage.checkpoint import Checkpoints, load, load_latest
 from multiverse.training.storage.tables import TABLES

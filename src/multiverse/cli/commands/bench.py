@@ -11,8 +11,8 @@ import tyro
 
 from multiverse.cli.main import one_line, parse, parsed_kwargs, require_positive
 from multiverse.cli.output import BUSY_MACHINE, ResultConsole, percent, print_json, table_of
-from multiverse.contracts.errors import InvalidRequest, MultiverseError, counted
-from multiverse.contracts.plan import ExecutorName
+from multiverse.core.errors import InvalidRequest, MultiverseError, counted
+from multiverse.core.plan import ExecutorName
 
 if TYPE_CHECKING:
     from multiverse.cli.comparison import Comparison, Result

@@ -10,7 +10,7 @@ import tyro
 
 from multiverse.cli.main import parse
 from multiverse.cli.output import ResultConsole, percent, print_json, table_of
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.core.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from multiverse.cli.curves import Curve

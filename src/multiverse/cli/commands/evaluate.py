@@ -13,8 +13,8 @@ import tyro
 
 from multiverse.cli.main import parse, parsed_kwargs, require_positive
 from multiverse.cli.output import print_json
-from multiverse.contracts.errors import InvalidRequest, in_digits
-from multiverse.contracts.imports import without_folders
+from multiverse.core.errors import InvalidRequest, in_digits
+from multiverse.core.imports import without_folders
 
 if TYPE_CHECKING:
     from multiverse.training.evaluation import Evaluation

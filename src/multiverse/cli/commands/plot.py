@@ -10,7 +10,7 @@ from typing import Annotated, TextIO
 import tyro
 
 from multiverse.cli.main import parse
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.core.errors import InvalidRequest
 
 DESCRIPTION = """\
 Draws learning curves, evaluations, speed and where the time went, as a PNG

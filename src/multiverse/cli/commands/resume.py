@@ -15,7 +15,7 @@ from multiverse.algorithms.capabilities import capabilities_of
 from multiverse.cli.flags import WORDS, Setting, all_settings, parser, spelled, typed
 from multiverse.cli.main import require, require_positive
 from multiverse.cli.results import results
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.core.errors import InvalidRequest
 from multiverse.training.config.build import Located, in_todays_names
 from multiverse.training.config.changes import HOLD, KEPT
 from multiverse.training.config.files import read_config

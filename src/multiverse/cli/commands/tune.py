@@ -75,7 +75,7 @@ def run(arguments: Sequence[str]) -> int:
     from multiverse.algorithms import algorithm_class, known_name
     from multiverse.cli.comparison import machine_is_busy
     from multiverse.cli.tuning import RANDOM, Measuring, Search, checked_executors, plan_file, sentence
-    from multiverse.contracts.plan import Plan
+    from multiverse.core.plan import Plan
     from multiverse.executors import machine
 
     kwargs, executors = parsed_kwargs(options.env_kwargs), checked_executors(options.executors)

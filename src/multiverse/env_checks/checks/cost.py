@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from itertools import cycle
 from typing import Any
 
-from multiverse.contracts.plan import IN_CALLER
+from multiverse.core.plan import IN_CALLER
 from multiverse.env_checks.catalogue import found
 from multiverse.env_checks.laboratory import STEP, Where
 from multiverse.env_checks.report import Finding

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.layout import Leaf, leaves
+from multiverse.core.layout import Leaf, leaves
 from multiverse.env_checks.catalogue import found
 from multiverse.env_checks.report import Finding
 from multiverse.env_checks.subject import Subject

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import seeding
 
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.core.errors import InvalidRequest
 from multiverse.envs.arguments import render_mode_of
 from multiverse.envs.box_jump.rendering import Renderer
 from multiverse.envs.box_jump.rewards import shown_best, step_rewards

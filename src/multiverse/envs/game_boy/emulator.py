@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.plain_files import read_named
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.plain_files import read_named
+from multiverse.core.views import Array
 
 warnings.filterwarnings("ignore", "Using SDL2 binaries from pysdl2-dll")  # PyBoy's window, which nobody opens
 try:

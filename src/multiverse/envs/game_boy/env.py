@@ -10,9 +10,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.plain_files import read_named
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.plain_files import read_named
+from multiverse.core.views import Array
 from multiverse.envs.game_boy.emulator import FRAMES_PER_S, HEIGHT, WIDTH, Emulator, read_cartridge
 from multiverse.envs.game_boy.game_file import Game, StartStep, Values, read_game
 from multiverse.envs.game_boy.ram import Ram

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from multiverse.contracts.errors import InvalidConfig, in_words
-from multiverse.contracts.names import did_you_mean
-from multiverse.contracts.plain_files import read_named
+from multiverse.core.errors import InvalidConfig, in_words
+from multiverse.core.names import did_you_mean
+from multiverse.core.plain_files import read_named
 from multiverse.envs.game_boy.emulator import BUTTONS
 
 Values = dict[str, int | tuple[int, ...]]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.views import Array
+from multiverse.core.views import Array
 from multiverse.envs.game_boy.game_file import RamField, Values
 
 LARGEST_GAP = 64

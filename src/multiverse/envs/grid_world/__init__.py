@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.core.errors import InvalidRequest
 from multiverse.envs.grid_world.aec import GridWorldEnvMultiAgent
 from multiverse.envs.grid_world.parallel import GridWorldParallel
 

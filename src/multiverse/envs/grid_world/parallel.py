@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.core.errors import InvalidRequest
 from multiverse.envs.grid_world.base import GridWorld
 from multiverse.envs.grid_world.views import Observation, observe
 from multiverse.envs.pettingzoo_classes import ParallelEnv, refuse_other_agents

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.core.errors import InvalidRequest
 from multiverse.envs.arguments import at_least, between, flag
 
 Color = tuple[int, int, int]

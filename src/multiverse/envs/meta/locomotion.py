@@ -14,8 +14,8 @@ from gymnasium import spaces, utils
 from gymnasium.envs.mujoco.ant_v5 import AntEnv
 from gymnasium.envs.mujoco.half_cheetah_v5 import HalfCheetahEnv
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.views import Array
 from multiverse.envs.meta.tasks import TaskEnv
 
 HORIZON = 200

@@ -7,8 +7,8 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.views import Array
 from multiverse.envs.meta.tasks import TaskEnv
 
 STEP = 0.1

@@ -8,9 +8,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.plan import whole_number
-from multiverse.contracts.views import Array
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.plan import whole_number
+from multiverse.core.views import Array
 
 
 class TaskEnv(gymnasium.Env[Array, Array]):

@@ -15,7 +15,7 @@ import os
 import struct
 from collections.abc import Iterable
 
-from multiverse.contracts.errors import Circumstances
+from multiverse.core.errors import Circumstances
 from multiverse.executors.launch import fork_server
 from multiverse.executors.launch.black_box import told_by
 from multiverse.executors.launch.fork_server import ForkServer

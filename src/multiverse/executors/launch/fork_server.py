@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 
 from multiverse.adapters.registered import DIGEST_BYTES
-from multiverse.contracts.errors import PreflightError
+from multiverse.core.errors import PreflightError
 from multiverse.executors.launch import output
 from multiverse.memory.waiting import readable
 

@@ -9,8 +9,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from multiverse.contracts.errors import PreflightError
-from multiverse.contracts.plan import StartMethod
+from multiverse.core.errors import PreflightError
+from multiverse.core.plan import StartMethod
 from multiverse.executors.launch import fork_server, orphan_guard, output
 from multiverse.executors.launch.first_steps import flush_output, run_as_worker
 from multiverse.memory.waiting import readable

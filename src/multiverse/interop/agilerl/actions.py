@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.errors import InvalidActions
-from multiverse.contracts.layout import ACTIONS, Group
-from multiverse.contracts.views import Array, Views
+from multiverse.core.errors import InvalidActions
+from multiverse.core.layout import ACTIONS, Group
+from multiverse.core.views import Array, Views
 from multiverse.interop.agilerl.rows import EVERYBODY, is_array
 from multiverse.interop.engine import ByPipe
 

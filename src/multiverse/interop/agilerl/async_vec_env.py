@@ -17,9 +17,9 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, clear_mpi_env_vars
 
 from multiverse.adapters.agents import AgentOptions
-from multiverse.contracts.errors import EnvFailed, NothingPending, RequestPending
-from multiverse.contracts.infos import Infos
-from multiverse.contracts.plan import IN_PROCESSES, StartMethod
+from multiverse.core.errors import EnvFailed, NothingPending, RequestPending
+from multiverse.core.infos import Infos
+from multiverse.core.plan import IN_PROCESSES, StartMethod
 from multiverse.interop.agilerl.engine import AgentsEngine, AgentsStep, Observations, add_info
 from multiverse.interop.agilerl.env_side import AgileRecipe, OfItsOwn
 from multiverse.interop.agilerl.peer import AsyncState, VecEnvBase

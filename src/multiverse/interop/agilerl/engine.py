@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.infos import Infos, empty_column
-from multiverse.contracts.layout import ENDED, OBSERVATIONS, VALUES, Group, Leaf
-from multiverse.contracts.views import Array, Views
+from multiverse.core.infos import Infos, empty_column
+from multiverse.core.layout import ENDED, OBSERVATIONS, VALUES, Group, Leaf
+from multiverse.core.views import Array, Views
 from multiverse.interop.agilerl.actions import AgentActions, Spaces
 from multiverse.interop.agilerl.env_side import Said
 from multiverse.interop.agilerl.peer import ObservationsBase

@@ -15,8 +15,8 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from multiverse.adapters.agents import AgentOptions, groups_of
 from multiverse.adapters.env_source import Recipe
 from multiverse.adapters.pettingzoo_env import PettingZooEnv
-from multiverse.contracts.env import Env, EnvDescription, SlotRow
-from multiverse.contracts.layout import Group
+from multiverse.core.env import Env, EnvDescription, SlotRow
+from multiverse.core.layout import Group
 from multiverse.interop.agilerl.rows import (
     MISSING,
     ODD,

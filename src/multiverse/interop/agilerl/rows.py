@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.contracts.layout import Group, Leaf, from_leaves, leaves
-from multiverse.contracts.views import Array
+from multiverse.core.layout import Group, Leaf, from_leaves, leaves
+from multiverse.core.views import Array
 
 EVERYBODY = "(everybody)"
 """The group, and its one row in every env, that is about all agents."""

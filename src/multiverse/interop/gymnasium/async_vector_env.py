@@ -11,8 +11,8 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.utils import clear_mpi_env_vars
 
-from multiverse.contracts.errors import SpacesDiffer
-from multiverse.contracts.plan import IN_PROCESSES
+from multiverse.core.errors import SpacesDiffer
+from multiverse.core.plan import IN_PROCESSES
 from multiverse.interop.async_drop_in import AsyncDropIn
 from multiverse.interop.drop_in import start_method_of
 from multiverse.interop.gymnasium.base import (

@@ -14,8 +14,8 @@ from gymnasium.error import CustomSpaceError
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_differing_spaces, create_shared_memory
 
-from multiverse.contracts.errors import EnvFailed, SpacesDiffer
-from multiverse.contracts.plan import Autoreset, ExecutorName
+from multiverse.core.errors import EnvFailed, SpacesDiffer
+from multiverse.core.plan import Autoreset, ExecutorName
 from multiverse.executors.worker_loop import alike
 from multiverse.interop.drop_in import DropIn, given_back, start
 from multiverse.interop.engine import Engine

@@ -11,8 +11,8 @@ from gymnasium import Env, Space
 from gymnasium.core import ActType, ObsType
 from gymnasium.vector import AutoresetMode
 
-from multiverse.contracts.errors import EnvFailed, MultiverseError, SpacesDiffer
-from multiverse.contracts.plan import IN_CALLER
+from multiverse.core.errors import EnvFailed, MultiverseError, SpacesDiffer
+from multiverse.core.plan import IN_CALLER
 from multiverse.executors.worker_loop import alike
 from multiverse.interop.env_side import call_each, set_each
 from multiverse.interop.gymnasium.base import EnvFunction, GymnasiumDropIn, check_observation_mode, checked_autoreset

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multiverse.contracts.errors import EnvFailed, InvalidActions, NothingPending, WorkerDied
-from multiverse.contracts.infos import Infos
-from multiverse.contracts.views import Array
+from multiverse.core.errors import EnvFailed, InvalidActions, NothingPending, WorkerDied
+from multiverse.core.infos import Infos
+from multiverse.core.views import Array
 from multiverse.interop.engine import ActionsAsGiven, Engine
 from multiverse.vector.base import Running
 from multiverse.vector.requests import reset_requests

@@ -7,8 +7,8 @@ from typing import Any
 
 import gymnasium
 
-from multiverse.contracts.env import Env
-from multiverse.contracts.errors import InEnv
+from multiverse.core.env import Env
+from multiverse.core.errors import InEnv
 from multiverse.executors.env_range import EnvRange
 from multiverse.interop.env_side import AsGivenEnv, AsGivenRecipe, own
 

@@ -21,10 +21,10 @@ from gymnasium import Env, Wrapper, spaces
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices, VecEnvObs, VecEnvStepReturn
 from stable_baselines3.common.vec_env.util import obs_space_info
 
-from multiverse.contracts.errors import EnvFailed, InEnv, InvalidActions
-from multiverse.contracts.infos import Infos
-from multiverse.contracts.layout import leaves
-from multiverse.contracts.plan import IN_CALLER, IN_PROCESSES
+from multiverse.core.errors import EnvFailed, InEnv, InvalidActions
+from multiverse.core.infos import Infos
+from multiverse.core.layout import leaves
+from multiverse.core.plan import IN_CALLER, IN_PROCESSES
 from multiverse.interop.drop_in import InTheirWords, start, start_method_of
 from multiverse.interop.stable_baselines3.engine import Stepped, VecEnvEngine
 from multiverse.interop.stable_baselines3.env_side import VecEnvMember, VecEnvRecipe, of_each, patched

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.core.errors import InvalidRequest
 
 PARTS = ("act", "step", "learn", "evaluate", "save", "other")
 """What the time of a run is spent on."""

@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from multiverse.contracts.errors import InvalidConfig, in_bytes
-from multiverse.contracts.plain_files import read_named
+from multiverse.core.errors import InvalidConfig, in_bytes
+from multiverse.core.plain_files import read_named
 from multiverse.training.config.build import Located
 
 LARGEST_BYTES = 2**18

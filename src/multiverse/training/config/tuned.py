@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from multiverse.contracts.plan import read_plan
+from multiverse.core.plan import read_plan
 
 
 def tuned_settings(plan: str, env: Any, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from multiverse.contracts.errors import (
+from multiverse.core.errors import (
     CheckpointBroken,
     InvalidConfig,
     InvalidRequest,

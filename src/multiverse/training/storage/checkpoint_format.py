@@ -27,9 +27,9 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 import multiverse
-from multiverse.contracts.errors import CheckpointBroken, PreflightError, in_a_line, in_bytes, in_words
-from multiverse.contracts.plain_files import open_plain
-from multiverse.contracts.tables import Table
+from multiverse.core.errors import CheckpointBroken, PreflightError, in_a_line, in_bytes, in_words
+from multiverse.core.plain_files import open_plain
+from multiverse.core.tables import Table
 from multiverse.executors.machine import memory_available
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.storage.files import sync_directory, write_new

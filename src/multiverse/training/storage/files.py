@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 import psutil
 
-from multiverse.contracts.errors import RunLocked
-from multiverse.contracts.plain_files import open_plain
+from multiverse.core.errors import RunLocked
+from multiverse.core.plain_files import open_plain
 
 try:
     import fcntl

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
-from multiverse.contracts.errors import InvalidRequest
+from multiverse.core.errors import InvalidRequest
 from multiverse.training.storage.checkpoint import own_names
 from multiverse.training.storage.checkpoint_format import FILES, MANIFEST
 from multiverse.training.storage.files import LOCK

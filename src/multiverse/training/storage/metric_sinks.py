@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from multiverse.contracts.errors import PreflightError
+from multiverse.core.errors import PreflightError
 from multiverse.training.storage.files import LineFile, for_json, read_lines, replace_file
 
 log = logging.getLogger("multiverse")

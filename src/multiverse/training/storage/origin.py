@@ -36,9 +36,9 @@ from typing import Any
 import psutil
 
 import multiverse
-from multiverse.contracts.errors import UntrustedRun, in_words
-from multiverse.contracts.plain_files import read_plain
-from multiverse.contracts.plan import Plan
+from multiverse.core.errors import UntrustedRun, in_words
+from multiverse.core.plain_files import read_plain
+from multiverse.core.plan import Plan
 from multiverse.executors.machine import usable_cores
 from multiverse.training.storage.files import write_new
 

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from multiverse.contracts.errors import InvalidRequest, RunNotWritable, in_bytes
-from multiverse.contracts.plain_files import read_plain
+from multiverse.core.errors import InvalidRequest, RunNotWritable, in_bytes
+from multiverse.core.plain_files import read_plain
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import dump_yaml, read_config
 from multiverse.training.storage.files import (

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.tables import Table
+from multiverse.core.tables import Table
 
 State = Mapping[str, Any]
 Arrays = dict[str, Any]

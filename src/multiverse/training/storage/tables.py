@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from multiverse.contracts.errors import CheckpointBroken
-from multiverse.contracts.plain_files import open_plain
-from multiverse.contracts.tables import Table
+from multiverse.core.errors import CheckpointBroken
+from multiverse.core.plain_files import open_plain
+from multiverse.core.tables import Table
 from multiverse.training.storage.files import sync_directory, write_all
 
 if TYPE_CHECKING:  # which would load Gymnasium
-    from multiverse.contracts.views import Array
+    from multiverse.core.views import Array
 
 TABLES = "tables"
 FULL_BYTES = 2**24

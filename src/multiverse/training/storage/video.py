@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.errors import InvalidRequest, PreflightError, RunNotWritable
+from multiverse.core.errors import InvalidRequest, PreflightError, RunNotWritable
 from multiverse.training.storage.files import UNFINISHED
 
 QUALITY = 8  # of 10

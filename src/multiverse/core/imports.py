@@ -12,8 +12,8 @@ from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import TypeVar
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.names import nearest
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.names import nearest
 
 Loader = TypeVar("Loader", bound=Callable[..., object])
 _LOADERS: set[CodeType] = set()

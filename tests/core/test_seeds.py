@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import multiverse as mv
-from multiverse.contracts.seeds import episode_seed, seeds_for
+from multiverse.core.seeds import episode_seed, seeds_for
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from multiverse.contracts.errors import BadValue
-from multiverse.contracts.infos import add_info
+from multiverse.core.errors import BadValue
+from multiverse.core.infos import add_info
 from tests.envs import RichInfos
 from tests.equality import assert_same
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.plan import whole_number
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.plan import whole_number
 
 _EXPECTED = "pass one int (env i gets it plus i), or a list with one int or None per env"
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 from gymnasium import spaces
 
-from multiverse.contracts.layout import Group, Leaf, leaves
+from multiverse.core.layout import Group, Leaf, leaves
 
 ACTION_MASK = "action_mask"
 """Where PettingZoo envs say what is open to an agent: a key of its observation, or of its info."""

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from multiverse.contracts.layout import Path
-from multiverse.contracts.views import Array
+from multiverse.core.layout import Path
+from multiverse.core.views import Array
 
 MASKED_LOGIT = -1e9
 """Of an action that is not open."""

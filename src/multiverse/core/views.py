@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.layout import FieldName, Layout
+from multiverse.core.layout import FieldName, Layout
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.contracts.errors import BadValue, in_words
+from multiverse.core.errors import BadValue, in_words
 
 Infos = dict[str, Any]
 

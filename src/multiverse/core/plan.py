@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from multiverse.contracts.errors import InvalidRequest, counted, in_words
-from multiverse.contracts.plain_files import read_named
+from multiverse.core.errors import InvalidRequest, counted, in_words
+from multiverse.core.plain_files import read_named
 
 log = logging.getLogger("multiverse")
 

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from multiverse.contracts.errors import InvalidRequest
-from multiverse.contracts.plan import whole_number
-from multiverse.contracts.seeds import checked_run_seed, episode_seed, evaluation_seed
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.plan import whole_number
+from multiverse.core.seeds import checked_run_seed, episode_seed, evaluation_seed
 
 _DRAW = 1  # beside an episode's seed: a stream of its own, so that the task says nothing about what the env draws
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from multiverse.contracts.layout import (
+from multiverse.core.layout import (
     ACTIONS,
     ENDED,
     EPISODES,

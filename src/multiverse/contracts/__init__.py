@@ -1,1 +1,0 @@
-"""L0: the words everybody shares. Imports nothing else of multiverse, starts nothing, owns no memory."""
