@@ -20,19 +20,19 @@ from multiverse.executors.backends import BACKENDS
 SOURCE = Path(multiverse.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 
-ENGINE = {"core", "adapters", "memory", "executors"}
+ENGINE = {"core", "adapters", "ipc", "executors"}
 ALLOWED = {
     "core": {"core"},
     "adapters": {"core", "adapters", "envs"},
     "wrappers": {"core", "wrappers"},
-    "memory": {"core", "memory"},
+    "ipc": {"core", "ipc"},
     "executors": ENGINE,
     "vector": ENGINE | {"vector"},
     "measure": ENGINE | {"vector"},
     "env_checks": ENGINE | {"wrappers", "env_checks"},
     "envs": {"core", "envs"},
     "interop": ENGINE | {"vector", "interop"},
-    "policies": {"core", "memory", "policies"},
+    "policies": {"core", "ipc", "policies"},
     "rollouts": ENGINE | {"vector", "policies", "rollouts"},
     "experience": {"policies", "rollouts"},
     "learning": {"core", "learning"},
@@ -128,9 +128,9 @@ def test_torch_is_imported_only_where_something_learns() -> None:
     assert [name_of(path) for path in outside if "torch" in packages_of(path)] == []
 
 
-def test_multiprocessing_stays_in_memory_and_executors() -> None:
+def test_multiprocessing_stays_in_ipc_and_executors() -> None:
     users = {name_of(path) for path in FILES if "multiprocessing" in packages_of(path)}
-    assert {name for name in users if not name.startswith(("memory/", "executors/", "interop/"))} == set()
+    assert {name for name in users if not name.startswith(("ipc/", "executors/", "interop/"))} == set()
     for path in files_of("interop"):  # the originals' exception, and what the program itself has set
         found = {name for name in imports_of(path) if name.split(".")[0] == "multiprocessing"}
         names = {"TimeoutError", "get_start_method", "get_all_start_methods"}
@@ -230,13 +230,13 @@ def test_every_module_says_what_it_is() -> None:
 def test_pickle_from_outside_is_read_only_where_workers_talk() -> None:
     readers = {name_of(path) for path in FILES if {"pickle", "cloudpickle"} & packages_of(path)}
     ray = {f"executors/ray_{name}.py" for name in ("actor", "cluster", "workers")}
-    allowed = {"memory/link.py", "adapters/registered.py", "executors/worker_loop.py", "executors/process.py", *ray}
+    allowed = {"ipc/link.py", "adapters/registered.py", "executors/worker_loop.py", "executors/process.py", *ray}
     assert {name for name in readers if not name.startswith("cli/")} <= allowed
 
 
 def test_the_layers_are_all_there() -> None:
     assert {part_of(path) for path in FILES} >= set(ALLOWED)
-    assert len(files_of("core", "adapters", "memory", "executors")) > 20
+    assert len(files_of("core", "adapters", "ipc", "executors")) > 20
 
 
 def loaded_after(code: str) -> set[str]:

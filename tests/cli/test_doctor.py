@@ -20,7 +20,7 @@ from multiverse.cli.doctor_checks import Finding
 from multiverse.cli.main import main
 from multiverse.core.errors import PreflightError
 from multiverse.executors import machine, process, startup
-from multiverse.memory.block import Block
+from multiverse.ipc.block import Block
 
 Fake = Callable[[pytest.MonkeyPatch], None]
 NO_LIMIT = -1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from multiverse.memory import platform
+from multiverse.ipc import platform
 
 ROOT = Path(__file__).parents[2]
 CORE = ["test_send_receive.py", "test_worker_death.py", "test_leaks.py", "test_orphans.py"]

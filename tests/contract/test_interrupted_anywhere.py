@@ -18,7 +18,7 @@ import pytest
 from gymnasium import spaces
 
 import multiverse as mv
-from multiverse.memory.interrupts import HeldInterrupts
+from multiverse.ipc.interrupts import HeldInterrupts
 from tests.contract.configurations import make_with_fields
 from tests.envs import Counts, Walk
 from tests.rollouts.test_collector import collecting, fields_for, policy_for

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import multiverse as mv
-from multiverse.memory.waiting import WaitSet
+from multiverse.ipc.waiting import WaitSet
 from tests.contract.configurations import FORKSERVER, HYBRID, SERIAL, THREAD, UNEVEN, Configuration
 from tests.contract.conftest import Make
 from tests.contract.runs import actions, lock_step

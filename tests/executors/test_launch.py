@@ -19,8 +19,8 @@ import multiverse as mv
 from multiverse.executors import machine, preflight
 from multiverse.executors.launch import fork_server, orphan_guard
 from multiverse.executors.launch.start_methods import UNKNOWN_EXIT, ForkedProcess
-from multiverse.memory import platform
-from multiverse.memory.doorbell import descriptors_per_doorbell
+from multiverse.ipc import platform
+from multiverse.ipc.doorbell import descriptors_per_doorbell
 from tests.envs import Walk
 from tests.processes import still_alive
 

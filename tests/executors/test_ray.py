@@ -20,9 +20,9 @@ from multiverse.core.plan import RayOptions
 from multiverse.executors import machine, ray_cluster
 from multiverse.executors.ray_actor import RayActor
 from multiverse.executors.worker_loop import Surroundings
-from multiverse.memory.block import private_arrays
-from multiverse.memory.doorbell import new_doorbell
-from multiverse.memory.mailbox import CONTROL, CallerMailbox, WorkerMailbox, control_field
+from multiverse.ipc.block import private_arrays
+from multiverse.ipc.doorbell import new_doorbell
+from multiverse.ipc.mailbox import CONTROL, CallerMailbox, WorkerMailbox, control_field
 from tests.envs import Walk
 from tests.fault_envs import Fault
 
@@ -353,7 +353,7 @@ def test_sigterm_while_ray_starts_ends_the_program_as_at_any_other_time(handled:
         import signal, sys
         from multiverse.core.plan import RayOptions
         from multiverse.executors import ray_cluster
-        from multiverse.memory.interrupts import end_on_request
+        from multiverse.ipc.interrupts import end_on_request
         if {handled}:
             signal.signal(signal.SIGTERM, end_on_request)
         node = ray_cluster.ray()._private.node.Node

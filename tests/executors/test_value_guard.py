@@ -13,8 +13,8 @@ from multiverse.core.failures import OnBadValue
 from multiverse.core.layout import COUNTS, ENV_RESTARTS, OBSERVATIONS, SINGLE_AGENT, Group, Layout
 from multiverse.core.views import Views
 from multiverse.executors.value_guard import FEW_NUMBERS, ValueGuard
-from multiverse.memory.block import private_arrays
-from multiverse.memory.own_columns import RangeColumns
+from multiverse.ipc.block import private_arrays
+from multiverse.ipc.own_columns import RangeColumns
 
 BOX = spaces.Box(np.array([-1.0, -np.inf]), np.array([1.0, np.inf]), dtype=np.float32)
 MANY = spaces.Box(-1.0, 1.0, (FEW_NUMBERS,), np.float32)

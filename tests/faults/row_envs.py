@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.memory.link import PipeLink
+from multiverse.ipc.link import PipeLink
 from multiverse.policies.numpy_policies import NumpyPolicy
 from tests.fault_envs import first_to_note
 

@@ -22,8 +22,8 @@ from multiverse.executors import env_range, executor, patience, supervisor, work
 from multiverse.executors.hosts import WorkerHost
 from multiverse.executors.patience import Patience
 from multiverse.executors.supervisor import Supervisor
-from multiverse.memory import interrupts
-from multiverse.memory.interrupts import StopRequests, StopWaiting
+from multiverse.ipc import interrupts
+from multiverse.ipc.interrupts import StopRequests, StopWaiting
 from tests.contract.configurations import FORKSERVER, HYBRID, THREAD, Configuration
 from tests.contract.conftest import Make
 from tests.contract.runs import actions

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import multiverse as mv
-from multiverse.memory import platform
+from multiverse.ipc import platform
 from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SPAWN, Configuration
 from tests.contract.conftest import Make
 from tests.fault_envs import Fault

@@ -17,8 +17,8 @@ from multiverse.core.errors import EnvFailed, ReplyTimeout, RequestPending, Work
 from multiverse.executors.executor import Executor
 from multiverse.executors.process import Processes
 from multiverse.executors.supervisor import Supervisor
-from multiverse.memory.interrupts import StopRequests
-from multiverse.memory.mailbox import _WORKER_ASLEEP
+from multiverse.ipc.interrupts import StopRequests
+from multiverse.ipc.mailbox import _WORKER_ASLEEP
 from multiverse.rollouts.rollout import LOST
 from tests.contract.configurations import make_with_fields
 from tests.contract.conftest import worker_processes

@@ -15,7 +15,7 @@ import pytest
 
 import multiverse as mv
 from multiverse.core.layout import SINGLE_AGENT
-from multiverse.memory import interrupts
+from multiverse.ipc import interrupts
 from multiverse.rollouts.asynchronous import Account, AsynchronousCollector, RolloutQueue, WorkerRollout
 from multiverse.rollouts.collector import rollout_fields
 from multiverse.rollouts.rollout import Rollout, RolloutShape

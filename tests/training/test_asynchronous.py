@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import multiverse as mv
-from multiverse.memory import interrupts
+from multiverse.ipc import interrupts
 from multiverse.training.loading import checkpoint_of
 from tests.contract.conftest import nothing_left_behind  # noqa: F401
 from tests.training.envs import Once

@@ -12,7 +12,7 @@ import pytest
 
 import multiverse as mv
 from multiverse.core.errors import InvalidRequest, MultiverseError
-from multiverse.memory.interrupts import StopWaiting
+from multiverse.ipc.interrupts import StopWaiting
 from multiverse.training import scaling
 from multiverse.training.advice import Advice
 from multiverse.training.config.budget import Clock

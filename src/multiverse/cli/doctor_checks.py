@@ -27,8 +27,8 @@ from multiverse.adapters.env_source import recipes
 from multiverse.core.errors import MultiverseError
 from multiverse.core.plan import Plan, StartMethod
 from multiverse.executors import machine, preflight, process, startup
-from multiverse.memory.block import Block
-from multiverse.memory.platform import has_memfd
+from multiverse.ipc.block import Block
+from multiverse.ipc.platform import has_memfd
 
 OLDEST_PYTHON = (3, 11)
 LITTLE_MEMORY, TOO_LITTLE_MEMORY = 1_000_000_000, 128_000_000

@@ -32,7 +32,7 @@ from multiverse.core.errors import (
     in_words,
 )
 from multiverse.core.names import nearest
-from multiverse.memory.interrupts import EXIT_CODES, end_on_request
+from multiverse.ipc.interrupts import EXIT_CODES, end_on_request
 
 Options = TypeVar("Options")
 

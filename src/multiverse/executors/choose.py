@@ -30,7 +30,7 @@ from multiverse.executors.env_range import EnvRange
 from multiverse.executors.executor import Executor
 from multiverse.executors.process import usable_here
 from multiverse.executors.step_reply import EXTRAS
-from multiverse.memory.space_rows import row_writer
+from multiverse.ipc.space_rows import row_writer
 
 log = logging.getLogger("multiverse")
 

@@ -45,11 +45,11 @@ from multiverse.executors.launch.crash_report import OwnShare
 from multiverse.executors.life import OUT_OF_MEMORY
 from multiverse.executors.step_reply import EXTRAS, FAILED, FINALS, WROTE_INFOS, Extras
 from multiverse.executors.value_guard import ValueGuard
-from multiverse.memory.env_rows import EnvRows, mask_rows, object_rows, observation_rows, put_object_rows
-from multiverse.memory.info_columns import InfoWriter
-from multiverse.memory.last_rows import LastRows
-from multiverse.memory.own_columns import RangeColumns
-from multiverse.memory.space_rows import env_actions_reader, row_writer
+from multiverse.ipc.env_rows import EnvRows, mask_rows, object_rows, observation_rows, put_object_rows
+from multiverse.ipc.info_columns import InfoWriter
+from multiverse.ipc.last_rows import LastRows
+from multiverse.ipc.own_columns import RangeColumns
+from multiverse.ipc.space_rows import env_actions_reader, row_writer
 
 _NOBODY: list[int] = []
 

@@ -24,9 +24,9 @@ from multiverse.executors.patience import Patience
 from multiverse.executors.step_reply import EXTRAS, Extras
 from multiverse.executors.supervisor import Supervisor
 from multiverse.executors.worker_memory import WorkerMemory
-from multiverse.memory.env_rows import put_object_rows
-from multiverse.memory.interrupts import HeldInterrupts, close_by
-from multiverse.memory.waiting import Waiting, WaitSet
+from multiverse.ipc.env_rows import put_object_rows
+from multiverse.ipc.interrupts import HeldInterrupts, close_by
+from multiverse.ipc.waiting import Waiting, WaitSet
 
 log = logging.getLogger("multiverse")
 

@@ -42,10 +42,10 @@ from multiverse.executors.launch.crash_report import NOW, OwnShare
 from multiverse.executors.life import Life
 from multiverse.executors.step_reply import EXTRAS, FAILED, Extras
 from multiverse.executors.worker_loop import CLOSE, ROWS, RUN, STEP, STEP_SOME, WITH_OBJECTS, Described, describe
-from multiverse.memory.env_rows import object_rows, put_object_rows
-from multiverse.memory.interrupts import HeldInterrupts, stop_waiting
-from multiverse.memory.link import LAST_WORD, Link, LinkBroken, Unreadable
-from multiverse.memory.mailbox import CallerMailbox
+from multiverse.ipc.env_rows import object_rows, put_object_rows
+from multiverse.ipc.interrupts import HeldInterrupts, stop_waiting
+from multiverse.ipc.link import LAST_WORD, Link, LinkBroken, Unreadable
+from multiverse.ipc.mailbox import CallerMailbox
 
 log = logging.getLogger("multiverse")
 

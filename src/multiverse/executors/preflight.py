@@ -10,7 +10,7 @@ import sys
 from multiverse.core.errors import PreflightError
 from multiverse.core.plan import StartMethod
 from multiverse.executors import machine
-from multiverse.memory.doorbell import descriptors_per_doorbell
+from multiverse.ipc.doorbell import descriptors_per_doorbell
 
 log = logging.getLogger("multiverse")
 SPARE_DESCRIPTORS = 64

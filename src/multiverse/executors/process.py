@@ -25,10 +25,10 @@ from multiverse.executors.launch import fork_server, start_methods
 from multiverse.executors.launch.black_box import StackDump
 from multiverse.executors.life import OUT_OF_MEMORY, Death, State
 from multiverse.executors.worker_loop import Assignment, LayoutMessage, Surroundings
-from multiverse.memory.block import Block, size_of
-from multiverse.memory.doorbell import Doorbell, new_doorbell
-from multiverse.memory.link import LinkBroken, PipeLink
-from multiverse.memory.mailbox import CONTROL, CallerMailbox
+from multiverse.ipc.block import Block, size_of
+from multiverse.ipc.doorbell import Doorbell, new_doorbell
+from multiverse.ipc.link import LinkBroken, PipeLink
+from multiverse.ipc.mailbox import CONTROL, CallerMailbox
 
 
 class ProcessLife:

@@ -18,12 +18,12 @@ from multiverse.executors import env_range, worker_loop
 from multiverse.executors.step_reply import EXTRAS
 from multiverse.executors.thread import stack_of
 from multiverse.executors.worker_loop import CLOSE, ROWS, RUN, Surroundings
-from multiverse.memory.block import private_arrays
-from multiverse.memory.doorbell import new_doorbell
-from multiverse.memory.link import PackedLink
-from multiverse.memory.mailbox import CONTROL, CallerMailbox, WorkerMailbox, control_field
-from multiverse.memory.mirror import Changes, Mirror
-from multiverse.memory.waiting import WaitSet
+from multiverse.ipc.block import private_arrays
+from multiverse.ipc.doorbell import new_doorbell
+from multiverse.ipc.link import PackedLink
+from multiverse.ipc.mailbox import CONTROL, CallerMailbox, WorkerMailbox, control_field
+from multiverse.ipc.mirror import Changes, Mirror
+from multiverse.ipc.waiting import WaitSet
 
 
 class RayActor:

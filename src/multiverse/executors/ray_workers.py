@@ -2,7 +2,7 @@
 
 The stand-in is to the executor what a worker thread is: it takes requests from a mailbox and answers them. It has them
 done by its actor, to which it sends what has changed in the rows of its envs, and from which it hears the same
-(`memory/mirror.py`). So a rollout is one call: weights there, rows back.
+(`ipc/mirror.py`). So a rollout is one call: weights there, rows back.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from multiverse.executors.life import Death, State
 from multiverse.executors.process import pickled
 from multiverse.executors.ray_actor import RayActor
 from multiverse.executors.worker_loop import CLOSE, ROWS, RUN, WITH_OBJECTS, Assignment, Surroundings
-from multiverse.memory.block import private_arrays
-from multiverse.memory.doorbell import new_doorbell
-from multiverse.memory.link import PackedLink, QueueLink
-from multiverse.memory.mailbox import CONTROL, CallerMailbox, WorkerMailbox
-from multiverse.memory.mirror import Mirror
-from multiverse.memory.waiting import WaitSet
+from multiverse.ipc.block import private_arrays
+from multiverse.ipc.doorbell import new_doorbell
+from multiverse.ipc.link import PackedLink, QueueLink
+from multiverse.ipc.mailbox import CONTROL, CallerMailbox, WorkerMailbox
+from multiverse.ipc.mirror import Mirror
+from multiverse.ipc.waiting import WaitSet
 
 log = logging.getLogger("multiverse")
 

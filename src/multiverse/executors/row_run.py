@@ -14,7 +14,7 @@ from multiverse.core.errors import ReplyTimeout, WorkerDied
 from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host, RunFunction, WorkerHost
 from multiverse.executors.step_reply import Extras
-from multiverse.memory.interrupts import HeldInterrupts
+from multiverse.ipc.interrupts import HeldInterrupts
 
 OnLost = Callable[[WorkerHost, int], int]
 """(a worker that was lost and replaced, the row it was in) → the row to go on with."""

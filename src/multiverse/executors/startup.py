@@ -37,9 +37,9 @@ from multiverse.executors.patience import Patience
 from multiverse.executors.supervisor import Supervisor
 from multiverse.executors.worker_loop import Assignment, Described, difference_between
 from multiverse.executors.worker_memory import WorkerMemory
-from multiverse.memory.block import private_arrays, size_of
-from multiverse.memory.interrupts import stop_waiting
-from multiverse.memory.mailbox import control_field
+from multiverse.ipc.block import private_arrays, size_of
+from multiverse.ipc.interrupts import stop_waiting
+from multiverse.ipc.mailbox import control_field
 
 log = logging.getLogger("multiverse")
 PROGRESS_AFTER_S = 2.0

@@ -9,7 +9,7 @@ from typing import Any
 from multiverse.core.errors import RemoteError, in_words
 from multiverse.core.infos import Infos
 from multiverse.core.layout import FieldName
-from multiverse.memory.info_columns import Announcement
+from multiverse.ipc.info_columns import Announcement
 
 EXTRAS, WROTE_INFOS, FINALS, FAILED = 1, 2, 4, 8
 """Flags of a finished step: more comes by pipe; info columns are used; final observations are there; an env raised."""

@@ -17,7 +17,7 @@ from multiverse.core.views import Views
 from multiverse.executors.backends import Workers
 from multiverse.executors.hosts import WorkerHost
 from multiverse.executors.worker_loop import difference_between
-from multiverse.memory.interrupts import stop_waiting
+from multiverse.ipc.interrupts import stop_waiting
 
 log = logging.getLogger("multiverse")
 HANGS_IN_A_ROW = 3

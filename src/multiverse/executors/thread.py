@@ -18,11 +18,11 @@ from multiverse.executors.hosts import WorkerHost
 from multiverse.executors.launch import crash_report
 from multiverse.executors.life import Death, State
 from multiverse.executors.worker_loop import Assignment
-from multiverse.memory.block import private_arrays
-from multiverse.memory.doorbell import new_doorbell
-from multiverse.memory.link import Link, QueueLink
-from multiverse.memory.mailbox import CONTROL, CallerMailbox, WorkerMailbox
-from multiverse.memory.waiting import WaitSet
+from multiverse.ipc.block import private_arrays
+from multiverse.ipc.doorbell import new_doorbell
+from multiverse.ipc.link import Link, QueueLink
+from multiverse.ipc.mailbox import CONTROL, CallerMailbox, WorkerMailbox
+from multiverse.ipc.waiting import WaitSet
 
 
 class _StartGivenUp(Exception):

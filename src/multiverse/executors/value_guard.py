@@ -20,9 +20,9 @@ from multiverse.core.errors import BadValue
 from multiverse.core.failures import OnBadValue
 from multiverse.core.layout import BAD_VALUES, COUNTS, OBSERVATIONS, OUT_OF_BOUNDS, Group, Leaf, leaves
 from multiverse.core.views import Array, Views
-from multiverse.memory.env_rows import env_rows
-from multiverse.memory.own_columns import RangeColumns
-from multiverse.memory.space_rows import called
+from multiverse.ipc.env_rows import env_rows
+from multiverse.ipc.own_columns import RangeColumns
+from multiverse.ipc.space_rows import called
 
 FEW_NUMBERS = 512
 

@@ -30,11 +30,11 @@ from multiverse.executors import env_range
 from multiverse.executors.env_range import EnvRange, RangeConfig
 from multiverse.executors.launch.black_box import StackDump
 from multiverse.executors.step_reply import EXTRAS, FAILED, Extras
-from multiverse.memory.block import Block
-from multiverse.memory.doorbell import doorbell_from
-from multiverse.memory.link import LAST_WORD, Link, LinkBroken, PipeLink
-from multiverse.memory.mailbox import CONTROL, WorkerMailbox, control_field
-from multiverse.memory.waiting import Waiting, WaitSet
+from multiverse.ipc.block import Block
+from multiverse.ipc.doorbell import doorbell_from
+from multiverse.ipc.link import LAST_WORD, Link, LinkBroken, PipeLink
+from multiverse.ipc.mailbox import CONTROL, WorkerMailbox, control_field
+from multiverse.ipc.waiting import Waiting, WaitSet
 
 STEP, STEP_SOME, RUN, CLOSE, ROWS = 1, 2, 3, 4, 5
 WITH_OBJECTS = 16

@@ -18,7 +18,7 @@ from multiverse.core.views import Array
 from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host
 from multiverse.interop.env_side import give_actions
-from multiverse.memory.space_rows import ActionWriter
+from multiverse.ipc.space_rows import ActionWriter
 from multiverse.vector.base import BaseVectorEnv, Running
 from multiverse.vector.host_calls import HostCalls, ResetArguments
 from multiverse.vector.requests import envs_to_reset, reset_requests

@@ -14,7 +14,7 @@ from multiverse.core.env import observed_mask
 from multiverse.core.layout import Leaf, Path
 from multiverse.core.policy import Leaves, Seen
 from multiverse.core.views import Array
-from multiverse.memory.link import PackedOnce
+from multiverse.ipc.link import PackedOnce
 from multiverse.policies.leaves import numeric_leaves
 
 SMALLEST_IMAGE = 36

@@ -21,7 +21,7 @@ import numpy as np
 from multiverse.core.layout import REWARD, VALUES, Path
 from multiverse.core.policy import Policy
 from multiverse.core.reset_plan import ResetPlan
-from multiverse.memory.interrupts import NAP_S, PATIENCE_S, StopRequests, StopWaiting
+from multiverse.ipc.interrupts import NAP_S, PATIENCE_S, StopRequests, StopWaiting
 from multiverse.rollouts.collector import Collected, Collector
 from multiverse.rollouts.episodes import Episode
 from multiverse.rollouts.rollout import ACTED_BY, LOST, SECONDS, Rollout, RolloutShape

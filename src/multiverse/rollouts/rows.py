@@ -34,7 +34,7 @@ from multiverse.core.views import Array, Views
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.hosts import GoOn
 from multiverse.executors.step_reply import EXTRAS, Extras
-from multiverse.memory.space_rows import ActionWriter
+from multiverse.ipc.space_rows import ActionWriter
 from multiverse.rollouts.rollout import (
     ACTED_BY,
     BEGUN,

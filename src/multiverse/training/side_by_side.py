@@ -20,7 +20,7 @@ from multiverse.core.plan import IN_CALLER
 from multiverse.executors.launch.fork_server import fork_server
 from multiverse.executors.launch.orphan_guard import end_with
 from multiverse.executors.machine import usable_cores
-from multiverse.memory.interrupts import EXIT_CODES, SAVE, end_on_request, ended_on_request
+from multiverse.ipc.interrupts import EXIT_CODES, SAVE, end_on_request, ended_on_request
 from multiverse.training.config.train_config import TrainConfig
 
 SAVING_S = 60.0

@@ -14,8 +14,8 @@ from threadpoolctl import threadpool_limits
 
 from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.core.errors import InvalidRequest, MultiverseError, RunNotSaved, TrainingDiverged
+from multiverse.ipc.interrupts import StopRequests, StopWaiting
 from multiverse.learning.threads import torch_threads
-from multiverse.memory.interrupts import StopRequests, StopWaiting
 from multiverse.rollouts.asynchronous import account_lines
 from multiverse.rollouts.collector import Collected
 from multiverse.training.config.budget import Clock

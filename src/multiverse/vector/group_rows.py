@@ -26,7 +26,7 @@ from multiverse.core.layout import (
     leaves,
 )
 from multiverse.core.views import Array, Views
-from multiverse.memory.space_rows import ActionWriter
+from multiverse.ipc.space_rows import ActionWriter
 from multiverse.vector.batches import ByAgent, GroupBatch
 
 Rows = slice | Array

@@ -19,10 +19,10 @@ from multiverse.executors.executor import Answers, Executor, Lost, results_of
 from multiverse.executors.hosts import Host, WorkerHost
 from multiverse.executors.row_run import Again, RowRun
 from multiverse.executors.step_reply import EXTRAS, FINALS, WROTE_INFOS, Extras
-from multiverse.memory.final_rows import final_rows
-from multiverse.memory.info_columns import InfoReader
-from multiverse.memory.interrupts import HeldInterrupts
-from multiverse.memory.last_rows import DeliveredRows
+from multiverse.ipc.final_rows import final_rows
+from multiverse.ipc.info_columns import InfoReader
+from multiverse.ipc.interrupts import HeldInterrupts
+from multiverse.ipc.last_rows import DeliveredRows
 from multiverse.vector.requests import RequestState
 
 log = logging.getLogger("multiverse")

@@ -15,7 +15,7 @@ from multiverse.core.infos import Infos, reordered_infos
 from multiverse.core.layout import ACTIONS, ENDED, OBSERVATIONS, PRESENT, VALUES, FieldName
 from multiverse.core.views import Array
 from multiverse.executors.env_range import EnvRange
-from multiverse.memory.space_rows import ActionWriter, BatchReader
+from multiverse.ipc.space_rows import ActionWriter, BatchReader
 from multiverse.vector.base import BaseVectorEnv, Running
 from multiverse.vector.batches import StepBatch
 

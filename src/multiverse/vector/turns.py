@@ -12,7 +12,7 @@ from gymnasium import spaces
 from multiverse.core.errors import InvalidActions, InvalidRequest
 from multiverse.core.infos import Infos, add_info, reordered_infos
 from multiverse.core.views import Array
-from multiverse.memory.final_rows import final_rows
+from multiverse.ipc.final_rows import final_rows
 from multiverse.vector.base import Running
 from multiverse.vector.group_rows import GroupReader, Rows
 from multiverse.vector.parallel import ALL, BaseMultiAgentVectorEnv

@@ -93,7 +93,7 @@ GUARDS = (
         "the-block-is-really-allocated",
         ("C1",),
         instead("os.ftruncate(self.fd, size)"),
-        ("tests/memory/test_block.py::test_a_vector_env_that_does_not_fit_is_refused_and_leaves_nothing",),
+        ("tests/ipc/test_block.py::test_a_vector_env_that_does_not_fit_is_refused_and_leaves_nothing",),
     ),
     Guard(
         "the-block-has-no-name",

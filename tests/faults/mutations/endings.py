@@ -95,7 +95,7 @@ GUARDS = (
         "a-second-ctrl-c-kills",
         ("A14",),
         NEVER,
-        ("tests/memory/test_interrupts.py::test_a_second_one_comes_through_at_once",),
+        ("tests/ipc/test_interrupts.py::test_a_second_one_comes_through_at_once",),
     ),
     Guard(
         "what-nobody-asks-for-is-read",

@@ -147,7 +147,7 @@ GUARDS = (
         ("A6",),
         swap(" >> FLAG_BITS != self.sequence", " == 0"),
         (
-            "tests/memory/test_mailbox.py::test_an_old_reply_does_not_answer_a_new_request",
+            "tests/ipc/test_mailbox.py::test_an_old_reply_does_not_answer_a_new_request",
             f"{ACCOUNTS}::test_a_late_reply_that_a_reset_forgets_is_counted_and_its_steps_are_discarded[forkserver]",
         ),
     ),

@@ -82,6 +82,6 @@ GUARDS = (
         "bits-are-compared",
         ("F1",),
         swap("_bits(mine) != _bits(known)", "mine != known"),
-        ("tests/memory/test_mirror.py::test_bits_are_what_counts",),
+        ("tests/ipc/test_mirror.py::test_bits_are_what_counts",),
     ),
 )

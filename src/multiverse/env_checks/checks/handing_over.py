@@ -14,7 +14,7 @@ from multiverse.env_checks.catalogue import found
 from multiverse.env_checks.report import Finding
 from multiverse.env_checks.subject import Subject, WatchedEnv
 from multiverse.env_checks.trajectory import Actions, Frame, Trajectory, apart, calls, frozen, parts, rollout, steps_in
-from multiverse.memory.link import PipeLink
+from multiverse.ipc.link import PipeLink
 
 WATCHED_STEPS = 100
 PACKED_STEPS = 50

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any, TypeVar, cast
 
-from multiverse.memory.block import AnonymousFile
+from multiverse.ipc.block import AnonymousFile
 
 SIGNAL = getattr(signal, "SIGUSR1", None)
 CALLERS_SIGNALS = (signal.SIGINT, *([SIGNAL] if SIGNAL is not None else []))

@@ -19,7 +19,7 @@ from multiverse.core.errors import Circumstances
 from multiverse.executors.launch import fork_server
 from multiverse.executors.launch.black_box import told_by
 from multiverse.executors.launch.fork_server import ForkServer
-from multiverse.memory.block import AnonymousFile
+from multiverse.ipc.block import AnonymousFile
 
 NOW = 0  # a word: the number of the step that all envs are in, from 1; below 0 when it is over
 _FIRST, _PER_ENV, _BYTES = 1, 4, 8  # then for each env: its episode, the last seed, of which episode, and when it began

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from multiverse.adapters.registered import DIGEST_BYTES
 from multiverse.core.errors import PreflightError
 from multiverse.executors.launch import output
-from multiverse.memory.waiting import readable
+from multiverse.ipc.waiting import readable
 
 FORK, SPAWN, GUARD, FORGET, WATCH, UNWATCH, REGISTERED = b"F", b"S", b"G", b"N", b"W", b"U", b"R"
 REQUEST = struct.Struct("<cq")  # what, and of which process; of a new one: whether it is told where to print

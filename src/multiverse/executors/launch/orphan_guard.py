@@ -13,8 +13,8 @@ import sys
 import threading
 import time
 
-from multiverse.memory import platform
-from multiverse.memory.waiting import readable
+from multiverse.ipc import platform
+from multiverse.ipc.waiting import readable
 
 _PR_SET_PDEATHSIG = 1
 

@@ -30,7 +30,7 @@ from multiverse.executors.launch.fork_server import (
     WATCH,
     command,
 )
-from multiverse.memory.doorbell import PipeDoorbell
+from multiverse.ipc.doorbell import PipeDoorbell
 
 _MAX_FDS = 16
 

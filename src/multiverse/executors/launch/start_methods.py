@@ -13,7 +13,7 @@ from multiverse.core.errors import PreflightError
 from multiverse.core.plan import StartMethod
 from multiverse.executors.launch import fork_server, orphan_guard, output
 from multiverse.executors.launch.first_steps import flush_output, run_as_worker
-from multiverse.memory.waiting import readable
+from multiverse.ipc.waiting import readable
 
 START_DEADLINE_S = 60.0
 

@@ -18,7 +18,7 @@ import numpy as np
 from multiverse.core.errors import PreflightError
 from multiverse.core.layout import Field, FieldName
 from multiverse.core.views import Array
-from multiverse.memory import platform
+from multiverse.ipc import platform
 
 ALIGNMENT = 128
 """Two cache lines: processors fetch lines in pairs, and a pair with two writers bounces between cores."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from multiverse.core.layout import ENDED, FINAL_OBSERVATIONS, OBSERVATIONS
 from multiverse.core.views import Array, Views
-from multiverse.memory.space_rows import row_reader
+from multiverse.ipc.space_rows import row_reader
 
 
 class _OneAgent:

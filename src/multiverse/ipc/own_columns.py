@@ -24,7 +24,7 @@ from multiverse.core.layout import (
     Group,
 )
 from multiverse.core.views import Array, Views
-from multiverse.memory.space_rows import row_writer
+from multiverse.ipc.space_rows import row_writer
 
 _add = np.add
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from multiverse.memory.interrupts import HeldInterrupts, StopRequests, ended_on_request, log
+from multiverse.ipc.interrupts import HeldInterrupts, StopRequests, ended_on_request, log
 
 
 @pytest.fixture(autouse=True)

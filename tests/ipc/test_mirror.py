@@ -8,8 +8,8 @@ from gymnasium import spaces
 
 from multiverse.core.layout import OBSERVATIONS, REWARD, SINGLE_AGENT, VALUES, Field, Group, Layout
 from multiverse.core.views import Views
-from multiverse.memory.block import private_arrays
-from multiverse.memory.mirror import NOTHING, Mirror
+from multiverse.ipc.block import private_arrays
+from multiverse.ipc.mirror import NOTHING, Mirror
 
 ROWS, WIDE = ("rows",), ("wide",)
 LAYOUT = Layout(

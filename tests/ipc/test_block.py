@@ -14,7 +14,7 @@ import pytest
 
 import multiverse as mv
 from multiverse.core.layout import Field
-from multiverse.memory.block import ALIGNMENT, Block, private_arrays, size_of, split_into_arrays
+from multiverse.ipc.block import ALIGNMENT, Block, private_arrays, size_of, split_into_arrays
 
 FIELDS = [
     Field(("flags",), (3,), np.dtype(np.bool_)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 
-from multiverse.memory import platform
+from multiverse.ipc import platform
 
 
 class Doorbell(ABC):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from multiverse.memory.link import LinkBroken, PipeLink, QueueLink, Unreadable
+from multiverse.ipc.link import LinkBroken, PipeLink, QueueLink, Unreadable
 from tests.fault_envs import CannotBeUnpickled
 
 

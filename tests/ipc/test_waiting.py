@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from multiverse.memory import waiting
-from multiverse.memory.doorbell import new_doorbell
-from multiverse.memory.waiting import LOOKS_BEFORE_YIELD, PARKED_WAITS, Waiting, WaitSet
+from multiverse.ipc import waiting
+from multiverse.ipc.doorbell import new_doorbell
+from multiverse.ipc.waiting import LOOKS_BEFORE_YIELD, PARKED_WAITS, Waiting, WaitSet
 
 
 class Looks:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from multiverse.memory.doorbell import (
+from multiverse.ipc.doorbell import (
     Doorbell,
     EventfdDoorbell,
     PipeDoorbell,

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from multiverse.memory.interrupts import longest_nap_s, stop_waiting
+from multiverse.ipc.interrupts import longest_nap_s, stop_waiting
 
 LOOK_NS = 200_000
 LONG_LOOK_NS = 1_000_000

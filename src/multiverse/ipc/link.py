@@ -16,8 +16,8 @@ from typing import Any
 
 import cloudpickle
 
-from multiverse.memory.interrupts import HeldInterrupts
-from multiverse.memory.waiting import readable
+from multiverse.ipc.interrupts import HeldInterrupts
+from multiverse.ipc.waiting import readable
 
 _NUMBER = struct.Struct("<Q")
 LAST_WORD = (1 << 64) - 1

@@ -16,7 +16,7 @@ from multiverse.core.layout import (
     VALUES,
 )
 from multiverse.core.views import Array, Views
-from multiverse.memory.env_rows import EnvRows, observation_rows
+from multiverse.ipc.env_rows import EnvRows, observation_rows
 
 
 class LastRows:

@@ -19,8 +19,8 @@ import numpy as np
 
 from multiverse.core.layout import Field
 from multiverse.core.views import Array
-from multiverse.memory.doorbell import Doorbell
-from multiverse.memory.waiting import WaitSet
+from multiverse.ipc.doorbell import Doorbell
+from multiverse.ipc.waiting import WaitSet
 
 CONTROL = ("control",)
 _WORDS = 32  # 16 words = 128 bytes a side: each side's words have one writer and their own cache lines

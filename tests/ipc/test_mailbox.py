@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from multiverse.memory.mailbox import FLAG_BITS, CallerMailbox, WorkerMailbox, control_field
+from multiverse.ipc.mailbox import FLAG_BITS, CallerMailbox, WorkerMailbox, control_field
 
 
 class SilentBell:
