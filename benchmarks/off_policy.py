@@ -39,9 +39,9 @@ import multiverse as mv
 from benchmarks.provenance import provenance, write_results
 from multiverse.rollouts.replay import Replay
 from multiverse.rollouts.rollout import rollout_for
-from multiverse.training.storage.checkpoint import Checkpoints
-from multiverse.training.storage.files import read_lines
-from multiverse.training.storage.find_runs import EPISODES
+from multiverse.training.runs.checkpoint import Checkpoints
+from multiverse.training.runs.files import read_lines
+from multiverse.training.runs.find_runs import EPISODES
 
 EVALUATION_EPISODES = 20
 BAR, AIM = 1.5, 2.0

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from multiverse.training.storage.origin import git_commit, machine
+from multiverse.training.runs.origin import git_commit, machine
 
 TREE = Path(__file__).resolve().parent.parent
 COMMIT = "BENCHMARK_COMMIT"

@@ -27,7 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.provenance import TREE, provenance, write_results
-from multiverse.training.storage.origin import git_commit
+from multiverse.training.runs.origin import git_commit
 
 BAR, TORCH_BAR = 0.95, 0.85
 LIMIT_S = 600.0

@@ -11,7 +11,7 @@ import torch
 
 import multiverse as mv
 from multiverse.algorithms import A2C, PPO, TAAC, Loss, Outputs, RolloutBatch
-from tests.training.runs import SMALL, digest
+from tests.training.small_runs import SMALL, digest
 
 FEW: dict[str, Any] = {**SMALL, "env_steps": 400, "num_envs": 2, "hidden_sizes": (8,), "progress": False}
 OF_A2C = {name: value for name, value in FEW.items() if name not in ("epochs", "batch_size")}

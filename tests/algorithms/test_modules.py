@@ -17,7 +17,7 @@ import multiverse as mv
 from multiverse.algorithms import A2C, DQN, PPO, SAC, DiscreteSAC, Loss, Outputs, ReplayBatch, RolloutBatch
 from multiverse.algorithms.algorithm import Learner
 from multiverse.core.errors import InvalidRequest
-from tests.training.runs import SMALL, digest, lines_of
+from tests.training.small_runs import SMALL, digest, lines_of
 
 FEW: dict[str, Any] = {**SMALL, "env_steps": 400, "hidden_sizes": (8, 8)}
 REPLAY: dict[str, Any] = {"seed": 5, "num_envs": 4, "env_steps": 400, "learning_starts": 50, "batch_size": 16}

@@ -18,7 +18,7 @@ from multiverse.networks import MLP
 from multiverse.policies import CategoricalHead, EpsilonGreedyHead
 from multiverse.policies.heads import UniformHead
 from multiverse.rollouts.rollout import rollout_for
-from tests.training.runs import digest, lines_of
+from tests.training.small_runs import digest, lines_of
 
 SETTINGS: dict[str, Any] = {
     "seed": 5, "num_envs": 2, "executor": "serial", "preset": False, "evaluate_every": 0, "evaluation_episodes": 1,

@@ -23,7 +23,7 @@ from multiverse.algorithms import (
     RolloutBatch,
 )
 from multiverse.policies import Head, bounded_head
-from tests.training.runs import SMALL, digest
+from tests.training.small_runs import SMALL, digest
 
 ON: dict[str, Any] = {name: value for name, value in SMALL.items() if name not in ("epochs", "batch_size")}
 ON |= {"env_steps": 400, "hidden_sizes": (8,), "progress": False}

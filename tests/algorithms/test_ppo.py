@@ -28,8 +28,8 @@ from multiverse.policies.features import num_logits
 from multiverse.rollouts.rollout import Rollout, rollout_for
 from multiverse.training.loading import checkpoint_of
 from tests.kernels.losses import torch_loss
-from tests.training.runs import SMALL as SMALL_RUN
-from tests.training.runs import digest
+from tests.training.small_runs import SMALL as SMALL_RUN
+from tests.training.small_runs import digest
 
 STEPS, SLOTS = 8, 4
 SMALL = PPOConfig(steps_per_env=STEPS, epochs=2, batch_size=8, hidden_sizes=(16,))

@@ -19,7 +19,7 @@ from examples.own_algorithm import Reinforce, ReinforceConfig, main
 from multiverse.cli.commands.train import config_from, train_options
 from multiverse.cli.main import main as command
 from multiverse.training import side_by_side
-from tests.training.runs import digest
+from tests.training.small_runs import digest
 
 SMALL: dict[str, Any] = {"num_envs": 2, "executor": "serial", "evaluate_every": 0, "evaluation_episodes": 1}
 LITTLE: dict[str, Any] = {**SMALL, "steps_per_env": 16, "progress": False}

@@ -17,7 +17,7 @@ from multiverse.cli.main import main
 from multiverse.training import progress
 from multiverse.training.config.files import read_config
 from tests.cli.training_commands import SMALL, train
-from tests.training.runs import digest
+from tests.training.small_runs import digest
 
 
 def interrupt_after(updates: int, monkeypatch: pytest.MonkeyPatch) -> None:

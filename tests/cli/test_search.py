@@ -27,8 +27,8 @@ from multiverse.cli.search_study import Pruning, Trial, opened
 from multiverse.core.errors import InvalidRequest
 from multiverse.training import side_by_side
 from multiverse.training.config.train_config import config_for, plain_config, saved_config
-from multiverse.training.storage.run_directory import read_provenance, read_summary
-from tests.training.runs import SMALL
+from multiverse.training.runs.run_directory import read_provenance, read_summary
+from tests.training.small_runs import SMALL
 
 PPO = config_for("CartPole-v1", "ppo", {}, preset=False)
 FLAGS = """

@@ -11,7 +11,7 @@ import pytest
 import multiverse as mv
 from examples import own_network
 from multiverse.cli.main import main as command
-from tests.training.runs import lines_of
+from tests.training.small_runs import lines_of
 
 PUBLIC = {"multiverse", "multiverse.algorithms", "multiverse.networks", "multiverse.policies", "multiverse.rollouts"}
 NAMES = ("--network", "examples.own_network:Residual", "--algorithm", "examples.own_network:PredictingPPO")

@@ -20,7 +20,7 @@ from multiverse.vector.opening import VectorOptions, open_envs
 from tests.contract.configurations import ALL, Configuration, over
 from tests.contract.conftest import worker_processes
 from tests.envs import Walk
-from tests.training.runs import SMALL
+from tests.training.small_runs import SMALL
 
 config = over(ALL)
 

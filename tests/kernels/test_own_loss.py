@@ -10,7 +10,7 @@ import pytest
 
 import multiverse as mv
 from examples.own_loss import ConfidentPPO, DualClipPPO
-from tests.training.runs import SMALL, digest, lines_of
+from tests.training.small_runs import SMALL, digest, lines_of
 
 SETTINGS: dict[str, Any] = {**SMALL, "env_steps": 800, "hidden_sizes": (8, 8)}
 

@@ -24,7 +24,7 @@ from tests.algorithms.test_off_policy import KINDS, OBSERVATIONS, SLOTS, made
 from tests.algorithms.test_off_policy import rollout_of as markov_rollout
 from tests.algorithms.test_off_policy_memory import MEMORY, Saved, rollout_of
 from tests.kernels.test_losses import Recorded
-from tests.training.runs import digest, lines_of
+from tests.training.small_runs import digest, lines_of
 
 NETWORKS = {"loss": "values", "critic_loss": "critic", "actor_loss": "actor", "temperature_loss": "temperature"}
 VARIATIONS: dict[str, dict[str, list[Any]]] = {

@@ -17,7 +17,7 @@ from multiverse.rollouts.rollout import RolloutShape
 from tests.contract.configurations import Configuration, make_with_fields
 from tests.rollouts.envs import Uneven
 from tests.rollouts.test_collector import config, policy_for  # noqa: F401
-from tests.training.runs import SMALL, digest, lines_of
+from tests.training.small_runs import SMALL, digest, lines_of
 
 MOST, NUM_ENVS, PLAN = 12, 4, mv.DerivedSeeds(4)
 

@@ -28,7 +28,7 @@ from tests.training.mask_envs import (
     doors_in_turn,
     wrapped_doors,
 )
-from tests.training.runs import digest, lines_of
+from tests.training.small_runs import digest, lines_of
 
 ON: dict[str, Any] = {"steps_per_env": 10, "batch_size": 10, "epochs": 1}
 OFF: dict[str, Any] = {"learning_starts": 20, "batch_size": 8, "buffer_size": 200, "hidden_sizes": (8,)}

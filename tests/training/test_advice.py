@@ -17,7 +17,7 @@ import pytest
 import multiverse as mv
 from multiverse.training.advice import FILE, Advice, HttpAdvisor, RuleAdvisor
 from tests.builtin_envs.game_boy.cartridge import written
-from tests.training.runs import digest
+from tests.training.small_runs import digest
 
 
 class Advised(gym.Env[Any, Any]):

@@ -14,7 +14,7 @@ from multiverse.ipc import interrupts
 from multiverse.training.loading import checkpoint_of
 from tests.contract.conftest import nothing_left_behind  # noqa: F401
 from tests.training.envs import Once
-from tests.training.runs import SMALL, lines_of
+from tests.training.small_runs import SMALL, lines_of
 from tests.training.test_teams import AGENTS, CIRCLE, SPREAD, TAAC, VILLAGE
 
 RUN: dict[str, Any] = {**SMALL, "executor": "process", "workers": 2, "asynchronous": True, "progress": False}

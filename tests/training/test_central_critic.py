@@ -21,7 +21,7 @@ from multiverse.training.algorithm_maker import algorithm_maker
 from multiverse.training.config.train_config import config_for
 from multiverse.training.loading import checkpoint_of
 from multiverse.training.session import Session
-from tests.training.runs import SMALL, lines_of
+from tests.training.small_runs import SMALL, lines_of
 from tests.training.team_envs import ImageState, StatelyCircle, StatelyPair, StatelyVillage
 
 SPREAD, FOUR = "mpe2.simple_spread_v3:parallel_env", "pettingzoo.classic.connect_four_v3:env"

@@ -22,7 +22,7 @@ from multiverse.training.loading import checkpoint_of
 from multiverse.vector.single import VectorEnv
 from tests.contract.conftest import nothing_left_behind  # noqa: F401
 from tests.training.envs import Uneven, Wanderer
-from tests.training.runs import SMALL, digest, lines_of
+from tests.training.small_runs import SMALL, digest, lines_of
 
 EPISODES = 13
 SEEDS = [evaluation_seed(0, k) for k in range(EPISODES)]

@@ -20,9 +20,9 @@ from multiverse.training.evaluation import Evaluation
 from multiverse.training.evaluation_envs import affordable_episodes
 from multiverse.training.loading import checkpoint_of
 from multiverse.training.progress import summary_lines
-from multiverse.training.storage.checkpoint import Checkpoints
+from multiverse.training.runs.checkpoint import Checkpoints
 from tests.training.envs import Examined, Long, Saveable, Wanderer
-from tests.training.runs import SMALL, digest, lines_of
+from tests.training.small_runs import SMALL, digest, lines_of
 
 RUN = {**SMALL, "num_envs": 2, "env_steps": 200, "evaluate_every": 50, "evaluation_episodes": 2}  # four evaluations
 

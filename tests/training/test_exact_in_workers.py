@@ -16,7 +16,7 @@ import pytest
 
 import multiverse as mv
 from tests.forked_programs import ForkedPrograms
-from tests.training.runs import SMALL, digest, lines_of
+from tests.training.small_runs import SMALL, digest, lines_of
 
 ENV = "HalfCheetah-v5"
 RUN: dict[str, Any] = {

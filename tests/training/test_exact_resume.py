@@ -17,7 +17,7 @@ from gymnasium import spaces
 import multiverse as mv
 from tests.forked_programs import ForkedPrograms
 from tests.training.envs import Saveable
-from tests.training.runs import SMALL, digest, lines_of
+from tests.training.small_runs import SMALL, digest, lines_of
 
 KILLED = """
 import json, os, signal, sys
@@ -25,7 +25,7 @@ import multiverse as mv
 from multiverse.algorithms.ppo import PPO
 from multiverse.rollouts.rows import Rows
 from multiverse.learning.optimizers import Adam
-from multiverse.training.storage import tables
+from multiverse.training.runs import tables
 
 home, first, settings, where, at = json.loads(sys.argv[1])
 

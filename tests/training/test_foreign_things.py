@@ -16,8 +16,8 @@ from multiverse.cli.main import main
 from multiverse.core.errors import CheckpointBroken
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.loading import evaluate
-from multiverse.training.storage.files import LineFile, RunLock, cut, read_lines
-from tests.training.runs import SMALL, digest, lines_of
+from multiverse.training.runs.files import LineFile, RunLock, cut, read_lines
+from tests.training.small_runs import SMALL, digest, lines_of
 
 
 def trained(home: Path, **settings: Any) -> Path:

@@ -11,7 +11,7 @@ import pytest
 import multiverse as mv
 from multiverse.algorithms import algorithm_class
 from tests.training.envs import Pictures
-from tests.training.runs import digest
+from tests.training.small_runs import digest
 
 FEW: dict[str, Any] = {"num_envs": 2, "evaluate_every": 0, "evaluation_episodes": 1, "preset": False, "progress": False}
 

@@ -14,7 +14,7 @@ import pytest
 import multiverse as mv
 from multiverse.training import loading
 from tests.multi_agent.envs import Pair
-from tests.training.runs import SMALL
+from tests.training.small_runs import SMALL
 
 BARE = """
 import sys

@@ -19,7 +19,7 @@ from multiverse.rollouts.rows import Rows
 from multiverse.training import env_marks
 from multiverse.training.trainer import Trainer
 from tests.training.envs import Wanderer
-from tests.training.runs import SMALL, digest, lines_of
+from tests.training.small_runs import SMALL, digest, lines_of
 
 ALWAYS, NEVER = float("inf"), 0.0
 RUN = {**SMALL, "num_envs": 2, "env_steps": 300}  # six rollouts of 50 env steps

@@ -14,7 +14,7 @@ import pytest
 import multiverse as mv
 from multiverse.training.loading import evaluate
 from tests.forked_programs import ForkedPrograms
-from tests.training.runs import SMALL, digest, lines_of
+from tests.training.small_runs import SMALL, digest, lines_of
 from tests.training.test_exact_resume import go_on
 
 REMEMBERING: dict[str, Any] = {**SMALL, "memory": "lstm", "memory_size": 16, "hidden_sizes": [16], "see_previous": True,

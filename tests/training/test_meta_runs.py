@@ -16,7 +16,7 @@ from multiverse.training.loading import evaluate
 from multiverse.training.tasks import evaluation_tasks, training_plan, with_tasks
 from tests.forked_programs import ForkedPrograms
 from tests.training.envs import Numbered
-from tests.training.runs import digest, lines_of
+from tests.training.small_runs import digest, lines_of
 from tests.training.test_exact_resume import go_on
 
 RUN: dict[str, Any] = {

@@ -18,12 +18,12 @@ from multiverse.cli.main import main
 from multiverse.core.errors import CheckpointBroken, RunNotSaved
 from multiverse.training.learners import learned_in
 from multiverse.training.loading import checkpoint_of
-from multiverse.training.storage import tables
-from multiverse.training.storage.run_directory import read_provenance
+from multiverse.training.runs import tables
+from multiverse.training.runs.run_directory import read_provenance
 from tests.forked_programs import ForkedPrograms
 from tests.multi_agent.envs import Pair
 from tests.training.envs import Counting
-from tests.training.runs import digest, lines_of
+from tests.training.small_runs import digest, lines_of
 from tests.training.test_exact_resume import go_on
 
 RUN: dict[str, Any] = {

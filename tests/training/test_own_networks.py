@@ -23,7 +23,7 @@ from multiverse.core.errors import UntrustedRun
 from multiverse.training.loading import checkpoint_of
 from tests.forked_programs import ForkedPrograms
 from tests.networks.own_networks import FromSB3, Pooled, Stateful, Wide
-from tests.training.runs import SMALL, digest
+from tests.training.small_runs import SMALL, digest
 
 BARS = "tests.training.envs:Bars"
 VILLAGE = "tests.training.team_envs:StatelyVillage"

@@ -21,8 +21,8 @@ from multiverse.training import progress
 from multiverse.training.config.files import read_config
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.loading import evaluate
-from multiverse.training.storage import origin
-from tests.training.runs import SMALL, digest, lines_of
+from multiverse.training.runs import origin
+from tests.training.small_runs import SMALL, digest, lines_of
 
 
 def trained(home: Path, **settings: Any) -> mv.Run:

@@ -14,7 +14,7 @@ import multiverse as mv
 from tests.envs import Walk
 from tests.forked_programs import ForkedPrograms
 from tests.training.mask_envs import Doors
-from tests.training.runs import SMALL, digest, lines_of
+from tests.training.small_runs import SMALL, digest, lines_of
 from tests.training.test_exact_resume import go_on
 
 RAY = {"executor": "ray", "workers": 2}

@@ -20,8 +20,8 @@ import multiverse as mv
 from multiverse.cli.main import main
 from multiverse.core.errors import RunNotWritable
 from multiverse.training.loading import evaluate
-from multiverse.training.storage.video import VideoFile
-from tests.training.runs import SMALL
+from multiverse.training.runs.video import VideoFile
+from tests.training.small_runs import SMALL
 
 
 class Painter(gym.Env[Any, Any]):

@@ -20,7 +20,7 @@ from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.scaling import FILE, Decision, Scaling, Throughput, next_to_try
 from multiverse.training.session import Session
 from tests.forked_programs import ForkedPrograms
-from tests.training.runs import SMALL, digest, lines_of
+from tests.training.small_runs import SMALL, digest, lines_of
 from tests.training.test_advice import Advised, Saying, returns
 
 SETTINGS: dict[str, Any] = {**SMALL, "num_envs": "auto", "steps_per_env": 5, "checkpoint_every_s": 0.0}

@@ -12,7 +12,7 @@ from multiverse.algorithms.dqn import DQNConfig
 from multiverse.algorithms.taac import TAACConfig
 from multiverse.cli.main import main
 from multiverse.training.config.files import read_config
-from tests.training.runs import SMALL, digest
+from tests.training.small_runs import SMALL, digest
 
 LINEAR = {"learning_rate": 1e-3, "learning_rate_schedule": "linear", "clip_range": 0.2, "clip_range_schedule": "linear"}
 RUN: dict[str, Any] = {**SMALL, "env_steps": 400, "progress": False, **LINEAR}

@@ -14,7 +14,7 @@ from gymnasium import spaces
 import multiverse as mv
 from multiverse.core.errors import CheckpointBroken
 from multiverse.training.space_description import described, space_from
-from tests.training.runs import SMALL
+from tests.training.small_runs import SMALL
 
 SPACES = [
     spaces.Box(-1.0, 1.0, (3, 2)),

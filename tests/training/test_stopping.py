@@ -13,7 +13,7 @@ from multiverse.ipc import interrupts
 from multiverse.training.loading import checkpoint_of
 from tests.contract.conftest import nothing_left_behind  # noqa: F401
 from tests.training.envs import InterruptsAndHangs
-from tests.training.runs import SMALL
+from tests.training.small_runs import SMALL
 
 
 @pytest.mark.fault("G4", "A14")

@@ -25,7 +25,7 @@ from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.loading import checkpoint_of, evaluate, opponents_for
 from multiverse.training.run import _envs_of
 from tests.cli.training_commands import SMALL as FLAGS
-from tests.training.runs import SMALL
+from tests.training.small_runs import SMALL
 
 OURS = f"{__name__}:make_env"
 TWO_AGENTS = [Group("player", ("player_0", "player_1"), gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2))]

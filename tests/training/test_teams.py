@@ -27,7 +27,7 @@ from multiverse.policies.team_policy import TeamPolicy
 from multiverse.rollouts.rollout import RolloutShape, private_fields
 from multiverse.training.loading import checkpoint_of, evaluate
 from tests.forked_programs import ForkedPrograms
-from tests.training.runs import SMALL, digest, lines_of
+from tests.training.small_runs import SMALL, digest, lines_of
 
 SPREAD, FOUR = "mpe2.simple_spread_v3:parallel_env", "pettingzoo.classic.connect_four_v3:env"
 PUSH = "mpe2.simple_push_v3:parallel_env"

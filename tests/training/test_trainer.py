@@ -31,14 +31,14 @@ from multiverse.training import trainer as trainer_module
 from multiverse.training.config.budget import PARTS
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.loading import checkpoint_of, evaluate
+from multiverse.training.runs import checkpoint_format
+from multiverse.training.runs.checkpoint import load_latest
+from multiverse.training.runs.checkpoint import save as save_checkpoint
 from multiverse.training.session import Session
-from multiverse.training.storage import checkpoint_format
-from multiverse.training.storage.checkpoint import load_latest
-from multiverse.training.storage.checkpoint import save as save_checkpoint
 from multiverse.training.trainer import Trainer
 from tests.fault_envs import Fault
 from tests.training.envs import Locked, Treacherous
-from tests.training.runs import SMALL, digest, lines_of
+from tests.training.small_runs import SMALL, digest, lines_of
 
 
 class Notes(mv.Hook):
@@ -395,7 +395,7 @@ def test_networks_of_another_size_are_refused_in_words(tmp_path: Path, caplog: p
 @pytest.mark.fault("E3")
 def test_a_checkpoint_names_no_code(tmp_path: Path) -> None:
     """Whatever its manifest says, the env is that of the run's own config, or the caller's."""
-    from multiverse.training.storage import checkpoint
+    from multiverse.training.runs import checkpoint
 
     run = trained(tmp_path / "run")
     found = checkpoint.load_latest(run.path / "checkpoints")

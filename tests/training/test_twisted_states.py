@@ -18,12 +18,12 @@ from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.cli.main import main
 from multiverse.core.errors import CheckpointBroken, RunNotSaved
 from multiverse.training.loading import evaluate
-from multiverse.training.storage import checkpoint, checkpoint_format
+from multiverse.training.runs import checkpoint, checkpoint_format
 from multiverse.training.trainer import Trainer
 from tests.cli.training_commands import SMALL as FLAGS
 from tests.envs import AnySpace
-from tests.training.runs import SMALL
-from tests.training.storage.test_checkpoint_broken import forge
+from tests.training.runs.test_checkpoint_broken import forge
+from tests.training.small_runs import SMALL
 
 LATEST = Path("checkpoints", "step-000000000100")
 

@@ -16,8 +16,8 @@ from multiverse.core.imports import without_folders
 from multiverse.core.names import nearest
 from multiverse.core.views import Array
 from multiverse.training.config.budget import PARTS
+from multiverse.training.runs.records import EVALUATED, Points, RunRecord, records_at
 from multiverse.training.seeds import bootstrap_interval, bootstrap_intervals, interquartile_mean, interquartile_means
-from multiverse.training.storage.records import EVALUATED, Points, RunRecord, records_at
 
 POINTS = 200
 """Of a band; and at most so many of a line: more than that nobody sees."""

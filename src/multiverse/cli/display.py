@@ -35,9 +35,9 @@ from multiverse.core.imports import without_folders
 from multiverse.executors import machine
 from multiverse.training.config.budget import PARTS
 from multiverse.training.progress import LinePrinter, Progress, ProgressLines
-from multiverse.training.storage.checkpoint import saved_steps
-from multiverse.training.storage.files import for_json
-from multiverse.training.storage.find_runs import CHECKPOINTS
+from multiverse.training.runs.checkpoint import saved_steps
+from multiverse.training.runs.files import for_json
+from multiverse.training.runs.find_runs import CHECKPOINTS
 
 if TYPE_CHECKING:
     from multiverse.algorithms.algorithm import UpdateReport

@@ -17,7 +17,7 @@ from multiverse.core.errors import InvalidRequest
 from multiverse.core.imports import without_folders
 from multiverse.core.views import Array
 from multiverse.training.config.budget import PARTS
-from multiverse.training.storage.records import EVALUATED
+from multiverse.training.runs.records import EVALUATED
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31")
 """Told apart by those who see fewer colours too; they begin again after the last."""

@@ -16,7 +16,7 @@ from multiverse.core.errors import in_bytes, in_digits
 from multiverse.core.imports import without_folders
 from multiverse.core.plain_files import read_plain
 from multiverse.training.progress import failure_counts, in_time
-from multiverse.training.storage.records import EVALUATED, RunRecord
+from multiverse.training.runs.records import EVALUATED, RunRecord
 
 LARGEST_VIDEO = 2**25  # bytes: a page that a browser opens at once
 _STYLE = """

@@ -15,7 +15,7 @@ from multiverse.cli.main import require, require_positive
 from multiverse.cli.output import print_json
 from multiverse.core.errors import InvalidRequest, MultiverseError, PreflightError, counted, in_digits
 from multiverse.training.config.build import Located
-from multiverse.training.storage.run_directory import safe_name
+from multiverse.training.runs.run_directory import safe_name
 
 DESCRIPTION = """\
   Searches hyper-parameters (extra `search`: optuna). Every trial is an

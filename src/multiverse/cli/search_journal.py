@@ -19,7 +19,7 @@ from optuna.storages.journal import BaseJournalBackend, JournalFileOpenLock
 
 from multiverse.core.errors import InvalidRequest, MultiverseError, in_a_line
 from multiverse.core.plain_files import open_plain, read_plain
-from multiverse.training.storage.files import LineFile, cut, write_new
+from multiverse.training.runs.files import LineFile, cut, write_new
 
 log = logging.getLogger("multiverse")
 

@@ -28,12 +28,12 @@ from multiverse.training.config.files import read_config
 from multiverse.training.config.train_config import TrainConfig, plain_config
 from multiverse.training.hooks import Hook
 from multiverse.training.progress import Progress, run_with_progress
+from multiverse.training.runs.files import LOCK, RunLock, for_json, replace_file
+from multiverse.training.runs.find_runs import CONFIG, ORIGIN, is_run, refuse_link
+from multiverse.training.runs.origin import redacted
+from multiverse.training.runs.run_directory import LARGEST_JSON
 from multiverse.training.seed_runs import finished, ordered, write_config
 from multiverse.training.side_by_side import in_child, share_of_cores, side_by_side
-from multiverse.training.storage.files import LOCK, RunLock, for_json, replace_file
-from multiverse.training.storage.find_runs import CONFIG, ORIGIN, is_run, refuse_link
-from multiverse.training.storage.origin import redacted
-from multiverse.training.storage.run_directory import LARGEST_JSON
 
 if TYPE_CHECKING:
     from multiverse.algorithms.algorithm import UpdateReport

@@ -25,8 +25,8 @@ from multiverse.core.errors import InvalidConfig, InvalidRequest, MultiverseErro
 from multiverse.rollouts.episodes import RecentEpisodes
 from multiverse.training.config.files import read_config
 from multiverse.training.hooks import Hook
-from multiverse.training.storage.files import LineFile, read_lines
-from multiverse.training.storage.find_runs import ADVICE
+from multiverse.training.runs.files import LineFile, read_lines
+from multiverse.training.runs.find_runs import ADVICE
 
 if TYPE_CHECKING:
     from multiverse.rollouts.collector import Collected

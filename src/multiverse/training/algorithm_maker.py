@@ -18,8 +18,8 @@ from multiverse.learning.threads import torch_for
 from multiverse.networks import checked_network, network_class
 from multiverse.policies.features import Features, byte_scaling
 from multiverse.training.config.train_config import TrainConfig
-from multiverse.training.storage.origin import redacted, redacted_fields
-from multiverse.training.storage.state_codec import encode
+from multiverse.training.runs.origin import redacted, redacted_fields
+from multiverse.training.runs.state_codec import encode
 
 MakeAlgorithm = Callable[..., Algorithm]
 """(observation space, action space, slots, seed) → an algorithm; with a `Config`, (config, …, device) → one. Where the

@@ -20,7 +20,7 @@ from multiverse.rollouts.episodes import Taken
 from multiverse.rollouts.restoring import Lost, put_back, restore_by_replay, saved_states
 from multiverse.rollouts.rollout import name_in_block
 from multiverse.rollouts.slots import is_single, sums
-from multiverse.training.storage.state_codec import encode
+from multiverse.training.runs.state_codec import encode
 from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.single import VectorEnv
 

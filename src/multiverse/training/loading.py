@@ -41,13 +41,13 @@ from multiverse.training.run_sources import (
     source_of,
     trusted_config,
 )
+from multiverse.training.runs.checkpoint import load as load_checkpoint
+from multiverse.training.runs.checkpoint import load_latest, taken_over
+from multiverse.training.runs.checkpoint_format import Checkpoint
+from multiverse.training.runs.find_runs import SPACES, find_run
+from multiverse.training.runs.run_directory import NEW_SPACES, had_checkpoint, read_spaces
 from multiverse.training.session_envs import evaluation_envs_of, keep_masks, saved_masks
 from multiverse.training.space_description import space_from
-from multiverse.training.storage.checkpoint import load as load_checkpoint
-from multiverse.training.storage.checkpoint import load_latest, taken_over
-from multiverse.training.storage.checkpoint_format import Checkpoint
-from multiverse.training.storage.find_runs import SPACES, find_run
-from multiverse.training.storage.run_directory import NEW_SPACES, had_checkpoint, read_spaces
 from multiverse.training.tasks import evaluation_tasks, with_tasks
 from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.make import make_vec

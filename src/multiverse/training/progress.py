@@ -19,8 +19,8 @@ from multiverse.core.failures import HOW_TO_GO_ON
 from multiverse.executors.launch.output import hold_standard_descriptors
 from multiverse.training.config.budget import PARTS, Clock
 from multiverse.training.hooks import Hook
-from multiverse.training.storage.checkpoint import saved_steps
-from multiverse.training.storage.find_runs import CHECKPOINTS
+from multiverse.training.runs.checkpoint import saved_steps
+from multiverse.training.runs.find_runs import CHECKPOINTS
 
 if TYPE_CHECKING:
     from multiverse.algorithms.algorithm import UpdateReport

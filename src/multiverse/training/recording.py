@@ -21,10 +21,10 @@ from multiverse.training.config.build import build
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.loading import checkpoint_of, chosen_seed, evaluate, own_evaluation_seed
 from multiverse.training.run_sources import RunPath, at_hand, config_of, path_of
-from multiverse.training.storage.checkpoint import taken_over
-from multiverse.training.storage.checkpoint_format import Checkpoint
-from multiverse.training.storage.find_runs import VIDEOS, find_run
-from multiverse.training.storage.video import VideoFile, imageio_ffmpeg
+from multiverse.training.runs.checkpoint import taken_over
+from multiverse.training.runs.checkpoint_format import Checkpoint
+from multiverse.training.runs.find_runs import VIDEOS, find_run
+from multiverse.training.runs.video import VideoFile, imageio_ffmpeg
 
 USUAL_FPS = 30.0
 """Where the env does not say."""

@@ -62,17 +62,17 @@ from multiverse.training.run_sources import (
     trusted_config,
     wrappers_of,
 )
+from multiverse.training.runs.checkpoint import Checkpoints, taken_over
+from multiverse.training.runs.checkpoint import load as load_checkpoint
+from multiverse.training.runs.checkpoint_format import Checkpoint, differences
+from multiverse.training.runs.find_runs import find_run, find_set
+from multiverse.training.runs.metric_sinks import check_tensorboard
+from multiverse.training.runs.origin import blas, provenance, redacted
+from multiverse.training.runs.records import RunRecord
+from multiverse.training.runs.run_directory import RunDirectory, had_checkpoint, read_summary
 from multiverse.training.session import Session
 from multiverse.training.session_envs import WHERE, saved_masks, warn_of_a_long_rollout
 from multiverse.training.space_description import described
-from multiverse.training.storage.checkpoint import Checkpoints, taken_over
-from multiverse.training.storage.checkpoint import load as load_checkpoint
-from multiverse.training.storage.checkpoint_format import Checkpoint, differences
-from multiverse.training.storage.find_runs import find_run, find_set
-from multiverse.training.storage.metric_sinks import check_tensorboard
-from multiverse.training.storage.origin import blas, provenance, redacted
-from multiverse.training.storage.records import RunRecord
-from multiverse.training.storage.run_directory import RunDirectory, had_checkpoint, read_summary
 from multiverse.training.trainer import Trainer
 
 log = logging.getLogger("multiverse")

@@ -21,9 +21,9 @@ from multiverse.training.algorithm_maker import MakeAlgorithm
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import read_config
 from multiverse.training.config.train_config import TrainConfig, import_name, name_of, saved_config, wrapper_name
-from multiverse.training.storage.find_runs import CONFIG, find_run
-from multiverse.training.storage.origin import NETWORK, check_trusted, names_code
-from multiverse.training.storage.run_directory import read_mark
+from multiverse.training.runs.find_runs import CONFIG, find_run
+from multiverse.training.runs.origin import NETWORK, check_trusted, names_code
+from multiverse.training.runs.run_directory import read_mark
 
 log = logging.getLogger("multiverse")
 

@@ -19,8 +19,8 @@ from multiverse.core.errors import InvalidConfig
 from multiverse.executors.machine import memory_available
 from multiverse.training.config.budget import Clock
 from multiverse.training.config.build import build
-from multiverse.training.storage.files import LineFile, cut, read_lines
-from multiverse.training.storage.find_runs import NUM_ENVS
+from multiverse.training.runs.files import LineFile, cut, read_lines
+from multiverse.training.runs.find_runs import NUM_ENVS
 
 log = logging.getLogger("multiverse")
 

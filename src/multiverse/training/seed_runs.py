@@ -46,12 +46,12 @@ from multiverse.training.run_sources import (
     saved_settings,
     trusted_config,
 )
+from multiverse.training.runs.files import for_json, replace_file
+from multiverse.training.runs.find_runs import CONFIG, ORIGIN, SEEDS, SUMMARY, is_run
+from multiverse.training.runs.origin import mark_of, names_code, redacted
+from multiverse.training.runs.run_directory import LARGEST_JSON, fresh, safe_name
 from multiverse.training.seeds import DRAWS, INTERVAL, bootstrap_interval, interquartile_mean
 from multiverse.training.side_by_side import in_child, share_of_cores, side_by_side
-from multiverse.training.storage.files import for_json, replace_file
-from multiverse.training.storage.find_runs import CONFIG, ORIGIN, SEEDS, SUMMARY, is_run
-from multiverse.training.storage.origin import mark_of, names_code, redacted
-from multiverse.training.storage.run_directory import LARGEST_JSON, fresh, safe_name
 
 MOST_SEEDS = 10_000
 

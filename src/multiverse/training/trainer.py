@@ -25,11 +25,11 @@ from multiverse.training.evaluation import Evaluation, sides_of
 from multiverse.training.evaluation_envs import affordable_episodes, told_as_evaluations
 from multiverse.training.hooks import READ_ONLY, Hook, ReadOnlyMetrics
 from multiverse.training.learners import drop_replay
+from multiverse.training.runs.checkpoint import Checkpoints
+from multiverse.training.runs.origin import blas
+from multiverse.training.runs.run_directory import RunDirectory
 from multiverse.training.scaling import Scaling
 from multiverse.training.session import Session
-from multiverse.training.storage.checkpoint import Checkpoints
-from multiverse.training.storage.origin import blas
-from multiverse.training.storage.run_directory import RunDirectory
 
 log = logging.getLogger("multiverse")
 

@@ -14,7 +14,7 @@ import multiverse as mv
 from multiverse.envs.game_boy import GameBoyEnv
 from multiverse.executors import choose, machine
 from tests.builtin_envs.game_boy.cartridge import rom
-from tests.training.runs import digest
+from tests.training.small_runs import digest
 
 
 def test_others_run_while_frames_do() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.faults.mutations.guard import ALWAYS, GONE, NEVER, Guard, instead, swap
 
-FAULTS = "tests/training/storage/test_checkpoint_faults.py"
-BROKEN = "tests/training/storage/test_checkpoint_broken.py"
-LOCK = "tests/training/storage/test_run_lock.py"
+FAULTS = "tests/training/runs/test_checkpoint_faults.py"
+BROKEN = "tests/training/runs/test_checkpoint_broken.py"
+LOCK = "tests/training/runs/test_run_lock.py"
 CONFIG = "tests/training/config/test_files.py"
-SINKS = "tests/training/storage/test_metric_sinks.py"
-REDACTION = "tests/training/storage/test_redaction.py"
+SINKS = "tests/training/runs/test_metric_sinks.py"
+REDACTION = "tests/training/runs/test_redaction.py"
 STRANGERS = "tests/training/test_strangers.py"
 TWISTED = "tests/training/test_twisted_states.py"
 FOREIGN = "tests/training/test_foreign_things.py"
@@ -18,7 +18,7 @@ REPLAY = "tests/training/test_off_policy_runs.py"
 JOURNAL = "tests/cli/test_search_journal.py"
 STRUCK = f"{FAULTS}::test_struck_at_any_call_the_old_or_the_new_one_is_there"
 
-TABLES = "tests/training/storage/test_tables.py"
+TABLES = "tests/training/runs/test_tables.py"
 
 GUARDS = (
     # -- D: tables beside the checkpoints --------------------------------------------------------------------

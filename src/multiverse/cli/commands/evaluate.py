@@ -18,7 +18,7 @@ from multiverse.core.imports import without_folders
 
 if TYPE_CHECKING:
     from multiverse.training.evaluation import Evaluation
-    from multiverse.training.storage.checkpoint_format import Checkpoint
+    from multiverse.training.runs.checkpoint_format import Checkpoint
 
 DESCRIPTION = """\
 Plays episodes with a run's policy, on as many envs as the run's evaluations,
@@ -78,8 +78,8 @@ def run(arguments: Sequence[str]) -> int:
     require_positive(episodes=options.episodes)
     kwargs = parsed_kwargs(options.env_kwargs)
     from multiverse.training.loading import checkpoint_of, chosen_seed, evaluate
+    from multiverse.training.runs.find_runs import find_set
     from multiverse.training.seed_runs import over_seeds, together
-    from multiverse.training.storage.find_runs import find_set
 
     several, which = find_set(Path(options.run)), "best" if options.best else options.which
     runs = {None: options.run} if several is None else _begun(several)
@@ -127,7 +127,7 @@ def deterministic_or_not(stochastic: bool, deterministic: bool) -> bool | None:
 def _report(options: Evaluate, checkpoint: Checkpoint, found: Evaluation, seed: int) -> dict[str, Any]:
     from multiverse.training.loading import own_evaluation_seed, steps_of
     from multiverse.training.run_sources import config_of
-    from multiverse.training.storage.origin import OPPONENT
+    from multiverse.training.runs.origin import OPPONENT
 
     return {
         "checkpoint": str(checkpoint.path),

@@ -69,7 +69,7 @@ def written_files(runs: Sequence[str], out: str | None, name: str, kinds: Sequen
 
 def write(file: Path, content: bytes, told: TextIO | None = None) -> None:
     """Whole, or not at all; and say so, on standard output or there."""
-    from multiverse.training.storage.files import replace_file
+    from multiverse.training.runs.files import replace_file
 
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

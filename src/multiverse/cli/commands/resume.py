@@ -76,8 +76,8 @@ def run(arguments: Sequence[str]) -> int:
     from multiverse.cli.display import progress_for
     from multiverse.training.progress import LinePrinter, run_with_progress
     from multiverse.training.run import resume_run
+    from multiverse.training.runs.find_runs import find_set
     from multiverse.training.seed_runs import set_config
-    from multiverse.training.storage.find_runs import find_set
 
     settings |= {HOLD: True} if command[HOLD] else {}
     voice = LinePrinter(results())
@@ -170,9 +170,9 @@ def _algorithm_of(run: str, trust: bool, brought: str) -> str:
     """The run's or, where that is one of somebody's own, what is brought for it. A stranger's is not imported for its
     flags."""
     from multiverse.training.run_sources import config_of, refuse_another, where_it_is_now
-    from multiverse.training.storage.find_runs import CONFIG, find_run, find_set
-    from multiverse.training.storage.origin import check_trusted
-    from multiverse.training.storage.run_directory import read_mark
+    from multiverse.training.runs.find_runs import CONFIG, find_run, find_set
+    from multiverse.training.runs.origin import check_trusted
+    from multiverse.training.runs.run_directory import read_mark
 
     if (several := find_set(Path(run))) is not None:
         config, where = dict(in_todays_names(read_config(several / CONFIG))), several

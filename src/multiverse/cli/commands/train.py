@@ -53,8 +53,8 @@ def run(arguments: Sequence[str]) -> int:
 # -- the config --------------------------------------------------------------------------------------------------
 def config_from(options: TrainOptions) -> TrainConfig:
     """Flags before the file, the file before the preset, the preset before the defaults."""
-    from multiverse.training.storage.origin import check_trusted, names_code
-    from multiverse.training.storage.run_directory import read_mark
+    from multiverse.training.runs.origin import check_trusted, names_code
+    from multiverse.training.runs.run_directory import read_mark
 
     command = options.command
     file = _read(command["config"]) if command["config"] else {}
@@ -248,8 +248,8 @@ def algorithm_in(arguments: Sequence[str]) -> str:
             return DEFAULT_ALGORITHM
         named = known_name(named)
         if named not in ALGORITHMS:  # guard: a-strangers-algorithm-is-not-imported-for-its-flags
-            from multiverse.training.storage.origin import check_trusted
-            from multiverse.training.storage.run_directory import read_mark
+            from multiverse.training.runs.origin import check_trusted
+            from multiverse.training.runs.run_directory import read_mark
 
             check_trusted(file, read_mark(Path(found.config).parent), found.config, "trust" in found)
         return named

@@ -438,7 +438,7 @@ def saved_config(
     """A run's config as it was saved. What no file holds must be given again: an algorithm of one's own and, where its
     env is needed, secrets among the env's arguments. Where one's own algorithm is not needed (`needs_algorithm`) it is
     not imported either, and its settings are a dict."""
-    from multiverse.training.storage.origin import redacted_fields  # help is shown without it
+    from multiverse.training.runs.origin import redacted_fields  # help is shown without it
 
     if isinstance(algorithm, str):
         raise InvalidRequest(f"algorithm={algorithm!r}: the run says which it is; pass a class of your own")

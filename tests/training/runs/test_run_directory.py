@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from multiverse.core.errors import InvalidRequest, MultiverseError, RunLocked
-from multiverse.training.storage import run_directory
-from multiverse.training.storage.checkpoint import Checkpoints
-from multiverse.training.storage.find_runs import find_run
-from multiverse.training.storage.run_directory import RunDirectory, safe_name
+from multiverse.training.runs import run_directory
+from multiverse.training.runs.checkpoint import Checkpoints
+from multiverse.training.runs.find_runs import find_run
+from multiverse.training.runs.run_directory import RunDirectory, safe_name
 
 
 @pytest.fixture

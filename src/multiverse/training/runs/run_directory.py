@@ -20,7 +20,7 @@ from multiverse.core.errors import InvalidRequest, RunNotWritable, in_bytes
 from multiverse.core.plain_files import read_plain
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import dump_yaml, read_config
-from multiverse.training.storage.files import (
+from multiverse.training.runs.files import (
     LOCK,
     LineFile,
     RunLock,
@@ -30,7 +30,7 @@ from multiverse.training.storage.files import (
     replace_file,
     sweep_unfinished,
 )
-from multiverse.training.storage.find_runs import (
+from multiverse.training.runs.find_runs import (
     CHECKPOINTS,
     CONFIG,
     EPISODES,
@@ -46,7 +46,7 @@ from multiverse.training.storage.find_runs import (
     find_run,
     is_run,
 )
-from multiverse.training.storage.metric_sinks import (
+from multiverse.training.runs.metric_sinks import (
     CsvSink,
     Guarded,
     JsonLinesSink,
@@ -55,7 +55,7 @@ from multiverse.training.storage.metric_sinks import (
     check_tensorboard,
     csv_from_json_lines,
 )
-from multiverse.training.storage.origin import mark_of, names_code, redacted
+from multiverse.training.runs.origin import mark_of, names_code, redacted
 
 log = logging.getLogger("multiverse")
 

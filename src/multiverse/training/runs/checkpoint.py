@@ -38,7 +38,7 @@ from multiverse.core.errors import (
     TrainingDiverged,
     in_a_line,
 )
-from multiverse.training.storage.checkpoint_format import (
+from multiverse.training.runs.checkpoint_format import (
     FILES,
     NO_STATE,
     Checkpoint,
@@ -49,9 +49,9 @@ from multiverse.training.storage.checkpoint_format import (
     read_manifest,
     write_files,
 )
-from multiverse.training.storage.files import sync_directory
-from multiverse.training.storage.state_codec import State
-from multiverse.training.storage.tables import WITHOUT_REPLAY, TableStore
+from multiverse.training.runs.files import sync_directory
+from multiverse.training.runs.state_codec import State
+from multiverse.training.runs.tables import WITHOUT_REPLAY, TableStore
 
 log = logging.getLogger("multiverse")
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from multiverse.training.storage.checkpoint import Checkpoints, load, load_latest
-from tests.training.storage.disk_faults import NEVER, FullDisk, moments, survives
-from tests.training.storage.states import SMALL, same
+from multiverse.training.runs.checkpoint import Checkpoints, load, load_latest
+from tests.training.runs.disk_faults import NEVER, FullDisk, moments, survives
+from tests.training.runs.states import SMALL, same
 
 MOST_CALLS = 200
 FIRST, SECOND = ({**SMALL, "note": note * 100} for note in ("first", "second"))

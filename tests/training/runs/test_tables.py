@@ -16,10 +16,10 @@ import pytest
 
 from multiverse.core.errors import CheckpointBroken
 from multiverse.core.tables import Table
-from multiverse.training.storage import tables
-from multiverse.training.storage.checkpoint import Checkpoints, load, load_latest
-from multiverse.training.storage.tables import TABLES
-from tests.training.storage.disk_faults import NEVER, FullDisk, moments, survives
+from multiverse.training.runs import tables
+from multiverse.training.runs.checkpoint import Checkpoints, load, load_latest
+from multiverse.training.runs.tables import TABLES
+from tests.training.runs.disk_faults import NEVER, FullDisk, moments, survives
 
 DTYPE = np.dtype([("number", np.int64), ("words", np.uint8, (3, 4))])
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from multiverse.core.errors import RunLocked
-from multiverse.training.storage import files
-from multiverse.training.storage.files import Holder, RunLock
+from multiverse.training.runs import files
+from multiverse.training.runs.files import Holder, RunLock
 
 
 class Child:

@@ -13,8 +13,8 @@ import pytest
 
 import multiverse
 from multiverse.core.plan import Plan
-from multiverse.training.storage import origin
-from multiverse.training.storage.origin import git_commit, provenance
+from multiverse.training.runs import origin
+from multiverse.training.runs.origin import git_commit, provenance
 
 
 def test_it_says_what_ran_where() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from multiverse.training.storage.checkpoint import Checkpoints
-from multiverse.training.storage.origin import (
+from multiverse.training.runs.checkpoint import Checkpoints
+from multiverse.training.runs.origin import (
     REDACTED,
     is_secret,
     provenance,
@@ -18,7 +18,7 @@ from multiverse.training.storage.origin import (
     redacted_command,
     redacted_fields,
 )
-from multiverse.training.storage.run_directory import RunDirectory
+from multiverse.training.runs.run_directory import RunDirectory
 
 SECRET = "hunter2-swordfish"
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import read_config
-from multiverse.training.storage.files import read_lines
-from multiverse.training.storage.find_runs import CONFIG, METRICS, VIDEOS, find_run, is_run, runs_below
-from multiverse.training.storage.run_directory import read_provenance, read_summary
+from multiverse.training.runs.files import read_lines
+from multiverse.training.runs.find_runs import CONFIG, METRICS, VIDEOS, find_run, is_run, runs_below
+from multiverse.training.runs.run_directory import read_provenance, read_summary
 
 EVALUATED = "evaluation_mean_return"
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from multiverse.core.errors import PreflightError
-from multiverse.training.storage import metric_sinks
-from multiverse.training.storage.files import LineFile, for_json
-from multiverse.training.storage.metric_sinks import CsvSink, JsonLinesSink, Metrics, Sinks, TensorBoardSink
+from multiverse.training.runs import metric_sinks
+from multiverse.training.runs.files import LineFile, for_json
+from multiverse.training.runs.metric_sinks import CsvSink, JsonLinesSink, Metrics, Sinks, TensorBoardSink
 
 
 class Kept:

@@ -40,7 +40,7 @@ from multiverse.core.errors import UntrustedRun, in_words
 from multiverse.core.plain_files import read_plain
 from multiverse.core.plan import Plan
 from multiverse.executors.machine import usable_cores
-from multiverse.training.storage.files import write_new
+from multiverse.training.runs.files import write_new
 
 log = logging.getLogger("multiverse")
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from multiverse.core.errors import InvalidRequest, PreflightError, RunNotWritable
-from multiverse.training.storage.files import UNFINISHED
+from multiverse.training.runs.files import UNFINISHED
 
 QUALITY = 8  # of 10
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from multiverse.core.errors import InvalidRequest
-from multiverse.training.storage.checkpoint import own_names
-from multiverse.training.storage.checkpoint_format import FILES, MANIFEST
-from multiverse.training.storage.files import LOCK
-from multiverse.training.storage.tables import TABLES
+from multiverse.training.runs.checkpoint import own_names
+from multiverse.training.runs.checkpoint_format import FILES, MANIFEST
+from multiverse.training.runs.files import LOCK
+from multiverse.training.runs.tables import TABLES
 
 log = logging.getLogger("multiverse")
 

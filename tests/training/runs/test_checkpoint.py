@@ -16,9 +16,9 @@ from hypothesis import given, settings
 
 import multiverse
 from multiverse.core.errors import CheckpointBroken, InvalidRequest
-from multiverse.training.storage.checkpoint import Checkpoints, load, load_latest, save
-from multiverse.training.storage.checkpoint_format import differences, read_manifest
-from tests.training.storage.states import SMALL, everything, same, states
+from multiverse.training.runs.checkpoint import Checkpoints, load, load_latest, save
+from multiverse.training.runs.checkpoint_format import differences, read_manifest
+from tests.training.runs.states import SMALL, everything, same, states
 
 
 def test_a_state_comes_back_to_the_bit(tmp_path: Path) -> None:
@@ -190,9 +190,9 @@ def test_a_thousand_differences_are_told_in_twenty_lines() -> None:
 
 
 def test_neither_torch_nor_envs_are_loaded_for_what_is_on_disk() -> None:
-    modules = ("storage.checkpoint", "config.files", "storage.metric_sinks", "storage.run_directory")
+    modules = ("runs.checkpoint", "config.files", "runs.metric_sinks", "runs.run_directory")
     code = "".join(f"import multiverse.training.{module}\n" for module in modules) + "import sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     loaded = set(done.stdout.split())
-    assert "multiverse.training.storage.checkpoint" in loaded
+    assert "multiverse.training.runs.checkpoint" in loaded
     assert not {"torch", "gymnasium", "cloudpickle", "tensorboard", "multiverse.vector.make"} & loaded

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from multiverse.core.errors import CheckpointBroken
-from multiverse.training.storage import checkpoint_format
-from multiverse.training.storage.checkpoint import Checkpoints, load, load_latest, save
-from tests.training.storage.states import SMALL, same
+from multiverse.training.runs import checkpoint_format
+from multiverse.training.runs.checkpoint import Checkpoints, load, load_latest, save
+from tests.training.runs.states import SMALL, same
 
 FILES = ("arrays.safetensors", "state.json", "manifest.json")
 Damage = Callable[[Path], None]
@@ -164,7 +164,7 @@ def test_one_that_vanishes_while_it_is_read_was_only_old(
                 three.save({"step": step}, {}, step)
         return listed(path)
 
-    monkeypatch.setattr("multiverse.training.storage.checkpoint.read_files", slow)
+    monkeypatch.setattr("multiverse.training.runs.checkpoint.read_files", slow)
     found = load_latest(three.folder)
     assert found is not None and found.state == {"step": 6}
     assert caplog.messages == []

@@ -32,10 +32,10 @@ from multiverse.core.plain_files import open_plain
 from multiverse.core.tables import Table
 from multiverse.executors.machine import memory_available
 from multiverse.training.config.build import in_todays_names
-from multiverse.training.storage.files import sync_directory, write_new
-from multiverse.training.storage.origin import redacted
-from multiverse.training.storage.state_codec import Arrays, State, decode, encode
-from multiverse.training.storage.tables import StoredTable, TableStore, stored_table
+from multiverse.training.runs.files import sync_directory, write_new
+from multiverse.training.runs.origin import redacted
+from multiverse.training.runs.state_codec import Arrays, State, decode, encode
+from multiverse.training.runs.tables import StoredTable, TableStore, stored_table
 
 FORMAT = 1
 FILES = ARRAYS, STATE, MANIFEST = "arrays.safetensors", "state.json", "manifest.json"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from multiverse.core.errors import PreflightError
-from multiverse.training.storage.files import LineFile, for_json, read_lines, replace_file
+from multiverse.training.runs.files import LineFile, for_json, read_lines, replace_file
 
 log = logging.getLogger("multiverse")
 

@@ -25,7 +25,7 @@ import numpy as np
 from multiverse.core.errors import CheckpointBroken
 from multiverse.core.plain_files import open_plain
 from multiverse.core.tables import Table
-from multiverse.training.storage.files import sync_directory, write_all
+from multiverse.training.runs.files import sync_directory, write_all
 
 if TYPE_CHECKING:  # which would load Gymnasium
     from multiverse.core.views import Array

@@ -11,7 +11,7 @@ import numpy as np
 
 from multiverse.training.config.budget import PARTS
 from multiverse.training.loading import checkpoint_of
-from multiverse.training.storage.tables import StoredTable
+from multiverse.training.runs.tables import StoredTable
 
 SMALL: dict[str, Any] = {
     "seed": 5,

@@ -1,1 +1,0 @@
-"""Runs on disk: directory and lock, checkpoints, metric and episode files, provenance. Knows neither torch nor envs."""
