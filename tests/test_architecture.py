@@ -29,7 +29,7 @@ ALLOWED = {
     "executors": ENGINE,
     "vector": ENGINE | {"vector"},
     "measure": ENGINE | {"vector"},
-    "env_checks": ENGINE | {"wrappers", "env_checks"},
+    "env_checker": ENGINE | {"wrappers", "env_checker"},
     "envs": {"core", "envs"},
     "interop": ENGINE | {"vector", "interop"},
     "policies": {"core", "ipc", "policies"},
@@ -156,7 +156,7 @@ NAMES_EXECUTOR = re.compile(rf"^(?:{EXECUTORS})$|'(?:{EXECUTORS})'")
 MAY_NAME_EXECUTORS = {
     "core/plan.py": "the type of their names, and Ray's options in plan files",
     "executors/": "their own files, their registry, and what `auto` chooses",
-    "env_checks/catalogue.py": "advice to users",
+    "env_checker/catalogue.py": "advice to users",
     "training/session_envs.py": "passes the option `ray` of vector envs",
     "cli/": "compares, recommends and shows them, by the names that users type",
 }

@@ -16,7 +16,7 @@ from multiverse import measure
 from multiverse.adapters.env_source import recipes
 from multiverse.executors import machine
 from multiverse.executors.launch import fork_server
-from tests.env_checks.broken_teams import Game, Team
+from tests.env_checker.broken_teams import Game, Team
 from tests.envs import Walk
 from tests.multi_agent.envs import Circle, Village
 

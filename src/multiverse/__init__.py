@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     )
     from multiverse.core.plan import Plan
     from multiverse.core.reset_plan import DerivedSeeds, DrawnTasks, EachTask, ResetPlan, ResetRequest
-    from multiverse.env_checks.examine import check_env
-    from multiverse.env_checks.report import CheckReport, EnvCheckFailed, Finding
+    from multiverse.env_checker.examine import check_env
+    from multiverse.env_checker.report import CheckReport, EnvCheckFailed, Finding
     from multiverse.policies.random_policy import RandomPolicy
     from multiverse.rollouts.episode_workers import EpisodeWorkers
     from multiverse.rollouts.whole_episodes import EpisodeCollector, WholeEpisodes
@@ -59,8 +59,8 @@ __version__ = "0.2.0"
 _HOMES = {
     "multiverse.wrappers.flatten_agents": ("flatten_agents",),
     "multiverse.wrappers.meta_episode": ("MetaEpisode", "draw_tasks"),
-    "multiverse.env_checks.examine": ("check_env",),
-    "multiverse.env_checks.report": ("CheckReport", "EnvCheckFailed", "Finding"),
+    "multiverse.env_checker.examine": ("check_env",),
+    "multiverse.env_checker.report": ("CheckReport", "EnvCheckFailed", "Finding"),
     "multiverse.rollouts.episode_workers": ("EpisodeWorkers",),
     "multiverse.policies.random_policy": ("RandomPolicy",),
     "multiverse.rollouts.whole_episodes": ("EpisodeCollector", "WholeEpisodes"),

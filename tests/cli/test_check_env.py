@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from multiverse.cli.main import main
-from multiverse.env_checks.examine import CHECKS
+from multiverse.env_checker.examine import CHECKS
 
-ENVS = "tests.env_checks.broken_envs"
+ENVS = "tests.env_checker.broken_envs"
 QUICK = ["--steps", "50"]
 
 
@@ -85,7 +85,7 @@ def test_an_env_of_ones_own_is_found_where_one_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "checked_env_of_ones_own.py").write_text(
-        "from tests.env_checks.broken_envs import StepRaises as Mine\n"
+        "from tests.env_checker.broken_envs import StepRaises as Mine\n"
     )
     monkeypatch.chdir(tmp_path)
     assert main(["check-env", "checked_env_of_ones_own:Mine", *QUICK]) == 1

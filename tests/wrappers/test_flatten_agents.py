@@ -23,7 +23,7 @@ from pettingzoo.utils import parallel_to_aec
 import multiverse as mv
 import multiverse.wrappers.flatten_agents as flatten_agents
 from multiverse.envs.grid_world import make
-from tests.env_checks.broken_teams import Game
+from tests.env_checker.broken_teams import Game
 from tests.wrappers.flatten_envs import SPACES, Fading, Spaces, joined_actions, unflattened
 
 ENVS: dict[str, Callable[[], Any]] = {

@@ -14,7 +14,7 @@ from multiverse.cli.main import parse, parsed_kwargs, require_positive
 from multiverse.cli.output import STYLES, Progress, ResultConsole, print_json
 
 if TYPE_CHECKING:
-    from multiverse.env_checks.report import CheckReport
+    from multiverse.env_checker.report import CheckReport
 
 DESCRIPTION = """\
 Checks one env: building and closing, spaces, reset and step, seeds and
@@ -61,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _examined(options: CheckEnv) -> CheckReport:
-    from multiverse.env_checks.examine import CHECKS, examine
+    from multiverse.env_checker.examine import CHECKS, examine
 
     kwargs = parsed_kwargs(options.env_kwargs)
     with Progress(len(CHECKS)) as progress:

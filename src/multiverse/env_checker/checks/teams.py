@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.env_checks.catalogue import found
-from multiverse.env_checks.checks.stepping import (
+from multiverse.env_checker.catalogue import found
+from multiverse.env_checker.checks.stepping import (
     StepLog,
     default_seed,
     is_true,
@@ -19,10 +19,10 @@ from multiverse.env_checks.checks.stepping import (
     rollout_findings,
     unreadable,
 )
-from multiverse.env_checks.report import Finding
-from multiverse.env_checks.subject import Subject, WatchedEnv
-from multiverse.env_checks.team_env import TeamEnv, masks_in
-from multiverse.env_checks.values import Misfit, called, end_misfits, misfits, reward_misfits
+from multiverse.env_checker.report import Finding
+from multiverse.env_checker.subject import Subject, WatchedEnv
+from multiverse.env_checker.team_env import TeamEnv, masks_in
+from multiverse.env_checker.values import Misfit, called, end_misfits, misfits, reward_misfits
 from multiverse.wrappers.flatten_agents import cancelled_share
 
 PARTS = ("observations", "rewards", "terminations", "truncations", "infos")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.env_checks.subject import Stopwatch, WatchedEnv
+from multiverse.env_checker.subject import Stopwatch, WatchedEnv
 
 MISSING = "nothing"
 

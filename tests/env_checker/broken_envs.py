@@ -414,7 +414,7 @@ class Clockwork(Healthy):
         return super().reset(seed=1)
 
 
-gym.register("tests/Dice-v0", entry_point="tests.env_checks.broken_envs:IgnoresSeed", nondeterministic=True)
+gym.register("tests/Dice-v0", entry_point="tests.env_checker.broken_envs:IgnoresSeed", nondeterministic=True)
 
 
 # -- several in one process ------------------------------------------------------------------------------------

@@ -7,11 +7,11 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from multiverse.env_checks.catalogue import found
-from multiverse.env_checks.report import Finding
-from multiverse.env_checks.subject import EnvRaised, Stopwatch, Subject, WatchedEnv
-from multiverse.env_checks.trajectory import advance, begin, episode
-from multiverse.env_checks.values import Misfit, Tally, end_misfits, misfits, reward_misfits
+from multiverse.env_checker.catalogue import found
+from multiverse.env_checker.report import Finding
+from multiverse.env_checker.subject import EnvRaised, Stopwatch, Subject, WatchedEnv
+from multiverse.env_checker.trajectory import advance, begin, episode
+from multiverse.env_checker.values import Misfit, Tally, end_misfits, misfits, reward_misfits
 
 FEWEST_EQUAL_EPISODES = 3
 STEPS_OUT_OF_TURN = 3

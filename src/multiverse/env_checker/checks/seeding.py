@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from multiverse.env_checks.catalogue import found
-from multiverse.env_checks.checks.sharing import seed_global_generators
-from multiverse.env_checks.report import Finding
-from multiverse.env_checks.subject import Subject
-from multiverse.env_checks.trajectory import Actions, Trajectory, apart, episode, infos_apart, rollout, steps_in
+from multiverse.env_checker.catalogue import found
+from multiverse.env_checker.checks.sharing import seed_global_generators
+from multiverse.env_checker.report import Finding
+from multiverse.env_checker.subject import Subject
+from multiverse.env_checker.trajectory import Actions, Trajectory, apart, episode, infos_apart, rollout, steps_in
 
 CUT_AFTER = 3  # steps of an episode that is left in its middle
 EPISODES = 6  # compared where chance could make two of them equal

@@ -10,11 +10,11 @@ from typing import Any
 import gymnasium
 import psutil
 
-from multiverse.env_checks.catalogue import found
-from multiverse.env_checks.report import Finding
-from multiverse.env_checks.subject import EnvRaised, Stopwatch, Subject, WatchedEnv
-from multiverse.env_checks.team_env import TeamEnv
-from multiverse.env_checks.trajectory import rollout
+from multiverse.env_checker.catalogue import found
+from multiverse.env_checker.report import Finding
+from multiverse.env_checker.subject import EnvRaised, Stopwatch, Subject, WatchedEnv
+from multiverse.env_checker.team_env import TeamEnv
+from multiverse.env_checker.trajectory import rollout
 from multiverse.executors import machine
 
 PATIENCE_S = 1.0

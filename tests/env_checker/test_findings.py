@@ -15,13 +15,13 @@ import pytest
 from gymnasium import spaces
 
 from multiverse.adapters.env_source import recipes
-from multiverse.env_checks.catalogue import CATALOGUE
-from multiverse.env_checks.examine import CHECKS, perform
-from multiverse.env_checks.laboratory import Laboratory
-from multiverse.env_checks.report import Finding
-from multiverse.env_checks.subject import Settings
-from tests.env_checks import broken_envs as broken
-from tests.env_checks import broken_teams as teams
+from multiverse.env_checker.catalogue import CATALOGUE
+from multiverse.env_checker.examine import CHECKS, perform
+from multiverse.env_checker.laboratory import Laboratory
+from multiverse.env_checker.report import Finding
+from multiverse.env_checker.subject import Settings
+from tests.env_checker import broken_envs as broken
+from tests.env_checker import broken_teams as teams
 
 SETTINGS = Settings(seed=3, steps=300, compared_steps=120)
 BUILDING, SPACES, RESET, STEPS, ORDER, OWNERSHIP, SEEDS, SHARING, TRAVELLING, LEAVING, MEMORY, COST = CHECKS
@@ -158,7 +158,7 @@ CASES: list[tuple[str, str, Any, str]] = [
     ("episodes-repeat", SEEDS, broken.KeepsSeed, "equal to it bit for bit"),
     ("seed-default", RESET, broken.SeedByDefault, r"reset\(seed=42\)"),
     ("no-randomness", SEEDS, broken.Clockwork, "all equal"),
-    ("nondeterministic", SEEDS, "tests.env_checks.broken_envs:tests/Dice-v0", "two envs with seed 3"),
+    ("nondeterministic", SEEDS, "tests.env_checker.broken_envs:tests/Dice-v0", "two envs with seed 3"),
     # -- several in one process
     ("global-rng", SHARING, broken.SeedsGlobalNumpy, "np.random moved"),
     ("global-rng-touched", SHARING, broken.TouchesGlobal, "np.random"),

@@ -11,13 +11,13 @@ import gymnasium as gym
 import pytest
 
 import multiverse as mv
-from multiverse.env_checks import laboratory
-from multiverse.env_checks.checks.sharing import ProcessState, global_generators
-from multiverse.env_checks.examine import CHECKS, examine
+from multiverse.env_checker import laboratory
+from multiverse.env_checker.checks.sharing import ProcessState, global_generators
+from multiverse.env_checker.examine import CHECKS, examine
 from multiverse.executors import machine
 from multiverse.executors.launch.fork_server import fork_server
 from multiverse.measure import descendants
-from tests.env_checks import broken_envs as broken
+from tests.env_checker import broken_envs as broken
 from tests.processes import still_alive
 
 LONG_ENOUGH_S = 4.0

@@ -12,10 +12,10 @@ from gymnasium.envs.registration import EnvSpec
 
 from multiverse.adapters.env_source import Recipe, pettingzoo_kind
 from multiverse.core.errors import RemoteError
-from multiverse.env_checks.catalogue import found
-from multiverse.env_checks.laboratory import BUILD, CLOSE, RESET, STEP, Seat, Where
-from multiverse.env_checks.report import Finding
-from multiverse.env_checks.team_env import TeamEnv
+from multiverse.env_checker.catalogue import found
+from multiverse.env_checker.laboratory import BUILD, CLOSE, RESET, STEP, Seat, Where
+from multiverse.env_checker.report import Finding
+from multiverse.env_checker.team_env import TeamEnv
 
 Result = TypeVar("Result")
 

@@ -10,9 +10,9 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.core.layout import Leaf, leaves
-from multiverse.env_checks.catalogue import found
-from multiverse.env_checks.report import Finding
-from multiverse.env_checks.subject import Subject
+from multiverse.env_checker.catalogue import found
+from multiverse.env_checker.report import Finding
+from multiverse.env_checker.subject import Subject
 
 NAMES = ("observation_space", "action_space")
 SAMPLES = 20

@@ -10,8 +10,8 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.core.layout import Path
-from multiverse.env_checks.catalogue import found
-from multiverse.env_checks.report import Finding
+from multiverse.env_checker.catalogue import found
+from multiverse.env_checker.report import Finding
 
 
 class Misfit(NamedTuple):

@@ -9,11 +9,11 @@ from itertools import cycle
 from typing import Any
 
 from multiverse.core.plan import IN_CALLER
-from multiverse.env_checks.catalogue import found
-from multiverse.env_checks.laboratory import STEP, Where
-from multiverse.env_checks.report import Finding
-from multiverse.env_checks.subject import EnvRaised, Stopwatch, Subject
-from multiverse.env_checks.team_env import TeamEnv
+from multiverse.env_checker.catalogue import found
+from multiverse.env_checker.laboratory import STEP, Where
+from multiverse.env_checker.report import Finding
+from multiverse.env_checker.subject import EnvRaised, Stopwatch, Subject
+from multiverse.env_checker.team_env import TeamEnv
 from multiverse.executors import machine
 from multiverse.executors.choose import BUSY_SHARE, Others, faster, predicted
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from multiverse.env_checks.report import SEVERITIES, Finding, Severity
+from multiverse.env_checker.report import SEVERITIES, Finding, Severity
 
 
 @dataclass(frozen=True, slots=True)

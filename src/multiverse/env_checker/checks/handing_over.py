@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.env_checks.catalogue import found
-from multiverse.env_checks.report import Finding
-from multiverse.env_checks.subject import Subject, WatchedEnv
-from multiverse.env_checks.trajectory import Actions, Frame, Trajectory, apart, calls, frozen, parts, rollout, steps_in
+from multiverse.env_checker.catalogue import found
+from multiverse.env_checker.report import Finding
+from multiverse.env_checker.subject import Subject, WatchedEnv
+from multiverse.env_checker.trajectory import Actions, Frame, Trajectory, apart, calls, frozen, parts, rollout, steps_in
 from multiverse.ipc.link import PipeLink
 
 WATCHED_STEPS = 100

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.env_checks.catalogue import found
-from multiverse.env_checks.report import Finding
-from multiverse.env_checks.subject import Subject, WatchedEnv
-from multiverse.env_checks.trajectory import Actions, Trajectory, advance, apart, begin, rollout, steps_in
+from multiverse.env_checker.catalogue import found
+from multiverse.env_checker.report import Finding
+from multiverse.env_checker.subject import Subject, WatchedEnv
+from multiverse.env_checker.trajectory import Actions, Trajectory, advance, apart, begin, rollout, steps_in
 
 
 def check_sharing(subject: Subject) -> Iterator[Finding]:
