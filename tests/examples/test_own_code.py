@@ -13,6 +13,7 @@ FILES = sorted([*EXAMPLES.glob("own_*.py"), EXAMPLES / "distributional.py"])
 PUBLIC = {f"multiverse.{room}" for room in ("algorithms", "networks", "policies", "rollouts")} | {"multiverse"}
 LINES = {
     ("own_loss.py", ("DualClipConfig", "DualClipPPO")): 15,
+    ("own_network.py", ("Residual", "PredictingPPO")): 30,
     ("distributional.py", ("best_actions", "QRDQNConfig", "QRDQN")): 30,
     ("distributional.py", ("best_actions", "C51Config", "C51")): 40,
 }
