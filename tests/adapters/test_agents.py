@@ -29,6 +29,7 @@ class Agents:
     itertools.permutations(["red_0", "red_1", "red 2", "red_3", "red 1"]),
     ids=", ".join,
 )
+@pytest.mark.fault("B6")
 def test_groups_with_colliding_names_keep_every_agent(names: tuple[str, ...]) -> None:
     groups = groups_of(Agents(names), names, NOTHING_SAID)
     assert [group.agents for group in groups] == [(name,) for name in names]

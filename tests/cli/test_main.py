@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +22,13 @@ from multiverse.core.errors import EnvFailed, InvalidRequest, MultiverseError, R
 from tests.cli.training_commands import SMALL
 
 COMMAND = [sys.executable, "-m", "multiverse.cli"]
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("finished") / "run"
+    assert main(["train", "CartPole-v1", *SMALL, "--env-steps", "128", "--run-dir", str(run), "--quiet"]) == 0
+    return run
 
 
 def fake_command(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
@@ -149,23 +158,51 @@ def test_ctrl_c_in_the_middle_of_a_measurement_ends_everything_quietly() -> None
         ["list", "--help"],
         ["train", "CartPole-v1"],
         ["train", "CartPole-v1", "--quiet"],
+        ["train", "CartPole-v1", "--json"],
+        ["resume", "RUN", "--env-steps", "256"],
+        ["evaluate", "RUN", "--episodes", "1"],
+        ["compare", "RUN", "OTHER"],
     ],
     ids=" ".join,
 )
 @pytest.mark.parametrize("stream", [1, 2])
+@pytest.mark.fault("F4")
 def test_commands_with_a_closed_stream_end_as_with_an_open_one(
-    arguments: list[str], stream: int, tmp_path: Path
+    arguments: list[str], stream: int, tmp_path: Path, finished_run: Path
 ) -> None:
-    more = [*SMALL, "--env-steps", "128", "--run-dir", str(tmp_path / "run")] if arguments[0] == "train" else []
+    run = tmp_path / "run"
+    if "RUN" in arguments:
+        paths = {"RUN": str(shutil.copytree(finished_run, run)), "OTHER": str(finished_run)}
+        arguments = [paths.get(one, one) for one in arguments]
+    more = [*SMALL, "--env-steps", "128", "--run-dir", str(run)] if arguments[0] == "train" else []
     shell = ["sh", "-c", f'exec "$@" {stream}>&-', "sh", *COMMAND, *arguments, *more]
     done = subprocess.run(shell, capture_output=True, text=True)
     assert done.returncode == 0 and "Traceback" not in done.stderr
-    assert not more or (tmp_path / "run" / "summary.json").is_file()
+    if arguments[0] in ("train", "resume"):
+        expected = 256 if arguments[0] == "resume" else 128
+        assert json.loads((run / "summary.json").read_text())["env_steps"] == expected
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
-@pytest.mark.parametrize("arguments", [["list", "presets"], ["doctor"], ["doctor", "--json"], ["--help"]], ids=" ".join)
-def test_commands_whose_output_cannot_be_written_end_with_a_sentence(arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list", "presets"],
+        ["doctor"],
+        ["doctor", "--json"],
+        ["--help"],
+        ["evaluate", "RUN", "--episodes", "1"],
+        ["report", "RUN", "--out", "OUT"],
+        ["plot", "RUN", "--out", "OUT"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.fault("F4")
+def test_commands_whose_output_cannot_be_written_end_with_a_sentence(
+    arguments: list[str], tmp_path: Path, finished_run: Path
+) -> None:
+    paths = {"RUN": str(finished_run), "OUT": str(tmp_path / "out.html")}
+    arguments = [paths.get(one, one) for one in arguments]
     with open("/dev/full", "w") as full:
         done = subprocess.run([*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2 and "Traceback" not in done.stderr and "Exception" not in done.stderr

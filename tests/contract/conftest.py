@@ -28,8 +28,9 @@ def nothing_left_behind() -> Iterator[None]:
     """No worker process and no thread outlives the test that made it."""
     threads = set(threading.enumerate())
     yield
-    still_alive(process.pid for process in worker_processes() if _is_actor(process))  # Ray ends them a moment later
-    assert worker_processes() == []
+    processes = worker_processes()
+    actors = [process.pid for process in processes if _is_actor(process)]  # Ray ends them a moment later
+    assert [process for process in processes if process.pid not in actors] == [] and still_alive(actors) == []
     left = [t.name for t in threading.enumerate() if t not in threads and t.is_alive()]
     assert [name for name in left if not name.startswith(("ray_", "PythonGC"))] == []  # Ray's own
 

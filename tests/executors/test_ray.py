@@ -84,6 +84,24 @@ def test_an_id_that_the_program_has_registered_is_known_in_actors(made: list[Any
     assert envs.spec.id == "of-this-test/Walk-v0"
 
 
+def test_class_of_the_script_that_it_has_registered_is_known_in_actors() -> None:
+    done = program(
+        """
+        import gymnasium, multiverse as mv
+        from gymnasium.envs.classic_control import CartPoleEnv
+
+        class Mine(CartPoleEnv):
+            pass
+
+        gymnasium.register("OfThisScript-v0", Mine)
+        with mv.make_vec(lambda: gymnasium.make("OfThisScript-v0"), 2, "ray", workers=1) as envs:
+            envs.reset(seed=1)
+            print(envs.step(envs.action_space.sample())[1].tolist())
+        """
+    )
+    assert done.returncode == 0 and "[1.0, 1.0]" in done.stdout, done.stderr
+
+
 @pytest.mark.fault("F1")
 def test_an_actor_that_dies_while_it_builds_is_named(made: list[Any]) -> None:
     with pytest.raises(mv.WorkerDied, match=r"worker \d .*lost its Ray actor.*during start"):

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import multiverse as mv
@@ -133,6 +134,24 @@ def test_worker_above_its_memory_limit_is_replaced_before_the_next_request(
     assert envs.failures.worker_restarts == 1
     (line,) = [line for line in told() if "restart 1" in line]
     assert "held 3.0 MiB, more than worker_memory_limit=2.0 MiB" in line and "out of memory" not in line
+
+
+@pytest.mark.fault("A15")
+def test_worker_that_was_busy_at_the_last_look_is_checked_before_its_own_next_request(
+    held: dict[int | None, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in asynchronous runs, where one worker is asked while the others are busy."""
+    with mv.make_vec(Walk, 2, "process", workers=2, on_failure="restart", worker_memory_limit="2MiB") as envs:
+        envs.reset(seed=7)
+        before = envs.worker_pids
+        envs.send(np.array([0]), [1])
+        held[before[1]] = 3 * MIB
+        monkeypatch.setattr(worker_memory, "LOOK_EVERY_S", 3600.0)
+        envs.send(np.array([0]), [0])
+        assert not envs.receive(min_envs=2).infos.get("restarted", np.zeros(2)).any()
+        envs.send(np.array([0]), [1])
+        assert envs.receive().infos["restarted"].tolist() == [True]
+        assert envs.worker_pids[0] == before[0] and envs.worker_pids[1] != before[1]
 
 
 @pytest.mark.fault("A15")

@@ -23,6 +23,18 @@ class Stops(mv.Hook):
 
 mv.train("CartPole-v1", run_dir="second", env_steps=100_000_000, hooks=[Stops()], **small)
 """
+REGISTER = """
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Mine(CartPoleEnv):
+    pass
+
+gymnasium.register("OfThisNotebook-v0", Mine)
+with mv.make_vec(lambda: gymnasium.make("OfThisNotebook-v0"), 2, "process", workers=1) as envs:
+    steps = [envs.reset(seed=1)[0].shape, envs.step(envs.action_space.sample())[1].tolist()]
+steps
+"""
 GO_ON = "mv.resume('second', env_steps=200, progress=False).summary['env_steps']"
 
 
@@ -40,18 +52,19 @@ json.dump([cell.outputs for cell in book.cells], sys.stdout)
 
 
 def test_a_notebook_shows_a_bar_and_goes_on_after_its_stop_button(tmp_path: Path) -> None:
-    cells = json.dumps([TRAIN, "run", INTERRUPT, GO_ON])
+    cells = json.dumps([TRAIN, "run", INTERRUPT, GO_ON, REGISTER])
     done = subprocess.run(  # a process of its own: Jupyter leaves sockets to the end of one
         [sys.executable, "-c", BOOK], cwd=tmp_path, input=cells, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    trained, shown, interrupted, went_on = json.loads(done.stdout)
+    trained, shown, interrupted, went_on, registered = json.loads(done.stdout)
     assert "Run: first\n" in _text(trained) and "█" in _text(trained) and "Done: 200 env steps" in _text(trained)
     assert not [output for output in trained if output.get("name") == "stderr"]  # which is red
     assert shown[0]["data"]["text/plain"].startswith("<Run first: 200 env steps, return ")
     assert "Interrupted at 100 env steps. To go on: mv.resume('second')" in _text(interrupted)
     assert interrupted[-1]["ename"] == "KeyboardInterrupt"
     assert went_on[0]["data"]["text/plain"] == "200"
+    assert registered[0]["data"]["text/plain"] == "[(2, 4), [1.0, 1.0]]", registered
 
 
 def _text(outputs: list[Any]) -> str:

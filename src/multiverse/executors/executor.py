@@ -133,7 +133,7 @@ class Executor:
         """The first half: the workers begin, the caller's own share does not yet."""
         self.number = number = self.number + 1
         now = time.monotonic()
-        self.look_at_memory(now)
+        self.memory.check(now, self.workers, self.workers)
         for worker in self.workers:
             worker.asked_at = now
             worker.post_step(number, False)
@@ -168,11 +168,6 @@ class Executor:
         self.failures.late_replies += len(came)  # guard: late-replies-are-counted
         self._late = [worker for worker in self._late if worker not in came]
 
-    def look_at_memory(self, now: float) -> None:
-        """Before workers are asked for something, and not every time."""
-        if now >= self.memory.look_at_s:
-            self.memory.look(now, self.workers)
-
     def complete_step(self, number_before: int) -> bool:
         """After an interrupt somewhere in a step of all: everybody is asked exactly once, and nothing is collected.
 
@@ -200,7 +195,7 @@ class Executor:
         """Ask hosts to step: all their envs, or (True) only those marked in the block."""
         self.number = number = self.number + 1
         now = time.monotonic()
-        self.look_at_memory(now)
+        self.memory.check(now, self.workers, (host for host in hosts if isinstance(host, WorkerHost)))
         with HeldInterrupts():
             for host, only_some in hosts.items():
                 host.asked_at = now  # guard: time-runs-from-when-it-was-asked
@@ -382,9 +377,9 @@ class Executor:
 
     def start_run(self, function: RunFunction, arguments: Mapping[Host, tuple[Any, ...]]) -> None:
         """Ask the workers named and come back at once; `wait` says when they are done, `finish_run` has the answers."""
-        if function is EnvRange.reset:
-            self.look_at_memory(time.monotonic())
         workers = [h for h in arguments if isinstance(h, WorkerHost)]
+        if function is EnvRange.reset:
+            self.memory.check(time.monotonic(), self.workers, workers)
         prepared = {worker: worker.prepare(function, arguments[worker]) for worker in workers}
         self.number = number = self.number + 1
         with HeldInterrupts():

@@ -81,7 +81,7 @@ class RowRun:
 
     def _ask(self, workers: Sequence[WorkerHost], row: int, arguments: tuple[Any, ...]) -> None:
         executor = self._executor
-        executor.look_at_memory(time.monotonic())
+        executor.memory.check(time.monotonic(), executor.workers, workers)
         prepared = workers[0].prepare(self._function, (row, *arguments)) if workers else None  # alike for all
         executor.number += 1
         with HeldInterrupts():

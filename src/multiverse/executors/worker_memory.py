@@ -1,4 +1,4 @@
-"""The memory of worker processes: looked at now and then by the caller, which warns of growth and enforces a limit."""
+"""Memory of worker processes: the caller reads it every few seconds, warns of growth and enforces a limit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import logging
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import psutil
@@ -32,6 +32,7 @@ class WorkerMemory:
     def __init__(self, limit_bytes: int | None = None) -> None:
         self._limit, self.look_at_s = limit_bytes, 0.0
         self._growth: dict[int, Growth] = {}  # by process
+        self._unchecked: set[int] = set()  # processes that were busy at the last look, and may be above the limit
 
     def check_start(self, workers: Iterable[WorkerHost]) -> None:
         """Refuse a limit that would replace workers at once."""
@@ -43,21 +44,26 @@ class WorkerMemory:
                     f"{in_bytes(held)} when its envs have just been built; give a higher limit, or fewer envs a worker"
                 )
 
-    def look(self, now: float, workers: Iterable[WorkerHost]) -> None:
-        """End every worker above the limit, none of which is doing anything, so that it is replaced; warn of others
-        that grow steadily."""
-        self.look_at_s = now + LOOK_EVERY_S
+    def check(self, now: float, workers: Sequence[WorkerHost], asked: Iterable[WorkerHost]) -> None:
+        """Before a request to the workers `asked`: look at all workers if a look is due, and else at those of `asked`
+        that were busy at the last look."""
+        if now >= self.look_at_s:
+            self._look(now, workers)
+        elif self._unchecked:
+            for worker in asked:
+                pid = worker.life.pid
+                if pid in self._unchecked and not worker.pending:  # guard: a-busy-worker-is-checked-when-it-is-free
+                    self._unchecked.discard(pid)
+                    self._enforce_limit(worker, rss_bytes(pid))
+
+    def _look(self, now: float, workers: Iterable[WorkerHost]) -> None:
+        """End every idle worker above the limit, so that it is replaced; warn of others that grow steadily."""
+        self.look_at_s, self._unchecked = now + LOOK_EVERY_S, set()
         growth = {}
         for worker in workers:
             pid = worker.life.pid
             held = rss_bytes(pid)
-            if pid is None or held is None:
-                continue
-            if self._limit is not None and held > self._limit and not worker.pending:
-                limit = f"worker_memory_limit={in_bytes(self._limit)}"
-                worker.retired = f"was ended by its caller because it held {in_bytes(held)}, more than {limit}"
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)  # guard: a-worker-above-its-limit-is-replaced
+            if pid is None or held is None or self._enforce_limit(worker, held):
                 continue
             growth[pid] = mine = self._growth.get(pid) or Growth()
             if mine.warns(now, held):
@@ -68,6 +74,22 @@ class WorkerMemory:
                     *(now - mine.since_s, FLAG),
                 )
         self._growth = growth
+
+    def _enforce_limit(self, worker: WorkerHost, held: int | None) -> bool:
+        """End this worker if it is idle and holds more than the limit; return whether it was ended."""
+        pid = worker.life.pid
+        if self._limit is None or pid is None or held is None:
+            return False
+        if worker.pending:
+            self._unchecked.add(pid)
+            return False
+        if held <= self._limit:
+            return False
+        limit = f"worker_memory_limit={in_bytes(self._limit)}"
+        worker.retired = f"was ended by its caller because it held {in_bytes(held)}, more than {limit}"
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)  # guard: a-worker-above-its-limit-is-replaced
+        return True
 
 
 class Growth:

@@ -74,6 +74,12 @@ GUARDS = (
         (f"{MEMORY}::test_worker_above_its_memory_limit_is_replaced_before_the_next_request[step-forkserver]",),
     ),
     Guard(
+        "a-busy-worker-is-checked-when-it-is-free",
+        ("A15",),
+        NEVER,
+        (f"{MEMORY}::test_worker_that_was_busy_at_the_last_look_is_checked_before_its_own_next_request",),
+    ),
+    Guard(
         "what-never-worked-is-not-tried-again",
         ("A7",),
         NEVER,

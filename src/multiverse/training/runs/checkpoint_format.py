@@ -47,7 +47,7 @@ LARGEST = {MANIFEST: 2**24, STATE: 2**26, ARRAYS: 2**40}
 MOST_SENTENCES = 20
 Packed = dict[str, bytes]
 """A checkpoint's files by name, ready to be written more than once."""
-_LEARNED = frozenset({"weights", "optimizer", "optimizers", "targets", "rewards"})
+_LEARNED = frozenset({"weights", "optimizer", "optimizers", "targets", "fixed_of_targets", "rewards"})
 """Entries of an algorithm's saved state that learning changes: parameters, moments, target networks and statistics."""
 NO_STATE = (SafetensorError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError, struct.error)
 
