@@ -14,20 +14,20 @@ Event = dict[str, Any]
 
 HANG, RIGHT_ERROR, VAGUE_ERROR, WRONG_ERROR = "hang", "right error", "vague error", "wrong error"
 STALE, WRONG_DATA, SILENT, ORPHAN = "stale data", "wrong data", "silent", "orphan"
-GOES_ON, RIGHT_DATA, CLEAN_END = "goes on", "right data", "clean end"
+GOES_ON, RIGHT_DATA, CLEAN_END = "continues", "right data", "clean end"
 GOOD = frozenset({RIGHT_ERROR, GOES_ON, RIGHT_DATA, CLEAN_END})
 
 MEANING = {
-    RIGHT_ERROR: "an exception whose own text says the cause, and that (or stderr beside it) names the env or worker",
-    VAGUE_ERROR: "an exception that says what happened but not to which env, or only one of two causes",
-    WRONG_ERROR: "an exception that does not say the cause; its type is given",
-    GOES_ON: "the lost row is marked, its env begins anew, and all other rows are bit-equal to a clean serial run",
-    RIGHT_DATA: "every row is bit-equal to a clean serial run",
+    RIGHT_ERROR: "an exception whose text states the cause; it, or stderr, names the env or worker",
+    VAGUE_ERROR: "an exception that states the cause but not the env, or only one of two causes",
+    WRONG_ERROR: "an exception that does not state the cause; its type is given",
+    GOES_ON: "the lost row is marked, its env is reset, and all other rows are bit-identical to a clean serial run",
+    RIGHT_DATA: "every row is bit-identical to a clean serial run",
     STALE: "a row holds the result of an earlier call",
-    WRONG_DATA: "a row holds what no call of a clean run gives",
-    SILENT: "the bad value is handed out as if it were good",
-    HANG: "nothing within the limit",
-    CLEAN_END: "the program ends by itself or was ended, and 1 s later none of its processes is left",
+    WRONG_DATA: "a row holds values that no call of a clean run returns",
+    SILENT: "the bad value is returned without an error",
+    HANG: "no result within the limit",
+    CLEAN_END: "the program ends or was ended, and 1 s later none of its processes is left",
     ORPHAN: "processes are left 1 s after the program ended",
 }
 
@@ -110,7 +110,7 @@ class SaysSo:
     def __str__(self) -> str:
         envs = " and ".join(str(env_id) for env_id in self.who)
         causes = " and ".join(f"`{cause}`" for cause in self.causes)
-        otherwise = "every row is the clean run's" if self.all_rows_clean else "it goes on"
+        otherwise = "every row is the clean run's" if self.all_rows_clean else "the run continues"
         return f"an error that matches {causes} and names env or worker {envs}; or {otherwise}"
 
 
@@ -183,7 +183,7 @@ def goes_on(events: list[Event], seen: Seen, lost: tuple[int, ...]) -> Verdict:
     seconds = seen.seconds(events[0])
     for row, later in ((results[0]["rows"][env_id], results[-1]["rows"][env_id]) for env_id in lost):
         if not (row["marked"] and row["ended"]) or not later["observation"][0] < FAULT_AT:
-            return Verdict(SILENT, f"hands out {_shown(row)}", seconds)
+            return Verdict(SILENT, f"returns {_shown(row)}", seconds)
     return Verdict(GOES_ON if lost else RIGHT_DATA, "", seconds)
 
 

@@ -57,7 +57,7 @@ SCENARIOS: dict[str, Scenario] = {
     "hang": Scenario("step hangs in Python", NO_ANSWER, env_options=victim("hang")),
     "hang_gil": Scenario("step hangs in C, holding the GIL", NO_ANSWER, env_options=victim("hold_the_gil")),
     "late_reply": Scenario(
-        f"step takes {1.5 * TIMEOUT_S:g} s, then stepping goes on: stale results?",
+        f"step takes {1.5 * TIMEOUT_S:g} s, then stepping continues: stale results?",
         RightData({"step": NO_ANSWER.causes[0]}),
         deed="go_on_after_error",
         env_options=victim("be_slow", slow_s=1.5 * TIMEOUT_S),
@@ -106,14 +106,14 @@ SCENARIOS: dict[str, Scenario] = {
         deed="too_few_actions",
     ),
     "interrupt": Scenario(
-        "Ctrl-C in step (caller only), then stepping goes on",
+        "Ctrl-C in step (caller only), then stepping continues",
         RightData({"step": "KeyboardInterrupt"}),
         deed="go_on_after_error",
         env_options=victim("wait_at_gate"),
         when_arrived="interrupt",
     ),
     "interrupt_group": Scenario(
-        "Ctrl-C in step (terminal: all processes), then stepping goes on",
+        "Ctrl-C in step (terminal: all processes), then stepping continues",
         RightData({"step": "KeyboardInterrupt"}),
         deed="go_on_after_error",
         env_options=victim("wait_at_gate"),

@@ -15,29 +15,30 @@ from benchmarks.faults.judge import GOOD, HANG, MEANING
 from benchmarks.faults.scenarios import SCENARIOS
 from multiverse.executors.machine import usable_cores
 
-INTRO = """# The same faults, side by side
-
-Three envs in three worker processes; at a step known beforehand something goes wrong with the middle one. The same
-program runs with every library, at its default settings or, where that helps, with what its documentation offers:
-Gymnasium's `step_wait(timeout=…)` and `close(terminate=True)` have a column of their own. Where a timeout can be given
-it is {timeout:g} s (by default ours is 60 s, and the others wait for ever); a call that gives nothing for {limit:g} s
-is a hang. Every cell is a process of its own. All of this was measured, nothing is quoted; this prints the whole page:
+INTRO = """# Fault comparison
 
 ```bash
 {command}
 ```
+This command prints the whole page. All results are measured; none is quoted.
+
+The program has three envs in three worker processes, and at a known step a fault happens to the middle one. The same
+program runs with every library, at its default settings or, where it helps, with the options that its documentation
+offers: Gymnasium's `step_wait(timeout=…)` and `close(terminate=True)` have a separate column. Where a timeout can be
+set it is {timeout:g} s (by default, multiverse's is 60 s and the others wait forever). A call without a result for
+{limit:g} s is a hang. Every cell is a separate process.
 """
 
-DECIDED = """## How outcomes are decided
-By one rule per row, in `benchmarks/faults/scenarios.py`, the same for all libraries:
+DECIDED = """## Outcomes
+Each row has one rule, in `benchmarks/faults/scenarios.py`, which is the same for all libraries:
 """
 
-TIMES = """Times are from the fault to the outcome; for a failing constructor, from the moment the workers are started.
-*Taken well*: a good outcome (right error, goes on, right data, clean end), a `close()` that neither raises nor hangs,
-and no process left 1 s after the program's end."""
+TIMES = """Times are from the fault to the outcome; for a failing constructor, from the start of the workers.
+*Taken well* means a good outcome (right error, continues, right data, clean end), a `close()` that neither raises nor
+hangs, and no process left 1 s after the program's end."""
 
-RULES = """## The rule of each row
-Regular expressions are matched in any case against the type and text of the exception, its notes and its causes.
+RULES = """## Rules
+Regular expressions are matched case-insensitively against the type and text of the exception, its notes and its causes.
 """
 
 
