@@ -63,7 +63,10 @@ class Memory:
     seen: list[tuple[float, int]] = field(default_factory=list)  # seconds, bytes
 
     def look(self, seconds: float) -> None:
-        self.seen.append((seconds, psutil.Process(self.pid).memory_info().rss))
+        try:
+            self.seen.append((seconds, psutil.Process(self.pid).memory_info().rss))
+        except psutil.NoSuchProcess:  # a fault has just ended it
+            pass
 
     def growth_mib(self) -> float:
         """A straight line through what was seen after the warm-up: how much it rises from its begin to its end."""
