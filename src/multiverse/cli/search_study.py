@@ -10,6 +10,7 @@ searches/CartPole-v1-ppo/
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import read_config
 from multiverse.training.config.train_config import TrainConfig, plain_config
 from multiverse.training.hooks import Hook
-from multiverse.training.progress import Progress, run_with_progress
+from multiverse.training.progress import run_with_sinks
 from multiverse.training.runs.files import LOCK, RunLock, for_json, replace_file
 from multiverse.training.runs.find_runs import CONFIG, ORIGIN, is_run, refuse_link
 from multiverse.training.runs.origin import redacted
@@ -307,18 +308,11 @@ class Pruning(Hook):
                 trainer.stop(f"{PRUNED} at {100 * stage // STAGES} % of its budget: others were better by then")
 
 
-class Silent(Progress):
-    """Whoever runs the search tells of it."""
-
-    def interrupted(self) -> None:
-        pass
-
-
 def child(order: Mapping[str, Any]) -> int:
-    """The process of one trial."""
+    """The process of one trial; the search reports how it ended."""
 
     def run() -> None:
         pruning = Pruning(Path(order["study"]), order["trial"], order["pruner"])
-        run_with_progress(lambda hooks: ordered(order, hooks=[*hooks, pruning]), Silent())
+        run_with_sinks(functools.partial(ordered, order, hooks=[pruning]), sinks=[])
 
     return in_child(run)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,13 +31,7 @@ from multiverse.training.config.changes import HOLD, changed_config, without_sch
 from multiverse.training.config.files import dump_yaml
 from multiverse.training.config.train_config import TrainConfig, plain_config, saved_config
 from multiverse.training.hooks import Hook
-from multiverse.training.progress import (
-    LinePrinter,
-    Progress,
-    ShortLines,
-    printer_for_programs,
-    run_with_progress,
-)
+from multiverse.training.progress import LinePrinter, ResumeCommand, ShortLines, printer_for_programs, run_with_sinks
 from multiverse.training.run import Run, resume_run, start_run, watched
 from multiverse.training.run_sources import (
     as_name,
@@ -52,6 +47,8 @@ from multiverse.training.runs.origin import mark_of, names_code, redacted
 from multiverse.training.runs.run_directory import LARGEST_JSON, fresh, safe_name
 from multiverse.training.seeds import DRAWS, INTERVAL, bootstrap_interval, interquartile_mean
 from multiverse.training.side_by_side import in_child, share_of_cores, side_by_side
+
+log = logging.getLogger("multiverse")
 
 MOST_SEEDS = 10_000
 
@@ -253,8 +250,8 @@ def ordered(order: Mapping[str, Any], **more: Any) -> Run:
 
 def child(order: Mapping[str, Any]) -> int:
     """The process of one run."""
-    lines = ShortLines(LinePrinter(), in_python=True)
-    return in_child(lambda: run_with_progress(functools.partial(ordered, order), lines))
+    begin, resume = functools.partial(ordered, order), ResumeCommand(in_python=True)
+    return in_child(lambda: run_with_sinks(begin, [ShortLines(LinePrinter())], resume))
 
 
 # -- going on ----------------------------------------------------------------------------------------------------
@@ -287,11 +284,11 @@ def run_in_program(
     **own: Any,
 ) -> SeedRuns:
     """For `mv.train` and `mv.resume`; `own`: what the program has, as `ordered` takes it."""
-    voice, here = printer_for_programs(), Progress(in_python=True)
+    voice = printer_for_programs()
     say: Say = voice.say if progress else lambda line: None
     own = {name: value for name, value in own.items() if value}
     again = given_again(**own) + (f", algorithm={algorithm_name!r}" if algorithm_name else "")
-    going_on = f"Interrupted. To go on with all of them: mv.resume({str(path)!r}{again})"
+    interrupted = f"Interrupted. To resume all of them: {ResumeCommand(in_python=True, arguments=again).of(path)}"
 
     def one(order: dict[str, Any]) -> Run:
         return watched(functools.partial(ordered, order, **own), hooks, progress, again)
@@ -300,7 +297,7 @@ def run_in_program(
     try:
         found = run_set(path, config, settings, in_lines(say), one, __name__ if apart else None, trust, algorithm_name)
     except (KeyboardInterrupt, SystemExit):
-        (voice.say if progress else here.tell)(going_on)
+        (voice.say if progress else log.warning)(interrupted)
         raise
     for line in seed_lines(found):
         say(line)
