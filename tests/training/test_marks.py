@@ -82,7 +82,7 @@ def test_where_states_take_too_long_nothing_is_saved_inside_a_rollout_and_the_lo
     with pytest.raises(LookupError):
         mv.train(Wanderer, run_dir=tmp_path / "run", hooks=[Stumbles()], **RUN)
     assert "no checkpoint was saved at 150 env steps" in caplog.text
-    assert "goes on from 50 env steps, and 100 are lost" in caplog.text
+    assert "continues from 50 env steps, and 100 are lost" in caplog.text
     assert not json.loads((tmp_path / "run" / "summary.json").read_text())["finished"]
     assert digest(mv.resume(tmp_path / "run", env=Wanderer).path) == digest(whole)
 
@@ -196,7 +196,7 @@ def test_an_update_that_fails_saves_nothing_and_the_loss_is_told(
 
     with pytest.raises(LookupError):
         mv.train(Wanderer, run_dir=tmp_path / "run", hooks=[Stumbles(), Sabotage()], **RUN)
-    assert "an update is under way; resumed, this run goes on from 50 env steps" in caplog.text
+    assert "an update is under way; if resumed, the run continues from 50 env steps" in caplog.text
 
 
 def test_a_run_whose_states_no_file_can_hold_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

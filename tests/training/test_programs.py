@@ -317,7 +317,7 @@ def test_an_impatient_ctrl_c_is_told_what_it_lost(
         trained(tmp_path / "run", hooks=[InterruptsTwice()], progress=False)
     how = f"mv.resume({str(tmp_path / 'run')!r})"
     lost = f"without saving; the last checkpoint is at 100. To resume from there: {how}"
-    line = lost if saved else f"and nothing was saved. To begin it anew: {how}"
+    line = lost if saved else f"and nothing was saved. To start again: {how}"
     assert line in caplog.text and "Ended at 200 env steps" in caplog.text and "Interrupted at" not in caplog.text
     assert mv.resume(tmp_path / "run", progress=False).summary["env_steps"] == 400
 

@@ -96,16 +96,9 @@ class Trainer:
 
         Ctrl-C, SIGTERM or SIGUSR1: the run is saved as it was after its last update, and the signal takes effect.
         """
-        files, status = self.directory.sinks(), events.RunStatus(self.config, self.clock, self.session)
-        self._sinks, self._status = [files, *self._sinks], status
-        run_id, notes = self.directory.run_id, self.session.start_lines
-        self._emit(
-            events.RunStarted(
-                run_id=run_id, path=self.directory.path, status=status, best_return=self.best_return, notes=notes
-            )
-        )
-        for hook in self._hooks:
-            hook.on_start(self)
+        files = self.directory.sinks()
+        self._sinks, self._status = [files, *self._sinks], events.RunStatus(self.config, self.clock, self.session)
+        self._start()
         # One thread: what BLAS adds up in several depends, in the last bits, on how many there happen to be.
         with self._requests, torch_threads(self.config.torch_threads), threadpool_limits(1, "blas"):
             self._stopwatch = Stopwatch(self.clock)
@@ -137,6 +130,15 @@ class Trainer:
                 raise
             finally:
                 files.close()
+
+    def _start(self) -> None:
+        where, notes = self.directory, self.session.start_lines
+        best, status = self.best_return, self._status
+        self._emit(
+            events.RunStarted(run_id=where.run_id, path=where.path, status=status, best_return=best, notes=notes)
+        )
+        for hook in self._hooks:
+            hook.on_start(self)
 
     def _over(self) -> bool:
         return bool(self._stopped) or self._interrupted() or self.config.budget.spent(self.clock) >= 1.0
@@ -283,10 +285,10 @@ class Trainer:
         now, before = self.clock.env_steps, self._checkpointed_at
         if before == now:
             return  # it has been saved, just as it is
-        lost = (
-            "starts again" if before is None else f"continues from {before:,} env steps, and {now - before:,} are lost"
+        then = (
+            "begins anew" if before is None else f"continues from {before:,} env steps, and {now - before:,} are lost"
         )
-        log.warning("no checkpoint was saved at %s env steps: %s; if resumed, the run %s", f"{now:,}", why, lost)
+        log.warning("no checkpoint was saved at %s env steps: %s; if resumed, the run %s", f"{now:,}", why, then)
 
     # -- the end -------------------------------------------------------------------------------------------------
     def _end(self) -> dict[str, Any]:

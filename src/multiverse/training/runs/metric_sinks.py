@@ -8,11 +8,12 @@ import io
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from multiverse.core.errors import PreflightError
+from multiverse.training.config.files import flat
 from multiverse.training.events import EpisodesEnded, EvaluationDone, Event, Metrics, MetricsLogged, Sink
 from multiverse.training.runs.files import LineFile, for_json, read_lines, replace_file
 from multiverse.training.runs.find_runs import EPISODES, METRICS, TABLE
@@ -190,7 +191,9 @@ class TensorBoardSink(MetricSink):
         from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 
         begun = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time())
-        for name, value in _flat(settings):
+        for name, value in flat(settings):
+            if value is None or value == {}:
+                continue
             if isinstance(value, bool):
                 begun.hparams[name].bool_value = value
             elif isinstance(value, int | float):
@@ -222,12 +225,3 @@ def _tag(name: str) -> str:
     if name.startswith("evaluation_"):
         return name.replace("_", "/", 1)
     return f"time/{name}" if name.endswith(("_share", "seconds", "_per_s")) else f"train/{name}"
-
-
-def _flat(settings: Mapping[str, Any], inside: str = "") -> Iterator[tuple[str, Any]]:
-    """Those of a section by its name: `ppo.gamma`."""
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{inside}{name}.")
-        elif value is not None:
-            yield f"{inside}{name}", value
