@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,9 @@ class Recorder(events.Sink):
         return [type(event).__name__ for event in self.received if not isinstance(event, left_out)]
 
 
-def started(home: Path, *sinks: events.Sink) -> mv.Run:
+def started(home: Path, *sinks: events.Sink, hooks: Sequence[mv.Hook] = ()) -> mv.Run:
     config = config_for("CartPole-v1", "ppo", FEW)
-    return run_with_sinks(functools.partial(start_run, config, run_dir=home), list(sinks))
+    return run_with_sinks(functools.partial(start_run, config, run_dir=home, hooks=hooks), list(sinks))
 
 
 def lines_of(run: mv.Run, name: str) -> list[dict[str, Any]]:
@@ -70,6 +71,26 @@ def test_events_of_run_in_order_with_what_its_files_have(tmp_path: Path) -> None
     end = recorder.received[-1]
     assert isinstance(end, events.RunEnded) and (end.path, end.summary) == (run.path, run.summary)
     assert recorder.closed == 1
+
+
+def test_files_come_before_other_sinks_and_these_before_hooks(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    class LooksAtFiles(events.Sink):
+        def handle(self, event: events.Event) -> None:
+            if isinstance(event, events.MetricsLogged | events.EvaluationDone):
+                seen.append(("sink", len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines())))
+
+    class LooksAtSinks(mv.Hook):
+        def on_update(self, trainer: Any, report: Any) -> None:
+            seen.append(("on_update", trainer.metrics["updates"]))
+
+        def on_evaluation(self, trainer: Any, evaluation: Any) -> None:
+            seen.append(("on_evaluation", trainer.clock.updates))
+
+    started(tmp_path / "run", LooksAtFiles(), hooks=[LooksAtSinks()])
+    first = [("sink", 1), ("on_update", 1), ("sink", 2), ("on_evaluation", 1)]
+    assert seen == [*first, ("sink", 3), ("on_update", 2), ("sink", 4), ("on_evaluation", 2)]
 
 
 def test_resumed_run_has_the_same_id(tmp_path: Path) -> None:

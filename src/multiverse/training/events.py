@@ -40,33 +40,33 @@ class RunStatus:
 
     config: TrainConfig
     clock: Clock
-    session: Session
+    _session: Session
 
     @property
     def recent(self) -> RecentEpisodes:
         """Returns and lengths of the last hundred episodes."""
-        return self.session.recent
+        return self._session.recent
 
     @property
     def restarts(self) -> int:
         """Number of envs and workers that were restarted."""
-        failures = self.session.failures
+        failures = self._session.failures
         return failures.env_restarts + failures.worker_restarts
 
     @property
     def plan(self) -> Plan:
         """Where the envs run now."""
-        return self.session.envs.plan
+        return self._session.envs.plan
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
         """Process ids of the workers now."""
-        return self.session.envs.worker_pids
+        return self._session.envs.worker_pids
 
     @property
     def learns_on_cpu_with_torch(self) -> bool:
         """Whether any algorithm of the run uses torch on the CPU."""
-        return any(getattr(learner, "torch_device", None) == "cpu" for learner in self.session.learners)
+        return any(getattr(learner, "torch_device", None) == "cpu" for learner in self._session.learners)
 
 
 # -- events ------------------------------------------------------------------------------------------------------

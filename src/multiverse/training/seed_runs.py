@@ -24,7 +24,6 @@ from multiverse.adapters.env_source import BUILT_IN
 from multiverse.algorithms import algorithm_class
 from multiverse.core.errors import InvalidRequest, MultiverseError, counted, in_digits
 from multiverse.core.imports import without_folders
-from multiverse.core.plain_files import read_plain
 from multiverse.core.plan import whole_number
 from multiverse.training.config.build import Located
 from multiverse.training.config.changes import HOLD, changed_config, without_schedules
@@ -42,9 +41,9 @@ from multiverse.training.run_sources import (
     trusted_config,
 )
 from multiverse.training.runs.files import for_json, replace_file
-from multiverse.training.runs.find_runs import CONFIG, ORIGIN, SEEDS, SUMMARY, is_run
+from multiverse.training.runs.find_runs import CONFIG, ORIGIN, SEEDS, is_run
 from multiverse.training.runs.origin import mark_of, names_code, redacted
-from multiverse.training.runs.run_directory import LARGEST_JSON, fresh, safe_name
+from multiverse.training.runs.run_directory import fresh, read_object, read_summary, safe_name
 from multiverse.training.seeds import DRAWS, INTERVAL, bootstrap_interval, interquartile_mean
 from multiverse.training.side_by_side import in_child, share_of_cores, side_by_side
 
@@ -117,21 +116,17 @@ def _write(path: Path, told: Mapping[str, Any]) -> None:
 
 def read_set(path: Path) -> dict[str, Any]:
     """What `seeds.json` says."""
-    try:
-        said = json.loads(read_plain(path / SEEDS, LARGEST_JSON)[0])
-        if said["seeds"] and all(type(seed) is int for seed in said["seeds"]):
-            return dict(said)
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        pass
+    said = read_object(path / SEEDS)
+    seeds = said.get("seeds")
+    if isinstance(seeds, list) and seeds and all(type(seed) is int for seed in seeds):
+        return said
     raise InvalidRequest(f"{path / SEEDS} does not say which seeds there are: restore it, or resume each run by itself")
 
 
 def finished(run: Path) -> Run | None:
-    try:
-        summary = json.loads(read_plain(run / SUMMARY, LARGEST_JSON)[0])
-        return Run(run, summary) if summary["finished"] is True else None
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return None
+    """The run in this directory if it came to its end, else None."""
+    summary = read_summary(run)
+    return Run(run, summary) if summary.get("finished") is True else None
 
 
 # -- what they say -----------------------------------------------------------------------------------------------

@@ -132,11 +132,9 @@ class Trainer:
                 files.close()
 
     def _start(self) -> None:
-        where, notes = self.directory, self.session.start_lines
+        run_id, path, notes = self.directory.run_id, self.directory.path, self.session.start_lines
         best, status = self.best_return, self._status
-        self._emit(
-            events.RunStarted(run_id=where.run_id, path=where.path, status=status, best_return=best, notes=notes)
-        )
+        self._emit(events.RunStarted(run_id=run_id, path=path, status=status, best_return=best, notes=notes))
         for hook in self._hooks:
             hook.on_start(self)
 
@@ -285,9 +283,7 @@ class Trainer:
         now, before = self.clock.env_steps, self._checkpointed_at
         if before == now:
             return  # it has been saved, just as it is
-        then = (
-            "begins anew" if before is None else f"continues from {before:,} env steps, and {now - before:,} are lost"
-        )
+        then = f"continues from {before or 0:,} env steps, and {now - (before or 0):,} are lost"
         log.warning("no checkpoint was saved at %s env steps: %s; if resumed, the run %s", f"{now:,}", why, then)
 
     # -- the end -------------------------------------------------------------------------------------------------
