@@ -1,8 +1,8 @@
-"""A run as a terminal shows it, drawn over and over in one place: how far, how well, how fast, where the time goes, and
-what the machine does; and who follows a run elsewhere: lines, JSON, or nothing.
+"""The live display of a run in a terminal: progress, returns, speed, where the time goes, and the load of the machine;
+and the sinks for commands elsewhere: lines, JSON, or nothing.
 
-Drawn between updates, at most four times a second and, where that would take over a two-hundredth of the time, less
-often, down to every two seconds: no thread takes its share from the training.
+The display is redrawn between updates, at most four times a second, and less often (down to every two seconds) where
+drawing would take more than 0.5 % of the time. There is no thread that would compete with the training.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
     from multiverse.training.run import Run
 
 DRAW_EVERY_S, LARGEST_SHARE, LONGEST_S = 0.25, 0.005, 2.0
-STRETCH_S = 2.0  # that speed and shares are told of
+STRETCH_S = 2.0  # over which speed and shares are measured
 LEAST_COLUMNS, LEAST_ROWS, MOST_COLUMNS = 80, 20, 160
 LABEL_WIDTH = 9
 BLOCKS = "▁▂▃▄▅▆▇█"
 PART_FILLS = dict(zip(PARTS, "█▓▒░▞·"))
-"""Where there are no colours."""
+"""What fills the bar of a part where there are no colours."""
 PART_STYLES = dict(zip(PARTS, ("bright_cyan", "blue", "yellow", "green", "magenta", "bright_black")))
 
 
@@ -149,21 +149,21 @@ def json_line(row: Mapping[str, Any]) -> str:
 
 
 class Display(ProgressLines):
-    """What is worth keeping (evaluations, decisions of `--num-envs auto`, warnings) scrolls by above it. `close` leaves
-    the terminal as it was."""
+    """Redrawn in one place; evaluations, decisions of `--num-envs auto` and warnings scroll by above it. `close`
+    restores the terminal."""
 
     def __init__(
         self, voice: LinePrinter, console: Console, about: Sequence[str] = (), now: Any = time.monotonic
     ) -> None:
         super().__init__(voice, about, now=now)
-        # What this process and its workers print meanwhile goes above it.
-        self.console, self.drawing = console, threading.RLock()  # who draws, or prints from another thread, holds it
+        # What this process and its workers print meanwhile goes above the display; printing and drawing hold the lock.
+        self.console, self.drawing = console, threading.RLock()
         self.let_workers_print: Callable[[], Any] = lambda: None
         self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
         self._machine = Machine()
         self._returns: list[float] = []
         self._best = float("-inf")  # return of an evaluation
-        self._drawn, self._columns = Text(), console.width  # what stands there, drawn in a terminal so wide
+        self._drawn, self._columns = Text(), console.width  # what was drawn last, and the terminal's width then
         self._next_at = 0.0
         self._speed, self._shares, self._measured = 0.0, dict.fromkeys(PARTS, 0.0), 0
 
@@ -187,15 +187,15 @@ class Display(ProgressLines):
     def _evaluation(self, event: events.EvaluationDone) -> None:
         super()._evaluation(event)
         self._best = max(self._best, event.summary["mean_return"])
-        self._next_at = 0.0  # it took its time: what is shown is old
+        self._next_at = 0.0  # an evaluation takes time: what is shown is old
 
     def close(self) -> None:
-        """Nothing is left of it, and the cursor is there again. Twice does no harm."""
+        """Remove the display and show the cursor again. May be called twice."""
         with self.drawing:
             if self._live.is_started:
                 self._wipe_broken_lines()
             self._live.stop()
-        self.let_workers_print()  # before what is told in the end
+        self.let_workers_print()  # before the last lines of the run
 
     def _draw(self, status: events.RunStatus) -> None:
         began_at = self._now()
@@ -206,15 +206,14 @@ class Display(ProgressLines):
                 self._wipe_broken_lines()
                 self._drawn = picture
                 self._live.update(picture, refresh=True)
-        except (OSError, ValueError):  # nobody looks any more
+        except (OSError, ValueError):  # the terminal is gone
             self._next_at = float("inf")
             return
         took_s = self._now() - began_at
         self._next_at = began_at + max(DRAW_EVERY_S, min(took_s / LARGEST_SHARE, LONGEST_S))
 
     def _wipe_broken_lines(self) -> None:
-        """A terminal that has become narrower has broken lines in two: rich, who counts them as it drew them, would
-        leave as many behind."""
+        """Erase the extra rows of lines that a narrower terminal has broken: rich counts them as it drew them."""
         console, before = self._live.console, self._columns
         self._columns = columns = console.width
         if columns < before:
@@ -222,7 +221,7 @@ class Display(ProgressLines):
             console.control(Control(*((ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)) * broken))
 
     def _measure(self, status: events.RunStatus) -> None:
-        """Speed and shares since the last time this was done, which is some seconds ago: single updates differ."""
+        """Measure speed and shares over some seconds, because single updates differ."""
         clock, before = status.clock, self._stretch
         if clock.seconds - before.seconds >= STRETCH_S or not self._speed:
             if clock.seconds > before.seconds:
@@ -233,7 +232,7 @@ class Display(ProgressLines):
 
     # -- what it looks like --------------------------------------------------------------------------------------
     def picture(self, status: events.RunStatus) -> Text:
-        """One text, line by line: tables and frames would take rich ten times as long. The last line is empty, for
+        """What is drawn, as one text: tables and frames would take rich ten times as long. The last line is empty, for
         what the terminal itself writes (^C)."""
         config = status.config
         width = min(self._live.console.width, MOST_COLUMNS) - 1
@@ -261,27 +260,27 @@ class Display(ProgressLines):
     def _budget(self, status: events.RunStatus, width: int) -> Text:
         budget, clock = status.config.budget, status.clock
         spent = budget.spent(clock)
-        told = f" {percent(spent)}  {clock.env_steps:,} env steps  {self._left(status)}"
-        room = width - len(told)
+        figures = f" {percent(spent)}  {clock.env_steps:,} env steps  {self._left(status)}"
+        room = width - len(figures)
         done = round(room * spent)
-        return Text.assemble(("━" * done, "green"), ("─" * (room - done), "bright_black"), told)
+        return Text.assemble(("━" * done, "green"), ("─" * (room - done), "bright_black"), figures)
 
     def _pace(self, status: events.RunStatus) -> Text:
         clock, restarts = status.clock, status.restarts
-        told = Text.assemble((f"{self._speed:,.0f}", "bold"), " env steps/s")
-        told.append(f"   {counted(clock.updates, 'update')}   {counted(clock.episodes, 'episode')}   ")
-        return told.append(counted(restarts, "restart"), "bold red" if restarts else "")
+        text = Text.assemble((f"{self._speed:,.0f}", "bold"), " env steps/s")
+        text.append(f"   {counted(clock.updates, 'update')}   {counted(clock.episodes, 'episode')}   ")
+        return text.append(counted(restarts, "restart"), "bold red" if restarts else "")
 
     def _return(self, status: events.RunStatus) -> Text:
         recent, best = status.recent, self._best
         if not len(recent):
             return Text(NO_EPISODE)
-        told = Text.assemble((in_digits(recent.mean_return), "bold"), f"   length {recent.mean_length:.0f}")
-        return told.append(f"   best evaluation {in_digits(best)}" if best > float("-inf") else "")
+        text = Text.assemble((in_digits(recent.mean_return), "bold"), f"   length {recent.mean_length:.0f}")
+        return text.append(f"   best evaluation {in_digits(best)}" if best > float("-inf") else "")
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The whole course in at most so many characters, from the lowest to the highest."""
+    """All values in at most `width` blocks, scaled from the lowest to the highest."""
     if len(values) < 2:
         return ""
     count = min(width, len(values))
@@ -292,7 +291,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def time_bar(shares: Mapping[str, float], width: int, fills: Mapping[str, str] = {}) -> Text:
-    """One line, a colour for each part, or what fills it."""
+    """One line with a segment for each part, in its colour or filled with its character."""
     bar, done, drawn = Text(), 0.0, 0
     for part, share in shares.items():
         done += share
@@ -303,14 +302,14 @@ def time_bar(shares: Mapping[str, float], width: int, fills: Mapping[str, str] =
 
 
 def legend(shares: Mapping[str, float], fills: Mapping[str, str] = {}) -> Text:
-    """Fits beside its label in 80 columns, whatever the shares are."""
+    """Names and shares of the parts; fits beside its label in 80 columns."""
     return Text(" ").join(
         Text.assemble((fills.get(part, "■"), PART_STYLES[part]), f"{part} {percent(shares[part])}") for part in shares
     )
 
 
 class Machine:
-    """What the cores, the memory and a GPU do, since the last look."""
+    """Load of the cores, memory and GPU since the last look."""
 
     def __init__(self) -> None:
         self._usable = sorted(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else []
@@ -321,7 +320,7 @@ class Machine:
         return {"cores": self._cores(), "memory": self._memory(worker_pids), **self._gpu()}
 
     def _cores(self) -> Text:
-        """A block for each; of a few also the figure."""
+        """A block for each core, with its load in percent where there are few."""
         every = psutil.cpu_percent(percpu=True)
         busy = [every[i] for i in self._usable if i < len(every)] or every
         blocks = [BLOCKS[min(7, int(one / 12.5))] for one in busy]

@@ -1,5 +1,5 @@
-"""A run as it is followed in a program or a terminal: a line every few seconds (in a notebook one that is redrawn), one
-per evaluation, and how it ended."""
+"""Sinks that print the progress of a run: a line every few seconds (in a notebook a bar that is redrawn), one per
+evaluation, and how the run ended."""
 
 from __future__ import annotations
 
@@ -46,15 +46,16 @@ NO_EPISODE = "no episode yet"
 
 
 class LinePrinter:
-    """Lines on a stream, by default standard output; where `redraws`, below them a bar that is written over again and
-    again. A reader that leaves costs the lines, never the run."""
+    """Prints lines on a stream, by default standard output, and where `redraws` a bar below them that is overwritten.
+    If the reader closes the stream, the lines are lost, but the run continues."""
 
     def __init__(self, stream: TextIO | None = None, redraws: bool = False) -> None:
         self.stream, self.redraws, self.heard = stream, redraws, True
-        self._bar = ""  # as it stands there
+        self._bar = ""  # what is shown of it
 
     def say(self, line: str = "", wrap: bool = False) -> None:
-        """`wrap`: on a terminal, break the line between words. Not for lines that a user may copy, such as commands."""
+        """Print a line. `wrap`: on a terminal, break it between words; not for lines that a user may copy, such as
+        commands."""
         if wrap and self._is_on_terminal():
             broken = textwrap.wrap(
                 line,
@@ -68,7 +69,7 @@ class LinePrinter:
         self._bar = ""
 
     def draw(self, bar: str) -> None:
-        """The bar, as much of it as one line holds."""
+        """Overwrite the bar, cut to one line."""
         columns = NOTEBOOK_WIDTH if in_notebook() else shutil.get_terminal_size().columns
         bar = bar[: columns - 1]
         self._write(self._over(bar))
@@ -82,7 +83,7 @@ class LinePrinter:
             return False
 
     def _over(self, bar: str) -> str:
-        """What is left of a longer one is wiped out."""
+        """Return text that replaces the bar, the rest of a longer one included."""
         return f"\r{bar:<{len(self._bar)}}"
 
     def _write(self, text: str) -> None:
@@ -96,13 +97,14 @@ class LinePrinter:
 
 
 def printer_for_programs() -> LinePrinter:
-    """For `mv.train`: standard output is the program's own, but in a notebook, where the other one is red."""
+    """The printer of `mv.train`: standard error, because standard output belongs to the program; in a notebook, which
+    shows standard error in red, standard output."""
     stream = sys.stdout if in_notebook() else sys.stderr
     return LinePrinter(stream, redraws=in_notebook() or (stream is not None and stream.isatty()))
 
 
 def in_notebook() -> bool:
-    """Whether cells are run here: a kernel's shell is no terminal, but can go back in its line."""
+    """Whether this is a Jupyter kernel, whose output is no terminal but can overwrite a line."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and hasattr(shell, "kernel")
@@ -183,7 +185,7 @@ class ProgressLines(events.Sink):
             self.voice.say(line)
 
     def _begin(self, clock: Clock) -> None:
-        """What was before is another part of the run."""
+        """Measure from here on: what was before is another part of the run."""
         self._stretch = replace(clock)
         self._begin_stretch(clock)
 
@@ -316,7 +318,7 @@ def _with_resume_command(error: Exception, path: Path | None, resume: ResumeComm
 
 
 def interruption(event: events.RunInterrupted) -> str:
-    """Whether the run was saved, and how to resume it: that it was is so where it had begun and was asked once."""
+    """Sentence that says whether the run was saved, and how to resume it."""
     steps, saved, command = event.env_steps, event.saved_env_steps, event.resume_command
     if event.path is None:
         return "Interrupted before training began: nothing was saved."
