@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
+import numpy as np
 from gymnasium import spaces
 
 from multiverse.algorithms.capabilities import Capabilities, RunRequirements, refuse_unsupported
@@ -38,11 +39,15 @@ class UpdateReport:
     skipped: int = 0  # gradient steps that were not taken because a gradient was not finite
 
 
-def mean_metrics(metrics: Sequence[Mapping[str, Any]], stack: Callable[[list[Any]], Any]) -> dict[str, float]:
-    """The mean of each metric over the gradient steps that have it. `stack`: of the library of these numbers. A GPU is
-    waited for here, once an update."""
-    names = dict.fromkeys(name for one in metrics for name in one)
-    return {name: float(as_numpy(stack([one[name] for one in metrics if name in one])).mean()) for name in names}
+def mean_metrics(metrics: Sequence[Mapping[str, Any]], xp: Any) -> dict[str, float]:
+    """Return the mean of each metric over the gradient steps that have it. `xp`: the library of these numbers. The
+    values of all metrics are read at once, so that a GPU is waited for once per update."""
+    values = [value for one in metrics for value in one.values()]
+    read = np.asarray(values, np.float32) if xp is np else as_numpy(xp.stack(values)) if values else ()
+    sums: dict[str, list[float]] = {}
+    for name, value in zip((name for one in metrics for name in one), read):
+        sums.setdefault(name, []).append(float(value))
+    return {name: sum(found) / len(found) for name, found in sums.items()}
 
 
 class Algorithm(Protocol):

@@ -396,7 +396,7 @@ class OffPolicy(Learner):
         xp = self._networks[self.acts].xp
         taken = as_numpy(xp.stack([took for took, _ in found])).tolist()
         self._refuse_many_bad(taken)
-        report = mean_metrics([metrics for (_, metrics), took in zip(found, taken) if took], xp.stack)
+        report = mean_metrics([metrics for (_, metrics), took in zip(found, taken) if took], xp)
         return UpdateReport(report, sum(taken), len(taken) - sum(taken))
 
     @cached_property

@@ -147,6 +147,8 @@ class OnPolicy(Learner):
         "learner",
     })  # fmt: skip
     optimizer: type[Optimizer] = Adam
+    _has_kernel = False
+    """Whether a numpy kernel gives the gradient of the loss."""
     max_lag = 0
     """Updates that a rollout's policy may be behind, where it is collected asynchronously."""
 
@@ -248,7 +250,7 @@ class OnPolicy(Learner):
         kernel, why_torch, outputs = kernel_of(type(self)), self._why_torch(shape, device), self._outputs_of("critic")
         self._refuse_other_outputs(["critic"])
         if kernel is not None and not why_torch:
-            self._loss = partial(kernel, self)
+            self._loss, self._has_kernel = partial(kernel, self), True
             return NumpyLearner(shape, self.optimizer, seed)
         torch_for(why_torch)
         if kernel is None or self.auxiliary:
@@ -356,6 +358,8 @@ class OnPolicy(Learner):
             refuse_untrained(self, self._networks.parameters)
         self._gradients += 1
         batch.noise = [self._normal(*batch.actions.shape) for _ in range(self.noise_draws)]
+        if self._has_kernel:
+            return self._networks.gradient(batch, self._loss, with_metrics) or {}
         with self._training((self._updates, self._gradients)):
             return self._networks.gradient(batch, self._loss, with_metrics) or {}
 
@@ -364,7 +368,7 @@ class OnPolicy(Learner):
         return self._networks.put(self._rng.standard_normal(shape, np.float32))
 
     def _means(self, metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        return mean_metrics(metrics, self._networks.xp.stack)
+        return mean_metrics(metrics, self._networks.xp)
 
     def _refuse_older(self, rollout: Rollout) -> None:
         """Than it may be; and remember what acts now, for rollouts of it that come later."""
