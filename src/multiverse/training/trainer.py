@@ -222,14 +222,9 @@ class Trainer:
     def _take(self, found: Evaluation) -> None:
         self.evaluation, self._evaluated_at = found, self.clock.env_steps
         self._evaluation_steps += sum(found.lengths)
-        self._emit(
-            events.EvaluationDone(
-                env_steps=self.clock.env_steps,
-                summary=found.summary(),
-                opponent=self.config.evaluation_opponent,
-                is_best=found.mean_return > self.best_return,
-            )
-        )
+        is_best, opponent = found.mean_return > self.best_return, self.config.evaluation_opponent
+        at, summary = self.clock.env_steps, found.summary()
+        self._emit(events.EvaluationDone(env_steps=at, summary=summary, opponent=opponent, is_best=is_best))
         for hook in self._hooks:
             hook.on_evaluation(self, found)
         if found.cancels and self.best_return == float("-inf"):
