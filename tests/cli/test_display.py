@@ -37,6 +37,7 @@ from multiverse.core.plan import Plan
 from multiverse.training import scaling
 from multiverse.training.config.budget import PARTS, Budget, Clock
 from multiverse.training.config.train_config import TrainConfig, config_for
+from multiverse.training.events import NumEnvsDecided, RunEnded, RunStarted, UpdateDone
 from multiverse.training.progress import LinePrinter, ProgressLines
 from multiverse.training.scaling import Decision
 from tests.cli.training_commands import SMALL, train
@@ -97,17 +98,14 @@ def test_json_is_an_object_a_line(elsewhere: Path, capsys: pytest.CaptureFixture
 def test_json_says_whether_an_interrupted_run_was_saved(
     saved: bool, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupt(self: Any, trainer: Any, report: Any) -> None:
-        ProgressLines.on_update(self, trainer, report)
-        if trainer.clock.updates == 2:
-            trainer.save()
-        if trainer.clock.updates == 3:
+    def interrupt(self: Any, status: Any) -> None:
+        if status.clock.updates == 3:
             signal.raise_signal(signal.SIGINT)
             if not saved:
                 signal.raise_signal(signal.SIGINT)  # once more: at once
 
-    monkeypatch.setattr(JsonLines, "on_update", interrupt)
-    assert train(Path("a"), "--json") == 130
+    monkeypatch.setattr(JsonLines, "_update", interrupt)
+    assert train(Path("a"), "--json", "--evaluate-every", "128") == 130  # the best so far is saved then
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     at = {"saved": saved, "saved_env_steps": 192 if saved else 128}
     assert told == {"event": "interrupted", "env_steps": 192, "run": "a", **at}
@@ -135,9 +133,9 @@ def test_decisions_of_num_envs_auto_are_json_too(
     ]
 
 
-def test_quiet_and_json_is_a_question(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_and_json_are_refused_together(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(Path("a"), "--quiet", "--json") == 2
-    assert "--quiet, or --json?" in capsys.readouterr().err and not Path("a").exists()
+    assert "--quiet and --json cannot be used together" in capsys.readouterr().err and not Path("a").exists()
 
 
 # -- on a terminal -----------------------------------------------------------------------------------------------
@@ -260,7 +258,7 @@ def test_an_interrupt_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
     os.kill(terminal.process.pid, signal.SIGINT)
     assert terminal.read_all() == 130
     _, _, after = terminal.written.rpartition(SHOW)
-    assert HIDE not in after and "To go on: multiverse resume a" in after
+    assert HIDE not in after and "To resume: multiverse resume a" in after
 
 
 def test_an_error_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
@@ -305,33 +303,36 @@ def test_a_gpu_that_torch_uses_is_shown(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 # -- how often ---------------------------------------------------------------------------------------------------
-def a_trainer() -> Any:
-    """As much of one as is shown."""
+def a_status() -> Any:
+    """State of a run, as much of it as is shown."""
     recent = type("Recent", (), {"mean_return": 50.0, "mean_length": 40.0, "__len__": lambda self: 3, "by_agent": {}})()
-    failures = SimpleNamespace(env_restarts=1, worker_restarts=2)
-    envs = SimpleNamespace(plan=Plan("process", 2, "forkserver", "auto", "as asked"), worker_pids=())
     clock = Clock(env_steps=4_000, episodes=9, updates=7, seconds=10.0, learn_s=6.0, step_s=4.0)
     return SimpleNamespace(
         config=TrainConfig(env="CartPole-v1", env_steps=8_000),
         clock=clock,
-        session=SimpleNamespace(envs=envs, recent=recent, failures=failures, learners=[], start_lines=[]),
-        scaling=None,
-        best_return=70.0,
-        directory=SimpleNamespace(path=Path("a")),
+        recent=recent,
+        restarts=3,
+        plan=Plan("process", 2, "forkserver", "auto", "as asked"),
+        worker_pids=(),
+        learns_on_cpu_with_torch=False,
     )
+
+
+def started(status: Any) -> RunStarted:
+    return RunStarted(run_id="1", path=Path("a"), status=status, best_return=70.0, notes=[])
 
 
 @pytest.mark.parametrize(("columns", "drawn"), [(80, 79), (140, 139), (200, 159)])
 def test_what_is_drawn_follows_the_run_and_fills_terminals_of_up_to_160_columns(columns: int, drawn: int) -> None:
     screen = io.StringIO()
     shown = Display(LinePrinter(), Console(file=screen, force_terminal=True, width=columns, height=24))
-    trainer = a_trainer()
-    shown._returns = [1.0, 2.0, 3.0]
-    shown._measure(trainer)
-    assert "of the time" not in shown.picture(trainer).plain, "one update, perhaps the first after a resume, misleads"
-    trainer.clock = dataclasses.replace(trainer.clock, env_steps=4_800, seconds=12.0, learn_s=7.2, step_s=4.8)
-    shown._measure(trainer)
-    lines = shown.picture(trainer).plain.splitlines()
+    status = a_status()
+    shown._returns, shown._best = [1.0, 2.0, 3.0], 70.0
+    shown._measure(status)
+    assert "of the time" not in shown.picture(status).plain, "one update, perhaps the first after a resume, misleads"
+    status.clock = dataclasses.replace(status.clock, env_steps=4_800, seconds=12.0, learn_s=7.2, step_s=4.8)
+    shown._measure(status)
+    lines = shown.picture(status).plain.splitlines()
     assert lines[1].endswith(" 60 %  4,800 env steps  8.0 s left")
     assert lines[2] == "speed    400 env steps/s   7 updates   9 episodes   3 restarts"
     assert lines[3] == "return   50.0   length 40   best evaluation 70.0"
@@ -346,16 +347,16 @@ def test_of_lines_that_a_narrower_terminal_broke_no_half_is_left(then: str) -> N
     """Tmux and most others break what is too long, so that it takes more rows than rich has drawn."""
     screen = io.StringIO()
     shown = Display(LinePrinter(screen), Console(file=screen, force_terminal=True, width=100, height=30))
-    trainer = a_trainer()
-    shown.on_start(trainer)
-    shown._draw(trainer)
-    lines = shown.picture(trainer).plain.split("\n")
+    status = a_status()
+    shown.handle(started(status))
+    shown._draw(status)
+    lines = shown.picture(status).plain.split("\n")
     rows = sum(max(1, math.ceil(len(line) / 30)) for line in lines)
     assert rows >= len(lines) + 5, "else nothing was broken"
     before = len(screen.getvalue())
     shown._live.console.width = 30
     if then == "drawn again":
-        shown._draw(trainer)
+        shown._draw(status)
         upwards = rows - 1  # the cursor is in the last one
     else:
         shown.close()
@@ -367,38 +368,36 @@ def test_of_lines_that_a_narrower_terminal_broke_no_half_is_left(then: str) -> N
 
 def test_without_colours_bars_can_be_read_too() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=80, height=24, no_color=True)
-    shown, trainer = Display(LinePrinter(), console), a_trainer()
-    shown._measure(trainer)
-    budget, time, legend = (shown.picture(trainer).plain.splitlines()[i] for i in (1, 5, 6))
+    shown, status = Display(LinePrinter(), console), a_status()
+    shown._measure(status)
+    budget, time, legend = (shown.picture(status).plain.splitlines()[i] for i in (1, 5, 6))
     bar = budget.partition(" ")[0]
     assert {*bar} == {"━", "─"} and abs(bar.count("━") - bar.count("─")) <= 1
     assert time.split()[1] == "▓" * 28 + "▒" * 42 and "▓step 40 % ▒learn 60 %" in legend
 
 
-def test_a_decision_of_num_envs_auto_scrolls_by_once() -> None:
-    said, trainer = io.StringIO(), a_trainer()
+def test_a_decision_of_num_envs_auto_scrolls_by() -> None:
+    said = io.StringIO()
     shown = Display(LinePrinter(said), Console(file=io.StringIO(), force_terminal=True, width=80, height=24))
-    trainer.scaling = SimpleNamespace(last=None)
-    for trainer.scaling.last in (None, *[Decision(3_000, 2, 9.0, 1, True, "it pays")] * 2):
-        shown.on_update(trainer, None)  # type: ignore[arg-type]
-    assert said.getvalue() == "      3,000 env steps | 1 env to stay (it pays)\n"
+    shown.handle(NumEnvsDecided(decision=Decision(3_000, 2, 9.0, 1, True, "it pays")))
+    assert said.getvalue() == "      3,000 env steps | 1 env, final (it pays)\n"
 
 
 @pytest.mark.parametrize("how", ["display", "lines", "bar"])
 def test_the_time_left_is_at_the_pace_of_late(how: str) -> None:
     """A replay algorithm fills its memory at 1,000 env steps a second, then learns at 100."""
-    said, trainer = io.StringIO(), a_trainer()
-    shown: Any = ProgressLines(LinePrinter(said, redraws=how == "bar"), now=lambda: trainer.clock.seconds)
+    said, status = io.StringIO(), a_status()
+    shown: Any = ProgressLines(LinePrinter(said, redraws=how == "bar"), now=lambda: status.clock.seconds)
     if how == "display":
         console = Console(file=said, force_terminal=True, width=80, height=24)
-        shown = Display(LinePrinter(), console, now=lambda: float(trainer.clock.seconds))
-    trainer.clock = Clock()
+        shown = Display(LinePrinter(), console, now=lambda: float(status.clock.seconds))
+    status.clock = Clock()
     for update in range(1, 31):
-        trainer.clock = Clock(env_steps=200 * update + 1_600 * min(update, 2), seconds=2.0 * update, updates=update)
-        trainer.config = TrainConfig(env="CartPole-v1", env_steps=trainer.clock.env_steps + 1_000)
-        shown.on_update(trainer, None)
+        status.clock = Clock(env_steps=200 * update + 1_600 * min(update, 2), seconds=2.0 * update, updates=update)
+        status.config = TrainConfig(env="CartPole-v1", env_steps=status.clock.env_steps + 1_000)
+        shown.handle(UpdateDone(status=status))
     if how == "display":
-        said.write(shown.picture(trainer).plain)
+        said.write(shown.picture(status).plain)
     assert re.findall(r"([\d.:]+ \w+) left", said.getvalue())[-1] == "10 s"
 
 
@@ -429,7 +428,7 @@ def test_it_is_drawn_four_times_a_second_or_as_often_as_costs_next_to_nothing(
     monkeypatch.setattr(shown._live, "update", update)
     for _ in range(400):
         now[0] += 0.03125
-        shown.on_update(a_trainer(), None)  # type: ignore[arg-type]
+        shown.handle(UpdateDone(status=a_status()))
     between = [after - before for before, after in itertools.pairwise(draws)]
     assert between and min(between) >= apart_s and max(between) < apart_s + 0.14
 
@@ -485,7 +484,7 @@ def test_last_lines_of_a_run_break_between_words_on_a_terminal(tmp_path: Path, m
 
     run = mv.train("CartPole-v1", run_dir=tmp_path / "run", progress=False, env_steps=64, num_envs=2, steps_per_env=32)
     monkeypatch.setenv("COLUMNS", "60")
-    ProgressLines(LinePrinter(screen := Screen())).done(run)
+    ProgressLines(LinePrinter(screen := Screen())).handle(RunEnded(path=run.path, summary=run.summary))
     told, _, commands = screen.getvalue().partition("Next:\n")
     assert "Evaluation: return " in told and max(map(len, told.splitlines())) < 60
     assert f"  multiverse evaluate {run.path}\n" in commands
@@ -522,10 +521,10 @@ def test_what_makes_learning_cheaper_depends_on_the_algorithm(algorithm: str, gi
 
 def test_one_worker_is_one_worker() -> None:
     assert " with 1 worker, " in Machine().look((os.getpid(),))["memory"].plain
-    trainer = a_trainer()
-    trainer.clock.updates = trainer.clock.episodes = 1
+    status = a_status()
+    status.clock.updates = status.clock.episodes = 1
     shown = Display(LinePrinter(), Console(file=io.StringIO(), force_terminal=True, width=80, height=24))
-    assert "   1 update   1 episode   3 restarts" in shown.picture(trainer).plain
+    assert "   1 update   1 episode   3 restarts" in shown.picture(status).plain
 
 
 def test_few_envs_leave_cores_waiting() -> None:

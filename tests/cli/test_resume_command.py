@@ -21,11 +21,11 @@ from tests.training.small_runs import digest
 
 
 def interrupt_after(updates: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(self: Any, trainer: Any, report: Any) -> None:
-        if trainer.clock.updates == updates:
+    def interrupted(self: Any, status: Any) -> None:
+        if status.clock.updates == updates:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(progress.ProgressLines, "on_update", interrupted)
+    monkeypatch.setattr(progress.ProgressLines, "_update", interrupted)
 
 
 def test_an_interrupted_run_ends_as_one_that_was_not(
@@ -37,7 +37,7 @@ def test_an_interrupted_run_ends_as_one_that_was_not(
         assert train(Path("parts"), env_steps=512) == 130
     capsys.readouterr()
     assert main(["resume", "parts"]) == 0
-    assert "Going on from 192 env steps." in capsys.readouterr().out
+    assert "Resuming at 192 env steps." in capsys.readouterr().out
     assert digest("parts") == digest("whole")
 
 
@@ -55,7 +55,7 @@ def test_a_budget_that_is_spent_is_told(elsewhere: Path, capsys: pytest.CaptureF
     assert train(Path("one"), env_steps=64) == 0
     capsys.readouterr()
     assert main(["resume", "one"]) == 0
-    assert "Its budget is spent: --env-steps" in capsys.readouterr().out
+    assert "The run has used its budget. Pass a larger --env-steps" in capsys.readouterr().out
 
 
 def test_settings_given_to_resume_are_those_of_the_run_from_then_on(elsewhere: Path) -> None:
@@ -142,6 +142,6 @@ def test_ctrl_c_in_a_terminal_saves_and_leaves_nothing_running(tmp_path: Path) -
     os.killpg(process.pid, signal.SIGINT)
     rest, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert rest.splitlines()[-1].endswith(f"To go on: multiverse resume {tmp_path / 'one'}")
+    assert rest.splitlines()[-1].endswith(f"To resume: multiverse resume {tmp_path / 'one'}")
     assert helpers and not psutil.wait_procs(helpers, timeout=30)[1]
     assert not json.loads((tmp_path / "one" / "summary.json").read_text())["finished"]

@@ -358,7 +358,7 @@ def test_a_line_every_few_seconds_by_the_clock(
     monkeypatch.setattr(
         progress.ProgressLines,
         "__init__",
-        lambda self, voice, first: begin(self, voice, now=lambda: float(next(times))),
+        lambda self, voice, about: begin(self, voice, now=lambda: float(next(times))),
     )
     assert train(Path("one"), "--episodes", "100000", env_steps=64 * 8) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if " | restarts " in line]
@@ -422,14 +422,13 @@ def test_an_interrupted_run_is_saved_and_says_how_to_go_on(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def interrupted(self: Any, trainer: Any, report: Any) -> None:
-        self.env_steps = trainer.clock.env_steps
-        if trainer.clock.updates == 2:
+    def interrupted(self: Any, status: Any) -> None:
+        if status.clock.updates == 2:
             signal.raise_signal(number)
 
-    monkeypatch.setattr(progress.ProgressLines, "on_update", interrupted)
+    monkeypatch.setattr(progress.ProgressLines, "_update", interrupted)
     assert train(Path("a run"), env_steps=640) == code
-    assert capsys.readouterr().out.endswith("Interrupted at 128 env steps. To go on: multiverse resume 'a run'\n")
+    assert capsys.readouterr().out.endswith("Interrupted at 128 env steps. To resume: multiverse resume 'a run'\n")
     summary = json.loads(Path("a run/summary.json").read_text())
     assert (summary["finished"], summary["env_steps"]) == (False, 128)
     assert checkpoint_of("a run").manifest["env_steps"] == 128

@@ -182,7 +182,7 @@ def test_ctrl_c_ends_it_cleanly_and_leaves_nothing_running(script: str, tmp_path
         program.send_signal(signal.SIGINT)
         printed, errors = program.communicate(timeout=60)
     told = "SIGINT: saving and ending; Ctrl-C or SIGTERM now ends at once\n"
-    told += r"Interrupted at [\d,]+ env steps. To go on: mv.resume\(.*\)\n"
+    told += r"Interrupted at [\d,]+ env steps. To resume: mv.resume\(.*\)\n"
     assert program.returncode == 130 and children
     assert re.fullmatch("" if is_main else told, errors)  # mv.train's words
     assert still_alive([program.pid, *children]) == []

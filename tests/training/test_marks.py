@@ -81,8 +81,8 @@ def test_where_states_take_too_long_nothing_is_saved_inside_a_rollout_and_the_lo
     worth(NEVER, monkeypatch)
     with pytest.raises(LookupError):
         mv.train(Wanderer, run_dir=tmp_path / "run", hooks=[Stumbles()], **RUN)
-    assert "nothing is saved at 150 env steps" in caplog.text
-    assert "goes on from 50 env steps, and 100 are lost" in caplog.text
+    assert "no checkpoint was saved at 150 env steps" in caplog.text
+    assert "continues from 50 env steps, and 100 are lost" in caplog.text
     assert not json.loads((tmp_path / "run" / "summary.json").read_text())["finished"]
     assert digest(mv.resume(tmp_path / "run", env=Wanderer).path) == digest(whole)
 
@@ -97,7 +97,7 @@ def test_a_hook_that_saves_inside_a_rollout_is_told_that_nothing_was(
 
     worth(NEVER, monkeypatch)
     run = mv.train(Wanderer, run_dir=tmp_path / "run", hooks=[TooSoon()], **RUN)
-    assert "nothing is saved at 100 env steps" in caplog.text and digest(run.path) == digest(whole)
+    assert "no checkpoint was saved at 100 env steps" in caplog.text and digest(run.path) == digest(whole)
 
 
 @contextmanager
@@ -196,7 +196,7 @@ def test_an_update_that_fails_saves_nothing_and_the_loss_is_told(
 
     with pytest.raises(LookupError):
         mv.train(Wanderer, run_dir=tmp_path / "run", hooks=[Stumbles(), Sabotage()], **RUN)
-    assert "an update is under way; resumed, this run goes on from 50 env steps" in caplog.text
+    assert "an update is under way; if resumed, the run continues from 50 env steps" in caplog.text
 
 
 def test_a_run_whose_states_no_file_can_hold_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -61,7 +61,7 @@ def test_a_notebook_shows_a_bar_and_goes_on_after_its_stop_button(tmp_path: Path
     assert "Run: first\n" in _text(trained) and "█" in _text(trained) and "Done: 200 env steps" in _text(trained)
     assert not [output for output in trained if output.get("name") == "stderr"]  # which is red
     assert shown[0]["data"]["text/plain"].startswith("<Run first: 200 env steps, return ")
-    assert "Interrupted at 100 env steps. To go on: mv.resume('second')" in _text(interrupted)
+    assert "Interrupted at 100 env steps. To resume: mv.resume('second')" in _text(interrupted)
     assert interrupted[-1]["ename"] == "KeyboardInterrupt"
     assert went_on[0]["data"]["text/plain"] == "200"
     assert registered[0]["data"]["text/plain"] == "[(2, 4), [1.0, 1.0]]", registered

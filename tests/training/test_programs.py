@@ -260,7 +260,7 @@ def test_an_interrupted_program_is_told_where_the_run_is(
 
     with caplog.at_level(logging.WARNING), pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "run", hooks=[Interrupts()], progress=told)
-    line = f"Interrupted at 200 env steps. To go on: mv.resume({str(tmp_path / 'run')!r})"
+    line = f"Interrupted at 200 env steps. To resume: mv.resume({str(tmp_path / 'run')!r})"
     assert line in (capsys.readouterr().err if told else caplog.text)
     assert mv.resume(tmp_path / "run", progress=False).summary["env_steps"] == 400
 
@@ -281,7 +281,7 @@ def test_the_line_for_going_on_has_what_must_be_given_again(tmp_path: Path, capl
             mine, learner, run_dir=tmp_path / "run", hooks=[Interrupts()], progress=False, env_steps=400, num_envs=4,
             executor="serial",
         )  # fmt: skip
-    assert f"To go on: mv.resume({str(tmp_path / 'run')!r}, env=mine, algorithm=learner)" in caplog.text
+    assert f"To resume: mv.resume({str(tmp_path / 'run')!r}, env=mine, algorithm=learner)" in caplog.text
     with pytest.raises(mv.InvalidRequest, match=r"Gymnasium's; the algorithm .*: pass them again, env=…, algorithm="):
         mv.resume(tmp_path / "run")
     with pytest.raises(mv.InvalidRequest, match=r"pass it again, env=… \(in a shell: --env FILE\.py:NAME\)$"):
@@ -298,7 +298,7 @@ def test_a_run_that_is_given_up_says_how_to_go_on_with_it(tmp_path: Path) -> Non
 
     with pytest.raises(mv.EnvFailed, match="no licence") as caught:
         mv.train(Failing, run_dir=tmp_path / "run", **{**SMALL, "progress": False})
-    assert f"; the run goes on with `mv.resume({str(tmp_path / 'run')!r}, env=Failing)`" in caught.value.hint
+    assert f"; the run can be resumed with `mv.resume({str(tmp_path / 'run')!r}, env=Failing)`" in caught.value.hint
 
 
 @pytest.mark.parametrize("saved", [True, False])
@@ -316,8 +316,8 @@ def test_an_impatient_ctrl_c_is_told_what_it_lost(
     with caplog.at_level(logging.WARNING), pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "run", hooks=[InterruptsTwice()], progress=False)
     how = f"mv.resume({str(tmp_path / 'run')!r})"
-    lost = f"without saving; the last checkpoint is at 100. To go on from there: {how}"
-    line = lost if saved else f"and nothing was saved. To begin it anew: {how}"
+    lost = f"without saving; the last checkpoint is at 100. To resume from there: {how}"
+    line = lost if saved else f"and nothing was saved. To start again: {how}"
     assert line in caplog.text and "Ended at 200 env steps" in caplog.text and "Interrupted at" not in caplog.text
     assert mv.resume(tmp_path / "run", progress=False).summary["env_steps"] == 400
 

@@ -119,7 +119,7 @@ def test_an_interrupted_set_goes_on_with_all_that_are_not_done(
     where = tmp_path / "set"
     with pytest.raises(KeyboardInterrupt):
         mv.train(here, run_dir=where, seeds=3, hooks=[Interrupts()], **{**FEW, "progress": True})
-    assert f"To go on with all of them: mv.resume({str(where)!r}, env=here)" in capsys.readouterr().err
+    assert f"To resume all of them: mv.resume({str(where)!r}, env=here)" in capsys.readouterr().err
     assert [(where / f"seed-{seed}").exists() for seed in (5, 6, 7)] == [True, True, False]
     done = (where / "seed-5" / "summary.json").stat().st_mtime_ns
     found = mv.resume(where, env=here, progress=False)
@@ -155,7 +155,7 @@ def test_a_set_that_is_interrupted_or_killed_leaves_nothing_running(number: sign
     assert len(helpers) >= 2 and not psutil.wait_procs(helpers, timeout=30)[1]
     if number != signal.SIGKILL:
         assert process.returncode == {signal.SIGINT: 130, signal.SIGUSR1: 138}[number]
-        assert rest.splitlines()[-1] == "Interrupted. To go on with all of them: multiverse resume set"
+        assert rest.splitlines()[-1] == "Interrupted. To resume all of them: multiverse resume set"
         summaries = [json.loads((tmp_path / "set" / f"seed-{k}" / "summary.json").read_text()) for k in (0, 1)]
         assert [one["finished"] for one in summaries] == [False, False]
 

@@ -288,10 +288,10 @@ def test_a_best_that_says_nothing_is_told(tmp_path: Path, caplog: pytest.LogCapt
     for opponent, times in (("self", 1), ("random", 0)):
         caplog.clear()
         mv.train(FOUR, run_dir=tmp_path / opponent, evaluation_opponent=opponent, **how)
-        assert sum("evaluation_opponent='random' would tell" in one for one in caplog.messages) == times
+        assert sum("Set evaluation_opponent='random'" in one for one in caplog.messages) == times
     caplog.clear()
     mv.train(SPREAD, run_dir=tmp_path / "spread", **how)
-    assert "would tell" not in caplog.text
+    assert "evaluation_opponent=" not in caplog.text
 
 
 class Watches(mv.Hook):

@@ -1,8 +1,8 @@
-"""A run as a terminal shows it, drawn over and over in one place: how far, how well, how fast, where the time goes, and
-what the machine does; and who follows a run elsewhere: lines, JSON, or nothing.
+"""The live display of a run in a terminal: progress, returns, speed, where the time goes, and the load of the machine;
+and the sinks for commands elsewhere: lines, JSON, or nothing.
 
-Drawn between updates, at most four times a second and, where that would take over a two-hundredth of the time, less
-often, down to every two seconds: no thread takes its share from the training.
+The display is redrawn between updates, at most four times a second, and less often (down to every two seconds) where
+drawing would take more than 0.5 % of the time. There is no thread that would compete with the training.
 """
 
 from __future__ import annotations
@@ -33,72 +33,71 @@ from multiverse.cli.worker_prints import printed_above
 from multiverse.core.errors import InvalidRequest, counted, in_bytes, in_digits
 from multiverse.core.imports import without_folders
 from multiverse.executors import machine
+from multiverse.training import events
 from multiverse.training.config.budget import PARTS
-from multiverse.training.progress import LinePrinter, Progress, ProgressLines
-from multiverse.training.runs.checkpoint import saved_steps
+from multiverse.training.progress import (
+    NO_EPISODE,
+    InterruptWarning,
+    LinePrinter,
+    ProgressLines,
+    ResumeCommand,
+    run_with_sinks,
+)
 from multiverse.training.runs.files import for_json
-from multiverse.training.runs.find_runs import CHECKPOINTS
 
 if TYPE_CHECKING:
-    from multiverse.algorithms.algorithm import UpdateReport
-    from multiverse.training.evaluation import Evaluation
     from multiverse.training.run import Run
-    from multiverse.training.scaling import Decision
-    from multiverse.training.trainer import Trainer
 
 DRAW_EVERY_S, LARGEST_SHARE, LONGEST_S = 0.25, 0.005, 2.0
-STRETCH_S = 2.0  # that speed and shares are told of
+STRETCH_S = 2.0  # over which speed and shares are measured
 LEAST_COLUMNS, LEAST_ROWS, MOST_COLUMNS = 80, 20, 160
 LABEL_WIDTH = 9
 BLOCKS = "▁▂▃▄▅▆▇█"
 PART_FILLS = dict(zip(PARTS, "█▓▒░▞·"))
-"""Where there are no colours."""
+"""What fills the bar of a part where there are no colours."""
 PART_STYLES = dict(zip(PARTS, ("bright_cyan", "blue", "yellow", "green", "magenta", "bright_black")))
 
 
-@contextmanager
-def progress_for(
-    voice: LinePrinter, first: Sequence[str] = (), quiet: bool = False, as_json: bool = False
-) -> Iterator[Progress]:
-    """Who follows a run for the command line: a display on a terminal that is large enough, lines elsewhere, both with
-    `first` above them. However the run ends, the terminal is as it was."""
-    progress = _chosen(voice, first, quiet, as_json)
-    if not isinstance(progress, Display):
-        yield progress
-        return
-    with printed_above(progress.console, progress.drawing) as progress.let_workers_print:
-        try:
-            yield progress
-        finally:
-            progress.close()
-
-
-def _chosen(voice: LinePrinter, first: Sequence[str], quiet: bool, as_json: bool) -> Progress:
+def run_and_show(
+    begin: Callable[..., Run],
+    voice: LinePrinter,
+    *,
+    about: Sequence[str] = (),
+    quiet: bool = False,
+    as_json: bool = False,
+    resume: ResumeCommand | None = None,
+) -> None:
+    """Begin a run (`begin(sinks=…)`) and show it to its end: as a display on a terminal that is large enough, as lines
+    elsewhere, both with `about` above them; as JSON; or (`quiet`) only where it is, at its end."""
     refuse_both(quiet, as_json)
+    with _sink_for(voice, about, quiet, as_json) as sink:
+        run = run_with_sinks(begin, [sink], resume)
     if quiet:
-        return RunPath()
-    if as_json:
-        return JsonLines(voice)
+        print(run.path, file=results())
+
+
+@contextmanager
+def _sink_for(voice: LinePrinter, about: Sequence[str], quiet: bool, as_json: bool) -> Iterator[events.Sink]:
     console = Console(highlight=False)
-    if console.is_terminal and not console.is_dumb_terminal and _fits(console):
-        return Display(voice, console, first)
-    return ProgressLines(voice, first=first)
+    if quiet:
+        yield InterruptWarning()
+    elif as_json:
+        yield JsonLines(voice)
+    elif console.is_terminal and not console.is_dumb_terminal and _fits(console):
+        display = Display(voice, console, about)
+        with printed_above(console, display.drawing) as display.let_workers_print:
+            yield display
+    else:
+        yield ProgressLines(voice, about)
 
 
 def refuse_both(quiet: bool, as_json: bool) -> None:
     if quiet and as_json:
-        raise InvalidRequest("--quiet, or --json?")
+        raise InvalidRequest("--quiet and --json cannot be used together")
 
 
 def _fits(console: Console) -> bool:
     return console.size.width >= LEAST_COLUMNS and console.size.height >= LEAST_ROWS
-
-
-class RunPath(Progress):
-    """Prints where the run lies when it is over, and nothing else."""
-
-    def done(self, run: Run) -> None:
-        print(run.path, file=results())
 
 
 class JsonLines(ProgressLines):
@@ -108,37 +107,40 @@ class JsonLines(ProgressLines):
     def __init__(self, voice: LinePrinter, **of: Any) -> None:
         super().__init__(voice)
         self._of = of
+        self._metrics: events.Metrics = {}  # those that were logged last
 
-    def on_start(self, trainer: Trainer) -> None:
-        Progress.on_start(self, trainer)
-        self._say("start", env_steps=self.env_steps, run=str(self.path), plan=str(trainer.session.envs.plan))
-        self._begin(trainer.clock)
+    def handle(self, event: events.Event) -> None:
+        """`saved` of an interrupted run: whether all of it is; `saved_env_steps`: where it resumes, null if nowhere."""
+        match event:
+            case events.UpdateDone():
+                self._update(event.status)
+            case events.MetricsLogged():
+                self._metrics = event.metrics
+            case events.RunStarted():
+                clock, plan = event.status.clock, str(event.status.plan)
+                self._say("start", env_steps=clock.env_steps, run=str(event.path), plan=plan)
+                self._begin(clock)
+            case events.NumEnvsDecided():
+                self._say("num_envs", **asdict(event.decision))
+            case events.EvaluationDone():
+                self._say("evaluation", env_steps=event.env_steps, **event.summary)
+            case events.RunInterrupted():
+                saved = event.saved_env_steps
+                self._say("interrupted", **_at(event), saved=saved == event.env_steps, saved_env_steps=saved)
+            case events.RunFailed():
+                self._say("error", **_at(event), error=one_line(event.error))
+            case events.RunEnded():
+                self._say("end", run=str(event.path), **event.summary)
 
-    def scaled(self, decision: Decision) -> None:
-        self._say("num_envs", **asdict(decision))
+    def _line(self, status: events.RunStatus) -> str:
+        return json_line({"event": "metrics", **self._of, "env_steps": status.clock.env_steps, **self._metrics})
 
-    def on_evaluation(self, trainer: Trainer, evaluation: Evaluation) -> None:
-        self._say("evaluation", env_steps=trainer.clock.env_steps, **evaluation.summary())
+    def _say(self, event: str, **fields: Any) -> None:
+        self.voice.say(json_line({"event": event, **self._of, **fields}))
 
-    def done(self, run: Run) -> None:
-        self._say("end", run=str(run.path), **run.summary)
 
-    def interrupted(self) -> None:
-        """`saved`: whether all of it is; `saved_env_steps`: where it goes on, null if anew."""
-        at = None if self.path is None else saved_steps(self.path / CHECKPOINTS)
-        self._say("interrupted", **self._at(), saved=at == self.env_steps, saved_env_steps=at)
-
-    def failed(self, error: Exception) -> None:
-        self._say("error", **self._at(), error=one_line(error))
-
-    def _at(self) -> dict[str, Any]:
-        return {"env_steps": self.env_steps, "run": None if self.path is None else str(self.path)}
-
-    def _line(self, trainer: Trainer) -> str:
-        return json_line({"event": "metrics", **self._of, "env_steps": trainer.clock.env_steps, **trainer.metrics})
-
-    def _say(self, event: str, **told: Any) -> None:
-        self.voice.say(json_line({"event": event, **self._of, **told}))
+def _at(event: events.RunInterrupted | events.RunFailed) -> dict[str, Any]:
+    return {"env_steps": event.env_steps, "run": None if event.path is None else str(event.path)}
 
 
 def json_line(row: Mapping[str, Any]) -> str:
@@ -147,82 +149,80 @@ def json_line(row: Mapping[str, Any]) -> str:
 
 
 class Display(ProgressLines):
-    """What is worth keeping (evaluations, decisions of `--num-envs auto`, warnings) scrolls by above it. `close` leaves
-    the terminal as it was."""
+    """Redrawn in one place; evaluations, decisions of `--num-envs auto` and warnings scroll by above it. `close`
+    restores the terminal."""
 
     def __init__(
-        self, voice: LinePrinter, console: Console, first: Sequence[str] = (), now: Any = time.monotonic
+        self, voice: LinePrinter, console: Console, about: Sequence[str] = (), now: Any = time.monotonic
     ) -> None:
-        super().__init__(voice, first=first, now=now)
-        # What this process and its workers print meanwhile goes above it.
-        self.console, self.drawing = console, threading.RLock()  # who draws, or prints from another thread, holds it
+        super().__init__(voice, about, now=now)
+        # What this process and its workers print meanwhile goes above the display; printing and drawing hold the lock.
+        self.console, self.drawing = console, threading.RLock()
         self.let_workers_print: Callable[[], Any] = lambda: None
         self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
         self._machine = Machine()
         self._returns: list[float] = []
-        self._drawn, self._columns = Text(), console.width  # what stands there, drawn in a terminal so wide
+        self._best = float("-inf")  # return of an evaluation
+        self._drawn, self._columns = Text(), console.width  # what was drawn last, and the terminal's width then
         self._next_at = 0.0
         self._speed, self._shares, self._measured = 0.0, dict.fromkeys(PARTS, 0.0), 0
 
-    def on_start(self, trainer: Trainer) -> None:
-        super().on_start(trainer)
+    def handle(self, event: events.Event) -> None:
+        if isinstance(event, events.RunInterrupted | events.RunFailed | events.RunEnded):
+            self.close()
+        super().handle(event)
+
+    def _start(self, event: events.RunStarted) -> None:
+        super()._start(event)
+        self._best = event.best_return
         with self.drawing:
             self._live.start()
 
-    def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
-        Progress.on_update(self, trainer, report)
-        if len(trainer.session.recent):
-            self._returns.append(trainer.session.recent.mean_return)
+    def _update(self, status: events.RunStatus) -> None:
+        if len(status.recent):
+            self._returns.append(status.recent.mean_return)
         if self._now() >= self._next_at:
-            self._draw(trainer)
+            self._draw(status)
 
-    def on_evaluation(self, trainer: Trainer, evaluation: Evaluation) -> None:
-        super().on_evaluation(trainer, evaluation)
-        self._next_at = 0.0  # it took its time: what is shown is old
-
-    def interrupted(self) -> None:
-        self.close()
-        super().interrupted()
-
-    def done(self, run: Run) -> None:
-        self.close()
-        super().done(run)
+    def _evaluation(self, event: events.EvaluationDone) -> None:
+        super()._evaluation(event)
+        self._best = max(self._best, event.summary["mean_return"])
+        self._next_at = 0.0  # an evaluation takes time: what is shown is old
 
     def close(self) -> None:
-        """Nothing is left of it, and the cursor is there again. Twice does no harm."""
+        """Remove the display and show the cursor again. May be called twice."""
         with self.drawing:
             if self._live.is_started:
                 self._wipe_broken_lines()
             self._live.stop()
-        self.let_workers_print()  # before what is told in the end
+        self.let_workers_print()  # before the last lines of the run
 
-    def _draw(self, trainer: Trainer) -> None:
+    def _draw(self, status: events.RunStatus) -> None:
         began_at = self._now()
-        self._measure(trainer)
+        self._measure(status)
         try:
-            picture = self.picture(trainer)
+            picture = self.picture(status)
             with self.drawing:
                 self._wipe_broken_lines()
                 self._drawn = picture
                 self._live.update(picture, refresh=True)
-        except (OSError, ValueError):  # nobody looks any more
+        except (OSError, ValueError):  # the terminal is gone
             self._next_at = float("inf")
             return
         took_s = self._now() - began_at
         self._next_at = began_at + max(DRAW_EVERY_S, min(took_s / LARGEST_SHARE, LONGEST_S))
 
     def _wipe_broken_lines(self) -> None:
-        """A terminal that has become narrower has broken lines in two: rich, who counts them as it drew them, would
-        leave as many behind."""
+        """Erase the extra rows of lines that a narrower terminal has broken: rich counts them as it drew them."""
         console, before = self._live.console, self._columns
         self._columns = columns = console.width
         if columns < before:
             broken = sum(max(line.cell_len - 1, 0) // columns for line in self._drawn.split("\n"))
             console.control(Control(*((ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)) * broken))
 
-    def _measure(self, trainer: Trainer) -> None:
-        """Speed and shares since the last time this was done, which is some seconds ago: single updates differ."""
-        clock, before = trainer.clock, self._stretch
+    def _measure(self, status: events.RunStatus) -> None:
+        """Measure speed and shares over some seconds, because single updates differ."""
+        clock, before = status.clock, self._stretch
         if clock.seconds - before.seconds >= STRETCH_S or not self._speed:
             if clock.seconds > before.seconds:
                 self._speed = (clock.env_steps - before.env_steps) / (clock.seconds - before.seconds)
@@ -231,14 +231,14 @@ class Display(ProgressLines):
             self._begin_stretch(clock)
 
     # -- what it looks like --------------------------------------------------------------------------------------
-    def picture(self, trainer: Trainer) -> Text:
-        """One text, line by line: tables and frames would take rich ten times as long. The last line is empty, for
+    def picture(self, status: events.RunStatus) -> Text:
+        """What is drawn, as one text: tables and frames would take rich ten times as long. The last line is empty, for
         what the terminal itself writes (^C)."""
-        config, session = trainer.config, trainer.session
+        config = status.config
         width = min(self._live.console.width, MOST_COLUMNS) - 1
         rows = [
-            ("speed", self._pace(trainer)),
-            ("return", self._return(trainer)),
+            ("speed", self._pace(status)),
+            ("return", self._return(status)),
             ("", Text(sparkline(self._returns, width - LABEL_WIDTH), "cyan")),
         ]
         if any(self._shares.values()):
@@ -246,42 +246,41 @@ class Display(ProgressLines):
             fills = PART_FILLS if console.no_color or console.color_system is None else {}
             rows += [("time", time_bar(self._shares, width - LABEL_WIDTH, fills)), ("", legend(self._shares, fills))]
         if self._measured > 1:  # the first update, after a resume above all, is like no other
-            in_torch = any(getattr(learner, "torch_device", None) == "cpu" for learner in session.learners)
-            sentence = bottleneck(self._shares, session.envs.plan, config, machine.usable_cores(), in_torch)
+            cores, torch_on_cpu = machine.usable_cores(), status.learns_on_cpu_with_torch
+            sentence = bottleneck(self._shares, status.plan, config, cores, torch_on_cpu)
             rows += [("", Text(line, "italic")) for line in textwrap.wrap(sentence, width - LABEL_WIDTH)]
-        rows += self._machine.look(session.envs.worker_pids).items()
+        rows += self._machine.look(status.worker_pids).items()
         drawn = Text(no_wrap=True, overflow="crop")
         title = f"── {without_folders(config.algorithm)} on {without_folders(config.env)}, seed {config.seed} "
-        drawn.append(f"{title[:width]:─<{width}}\n", "dim").append_text(self._budget(trainer, width)).append("\n")
+        drawn.append(f"{title[:width]:─<{width}}\n", "dim").append_text(self._budget(status, width)).append("\n")
         for name, text in rows:
             drawn.append(f"{name:<{LABEL_WIDTH}}", "dim").append_text(text).append("\n")
         return drawn
 
-    def _budget(self, trainer: Trainer, width: int) -> Text:
-        budget, clock = trainer.config.budget, trainer.clock
+    def _budget(self, status: events.RunStatus, width: int) -> Text:
+        budget, clock = status.config.budget, status.clock
         spent = budget.spent(clock)
-        told = f" {percent(spent)}  {clock.env_steps:,} env steps  {self._left(trainer)}"
-        room = width - len(told)
+        figures = f" {percent(spent)}  {clock.env_steps:,} env steps  {self._left(status)}"
+        room = width - len(figures)
         done = round(room * spent)
-        return Text.assemble(("━" * done, "green"), ("─" * (room - done), "bright_black"), told)
+        return Text.assemble(("━" * done, "green"), ("─" * (room - done), "bright_black"), figures)
 
-    def _pace(self, trainer: Trainer) -> Text:
-        clock, failures = trainer.clock, trainer.session.failures
-        restarts = failures.env_restarts + failures.worker_restarts
-        told = Text.assemble((f"{self._speed:,.0f}", "bold"), " env steps/s")
-        told.append(f"   {counted(clock.updates, 'update')}   {counted(clock.episodes, 'episode')}   ")
-        return told.append(counted(restarts, "restart"), "bold red" if restarts else "")
+    def _pace(self, status: events.RunStatus) -> Text:
+        clock, restarts = status.clock, status.restarts
+        text = Text.assemble((f"{self._speed:,.0f}", "bold"), " env steps/s")
+        text.append(f"   {counted(clock.updates, 'update')}   {counted(clock.episodes, 'episode')}   ")
+        return text.append(counted(restarts, "restart"), "bold red" if restarts else "")
 
-    def _return(self, trainer: Trainer) -> Text:
-        recent, best = trainer.session.recent, trainer.best_return
+    def _return(self, status: events.RunStatus) -> Text:
+        recent, best = status.recent, self._best
         if not len(recent):
-            return Text("no episode has ended")
-        told = Text.assemble((in_digits(recent.mean_return), "bold"), f"   length {recent.mean_length:.0f}")
-        return told.append(f"   best evaluation {in_digits(best)}" if best > float("-inf") else "")
+            return Text(NO_EPISODE)
+        text = Text.assemble((in_digits(recent.mean_return), "bold"), f"   length {recent.mean_length:.0f}")
+        return text.append(f"   best evaluation {in_digits(best)}" if best > float("-inf") else "")
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """The whole course in at most so many characters, from the lowest to the highest."""
+    """All values in at most `width` blocks, scaled from the lowest to the highest."""
     if len(values) < 2:
         return ""
     count = min(width, len(values))
@@ -292,7 +291,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def time_bar(shares: Mapping[str, float], width: int, fills: Mapping[str, str] = {}) -> Text:
-    """One line, a colour for each part, or what fills it."""
+    """One line with a segment for each part, in its colour or filled with its character."""
     bar, done, drawn = Text(), 0.0, 0
     for part, share in shares.items():
         done += share
@@ -303,14 +302,14 @@ def time_bar(shares: Mapping[str, float], width: int, fills: Mapping[str, str] =
 
 
 def legend(shares: Mapping[str, float], fills: Mapping[str, str] = {}) -> Text:
-    """Fits beside its label in 80 columns, whatever the shares are."""
+    """Names and shares of the parts; fits beside its label in 80 columns."""
     return Text(" ").join(
         Text.assemble((fills.get(part, "■"), PART_STYLES[part]), f"{part} {percent(shares[part])}") for part in shares
     )
 
 
 class Machine:
-    """What the cores, the memory and a GPU do, since the last look."""
+    """Load of the cores, memory and GPU since the last look."""
 
     def __init__(self) -> None:
         self._usable = sorted(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else []
@@ -321,7 +320,7 @@ class Machine:
         return {"cores": self._cores(), "memory": self._memory(worker_pids), **self._gpu()}
 
     def _cores(self) -> Text:
-        """A block for each; of a few also the figure."""
+        """A block for each core, with its load in percent where there are few."""
         every = psutil.cpu_percent(percpu=True)
         busy = [every[i] for i in self._usable if i < len(every)] or every
         blocks = [BLOCKS[min(7, int(one / 12.5))] for one in busy]

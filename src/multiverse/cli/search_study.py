@@ -10,6 +10,7 @@ searches/CartPole-v1-ppo/
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,16 +23,15 @@ from multiverse.cli.search_journal import FIRST_ONES, JOURNAL, handle, opened, r
 from multiverse.cli.search_space import Range, Space
 from multiverse.core.errors import InvalidRequest, MultiverseError, in_a_line
 from multiverse.core.imports import with_folders, without_folders
-from multiverse.core.plain_files import read_plain
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import read_config
 from multiverse.training.config.train_config import TrainConfig, plain_config
 from multiverse.training.hooks import Hook
-from multiverse.training.progress import Progress, run_with_progress
+from multiverse.training.progress import run_with_sinks
 from multiverse.training.runs.files import LOCK, RunLock, for_json, replace_file
 from multiverse.training.runs.find_runs import CONFIG, ORIGIN, is_run, refuse_link
 from multiverse.training.runs.origin import redacted
-from multiverse.training.runs.run_directory import LARGEST_JSON
+from multiverse.training.runs.run_directory import read_object
 from multiverse.training.seed_runs import finished, ordered, write_config
 from multiverse.training.side_by_side import in_child, share_of_cores, side_by_side
 
@@ -129,11 +129,7 @@ class Search:
                 )
 
     def _said(self) -> dict[str, Any]:
-        try:
-            said = json.loads(read_plain(self.path / RESULTS, LARGEST_JSON)[0])
-        except (OSError, ValueError, RecursionError):
-            return {}
-        return said if isinstance(said, dict) else {}
+        return read_object(self.path / RESULTS)
 
     # -- running -------------------------------------------------------------------------------------------------
     def run(self, trials: int, tell: Callable[[Trial], None]) -> None:
@@ -307,18 +303,11 @@ class Pruning(Hook):
                 trainer.stop(f"{PRUNED} at {100 * stage // STAGES} % of its budget: others were better by then")
 
 
-class Silent(Progress):
-    """Whoever runs the search tells of it."""
-
-    def interrupted(self) -> None:
-        pass
-
-
 def child(order: Mapping[str, Any]) -> int:
-    """The process of one trial."""
+    """The process of one trial; the search reports how it ended."""
 
     def run() -> None:
         pruning = Pruning(Path(order["study"]), order["trial"], order["pruner"])
-        run_with_progress(lambda hooks: ordered(order, hooks=[*hooks, pruning]), Silent())
+        run_with_sinks(functools.partial(ordered, order, hooks=[pruning]), sinks=[])
 
     return in_child(run)

@@ -14,7 +14,7 @@ from multiverse.cli.display import JsonLines, json_line, refuse_both
 from multiverse.cli.main import one_line
 from multiverse.core.errors import MultiverseError
 from multiverse.training.config.train_config import TrainConfig
-from multiverse.training.progress import LinePrinter, ShortLines, run_with_progress
+from multiverse.training.progress import LinePrinter, ResumeCommand, ShortLines, run_with_sinks
 from multiverse.training.run import Run
 from multiverse.training.seed_runs import in_lines, ordered, read_set, run_set, seed_lines
 from multiverse.training.side_by_side import in_child
@@ -39,14 +39,14 @@ def run_and_tell(
     loud, voice = voice, LinePrinter(io.StringIO()) if quiet else voice
 
     def one(order: dict[str, Any]) -> Run:
-        return run_with_progress(functools.partial(ordered, order), ShortLines(voice))
+        return run_with_sinks(functools.partial(ordered, order), [ShortLines(voice)])
 
     try:
         apart = "multiverse.training.seed_runs"
         found = run_set(path, config, settings, in_lines(voice.say), one, apart, trust, **own)
     except (KeyboardInterrupt, SystemExit):
-        again = shlex.join([str(path), *(word for name, one in own.items() for word in (f"--{name}", str(one)))])
-        voice.say(f"Interrupted. To go on with all of them: multiverse resume {again}")
+        again = "".join(f" --{name} {shlex.quote(str(one))}" for name, one in own.items())
+        voice.say(f"Interrupted. To resume all of them: {ResumeCommand(arguments=again).of(path)}")
         raise
     for line in seed_lines(found):
         voice.say(line)
@@ -71,7 +71,7 @@ def _run_and_tell_in_json(
             print(f"seed {seed} | {line}", file=sys.stderr)
 
     def one(order: dict[str, Any]) -> Run:
-        return run_with_progress(functools.partial(ordered, order), JsonLines(voice, seed=order["seed"]))
+        return run_with_sinks(functools.partial(ordered, order), [JsonLines(voice, seed=order["seed"])])
 
     def end(event: str, **told: Any) -> None:
         voice.say(json_line({"event": event, "run": str(path), **told}))
@@ -90,4 +90,4 @@ def _run_and_tell_in_json(
 def child(order: Mapping[str, Any]) -> int:
     """The process of one run that tells its events."""
     lines = JsonLines(LinePrinter(), seed=order["seed"])
-    return in_child(lambda: run_with_progress(functools.partial(ordered, order), lines))
+    return in_child(lambda: run_with_sinks(functools.partial(ordered, order), [lines]))

@@ -44,8 +44,6 @@ HOPELESS |= {"reset-raises", "reset-signature", "reset-return", "step-raises", "
 
 OURS = os.path.dirname(__file__)
 
-Progress = Callable[[str], None]
-
 
 def check_env(
     env: EnvSource | Any,
@@ -87,7 +85,7 @@ def examine(
     seed: int = 0,
     steps: int = 1000,
     timeout_s: float = 60.0,
-    progress: Progress | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> CheckReport:
     """What `check_env` finds, as a report, errors or not; `progress` hears of each check before it begins."""
     settings = _settings(seed, steps, timeout_s)
@@ -224,7 +222,7 @@ class Examination:
         if (finding.code, _without_place(finding.seen)) not in known and not outranked:
             self.findings.append(finding)
 
-    def run(self, progress: Progress) -> None:
+    def run(self, progress: Callable[[str], None]) -> None:
         if self._laboratory.cannot_travel:
             self.add(found("factory-cannot-travel", f"it cannot be pickled: {self._laboratory.cannot_travel}"))
         if not self._laboratory.isolated:

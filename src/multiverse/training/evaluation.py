@@ -50,6 +50,11 @@ class Evaluation:
         return f"<Evaluation{whose}: return {told}{won}, over {counted(len(self.returns), 'episode')}>"
 
     @property
+    def played(self) -> int:
+        """Number of episodes, failed ones included."""
+        return len(self.returns) + len(self.lost)
+
+    @property
     def mean_return(self) -> float:
         return float(np.mean(self.returns))
 

@@ -1,5 +1,5 @@
-"""A run as one follows it: a line every few seconds (in a notebook one that is redrawn), one per evaluation, and how
-it ended."""
+"""Sinks that print the progress of a run: a line every few seconds (in a notebook a bar that is redrawn), one per
+evaluation, and how the run ended."""
 
 from __future__ import annotations
 
@@ -10,43 +10,52 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from multiverse.core.errors import EnvFailed, ReplyTimeout, WorkerDied, counted, in_digits
 from multiverse.core.failures import HOW_TO_GO_ON
 from multiverse.executors.launch.output import hold_standard_descriptors
-from multiverse.training.config.budget import PARTS, Clock
-from multiverse.training.hooks import Hook
+from multiverse.training import events
+from multiverse.training.config.budget import Clock
+from multiverse.training.run_text import (
+    evaluated,
+    failure_counts,
+    failures_line,
+    in_percent,
+    in_time,
+    next_commands,
+    of_budget,
+    of_each,
+    summary_lines,
+)
 from multiverse.training.runs.checkpoint import saved_steps
 from multiverse.training.runs.find_runs import CHECKPOINTS
 
 if TYPE_CHECKING:
-    from multiverse.algorithms.algorithm import UpdateReport
-    from multiverse.training.config.budget import Budget
-    from multiverse.training.evaluation import Evaluation
     from multiverse.training.run import Run
     from multiverse.training.scaling import Decision
-    from multiverse.training.trainer import Trainer
 
 log = logging.getLogger("multiverse")
 
 LINE_EVERY_S, BAR_EVERY_S = 3.0, 0.2
 BAR_WIDTH, NOTEBOOK_WIDTH = 12, 110
-SHOWN_AGENTS = 4
+NO_EPISODE = "no episode yet"
+"""Instead of a mean return, before the first episode has ended."""
 
 
 class LinePrinter:
-    """Lines on a stream, by default standard output; where `redraws`, below them a bar that is written over again and
-    again. A reader that leaves costs the lines, never the run."""
+    """Prints lines on a stream, by default standard output, and where `redraws` a bar below them that is overwritten.
+    If the reader closes the stream, the lines are lost, but the run continues."""
 
     def __init__(self, stream: TextIO | None = None, redraws: bool = False) -> None:
         self.stream, self.redraws, self.heard = stream, redraws, True
-        self._bar = ""  # as it stands there
+        self._bar = ""  # what is shown of it
 
     def say(self, line: str = "", wrap: bool = False) -> None:
-        """`wrap`: on a terminal, break the line between words. Not for lines that a user may copy, such as commands."""
+        """Print a line. `wrap`: on a terminal, break it between words; not for lines that a user may copy, such as
+        commands."""
         if wrap and self._is_on_terminal():
             broken = textwrap.wrap(
                 line,
@@ -60,7 +69,7 @@ class LinePrinter:
         self._bar = ""
 
     def draw(self, bar: str) -> None:
-        """The bar, as much of it as one line holds."""
+        """Overwrite the bar, cut to one line."""
         columns = NOTEBOOK_WIDTH if in_notebook() else shutil.get_terminal_size().columns
         bar = bar[: columns - 1]
         self._write(self._over(bar))
@@ -74,7 +83,7 @@ class LinePrinter:
             return False
 
     def _over(self, bar: str) -> str:
-        """What is left of a longer one is wiped out."""
+        """Return text that replaces the bar, the rest of a longer one included."""
         return f"\r{bar:<{len(self._bar)}}"
 
     def _write(self, text: str) -> None:
@@ -88,168 +97,134 @@ class LinePrinter:
 
 
 def printer_for_programs() -> LinePrinter:
-    """For `mv.train`: standard output is the program's own, but in a notebook, where the other one is red."""
+    """The printer of `mv.train`: standard error, because standard output belongs to the program; in a notebook, which
+    shows standard error in red, standard output."""
     stream = sys.stdout if in_notebook() else sys.stderr
     return LinePrinter(stream, redraws=in_notebook() or (stream is not None and stream.isatty()))
 
 
 def in_notebook() -> bool:
-    """Whether cells are run here: a kernel's shell is no terminal, but can go back in its line."""
+    """Whether this is a Jupyter kernel, whose output is no terminal but can overwrite a line."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and hasattr(shell, "kernel")
 
 
-class Progress(Hook):
-    """Follows a run and tells nothing but how to go on if it is interrupted. Whatever shows more of it is one too."""
+# -- sinks -------------------------------------------------------------------------------------------------------
+class InterruptWarning(events.Sink):
+    """Logs how to resume an interrupted run, and shows nothing else."""
 
-    def __init__(self, in_python: bool = False) -> None:
-        self.in_python, self.again = in_python, ""  # what must be given again to go on, behind the run
-        self.path: Path | None = None
-        self.env_steps = 0
-        self._decision: Decision | None = None  # the last one that was told
-
-    def on_start(self, trainer: Trainer) -> None:
-        self.path, self.env_steps = trainer.directory.path, trainer.clock.env_steps
-        self._decision = None if trainer.scaling is None else trainer.scaling.last
-
-    def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
-        self.env_steps = trainer.clock.env_steps
-        decision = None if trainer.scaling is None else trainer.scaling.last
-        if decision is not None and decision is not self._decision:
-            self._decision = decision
-            self.scaled(decision)
-
-    def scaled(self, decision: Decision) -> None:
-        """`num_envs="auto"` has decided how many envs to go on with."""
-
-    def going_on(self) -> str:
-        """What to type to go on with the run, once it has begun."""
-        path = str(self.path)
-        if self.in_python:
-            return f"mv.resume({path!r}{self.again})"
-        return f"multiverse resume {shlex.quote(path)}{self.again}"
-
-    def interrupted(self) -> None:
-        """By Ctrl-C, SIGTERM or SIGUSR1: the run is saved, if it had begun and was asked once."""
-        if self.path is None:
-            self.tell("Interrupted before training began: nothing was saved.")
-            return
-        saved, how = saved_steps(self.path / CHECKPOINTS), self.going_on()
-        if saved is None:
-            self.tell(f"Ended at {self.env_steps:,} env steps, and nothing was saved. To begin it anew: {how}")
-        elif saved < self.env_steps:
-            ended = f"Ended at {self.env_steps:,} env steps without saving; the last checkpoint is at {saved:,}"
-            self.tell(f"{ended}. To go on from there: {how}")
-        else:
-            self.tell(f"Interrupted at {self.env_steps:,} env steps. To go on: {how}")
-
-    def failed(self, error: Exception) -> None:
-        """It ended with this error, which goes on its way."""
-
-    def tell(self, line: str) -> None:
-        log.warning(line)
-
-    def done(self, run: Run) -> None:
-        """It came to its end."""
+    def handle(self, event: events.Event) -> None:
+        if isinstance(event, events.RunInterrupted):
+            log.warning(interruption(event))
 
 
-class ProgressLines(Progress):
-    """Tells how far the run is and how well it does; what it is (`first`) only when it has begun, so that a refusal is
-    all that is said. `now` is a clock of its own for tests."""
+class ProgressLines(events.Sink):
+    """Prints how far the run is and how well it does; `about` only once it has begun, so that nothing stands above a
+    refusal. `commands`: print what to type next, too. `now` is a clock of its own for tests."""
 
     def __init__(
-        self, voice: LinePrinter, in_python: bool = False, first: Sequence[str] = (), now: Any = time.monotonic
+        self, voice: LinePrinter, about: Sequence[str] = (), commands: bool = True, now: Any = time.monotonic
     ) -> None:
-        super().__init__(in_python)
-        self.voice, self._about, self._now = voice, first, now
+        self.voice, self._about, self._commands, self._now = voice, about, commands, now
         self._line_at, self._first = now(), True
         self._stretch = Clock()  # as it was when the last line was printed, …
         self._earlier = Clock()  # … and the one before
 
-    def tell(self, line: str) -> None:
-        self.voice.say(line)
+    def handle(self, event: events.Event) -> None:
+        match event:
+            case events.UpdateDone():
+                self._update(event.status)
+            case events.RunStarted():
+                self._start(event)
+            case events.NumEnvsDecided():
+                self._num_envs(event.decision)
+            case events.EvaluationDone():
+                self._evaluation(event)
+            case events.RunInterrupted():
+                self.voice.say(interruption(event))
+            case events.RunEnded():
+                self._end(event)
 
-    def on_start(self, trainer: Trainer) -> None:
-        super().on_start(trainer)
-        plan, found = trainer.session.envs.plan, trainer.session.start_lines
-        for line in (*self._about, f"Run: {self.path}", f"Envs: {plan}", *found):
+    def _start(self, event: events.RunStarted) -> None:
+        status = event.status
+        for line in (*self._about, f"Run: {event.path}", f"Envs: {status.plan}", *event.notes):
             self.voice.say(line, wrap=True)
-        if trainer.clock.env_steps:
-            self.voice.say(f"Going on from {trainer.clock.env_steps:,} env steps.")
-        if trainer.config.budget.spent(trainer.clock) >= 1.0:
-            spent = "Its budget is spent: --env-steps, --episodes or --minutes with a larger one makes it longer."
+        if status.clock.env_steps:
+            self.voice.say(f"Resuming at {status.clock.env_steps:,} env steps.")
+        if status.config.budget.spent(status.clock) >= 1.0:
+            spent = "The run has used its budget. Pass a larger --env-steps, --episodes or --minutes to train further."
             self.voice.say(spent, wrap=True)
-        self._begin(trainer.clock)
+        self._begin(status.clock)
 
-    def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
-        super().on_update(trainer, report)
-        every, clock = (BAR_EVERY_S if self.voice.redraws else LINE_EVERY_S), trainer.clock
+    def _update(self, status: events.RunStatus) -> None:
+        every, clock = (BAR_EVERY_S if self.voice.redraws else LINE_EVERY_S), status.clock
         if self._now() - self._line_at >= every or self._first:  # the first tells that it runs, and how fast
             self._first = False
             if self.voice.redraws:
                 self._line_at = self._now()
-                self.voice.draw(self._bar(trainer))
+                self.voice.draw(self._bar(status))
                 if clock.seconds - self._stretch.seconds >= LINE_EVERY_S:
                     self._begin_stretch(clock)
             else:
-                self.voice.say(self._line(trainer))
+                self.voice.say(self._line(status))
                 self._begin_stretch(clock)
 
-    def scaled(self, decision: Decision) -> None:
-        told = f"{counted(decision.num_envs, 'env')}{' to stay' * decision.settled} ({decision.why})"
-        self.voice.say(f"{decision.env_steps:>11,} env steps | {told}")
+    def _num_envs(self, decision: Decision) -> None:
+        envs = f"{counted(decision.num_envs, 'env')}{', final' * decision.settled} ({decision.why})"
+        self.voice.say(f"{decision.env_steps:>11,} env steps | {envs}")
 
-    def on_evaluation(self, trainer: Trainer, evaluation: Evaluation) -> None:
-        best = " (best so far)" if evaluation.mean_return > trainer.best_return else ""
-        told = evaluated(evaluation.summary(), trainer.config.evaluation_opponent)
-        self.voice.say(f"{trainer.clock.env_steps:>11,} env steps | evaluation: {told}{best}", wrap=True)
+    def _evaluation(self, event: events.EvaluationDone) -> None:
+        figures = f"{evaluated(event.summary, event.opponent)}{' (best so far)' * event.is_best}"
+        self.voice.say(f"{event.env_steps:>11,} env steps | evaluation: {figures}", wrap=True)
 
-    def done(self, run: Run) -> None:
-        for line in summary_lines(run.summary):
+    def _end(self, event: events.RunEnded) -> None:
+        for line in summary_lines(event.summary):
             self.voice.say(line, wrap=True)
-        for line in [] if self.in_python else next_lines(run.summary, run.path):
+        for line in next_commands(event.summary, event.path) if self._commands else []:
             self.voice.say(line)
 
     def _begin(self, clock: Clock) -> None:
-        """What was before is another part of the run."""
+        """Measure from here on: what was before is another part of the run."""
         self._stretch = replace(clock)
         self._begin_stretch(clock)
 
     def _begin_stretch(self, clock: Clock) -> None:
         self._line_at, self._earlier, self._stretch = self._now(), self._stretch, replace(clock)
 
-    def _left(self, trainer: Trainer) -> str:
+    def _left(self, status: events.RunStatus) -> str:
         """At the pace of the last two stretches: '3:07 min left'."""
-        return f"{in_time(trainer.config.budget.seconds_left(trainer.clock, self._earlier))} left"
+        return f"{in_time(status.config.budget.seconds_left(status.clock, self._earlier))} left"
 
-    def _line(self, trainer: Trainer) -> str:
+    def _pace_since(self, before: Clock, clock: Clock) -> str:
+        """Env steps per second."""
+        seconds = clock.seconds - before.seconds
+        return f"{(clock.env_steps - before.env_steps) / seconds if seconds else 0:,.0f}"
+
+    def _line(self, status: events.RunStatus) -> str:
         """Of the stretch since the last line; returns and lengths are those of the last hundred episodes."""
-        clock, recent = trainer.clock, trainer.session.recent
-        steps, seconds = clock.env_steps - self._stretch.env_steps, clock.seconds - self._stretch.seconds
-        failures = trainer.session.failures
+        clock, recent = status.clock, status.recent
         parts = [
-            f"{clock.env_steps:>11,} env steps ({_of_budget(trainer.config.budget, clock)})",
-            f"return {in_digits(recent.mean_return)}{_of_each(recent.by_agent)}, length {recent.mean_length:.0f}"
+            f"{clock.env_steps:>11,} env steps ({of_budget(status.config.budget, clock)})",
+            f"return {in_digits(recent.mean_return)}{of_each(recent.by_agent)}, length {recent.mean_length:.0f}"
             if len(recent)
-            else "no episode has ended",
-            f"{steps / seconds if seconds else 0:,.0f} env steps/s",
-            _in_percent(clock.shares_since(self._stretch)),
-            f"restarts {failures.env_restarts + failures.worker_restarts}",
-            self._left(trainer),
+            else NO_EPISODE,
+            f"{self._pace_since(self._stretch, clock)} env steps/s",
+            in_percent(clock.shares_since(self._stretch)),
+            f"restarts {status.restarts}",
+            self._left(status),
         ]
         return " | ".join(parts)
 
-    def _bar(self, trainer: Trainer) -> str:
+    def _bar(self, status: events.RunStatus) -> str:
         """Of the last two stretches, in one line of a terminal."""
-        clock, budget, recent = trainer.clock, trainer.config.budget, trainer.session.recent
-        steps, seconds = clock.env_steps - self._earlier.env_steps, clock.seconds - self._earlier.seconds
-        done = round(BAR_WIDTH * budget.spent(clock))
+        clock, recent, spent = status.clock, status.recent, status.config.budget.spent(status.clock)
+        done = round(BAR_WIDTH * spent)
         parts = [
-            f"{'█' * done}{'░' * (BAR_WIDTH - done)} {100 * budget.spent(clock):.0f} %",
-            self._left(trainer),
-            f"return {in_digits(recent.mean_return)}" if len(recent) else "no episode has ended",
-            f"{clock.env_steps:,} env steps ({steps / seconds if seconds else 0:,.0f}/s)",
+            f"{'█' * done}{'░' * (BAR_WIDTH - done)} {100 * spent:.0f} %",
+            self._left(status),
+            f"return {in_digits(recent.mean_return)}" if len(recent) else NO_EPISODE,
+            f"{clock.env_steps:,} env steps ({self._pace_since(self._earlier, clock)}/s)",
         ]
         return " | ".join(parts)
 
@@ -257,176 +232,99 @@ class ProgressLines(Progress):
 class ShortLines(ProgressLines):
     """Of one of several runs: lines that fit in 80 columns behind its name."""
 
-    def on_start(self, trainer: Trainer) -> None:
-        Progress.on_start(self, trainer)
-        before = trainer.clock.env_steps
-        going_on = f", going on from {before:,} env steps" if before else ""
-        self.voice.say(f"Run: {trainer.directory.path.name}{going_on}")
-        self._begin(trainer.clock)
+    def _start(self, event: events.RunStarted) -> None:
+        before = event.status.clock.env_steps
+        self.voice.say(f"Run: {event.path.name}{f', resuming at {before:,} env steps' if before else ''}")
+        self._begin(event.status.clock)
 
-    def scaled(self, decision: Decision) -> None:
+    def _num_envs(self, decision: Decision) -> None:
         self.voice.say(f"{decision.env_steps:>10,} steps | {counted(decision.num_envs, 'env')}")
 
-    def on_evaluation(self, trainer: Trainer, evaluation: Evaluation) -> None:
-        best = " (best so far)" if evaluation.mean_return > trainer.best_return else ""
-        told = f"{in_digits(evaluation.mean_return)} ± {in_digits(evaluation.std_return)}"
-        self.voice.say(f"{trainer.clock.env_steps:>10,} steps | evaluation: return {told}{best}")
+    def _evaluation(self, event: events.EvaluationDone) -> None:
+        returned = f"{in_digits(event.summary['mean_return'])} ± {in_digits(event.summary['std_return'])}"
+        best = " (best so far)" * event.is_best
+        self.voice.say(f"{event.env_steps:>10,} steps | evaluation: return {returned}{best}")
 
-    def done(self, run: Run) -> None:
-        steps, pace = run.summary["env_steps"], f"{run.summary['env_steps_per_s']:,.0f} env steps/s"
-        self.voice.say(f"Done: {steps:,} env steps in {in_time(run.summary['seconds'])} ({pace}).")
-        if failure_counts(run.summary):
-            self.voice.say(_failures(run.summary))
+    def _end(self, event: events.RunEnded) -> None:
+        summary = event.summary
+        pace = f"{summary['env_steps_per_s']:,.0f} env steps/s"
+        self.voice.say(f"Done: {summary['env_steps']:,} env steps in {in_time(summary['seconds'])} ({pace}).")
+        if failure_counts(summary):
+            self.voice.say(failures_line(summary))
 
-    def _line(self, trainer: Trainer) -> str:
-        clock, recent, failures = trainer.clock, trainer.session.recent, trainer.session.failures
-        steps, seconds = clock.env_steps - self._stretch.env_steps, clock.seconds - self._stretch.seconds
-        restarts = failures.env_restarts + failures.worker_restarts
+    def _line(self, status: events.RunStatus) -> str:
+        clock, recent = status.clock, status.recent
         parts = [
-            f"{clock.env_steps:>10,} steps {100 * trainer.config.budget.spent(clock):>3.0f} %",
-            f"return {in_digits(recent.mean_return)}" if len(recent) else "no episode yet",
-            f"{steps / seconds if seconds else 0:,.0f}/s",
-            *([f"restarts {restarts}"] if restarts else []),
-            self._left(trainer),
+            f"{clock.env_steps:>10,} steps {100 * status.config.budget.spent(clock):>3.0f} %",
+            f"return {in_digits(recent.mean_return)}" if len(recent) else NO_EPISODE,
+            f"{self._pace_since(self._stretch, clock)}/s",
+            *([f"restarts {restarts}"] if (restarts := status.restarts) else []),
+            self._left(status),
         ]
         return " | ".join(parts)
 
 
-def summary_lines(summary: dict[str, Any]) -> list[str]:
-    """How a run ended."""
-    stopped = f" ({summary['stopped']})" if summary["stopped"] else ""
-    pace = f"{in_time(summary['seconds'])} ({summary['env_steps_per_s']:,.0f} env steps/s)"
-    lines = [
-        f"Done{stopped}: {counted(summary['env_steps'], 'env step')}, {counted(summary['episodes'], 'episode')} and "
-        f"{counted(summary['updates'], 'update')} in {pace}.",
-        f"Time: {_in_percent({part: summary[f'{part}_s'] / (summary['seconds'] or 1.0) for part in PARTS})}.",
-    ]
-    best = "" if summary["best_return"] is None else f"; best {in_digits(summary['best_return'])}"
-    if summary["evaluation"] is not None:
-        lines.append(f"Evaluation: {evaluated(summary['evaluation'], summary.get('evaluation_opponent'))}{best}.")
-    elif summary["evaluation_failures"]["failed"]:
-        lines.append(f"Evaluation: none, the last one failed{best}.")
-    return [*lines, _failures(summary)]
+# -- following a run ---------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class ResumeCommand:
+    """How a user resumes a run: with `mv.resume` or in a shell. `arguments`: what must be given again, behind it."""
+
+    in_python: bool = False
+    arguments: str = ""
+
+    def of(self, path: Path) -> str:
+        if self.in_python:
+            return f"mv.resume({str(path)!r}{self.arguments})"
+        return f"multiverse resume {shlex.quote(str(path))}{self.arguments}"
 
 
-def next_lines(summary: dict[str, Any], path: Path) -> list[str]:
-    """What to type next."""
-    where, longer = shlex.quote(str(path)), 2 * summary["env_steps"]
-    more = f"resume {where} --env-steps {longer}"
-    if summary["stopped"]:  # it would be stopped again
-        more = f"train {shlex.quote(summary['env'])} --init-from {where}"
-    return ["Next:", f"  multiverse evaluate {where}", f"  multiverse {more}"]
+def run_with_sinks(begin: Callable[..., Run], sinks: Sequence[events.Sink], resume: ResumeCommand | None = None) -> Run:
+    """Begin a run (`begin(sinks=…)`) whose events these sinks receive, up to its end; then close them.
 
-
-def evaluated(summary: dict[str, Any], opponent: str | None = None) -> str:
-    """'return 493.1 ± 12.0, length 493, over 20 unseen episodes'; of several agents also each one's return or, against
-    an opponent, how often the policy's side won. Of meta-episodes, what each of their episodes returned, and how many
-    of those had a success."""
-    prefix = "mean_return/"
-    returned = f"{in_digits(summary['mean_return'])} ± {in_digits(summary['std_return'])}"
-    if "wins" in summary:
-        returned += f", {won(summary)}"
-    else:
-        each = {key.removeprefix(prefix): one for key, one in summary.items() if key.startswith(prefix)}
-        returned += _of_each(each, "episodes" if f"{prefix}episode_1" in summary else "agents")
-    if successes := [one for key, one in summary.items() if key.startswith("success_rate/")]:
-        returned += f", success {' → '.join(f'{100 * one:.0f} %' for one in successes)}"
-    lost = f" ({summary['lost_episodes']} more failed)" if summary.get("lost_episodes") else ""
-    episodes = counted(summary["episodes"], "unseen episode")
-    against = f", against {opponent}" if opponent and "wins" in summary else ""
-    return f"return {returned}, length {summary['mean_length']:.0f}, over {episodes}{lost}{against}"
-
-
-def won(summary: dict[str, Any]) -> str:
-    """'won 70 %, drew 5 %', of an evaluation against an opponent."""
-    drew = f", drew {100 * summary['draws']:.0f} %" if summary.get("draws") else ""
-    return f"won {100 * summary['wins']:.0f} %{drew}"
-
-
-def _of_each(returns: dict[str, float], of: str = "agents") -> str:
-    """' (adversary_0 -3.1, agent_0 -12.2)'; of many the worst and the best, of a team with shared rewards the whole.
-    Nothing of a single one."""
-    if of == "agents" and len(returns) > 1 and len(set(returns.values())) == 1:
-        return f" (each of {len(returns)} agents, {sum(returns.values()):.2f} together)"
-    if len(returns) > SHOWN_AGENTS:
-        low, high = min(returns, key=lambda agent: returns[agent]), max(returns, key=lambda agent: returns[agent])
-        return f" ({len(returns)} {of}, from {low} {in_digits(returns[low])} to {high} {in_digits(returns[high])})"
-    return f" ({', '.join(f'{agent} {in_digits(one)}' for agent, one in returns.items())})" if returns else ""
-
-
-def in_time(seconds: float) -> str:
-    """'4.2 s', '3:07 min', '2:05 h'."""
-    if seconds == float("inf"):
-        return "?"
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    if seconds < 3600:
-        return f"{seconds // 60:.0f}:{seconds % 60:02.0f} min"
-    return f"{seconds // 3600:.0f}:{seconds % 3600 // 60:02.0f} h"
-
-
-def failure_counts(summary: dict[str, Any]) -> dict[str, int]:
-    """What went wrong in a run, in words, and how often; nothing that was never met."""
-    failures, evaluation = summary["failures"], summary["evaluation_failures"]
-    counts = {
-        "env restarts": failures["env_restarts"],
-        "worker restarts": failures["worker_restarts"],
-        "of them timeouts": failures["timeouts"],
-        "bad values": failures["bad_values"],
-        "observations outside their space": failures["out_of_bounds"],
-        "env steps lost": summary["lost_steps"],
-        "gradient steps skipped": summary["skipped_updates"],
-        "evaluations failed": evaluation["failed"],
-        "evaluation episodes lost": evaluation["lost_episodes"],
-        "evaluation env restarts": evaluation["env_restarts"],
-        "evaluation worker restarts": evaluation["worker_restarts"],
-    }
-    return {name: count for name, count in counts.items() if count}
-
-
-def _failures(summary: dict[str, Any]) -> str:
-    found = [f"{name} {count:,}" for name, count in failure_counts(summary).items()]
-    return f"Failures: {', '.join(found) or 'none'}."
-
-
-def _of_budget(budget: Budget, clock: Clock) -> str:
-    """The share of whatever will be spent first, and what is not env steps."""
-    parts = [f"{100 * budget.spent(clock):.0f} %"]
-    parts += [f"{clock.episodes:,} of {budget.episodes:,} episodes"] if budget.episodes else []
-    parts += [f"{in_time(clock.seconds)} of {in_time(60 * budget.minutes)}"] if budget.minutes else []
-    return ", ".join(parts)
-
-
-def _in_percent(shares: dict[str, float]) -> str:
-    """'act 20 %, step 42 %, learn 35 %, evaluate 0 %, save 0 %, other 3 %'."""
-    return ", ".join(f"{part} {100 * share:.0f} %" for part, share in shares.items())
-
-
-def run_with_progress(begin: Callable[..., Run], progress: Progress) -> Run:
-    """Begin a run (`begin(hooks=…)`) and tell of it to its end.
-
-    A run that is interrupted says how to go on with it, and the interrupt goes on its way.
+    An interrupt or an error is reported to them when the run's envs are closed, and raised again.
     """
     hold_standard_descriptors()
+    every, resume = events.Sinks(sinks), resume or ResumeCommand()
     try:
-        run = begin(hooks=[progress])
+        run = begin(sinks=every)
     except (KeyboardInterrupt, SystemExit):
-        progress.interrupted()
+        path, env_steps = every.position
+        saved, command = (None, "") if path is None else (saved_steps(path / CHECKPOINTS), resume.of(path))
+        every.handle(
+            events.RunInterrupted(path=path, env_steps=env_steps, saved_env_steps=saved, resume_command=command)
+        )
         raise
     except Exception as error:
-        told = _with_how_to_go_on(error, progress)
-        progress.failed(told)
-        if told is error:
+        path, env_steps = every.position
+        named = _with_resume_command(error, path, resume)
+        every.handle(events.RunFailed(path=path, env_steps=env_steps, error=named))
+        if named is error:
             raise
-        raise told.with_traceback(error.__traceback__) from error.__cause__
-    progress.done(run)
-    return run
+        raise named.with_traceback(error.__traceback__) from error.__cause__
+    else:
+        every.handle(events.RunEnded(path=run.path, summary=run.summary))
+        return run
+    finally:
+        every.close()
 
 
-def _with_how_to_go_on(error: Exception, progress: Progress) -> Exception:
-    """The same error, which names this run where it says how to go on."""
+def _with_resume_command(error: Exception, path: Path | None, resume: ResumeCommand) -> Exception:
+    """The same error, which names this run where it says how to resume one."""
     if not isinstance(error, EnvFailed | WorkerDied | ReplyTimeout):
         return error
-    if progress.path is None or HOW_TO_GO_ON not in error.hint:
+    if path is None or HOW_TO_GO_ON not in error.hint:
         return error
-    return error.with_hint(error.hint.replace(HOW_TO_GO_ON, f"the run goes on with `{progress.going_on()}`"))
+    return error.with_hint(error.hint.replace(HOW_TO_GO_ON, f"the run can be resumed with `{resume.of(path)}`"))
+
+
+def interruption(event: events.RunInterrupted) -> str:
+    """Sentence that says whether the run was saved, and how to resume it."""
+    steps, saved, command = event.env_steps, event.saved_env_steps, event.resume_command
+    if event.path is None:
+        return "Interrupted before training began: nothing was saved."
+    if saved is None:
+        return f"Ended at {steps:,} env steps, and nothing was saved. To start again: {command}"
+    if saved < steps:
+        ended = f"Ended at {steps:,} env steps without saving; the last checkpoint is at {saved:,}"
+        return f"{ended}. To resume from there: {command}"
+    return f"Interrupted at {steps:,} env steps. To resume: {command}"

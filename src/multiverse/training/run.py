@@ -43,9 +43,16 @@ from multiverse.training.config.train_config import (
     plain_config,
     wrapper_name,
 )
+from multiverse.training.events import Sinks
 from multiverse.training.hooks import Hook, Schedules
 from multiverse.training.loading import checkpoint_of, num_envs_in, scales_bytes, steps_of
-from multiverse.training.progress import Progress, ProgressLines, evaluated, printer_for_programs, run_with_progress
+from multiverse.training.progress import (
+    InterruptWarning,
+    ProgressLines,
+    ResumeCommand,
+    printer_for_programs,
+    run_with_sinks,
+)
 from multiverse.training.run_sources import (
     RunPath,
     as_name,
@@ -62,6 +69,7 @@ from multiverse.training.run_sources import (
     trusted_config,
     wrappers_of,
 )
+from multiverse.training.run_text import evaluated
 from multiverse.training.runs.checkpoint import Checkpoints, taken_over
 from multiverse.training.runs.checkpoint import load as load_checkpoint
 from multiverse.training.runs.checkpoint_format import Checkpoint, differences
@@ -189,11 +197,10 @@ def train(
 
 
 def watched(begin: Callable[..., Run], own: Sequence[Hook], progress: bool, again: str = "") -> Run:
-    """Begin a run (`begin(hooks=…)`) from a program, with these hooks, and tell of it or not. `again`: as of
-    `given_again`."""
-    how = ProgressLines(printer_for_programs(), in_python=True) if progress else Progress(in_python=True)
-    how.again = again
-    return run_with_progress(lambda hooks: begin(hooks=[*hooks, *own]), how)
+    """Begin a run (`begin(hooks=…, sinks=…)`) from a program, with these hooks, and show how it goes or not. `again`:
+    as of `given_again`."""
+    sink = ProgressLines(printer_for_programs(), commands=False) if progress else InterruptWarning()
+    return run_with_sinks(functools.partial(begin, hooks=own), [sink], ResumeCommand(in_python=True, arguments=again))
 
 
 def start_run(
@@ -210,6 +217,7 @@ def start_run(
     opponent: Any = None,
     ours: bool = True,
     network: Any = None,
+    sinks: Sinks | None = None,
 ) -> Run:
     """A new run of a whole config. `wrappers`: those that it names, if they are at hand; `opponent`: of its
     evaluations, where it is no name that a config holds; `ours`: whether the config is nobody else's; `network`: the
@@ -240,7 +248,7 @@ def start_run(
             if tensorboard:
                 where.keep_for_tensorboard()
             session.begin()
-            summary = Trainer(config, session, where, _with(schedules, hooks)).run()
+            summary = Trainer(config, session, where, _with(schedules, hooks), sinks).run()
             objects = objects_among(env=env, algorithm=algorithm, wrappers=wrappers, network=network)
             return Run(where.path, summary, objects=objects)
     finally:
@@ -312,6 +320,7 @@ def resume_run(
     opponent: Any = None,
     without_replay: bool = False,
     network: Any = None,
+    sinks: Sinks | None = None,
 ) -> Run:
     """As `resume`; `settings` go before those of the run, `opponent` is its `evaluation_opponent`."""
     if tensorboard:
@@ -347,7 +356,7 @@ def resume_run(
         make = algorithm_maker(config, maker, scales_bytes(found or weights), object_of(network))
         session = Session(config, source, make, plan, num_envs, opponent, masks)
         try:
-            trainer = Trainer(config, session, where, _with(schedules, hooks))
+            trainer = Trainer(config, session, where, _with(schedules, hooks), sinks)
             if found is None:
                 where.cut_back({})
                 _begin_with(weights, session)

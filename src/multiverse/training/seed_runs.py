@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,20 +24,13 @@ from multiverse.adapters.env_source import BUILT_IN
 from multiverse.algorithms import algorithm_class
 from multiverse.core.errors import InvalidRequest, MultiverseError, counted, in_digits
 from multiverse.core.imports import without_folders
-from multiverse.core.plain_files import read_plain
 from multiverse.core.plan import whole_number
 from multiverse.training.config.build import Located
 from multiverse.training.config.changes import HOLD, changed_config, without_schedules
 from multiverse.training.config.files import dump_yaml
 from multiverse.training.config.train_config import TrainConfig, plain_config, saved_config
 from multiverse.training.hooks import Hook
-from multiverse.training.progress import (
-    LinePrinter,
-    Progress,
-    ShortLines,
-    printer_for_programs,
-    run_with_progress,
-)
+from multiverse.training.progress import LinePrinter, ResumeCommand, ShortLines, printer_for_programs, run_with_sinks
 from multiverse.training.run import Run, resume_run, start_run, watched
 from multiverse.training.run_sources import (
     as_name,
@@ -47,11 +41,13 @@ from multiverse.training.run_sources import (
     trusted_config,
 )
 from multiverse.training.runs.files import for_json, replace_file
-from multiverse.training.runs.find_runs import CONFIG, ORIGIN, SEEDS, SUMMARY, is_run
+from multiverse.training.runs.find_runs import CONFIG, ORIGIN, SEEDS, is_run
 from multiverse.training.runs.origin import mark_of, names_code, redacted
-from multiverse.training.runs.run_directory import LARGEST_JSON, fresh, safe_name
+from multiverse.training.runs.run_directory import fresh, read_object, read_summary, safe_name
 from multiverse.training.seeds import DRAWS, INTERVAL, bootstrap_interval, interquartile_mean
 from multiverse.training.side_by_side import in_child, share_of_cores, side_by_side
+
+log = logging.getLogger("multiverse")
 
 MOST_SEEDS = 10_000
 
@@ -120,21 +116,17 @@ def _write(path: Path, told: Mapping[str, Any]) -> None:
 
 def read_set(path: Path) -> dict[str, Any]:
     """What `seeds.json` says."""
-    try:
-        said = json.loads(read_plain(path / SEEDS, LARGEST_JSON)[0])
-        if said["seeds"] and all(type(seed) is int for seed in said["seeds"]):
-            return dict(said)
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        pass
+    said = read_object(path / SEEDS)
+    seeds = said.get("seeds")
+    if isinstance(seeds, list) and seeds and all(type(seed) is int for seed in seeds):
+        return said
     raise InvalidRequest(f"{path / SEEDS} does not say which seeds there are: restore it, or resume each run by itself")
 
 
 def finished(run: Path) -> Run | None:
-    try:
-        summary = json.loads(read_plain(run / SUMMARY, LARGEST_JSON)[0])
-        return Run(run, summary) if summary["finished"] is True else None
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return None
+    """The run in this directory if it came to its end, else None."""
+    summary = read_summary(run)
+    return Run(run, summary) if summary.get("finished") is True else None
 
 
 # -- what they say -----------------------------------------------------------------------------------------------
@@ -253,8 +245,8 @@ def ordered(order: Mapping[str, Any], **more: Any) -> Run:
 
 def child(order: Mapping[str, Any]) -> int:
     """The process of one run."""
-    lines = ShortLines(LinePrinter(), in_python=True)
-    return in_child(lambda: run_with_progress(functools.partial(ordered, order), lines))
+    begin, resume = functools.partial(ordered, order), ResumeCommand(in_python=True)
+    return in_child(lambda: run_with_sinks(begin, [ShortLines(LinePrinter())], resume))
 
 
 # -- going on ----------------------------------------------------------------------------------------------------
@@ -287,11 +279,11 @@ def run_in_program(
     **own: Any,
 ) -> SeedRuns:
     """For `mv.train` and `mv.resume`; `own`: what the program has, as `ordered` takes it."""
-    voice, here = printer_for_programs(), Progress(in_python=True)
+    voice = printer_for_programs()
     say: Say = voice.say if progress else lambda line: None
     own = {name: value for name, value in own.items() if value}
     again = given_again(**own) + (f", algorithm={algorithm_name!r}" if algorithm_name else "")
-    going_on = f"Interrupted. To go on with all of them: mv.resume({str(path)!r}{again})"
+    interrupted = f"Interrupted. To resume all of them: {ResumeCommand(in_python=True, arguments=again).of(path)}"
 
     def one(order: dict[str, Any]) -> Run:
         return watched(functools.partial(ordered, order, **own), hooks, progress, again)
@@ -300,7 +292,7 @@ def run_in_program(
     try:
         found = run_set(path, config, settings, in_lines(say), one, __name__ if apart else None, trust, algorithm_name)
     except (KeyboardInterrupt, SystemExit):
-        (voice.say if progress else here.tell)(going_on)
+        (voice.say if progress else log.warning)(interrupted)
         raise
     for line in seed_lines(found):
         say(line)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-import numpy as np
 from threadpoolctl import threadpool_limits
 
 from multiverse.algorithms.algorithm import UpdateReport
@@ -18,7 +16,8 @@ from multiverse.ipc.interrupts import StopRequests, StopWaiting
 from multiverse.learning.threads import torch_threads
 from multiverse.rollouts.asynchronous import account_lines
 from multiverse.rollouts.collector import Collected
-from multiverse.training.config.budget import Clock
+from multiverse.training import events
+from multiverse.training.config.budget import Clock, Stopwatch
 from multiverse.training.config.build import build
 from multiverse.training.config.train_config import TrainConfig, plain_config
 from multiverse.training.evaluation import Evaluation, sides_of
@@ -33,25 +32,27 @@ from multiverse.training.session import Session
 
 log = logging.getLogger("multiverse")
 
-STEPS_OF_A_LINE, ENV_STEPS_OF_A_LINE = 8, 1_000
-"""Where nobody asks: a rollout of so many steps has a line of metrics of its own; shorter ones share one for so many
-env steps."""
-
 
 class Trainer:
     """One run, from wherever `session` and `clock` are to the end of its budget."""
 
     def __init__(
-        self, config: TrainConfig, session: Session, directory: RunDirectory, hooks: Sequence[Hook] = ()
+        self,
+        config: TrainConfig,
+        session: Session,
+        directory: RunDirectory,
+        hooks: Sequence[Hook] = (),
+        sinks: events.Sinks | None = None,
     ) -> None:
+        """`sinks`: receive the events of the run, after its own files."""
         self.config, self.session, self.directory, self._hooks = config, session, directory, list(hooks)
+        self._sinks = [] if sinks is None else [sinks]
         self.clock, self.evaluation, self.best_return = Clock(), None, float("-inf")
         self._checkpoints = Checkpoints(directory.checkpoints, config.keep_checkpoints)
         self._requests, self._stopped = StopRequests(), ""
-        self._saved_at, self._looked_at = time.monotonic(), time.perf_counter()
-        self._counted = Clock()  # as it was at the last line of metrics
-        self._told: dict[str, list[Any]] = {}  # by metric: the sum over the updates since then, and how many told it
-        self._metrics = ReadOnlyMetrics()  # the last line
+        self._saved_at, self._stopwatch = time.monotonic(), Stopwatch(self.clock)
+        self._next_metrics = events.NextMetrics()
+        self._metrics = ReadOnlyMetrics()  # those that were logged last
         self._best_episodes = 0  # of the evaluation that gave `best_return`
         self._evaluated_at = 0  # env steps
         self._evaluation_steps = 0  # of all evaluations so far
@@ -95,11 +96,13 @@ class Trainer:
 
         Ctrl-C, SIGTERM or SIGUSR1: the run is saved as it was after its last update, and the signal takes effect.
         """
-        self._tell("on_start")
+        files = self.directory.sinks()
+        self._sinks, self._status = [files, *self._sinks], events.RunStatus(self.config, self.clock, self.session)
+        self._start()
         # One thread: what BLAS adds up in several depends, in the last bits, on how many there happen to be.
         with self._requests, torch_threads(self.config.torch_threads), threadpool_limits(1, "blas"):
-            self._sinks, self._looked_at = self.directory.sinks(), time.perf_counter()
-            self._counted = replace(self.clock, env_steps=self._counted.env_steps)
+            self._stopwatch = Stopwatch(self.clock)
+            self._next_metrics.leave_out_time_before(self.clock)
             try:
                 self._evaluate_now_and_then()  # a resumed run may have been cut off just before
                 while not self._over():
@@ -108,10 +111,11 @@ class Trainer:
                     collected = self.session.collect(self._interrupted)
                     if collected is None:
                         break
-                    self._lap(act=collected.act_s, step=collected.step_s)
-                    self._tell("on_rollout", collected)
+                    self._stopwatch.lap(act=collected.act_s, step=collected.step_s)
+                    for hook in self._hooks:
+                        hook.on_rollout(self, collected)
                     self._whole = False
-                    with self._spending("learn"):
+                    with self._stopwatch.spending("learn"):
                         report = self.session.learners.update(self.session.rollouts, progress)
                         self.session.learned(collected)
                     self._whole = True
@@ -125,7 +129,14 @@ class Trainer:
                 self._end_in(error)
                 raise
             finally:
-                self._sinks.close()
+                files.close()
+
+    def _start(self) -> None:
+        run_id, path, notes = self.directory.run_id, self.directory.path, self.session.start_lines
+        best, status = self.best_return, self._status
+        self._emit(events.RunStarted(run_id=run_id, path=path, status=status, best_return=best, notes=notes))
+        for hook in self._hooks:
+            hook.on_start(self)
 
     def _over(self) -> bool:
         return bool(self._stopped) or self._interrupted() or self.config.budget.spent(self.clock) >= 1.0
@@ -133,28 +144,16 @@ class Trainer:
     def _scale(self) -> None:
         if self.scaling is None:
             return
-        now = self.session.envs.num_envs
+        now, before = self.session.envs.num_envs, self.scaling.last
         if (count := self.scaling.next(self.clock, now)) != now:
-            with self._spending("other"):
+            with self._stopwatch.spending("other"):
                 self.session.change_num_envs(count)
         self._scaled_at = self.scaling.decided_at  # guard: a-change-of-envs-counts-once-it-is-made
+        if self.scaling.last is not None and self.scaling.last is not before:
+            self._emit(events.NumEnvsDecided(decision=self.scaling.last))
 
     def _interrupted(self) -> bool:
         return self._requests.received is not None
-
-    @contextmanager
-    def _spending(self, part: str) -> Iterator[None]:
-        self._lap()
-        try:
-            yield
-        finally:
-            self._lap(part)
-
-    def _lap(self, rest: str = "other", **parts_s: float) -> None:
-        """Put the time since the last lap on the run's clock: what these parts took, and the rest on another."""
-        now, before = time.perf_counter(), self._looked_at
-        self._looked_at = now
-        self.clock.spend(**parts_s, **{rest: now - before - sum(parts_s.values())})
 
     def _count(self, collected: Collected, report: UpdateReport) -> None:
         clock = self.clock
@@ -164,40 +163,21 @@ class Trainer:
         clock.lost_steps += collected.lost_steps
         self.skipped_updates += report.skipped
         if collected.episodes:
-            self.directory.write_episodes(_episode_lines(collected, clock.env_steps))
-        for name, value in report.metrics.items():
-            before, count = self._told.get(name, (0.0, 0))
-            summed = count and isinstance(value, int | float | np.number) and not isinstance(before, str)
-            self._told[name] = [before + value, count + 1] if summed else [value, 1]
-        every = self.config.log_every
-        if every is None:
-            every = 1 if self.session.rollouts[0].steps >= STEPS_OF_A_LINE else ENV_STEPS_OF_A_LINE
-        if clock.env_steps // every > self._counted.env_steps // every:
-            self._write_metrics()
-        self._tell("on_update", replace(report, metrics=ReadOnlyMetrics(report.metrics)))
+            self._emit(events.EpisodesEnded(env_steps=clock.env_steps, episodes=collected.episodes))
+        self._next_metrics.add(report.metrics)
+        if self._next_metrics.are_due(clock, self.config.log_every, self.session.rollouts[0].steps):
+            self._log_metrics()
+        self._emit(events.UpdateDone(status=self._status))
+        report = replace(report, metrics=ReadOnlyMetrics(report.metrics))
+        for hook in self._hooks:
+            hook.on_update(self, report)
 
-    def _write_metrics(self) -> None:
-        """A line: what the updates since the last one told, in the mean, and how fast it went."""
-        clock, before = self.clock, self._counted
-        self._counted = replace(clock)
-        took_s, shares = clock.seconds - before.seconds, clock.shares_since(before)
-        metrics: dict[str, Any] = {
-            "episodes": clock.episodes,
-            "updates": clock.updates,
-            "seconds": round(clock.seconds, 3),
-            "env_steps_per_s": (clock.env_steps - before.env_steps) / took_s if took_s else 0.0,
-            "mean_return": self.session.recent.mean_return,
-            "mean_length": self.session.recent.mean_length,
-            **{f"mean_return/{agent}": value for agent, value in self.session.recent.by_agent.items()},
-            **{f"{part}_share": share for part, share in shares.items()},
-            **({} if self.scaling is None else {"num_envs": self.session.envs.num_envs}),
-            **({} if self.session.account is None else account_lines(self.session.account)),
-        }
-        told = {name: value if count == 1 else value / count for name, (value, count) in self._told.items()}
-        metrics |= {name: value for name, value in told.items() if name not in metrics}
-        self._told.clear()
-        self._metrics = ReadOnlyMetrics(metrics)
-        self._sinks.write(metrics, clock.env_steps)
+    def _log_metrics(self) -> None:
+        """Log the means of the updates since the last time, and how fast the run was."""
+        more = {} if self.scaling is None else {"num_envs": self.session.envs.num_envs}
+        more |= {} if self.session.account is None else account_lines(self.session.account)
+        self._metrics = ReadOnlyMetrics(self._next_metrics.take(self.clock, self.session.recent, more))
+        self._emit(events.MetricsLogged(env_steps=self.clock.env_steps, metrics=self._metrics))
 
     # -- now and then --------------------------------------------------------------------------------------------
     def _evaluate_now_and_then(self) -> None:
@@ -225,7 +205,7 @@ class Trainer:
         config, played_on = self.config, self.session.evaluation_envs
         self.session.rest()
         how = self.session.learners.policies(), episodes or config.episodes_per_evaluation, config.evaluation_seed
-        with told_as_evaluations(), self._spending("evaluate"):
+        with told_as_evaluations(), self._stopwatch.spending("evaluate"):
             try:
                 against = self.session.opponents, self.session.evaluation_tasks, config.evaluation_deterministic
                 found = played_on.evaluate(*how, self._interrupted, played_on.lost_before, *against)
@@ -242,16 +222,18 @@ class Trainer:
     def _take(self, found: Evaluation) -> None:
         self.evaluation, self._evaluated_at = found, self.clock.env_steps
         self._evaluation_steps += sum(found.lengths)
-        metrics = {f"evaluation_{name}": value for name, value in found.summary().items()}
-        self._sinks.write(metrics, self.clock.env_steps)
-        self._tell("on_evaluation", found)
+        is_best, opponent = found.mean_return > self.best_return, self.config.evaluation_opponent
+        at, summary = self.clock.env_steps, found.summary()
+        self._emit(events.EvaluationDone(env_steps=at, summary=summary, opponent=opponent, is_best=is_best))
+        for hook in self._hooks:
+            hook.on_evaluation(self, found)
         if found.cancels and self.best_return == float("-inf"):
             log.warning(
-                "in evaluations the policy plays itself, and what one agent wins another loses: their mean return says "
-                "nothing, and neither does which checkpoint is the best; evaluation_opponent='random' would tell"
+                "evaluations are self-play in a zero-sum game: their mean return, and therefore the choice of the best "
+                "checkpoint, carries no information. Set evaluation_opponent='random' for one that does"
             )
-        if (found.mean_return, _episodes_of(found)) > (self.best_return, self._best_episodes):
-            self.best_return, self._best_episodes = found.mean_return, _episodes_of(found)
+        if (found.mean_return, found.played) > (self.best_return, self._best_episodes):
+            self.best_return, self._best_episodes = found.mean_return, found.played
             self._save(best=True)
         self._stop_at_target()
 
@@ -265,7 +247,7 @@ class Trainer:
         if self.evaluation is None:
             tried = self.session.evaluation_envs.failed_in_a_row > 0
         else:
-            tried = _episodes_of(self.evaluation) >= self.config.episodes_per_evaluation
+            tried = self.evaluation.played >= self.config.episodes_per_evaluation
         return tried and self._evaluated_at == self.clock.env_steps
 
     def _save_now_and_then(self) -> None:
@@ -281,20 +263,23 @@ class Trainer:
             why = "a rollout is under way, and save_state() of these envs takes too long to be called before each one"
             self._say_that_nothing_is_saved(why)
             return
-        with self._spending("save"):
+        with self._stopwatch.spending("save"):
             env_steps, manifest = self.clock.env_steps, {"config": plain_config(self.config), "blas": self._blas}
             manifest["clock"] = self.clock.state()
-            if self._checkpoints.save(self.state(), manifest, env_steps, best=best, final=final) is not None:
+            path = self._checkpoints.save(self.state(), manifest, env_steps, best=best, final=final)
+            if path is not None:
                 self._checkpointed_at = env_steps
                 self.directory.note_checkpoint()
         self._saved_at = time.monotonic()
+        if path is not None:
+            self._emit(events.CheckpointSaved(env_steps=env_steps, path=path, best=best, final=final))
 
     def _say_that_nothing_is_saved(self, why: str) -> None:
         now, before = self.clock.env_steps, self._checkpointed_at
         if before == now:
             return  # it has been saved, just as it is
-        lost = "begins anew" if before is None else f"goes on from {before:,} env steps, and {now - before:,} are lost"
-        log.warning("nothing is saved at %s env steps: %s; resumed, this run %s", f"{now:,}", why, lost)
+        then = f"continues from {before or 0:,} env steps, and {now - (before or 0):,} are lost"
+        log.warning("no checkpoint was saved at %s env steps: %s; if resumed, the run %s", f"{now:,}", why, then)
 
     # -- the end -------------------------------------------------------------------------------------------------
     def _end(self) -> dict[str, Any]:
@@ -302,8 +287,8 @@ class Trainer:
         if not self._interrupted() and not self._is_evaluated():
             self.evaluate()
         interrupted = self._interrupted()  # perhaps only now: an evaluation takes its time
-        if not interrupted and self._counted.env_steps < self.clock.env_steps:
-            self._write_metrics()
+        if not interrupted and self._next_metrics.since.env_steps < self.clock.env_steps:
+            self._log_metrics()
         try:
             self._save(final=True)
         except OSError as error:
@@ -312,7 +297,8 @@ class Trainer:
         self.directory.write_summary(summary)
         if interrupted:
             self._requests.raise_it()
-        self._tell("on_end", summary)
+        for hook in self._hooks:
+            hook.on_end(self, summary)
         return summary
 
     def _end_in(self, error: Exception) -> None:
@@ -334,7 +320,7 @@ class Trainer:
 
     def summary(self, finished: bool) -> dict[str, Any]:
         """What became of the run so far."""
-        self._lap()
+        self._stopwatch.lap()
         clock = self.clock
         return {
             "finished": finished,
@@ -356,9 +342,10 @@ class Trainer:
             "plan": asdict(self.session.envs.plan),
         }
 
-    def _tell(self, moment: str, *what: Any) -> None:
-        for hook in self._hooks:
-            getattr(hook, moment)(self, *what)
+    def _emit(self, event: events.Event) -> None:
+        """Report an event to the run's files, then to the other sinks."""
+        for sink in self._sinks:
+            sink.handle(event)
 
     # -- its state -----------------------------------------------------------------------------------------------
     def state(self) -> dict[str, Any]:
@@ -375,7 +362,7 @@ class Trainer:
             "evaluation_env": self.session.evaluation_envs.state(),
             "skipped_updates": self.skipped_updates,
             "failures": asdict(self.session.failures),
-            "told": {"since": self._counted.env_steps, **self._told},
+            "told": self._next_metrics.state(),
             "files": self.directory.position(),
             **({} if self.scaling is None else {"scaled_at": self._scaled_at}),
         }
@@ -396,9 +383,7 @@ class Trainer:
         with told_as_evaluations():
             self.session.evaluation_envs.load(state.get("evaluation_env"))  # guard: evaluations-go-on-as-saved
         self.skipped_updates = int(state["skipped_updates"])
-        told = dict(state.get("told", {"since": self.clock.env_steps}))  # not in 0.1
-        self._counted = replace(self.clock, env_steps=int(told.pop("since")))
-        self._told = {name: [value, int(count)] for name, (value, count) in told.items()}
+        self._next_metrics.load(state.get("told", {}), self.clock)  # not in 0.1
         if self.scaling is not None:
             self._scaled_at = int(state["scaled_at"])
             self.scaling = Scaling(self.directory.path, self._scaled_at)
@@ -407,26 +392,3 @@ class Trainer:
         self._checkpoints.cut_back(self.clock.env_steps, continue_tables=not without_replay)
         if not (self.directory.checkpoints / "best").exists():  # it came after the checkpoint that was named
             self.best_return = float("-inf")
-
-
-def _episodes_of(evaluation: Evaluation) -> int:
-    """Number of episodes it played, failed ones included."""
-    return len(evaluation.returns) + len(evaluation.lost)
-
-
-def _episode_lines(collected: Collected, env_steps: int) -> Iterable[dict[str, Any]]:
-    return [
-        {
-            "env_id": episode.env_id,
-            "episode": episode.index,
-            "seed": episode.seed,
-            "return": episode.returned,
-            "length": episode.length,
-            "lost": episode.lost,
-            "env_steps": env_steps,
-            **({"returns": episode.by_agent} if episode.by_agent else {}),
-            **({} if episode.opponent is None else {"opponent": episode.opponent}),
-            **({} if episode.version is None else {"version": episode.version}),
-        }
-        for episode in collected.episodes
-    ]

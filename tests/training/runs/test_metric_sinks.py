@@ -15,23 +15,28 @@ import numpy as np
 import pytest
 
 from multiverse.core.errors import PreflightError
-from multiverse.training.runs import metric_sinks
+from multiverse.training.events import EvaluationDone, Event, MetricsLogged, Sink, Sinks
 from multiverse.training.runs.files import LineFile, for_json
-from multiverse.training.runs.metric_sinks import CsvSink, JsonLinesSink, Metrics, Sinks, TensorBoardSink
+from multiverse.training.runs.metric_sinks import CsvSink, JsonLinesSink, TensorBoardSink
 
 
-class Kept:
+def logged(env_steps: int, **metrics: float) -> MetricsLogged:
+    return MetricsLogged(env_steps=env_steps, metrics=metrics)
+
+
+class Kept(Sink):
     """Keeps what it is given, or fails from a chosen moment on."""
 
     def __init__(self, fails_at: int | None = None, error: type[Exception] = RuntimeError) -> None:
         self.rows: list[int] = []
         self.fails_at, self.error, self.calls, self.closed = fails_at, error, 0, 0
 
-    def write(self, metrics: Metrics, env_steps: int) -> None:
+    def handle(self, event: Event) -> None:
+        assert isinstance(event, MetricsLogged)
         self.calls += 1
-        if env_steps == self.fails_at:
+        if event.env_steps == self.fails_at:
             raise self.error("no more")
-        self.rows.append(env_steps)
+        self.rows.append(event.env_steps)
 
     def close(self) -> None:
         self.closed += 1
@@ -47,11 +52,11 @@ def test_a_sink_that_fails_is_told_once_and_off_and_the_others_go_on(
     first, bad, last = Kept(), Kept(2, error), Kept()
     sinks = Sinks([first, bad, last])
     for step in range(5):
-        sinks.write({}, step)
+        sinks.handle(logged(step))
     assert first.rows == last.rows == [0, 1, 2, 3, 4]
     assert bad.rows == [0, 1] and bad.calls == 3
     assert len(caplog.messages) == 1
-    assert f"Kept failed and is off from now on: {error.__name__}: no more" in caplog.messages[0]
+    assert f"Kept failed and is disabled from now on: {error.__name__}: no more" in caplog.messages[0]
     sinks.close()
     sinks.close()
     assert (first.closed, bad.closed, last.closed) == (1, 1, 1)
@@ -68,23 +73,23 @@ def test_a_sink_that_fails_to_close_is_told_and_the_others_are_closed(caplog: py
 @pytest.mark.fault("F4")
 def test_ctrl_c_is_no_failure_of_a_sink() -> None:
     class Interrupted(Kept):
-        def write(self, metrics: Metrics, env_steps: int) -> None:
+        def handle(self, event: Event) -> None:
             raise KeyboardInterrupt
 
     sinks = Sinks([Interrupted()])
     with pytest.raises(KeyboardInterrupt):
-        sinks.write({}, 1)
+        sinks.handle(logged(1))
     sinks.close()
 
 
 @pytest.mark.fault("F4")
 @pytest.mark.parametrize("make", [JsonLinesSink, CsvSink])
 def test_a_full_disk_turns_a_file_off_and_leaves_its_whole_lines(
-    make: Callable[[Path], metric_sinks.Sink], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    make: Callable[[Path], Sink], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "metrics"
     sinks = Sinks([make(path)])
-    sinks.write({"a": 1}, 10)
+    sinks.handle(logged(10, a=1))
     before = path.read_text()
     pid = os.fork()
     if pid == 0:
@@ -93,9 +98,9 @@ def test_a_full_disk_turns_a_file_off_and_leaves_its_whole_lines(
 
             size = path.stat().st_size + 3
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-            sinks.write({"a": 2}, 20)
-            sinks.write({"a": 3}, 30)
-            os._exit(0 if caplog.text.count("is off from now on") == 1 else 1)
+            sinks.handle(logged(20, a=2))
+            sinks.handle(logged(30, a=3))
+            os._exit(0 if caplog.text.count("is disabled from now on") == 1 else 1)
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
@@ -171,6 +176,14 @@ def test_a_column_that_cannot_be_added_leaves_the_table_as_it_was(
         sink.write({"b": 1}, 2)
     assert (tmp_path / "metrics.csv").read_text() == before
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_evaluations_are_lines_of_metrics(tmp_path: Path) -> None:
+    sinks = Sinks([JsonLinesSink(tmp_path / "lines"), CsvSink(tmp_path / "table")])
+    sinks.handle(EvaluationDone(env_steps=7, summary={"mean_return": 1.5}, opponent=None, is_best=True))
+    sinks.close()
+    assert json.loads((tmp_path / "lines").read_text()) == {"env_steps": 7, "evaluation_mean_return": 1.5}
+    assert (tmp_path / "table").read_text() == "env_steps,evaluation_mean_return\n7,1.5\n"
 
 
 def test_tensorboard_shows_the_numbers_in_groups_and_the_settings(tmp_path: Path) -> None:

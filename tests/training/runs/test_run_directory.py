@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from multiverse.core.errors import InvalidRequest, MultiverseError, RunLocked
+from multiverse.rollouts.episodes import Episode
+from multiverse.training.events import EpisodesEnded, MetricsLogged
 from multiverse.training.runs import run_directory
 from multiverse.training.runs.checkpoint import Checkpoints
 from multiverse.training.runs.find_runs import find_run
@@ -97,8 +99,8 @@ def test_what_is_written_comes_back(run: RunDirectory) -> None:
     config = {"env": "my.mod:make", "lr": 1e-3, "steps": 100, "name": "1e-3", "sizes": [64, 64], "none": None}
     run.write_config(config)
     assert json.loads((run.path / "summary.json").read_text()) == {"env_steps": 20, "evaluation": {"mean_return": None}}
-    assert json.loads((run.path / "provenance.json").read_text())["parts"] == [
-        {"seed": 1}, {"seed": 1, "resumed": True},
+    assert run.run_id and json.loads((run.path / "provenance.json").read_text())["parts"] == [
+        {"run_id": run.run_id, "seed": 1}, {"run_id": run.run_id, "seed": 1, "resumed": True},
     ]  # fmt: skip
     assert run.read_config() == config
 
@@ -129,12 +131,18 @@ def filled(run: RunDirectory) -> dict[str, int]:
     """Two lines of metrics and one episode, then the position, then one more of each with a new column."""
     sinks = run.sinks()
     for step in (10, 20):
-        sinks.write({"return": step / 3, "phase": "a, b"}, step)
-    run.write_episodes([{"env_id": 0, "episode": 0, "seed": 2**80, "return": 1.5, "length": 10, "env_steps": 10}])
+        sinks.handle(MetricsLogged(env_steps=step, metrics={"return": step / 3, "phase": "a, b"}))
+    sinks.handle(EpisodesEnded(env_steps=10, episodes=[Episode(0, 0, 2**80, 1.5, 10)]))
     position = run.position()
-    sinks.write({"return": 9.0, "loss": 0.5}, 30)
-    run.write_episodes([{"env_id": 1, "episode": 0}])
+    for event in LATER:
+        sinks.handle(event)
     return position
+
+
+LATER = (
+    MetricsLogged(env_steps=30, metrics={"return": 9.0, "loss": 0.5}),
+    EpisodesEnded(env_steps=30, episodes=[Episode(1, 0, 3, 2.5, 20)]),
+)
 
 
 def contents(run: RunDirectory) -> list[str]:
@@ -151,7 +159,7 @@ def test_files_are_cut_back_to_what_they_were(run: RunDirectory) -> None:
     assert [json.loads(line)["env_steps"] for line in metrics.splitlines()] == [10, 20]
     assert table.splitlines()[0] == "env_steps,return,phase" and len(table.splitlines()) == 3
     assert json.loads(episodes)["seed"] == 2**80
-    run.sinks().write({"return": 9.0, "loss": 0.5}, 30)
+    run.sinks().handle(LATER[0])
     assert contents(run)[1].splitlines()[-1] == "30,9.0,,0.5"
     assert run.position()["metrics.jsonl"] == len(contents(run)[0])
 
@@ -165,8 +173,9 @@ def test_a_resumed_run_writes_what_an_uninterrupted_one_would_have(run: RunDirec
             file.write('{"env_steps": 40, "ret')  # killed in the middle of a line
     with RunDirectory.open(run.path) as again:
         again.cut_back(position)
-        again.sinks().write({"return": 9.0, "loss": 0.5}, 30)
-        again.write_episodes([{"env_id": 1, "episode": 0}])
+        sinks = again.sinks()
+        for event in LATER:
+            sinks.handle(event)
         assert contents(again) == whole
 
 
@@ -232,7 +241,8 @@ def test_a_directory_that_cannot_be_written_to_is_refused_in_one_sentence(
 def test_episodes_that_cannot_be_written_are_told_once_and_stop_nobody(
     run: RunDirectory, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run.write_episodes([{"env_id": 0}])
+    sinks = run.sinks()
+    sinks.handle(LATER[1])
     before = run.position()
     real, limit = os.write, 5
 
@@ -243,7 +253,7 @@ def test_episodes_that_cannot_be_written_are_told_once_and_stop_nobody(
 
     monkeypatch.setattr(os, "write", fills_up)
     for _ in range(3):
-        run.write_episodes([{"x": 1}])
+        sinks.handle(LATER[1])
     assert len(caplog.messages) == 1 and "episodes.jsonl" in caplog.text
     assert run.position() == before  # and no half line
 

@@ -71,13 +71,13 @@ def run(arguments: Sequence[str]) -> int:
 def _train(seed: int) -> bool:
     """Whether it learned enough."""
     from multiverse.training.config.train_config import config_for
-    from multiverse.training.progress import LinePrinter, ProgressLines, run_with_progress
+    from multiverse.training.progress import LinePrinter, ProgressLines, run_with_sinks
     from multiverse.training.run import start_run
 
     settings = {"num_envs": NUM_ENVS, "seed": seed, "target_return": TARGET}
     config, voice = config_for(ENV, DEFAULT_ALGORITHM, settings), LinePrinter()
     voice.say(f"Training {NUM_ENVS} × {ENV} until the mean return is {TARGET:g} or more.")
-    run = run_with_progress(functools.partial(start_run, config), ProgressLines(voice))
+    run = run_with_sinks(functools.partial(start_run, config), [ProgressLines(voice)])
     _draw(run.path)
     voice.say()
     found = run.summary["evaluation"]

@@ -144,7 +144,7 @@ def _report(options: Evaluate, checkpoint: Checkpoint, found: Evaluation, seed: 
 
 
 def _print(report: dict[str, Any]) -> None:
-    from multiverse.training.progress import evaluated
+    from multiverse.training.run_text import evaluated
 
     print(f"{without_folders(str(report['env']))} after {report['env_steps']:,} env steps ({report['checkpoint']})")
     seeds, lowest, highest = _seeds(report), in_digits(min(report["returns"])), in_digits(max(report["returns"]))

@@ -73,15 +73,15 @@ def run(arguments: Sequence[str]) -> int:
     require_positive(**{name: settings[name] for name in BUDGETS if isinstance(settings.get(name), int | float)})
     if command["tensorboard"]:
         require("tensorboard", "tensorboard", purpose="--tensorboard")
-    from multiverse.cli.display import progress_for
-    from multiverse.training.progress import LinePrinter, run_with_progress
+    from multiverse.cli.display import run_and_show
+    from multiverse.training.progress import LinePrinter, ResumeCommand
     from multiverse.training.run import resume_run
     from multiverse.training.runs.find_runs import find_set
     from multiverse.training.seed_runs import set_config
 
     settings |= {HOLD: True} if command[HOLD] else {}
     voice = LinePrinter(results())
-    shown = {"quiet": bool(command["quiet"]), "as_json": bool(command["json"])}
+    shown: dict[str, Any] = {"quiet": bool(command["quiet"]), "as_json": bool(command["json"])}
     if (several := find_set(Path(where))) is not None:
         from multiverse.cli.seed_set import run_and_tell
 
@@ -101,9 +101,8 @@ def run(arguments: Sequence[str]) -> int:
         "tensorboard": bool(command["tensorboard"]),
         "without_replay": bool(command["without_replay"]),
     }
-    with progress_for(voice, (), **shown) as progress:
-        progress.again = f" --env {shlex.quote(command['env'])}" if command["env"] else ""
-        run_with_progress(functools.partial(resume_run, where, settings, **how), progress)
+    again = ResumeCommand(arguments=f" --env {shlex.quote(command['env'])}" if command["env"] else "")
+    run_and_show(functools.partial(resume_run, where, settings, **how), voice, resume=again, **shown)
     return 0
 
 

@@ -179,8 +179,7 @@ def _announced(options: TrainOptions, config: TrainConfig) -> list[str]:
 
 
 def _train(options: TrainOptions, config: TrainConfig, voice: LinePrinter) -> None:
-    from multiverse.cli.display import progress_for
-    from multiverse.training.progress import run_with_progress
+    from multiverse.cli.display import run_and_show
     from multiverse.training.run import start_run
 
     begin = functools.partial(
@@ -190,8 +189,7 @@ def _train(options: TrainOptions, config: TrainConfig, voice: LinePrinter) -> No
         init_from=options.command["init_from"] or None,
         tensorboard=bool(options.command["tensorboard"]),
     )
-    with progress_for(voice, _announced(options, config), **_shown(options)) as progress:
-        run_with_progress(begin, progress)
+    run_and_show(begin, voice, about=_announced(options, config), **_shown(options))
 
 
 def _train_seeds(options: TrainOptions, config: TrainConfig, voice: LinePrinter) -> None:

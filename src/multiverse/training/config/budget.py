@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -43,6 +46,27 @@ class Clock:
 
     def state(self) -> dict[str, Any]:
         return asdict(self)
+
+
+class Stopwatch:
+    """Puts the time that passes on a clock, by what it is spent on."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._looked_at = clock, time.perf_counter()
+
+    @contextmanager
+    def spending(self, part: str) -> Iterator[None]:
+        self.lap()
+        try:
+            yield
+        finally:
+            self.lap(part)
+
+    def lap(self, rest: str = "other", **parts_s: float) -> None:
+        """Add the time since the last lap: what these parts took, and the rest to another part."""
+        now, before = time.perf_counter(), self._looked_at
+        self._looked_at = now
+        self._clock.spend(**parts_s, **{rest: now - before - sum(parts_s.values())})
 
 
 @dataclass(frozen=True, slots=True)

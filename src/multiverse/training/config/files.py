@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -162,3 +162,12 @@ def _thawed(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _thawed(one) for key, one in value.items()}
     return [_thawed(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def flat(settings: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, Any]]:
+    """Name and value of every setting, those of a section by its name: `ppo.gamma`."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{section}{name}.")
+        else:
+            yield f"{section}{name}", value

@@ -1,81 +1,45 @@
-"""Where metrics go: JSON lines, CSV, TensorBoard. A sink that fails never costs more than itself."""
+"""The files of a run as sinks of its events: metrics as JSON lines, as CSV and for TensorBoard, and episodes."""
 
 from __future__ import annotations
 
 import csv
 import importlib
 import io
-import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from multiverse.core.errors import PreflightError
+from multiverse.training.config.files import flat
+from multiverse.training.events import EpisodesEnded, EvaluationDone, Event, Metrics, MetricsLogged, Sink
 from multiverse.training.runs.files import LineFile, for_json, read_lines, replace_file
+from multiverse.training.runs.find_runs import EPISODES, METRICS, TABLE
 
-log = logging.getLogger("multiverse")
+if TYPE_CHECKING:
+    from multiverse.rollouts.episodes import Episode
 
-Metrics = Mapping[str, float | int | str]
+LOGGED = (MetricsLogged, EvaluationDone)
+"""Events with metrics."""
 
 
-class Sink(Protocol):
-    """Takes the metrics of a moment; may raise whatever it likes."""
+class MetricSink(Sink):
+    """Writes metrics, those of evaluations too."""
 
+    def handle(self, event: Event) -> None:
+        if isinstance(event, LOGGED):
+            self.write(event.metrics, event.env_steps)
+
+    @abstractmethod
     def write(self, metrics: Metrics, env_steps: int) -> None: ...
 
-    def close(self) -> None: ...
 
-
-class Guarded:
-    """Calls something that may fail. The first failure is told in one warning and is the last call."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.failure: Exception | None = None
-
-    def __call__(self, action: Callable[..., None], *arguments: Any) -> None:
-        if self.failure is not None:
-            return
-        try:
-            action(*arguments)
-        except Exception as error:
-            self.failure = error  # guard: a-sink-may-fail
-            log.warning("%s failed and is off from now on: %s: %s", self.name, type(error).__name__, error)
-
-
-class Sinks:
-    """Several as one, none of which can fail."""
-
-    def __init__(self, sinks: Iterable[Sink] = ()) -> None:
-        self._sinks: list[tuple[Sink, Guarded]] = []
-        for sink in sinks:
-            self.add(sink)
-
-    def add(self, sink: Sink) -> None:
-        """One more, from now on."""
-        self._sinks.append((sink, Guarded(f"the metric sink {type(sink).__name__}")))
-
-    def write(self, metrics: Metrics, env_steps: int) -> None:
-        """To every sink that still works."""
-        for sink, guarded in self._sinks:
-            guarded(sink.write, metrics, env_steps)
-
-    def close(self) -> None:
-        """Every sink, also those that had failed; of these nothing more is heard."""
-        for sink, guarded in self._sinks:
-            if guarded.failure is None:
-                guarded(sink.close)
-            else:
-                with suppress(Exception):  # it was reported when it failed
-                    sink.close()
-        self._sinks.clear()
-
-
-class JsonLinesSink:
+class JsonLinesSink(MetricSink):
     """One object a line: `{"env_steps": 2048, …}`. NaN and infinities are null."""
+
+    name = METRICS
 
     def __init__(self, file: LineFile | Path) -> None:
         self._file = file if isinstance(file, LineFile) else LineFile(file)
@@ -87,8 +51,38 @@ class JsonLinesSink:
         self._file.close()
 
 
-class CsvSink:
+class EpisodesSink(Sink):
+    """One object a line for each episode that has ended; `open_file` is called when the first one has."""
+
+    name = EPISODES
+
+    def __init__(self, open_file: Callable[[], LineFile]) -> None:
+        self._open_file = open_file
+
+    def handle(self, event: Event) -> None:
+        if isinstance(event, EpisodesEnded):
+            self._open_file().append(_episode_row(episode, event.env_steps) for episode in event.episodes)
+
+
+def _episode_row(episode: Episode, env_steps: int) -> dict[str, Any]:
+    return {
+        "env_id": episode.env_id,
+        "episode": episode.index,
+        "seed": episode.seed,
+        "return": episode.returned,
+        "length": episode.length,
+        "lost": episode.lost,
+        "env_steps": env_steps,
+        **({"returns": episode.by_agent} if episode.by_agent else {}),
+        **({} if episode.opponent is None else {"opponent": episode.opponent}),
+        **({} if episode.version is None else {"version": episode.version}),
+    }
+
+
+class CsvSink(MetricSink):
     """A table for spreadsheets. A metric that appears later is one more column; in earlier rows it is empty."""
+
+    name = TABLE
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -149,7 +143,7 @@ def _in_utf8(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-class TensorBoardSink:
+class TensorBoardSink(MetricSink):
     """Numbers as TensorBoard's scalars, in groups (`train/`, `evaluation/`, `time/`), and settings as its
     hyper-parameters.
 
@@ -197,7 +191,9 @@ class TensorBoardSink:
         from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 
         begun = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time())
-        for name, value in _flat(settings):
+        for name, value in flat(settings):
+            if value is None or value == {}:
+                continue
             if isinstance(value, bool):
                 begun.hparams[name].bool_value = value
             elif isinstance(value, int | float):
@@ -229,12 +225,3 @@ def _tag(name: str) -> str:
     if name.startswith("evaluation_"):
         return name.replace("_", "/", 1)
     return f"time/{name}" if name.endswith(("_share", "seconds", "_per_s")) else f"train/{name}"
-
-
-def _flat(settings: Mapping[str, Any], inside: str = "") -> Iterator[tuple[str, Any]]:
-    """Those of a section by its name: `ppo.gamma`."""
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{inside}{name}.")
-        elif value is not None:
-            yield f"{inside}{name}", value

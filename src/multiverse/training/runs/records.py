@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count, takewhile
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from multiverse.training.config.build import in_todays_names
-from multiverse.training.config.files import read_config
+from multiverse.training.config.files import flat, read_config
 from multiverse.training.runs.files import read_lines
 from multiverse.training.runs.find_runs import CONFIG, METRICS, VIDEOS, find_run, is_run, runs_below
 from multiverse.training.runs.run_directory import read_provenance, read_summary
@@ -36,7 +35,7 @@ class RunRecord:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The same in one row: `ppo.learning_rate`."""
-        return dict(_flat(self.config.items()))
+        return dict(flat(self.config))
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -96,11 +95,3 @@ def records_at(path: Path | str) -> list[RunRecord]:
 
 def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _flat(items: Iterable[tuple[str, Any]], before: str = "") -> Iterable[tuple[str, Any]]:
-    for name, value in items:
-        if isinstance(value, dict) and value:
-            yield from _flat(value.items(), f"{before}{name}.")
-        else:
-            yield f"{before}{name}", value

@@ -8,11 +8,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import re
 import time
-from collections.abc import Iterable, Mapping
+import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from multiverse.core.errors import InvalidRequest, RunNotWritable, in_bytes
 from multiverse.core.plain_files import read_plain
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import dump_yaml, read_config
+from multiverse.training.events import Guarded, Sinks
 from multiverse.training.runs.files import (
     LOCK,
     LineFile,
@@ -48,9 +51,8 @@ from multiverse.training.runs.find_runs import (
 )
 from multiverse.training.runs.metric_sinks import (
     CsvSink,
-    Guarded,
+    EpisodesSink,
     JsonLinesSink,
-    Sinks,
     TensorBoardSink,
     check_tensorboard,
     csv_from_json_lines,
@@ -60,6 +62,7 @@ from multiverse.training.runs.origin import mark_of, names_code, redacted
 log = logging.getLogger("multiverse")
 
 LARGEST_JSON = 2**24  # bytes
+RUN_ID = "run_id"
 
 
 class RunDirectory:
@@ -80,7 +83,7 @@ class RunDirectory:
         self._has_checkpoint = False
         self._files: dict[str, LineFile] = {}
         self._sinks: list[Sinks] = []
-        self._episodes, self._syncing = Guarded(f"writing {EPISODES}"), Guarded("forcing metrics to the disk")
+        self._syncing = Guarded("forcing metrics to the disk")
 
     @classmethod
     def create(
@@ -141,8 +144,14 @@ class RunDirectory:
         self._replace(SPACES, text)
 
     def write_provenance(self, provenance: Mapping[str, Any]) -> None:
-        """Where the run came from; of a resumed run, one entry more."""
-        self._write_json(PROVENANCE, {"parts": [*read_provenance(self.path), provenance]})
+        """Where the run came from; of a resumed run, one entry more, with the same `run_id`."""
+        part = {RUN_ID: self.run_id or uuid.uuid4().hex, **provenance}
+        self._write_json(PROVENANCE, {"parts": [*read_provenance(self.path), part]})
+
+    @property
+    def run_id(self) -> str:
+        """Identifier of the run, the same in all parts of a resumed run; '' before its first `write_provenance`."""
+        return next((str(part[RUN_ID]) for part in read_provenance(self.path) if RUN_ID in part), "")
 
     def last_part(self) -> Mapping[str, Any]:
         """What `write_provenance` wrote last; nothing in a run that has none."""
@@ -166,9 +175,10 @@ class RunDirectory:
 
     # -- what grows --------------------------------------------------------------------------------------------
     def sinks(self) -> Sinks:
-        """Metrics go to `metrics.jsonl`, `metrics.csv` and TensorBoard's files, if the run has a directory of these;
-        closed with the run at the latest."""
-        self._sinks.append(Sinks([JsonLinesSink(self._file(METRICS)), CsvSink(self.path / TABLE)]))
+        """Sinks that record this run: `metrics.jsonl`, `metrics.csv`, `episodes.jsonl` and, if it has a directory for
+        them, TensorBoard's files. Closed with the run at the latest."""
+        episodes = EpisodesSink(functools.partial(self._file, EPISODES))
+        self._sinks.append(Sinks([JsonLinesSink(self._file(METRICS)), CsvSink(self.path / TABLE), episodes]))
         if (self.path / TENSORBOARD).is_dir():
             Guarded("writing for TensorBoard")(self._add_tensorboard)
         return self._sinks[-1]
@@ -181,10 +191,6 @@ class RunDirectory:
     def _add_tensorboard(self) -> None:
         before = read_lines(self.path / METRICS)
         self._sinks[-1].add(TensorBoardSink(self.path / TENSORBOARD, self.read_config(), before))
-
-    def write_episodes(self, episodes: Iterable[Mapping[str, Any]]) -> None:
-        """Ended episodes: env id, index, seed, return, length, env steps. Fails like a sink: told once, then off."""
-        self._episodes(lambda: self._file(EPISODES).append(episodes))
 
     def position(self) -> dict[str, int]:
         """How far the growing files have got, all of it on the disk: for the checkpoint that is about to be written."""
@@ -248,29 +254,27 @@ def had_checkpoint(run: Path) -> bool:
 
 def read_provenance(run: Path) -> list[dict[str, Any]]:
     """Where each part of a run came from, the first one first."""
-    said = _read_json(run / PROVENANCE)
-    parts = said.get("parts") if isinstance(said, dict) else None
+    parts = read_object(run / PROVENANCE).get("parts")
     return [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
 
 
 def read_summary(run: Path) -> dict[str, Any]:
     """How a run ended; {} while it is under way."""
-    said = _read_json(run / SUMMARY)
-    return said if isinstance(said, dict) else {}
+    return read_object(run / SUMMARY)
 
 
-def _read_json(path: Path) -> Any:
-    """None if it is not there, or none."""
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; {} if there is none."""
     try:
-        return json.loads(read_plain(path, LARGEST_JSON)[0])
+        found = json.loads(read_plain(path, LARGEST_JSON)[0])
     except (OSError, ValueError, RecursionError):
-        return None
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def read_mark(run: Path) -> Any:
     """What is in the place of a mark; `origin.check_trusted` tells whether it is ours."""
-    said = _read_json(run / ORIGIN)
-    return said.get("mark") if isinstance(said, dict) else None
+    return read_object(run / ORIGIN).get("mark")
 
 
 def read_spaces(run: Path) -> Any:
