@@ -22,8 +22,9 @@ from multiverse.core.errors import UntrustedRun
 from multiverse.core.layout import Group
 from multiverse.executors import ray_cluster
 from multiverse.training.config.train_config import TrainConfig
-from multiverse.training.loading import checkpoint_of, evaluate, opponents_for
-from multiverse.training.run import _envs_of
+from multiverse.training.loading import evaluate, opponents_for
+from multiverse.training.opening import checkpoint_of
+from multiverse.training.validation import resumed_envs
 from tests.cli.training_commands import SMALL as FLAGS
 from tests.training.small_runs import SMALL
 
@@ -291,7 +292,7 @@ def test_cluster_in_a_checkpoint_is_never_joined(plain: Path) -> None:
     found = checkpoint_of(plain)
     plan = {**found.state["plan"], "executor": "ray", "workers": 1, "start_method": None, "ray": ray}
     changed_state = dataclasses.replace(found, state={**found.state, "plan": plan})
-    taken, _, _ = _envs_of(changed_state, TrainConfig(num_envs=2))
+    taken = resumed_envs(changed_state, TrainConfig(num_envs=2)).plan
     assert taken is not None and taken.ray is not None and taken.ray.address is None
 
 

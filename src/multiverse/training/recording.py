@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +16,21 @@ import numpy as np
 from multiverse.core.errors import InvalidRequest, MultiverseError
 from multiverse.core.plan import whole_number
 from multiverse.core.seeds import evaluation_seed
-from multiverse.training.algorithm_maker import MakeAlgorithm
 from multiverse.training.config.build import build
 from multiverse.training.evaluation import Evaluation
-from multiverse.training.loading import checkpoint_of, chosen_seed, evaluate, own_evaluation_seed
-from multiverse.training.run_sources import RunPath, at_hand, config_of, path_of
+from multiverse.training.learners import MakeAlgorithm
+from multiverse.training.loading import chosen_seed, evaluate_saved, own_evaluation_seed
+from multiverse.training.objects import RunObjects
+from multiverse.training.opening import SavedRun, migrate, open_run
 from multiverse.training.runs.checkpoint import taken_over
 from multiverse.training.runs.checkpoint_format import Checkpoint
-from multiverse.training.runs.find_runs import VIDEOS, find_run
+from multiverse.training.runs.find_runs import VIDEOS, RunPath
 from multiverse.training.runs.video import VideoFile, imageio_ffmpeg
 
 USUAL_FPS = 30.0
 """Where the env does not say."""
 RGB_ARRAY = "rgb_array"
+RENDERED = {"render_mode": RGB_ARRAY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +67,17 @@ def record(
     """
     imageio_ffmpeg()
     _draw_without_a_screen()
-    env, algorithm, wrappers, network = at_hand(run, env=env, algorithm=algorithm, wrappers=None, network=network)
-    found, named, seed = checkpoint_of(run, which), str(config_of(run).get("env")), chosen_seed(run, seed)
-    where = video_path(path, find_run(path_of(run)).path / VIDEOS, f"{found.path.name}-seed-{seed}.mp4")
-    camera = Camera(where, named if env is None else str(env), fps)
-    kwargs = {**(env_kwargs or {}), "render_mode": RGB_ARRAY}
-    how: dict[str, Any] = {"episodes": episodes, "seed": seed, "env": env, "algorithm": algorithm, "network": network}
-    how |= {"wrappers": wrappers, "opponent": opponent, "deterministic": deterministic, "trust": trust}
+    kwargs = {**(env_kwargs or {}), **RENDERED}
+    objects = RunObjects(env=env, algorithm=algorithm, network=network, env_kwargs=kwargs, opponent=opponent)
+    objects, saved = objects.filled_from(run), migrate(open_run(run, which))
+    seed = chosen_seed(saved, seed)
+    where = video_path(path, saved.path / VIDEOS, f"{saved.found.path.name}-seed-{seed}.mp4")
+    camera = Camera(where, _env_name(saved, objects), fps)
     with camera:
         try:
-            evaluation = evaluate(found.path, env_kwargs=kwargs, watch=camera, **how)
+            evaluation = evaluate_saved(
+                saved, objects, episodes=episodes, seed=seed, deterministic=deterministic, trust=trust, watch=camera
+            )
         except MultiverseError as error:
             raise camera.why(error) or error from None
         if camera.wrong is not None:  # the env is not to blame, and it does not just cost an episode
@@ -117,28 +120,23 @@ def replay(
     bit. `video`: True for one in the run's `videos/`, or where to. The rest is as for `mv.record`."""
     if whole_number("episode", episode) < 0:
         raise InvalidRequest(f"episode={episode}: 0 or more")
-    env, algorithm, wrappers, network = at_hand(run, env=env, algorithm=algorithm, wrappers=None, network=network)
-    found = checkpoint_of(run, which)
-    seed, named = own_evaluation_seed(run), str(config_of(run).get("env"))
+    objects = RunObjects(env=env, algorithm=algorithm, network=network).filled_from(run)
+    saved = migrate(open_run(run, which))
+    seed = own_evaluation_seed(saved)
     witness, camera = Witness(), None
-    kwargs: dict[str, Any] = {}
     if video is not False:
         imageio_ffmpeg()
         _draw_without_a_screen()
-        name = f"{found.path.name}-episode-{episode}.mp4"
-        where = video_path(None if video is True else video, find_run(path_of(run)).path / VIDEOS, name)
-        camera, kwargs = Camera(where, named if env is None else str(env), fps), {"render_mode": RGB_ARRAY}
+        name = f"{saved.found.path.name}-episode-{episode}.mp4"
+        where = video_path(None if video is True else video, saved.path / VIDEOS, name)
+        camera, objects = Camera(where, _env_name(saved, objects), fps), replace(objects, env_kwargs=RENDERED)
     with ExitStack() as stack:
         watch: Callable[[Any], Any] = witness
         if camera is not None:
             stack.enter_context(camera)
             watch = _both(camera, witness)
         try:
-            again = evaluate(
-                found.path, episodes=[episode], seed=seed, env=env, algorithm=algorithm, network=network,
-                wrappers=wrappers,
-                env_kwargs=kwargs, trust=trust, watch=watch,
-            )  # fmt: skip
+            again = evaluate_saved(saved, objects, episodes=[episode], seed=seed, trust=trust, watch=watch)
         except MultiverseError as error:
             raise (camera and camera.why(error)) or error from None
     return Replay(
@@ -147,15 +145,19 @@ def replay(
         again.returns[0],
         again.lengths[0],
         witness.digest(),
-        _evaluated(found, episode),
+        _evaluated(saved.found, episode),
         None if camera is None else where,
     )
+
+
+def _env_name(saved: SavedRun, objects: RunObjects) -> str:
+    return str(saved.settings.get("env") if objects.env is None else objects.env)
 
 
 def _evaluated(found: Checkpoint, episode: int) -> tuple[float, int] | None:
     """(return, length) of an episode of the evaluation that this very policy had."""
     with taken_over(found):
-        saved, at = found.state.get("evaluation"), found.state.get("evaluated_at")
+        saved, at = found.state["evaluation"], found.state.get("evaluated_at")
         if saved is None or at != found.state["clock"]["env_steps"]:
             return None
         evaluation = build(Evaluation, saved, "its evaluation")

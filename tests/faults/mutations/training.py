@@ -463,7 +463,7 @@ GUARDS = (
     Guard(
         "an-edited-setting-is-used",
         ("D6",),
-        swap("(given.keys() | edited)", "given.keys()"),
+        swap("given.keys() | edited", "given.keys()"),
         (f"{TRAINER}::test_a_setting_that_is_edited_in_the_config_is_used_where_it_was_changed_before",),
     ),
     Guard(
@@ -491,7 +491,7 @@ GUARDS = (
         "the-config-is-the-runs-own",
         ("E3",),
         instead(
-            "from multiverse.training.loading import checkpoint_of\n"
+            "from multiverse.training.opening import checkpoint_of\n"
             """return checkpoint_of(run).manifest["config"]"""
         ),
         (f"{TRAINER}::test_a_checkpoint_names_no_code",),

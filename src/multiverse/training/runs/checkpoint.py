@@ -50,6 +50,7 @@ from multiverse.training.runs.checkpoint_format import (
     write_files,
 )
 from multiverse.training.runs.files import sync_directory
+from multiverse.training.runs.migration import migrated
 from multiverse.training.runs.state_codec import State
 from multiverse.training.runs.tables import WITHOUT_REPLAY, TableStore
 
@@ -84,7 +85,7 @@ def load(path: Path | str) -> Checkpoint:
     if not path.is_dir():
         raise CheckpointBroken(path, "there is no checkpoint here", "Look at the names in its folder")
     found = read_files(path)
-    if (place := not_finite(found.state)) is not None:  # guard: a-diverged-checkpoint-is-passed-over
+    if (place := not_finite(migrated(found).state)) is not None:  # guard: a-diverged-checkpoint-is-passed-over
         raise CheckpointBroken(path, f"{place} is not finite: the training had diverged when it was saved")
     return found
 

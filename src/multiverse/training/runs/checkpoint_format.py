@@ -31,7 +31,6 @@ from multiverse.core.errors import CheckpointBroken, PreflightError, in_a_line, 
 from multiverse.core.plain_files import open_plain
 from multiverse.core.tables import Table
 from multiverse.executors.machine import memory_available
-from multiverse.training.config.build import in_todays_names
 from multiverse.training.runs.files import sync_directory, write_new
 from multiverse.training.runs.origin import redacted
 from multiverse.training.runs.state_codec import Arrays, State, decode, encode
@@ -100,8 +99,7 @@ def read_files(folder: Path) -> Checkpoint:
         tables: list[StoredTable] = []
         for name in manifest.get("tables", {}):
             parts[name] = functools.partial(_table, folder, manifest, tables)
-        state = in_todays_names(decode(files[STATE], parts))
-        return Checkpoint(folder, state, in_todays_names(manifest), tuple(tables))
+        return Checkpoint(folder, decode(files[STATE], parts), manifest, tuple(tables))
     except CheckpointBroken:
         raise
     except MemoryError:

@@ -144,10 +144,6 @@ class RunDirectory:
         """Where the run came from; of a resumed run, one entry more."""
         self._write_json(PROVENANCE, {"parts": [*read_provenance(self.path), provenance]})
 
-    def last_part(self) -> Mapping[str, Any]:
-        """What `write_provenance` wrote last; nothing in a run that has none."""
-        return (read_provenance(self.path) or [{}])[-1]
-
     def note_checkpoint(self) -> None:
         """The first checkpoint of this part of the run is in place: whoever finds none later has lost it."""
         if not self._has_checkpoint:
@@ -248,18 +244,23 @@ def had_checkpoint(run: Path) -> bool:
 
 def read_provenance(run: Path) -> list[dict[str, Any]]:
     """Where each part of a run came from, the first one first."""
-    said = _read_json(run / PROVENANCE)
+    said = read_json(run / PROVENANCE)
     parts = said.get("parts") if isinstance(said, dict) else None
     return [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
 
 
+def last_part(run: Path) -> Mapping[str, Any]:
+    """Where the last part of a run came from; nothing in a run that does not say."""
+    return (read_provenance(run) or [{}])[-1]
+
+
 def read_summary(run: Path) -> dict[str, Any]:
     """How a run ended; {} while it is under way."""
-    said = _read_json(run / SUMMARY)
+    said = read_json(run / SUMMARY)
     return said if isinstance(said, dict) else {}
 
 
-def _read_json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
     """None if it is not there, or none."""
     try:
         return json.loads(read_plain(path, LARGEST_JSON)[0])
@@ -269,7 +270,7 @@ def _read_json(path: Path) -> Any:
 
 def read_mark(run: Path) -> Any:
     """What is in the place of a mark; `origin.check_trusted` tells whether it is ours."""
-    said = _read_json(run / ORIGIN)
+    said = read_json(run / ORIGIN)
     return said.get("mark") if isinstance(said, dict) else None
 
 
