@@ -63,12 +63,8 @@ class AlgorithmMaker:
         `state_space`: of the envs as a whole."""
         with byte_scaling(self.scales_bytes):
             made: Algorithm = self._made(group, num_envs * len(group.agents), seed, state_space)
-            if missing := [name for name in ASKED if not hasattr(made, name)]:
-                raise InvalidRequest(
-                    f"{type(made).__name__} does not implement the interface of algorithms: it has no "
-                    f"{', '.join(missing)} (see 'An algorithm of your own' in docs/training.md)"
-                )
-            _refuse_odd(made)
+            if self.config.algorithm not in ALGORITHMS:
+                _refuse_odd(made)
         return made
 
     def _made(self, group: Group, slots: int, seed: int, state_space: Any) -> Any:
@@ -112,8 +108,13 @@ def _own_network(config: TrainConfig, kind: Any, network: Any) -> OwnNetwork | N
 
 
 def _refuse_odd(made: Any) -> None:
-    """Mistakes that would show later, and as something else."""
+    """Mistakes in an algorithm of the user that would show later, and as something else."""
     name = type(made).__name__
+    if missing := [method for method in ASKED if not hasattr(made, method)]:
+        raise InvalidRequest(
+            f"{name} does not implement the interface of algorithms: it has no {', '.join(missing)} (see 'An algorithm "
+            "of your own' in docs/training.md)"
+        )
     for method, takes in (("update", "rollouts, progress"), ("load_weights", "weights"), ("load", "state")):
         if not callable(getattr(made, method)):
             raise InvalidRequest(f"{name}.{method} is {getattr(made, method)!r}: expected a method")
@@ -158,17 +159,13 @@ def checked_device(device: str) -> str:
     if device == "auto":
         return "cpu"
     if device == "cuda" and not torch_for("device='cuda'").cuda.is_available():
-        raise InvalidRequest(f"device='cuda': {_why_no_cuda()}; device='cpu' works everywhere")
+        torch = torch_for("device='cuda'")
+        built = f"the installed torch {torch.__version__} was built without CUDA"
+        why = built if torch.version.cuda is None else "torch finds no CUDA device"
+        raise InvalidRequest(f"device='cuda': {why}; device='cpu' works everywhere")
     if device == "mps" and not torch_for("device='mps'").backends.mps.is_available():
         raise InvalidRequest("device='mps': this machine has no Apple GPU that torch can use; device='cpu' works")
     return device
-
-
-def _why_no_cuda() -> str:
-    torch = torch_for("device='cuda'")
-    if torch.version.cuda is None:
-        return f"the installed torch {torch.__version__} was built without CUDA"
-    return "torch finds no CUDA device"
 
 
 # -- one for each group --------------------------------------------------------------------------------------------

@@ -38,15 +38,10 @@ from multiverse.training.runs.run_directory import NEW_SPACES, read_spaces
 from multiverse.training.session_envs import RunEnvs, evaluation_tasks, saved_masks, with_tasks
 from multiverse.training.space_description import NO_SPACES, groups_from, space_from
 from multiverse.training.validation import maker_of, num_envs_in, trusted_config
-from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.make import make_vec
 
 SELF = "self"
 """In the place of an opponent: the policy plays all sides, also where its run names somebody else."""
-
-
-def _groups(envs: BaseVectorEnv) -> tuple[Group, ...]:
-    return envs.views.layout.groups
 
 
 @takes_old_names
@@ -83,7 +78,7 @@ def _built_groups(config: TrainConfig, objects: RunObjects) -> tuple[Group, ...]
     source, separate = source_of(config, objects), "separate" if config.separate else None
     how = {"env_kwargs": config.env_kwargs or None, "groups": separate, **with_tasks(config, source)}
     with make_vec(source, 1, IN_CALLER, **how) as envs:
-        return _groups(envs)
+        return envs.views.layout.groups
 
 
 @takes_old_names
@@ -157,7 +152,7 @@ def evaluate_saved(
     except EvaluationFailed as error:  # there are no other envs that it must be told from
         raise error.__cause__ or error from None
     with closing(played_on):
-        groups = _groups(played_on.envs)
+        groups = played_on.envs.views.layout.groups
         policy = None if own else _held(vars(config), groups, found)
         policy = policy or _policy(config, objects, groups, saved)
         opponent = config.evaluation_opponent if objects.opponent is None else objects.opponent

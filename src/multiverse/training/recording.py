@@ -172,26 +172,35 @@ def _both(first: Callable[[Any], Any], second: Callable[[Any], Any]) -> Callable
     return lambda env: second(first(env))
 
 
-class Witness:
-    """Wraps an env, of any API: whatever is done to it and whatever it shows goes into a digest, but for infos."""
+class Watcher:
+    """Wraps an env, of any API: `see` is called after every reset and step."""
+
+    def __call__(self, env: Any) -> Any:
+        env.reset, env.step = self._watched(env, env.reset), self._watched(env, env.step)
+        return env
+
+    def _watched(self, env: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+        def and_see(*arguments: Any, **named: Any) -> Any:
+            outcome = call(*arguments, **named)
+            self.see(env, arguments, outcome)
+            return outcome
+
+        return and_see
+
+    def see(self, env: Any, arguments: Any, outcome: Any) -> None:
+        """What the env was given, and what it returned."""
+
+
+class Witness(Watcher):
+    """Whatever is done to an env and whatever it shows goes into a digest, but for infos."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
 
-    def __call__(self, env: Any) -> Any:
-        env.reset, env.step = self._heard(env, env.reset), self._heard(env, env.step)
-        return env
-
-    def _heard(self, env: Any, call: Callable[..., Any]) -> Callable[..., Any]:
-        def and_note(*arguments: Any, **named: Any) -> Any:
-            outcome = call(*arguments, **named)
-            shown = outcome
-            if not isinstance(outcome, tuple):  # AEC returns nothing: what whoever acts next is shown
-                shown = env.last() if env.agents else (dict(env.rewards), {})
-            self._note((arguments, shown[:-1]))
-            return outcome
-
-        return and_note
+    def see(self, env: Any, arguments: Any, outcome: Any) -> None:
+        if not isinstance(outcome, tuple):  # AEC returns nothing: what whoever acts next is shown
+            outcome = env.last() if env.agents else (dict(env.rewards), {})
+        self._note((arguments, outcome[:-1]))
 
     def _note(self, value: Any) -> None:
         if isinstance(value, Mapping):
@@ -219,8 +228,8 @@ def video_path(path: Path | str | None, folder: Path, name: str) -> Path:
     return asked
 
 
-class Camera:
-    """Wraps an env, of any API: a picture after every reset and step goes into the video."""
+class Camera(Watcher):
+    """A picture of an env after every reset and step goes into the video."""
 
     def __init__(self, path: Path, env_name: str, fps: float | None) -> None:
         self._path, self._name, self._fps = path, env_name, fps
@@ -243,19 +252,11 @@ class Camera:
         if self.video is None:  # else the env has failed, and is another one now
             fps = self._fps or float(metadata.get("render_fps") or USUAL_FPS)
             self.video = self._open.enter_context(VideoFile(self._path, fps))
-        env.reset, env.step = self._watched(env, env.reset), self._watched(env, env.step)
-        return env
+        return super().__call__(env)
 
-    def _watched(self, env: Any, call: Callable[..., Any]) -> Callable[..., Any]:
-        def and_look(*arguments: Any, **named: Any) -> Any:
-            outcome = call(*arguments, **named)
-            self._take(env.render())
-            return outcome
-
-        return and_look
-
-    def _take(self, picture: Any) -> None:
+    def see(self, env: Any, arguments: Any, outcome: Any) -> None:
         assert self.video is not None
+        picture = env.render()
         try:
             self.video.add(picture)
         except InvalidRequest as error:

@@ -46,7 +46,6 @@ from multiverse.training.session_envs import (
     tell_how_ray_collects,
     training_plan,
 )
-from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.opening import OpenedEnvs
 from multiverse.vector.single import VectorEnv
 
@@ -92,7 +91,9 @@ class Session:
             opponent = config.evaluation_opponent if opponent is None else opponent
             self.opponents = None if opponent is None else opponents_for(opponent, groups)
             self.evaluation_envs = EvaluationEnvs(
-                self._new_evaluation_envs, config.num_evaluation_envs, config.restarts_per_minute
+                lambda count: self._run_envs.open_evaluation(count, self.envs.plan),
+                config.num_evaluation_envs,
+                config.restarts_per_minute,
             )
         except BaseException:
             self.envs.close()
@@ -215,9 +216,6 @@ class Session:
         self.start_lines += mask_lines(source)
         for line in mask_lines(source):
             log.info("%s", line)
-
-    def _new_evaluation_envs(self, count: int) -> BaseVectorEnv:
-        return self._run_envs.open_evaluation(count, self.envs.plan)
 
     @property
     def failures(self) -> Failures:

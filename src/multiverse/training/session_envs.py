@@ -72,11 +72,6 @@ def rollout_shape(algorithm: Algorithm, group: Group, num_envs: int, described: 
     )
 
 
-def mask_option(config: TrainConfig, source: MaskSource | None) -> MaskSource | Literal["off"]:
-    """`AgentOptions.masks` of the envs of a run with this source of masks."""
-    return (source or "observation") if config.action_masks else "off"
-
-
 def mask_lines(source: MaskSource | None) -> list[str]:
     """Describe where action masks come from, in one line; none without masks."""
     if source is None:
@@ -161,18 +156,14 @@ class RunEnvs:
 
     def _agents(self) -> AgentOptions:
         groups: Literal["separate"] | None = "separate" if self.config.separate else None
-        return AgentOptions(groups=groups, masks=mask_option(self.config, self.masks))
+        masks: MaskSource | Literal["off"] = self.masks or "observation"
+        return AgentOptions(groups=groups, masks=masks if self.config.action_masks else "off")
 
 
 def _failures(config: TrainConfig, restarts_per_minute: int | None, float32: bool) -> FailurePolicy:
     limit = config.worker_memory_limit
-    return FailurePolicy(
-        config.on_failure,
-        config.on_bad_value,
-        restarts_per_minute,
-        None if limit is None else number_of_bytes("worker_memory_limit", limit),
-        float32,
-    )
+    memory = None if limit is None else number_of_bytes("worker_memory_limit", limit)
+    return FailurePolicy(config.on_failure, config.on_bad_value, restarts_per_minute, memory, float32)
 
 
 def _opened_in_a_window(name: str, env: Any, num_envs: int, options: VectorOptions) -> OpenedEnvs:

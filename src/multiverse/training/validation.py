@@ -122,43 +122,36 @@ def validate(saved: SavedRun, settings: Mapping[str, Any], objects: RunObjects, 
     kind = objects.maker or algorithm_class(config.algorithm)
     moved = (config.algorithm, config.network) != named_in(saved.settings)
     given, schedules = without_schedules(settings, kind)
-    before = last_part(saved.path)
+    before, found = last_part(saved.path), saved.checkpoint
     _refuse_lost_schedules(before, given)
     hold = bool(given.pop(HOLD, False))
-    config = changed_config(config, given, kind)
-    found, edited = saved.checkpoint, set[str]()
+    config, changed = changed_config(config, given, kind), {*given}
     _tell_where_it_begins(saved)
+    envs, weights = NEW_ENVS, None
     if found is not None:
-        if hold:
-            settings_then, clock = settings_and_clock(found)
-            config = dataclasses.replace(config, schedule_progress=last_progress(settings_then, clock))
+        config = _held(config, found) if hold else config
         _refuse_less_than_spent(given.get("env_steps"), found)
-    source = source_of(config, objects)
-    if found is not None:
         _tell_differences(found, config)  # guard: differences-are-told
-    envs = resumed_envs(found, config)
-    if found is not None:
+        envs = resumed_envs(found, config)
         edited = edited_settings(found.manifest["config"], redacted(plain_config(config)))
         refuse_kept(edited & {"num_envs", "seed"})  # others may have moved, or be new in this version
-    if (given.keys() | edited) & {*WHERE, "asynchronous"}:  # guard: an-edited-executor-is-used
+        changed = given.keys() | edited  # guard: an-edited-setting-is-used
+        if options.without_replay:
+            _drop_replay(found)
+    elif (begun_from := before.get(BEGUN_FROM)) is not None:
+        weights = checkpoint_of(str(begun_from))
+    if changed & {*WHERE, "asynchronous"}:  # guard: an-edited-executor-is-used
         envs = dataclasses.replace(envs, plan=None)
-    begun_from = before.get(BEGUN_FROM)
-    weights = None if found is not None or begun_from is None else checkpoint_of(str(begun_from))
-    maker = maker_of(config, objects, found or weights)
-    if found is not None and options.without_replay:
-        with taken_over(found):
-            drop_replay(found.state["session"])
-        log.warning("%s: its replay buffer is left out and begins empty: not bit-exact", found.path.name)
     return ValidRun(
         config=config,
         objects=dataclasses.replace(objects, schedules=schedules),
-        source=source,
-        maker=maker,
+        source=source_of(config, objects),
+        maker=maker_of(config, objects, found or weights),
         ours=may_be_marked(saved.path, saved.settings, dataclasses.replace(objects, algorithm=objects.maker)),
         saved=saved,
         weights=weights,
         envs=envs,
-        changed=frozenset(given.keys() | edited),  # guard: an-edited-setting-is-used
+        changed=frozenset(changed),
         changes_config=bool(given or moved or hold),
     )
 
@@ -198,6 +191,18 @@ def settings_and_clock(found: Checkpoint) -> tuple[dict[str, Any], Clock]:
     """The settings and the clock that a run had at this checkpoint."""
     with taken_over(found):
         return found.manifest["config"], build(Clock, found.state["clock"], "its clock")
+
+
+def _held(config: TrainConfig, found: Checkpoint) -> TrainConfig:
+    """The config with schedules as they were in the last update before this checkpoint."""
+    settings, clock = settings_and_clock(found)
+    return dataclasses.replace(config, schedule_progress=last_progress(settings, clock))
+
+
+def _drop_replay(found: Checkpoint) -> None:
+    with taken_over(found):
+        drop_replay(found.state["session"])
+    log.warning("%s: its replay buffer is left out and begins empty: not bit-exact", found.path.name)
 
 
 def _refuse_lost_schedules(before: Mapping[str, Any], given: Mapping[str, Any]) -> None:
@@ -298,27 +303,25 @@ def may_be_marked(run: Path, saved: Mapping[str, Any], objects: RunObjects) -> b
 def _refuse_missing(saved: Mapping[str, Any], objects: RunObjects, needs_env: bool, needs_algorithm: bool) -> None:
     """All that no file holds and that is not given again, in one sentence."""
     named, learner, inside = (saved.get(name) for name in ("env", "algorithm", "wrappers"))
-    lost = {}
+    lost: list[tuple[str, str, str]] = []  # argument, reason, flag
     if needs_env and objects.env is None and isinstance(named, str) and not _is_known(named):
-        lost["env=…"] = f"the env of this run, {named}, is none of Gymnasium's"
+        lost.append(("env=…", f"the env of this run, {named}, is none of Gymnasium's", "--env FILE.py:NAME"))
     bare = isinstance(learner, str) and ":" not in learner and learner not in ALGORITHMS
     if needs_algorithm and objects.algorithm is None and bare:
-        lost[f"algorithm={learner}"] = f"the algorithm of this run is {learner}, one of your own"
+        why = f"the algorithm of this run is {learner}, one of your own"
+        lost.append((f"algorithm={learner}", why, "--algorithm FILE.py:CLASS"))
     shape = str(saved.get(NETWORK) or "").strip("<>")
     if needs_algorithm and objects.network is None and shape and saved[NETWORK] != shape:
-        lost[f"network={shape}"] = f"the network of this run is {shape}, a class of a program"
+        why = f"the network of this run is {shape}, a class of a program"
+        lost.append((f"network={shape}", why, "--network FILE.py:CLASS"))
     program = [str(one) for one in inside if ":" not in str(one)] if isinstance(inside, list) else []
     if needs_env and objects.wrappers is None and program:
-        lost["wrappers=[…]"] = f"the wrapper {' and '.join(program)} of this run is one of a program"
+        lost.append(("wrappers=[…]", f"the wrapper {' and '.join(program)} of this run is one of a program", ""))
     if lost:
-        flags = {
-            "env=…": "--env FILE.py:NAME",
-            f"algorithm={learner}": "--algorithm FILE.py:CLASS",
-            f"network={shape}": "--network FILE.py:CLASS",
-        }
-        shell = f" (in a shell: {' '.join(flags[one] for one in lost)})" if lost.keys() <= flags.keys() else ""
+        arguments, reasons, flags = zip(*lost)
+        shell = f" (in a shell: {' '.join(flags)})" if all(flags) else ""
         what = "it" if len(lost) == 1 else "them"
-        raise InvalidRequest(f"{'; '.join(lost.values())}: pass {what} again, {', '.join(lost)}{shell}")
+        raise InvalidRequest(f"{'; '.join(reasons)}: pass {what} again, {', '.join(arguments)}{shell}")
 
 
 def _is_known(env: str) -> bool:

@@ -104,16 +104,18 @@ def _named(key: str, *given: Mapping[str, Any]) -> str:
 
 def _refuse_early(options: TrainOptions, config: TrainConfig) -> None:
     """What cannot be is said before anything is started."""
-    from multiverse.training.opening import checkpoint_of
-    from multiverse.training.seed_runs import checked_count
-
     command = options.command
     require_positive(seeds=command["seeds"])
-    checked_count(command["seeds"])
+    if command["seeds"] != 1:
+        from multiverse.training.seed_runs import checked_count
+
+        checked_count(command["seeds"])
     if command["no_preset"] and command["preset"]:
         raise InvalidRequest(f"--no-preset, or --preset {command['preset']}?")
     refuse_unknown(config)
     if command["init_from"]:
+        from multiverse.training.opening import checkpoint_of
+
         checkpoint_of(command["init_from"])
     if command["tensorboard"]:
         require("tensorboard", "tensorboard", purpose="--tensorboard")
