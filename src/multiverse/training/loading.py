@@ -31,8 +31,7 @@ from multiverse.training.learners import MakeAlgorithm, keep_masks, learned_in, 
 from multiverse.training.objects import RunObjects, source_of
 from multiverse.training.opening import SavedRun, migrate, open_run
 from multiverse.training.policy import LoadedPolicies, LoadedPolicy
-from multiverse.training.runs.checkpoint import taken_over
-from multiverse.training.runs.checkpoint_format import Checkpoint
+from multiverse.training.runs.checkpoint_format import Checkpoint, taken_over
 from multiverse.training.runs.find_runs import SPACES, RunPath
 from multiverse.training.runs.run_directory import NEW_SPACES, read_spaces
 from multiverse.training.session_envs import RunEnvs, evaluation_tasks, saved_masks, with_tasks

@@ -22,8 +22,7 @@ from multiverse.training.learners import MakeAlgorithm
 from multiverse.training.loading import chosen_seed, evaluate_saved, own_evaluation_seed
 from multiverse.training.objects import RunObjects
 from multiverse.training.opening import SavedRun, migrate, open_run
-from multiverse.training.runs.checkpoint import taken_over
-from multiverse.training.runs.checkpoint_format import Checkpoint
+from multiverse.training.runs.checkpoint_format import Checkpoint, taken_over
 from multiverse.training.runs.find_runs import VIDEOS, RunPath
 from multiverse.training.runs.video import VideoFile, imageio_ffmpeg
 

@@ -38,7 +38,8 @@ from multiverse.training.learners import MakeAlgorithm
 from multiverse.training.objects import NO_OBJECTS, RunObjects, opponent_name
 from multiverse.training.opening import migrate, open_to_train
 from multiverse.training.progress import Progress, ProgressLines, evaluated, printer_for_programs, run_with_progress
-from multiverse.training.runs.checkpoint import Checkpoints, taken_over
+from multiverse.training.runs.checkpoint import Checkpoints
+from multiverse.training.runs.checkpoint_format import taken_over
 from multiverse.training.runs.find_runs import RunPath, find_run, find_set
 from multiverse.training.runs.origin import provenance
 from multiverse.training.runs.records import RunRecord

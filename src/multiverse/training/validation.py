@@ -40,8 +40,8 @@ from multiverse.training.objects import (
     wrappers_of,
 )
 from multiverse.training.opening import SavedRun, checkpoint_of, steps_of
-from multiverse.training.runs.checkpoint import Checkpoints, taken_over
-from multiverse.training.runs.checkpoint_format import Checkpoint, differences
+from multiverse.training.runs.checkpoint import Checkpoints
+from multiverse.training.runs.checkpoint_format import Checkpoint, differences, taken_over
 from multiverse.training.runs.find_runs import CHECKPOINTS, CONFIG, RunPath
 from multiverse.training.runs.metric_sinks import check_tensorboard
 from multiverse.training.runs.origin import NETWORK, blas, check_trusted, names_code, redacted
