@@ -88,9 +88,12 @@ class RunObjects:
         return "".join(f", {word}" for word in [*words, *(f"{name}=…" for name in self.schedules)])
 
     def known_elsewhere(self, config: TrainConfig) -> bool:
-        """Whether another process finds all of this by name: an id may be one that only this program registers."""
-        more = (self.maker, self.network_class, self.opponent, self.schedules)
-        if any(more) or not isinstance(self.env, str | None) or any(":" not in name for name in config.wrappers):
+        """Whether another process, which has the config only, finds all of this: an id may be one that only this program
+        registers."""
+        objects = (self.maker, self.network_class, self.opponent, self.schedules)
+        # guard: another-process-has-no-other-env
+        same_env = self.env is None or (isinstance(self.env, str) and self.env == config.env)
+        if any(objects) or not same_env or any(":" not in name for name in config.wrappers):
             return False
         module, colon, _ = config.env.partition(":")
         if colon or config.env in BUILT_IN:

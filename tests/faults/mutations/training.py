@@ -69,6 +69,12 @@ GUARDS = (
         swap('{"algorithm": learner, NETWORK: saved.get(NETWORK)}', "{}"),
         (f"{SAVED}::test_loading_a_strangers_policy_imports_its_class_only_if_it_is_trusted", STRANGERS_NETWORK),
     ),
+    Guard(
+        "another-process-has-no-other-env",
+        ("E7",),
+        swap("self.env == config.env", "True"),
+        ("tests/training/test_strangers.py::test_set_that_is_resumed_with_another_env_by_name_does_not_call_its_own",),
+    ),
     Guard("untrusted-network-is-not-imported", ("E7",), swap("NETWORK, ", ""), (STRANGERS_NETWORK,)),
     Guard(
         "networks-are-part-of-the-mark",
