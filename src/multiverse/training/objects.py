@@ -88,8 +88,8 @@ class RunObjects:
         return "".join(f", {word}" for word in [*words, *(f"{name}=…" for name in self.schedules)])
 
     def known_elsewhere(self, config: TrainConfig) -> bool:
-        """Whether another process, which has the config only, finds all of this: an id may be one that only this program
-        registers."""
+        """Whether another process, which has the config only, finds all of this: an id may be one that only this
+        program registers."""
         objects = (self.maker, self.network_class, self.opponent, self.schedules)
         # guard: another-process-has-no-other-env
         same_env = self.env is None or (isinstance(self.env, str) and self.env == config.env)
