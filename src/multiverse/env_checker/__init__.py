@@ -1,1 +1,1 @@
-"""Checks one env: what is wrong with it, as many copies of it in parallel show. (`check_env` is the public function.)"""
+"""Checks one env: what is wrong with it, as many copies of it in parallel show (`mv.check_env`)."""

@@ -39,7 +39,7 @@ from multiverse.training.run import Run, resume_run, start_run, watched
 from multiverse.training.runs.files import for_json, replace_file
 from multiverse.training.runs.find_runs import CONFIG, ORIGIN, SEEDS, is_run, path_of
 from multiverse.training.runs.origin import mark_of, names_code, redacted
-from multiverse.training.runs.run_directory import fresh, read_json, read_summary, safe_name
+from multiverse.training.runs.run_directory import fresh, read_object, read_summary, safe_name
 from multiverse.training.seeds import DRAWS, INTERVAL, bootstrap_interval, interquartile_mean
 from multiverse.training.side_by_side import in_child, share_of_cores, side_by_side
 from multiverse.training.validation import ResumeOptions, StartOptions, may_be_marked, trusted_config
@@ -125,15 +125,15 @@ def _write(path: Path, told: Mapping[str, Any]) -> None:
 
 def read_set(path: Path) -> dict[str, Any]:
     """What `seeds.json` says."""
-    said = read_json(path / SEEDS)
-    seeds = said.get("seeds") if isinstance(said, dict) else None
-    if not isinstance(seeds, list) or not seeds or any(type(seed) is not int for seed in seeds):
-        wrong = f"{path / SEEDS} does not say which seeds there are"
-        raise InvalidRequest(f"{wrong}: restore it, or resume each run by itself")
-    return dict(said)
+    said = read_object(path / SEEDS)
+    seeds = said.get("seeds")
+    if isinstance(seeds, list) and seeds and all(type(seed) is int for seed in seeds):
+        return said
+    raise InvalidRequest(f"{path / SEEDS} does not say which seeds there are: restore it, or resume each run by itself")
 
 
 def finished(run: Path) -> Run | None:
+    """The run in this directory if it came to its end, else None."""
     summary = read_summary(run)
     return Run(run, summary) if summary.get("finished") is True else None
 

@@ -244,8 +244,7 @@ def had_checkpoint(run: Path) -> bool:
 
 def read_provenance(run: Path) -> list[dict[str, Any]]:
     """Where each part of a run came from, the first one first."""
-    said = read_json(run / PROVENANCE)
-    parts = said.get("parts") if isinstance(said, dict) else None
+    parts = read_object(run / PROVENANCE).get("parts")
     return [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
 
 
@@ -256,22 +255,21 @@ def last_part(run: Path) -> Mapping[str, Any]:
 
 def read_summary(run: Path) -> dict[str, Any]:
     """How a run ended; {} while it is under way."""
-    said = read_json(run / SUMMARY)
-    return said if isinstance(said, dict) else {}
+    return read_object(run / SUMMARY)
 
 
-def read_json(path: Path) -> Any:
-    """None if it is not there, or none."""
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; {} if there is none."""
     try:
-        return json.loads(read_plain(path, LARGEST_JSON)[0])
+        found = json.loads(read_plain(path, LARGEST_JSON)[0])
     except (OSError, ValueError, RecursionError):
-        return None
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def read_mark(run: Path) -> Any:
     """What is in the place of a mark; `origin.check_trusted` tells whether it is ours."""
-    said = read_json(run / ORIGIN)
-    return said.get("mark") if isinstance(said, dict) else None
+    return read_object(run / ORIGIN).get("mark")
 
 
 def read_spaces(run: Path) -> Any:
