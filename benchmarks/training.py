@@ -46,8 +46,8 @@ from multiverse.adapters.env_source import recipes
 from multiverse.algorithms.ppo import PPO
 from multiverse.executors.machine import usable_cores
 from multiverse.measure import BareLoops
-from multiverse.training.algorithm_maker import algorithm_maker
 from multiverse.training.config.train_config import config_for
+from multiverse.training.learners import algorithm_maker
 from multiverse.training.session import Session
 
 EVALUATION_EPISODES = 20

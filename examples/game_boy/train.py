@@ -18,6 +18,7 @@ from examples.game_boy.parallel_environment import env_of
 from examples.game_boy.training_lines import TrainingLines, final_block
 from multiverse.training.config.train_config import config_for
 from multiverse.training.run import start_run
+from multiverse.training.validation import StartOptions
 
 REFUSED, INTERRUPTED = 2, 130
 SETTINGS: dict[str, Any] = {
@@ -80,7 +81,7 @@ def train(flags: argparse.Namespace) -> mv.Run:
     config = config_for(env, "ppo", {**SETTINGS, **(WITH_SCREENS if screens else {}), **asked}, preset=False)
     lines = TrainingLines()
     print(f"Initializing {flags.envs} parallel environments...", flush=True)
-    run = start_run(config, root=flags.output_dir, hooks=[lines])
+    run = start_run(config, StartOptions(root=flags.output_dir), hooks=[lines])
     print(f"Cleaning up {flags.envs} environments...")
     for number in range(1, flags.envs + 1):  # `start_run` has closed them, and would have raised if it could not
         print(f"Environment {number} closed")

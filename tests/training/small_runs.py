@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from multiverse.training.config.budget import PARTS
-from multiverse.training.loading import checkpoint_of
+from multiverse.training.opening import checkpoint_of
 from multiverse.training.runs.tables import StoredTable
 
 SMALL: dict[str, Any] = {

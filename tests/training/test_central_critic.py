@@ -17,9 +17,9 @@ from multiverse.algorithms import on_policy
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.core.errors import EnvFailed, InvalidRequest
 from multiverse.rollouts.rollout import Rollout
-from multiverse.training.algorithm_maker import algorithm_maker
 from multiverse.training.config.train_config import config_for
-from multiverse.training.loading import checkpoint_of
+from multiverse.training.learners import algorithm_maker
+from multiverse.training.opening import checkpoint_of
 from multiverse.training.session import Session
 from tests.training.small_runs import SMALL, lines_of
 from tests.training.team_envs import ImageState, StatelyCircle, StatelyPair, StatelyVillage

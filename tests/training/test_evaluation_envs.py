@@ -18,7 +18,8 @@ from multiverse.training import evaluation as evaluation_module
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.evaluation import Evaluation, evaluate
 from multiverse.training.evaluation_envs import EvaluationEnvs, told_as_evaluations
-from multiverse.training.loading import checkpoint_of
+from multiverse.training.opening import checkpoint_of
+from multiverse.training.runs.migration import migrated_state
 from multiverse.vector.single import VectorEnv
 from tests.contract.conftest import nothing_left_behind  # noqa: F401
 from tests.training.envs import Uneven, Wanderer
@@ -214,7 +215,8 @@ def test_the_state_of_the_only_one_as_it_was_saved_before(tmp_path: Path) -> Non
         envs.envs.step([1])
         (state,) = saved_states(envs.envs)
         envs.envs.step([1])
-        envs.load(state)
+        old = migrated_state({"evaluation_env": state}, {"config": {}})
+        envs.load(old["evaluation_env"])
         assert envs.state() == [state] and saved_states(envs.envs)[0]["value"]["steps"] == 1
     finally:
         envs.close()

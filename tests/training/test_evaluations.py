@@ -18,7 +18,7 @@ from multiverse.training import evaluation_envs
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.evaluation_envs import affordable_episodes
-from multiverse.training.loading import checkpoint_of
+from multiverse.training.opening import checkpoint_of
 from multiverse.training.run_text import summary_lines
 from multiverse.training.runs.checkpoint import Checkpoints
 from tests.training.envs import Examined, Long, Saveable, Wanderer
@@ -325,7 +325,7 @@ def test_default_evaluations_against_an_opponent_play_every_side(tmp_path: Path)
 def test_of_equally_good_evaluations_the_best_is_the_one_with_more_episodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def evaluated(envs: Any, policies: Any, episodes: int, *more: Any) -> Evaluation:
+    def evaluated(envs: Any, policies: Any, episodes: int, *more: Any, **named: Any) -> Evaluation:
         return Evaluation((7.0,) * episodes, (50,) * episodes)
 
     monkeypatch.setattr(evaluation_envs, "evaluate", evaluated)

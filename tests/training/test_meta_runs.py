@@ -13,7 +13,7 @@ import pytest
 import multiverse as mv
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.loading import evaluate
-from multiverse.training.tasks import evaluation_tasks, training_plan, with_tasks
+from multiverse.training.session_envs import evaluation_tasks, training_plan, with_tasks
 from tests.forked_programs import ForkedPrograms
 from tests.training.envs import Numbered
 from tests.training.small_runs import digest, lines_of

@@ -17,7 +17,7 @@ import multiverse as mv
 from multiverse.cli.main import main
 from multiverse.core.errors import CheckpointBroken, RunNotSaved
 from multiverse.training.learners import learned_in
-from multiverse.training.loading import checkpoint_of
+from multiverse.training.opening import checkpoint_of
 from multiverse.training.runs import tables
 from multiverse.training.runs.run_directory import read_provenance
 from tests.forked_programs import ForkedPrograms

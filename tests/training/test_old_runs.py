@@ -16,7 +16,7 @@ import multiverse as mv
 from multiverse.training.config.build import build, in_todays_names
 from multiverse.training.config.files import parse_config
 from multiverse.training.config.train_config import TrainConfig
-from multiverse.training.loading import checkpoint_of
+from multiverse.training.opening import checkpoint_of
 from tests.training.envs import Pictures
 from tests.training.old_runs.make import actions_of, outcome_of
 

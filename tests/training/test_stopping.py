@@ -10,7 +10,7 @@ import pytest
 
 import multiverse as mv
 from multiverse.ipc import interrupts
-from multiverse.training.loading import checkpoint_of
+from multiverse.training.opening import checkpoint_of
 from tests.contract.conftest import nothing_left_behind  # noqa: F401
 from tests.training.envs import InterruptsAndHangs
 from tests.training.small_runs import SMALL

@@ -21,9 +21,11 @@ from multiverse.cli.main import main
 from multiverse.core.errors import UntrustedRun
 from multiverse.core.layout import Group
 from multiverse.executors import ray_cluster
+from multiverse.training import side_by_side
 from multiverse.training.config.train_config import TrainConfig
-from multiverse.training.loading import checkpoint_of, evaluate, opponents_for
-from multiverse.training.run import _envs_of
+from multiverse.training.loading import evaluate, opponents_for
+from multiverse.training.opening import checkpoint_of
+from multiverse.training.validation import resumed_envs
 from tests.cli.training_commands import SMALL as FLAGS
 from tests.training.small_runs import SMALL
 
@@ -86,6 +88,21 @@ def test_a_run_of_a_version_that_saved_no_spaces_is_built_only_if_it_is_trusted(
     old = Path(shutil.copytree(plain, tmp_path / "old"))
     (old / "spaces.json").unlink()
     assert mv.load(old).act(np.zeros(4, np.float32)) in (0, 1)  # an id of Gymnasium's is no stranger's code
+
+
+@pytest.mark.fault("E7")
+def test_set_that_is_resumed_with_another_env_by_name_does_not_call_its_own(
+    strangers: Path, tmp_path: Path, harm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its runs have not begun, and there are cores for a process each."""
+    monkeypatch.setattr(side_by_side, "usable_cores", lambda: 2)
+    several = tmp_path / "set"
+    several.mkdir()
+    shutil.copy(strangers / "config.yaml", several)
+    (several / "seeds.json").write_text(json.dumps({"seeds": [0, 1]}))
+    with pytest.raises(mv.MultiverseError, match="path"):  # the other env is given the set's arguments
+        mv.resume(several, env="CartPole-v1", progress=False)
+    assert not harm.exists()
 
 
 def resumed(run: Path, **named: Any) -> None:
@@ -291,7 +308,7 @@ def test_cluster_in_a_checkpoint_is_never_joined(plain: Path) -> None:
     found = checkpoint_of(plain)
     plan = {**found.state["plan"], "executor": "ray", "workers": 1, "start_method": None, "ray": ray}
     changed_state = dataclasses.replace(found, state={**found.state, "plan": plan})
-    taken, _, _ = _envs_of(changed_state, TrainConfig(num_envs=2))
+    taken = resumed_envs(changed_state, TrainConfig(num_envs=2)).plan
     assert taken is not None and taken.ray is not None and taken.ray.address is None
 
 

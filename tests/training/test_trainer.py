@@ -30,7 +30,8 @@ from multiverse.training import evaluation_envs
 from multiverse.training import trainer as trainer_module
 from multiverse.training.config.budget import PARTS
 from multiverse.training.evaluation import Evaluation
-from multiverse.training.loading import checkpoint_of, evaluate
+from multiverse.training.loading import evaluate
+from multiverse.training.opening import checkpoint_of
 from multiverse.training.runs import checkpoint_format
 from multiverse.training.runs.checkpoint import load_latest
 from multiverse.training.runs.checkpoint import save as save_checkpoint
@@ -223,7 +224,7 @@ def test_a_run_can_begin_with_anothers_weights(tmp_path: Path) -> None:
 
 def test_the_best_one_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     returns = iter([5.0, 50.0, 7.0, 49.0, 50.0])
-    monkeypatch.setattr(evaluation_envs, "evaluate", lambda *_: Evaluation((next(returns),), (1,)))
+    monkeypatch.setattr(evaluation_envs, "evaluate", lambda *_, **more: Evaluation((next(returns),), (1,)))
     run = trained(tmp_path / "run", evaluate_every=100)
     assert run.summary["best_return"] == 50.0
     assert checkpoint_of(run, "best").manifest["env_steps"] == 200 and checkpoint_of(run).manifest["env_steps"] == 500
@@ -563,7 +564,7 @@ def test_a_secret_that_is_given_again_is_not_told(tmp_path: Path, caplog: pytest
 def test_a_signal_during_the_last_evaluation_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run is saved and the signal goes on its way; resumed, it only looks how good it has become."""
 
-    def interrupted(*_: Any) -> None:
+    def interrupted(*_: Any, **more: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(evaluation_envs, "evaluate", interrupted)

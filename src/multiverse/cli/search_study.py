@@ -164,7 +164,7 @@ class Search:
                 ended(number, None)
                 continue
             order: dict[str, Any] = {"run": str(run), "trust": False, "tensorboard": False}
-            order |= {"algorithm": self.config.algorithm, "network": self.config.network}  # where they are now
+            order["names"] = {"algorithm": self.config.algorithm, "network": self.config.network}  # where they are now
             order |= {"study": str(self.path), "trial": number, "pruner": self._pruner}
             if is_run(run):
                 yield number, {**order, "settings": {}}

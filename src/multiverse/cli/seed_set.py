@@ -7,61 +7,40 @@ import io
 import shlex
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from multiverse.cli.display import JsonLines, json_line, refuse_both
 from multiverse.cli.main import one_line
 from multiverse.core.errors import MultiverseError
-from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.progress import LinePrinter, ResumeCommand, ShortLines, run_with_sinks
 from multiverse.training.run import Run
-from multiverse.training.seed_runs import in_lines, ordered, read_set, run_set, seed_lines
+from multiverse.training.seed_runs import SeedSet, in_lines, ordered, read_set, run_set, seed_lines
 from multiverse.training.side_by_side import in_child
 
 
-def run_and_tell(
-    path: Path,
-    config: TrainConfig,
-    settings: Mapping[str, Any],
-    voice: LinePrinter,
-    trust: bool = False,
-    quiet: bool = False,
-    as_json: bool = False,
-    own: Mapping[str, str | None] | None = None,
-) -> None:
-    """All that is not done of a set of runs, and what they say together; `quiet`, `as_json`: as of one run, of all.
-    `own`: where the user's own `algorithm` and `network` are now."""
-    own = {name: one for name, one in (own or {}).items() if one}
+def run_and_tell(several: SeedSet, voice: LinePrinter, quiet: bool = False, as_json: bool = False) -> None:
+    """All that is not done of a set of runs, and what they say together; `quiet`, `as_json`: as of one run, of all."""
     refuse_both(quiet, as_json)
     if as_json:
-        return _run_and_tell_in_json(path, config, settings, voice, trust, own)
+        return _run_and_tell_in_json(several, voice)
     loud, voice = voice, LinePrinter(io.StringIO()) if quiet else voice
 
     def one(order: dict[str, Any]) -> Run:
         return run_with_sinks(functools.partial(ordered, order), [ShortLines(voice)])
 
     try:
-        apart = "multiverse.training.seed_runs"
-        found = run_set(path, config, settings, in_lines(voice.say), one, apart, trust, **own)
+        found = run_set(several, in_lines(voice.say), one, "multiverse.training.seed_runs")
     except (KeyboardInterrupt, SystemExit):
-        again = "".join(f" --{name} {shlex.quote(str(one))}" for name, one in own.items())
-        voice.say(f"Interrupted. To resume all of them: {ResumeCommand(arguments=again).of(path)}")
+        again = "".join(f" --{name} {shlex.quote(one)}" for name, one in several.names.items())
+        voice.say(f"Interrupted. To resume all of them: {ResumeCommand(arguments=again).of(several.path)}")
         raise
     for line in seed_lines(found):
         voice.say(line)
     if quiet:
-        loud.say(str(path))
+        loud.say(str(several.path))
 
 
-def _run_and_tell_in_json(
-    path: Path,
-    config: TrainConfig,
-    settings: Mapping[str, Any],
-    voice: LinePrinter,
-    trust: bool,
-    own: Mapping[str, Any],
-) -> None:
+def _run_and_tell_in_json(several: SeedSet, voice: LinePrinter) -> None:
     """The events of each run, with its seed, and at last one of all."""
 
     def say(seed: int | None, line: str) -> None:
@@ -74,17 +53,17 @@ def _run_and_tell_in_json(
         return run_with_sinks(functools.partial(ordered, order), [JsonLines(voice, seed=order["seed"])])
 
     def end(event: str, **told: Any) -> None:
-        voice.say(json_line({"event": event, "run": str(path), **told}))
+        voice.say(json_line({"event": event, "run": str(several.path), **told}))
 
     try:
-        run_set(path, config, settings, say, one, __name__, trust, **own)
+        run_set(several, say, one, __name__)
     except (KeyboardInterrupt, SystemExit):
         end("interrupted")
         raise
     except MultiverseError as error:
         end("error", error=one_line(error))
         raise
-    end("end", **read_set(path))
+    end("end", **read_set(several.path))
 
 
 def child(order: Mapping[str, Any]) -> int:

@@ -219,7 +219,7 @@ class Measuring:
 
     def _collected(self, way: Way) -> float:
         from multiverse.rollouts.collector import collected_in_workers
-        from multiverse.training.algorithm_maker import algorithm_maker
+        from multiverse.training.learners import algorithm_maker
         from multiverse.training.session import Session
 
         config = config_of_way(self.env, self.env_kwargs, self.algorithm, way)

@@ -142,12 +142,12 @@ class EnvMarks:
         if odd := [name for name, one in rows.items() if one.shape != envs.views[name].shape]:
             raise ValueError(f"{odd[0]} has shape {rows[odd[0]].shape}")
         episodes = np.asarray(saved["episodes"]).tolist()
-        paid: tuple[Any, Any] = saved.get("returns"), saved.get("lengths")  # replayed envs had none of these in 0.1
+        returns, lengths = saved["returns"], saved["lengths"]
         if "states" in saved:
-            lost = put_back(cast(VectorEnv, envs), episodes, saved["states"], rows, *paid)
+            lost = put_back(cast(VectorEnv, envs), episodes, saved["states"], rows, returns, lengths)
         else:
             actions = self._taken(saved["actions"])
-            lost = restore_by_replay(envs, episodes, actions, rows, *paid)
+            lost = restore_by_replay(envs, episodes, actions, rows, returns, lengths)
             for env_id, known in enumerate(actions):
                 if known is not None and env_id not in lost:
                     collector.actions.load(env_id, known)  # guard: a-replayed-episode-goes-on-in-the-log
@@ -158,7 +158,7 @@ class EnvMarks:
                 list(lost),
                 _in_words(lost),
             )
-        if "remembered" in saved:  # not in 0.1
+        if saved["remembered"] is not None:
             collector.remember(saved["remembered"])
 
 

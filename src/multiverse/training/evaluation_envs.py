@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict
@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from multiverse.core.errors import EvaluationFailed, MultiverseError
 from multiverse.core.failures import FAILURES_COMPARED, RESTARTS_IN_A_ROW, Failures
+from multiverse.core.policy import Policy
 from multiverse.rollouts.restoring import as_saved, saved_states
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.evaluation import Evaluation, evaluate
@@ -64,12 +65,14 @@ class EvaluationEnvs:
         except MultiverseError as error:
             raise EvaluationFailed(f"the evaluation env could not be built: {error}") from error
 
-    def evaluate(self, *how: Any) -> Evaluation | None:
+    def evaluate(
+        self, policies: Sequence[Policy], episodes: int | Sequence[int], seed: int, **how: Any
+    ) -> Evaluation | None:
         """As `evaluate` does. What several envs fail at is played again on one: which episodes are lost, and whether
         they are too many, depends neither on how many envs there are nor on who shares a worker with whom."""
         envs, several = self.envs, self.envs.num_envs > 1
         try:
-            found = evaluate(envs, *how)
+            found = evaluate(envs, policies, episodes, seed, **how)
             if found is None or not several or self._one_would_do(found, envs.failures.env_restarts):
                 return found
             why = f"{envs.failures.env_restarts} restarts, which may be too many for one env"
@@ -80,7 +83,7 @@ class EvaluationEnvs:
         log.warning("played again on one env by itself: %s", why)
         self.replace()
         self._envs = self._built(1)
-        return evaluate(self._envs, *how)
+        return evaluate(self._envs, policies, episodes, seed, **how)
 
     def _one_would_do(self, found: Evaluation, restarts: int) -> bool:
         """Whether one env, which plays all episodes, would surely have had enough restarts for these failures."""
@@ -137,10 +140,9 @@ class EvaluationEnvs:
         return self._states
 
     def load(self, states: Any) -> None:
-        """Be as they were then; from what `state` gave, once of the only one."""
+        """Be as they were then; from what `state` gave."""
         if states is None or not self.saves:
             return
-        states = [states] if isinstance(states, Mapping) else states
         try:
             if len(states) != self._count:
                 raise EvaluationFailed(f"there were {len(states)}, and there are {self._count} now")

@@ -1,19 +1,19 @@
-"""Policies of runs: to act with, and to be evaluated."""
+"""Policies of runs: to act with, and to be evaluated. Opened, migrated, validated and built, as a run that goes on."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gymnasium import spaces
 
 from multiverse.adapters.env_source import Wrapper
-from multiverse.core.errors import CheckpointBroken, EvaluationFailed, InvalidRequest, in_a_line, in_words
+from multiverse.core.errors import EvaluationFailed, InvalidRequest, in_a_line
 from multiverse.core.imports import without_folders
 from multiverse.core.layout import SINGLE_AGENT, Group
 from multiverse.core.plan import IN_CALLER, whole_number
@@ -23,41 +23,24 @@ from multiverse.executors.choose import plan_for
 from multiverse.policies.numpy_policies import loaded_policy
 from multiverse.policies.opponents import FunctionPolicy
 from multiverse.policies.random_policy import RandomPolicy
-from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
 from multiverse.training.config.build import takes_old_names
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.evaluation_envs import EvaluationEnvs
-from multiverse.training.learners import learned_in, policies_in, trained_on_scaled_bytes
+from multiverse.training.learners import MakeAlgorithm, keep_masks, learned_in, policies_in
+from multiverse.training.objects import RunObjects, source_of
+from multiverse.training.opening import SavedRun, migrate, open_run
 from multiverse.training.policy import LoadedPolicies, LoadedPolicy
-from multiverse.training.run_sources import (
-    RunPath,
-    as_name,
-    at_hand,
-    config_of,
-    object_of,
-    path_of,
-    saved_settings,
-    source_of,
-    trusted_config,
-)
-from multiverse.training.runs.checkpoint import load as load_checkpoint
-from multiverse.training.runs.checkpoint import load_latest, taken_over
-from multiverse.training.runs.checkpoint_format import Checkpoint
-from multiverse.training.runs.find_runs import SPACES, find_run
-from multiverse.training.runs.run_directory import NEW_SPACES, had_checkpoint, read_spaces
-from multiverse.training.session_envs import evaluation_envs_of, keep_masks, saved_masks
-from multiverse.training.space_description import space_from
-from multiverse.training.tasks import evaluation_tasks, with_tasks
-from multiverse.vector.base import BaseVectorEnv
+from multiverse.training.runs.checkpoint_format import Checkpoint, taken_over
+from multiverse.training.runs.find_runs import SPACES, RunPath
+from multiverse.training.runs.run_directory import NEW_SPACES, read_spaces
+from multiverse.training.session_envs import RunEnvs, evaluation_tasks, saved_masks, with_tasks
+from multiverse.training.space_description import NO_SPACES, groups_from, space_from
+from multiverse.training.validation import maker_of, num_envs_in, trusted_config
 from multiverse.vector.make import make_vec
 
 SELF = "self"
 """In the place of an opponent: the policy plays all sides, also where its run names somebody else."""
-
-
-def _groups(envs: BaseVectorEnv) -> tuple[Group, ...]:
-    return envs.views.layout.groups
 
 
 @takes_old_names
@@ -78,21 +61,23 @@ def load(
     policy the run cannot hold, or of an own network. `algorithm`, `network`, `trust`: as for `resume`. `env`,
     `env_kwargs`: for runs of 0.1, which have no spaces.
     """
-    algorithm, network = at_hand(run, algorithm=algorithm, network=network)
-    maker, named = as_name(algorithm)
-    where, found = find_run(path_of(run)).path, checkpoint_of(run, which)
-    groups = None if env is not None else saved_spaces(where)
-    if groups is not None:
-        if algorithm is None and network is None and (held := _held(saved_settings(where), groups, found)) is not None:
-            return held
-        config = trusted_config(where, None, maker, None, trust, named=named, needs_env=False, network=network)
-        return _policy(config, maker, groups, found, where, network)
-    config = trusted_config(where, env, maker, env_kwargs, trust, named=named, network=network)
-    how: dict[str, Any] = {"env_kwargs": config.env_kwargs or None, "groups": "separate" if config.separate else None}
-    how |= with_tasks(config, source_of(config, env))
-    with make_vec(source_of(config, env), 1, IN_CALLER, **how) as envs:
-        groups = _groups(envs)
-    return _policy(config, maker, groups, found, where, network)
+    own = RunObjects(algorithm=algorithm, network=network).filled_from(run)
+    objects = RunObjects(env=env, algorithm=own.algorithm, network=own.network, env_kwargs=env_kwargs)
+    saved = migrate(open_run(run, which))
+    groups = None if env is not None else saved_spaces(saved.path)
+    plain = groups is not None and objects.algorithm is None and objects.network is None
+    if plain and (held := _held(saved.settings, groups or (), saved.found)) is not None:
+        return held
+    config = trusted_config(saved.path, saved.settings, objects, trust, needs_env=groups is None)
+    return _policy(config, objects, groups or _built_groups(config, objects), saved)
+
+
+def _built_groups(config: TrainConfig, objects: RunObjects) -> tuple[Group, ...]:
+    """What the policies of a run see and do, as its env says."""
+    source, separate = source_of(config, objects), "separate" if config.separate else None
+    how = {"env_kwargs": config.env_kwargs or None, "groups": separate, **with_tasks(config, source)}
+    with make_vec(source, 1, IN_CALLER, **how) as envs:
+        return envs.views.layout.groups
 
 
 @takes_old_names
@@ -127,15 +112,29 @@ def evaluate(
         env, algorithm, network, env_kwargs, trust: as for `mv.resume`.
         watch: wraps the env, of which there is only one then, in this process.
     """
-    seed = chosen_seed(run, seed)
-    env, algorithm, wrappers, network = at_hand(run, env=env, algorithm=algorithm, wrappers=wrappers, network=network)
-    found = checkpoint_of(run, which)
-    where = find_run(path_of(run)).path
-    needed = algorithm is not None or network is not None or not _holds_policies(found)
-    maker, named = as_name(algorithm)
-    config = trusted_config(
-        where, env, maker, env_kwargs, trust, wrappers, needs_algorithm=needed, named=named, network=network
+    objects = RunObjects(env=env, algorithm=algorithm, network=network, wrappers=wrappers, env_kwargs=env_kwargs)
+    objects = dataclasses.replace(objects.filled_from(run), opponent=opponent)
+    saved = migrate(open_run(run, which))
+    seed = chosen_seed(saved, seed)
+    return evaluate_saved(
+        saved, objects, episodes=episodes, seed=seed, deterministic=deterministic, trust=trust, watch=watch
     )
+
+
+def evaluate_saved(
+    saved: SavedRun,
+    objects: RunObjects,
+    *,
+    episodes: int | Sequence[int],
+    seed: int,
+    deterministic: bool | None = None,
+    trust: bool = False,
+    watch: Wrapper | None = None,
+) -> Evaluation:
+    """As `evaluate`."""
+    found = saved.found
+    own = objects.algorithm is not None or objects.network is not None or not _holds_policies(found)
+    config = trusted_config(saved.path, saved.settings, objects, trust, needs_algorithm=own)
     if isinstance(episodes, str) or not isinstance(episodes, Sequence):
         many = episodes = whole_number("episodes", episodes)
     else:
@@ -143,42 +142,40 @@ def evaluate(
     if many < 1:
         raise InvalidRequest(f"episodes={episodes}: at least 1")
     count = 1 if watch else dataclasses.replace(config, evaluation_episodes=many).num_evaluation_envs
-    source = source_of(config, env, wrappers)
-    tasks = with_tasks(config, source, *([watch] if watch else []))
-    here = plan_for(IN_CALLER, 1, None, None, "auto", "watched") if watch else None
     with taken_over(found):
         masks = saved_masks(found.state["session"])
-    make = partial(evaluation_envs_of, config, source, here, tasks, masks=masks)
+    envs = RunEnvs(config, source_of(config, objects), masks, outside=[watch] if watch else [])
+    here = plan_for(IN_CALLER, 1, None, None, "auto", "watched") if watch else None
     try:
-        played_on = EvaluationEnvs(make, count, config.restarts_per_minute)
+        played_on = EvaluationEnvs(lambda count: envs.open_evaluation(count, here), count, config.restarts_per_minute)
     except EvaluationFailed as error:  # there are no other envs that it must be told from
         raise error.__cause__ or error from None
-    try:
-        groups = _groups(played_on.envs)
-        held = None if needed else _held(vars(config), groups, found)
-        policy = held or _policy(config, maker, groups, found, where, network)
-        acting = policy.acting if isinstance(policy, LoadedPolicies) else [policy.acting]
-        against = opponents_for(config.evaluation_opponent if opponent is None else opponent, groups, trust)
-        likely = config.evaluation_deterministic if deterministic is None else deterministic
-        how = against, evaluation_tasks(config), likely
-        found_out = played_on.evaluate(acting, episodes, seed, lambda: False, (), *how)
-    finally:
-        played_on.close()
-    assert found_out is not None
-    return dataclasses.replace(found_out, of=_told(vars(config), found))
+    with closing(played_on):
+        groups = played_on.envs.views.layout.groups
+        policy = None if own else _held(vars(config), groups, found)
+        policy = policy or _policy(config, objects, groups, saved)
+        opponent = config.evaluation_opponent if objects.opponent is None else objects.opponent
+        evaluation = played_on.evaluate(
+            [policy.acting] if isinstance(policy, LoadedPolicy) else policy.acting,
+            episodes,
+            seed,
+            opponents=opponents_for(opponent, groups, trust),
+            tasks=evaluation_tasks(config),
+            deterministic=config.evaluation_deterministic if deterministic is None else deterministic,
+        )
+    assert evaluation is not None
+    return dataclasses.replace(evaluation, of=_told(vars(config), found))
 
 
-def chosen_seed(run: RunPath, seed: int | None) -> int:
+def chosen_seed(saved: SavedRun, seed: int | None) -> int:
     """The seed of an evaluation after training: the one that was given, or the default one for this run."""
-    if seed is not None:
-        return checked_run_seed("seed", seed)
-    return default_test_seed(own_evaluation_seed(run))
+    return default_test_seed(own_evaluation_seed(saved)) if seed is None else checked_run_seed("seed", seed)
 
 
-def own_evaluation_seed(run: RunPath) -> int:
+def own_evaluation_seed(saved: SavedRun) -> int:
     """The seed of the evaluations during training; of a file with something else there 0, and reading it will fail."""
-    saved = config_of(run).get("evaluation_seed")
-    return saved if isinstance(saved, int) else 0
+    seed = saved.settings.get("evaluation_seed")
+    return seed if isinstance(seed, int) else 0
 
 
 def _holds_policies(found: Checkpoint) -> bool:
@@ -197,41 +194,22 @@ def _held(saved: Mapping[str, Any], groups: Sequence[Group], found: Checkpoint) 
 
 
 def _policy(
-    config: TrainConfig,
-    algorithm: MakeAlgorithm | None,
-    groups: Sequence[Group],
-    found: Checkpoint,
-    run: Path,
-    network: Any = None,
+    config: TrainConfig, objects: RunObjects, groups: Sequence[Group], saved: SavedRun
 ) -> LoadedPolicy | LoadedPolicies:
-    make, acting = algorithm_maker(config, algorithm, scales_bytes(found), object_of(network)), []
-    state = (read_spaces(run) or {}).get("state")
+    """The policy that an algorithm of the run makes of what it has learned."""
+    found, state = saved.found, (read_spaces(saved.path) or {}).get("state")
+    make, acting = maker_of(config, objects, found), []
     with taken_over(found):
         learned = learned_in(found.state["session"])
         for group in groups:
-            agents, saved = len(group.agents), learned[group.name]
-            slots = num_envs_in(found.state, config) * agents
             state_space = None if state is None else space_from(state)
-            learner = make(group.observation_space, group.action_space, slots, config.seed, agents, state_space)
+            learner = make(group, num_envs_in(found, config), config.seed, state_space)
             if saved_masks(found.state["session"]) is not None and isinstance(group.action_space, spaces.Discrete):
                 keep_masks(learner, replace(group, masks=int(group.action_space.n)))
-            learner.load_weights(saved["weights"])
-            learner.load(saved["state"])
+            learner.load_weights(learned[group.name]["weights"])
+            learner.load(learned[group.name]["state"])
             acting.append(learner.policy())
         return _loaded(acting, groups, _told(vars(config), found), config.action_masks)
-
-
-def scales_bytes(learned_from: Checkpoint | None) -> bool:
-    """Whether an algorithm that continues from this checkpoint scales bytes; True if it starts without one."""
-    if learned_from is None:
-        return True
-    with taken_over(learned_from):
-        return trained_on_scaled_bytes(learned_from.state["session"])
-
-
-def num_envs_in(state: Mapping[str, Any], config: TrainConfig) -> int:
-    """Of a run as it was when it was saved."""
-    return len(state["session"]["envs"]["episodes"]) if config.num_envs == "auto" else config.num_envs
 
 
 def _loaded(acting: Sequence[Policy], groups: Sequence[Group], told: str, masks: bool) -> LoadedPolicy | LoadedPolicies:
@@ -306,51 +284,7 @@ def saved_spaces(run: Path) -> tuple[Group, ...] | None:
     if (said := read_spaces(run)) is None:
         return None
     try:
-        each = said.get("groups") or [{"group": SINGLE_AGENT, "agents": [SINGLE_AGENT], **said}]
-        return tuple(
-            Group(str(one["group"]), tuple(one["agents"]), space_from(one["observation"]), space_from(one["action"]))
-            for one in each
-        )
-    except (
-        ValueError,
-        TypeError,
-        LookupError,
-        ArithmeticError,
-        AssertionError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+        return groups_from(said)
+    except NO_SPACES as error:
         wrong = f"it describes no spaces ({in_a_line(error)})"
         raise InvalidRequest(f"{run / SPACES} cannot be used: {wrong}. {NEW_SPACES}") from None
-
-
-def checkpoint_of(run: RunPath, which: str = "latest") -> Checkpoint:
-    """A run's latest good checkpoint, its best one, or the very one that the path names."""
-    found = find_run(path_of(run))
-    if found.checkpoint is not None:
-        return load_checkpoint(found.checkpoint)
-    if which == "best":
-        best = found.path / "checkpoints" / "best"
-        try:
-            return load_checkpoint(best)
-        except CheckpointBroken:
-            if best.exists() or load_latest(best.parent) is None:
-                raise
-            told = "no evaluation has found a best checkpoint yet; the latest (which='latest', --which latest) is there"
-            raise InvalidRequest(f"{found.path}: {told}") from None
-    if which != "latest":
-        raise InvalidRequest(f"which={which!r}: 'latest' or 'best'")
-    latest = load_latest(found.path / "checkpoints")
-    if latest is None:
-        raise InvalidRequest(
-            f"{found.path}: this run has no checkpoint {'any more' if had_checkpoint(found.path) else 'yet'}"
-        )
-    return latest
-
-
-def steps_of(found: Checkpoint) -> int:
-    """Env steps of the run when a checkpoint was taken, as its manifest says."""
-    steps = found.manifest.get("env_steps")
-    if type(steps) is not int or steps < 0:
-        raise CheckpointBroken(found.path, f"its manifest has {in_words(steps)} env steps")
-    return steps

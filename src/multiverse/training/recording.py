@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +16,20 @@ import numpy as np
 from multiverse.core.errors import InvalidRequest, MultiverseError
 from multiverse.core.plan import whole_number
 from multiverse.core.seeds import evaluation_seed
-from multiverse.training.algorithm_maker import MakeAlgorithm
 from multiverse.training.config.build import build
 from multiverse.training.evaluation import Evaluation
-from multiverse.training.loading import checkpoint_of, chosen_seed, evaluate, own_evaluation_seed
-from multiverse.training.run_sources import RunPath, at_hand, config_of, path_of
-from multiverse.training.runs.checkpoint import taken_over
-from multiverse.training.runs.checkpoint_format import Checkpoint
-from multiverse.training.runs.find_runs import VIDEOS, find_run
+from multiverse.training.learners import MakeAlgorithm
+from multiverse.training.loading import chosen_seed, evaluate_saved, own_evaluation_seed
+from multiverse.training.objects import RunObjects
+from multiverse.training.opening import SavedRun, migrate, open_run
+from multiverse.training.runs.checkpoint_format import Checkpoint, taken_over
+from multiverse.training.runs.find_runs import VIDEOS, RunPath
 from multiverse.training.runs.video import VideoFile, imageio_ffmpeg
 
 USUAL_FPS = 30.0
 """Where the env does not say."""
 RGB_ARRAY = "rgb_array"
+RENDERED = {"render_mode": RGB_ARRAY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +66,17 @@ def record(
     """
     imageio_ffmpeg()
     _draw_without_a_screen()
-    env, algorithm, wrappers, network = at_hand(run, env=env, algorithm=algorithm, wrappers=None, network=network)
-    found, named, seed = checkpoint_of(run, which), str(config_of(run).get("env")), chosen_seed(run, seed)
-    where = video_path(path, find_run(path_of(run)).path / VIDEOS, f"{found.path.name}-seed-{seed}.mp4")
-    camera = Camera(where, named if env is None else str(env), fps)
-    kwargs = {**(env_kwargs or {}), "render_mode": RGB_ARRAY}
-    how: dict[str, Any] = {"episodes": episodes, "seed": seed, "env": env, "algorithm": algorithm, "network": network}
-    how |= {"wrappers": wrappers, "opponent": opponent, "deterministic": deterministic, "trust": trust}
+    kwargs = {**(env_kwargs or {}), **RENDERED}
+    objects = RunObjects(env=env, algorithm=algorithm, network=network, env_kwargs=kwargs, opponent=opponent)
+    objects, saved = objects.filled_from(run), migrate(open_run(run, which))
+    seed = chosen_seed(saved, seed)
+    where = video_path(path, saved.path / VIDEOS, f"{saved.found.path.name}-seed-{seed}.mp4")
+    camera = Camera(where, _env_name(saved, objects), fps)
     with camera:
         try:
-            evaluation = evaluate(found.path, env_kwargs=kwargs, watch=camera, **how)
+            evaluation = evaluate_saved(
+                saved, objects, episodes=episodes, seed=seed, deterministic=deterministic, trust=trust, watch=camera
+            )
         except MultiverseError as error:
             raise camera.why(error) or error from None
         if camera.wrong is not None:  # the env is not to blame, and it does not just cost an episode
@@ -117,28 +119,23 @@ def replay(
     bit. `video`: True for one in the run's `videos/`, or where to. The rest is as for `mv.record`."""
     if whole_number("episode", episode) < 0:
         raise InvalidRequest(f"episode={episode}: 0 or more")
-    env, algorithm, wrappers, network = at_hand(run, env=env, algorithm=algorithm, wrappers=None, network=network)
-    found = checkpoint_of(run, which)
-    seed, named = own_evaluation_seed(run), str(config_of(run).get("env"))
+    objects = RunObjects(env=env, algorithm=algorithm, network=network).filled_from(run)
+    saved = migrate(open_run(run, which))
+    seed = own_evaluation_seed(saved)
     witness, camera = Witness(), None
-    kwargs: dict[str, Any] = {}
     if video is not False:
         imageio_ffmpeg()
         _draw_without_a_screen()
-        name = f"{found.path.name}-episode-{episode}.mp4"
-        where = video_path(None if video is True else video, find_run(path_of(run)).path / VIDEOS, name)
-        camera, kwargs = Camera(where, named if env is None else str(env), fps), {"render_mode": RGB_ARRAY}
+        name = f"{saved.found.path.name}-episode-{episode}.mp4"
+        where = video_path(None if video is True else video, saved.path / VIDEOS, name)
+        camera, objects = Camera(where, _env_name(saved, objects), fps), replace(objects, env_kwargs=RENDERED)
     with ExitStack() as stack:
         watch: Callable[[Any], Any] = witness
         if camera is not None:
             stack.enter_context(camera)
             watch = _both(camera, witness)
         try:
-            again = evaluate(
-                found.path, episodes=[episode], seed=seed, env=env, algorithm=algorithm, network=network,
-                wrappers=wrappers,
-                env_kwargs=kwargs, trust=trust, watch=watch,
-            )  # fmt: skip
+            again = evaluate_saved(saved, objects, episodes=[episode], seed=seed, trust=trust, watch=watch)
         except MultiverseError as error:
             raise (camera and camera.why(error)) or error from None
     return Replay(
@@ -147,15 +144,19 @@ def replay(
         again.returns[0],
         again.lengths[0],
         witness.digest(),
-        _evaluated(found, episode),
+        _evaluated(saved.found, episode),
         None if camera is None else where,
     )
+
+
+def _env_name(saved: SavedRun, objects: RunObjects) -> str:
+    return str(saved.settings.get("env") if objects.env is None else objects.env)
 
 
 def _evaluated(found: Checkpoint, episode: int) -> tuple[float, int] | None:
     """(return, length) of an episode of the evaluation that this very policy had."""
     with taken_over(found):
-        saved, at = found.state.get("evaluation"), found.state.get("evaluated_at")
+        saved, at = found.state["evaluation"], found.state.get("evaluated_at")
         if saved is None or at != found.state["clock"]["env_steps"]:
             return None
         evaluation = build(Evaluation, saved, "its evaluation")
@@ -170,26 +171,35 @@ def _both(first: Callable[[Any], Any], second: Callable[[Any], Any]) -> Callable
     return lambda env: second(first(env))
 
 
-class Witness:
-    """Wraps an env, of any API: whatever is done to it and whatever it shows goes into a digest, but for infos."""
+class Watcher:
+    """Wraps an env, of any API: `see` is called after every reset and step."""
+
+    def __call__(self, env: Any) -> Any:
+        env.reset, env.step = self._watched(env, env.reset), self._watched(env, env.step)
+        return env
+
+    def _watched(self, env: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+        def and_see(*arguments: Any, **named: Any) -> Any:
+            outcome = call(*arguments, **named)
+            self.see(env, arguments, outcome)
+            return outcome
+
+        return and_see
+
+    def see(self, env: Any, arguments: Any, outcome: Any) -> None:
+        """What the env was given, and what it returned."""
+
+
+class Witness(Watcher):
+    """Whatever is done to an env and whatever it shows goes into a digest, but for infos."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
 
-    def __call__(self, env: Any) -> Any:
-        env.reset, env.step = self._heard(env, env.reset), self._heard(env, env.step)
-        return env
-
-    def _heard(self, env: Any, call: Callable[..., Any]) -> Callable[..., Any]:
-        def and_note(*arguments: Any, **named: Any) -> Any:
-            outcome = call(*arguments, **named)
-            shown = outcome
-            if not isinstance(outcome, tuple):  # AEC returns nothing: what whoever acts next is shown
-                shown = env.last() if env.agents else (dict(env.rewards), {})
-            self._note((arguments, shown[:-1]))
-            return outcome
-
-        return and_note
+    def see(self, env: Any, arguments: Any, outcome: Any) -> None:
+        if not isinstance(outcome, tuple):  # AEC returns nothing: what whoever acts next is shown
+            outcome = env.last() if env.agents else (dict(env.rewards), {})
+        self._note((arguments, outcome[:-1]))
 
     def _note(self, value: Any) -> None:
         if isinstance(value, Mapping):
@@ -217,8 +227,8 @@ def video_path(path: Path | str | None, folder: Path, name: str) -> Path:
     return asked
 
 
-class Camera:
-    """Wraps an env, of any API: a picture after every reset and step goes into the video."""
+class Camera(Watcher):
+    """A picture of an env after every reset and step goes into the video."""
 
     def __init__(self, path: Path, env_name: str, fps: float | None) -> None:
         self._path, self._name, self._fps = path, env_name, fps
@@ -241,19 +251,11 @@ class Camera:
         if self.video is None:  # else the env has failed, and is another one now
             fps = self._fps or float(metadata.get("render_fps") or USUAL_FPS)
             self.video = self._open.enter_context(VideoFile(self._path, fps))
-        env.reset, env.step = self._watched(env, env.reset), self._watched(env, env.step)
-        return env
+        return super().__call__(env)
 
-    def _watched(self, env: Any, call: Callable[..., Any]) -> Callable[..., Any]:
-        def and_look(*arguments: Any, **named: Any) -> Any:
-            outcome = call(*arguments, **named)
-            self._take(env.render())
-            return outcome
-
-        return and_look
-
-    def _take(self, picture: Any) -> None:
+    def see(self, env: Any, arguments: Any, outcome: Any) -> None:
         assert self.video is not None
+        picture = env.render()
         try:
             self.video.add(picture)
         except InvalidRequest as error:

@@ -1,4 +1,8 @@
-"""`train` and `resume`: runs, as a program or the command line asks for them."""
+"""`train` and `resume`: runs, as a program or the command line asks for them.
+
+Four steps lead to a run that trains, and all but the first two to a new one: open and migrate (`opening`), validate
+(`validation`), build (`Session`). `load` and `evaluate` go the same way (`loading`).
+"""
 
 from __future__ import annotations
 
@@ -6,35 +10,21 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import multiverse
-from multiverse.adapters.env_source import Wrapper, wrapped
+from multiverse.adapters.env_source import Wrapper
 from multiverse.algorithms import DEFAULT_ALGORITHM, algorithm_class
 from multiverse.algorithms.algorithm import Algorithm
 from multiverse.algorithms.capabilities import capabilities_of, settings_of
-from multiverse.core.env import MaskSource
-from multiverse.core.errors import CheckpointBroken, InvalidRequest, PreflightError
+from multiverse.core.errors import InvalidRequest, PreflightError
 from multiverse.core.imports import refuse_in_import, without_folders
-from multiverse.core.plan import Plan
 from multiverse.networks import checked_network, network_name
 from multiverse.rollouts.slots import is_single
-from multiverse.training.algorithm_maker import MakeAlgorithm, algorithm_maker
-from multiverse.training.config.budget import Clock
 from multiverse.training.config.build import as_plain, build, takes_old_names
-from multiverse.training.config.changes import (
-    HOLD,
-    Schedule,
-    changed_config,
-    edited_settings,
-    in_our_names,
-    last_progress,
-    refuse_kept,
-    schedule_jumps,
-    without_schedules,
-)
+from multiverse.training.config.changes import HOLD, in_our_names, schedule_jumps, without_schedules
 from multiverse.training.config.train_config import (
     BUDGETS,
     TrainConfig,
@@ -45,7 +35,9 @@ from multiverse.training.config.train_config import (
 )
 from multiverse.training.events import Sinks
 from multiverse.training.hooks import Hook, Schedules
-from multiverse.training.loading import checkpoint_of, num_envs_in, scales_bytes, steps_of
+from multiverse.training.learners import MakeAlgorithm
+from multiverse.training.objects import NO_OBJECTS, RunObjects, opponent_name
+from multiverse.training.opening import migrate, open_to_train
 from multiverse.training.progress import (
     InterruptWarning,
     ProgressLines,
@@ -53,40 +45,31 @@ from multiverse.training.progress import (
     printer_for_programs,
     run_with_sinks,
 )
-from multiverse.training.run_sources import (
-    RunPath,
-    as_name,
-    at_hand,
-    config_with_folders,
-    given_again,
-    may_be_marked,
-    object_of,
-    objects_among,
-    opponent_name,
-    path_of,
-    saved_settings,
-    source_of,
-    trusted_config,
-    wrappers_of,
-)
 from multiverse.training.run_text import evaluated
-from multiverse.training.runs.checkpoint import Checkpoints, taken_over
-from multiverse.training.runs.checkpoint import load as load_checkpoint
-from multiverse.training.runs.checkpoint_format import Checkpoint, differences
-from multiverse.training.runs.find_runs import find_run, find_set
-from multiverse.training.runs.metric_sinks import check_tensorboard
-from multiverse.training.runs.origin import blas, provenance, redacted
+from multiverse.training.runs.checkpoint import Checkpoints
+from multiverse.training.runs.checkpoint_format import taken_over
+from multiverse.training.runs.find_runs import RunPath, find_run, find_set
+from multiverse.training.runs.origin import provenance
 from multiverse.training.runs.records import RunRecord
-from multiverse.training.runs.run_directory import RunDirectory, had_checkpoint, read_summary
+from multiverse.training.runs.run_directory import RunDirectory, last_part, read_summary
 from multiverse.training.session import Session
-from multiverse.training.session_envs import WHERE, saved_masks, warn_of_a_long_rollout
-from multiverse.training.space_description import described
+from multiverse.training.session_envs import warn_of_a_long_rollout
+from multiverse.training.space_description import described_groups
 from multiverse.training.trainer import Trainer
+from multiverse.training.validation import (
+    BEGUN_FROM,
+    RESUME,
+    SCHEDULES,
+    START,
+    ResumeOptions,
+    StartOptions,
+    ValidRun,
+    settings_and_clock,
+    validate,
+    validate_new,
+)
 
 log = logging.getLogger("multiverse")
-
-SCHEDULES, BEGUN_FROM = "schedules", "begun_from"
-"""Of a part of a run, in its provenance: settings that were functions; the checkpoint whose weights it began with."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -170,89 +153,63 @@ def train(
     """
     refuse_in_import("trains")
     kind = algorithm_class(algorithm) if isinstance(algorithm, str) else algorithm
-    opponent = settings.get("evaluation_opponent")
-    opponent = None if isinstance(opponent, str) else opponent  # else the config holds it
-    if opponent is not None:
-        settings["evaluation_opponent"] = opponent_name(opponent)
+    opponent = _named(settings, "evaluation_opponent", opponent_name)
     given, schedules = without_schedules(in_our_names(settings), kind)
-    network = given.get("network")
-    network = None if isinstance(network, str) else network  # else the config holds it
-    if network is not None:
-        given["network"] = network_name(checked_network(network))
+    network = _named(given, "network", lambda brought: network_name(checked_network(brought)))
     if wrappers:
         given["wrappers"] = [one if isinstance(one, str) else wrapper_name(one) for one in wrappers]
     config = config_for(env, algorithm, given, preset)
-    own: dict[str, Any] = {"env": env, "wrappers": wrappers or None, "schedules": schedules, "opponent": opponent}
-    own |= {"algorithm": None if isinstance(algorithm, str) else algorithm, "network": network}
+    own = None if isinstance(algorithm, str) else algorithm
+    objects = RunObjects(env=env, algorithm=own, network=network, wrappers=wrappers or None, opponent=opponent)
+    objects = dataclasses.replace(objects, schedules=schedules)
+    options = StartOptions(run_dir=run_dir, root=root, init_from=init_from, tensorboard=tensorboard)
     if seeds != 1:
         from multiverse.training import seed_runs
 
-        begun_from = None if init_from is None else str(path_of(init_from).absolute())
-        path = seed_runs.new_set(config, seeds, run_dir, root, init_from=begun_from, tensorboard=tensorboard)
-        return seed_runs.run_in_program(path, config, {}, hooks, progress, **own)
-    begin = functools.partial(
-        start_run, config, run_dir=run_dir, root=root, init_from=init_from, tensorboard=tensorboard, **own
-    )
-    return watched(begin, hooks, progress, given_again(**own))
+        return seed_runs.run_in_program(seed_runs.new_set(config, seeds, options), objects, hooks, progress)
+    begin = functools.partial(start_run, config, options, objects)
+    return watched(begin, hooks, progress, objects.arguments())
+
+
+def _named(settings: dict[str, Any], name: str, name_of: Callable[[Any], str]) -> Any:
+    """The object that this setting is, which is replaced by its name; None where it is a name, which a config holds."""
+    brought = settings.get(name)
+    if brought is None or isinstance(brought, str):
+        return None
+    settings[name] = name_of(brought)
+    return brought
 
 
 def watched(begin: Callable[..., Run], own: Sequence[Hook], progress: bool, again: str = "") -> Run:
     """Begin a run (`begin(hooks=…, sinks=…)`) from a program, with these hooks, and show how it goes or not. `again`:
-    as of `given_again`."""
+    as of `RunObjects.arguments`."""
     sink = ProgressLines(printer_for_programs(), commands=False) if progress else InterruptWarning()
     return run_with_sinks(functools.partial(begin, hooks=own), [sink], ResumeCommand(in_python=True, arguments=again))
 
 
 def start_run(
     config: TrainConfig,
-    env: Any = None,
-    run_dir: Path | str | None = None,
-    root: Path | str = "runs",
+    options: StartOptions = START,
+    objects: RunObjects = NO_OBJECTS,
     hooks: Sequence[Hook] = (),
-    init_from: Path | str | None = None,
-    algorithm: MakeAlgorithm | None = None,
-    wrappers: Sequence[Wrapper | str] | None = None,
-    schedules: Mapping[str, Schedule] | None = None,
-    tensorboard: bool = False,
-    opponent: Any = None,
-    ours: bool = True,
-    network: Any = None,
     sinks: Sinks | None = None,
 ) -> Run:
-    """A new run of a whole config. `wrappers`: those that it names, if they are at hand; `opponent`: of its
-    evaluations, where it is no name that a config holds; `ours`: whether the config is nobody else's; `network`: the
-    class that it names, where the caller has it."""
-    if tensorboard:
-        check_tensorboard()
-    begun_from = None if init_from is None else checkpoint_of(init_from)
-    if config.evaluation_opponent is not None and Path(config.evaluation_opponent).exists():
-        absolute = str(Path(config.evaluation_opponent).absolute())  # it is asked for again, from wherever
-        config = dataclasses.replace(config, evaluation_opponent=absolute)
-    name = without_folders(config.env)
-    config = config_with_folders(config)
-    source = wrapped(config.env if env is None else env, wrappers_of(config, wrappers))
-    maker = algorithm_maker(config, algorithm, scales_bytes(begun_from), network)
-    session = Session(config, source, maker, opponent=opponent)
-    try:
+    """A new run of a whole config."""
+    valid = validate_new(config, options, objects)
+    with closing(Session(valid.config, valid.source, valid.maker, opponent=objects.opponent)) as session:
         warn_of_a_long_rollout(config, session.envs.num_envs, next(iter(session.learners)).steps_per_env)
-        _begin_with(begun_from, session)
+        _begin_with_weights(valid, session)
         with RunDirectory.create(
-            root, env=name, algorithm=config.algorithm.rpartition(":")[2], seed=config.seed, run_dir=run_dir
-        ) as where:
-            where.write_config(plain_config(config))
-            if ours:
-                where.write_origin()
-            _write_spaces(where, session)
-            begun = {BEGUN_FROM: begun_from and str(begun_from.path.absolute()), SCHEDULES: [*(schedules or ())]}
-            where.write_provenance({**provenance(config.seed, session.envs.plan), **begun})
-            if tensorboard:
-                where.keep_for_tensorboard()
+            options.root,
+            env=without_folders(config.env),
+            algorithm=config.algorithm.rpartition(":")[2],
+            seed=config.seed,
+            run_dir=options.run_dir,
+        ) as directory:
+            _write_part(directory, valid, session, options.tensorboard)
             session.begin()
-            summary = Trainer(config, session, where, _with(schedules, hooks), sinks).run()
-            objects = objects_among(env=env, algorithm=algorithm, wrappers=wrappers, network=network)
-            return Run(where.path, summary, objects=objects)
-    finally:
-        session.close()
+            trainer = Trainer(valid.config, session, directory, _with_schedules(objects, hooks), sinks)
+            return Run(directory.path, trainer.run(), objects=objects.unnamed())
 
 
 @takes_old_names
@@ -284,235 +241,86 @@ def resume(
     clip range and exploration as they were in the last update; by default those that follow the budget follow the new
     one. `settings`: other ones from here on, `learning_rate=1e-4`, `executor="serial"`; as for `train`.
     """
-    from multiverse.training import seed_runs
-
     refuse_in_import("trains")
     settings |= {HOLD: True} if hold_schedules else {}
-    env, algorithm, wrappers, network = at_hand(run, env=env, algorithm=algorithm, wrappers=wrappers, network=network)
-    if (path := find_set(path_of(run))) is not None:
+    objects = RunObjects(env=env, algorithm=algorithm, network=network, wrappers=wrappers, env_kwargs=env_kwargs)
+    objects = dataclasses.replace(objects.filled_from(run), opponent=evaluation_opponent)
+    options = ResumeOptions(trust=trust, tensorboard=tensorboard, without_replay=without_replay)
+    if (path := find_set(run)) is not None:
+        from multiverse.training import seed_runs
+
         if env_kwargs is not None or tensorboard or without_replay:
             raise InvalidRequest(
                 "env_kwargs, tensorboard and without_replay apply to one run: resume each of these separately"
             )
-        config, given, schedules = seed_runs.set_config(path, in_our_names(settings), trust, env, algorithm, network)
-        maker, named = as_name(algorithm)
-        own = {"env": env, "algorithm": maker, "wrappers": wrappers, "schedules": schedules, "network": network}
-        own["opponent"] = evaluation_opponent
-        return seed_runs.run_in_program(path, config, given, hooks, progress, trust, named, **own)
-    how: dict[str, Any] = {"env": env, "algorithm": algorithm, "env_kwargs": env_kwargs, "wrappers": wrappers}
-    how |= {"opponent": evaluation_opponent, "network": network}
-    again = given_again(**how)
-    how |= {"trust": trust, "tensorboard": tensorboard, "without_replay": without_replay}
-    return watched(functools.partial(resume_run, run, in_our_names(settings), **how), hooks, progress, again)
+        resumed, schedules = seed_runs.resumed_set(path, in_our_names(settings), objects, trust)
+        objects = dataclasses.replace(objects, schedules=schedules)
+        return seed_runs.run_in_program(resumed, objects, hooks, progress)
+    begin = functools.partial(resume_run, run, in_our_names(settings), options, objects)
+    return watched(begin, hooks, progress, objects.arguments())
 
 
 def resume_run(
     run: RunPath,
     settings: Mapping[str, Any],
-    *,
-    env: Any = None,
-    algorithm: MakeAlgorithm | str | None = None,
-    env_kwargs: Mapping[str, Any] | None = None,
-    wrappers: Sequence[Wrapper | str] | None = None,
+    options: ResumeOptions = RESUME,
+    objects: RunObjects = NO_OBJECTS,
     hooks: Sequence[Hook] = (),
-    trust: bool = False,
-    tensorboard: bool = False,
-    opponent: Any = None,
-    without_replay: bool = False,
-    network: Any = None,
     sinks: Sinks | None = None,
 ) -> Run:
-    """As `resume`; `settings` go before those of the run, `opponent` is its `evaluation_opponent`."""
-    if tensorboard:
-        check_tensorboard()
-    named = find_run(path_of(run))
-    with RunDirectory.open(named.path) as where:
-        maker, name = as_name(algorithm)
-        config = trusted_config(
-            where.path, env, maker, env_kwargs, trust, wrappers, named=name, given=settings, network=network
-        )
-        before = saved_settings(where.path)
-        named_before = before.get("algorithm", DEFAULT_ALGORITHM), before.get("network")
-        moved = (config.algorithm, config.network) != named_before
-        kind = maker or algorithm_class(config.algorithm)
-        given, schedules = without_schedules(settings, kind)
-        _refuse_lost_schedules(where, given)
-        hold = bool(given.pop(HOLD, False))
-        config = changed_config(config, given, kind)
-        found = _checkpoint_to_go_on_from(where, named.checkpoint, with_tables=not without_replay)
-        if hold and found is not None:
-            config = dataclasses.replace(config, schedule_progress=last_progress(*_as_saved(found)))
-        _refuse_less_than_spent(given.get("env_steps"), found)
-        source = source_of(config, env, wrappers)
-        if found is not None:
-            _tell_differences(found, config)  # guard: differences-are-told
-        plan, num_envs, masks = _envs_of(found, config)
-        edited = set() if found is None else edited_settings(_saved_config_in(found), redacted(plain_config(config)))
-        refuse_kept(edited & {"num_envs", "seed"})  # others may have moved, or be new in this version
-        if (given.keys() | edited) & {*WHERE, "asynchronous"}:  # guard: an-edited-executor-is-used
-            plan = None
-        begun_from = where.last_part().get(BEGUN_FROM)
-        weights = None if found is not None or begun_from is None else checkpoint_of(str(begun_from))
-        make = algorithm_maker(config, maker, scales_bytes(found or weights), object_of(network))
-        session = Session(config, source, make, plan, num_envs, opponent, masks)
-        try:
-            trainer = Trainer(config, session, where, _with(schedules, hooks), sinks)
-            if found is None:
-                where.cut_back({})
-                _begin_with(weights, session)
-                session.begin()
-            else:
-                if without_replay:
-                    log.warning("%s: its replay buffer is left out and begins empty: not bit-exact", found.path.name)
-                with taken_over(found):
-                    trainer.load(found.state, without_replay)
-                    for learner in session.learners:
-                        _check_settings(learner)
-                if (given.keys() | edited) & {*BUDGETS, "schedule_progress"}:
-                    _warn_of_jumps(trainer, schedules, found)
-                free = own_settings(kind) - capabilities_of(kind).fixed
-                # guard: an-edited-setting-is-used
-                wanted = {name: getattr(config.settings, name) for name in free & (given.keys() | edited)}
-                for learner in session.learners:  # also where a hook had changed them before
-                    if theirs := {name: value for name, value in wanted.items() if _differs(learner, name, value)}:
-                        learner.change(**theirs)
-                if named.checkpoint is not None:
-                    Checkpoints(where.checkpoints).go_back(trainer.clock.env_steps)
-            ours = may_be_marked(where.path, env, maker, network)
-            if given or moved or hold:
-                where.write_config(plain_config(config))  # the next resume has them too
-            if ours:
-                where.write_origin()
-            _write_spaces(where, session)
-            begun = {BEGUN_FROM: begun_from, SCHEDULES: [*schedules]}
-            begun |= {"without_replay": True} if without_replay else {}
-            where.write_provenance({**provenance(config.seed, session.envs.plan), **begun})
-            if tensorboard:
-                where.keep_for_tensorboard()
-            objects = objects_among(env=env, algorithm=maker, wrappers=wrappers, network=network)
-            return Run(where.path, trainer.run(), objects=objects)
-        finally:
-            session.close()
+    """As `resume`; `settings` go before those of the run."""
+    found = find_run(run)
+    with RunDirectory.open(found.path) as directory:
+        opened = open_to_train(directory, found.checkpoint, with_replay=not options.without_replay)
+        valid = validate(migrate(opened), settings, objects, options)
+        with closing(Session(valid.config, valid.source, valid.maker, valid.envs, objects.opponent)) as session:
+            trainer = Trainer(valid.config, session, directory, _with_schedules(valid.objects, hooks), sinks)
+            _bring_back(trainer, valid, options)
+            _write_part(directory, valid, session, options.tensorboard, options.without_replay)
+            return Run(directory.path, trainer.run(), objects=valid.objects.unnamed())
 
 
-def _checkpoint_to_go_on_from(where: RunDirectory, named: Path | None, with_tables: bool) -> Checkpoint | None:
-    """The latest, or the one that was named; None if this run never had any. To have lost them all is an error."""
-    checkpoints = Checkpoints(where.checkpoints)
-    if named is not None:
-        found = load_checkpoint(named)
-        if later := [path.name for path in checkpoints.after(steps_of(found))]:
-            log.warning(
-                "going on from %s: what came after it is removed (%s), its metrics and episodes too",
-                named,
-                ", ".join(later),
-            )
-        return found
-    latest = checkpoints.load_latest(with_tables)
-    if latest is None:
-        if had_checkpoint(where.path):  # guard: lost-checkpoints-are-no-fresh-start
-            raise CheckpointBroken(
-                where.checkpoints, "none of those that this run had is left", _ANEW.format(where.path)
-            )
-        log.warning("%s was ended before its first checkpoint: it begins anew", where.path)
-    return latest
+# -- build ---------------------------------------------------------------------------------------------------------
+def _begin_with_weights(valid: ValidRun, session: Session) -> None:
+    if valid.weights is not None:
+        with taken_over(valid.weights):
+            session.learners.load_weights(valid.weights.state["session"])
 
 
-_ANEW = "Restore one from a copy, or begin another run with its settings: `multiverse train --config {}/config.yaml`"
-
-
-def _write_spaces(where: RunDirectory, session: Session) -> None:
-    """So that the policy can act without an env; of spaces that no file can hold there is none."""
-    try:
-        groups = [
-            {
-                "group": group.name,
-                "agents": list(group.agents),
-                "observation": described(group.observation_space),
-                "action": described(group.action_space),
-            }
-            for group in session.envs.views.layout.groups
-        ]
-        only = {name: groups[0][name] for name in ("observation", "action")}
-        state_space = session.envs.views.layout.state_space
-        state = {} if state_space is None else {"state": described(state_space)}
-        where.write_spaces(only if is_single(session.envs) else {"groups": groups, **state})
-    except InvalidRequest as error:
-        log.info("to act with this run's policy its env will be needed: %s", error)
-
-
-def _begin_with(weights: Checkpoint | None, session: Session) -> None:
-    if weights is not None:
-        with taken_over(weights):
-            session.learners.load_weights(weights.state["session"])
-
-
-def _with(schedules: Mapping[str, Schedule] | None, hooks: Sequence[Hook]) -> list[Hook]:
-    return [*([Schedules(schedules)] if schedules else []), *hooks]
-
-
-def _refuse_lost_schedules(where: RunDirectory, given: Mapping[str, Any]) -> None:
-    """No file holds a function: to go on without it would be another run."""
-    if lost := [name for name in where.last_part().get(SCHEDULES) or () if name not in given]:
-        raise InvalidRequest(
-            f"{lost[0]} of this run was a function of a program: pass it again, {lost[0]}=…, or a number to go on with"
-        )
-
-
-def _refuse_less_than_spent(env_steps: int | None, found: Checkpoint | None) -> None:
-    """A smaller budget makes no run shorter. Episodes are not asked: programs go on in stretches of them, and a stretch
-    that the rollout before it has covered already is no mistake."""
-    clock = {} if found is None else found.manifest.get("clock")
-    spent = clock.get("env_steps") if isinstance(clock, dict) else None
-    if env_steps is not None and isinstance(spent, int) and env_steps < spent:
-        raise InvalidRequest(
-            f"env_steps={env_steps:,}: the run has had {spent:,} already; a larger one makes it longer"
-        )
-
-
-def _tell_differences(found: Checkpoint, config: TrainConfig) -> None:
-    """Whoever goes on with other settings, another version, or on another CPU, is told: it is no longer quite the same
-    run."""
-    before = {**found.manifest, "config": {**_saved_config_in(found), **dict.fromkeys(BUDGETS)}}
-    # guard: no-difference-tells-a-secret
-    settings = {**redacted(plain_config(config)), **dict.fromkeys(BUDGETS)}
-    for line in differences(before, {"multiverse": multiverse.__version__, "blas": blas(), "config": settings}):
-        log.warning("%s: %s", found.path.name, line)
-
-
-def _saved_config_in(found: Checkpoint) -> dict[str, Any]:
-    """Return the run's config as it was when this checkpoint was taken."""
-    saved = found.manifest.get("config")
-    return saved if isinstance(saved, dict) else {}
-
-
-def _as_saved(found: Checkpoint) -> tuple[dict[str, Any], Clock]:
-    """The settings and the clock that a run had at this checkpoint."""
+def _bring_back(trainer: Trainer, valid: ValidRun, options: ResumeOptions) -> None:
+    """The run as it was at its checkpoint, with the settings that it has from here on."""
+    session, found = trainer.session, valid.checkpoint
+    if found is None:
+        trainer.directory.cut_back({})
+        _begin_with_weights(valid, session)
+        session.begin()
+        return
     with taken_over(found):
-        return _saved_config_in(found), build(Clock, found.state["clock"], "its clock")
+        trainer.load(found.state, options.without_replay)
+        for learner in session.learners:
+            _check_settings(learner)
+    if valid.changed & {*BUDGETS, "schedule_progress"}:
+        _warn_of_jumps(trainer, valid)
+    kind = valid.maker.kind
+    free = own_settings(kind) - capabilities_of(kind).fixed
+    wanted = {name: getattr(valid.config.settings, name) for name in free & valid.changed}
+    for learner in session.learners:  # also where a hook had changed them before
+        if theirs := {name: value for name, value in wanted.items() if _differs(learner, name, value)}:
+            learner.change(**theirs)
+    if valid.saved is not None and valid.saved.named is not None:
+        Checkpoints(trainer.directory.checkpoints).go_back(trainer.clock.env_steps)
 
 
-def _warn_of_jumps(trainer: Trainer, schedules: Mapping[str, Schedule], found: Checkpoint) -> None:
-    learner = next(iter(trainer.session.learners))
-    if jumps := schedule_jumps(learner, schedules, *_as_saved(found), trainer.schedule_progress):
+def _warn_of_jumps(trainer: Trainer, valid: ValidRun) -> None:
+    assert valid.checkpoint is not None
+    learner, (saved, clock) = next(iter(trainer.session.learners)), settings_and_clock(valid.checkpoint)
+    if jumps := schedule_jumps(learner, valid.objects.schedules, saved, clock, trainer.schedule_progress):
         # guard: jumps-of-schedules-are-reported
         log.warning(
             "%s: schedules follow the budget, which has changed. %s=True (--hold-schedules) keeps the last values",
             jumps,
             HOLD,
         )
-
-
-def _envs_of(found: Checkpoint | None, config: TrainConfig) -> tuple[Plan | None, int | None, MaskSource | None]:
-    """The plan of the run's envs, their number, and the source of their action masks: a resumed run keeps all three,
-    whatever a stopwatch would say today."""
-    if found is None:
-        return None, None, "method"
-    with taken_over(found):
-        plan = build(Plan, found.state["plan"], "its plan")
-        if plan.ray is not None:  # a checkpoint is data: only the config, which is trusted, names a cluster
-            address = config.ray_address  # guard: a-checkpoint-names-no-cluster
-            plan = dataclasses.replace(plan, ray=dataclasses.replace(plan.ray, address=address))
-        return plan, num_envs_in(found.state, config), saved_masks(found.state["session"])
 
 
 def _differs(algorithm: Algorithm, name: str, value: Any) -> bool:
@@ -526,3 +334,28 @@ def _check_settings(algorithm: Algorithm) -> None:
     settings = settings_of(algorithm)
     if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
         build(type(settings), as_plain(settings), "its settings")
+
+
+def _with_schedules(objects: RunObjects, hooks: Sequence[Hook]) -> list[Hook]:
+    return [*([Schedules(objects.schedules)] if objects.schedules else []), *hooks]
+
+
+def _write_part(
+    directory: RunDirectory, valid: ValidRun, session: Session, tensorboard: bool, without_replay: bool = False
+) -> None:
+    """What is known of a part of a run when it begins: settings, spaces, where it came from."""
+    if valid.changes_config:
+        directory.write_config(plain_config(valid.config))  # the next resume has them too
+    if valid.ours:
+        directory.write_origin()
+    try:  # so that the policy can act without an env
+        directory.write_spaces(described_groups(session.envs.views.layout, is_single(session.envs)))
+    except InvalidRequest as error:  # no file can hold them
+        log.info("to act with this run's policy its env will be needed: %s", error)
+    weights = valid.weights and str(valid.weights.path.absolute())
+    begun_from = weights or last_part(directory.path).get(BEGUN_FROM)
+    part = {**provenance(valid.config.seed, session.envs.plan), BEGUN_FROM: begun_from}
+    part |= {SCHEDULES: [*valid.objects.schedules], **({"without_replay": True} if without_replay else {})}
+    directory.write_provenance(part)
+    if tensorboard:
+        directory.keep_for_tensorboard()

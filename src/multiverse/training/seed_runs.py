@@ -14,38 +14,30 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-
-from multiverse.adapters.env_source import BUILT_IN
 from multiverse.algorithms import algorithm_class
 from multiverse.core.errors import InvalidRequest, MultiverseError, counted, in_digits
 from multiverse.core.imports import without_folders
 from multiverse.core.plan import whole_number
 from multiverse.training.config.build import Located
-from multiverse.training.config.changes import HOLD, changed_config, without_schedules
+from multiverse.training.config.changes import HOLD, Schedule, changed_config, without_schedules
 from multiverse.training.config.files import dump_yaml
 from multiverse.training.config.train_config import TrainConfig, plain_config, saved_config
 from multiverse.training.hooks import Hook
+from multiverse.training.objects import NO_OBJECTS, RunObjects, config_with_folders
+from multiverse.training.opening import settings_in
 from multiverse.training.progress import LinePrinter, ResumeCommand, ShortLines, printer_for_programs, run_with_sinks
 from multiverse.training.run import Run, resume_run, start_run, watched
-from multiverse.training.run_sources import (
-    as_name,
-    config_with_folders,
-    given_again,
-    may_be_marked,
-    saved_settings,
-    trusted_config,
-)
 from multiverse.training.runs.files import for_json, replace_file
-from multiverse.training.runs.find_runs import CONFIG, ORIGIN, SEEDS, is_run
+from multiverse.training.runs.find_runs import CONFIG, ORIGIN, SEEDS, is_run, path_of
 from multiverse.training.runs.origin import mark_of, names_code, redacted
 from multiverse.training.runs.run_directory import fresh, read_object, read_summary, safe_name
 from multiverse.training.seeds import DRAWS, INTERVAL, bootstrap_interval, interquartile_mean
 from multiverse.training.side_by_side import in_child, share_of_cores, side_by_side
+from multiverse.training.validation import ResumeOptions, StartOptions, may_be_marked, trusted_config
 
 log = logging.getLogger("multiverse")
 
@@ -80,8 +72,19 @@ def checked_count(count: Any) -> int:
     return number
 
 
-def new_set(config: TrainConfig, count: int, run_dir: Path | str | None, root: Path | str, **how: Any) -> Path:
-    """A directory for this many runs, from the config's seed on; `how` is told to each of them when it begins."""
+@dataclass(frozen=True, kw_only=True)
+class SeedSet:
+    """Runs of a directory that are to be begun or gone on with."""
+
+    path: Path
+    config: TrainConfig
+    settings: Mapping[str, Any] = field(default_factory=dict)  # from here on
+    trust: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)  # where the user's own `algorithm` and `network` are now
+
+
+def new_set(config: TrainConfig, count: int, options: StartOptions) -> SeedSet:
+    """A directory for this many runs, from the config's seed on, of which each begins as `options` say."""
     count = checked_count(count)
     if config.render:
         raise InvalidRequest(
@@ -89,18 +92,21 @@ def new_set(config: TrainConfig, count: int, run_dir: Path | str | None, root: P
         )
     last = dataclasses.replace(config, seed=config.seed + count - 1).seed  # refused where it would be too large
     name = f"{safe_name(config.algorithm.rpartition(':')[2])}-seeds-{config.seed}-{last}"
-    path = Path(root) / safe_name(without_folders(config.env)) if run_dir is None else Path(run_dir)
+    parent = Path(options.root) / safe_name(without_folders(config.env))
+    path = parent if options.run_dir is None else Path(options.run_dir)
+    begun_from = None if options.init_from is None else str(path_of(options.init_from).absolute())
     try:
-        if run_dir is None:
+        if options.run_dir is None:
             path = fresh(path, f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
         elif path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise InvalidRequest(f"{path} is not empty: choose another directory, or resume what is there")
         path.mkdir(parents=True, exist_ok=True)
         write_config(path, config_with_folders(config))
-        _write(path, {"seeds": list(range(config.seed, last + 1)), **how})
+        seeds = list(range(config.seed, last + 1))
+        _write(path, {"seeds": seeds, "init_from": begun_from, "tensorboard": options.tensorboard})
     except OSError as error:
         raise InvalidRequest(f"{path} cannot be the directory of runs: {error.strerror or error}") from error
-    return path
+    return SeedSet(path=path, config=config)
 
 
 def write_config(path: Path, config: TrainConfig, ours: bool = True) -> None:
@@ -167,28 +173,16 @@ def seed_lines(found: SeedRuns) -> list[str]:
 
 
 # -- running them ------------------------------------------------------------------------------------------------
-def run_set(
-    path: Path,
-    config: TrainConfig,
-    settings: Mapping[str, Any],
-    say: SayOf,
-    one: OneRun,
-    apart: str | None,
-    trust: bool = False,
-    algorithm: str | None = None,
-    network: str | None = None,
-) -> SeedRuns:
+def run_set(several: SeedSet, say: SayOf, one: OneRun, apart: str | None) -> SeedRuns:
     """Every run of a set that is not done: side by side in processes of their own, where these can have what it takes
     (`apart`: the module with their `child`) and there are cores for them, or else here, one by one (`one`).
-    `algorithm`, `network`: where one's own is now, which each run keeps.
 
     In processes of their own the failure of one costs the others nothing: it is raised when these are done.
     """
-    at_once, config = share_of_cores(config, len(read_set(path)["seeds"])) if apart else (1, config)
-    orders, failed = (
-        orders_for(path, config, settings, trust=trust, algorithm=algorithm, network=network),
-        dict[int, str](),
-    )
+    path, (at_once, config) = several.path, (1, several.config)
+    if apart:
+        at_once, config = share_of_cores(config, len(read_set(path)["seeds"]))
+    orders, failed = orders_for(dataclasses.replace(several, config=config)), dict[int, str]()
 
     def ended(seed: int, why: str | None) -> None:
         if why is not None:
@@ -216,31 +210,33 @@ def in_lines(say: Say) -> SayOf:
     return lambda seed, line: say(line if seed is None else f"seed {seed} | {line}")
 
 
-def orders_for(path: Path, config: TrainConfig, settings: Mapping[str, Any], **how: Any) -> dict[int, dict[str, Any]]:
-    """By seed, what is still to be done; with other `settings` also for those that had come to their end."""
-    said, orders = read_set(path), {}
+def orders_for(several: SeedSet) -> dict[int, dict[str, Any]]:
+    """By seed, what is still to be done; with other settings also for those that had come to their end."""
+    said, orders = read_set(several.path), {}
     for seed in said["seeds"]:
-        run = path / f"seed-{seed}"
-        order: dict[str, Any] = {"run": str(run), "seed": seed, **how, "tensorboard": bool(said.get("tensorboard"))}
+        run = several.path / f"seed-{seed}"
+        order: dict[str, Any] = {"run": str(run), "seed": seed, "tensorboard": bool(said.get("tensorboard"))}
         if not is_run(run):
-            mine = plain_config(dataclasses.replace(config, seed=seed))
+            mine = plain_config(dataclasses.replace(several.config, seed=seed))
             orders[seed] = {**order, "config": mine, "init_from": said.get("init_from")}
-        elif settings or finished(run) is None:
-            orders[seed] = {**order, "settings": dict(settings)}
+        elif several.settings or finished(run) is None:
+            more = {"settings": dict(several.settings), "trust": several.trust, "names": dict(several.names)}
+            orders[seed] = {**order, **more}
     return orders
 
 
-def ordered(order: Mapping[str, Any], **more: Any) -> Run:
-    """The run of one seed, as a file can say it: a new one with a `config`, or one to go on with. `more`: what only
-    this process has, as `start_run` and `resume_run` take it."""
-    more["tensorboard"] = order["tensorboard"]
+def ordered(order: Mapping[str, Any], objects: RunObjects = NO_OBJECTS, hooks: Sequence[Hook] = ()) -> Run:
+    """The run of one seed, as a file can say it: a new one with a `config`, or one to go on with. `objects`: what only
+    this process has."""
+    run, tensorboard = Path(order["run"]), order["tensorboard"]
     if "config" not in order:
-        settings = {**order["settings"], **(more.pop("schedules", None) or {})}
-        more = {"algorithm": order["algorithm"], "network": order.get("network"), **more}
-        return resume_run(order["run"], settings, trust=order["trust"], **more)
-    config = saved_config(order["config"], order["run"], more.get("algorithm"))
-    ours = may_be_marked(Path(order["run"]).parent, more.get("env"), more.get("algorithm"), more.get("network"))
-    return start_run(config, run_dir=order["run"], init_from=order["init_from"], ours=ours, **more)
+        settings, objects = {**order["settings"], **objects.schedules}, objects.filled(**order["names"])
+        return resume_run(run, settings, ResumeOptions(trust=order["trust"], tensorboard=tensorboard), objects, hooks)
+    config = saved_config(order["config"], order["run"], objects.maker)
+    brought = dataclasses.replace(objects, algorithm=objects.maker)
+    ours = may_be_marked(run.parent, settings_in(run.parent), brought)
+    options = StartOptions(run_dir=run, init_from=order["init_from"], tensorboard=tensorboard, ours=ours)
+    return start_run(config, options, objects, hooks)
 
 
 def child(order: Mapping[str, Any]) -> int:
@@ -250,61 +246,47 @@ def child(order: Mapping[str, Any]) -> int:
 
 
 # -- going on ----------------------------------------------------------------------------------------------------
-def set_config(
-    path: Path, settings: Mapping[str, Any], trust: bool, env: Any = None, algorithm: Any = None, network: Any = None
-) -> Any:
-    """(the config of a set that is gone on with, its settings, and those of them that are functions). It keeps them.
+def resumed_set(
+    path: Path, settings: Mapping[str, Any], objects: RunObjects, trust: bool
+) -> tuple[SeedSet, dict[str, Schedule]]:
+    """(the runs that are gone on with, those of their settings that are functions). The set keeps the settings.
+
     Where one's own algorithm is now, each run keeps once that is made."""
-    maker, name = as_name(algorithm)
-    # Each run asks for its wrappers.
-    config = trusted_config(path, env, maker, None, trust, (), named=name, given=settings, network=network)
-    kind = maker or algorithm_class(config.algorithm)
+    saved = settings_in(path)
+    given_wrappers = dataclasses.replace(objects, wrappers=())  # each run asks for its own
+    config = trusted_config(path, saved, given_wrappers, trust, given=settings)
+    kind = objects.maker or algorithm_class(config.algorithm)
     given, schedules = without_schedules(settings, kind)
     hold = {HOLD: given.pop(HOLD)} if HOLD in given else {}  # of each run, where it is
     if given:
-        config, own = changed_config(config, given, kind), saved_settings(path)
-        kept = {"algorithm": own.get("algorithm", config.algorithm), "network": own.get("network")}
-        write_config(path, dataclasses.replace(config, **kept), may_be_marked(path, env, algorithm, network))
-    return config, Located(given | hold, given.places), schedules
+        config = changed_config(config, given, kind)
+        algorithm, network = saved.get("algorithm", config.algorithm), saved.get("network")
+        kept = dataclasses.replace(config, algorithm=algorithm, network=network)
+        write_config(path, kept, may_be_marked(path, saved, objects))
+    named = {"algorithm": objects.algorithm_name, "network": objects.network}
+    names = {name: one for name, one in named.items() if isinstance(one, str)}
+    given = Located(given | hold, given.places)
+    return SeedSet(path=path, config=config, settings=given, trust=trust, names=names), schedules
 
 
-def run_in_program(
-    path: Path,
-    config: TrainConfig,
-    settings: Mapping[str, Any],
-    hooks: Sequence[Hook],
-    progress: bool,
-    trust: bool = False,
-    algorithm_name: str | None = None,
-    **own: Any,
-) -> SeedRuns:
-    """For `mv.train` and `mv.resume`; `own`: what the program has, as `ordered` takes it."""
+def run_in_program(several: SeedSet, objects: RunObjects, hooks: Sequence[Hook], progress: bool) -> SeedRuns:
+    """For `mv.train` and `mv.resume`."""
     voice = printer_for_programs()
     say: Say = voice.say if progress else lambda line: None
-    own = {name: value for name, value in own.items() if value}
-    again = given_again(**own) + (f", algorithm={algorithm_name!r}" if algorithm_name else "")
-    interrupted = f"Interrupted. To resume all of them: {ResumeCommand(in_python=True, arguments=again).of(path)}"
+    again = objects.arguments()
+    again += f", algorithm={objects.algorithm_name!r}" if objects.algorithm_name else ""
+    command = ResumeCommand(in_python=True, arguments=again).of(several.path)
+    interrupted = f"Interrupted. To resume all of them: {command}"
 
     def one(order: dict[str, Any]) -> Run:
-        return watched(functools.partial(ordered, order, **own), hooks, progress, again)
+        return watched(functools.partial(ordered, order, objects), hooks, progress, again)
 
-    apart = not hooks and own.keys() <= {"env", "wrappers"} and _known_by_name(config, own.get("env"))
+    apart = not hooks and objects.known_elsewhere(several.config)
     try:
-        found = run_set(path, config, settings, in_lines(say), one, __name__ if apart else None, trust, algorithm_name)
+        found = run_set(several, in_lines(say), one, __name__ if apart else None)
     except (KeyboardInterrupt, SystemExit):
         (voice.say if progress else log.warning)(interrupted)
         raise
     for line in seed_lines(found):
         say(line)
     return found
-
-
-def _known_by_name(config: TrainConfig, env: Any) -> bool:
-    """Whether another process finds the env and its wrappers: an id may be one that only this program registers."""
-    if not isinstance(env, str | None) or any(":" not in name for name in config.wrappers):
-        return False
-    module, colon, _ = config.env.partition(":")
-    if colon or config.env in BUILT_IN:
-        return module != "__main__"
-    found = gymnasium.registry.get(config.env)
-    return found is not None and str(found.entry_point).startswith(("gymnasium.", "multiverse."))

@@ -23,26 +23,29 @@ from multiverse.rollouts.collector import Collected, Collector, collected_in_wor
 from multiverse.rollouts.episodes import RecentEpisodes
 from multiverse.rollouts.rollout import Rollout
 from multiverse.rollouts.self_play import Pool
-from multiverse.training.algorithm_maker import AlgorithmMaker
 from multiverse.training.config.build import build
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.env_marks import BEGIN_AT, EnvMarks
 from multiverse.training.evaluation_envs import EvaluationEnvs
+from multiverse.training.learners import (
+    AlgorithmMaker,
+    build_learners,
+    check_saved_policies,
+    keep_masks,
+    observation_lines,
+)
 from multiverse.training.loading import opponents_for
 from multiverse.training.scaling import FIRST
 from multiverse.training.session_envs import (
-    build_learners,
-    check_saved_policies,
-    evaluation_envs_of,
-    keep_masks,
+    NEW_ENVS,
+    ResumedEnvs,
+    RunEnvs,
+    evaluation_tasks,
     mask_lines,
-    observation_lines,
-    open_training_envs,
     rollout_shape,
     tell_how_ray_collects,
+    training_plan,
 )
-from multiverse.training.tasks import evaluation_tasks, training_plan, with_tasks
-from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.opening import OpenedEnvs
 from multiverse.vector.single import VectorEnv
 
@@ -57,22 +60,19 @@ class Session:
         config: TrainConfig,
         env: Any,
         make_algorithm: AlgorithmMaker,
-        plan: Plan | None = None,
-        num_envs: int | None = None,
+        resumed: ResumedEnvs = NEW_ENVS,
         opponent: Any = None,
-        masks: MaskSource | None = "method",
     ) -> None:
-        """`plan`, `num_envs` and `masks` (source of action masks): those of the run that is resumed. `opponent`: of
-        evaluations, unless the config names it."""
-        self._config, self._env = config, env
-        self._sees_state = capabilities_of(make_algorithm.kind).sees_state(config.settings)
+        """`resumed`: what envs keep where a run is resumed. `opponent`: of evaluations, unless the config names it."""
+        self._config = config
+        sees_state = capabilities_of(make_algorithm.kind).sees_state(config.settings)
+        self._run_envs = RunEnvs(config, env, resumed.masks, sees_state)
         self._asynchronous: AsynchronousCollector | None = None
         self._past_account: Account | None = None
-        self._reset_plan, self._tasks = training_plan(config), with_tasks(config, env)
-        self.evaluation_tasks, self.masks = evaluation_tasks(config), masks
-        count = num_envs or (FIRST if config.num_envs == "auto" else config.num_envs)
+        self.evaluation_tasks = evaluation_tasks(config)
+        count = resumed.num_envs or (FIRST if config.num_envs == "auto" else config.num_envs)
 
-        with self._opened(count, plan) as opened:
+        with self._opened(count, resumed.plan) as opened:
             self.learners = build_learners(config, opened.description, make_algorithm, count)
             check_saved_policies(config, self.learners)
             self.start_lines = [f"Observations: {line}" for line in observation_lines(config, self.learners)]
@@ -81,14 +81,19 @@ class Session:
             log.info("%s", line)
         try:
             groups = self.envs.views.layout.groups
-            how = config.opponents, config.opponent_share, config.opponent_every, config.opponent_choice, config.seed
-            self._pool = Pool(groups, *how) if config.opponents else None
+            self._pool = None
+            if config.opponents:
+                size, share, every = config.opponents, config.opponent_share, config.opponent_every
+                self._pool = Pool(groups, size, share, every, config.opponent_choice, config.seed)
             self._collect_from_envs()
             can_be_saved = isinstance(self.envs, VectorEnv) and self.envs.can_be_saved()
             self._marks = EnvMarks(can_be_saved and not config.asynchronous)  # those are never at rest
-            self.opponents = opponents_for(config.evaluation_opponent if opponent is None else opponent, groups)
+            opponent = config.evaluation_opponent if opponent is None else opponent
+            self.opponents = None if opponent is None else opponents_for(opponent, groups)
             self.evaluation_envs = EvaluationEnvs(
-                self._new_evaluation_envs, config.num_evaluation_envs, config.restarts_per_minute
+                lambda count: self._run_envs.open_evaluation(count, self.envs.plan),
+                config.num_evaluation_envs,
+                config.restarts_per_minute,
             )
         except BaseException:
             self.envs.close()
@@ -102,18 +107,17 @@ class Session:
         self._before_change: dict[str, Any] | None = None  # the state, while the number of envs changes
 
     def _opened(self, count: int, plan: Plan | None) -> OpenedEnvs:
-        config, tasks = self._config, self._tasks
-        return open_training_envs(config, self._env, count, self._reset_plan, plan, tasks, self.masks, self._sees_state)
+        return self._run_envs.open_training(count, plan)
 
     def _bind(self, opened: OpenedEnvs, count: int) -> None:
         """Bind the envs, with room for the rollouts of what learns from them."""
         description, config = opened.description, self._config
         self._single = description.kind == "single"
-        if self._single or self.masks == "info":
+        if self._single or self._run_envs.masks == "info":
             for learner, group in zip(self.learners, description.groups):
                 keep_masks(learner, group)
         self._shapes = [
-            rollout_shape(learner, group, count, self._single, description.state_space)
+            rollout_shape(learner, group, count, description)
             for learner, group in zip(self.learners, description.groups)
         ]
         everywhere = all(collected_in_workers(one.policy(), one.steps_per_env) for one in self.learners)
@@ -134,16 +138,22 @@ class Session:
     def _collect_from_envs(self) -> None:
         mask = next(iter(self.learners)).features.mask if self._single else None
         path = None if mask is None else mask.path
-        how, config = (self.envs, self._shapes, path, self._reset_plan), self._config
-        self._collector: Collector = Collector(*how, self._pool is not None)
+        config, reset_plan = self._config, training_plan(self._config)
         if config.asynchronous:
             discards = config.full_queue == "discard"
             if config.full_queue == "auto":
                 discards = self.envs.plan.workers < usable_cores()
-            self._asynchronous = AsynchronousCollector(*how, config.queue_size, config.max_lag, discards)
+            self._asynchronous = AsynchronousCollector(
+                self.envs, self._shapes, path, reset_plan, config.queue_size, config.max_lag, discards
+            )
             self._collector = self._asynchronous
             for learner in self.learners:
                 learner.max_lag = config.max_lag  # type: ignore[attr-defined]
+        else:
+            self._collector = Collector(self.envs, self._shapes, path, reset_plan, self._pool is not None)
+
+    _collector: Collector
+    _pool: Pool | None
 
     @property
     def _capabilities(self) -> list[type[Capabilities]]:
@@ -179,9 +189,9 @@ class Session:
     def _find_masks(self) -> None:
         """Find the source of action masks after the first reset. Envs with masks in their infos are started once more,
         with memory for the masks."""
-        self.masks = self.envs.mask_source() if self._config.action_masks else None
-        self._report_masks(self.masks)
-        if self.masks != "info" or not (self._single or any(one.keeps_masks for one in self._capabilities)):
+        self._run_envs.masks = found = self.envs.mask_source() if self._config.action_masks else None
+        self._report_masks(found)
+        if found != "info" or not (self._single or any(one.keeps_masks for one in self._capabilities)):
             return
         plan, self._failures_before = self.envs.plan, self.failures
         self.envs.close()
@@ -193,7 +203,7 @@ class Session:
 
     def _tell_masks_of_old_run(self) -> None:
         found = self.envs.mask_source() if self._config.action_masks else None
-        if self._single and found in ("method", "info") and found != self.masks:
+        if self._single and found in ("method", "info") and found != self._run_envs.masks:
             log.warning(
                 "the env has action masks (%s), which this run does not use because it began without them; start a new "
                 "run to use them",
@@ -206,9 +216,6 @@ class Session:
         self.start_lines += mask_lines(source)
         for line in mask_lines(source):
             log.info("%s", line)
-
-    def _new_evaluation_envs(self, count: int) -> BaseVectorEnv:
-        return evaluation_envs_of(self._config, self._env, self.envs.plan, self._tasks, count, self.masks)
 
     @property
     def failures(self) -> Failures:
@@ -330,7 +337,7 @@ class Session:
             "recent": self.recent.state(),
             "envs": self._marks.state(),
             **({} if self.account is None else {"account": asdict(self.account)}),
-            **({"action_masks": self.masks} if self.masks in ("method", "info") else {}),
+            **({"action_masks": masks} if (masks := self._run_envs.masks) in ("method", "info") else {}),
             **({"next_episodes": list(self._next_episodes)} if self._next_episodes else {}),
         }
 

@@ -1,20 +1,21 @@
-"""The envs of a session, what learns from them, and what their rollouts take; what does not fit together is refused."""
+"""The envs of a run: those of its training and of its evaluations, their tasks, and what their rollouts take."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
+import gymnasium
 import numpy as np
 
 from multiverse.adapters.agents import AgentOptions
-from multiverse.algorithms import ALGORITHMS
+from multiverse.adapters.env_source import Wrapper, recipes
 from multiverse.algorithms.algorithm import Algorithm
-from multiverse.algorithms.capabilities import capabilities_of, refuse_unsupported, settings_of
 from multiverse.core.env import EnvDescription, MaskSource
-from multiverse.core.errors import EnvFailed, InvalidRequest
+from multiverse.core.errors import EnvFailed, InvalidRequest, MultiverseError, RemoteError
 from multiverse.core.failures import FailurePolicy
 from multiverse.core.layout import Group
 from multiverse.core.plan import (
@@ -26,85 +27,20 @@ from multiverse.core.plan import (
     number_of_bytes,
     timeouts_of,
 )
-from multiverse.core.reset_plan import ResetPlan
+from multiverse.core.reset_plan import DerivedSeeds, DrawnTasks
 from multiverse.executors.backends import BACKENDS
-from multiverse.policies.features import Features, num_logits
+from multiverse.policies.features import num_logits
 from multiverse.rollouts.rollout import BEGUN, BESIDE, RolloutShape
-from multiverse.training.algorithm_maker import AlgorithmMaker
 from multiverse.training.config.train_config import TrainConfig
-from multiverse.training.learners import Learners
 from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.opening import OpenedEnvs, VectorOptions, open_envs
+from multiverse.wrappers.meta_episode import HOOKS, MetaEpisode, draw_tasks
 
 log = logging.getLogger("multiverse")
 
 OF_RAY = ("ray_address", "cpus_per_worker", "gpus_per_worker")
 WHERE = ("executor", "workers", "start_method", *OF_RAY)
 """Settings that say where envs run."""
-
-
-def build_learners(
-    config: TrainConfig, description: EnvDescription, make_algorithm: AlgorithmMaker, num_envs: int
-) -> Learners:
-    """The algorithm of each group of agents, for envs of this description; refused where they do not fit together."""
-    single = description.kind == "single"
-    if single and config.separate:
-        raise InvalidRequest(f"separate: {config.env} has one agent")
-    run = config.requirements(description)
-    refuse_unsupported(make_algorithm.kind, run)
-
-    def make(group: Group, seed: int) -> Algorithm:
-        agents, slots = len(group.agents), num_envs * len(group.agents)
-        space, actions = group.observation_space, group.action_space
-        learner = make_algorithm(space, actions, slots, seed, agents, description.state_space)
-        if group.ignores_masks:
-            learner.features.mask = None  # networks do not see it in any case
-        return learner
-
-    learners = Learners(description.groups, single, make, config.seed)
-    first = next(iter(learners))
-    made = replace(run, network="", settings=settings_of(first, config.settings))
-    if type(first) is not make_algorithm.kind:  # made by a function
-        refuse_unsupported(type(first), made)
-    for caution in capabilities_of(type(first)).cautions(made):
-        log.warning("%s", caution)
-    return learners
-
-
-def check_saved_policies(config: TrainConfig, learners: Learners) -> None:
-    """Report the policies of the user's own algorithm that a run cannot hold, and what loads them then."""
-    reasons = learners.saved_policies()[1]
-    if not reasons:
-        return
-    name, reason = config.algorithm.rpartition(":")[2], next(iter(reasons.values()))
-    if config.network is not None:
-        name, reason = f"network={config.network.rpartition(':')[2].strip('<>')}", "it acts in torch, not in workers"
-    if config.opponents:  # guard: opponents-are-the-policies-that-played
-        raise InvalidRequest(
-            f"opponents={config.opponents}: past versions of the policy are saved with the run, and the policy of "
-            f"{name} cannot be ({reason}): leave opponents out"
-        )
-    bare = {}  # classes of a program
-    if config.algorithm not in ALGORITHMS and ":" not in config.algorithm:
-        bare["algorithm"] = config.algorithm
-    if config.network is not None and "<" in config.network:
-        bare["network"] = config.network.strip("<>")
-    if bare:
-        arguments = ", ".join(f"{kind}={one}" for kind, one in bare.items())
-        flags = " ".join(f"--{kind} FILE.py:{one}" for kind, one in bare.items())
-        log.warning(
-            "the policy of %s (%s) is saved as weights, and %s cannot be imported by name: to load or evaluate this "
-            "run in another program, pass %s again: mv.load(run, %s), or %s in a shell",
-            *(name, reason, " and ".join(bare.values()), "it" if len(bare) == 1 else "them", arguments, flags),
-        )
-    elif ":" in config.algorithm:
-        log.info("the policy of %s (%s) is saved as weights: loading it imports %s", name, reason, config.algorithm)
-
-
-def keep_masks(learner: Algorithm, group: Group) -> None:
-    """Have an algorithm that learns from replay keep the action masks that come from infos or a method."""
-    if group.masks and learner.features.mask is None and capabilities_of(type(learner)).keeps_masks:
-        learner.keep_masks(group.masks)  # type: ignore[attr-defined]
 
 
 def saved_masks(state: Mapping[str, Any]) -> MaskSource | None:
@@ -114,33 +50,26 @@ def saved_masks(state: Mapping[str, Any]) -> MaskSource | None:
     return found if found in ("method", "info") else None
 
 
-def rollout_shape(
-    algorithm: Algorithm, group: Group, num_envs: int, single: bool = True, state_space: Any = None
-) -> RolloutShape:
-    """What a rollout of this algorithm must have room for."""
-    policy, masks = algorithm.policy(), group.masks
-    if single and algorithm.features.mask is not None:
+def rollout_shape(algorithm: Algorithm, group: Group, num_envs: int, described: EnvDescription) -> RolloutShape:
+    """What a rollout of this algorithm, which learns from this group of agents, must have room for."""
+    policy, masks, own_mask = algorithm.policy(), group.masks, algorithm.features.mask
+    if described.kind == "single" and own_mask is not None:
         masks = num_logits(group.action_space)  # type: ignore[arg-type]
     noise = policy.noise(np.random.default_rng(0), 1, 1)
     return RolloutShape(
-        group.name,
-        group.observation_space,
-        algorithm.steps_per_env,
-        num_envs * len(group.agents),
-        algorithm.action,
-        masks,
-        group.may_be_absent,
-        policy.first_memory(1),
-        (noise.shape[2:], noise.dtype),
-        len(group.agents),
-        state_space,
-        algorithm.features.mask is not None and algorithm.features.mask.path == BESIDE,
+        group=group.name,
+        observation_space=group.observation_space,
+        steps=algorithm.steps_per_env,
+        slots=num_envs * len(group.agents),
+        action=algorithm.action,
+        masks=masks,
+        comes_and_goes=group.may_be_absent,
+        memory=policy.first_memory(1),
+        noise=(noise.shape[2:], noise.dtype),
+        agents=len(group.agents),
+        state_space=described.state_space,
+        keeps_masks=own_mask is not None and own_mask.path == BESIDE,
     )
-
-
-def mask_option(config: TrainConfig, source: MaskSource | None) -> MaskSource | Literal["off"]:
-    """`AgentOptions.masks` of the envs of a run with this source of masks."""
-    return (source or "observation") if config.action_masks else "off"
 
 
 def mask_lines(source: MaskSource | None) -> list[str]:
@@ -151,55 +80,90 @@ def mask_lines(source: MaskSource | None) -> list[str]:
     return [f"Action masks: from {where}; only open actions are taken (--no-action-masks turns this off)"]
 
 
-def open_training_envs(
-    config: TrainConfig,
-    env: Any,
-    num_envs: int,
-    reset_plan: ResetPlan,
-    plan: Plan | None,
-    tasks: Mapping[str, Any],
-    masks: MaskSource | None = None,
-    with_state: bool = False,
-) -> OpenedEnvs:
-    """The envs of a training, built and described; `with_state`: also their `state()`. Build what learns from them,
-    then bind them."""
-    where: dict[str, Any] = {"plan": plan} if plan is not None else _where(config, config.workers)
-    if plan is None and config.asynchronous and config.executor == "auto" and config.ray_address is None:
-        where["executor"] = IN_PROCESSES
-    agents = _agents(config, masks)
-    options = VectorOptions(
-        autoreset="same_step",
-        infos=False,
-        reset_plan=reset_plan,
-        failures=_failures(config, config.restarts_per_minute, float32=True),
-        agents=replace(agents, state=with_state),
-        **_of_both(config, tasks),
-        **where,
-    )
-    if config.render:
-        return _opened_in_a_window(config.env, env, num_envs, options)
-    return open_envs(env, num_envs, options)
+@dataclass(frozen=True)
+class ResumedEnvs:
+    """What the envs of a run keep when it is resumed, whatever a stopwatch would say today; of a new run as it is."""
+
+    plan: Plan | None = None
+    num_envs: int | None = None
+    masks: MaskSource | None = "method"  # source of the action masks
 
 
-def _of_both(config: TrainConfig, tasks: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of training and evaluation envs alike."""
-    timeouts = timeouts_of(config.reply_timeout_s)
-    return {"copy": False, "env_kwargs": config.env_kwargs or None, "timeouts": timeouts, **tasks}
+NEW_ENVS = ResumedEnvs()
+
+
+@dataclass
+class RunEnvs:
+    """How the envs of a run are opened: the same env, arguments, tasks and masks for its training and evaluations."""
+
+    config: TrainConfig
+    env: Any
+    masks: MaskSource | None = "method"  # known once the first envs have been reset
+    sees_state: bool = False  # the training asks for the env's `state()` too
+    outside: Sequence[Wrapper] = ()  # around each env, whatever it is
+
+    def __post_init__(self) -> None:
+        self._tasks = with_tasks(self.config, self.env, self.outside)
+
+    def open_training(self, num_envs: int, plan: Plan | None) -> OpenedEnvs:
+        """The envs of a training, built and described. Build what learns from them, then bind them."""
+        config = self.config
+        where: dict[str, Any] = {"plan": plan} if plan is not None else _where(config, config.workers)
+        if plan is None and config.asynchronous and config.executor == "auto" and config.ray_address is None:
+            where["executor"] = IN_PROCESSES
+        options = VectorOptions(
+            autoreset="same_step",
+            infos=False,
+            reset_plan=training_plan(config),
+            failures=_failures(config, config.restarts_per_minute, float32=True),
+            agents=replace(self._agents(), state=self.sees_state),
+            **self._of_both(),
+            **where,
+        )
+        if config.render:
+            return _opened_in_a_window(config.env, self.env, num_envs, options)
+        return open_envs(self.env, num_envs, options)
+
+    def open_evaluation(self, count: int, plan: Plan | None) -> BaseVectorEnv:
+        """In workers, if those of `plan` are, or else as the config says: there a crash or a hang costs one episode.
+        How many envs there are is never up to the workers."""
+        config = self.config
+        where = _where(config, config.workers and min(config.workers, count))
+        if plan is not None:
+            apart = not BACKENDS[plan.executor].own_share and BACKENDS[plan.executor].replaceable
+            # On a Ray cluster they use the training's cores, which rest meanwhile.
+            # guard: evaluations-ask-for-no-cores-of-their-own
+            ray = plan.ray and replace(plan.ray, cpus_per_worker=0.0)
+            where = {"executor": IN_CALLER}
+            if apart:
+                where = {"plan": replace(plan, workers=min(plan.workers, count), ray=ray)}
+        rate = config.restarts_per_minute  # guard: evaluations-have-the-runs-restarts
+        options = VectorOptions(
+            autoreset="disabled",
+            infos="tasks" in self._tasks,  # the returns of a meta-episode's episodes are there
+            failures=_failures(config, rate, float32=True),  # guard: evaluations-refuse-what-overflows-float32
+            agents=self._agents(),
+            **self._of_both(),
+            **where,
+        )
+        env = self.env[0] if isinstance(self.env, list | tuple) else self.env
+        return open_envs(env, count, options).bind()
+
+    def _of_both(self) -> dict[str, Any]:
+        """Options of training and evaluation envs alike."""
+        timeouts = timeouts_of(self.config.reply_timeout_s)
+        return {"copy": False, "env_kwargs": self.config.env_kwargs or None, "timeouts": timeouts, **self._tasks}
+
+    def _agents(self) -> AgentOptions:
+        groups: Literal["separate"] | None = "separate" if self.config.separate else None
+        masks: MaskSource | Literal["off"] = self.masks or "observation"
+        return AgentOptions(groups=groups, masks=masks if self.config.action_masks else "off")
 
 
 def _failures(config: TrainConfig, restarts_per_minute: int | None, float32: bool) -> FailurePolicy:
     limit = config.worker_memory_limit
-    return FailurePolicy(
-        config.on_failure,
-        config.on_bad_value,
-        restarts_per_minute,
-        None if limit is None else number_of_bytes("worker_memory_limit", limit),
-        float32,
-    )
-
-
-def _agents(config: TrainConfig, masks: MaskSource | None) -> AgentOptions:
-    return AgentOptions(groups="separate" if config.separate else None, masks=mask_option(config, masks))
+    memory = None if limit is None else number_of_bytes("worker_memory_limit", limit)
+    return FailurePolicy(config.on_failure, config.on_bad_value, restarts_per_minute, memory, float32)
 
 
 def _opened_in_a_window(name: str, env: Any, num_envs: int, options: VectorOptions) -> OpenedEnvs:
@@ -226,20 +190,6 @@ def warn_of_a_long_rollout(config: TrainConfig, num_envs: int, steps_per_env: in
         )
 
 
-def observation_lines(config: TrainConfig, learners: Learners) -> list[str]:
-    """Describe the networks' inputs, one line per group of agents whose observations hold images, bytes or arrays."""
-    lines = []
-    for name, learner in learners.by_group.items():
-        own = getattr(learner, "own_network", None)
-        boards = capabilities_of(type(learner)).boards_through(settings_of(learner, config.settings))
-        text = f"{own.layout.space} to {own.name}" if own is not None else ""
-        if own is None and isinstance(learner.features, Features):
-            text = learner.features.description(boards)
-        if text:
-            lines.append(text if len(learners.by_group) == 1 else f"{name}: {text}")
-    return lines
-
-
 def tell_how_ray_collects(envs: BaseVectorEnv) -> None:
     """Which of the two ways, and why."""
     if not BACKENDS[envs.plan.executor].remote:
@@ -261,31 +211,53 @@ def _where(config: TrainConfig, workers: int | None) -> dict[str, Any]:
     return {"executor": config.executor, "workers": workers, "start_method": config.start_method, "ray": ray}
 
 
-def evaluation_envs_of(
-    config: TrainConfig,
-    env: Any,
-    plan: Plan | None,
-    tasks: Mapping[str, Any],
-    count: int,
-    masks: MaskSource | None = None,
-) -> BaseVectorEnv:
-    """In workers, if those of `plan` are, or else as the config says: there a crash or a hang costs one episode. How
-    many envs there are is never up to the workers."""
-    where = _where(config, config.workers and min(config.workers, count))
-    if plan is not None:
-        apart = not BACKENDS[plan.executor].own_share and BACKENDS[plan.executor].replaceable
-        # On a Ray cluster they use the training's cores, which rest meanwhile.
-        ray = plan.ray and replace(plan.ray, cpus_per_worker=0.0)  # guard: evaluations-ask-for-no-cores-of-their-own
-        where = {"executor": IN_CALLER}
-        if apart:
-            where = {"plan": replace(plan, workers=min(plan.workers, count), ray=ray)}
-    rate = config.restarts_per_minute  # guard: evaluations-have-the-runs-restarts
-    options = VectorOptions(
-        autoreset="disabled",
-        infos="tasks" in tasks,  # the returns of a meta-episode's episodes are there
-        failures=_failures(config, rate, float32=True),  # guard: evaluations-refuse-what-overflows-float32
-        agents=_agents(config, masks),
-        **_of_both(config, tasks),
-        **where,
-    )
-    return open_envs(env[0] if isinstance(env, list | tuple) else env, count, options).bind()
+# -- tasks (meta-RL): drawn once from the run's seed, some to train on and others to evaluate on ---------------------
+def with_tasks(config: TrainConfig, env: Any, outside: Sequence[Wrapper] = ()) -> dict[str, Any]:
+    """What `make_vec` is given for a run's envs: their tasks, and what makes one meta-episode of several episodes.
+    `outside`: wrappers around that."""
+    if config.tasks is None:
+        return {"wrappers": list(outside)} if outside else {}
+    wrap: Wrapper = partial(MetaEpisode, episodes_per_task=config.episodes_per_task, oracle=config.oracle)
+    return {"wrappers": [wrap, *outside], "tasks": _drawn(config, env)}
+
+
+def training_plan(config: TrainConfig) -> DerivedSeeds | DrawnTasks:
+    """What episodes of the training begin from."""
+    return DerivedSeeds(config.seed) if config.tasks is None else DrawnTasks(config.seed, range(config.tasks))
+
+
+def evaluation_tasks(config: TrainConfig) -> Sequence[int]:
+    """Those that evaluations go through, one after the other: held out, or the training's where none are."""
+    first = config.tasks or 0
+    return range(first, first + config.held_out_tasks) if config.held_out_tasks else range(first)
+
+
+def _drawn(config: TrainConfig, env: Any) -> list[Any]:
+    one = env[0] if isinstance(env, list | tuple) else env
+    try:
+        built = recipes(one, 1, config.env_kwargs or None, None)[0].build_foreign()
+    except MultiverseError:
+        raise
+    except Exception as error:  # whatever the env does
+        raise EnvFailed("could not be built", None, [RemoteError.of(error, 0)]) from error
+    try:
+        if not isinstance(built, gymnasium.Env) or not all(map(built.has_wrapper_attr, HOOKS)):
+            raise InvalidRequest(
+                f"tasks={config.tasks}: {config.env} has none; an env with tasks has {', '.join(HOOKS)}"
+            )
+        _refuse_wrapped_already(built)
+        train, held_out = draw_tasks(built, config.tasks or 1, config.held_out_tasks, config.seed)
+    finally:
+        built.close()
+    return [*train, *held_out]
+
+
+def _refuse_wrapped_already(env: gymnasium.Env[Any, Any]) -> None:
+    """Episodes of a task become one in a run by themselves."""
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, MetaEpisode):
+            raise InvalidRequest(
+                "the env is a MetaEpisode already, and a run with tasks makes one of it: give the env itself, and "
+                "episodes_per_task and oracle to the run"
+            )
+        env = env.env

@@ -1,4 +1,5 @@
-"""Spaces as JSON can hold them, and back: so that a policy can act without its env.  Names no code, knows no files."""
+"""Spaces, and groups of agents with theirs, as JSON can hold them, and back: so that a policy can act without its env.
+Names no code, knows no files."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.core.errors import InvalidRequest
+from multiverse.core.layout import SINGLE_AGENT, Group, Layout
 from multiverse.core.views import Array
 
 MOST_NUMBERS = 2**24
@@ -17,6 +19,7 @@ MOST_NUMBERS = 2**24
 DEEPEST = 40
 
 Description = dict[str, Any]
+NO_SPACES = (ValueError, TypeError, LookupError, ArithmeticError, AssertionError, AttributeError, RecursionError)
 
 
 def described(space: spaces.Space[Any]) -> Description:
@@ -40,6 +43,30 @@ def described(space: spaces.Space[Any]) -> Description:
 def space_from(description: Any) -> spaces.Space[Any]:
     """The space that was described; ValueError, TypeError or LookupError if this describes none, or one too large."""
     return _Reading().space(description, 0)
+
+
+def described_groups(layout: Layout, single: bool) -> Description:
+    """What `groups_from` makes equal groups of, with the space of `state()` where the envs show it."""
+    groups = [
+        {
+            "group": group.name,
+            "agents": list(group.agents),
+            "observation": described(group.observation_space),
+            "action": described(group.action_space),
+        }
+        for group in layout.groups
+    ]
+    state = {} if layout.state_space is None else {"state": described(layout.state_space)}
+    return {name: groups[0][name] for name in ("observation", "action")} if single else {"groups": groups, **state}
+
+
+def groups_from(said: Any) -> tuple[Group, ...]:
+    """The groups that were described; any of `NO_SPACES` if there are none."""
+    each = said.get("groups") or [{"group": SINGLE_AGENT, "agents": [SINGLE_AGENT], **said}]
+    return tuple(
+        Group(str(one["group"]), tuple(one["agents"]), space_from(one["observation"]), space_from(one["action"]))
+        for one in each
+    )
 
 
 def _kind(space: spaces.Space[Any]) -> Description:

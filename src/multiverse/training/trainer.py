@@ -23,7 +23,6 @@ from multiverse.training.config.train_config import TrainConfig, plain_config
 from multiverse.training.evaluation import Evaluation, sides_of
 from multiverse.training.evaluation_envs import affordable_episodes, told_as_evaluations
 from multiverse.training.hooks import READ_ONLY, Hook, ReadOnlyMetrics
-from multiverse.training.learners import drop_replay
 from multiverse.training.runs.checkpoint import Checkpoints
 from multiverse.training.runs.origin import blas
 from multiverse.training.runs.run_directory import RunDirectory
@@ -204,11 +203,18 @@ class Trainer:
         `episodes`: by default as many as the last evaluation of the run has."""
         config, played_on = self.config, self.session.evaluation_envs
         self.session.rest()
-        how = self.session.learners.policies(), episodes or config.episodes_per_evaluation, config.evaluation_seed
         with told_as_evaluations(), self._stopwatch.spending("evaluate"):
             try:
-                against = self.session.opponents, self.session.evaluation_tasks, config.evaluation_deterministic
-                found = played_on.evaluate(*how, self._interrupted, played_on.lost_before, *against)
+                found = played_on.evaluate(
+                    self.session.learners.policies(),
+                    episodes or config.episodes_per_evaluation,
+                    config.evaluation_seed,
+                    should_stop=self._interrupted,
+                    lost_before=played_on.lost_before,
+                    opponents=self.session.opponents,
+                    tasks=self.session.evaluation_tasks,
+                    deterministic=config.evaluation_deterministic,
+                )
             except MultiverseError as error:
                 played_on.fail(error, self.clock.env_steps)
                 # guard: no-older-figure-after-a-failed-evaluation
@@ -368,22 +374,19 @@ class Trainer:
         }
 
     def load(self, state: Mapping[str, Any], without_replay: bool = False) -> None:
-        """Be that run; what its files tell beyond it is cut off. `without_replay`: replay buffers begin empty."""
-        if without_replay:
-            drop_replay(state["session"])
+        """Be that run; what its files tell beyond it is cut off. `without_replay`: it has no replay buffers."""
         self.session.load(state["session"])
-        self.session.load_failures(state.get("failures", {}))  # runs of before did not save them
+        self.session.load_failures(state["failures"])
         self.clock = build(Clock, state["clock"], "its clock")
         self.best_return, self._evaluated_at = float(state["best_return"]), int(state["evaluated_at"])
-        self._best_episodes = int(state.get("best_episodes", self.config.episodes_per_evaluation))
-        self._evaluation_steps = int(state.get("evaluation_steps", 0))
-        found = state.get("evaluation")  # 0.1 did not save it
+        self._best_episodes, self._evaluation_steps = int(state["best_episodes"]), int(state["evaluation_steps"])
+        found = state["evaluation"]
         self.evaluation = None if found is None else build(Evaluation, found, "its evaluation")
         self._stop_at_target()  # guard: a-target-that-was-reached-stays-reached
         with told_as_evaluations():
-            self.session.evaluation_envs.load(state.get("evaluation_env"))  # guard: evaluations-go-on-as-saved
+            self.session.evaluation_envs.load(state["evaluation_env"])  # guard: evaluations-go-on-as-saved
         self.skipped_updates = int(state["skipped_updates"])
-        self._next_metrics.load(state.get("told", {}), self.clock)  # not in 0.1
+        self._next_metrics.load(state["told"], self.clock)
         if self.scaling is not None:
             self._scaled_at = int(state["scaled_at"])
             self.scaling = Scaling(self.directory.path, self._scaled_at)

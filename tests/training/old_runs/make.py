@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import multiverse as mv
-from multiverse.training.loading import checkpoint_of
+from multiverse.training.opening import checkpoint_of
 from multiverse.training.policy import LoadedPolicy
 
 SAMPLED = 48

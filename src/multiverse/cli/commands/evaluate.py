@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import sys
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from multiverse.core.imports import without_folders
 
 if TYPE_CHECKING:
     from multiverse.training.evaluation import Evaluation
-    from multiverse.training.runs.checkpoint_format import Checkpoint
+    from multiverse.training.opening import SavedRun
 
 DESCRIPTION = """\
 Plays episodes with a run's policy, on as many envs as the run's evaluations,
@@ -77,21 +78,24 @@ def run(arguments: Sequence[str]) -> int:
     options = parse(Evaluate, "evaluate", DESCRIPTION, arguments)
     require_positive(episodes=options.episodes)
     kwargs = parsed_kwargs(options.env_kwargs)
-    from multiverse.training.loading import checkpoint_of, chosen_seed, evaluate
+    from multiverse.training.loading import chosen_seed, evaluate_saved
+    from multiverse.training.objects import RunObjects
+    from multiverse.training.opening import migrate, open_run
     from multiverse.training.runs.find_runs import find_set
     from multiverse.training.seed_runs import over_seeds, together
 
-    several, which = find_set(Path(options.run)), "best" if options.best else options.which
+    several, which = find_set(options.run), "best" if options.best else options.which
     runs = {None: options.run} if several is None else _begun(several)
-    common: dict[str, Any] = {"episodes": options.episodes, "opponent": options.opponent, "trust": options.trust}
-    common |= {"algorithm": options.algorithm, "network": options.network}
-    common |= {"env": options.env, "env_kwargs": kwargs or None}
+    objects = RunObjects(env=options.env, algorithm=options.algorithm, network=options.network)
+    objects = dataclasses.replace(objects, env_kwargs=kwargs or None, opponent=options.opponent)
+    common: dict[str, Any] = {"episodes": options.episodes, "trust": options.trust}
     common["deterministic"] = deterministic_or_not(options.stochastic, options.deterministic)
-    checkpoints, reports = {seed: checkpoint_of(one, which) for seed, one in runs.items()}, dict[Any, dict[str, Any]]()
-    for of_run, checkpoint in checkpoints.items():
-        seed = chosen_seed(checkpoint.path, options.seed)
-        result = evaluate(checkpoint.path, seed=seed, **common)
-        reports[of_run] = report = _report(options, checkpoint, result, seed)
+    opened = {seed: migrate(open_run(one, which)) for seed, one in runs.items()}
+    reports = dict[Any, dict[str, Any]]()
+    for of_run, saved in opened.items():
+        seed = chosen_seed(saved, options.seed)
+        result = evaluate_saved(saved, objects, seed=seed, **common)
+        reports[of_run] = report = _report(options, saved, result, seed)
         if not options.json:
             _print(report)
     if several is not None:
@@ -124,18 +128,18 @@ def deterministic_or_not(stochastic: bool, deterministic: bool) -> bool | None:
     return None if stochastic == deterministic else deterministic
 
 
-def _report(options: Evaluate, checkpoint: Checkpoint, found: Evaluation, seed: int) -> dict[str, Any]:
-    from multiverse.training.loading import own_evaluation_seed, steps_of
-    from multiverse.training.run_sources import config_of
+def _report(options: Evaluate, saved: SavedRun, found: Evaluation, seed: int) -> dict[str, Any]:
+    from multiverse.training.loading import own_evaluation_seed
+    from multiverse.training.opening import steps_of
     from multiverse.training.runs.origin import OPPONENT
 
     return {
-        "checkpoint": str(checkpoint.path),
-        "env": options.env or config_of(checkpoint.path).get("env"),
-        "env_steps": steps_of(checkpoint),
+        "checkpoint": str(saved.found.path),
+        "env": options.env or saved.settings.get("env"),
+        "env_steps": steps_of(saved.found),
         "seed": seed,
-        "training_evaluation_seed": own_evaluation_seed(checkpoint.path),
-        "opponent": (options.opponent or config_of(checkpoint.path).get(OPPONENT)) if found.opponent else None,
+        "training_evaluation_seed": own_evaluation_seed(saved),
+        "opponent": (options.opponent or saved.settings.get(OPPONENT)) if found.opponent else None,
         **found.summary(),
         **({"sides": {side: one.summary() for side, one in found.sides.items()}} if found.sides else {}),
         "returns": list(found.returns),

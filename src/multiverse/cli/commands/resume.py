@@ -16,9 +16,8 @@ from multiverse.cli.flags import WORDS, Setting, all_settings, parser, spelled, 
 from multiverse.cli.main import require, require_positive
 from multiverse.cli.results import results
 from multiverse.core.errors import InvalidRequest
-from multiverse.training.config.build import Located, in_todays_names
+from multiverse.training.config.build import Located
 from multiverse.training.config.changes import HOLD, KEPT
-from multiverse.training.config.files import read_config
 from multiverse.training.config.train_config import BUDGETS
 
 DESCRIPTION = """\
@@ -74,35 +73,32 @@ def run(arguments: Sequence[str]) -> int:
     if command["tensorboard"]:
         require("tensorboard", "tensorboard", purpose="--tensorboard")
     from multiverse.cli.display import run_and_show
+    from multiverse.training.objects import RunObjects
     from multiverse.training.progress import LinePrinter, ResumeCommand
     from multiverse.training.run import resume_run
     from multiverse.training.runs.find_runs import find_set
-    from multiverse.training.seed_runs import set_config
+    from multiverse.training.seed_runs import resumed_set
+    from multiverse.training.validation import ResumeOptions
 
     settings |= {HOLD: True} if command[HOLD] else {}
     voice = LinePrinter(results())
     shown: dict[str, Any] = {"quiet": bool(command["quiet"]), "as_json": bool(command["json"])}
-    if (several := find_set(Path(where))) is not None:
+    objects = RunObjects(algorithm=command["algorithm"] or None, network=command["network"] or None)
+    if (several := find_set(where)) is not None:
         from multiverse.cli.seed_set import run_and_tell
 
         if command["env"] or command["tensorboard"] or command["without_replay"]:
             raise InvalidRequest(
                 "--env, --tensorboard and --without-replay apply to one run: resume each of these separately"
             )
-        trust, own = bool(command["trust"]), {name: command[name] or None for name in ("algorithm", "network")}
-        config, _, _ = set_config(several, settings, trust, **own)
-        run_and_tell(several, config, settings, voice, trust, **shown, own=own)
+        resumed, _ = resumed_set(several, settings, objects, bool(command["trust"]))
+        run_and_tell(resumed, voice, **shown)
         return 0
-    how: dict[str, Any] = {
-        "env": command["env"] or None,
-        "algorithm": command["algorithm"] or None,
-        "network": command["network"] or None,
-        "trust": bool(command["trust"]),
-        "tensorboard": bool(command["tensorboard"]),
-        "without_replay": bool(command["without_replay"]),
-    }
+    objects = objects.filled(env=command["env"] or None)
+    options = ResumeOptions(**{name: bool(command[name]) for name in ("trust", "tensorboard", "without_replay")})
     again = ResumeCommand(arguments=f" --env {shlex.quote(command['env'])}" if command["env"] else "")
-    run_and_show(functools.partial(resume_run, where, settings, **how), voice, resume=again, **shown)
+    begin = functools.partial(resume_run, where, settings, options, objects)
+    run_and_show(begin, voice, resume=again, **shown)
     return 0
 
 
@@ -168,15 +164,14 @@ def flags_of(settings: Iterable[Setting]) -> argparse.ArgumentParser:
 def _algorithm_of(run: str, trust: bool, brought: str) -> str:
     """The run's or, where that is one of somebody's own, what is brought for it. A stranger's is not imported for its
     flags."""
-    from multiverse.training.run_sources import config_of, refuse_another, where_it_is_now
-    from multiverse.training.runs.find_runs import CONFIG, find_run, find_set
+    from multiverse.training.objects import refuse_another, where_it_is_now
+    from multiverse.training.opening import settings_in
+    from multiverse.training.runs.find_runs import find_run, find_set
     from multiverse.training.runs.origin import check_trusted
     from multiverse.training.runs.run_directory import read_mark
 
-    if (several := find_set(Path(run))) is not None:
-        config, where = dict(in_todays_names(read_config(several / CONFIG))), several
-    else:
-        config, where = config_of(run), find_run(run).path
+    where = find_set(run) or find_run(run).path
+    config = settings_in(where)
     named = str(config.get("algorithm", DEFAULT_ALGORITHM))
     if brought:
         refuse_another("algorithm", ALGORITHMS, named, brought)

@@ -24,6 +24,7 @@ from multiverse.training.config.train_config import TrainConfig, config_for, mer
 
 if TYPE_CHECKING:
     from multiverse.training.progress import LinePrinter
+    from multiverse.training.validation import StartOptions
 
 DESCRIPTION = """\
   Trains an algorithm, and keeps the run in a directory of its own: settings,
@@ -103,16 +104,18 @@ def _named(key: str, *given: Mapping[str, Any]) -> str:
 
 def _refuse_early(options: TrainOptions, config: TrainConfig) -> None:
     """What cannot be is said before anything is started."""
-    from multiverse.training.loading import checkpoint_of
-    from multiverse.training.seed_runs import checked_count
-
     command = options.command
     require_positive(seeds=command["seeds"])
-    checked_count(command["seeds"])
+    if command["seeds"] != 1:
+        from multiverse.training.seed_runs import checked_count
+
+        checked_count(command["seeds"])
     if command["no_preset"] and command["preset"]:
         raise InvalidRequest(f"--no-preset, or --preset {command['preset']}?")
     refuse_unknown(config)
     if command["init_from"]:
+        from multiverse.training.opening import checkpoint_of
+
         checkpoint_of(command["init_from"])
     if command["tensorboard"]:
         require("tensorboard", "tensorboard", purpose="--tensorboard")
@@ -122,7 +125,7 @@ def refuse_unknown(config: TrainConfig) -> None:
     """Devices and envs that are not there; with the id that was probably meant: of several versions the one that has a
     preset."""
     from multiverse.adapters.env_source import recipes
-    from multiverse.training.algorithm_maker import checked_device
+    from multiverse.training.learners import checked_device
 
     checked_device(config.device)
     try:
@@ -182,13 +185,7 @@ def _train(options: TrainOptions, config: TrainConfig, voice: LinePrinter) -> No
     from multiverse.cli.display import run_and_show
     from multiverse.training.run import start_run
 
-    begin = functools.partial(
-        start_run,
-        config,
-        run_dir=options.command["run_dir"] or None,
-        init_from=options.command["init_from"] or None,
-        tensorboard=bool(options.command["tensorboard"]),
-    )
+    begin = functools.partial(start_run, config, _start_options(options))
     run_and_show(begin, voice, about=_announced(options, config), **_shown(options))
 
 
@@ -196,13 +193,18 @@ def _train_seeds(options: TrainOptions, config: TrainConfig, voice: LinePrinter)
     from multiverse.cli.seed_set import run_and_tell
     from multiverse.training.seed_runs import new_set
 
-    command = options.command
     if not any(_shown(options).values()):
         for line in _announced(options, config):
             voice.say(line, wrap=True)
-    how = {"init_from": command["init_from"] or None, "tensorboard": bool(command["tensorboard"])}
-    path = new_set(config, command["seeds"], command["run_dir"] or None, "runs", **how)
-    run_and_tell(path, config, {}, voice, **_shown(options))
+    run_and_tell(new_set(config, options.command["seeds"], _start_options(options)), voice, **_shown(options))
+
+
+def _start_options(options: TrainOptions) -> StartOptions:
+    from multiverse.training.validation import StartOptions
+
+    command = options.command
+    run_dir, init_from = command["run_dir"] or None, command["init_from"] or None
+    return StartOptions(run_dir=run_dir, init_from=init_from, tensorboard=bool(command["tensorboard"]))
 
 
 def _shown(options: TrainOptions) -> dict[str, Any]:

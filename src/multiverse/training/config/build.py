@@ -228,19 +228,10 @@ Result = TypeVar("Result")
 
 
 def in_todays_names(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """A config, a checkpoint's state or its manifest, as this version would have written it."""
+    """A mapping whose keys have the names that this version gives them; see `OLD_NAMES`."""
     if both := [(old, new) for old, new in OLD_NAMES.items() if old in saved and new in saved]:
         raise InvalidConfig(place_of(saved, both[0][0]), f"it is {both[0][1]} now, which is given too: leave one out")
     values = {OLD_NAMES.get(key, key): value for key, value in saved.items()}
-    for part in ("session", "config"):  # of a state, and of a manifest
-        if isinstance(values.get(part), Mapping):
-            values[part] = in_todays_names(values[part])
-    learned = values.get("algorithm")
-    if isinstance(learned, Mapping) and "parameters" in learned.get("optimizer", {}):  # weights were in the state
-        rest = {key: value for key, value in learned.items() if key != "observations"}
-        weights = {"parameters": learned["optimizer"]["parameters"]}
-        weights |= {"observations": learned["observations"]} if "observations" in learned else {}
-        values["algorithm"] = {"weights": weights, "state": rest}
     if isinstance(saved, Located):
         return Located(values, {OLD_NAMES.get(key, key): place for key, place in saved.places.items()})
     return values

@@ -27,7 +27,7 @@ from multiverse.training.config.other_libraries import EQUIVALENTS, SYNONYMS, eq
 from multiverse.training.config.tuned import tuned_settings
 
 if TYPE_CHECKING:
-    from multiverse.training.algorithm_maker import MakeAlgorithm
+    from multiverse.training.learners import MakeAlgorithm
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 DEFAULT_ENV_STEPS = 100_000
@@ -440,8 +440,6 @@ def saved_config(
     not imported either, and its settings are a dict."""
     from multiverse.training.runs.origin import redacted_fields  # help is shown without it
 
-    if isinstance(algorithm, str):
-        raise InvalidRequest(f"algorithm={algorithm!r}: the run says which it is; pass a class of your own")
     saved = in_todays_names(saved)
     if env_kwargs is not None and isinstance(saved.get("env_kwargs", {}), Mapping):
         saved = {**saved, "env_kwargs": {**saved.get("env_kwargs", {}), **env_kwargs}}
@@ -452,11 +450,6 @@ def saved_config(
     name = saved.get("algorithm", DEFAULT_ALGORITHM)
     if algorithm is None and name not in ALGORITHMS and not needs_algorithm:
         return train_config(saved, None, where)
-    if algorithm is None and ":" not in name and name not in ALGORITHMS:
-        raise InvalidRequest(
-            f"{where}: the algorithm of this run is {name}, one of your own: pass it again, algorithm={name} "
-            "(in a shell: --algorithm FILE.py:CLASS)"
-        )
     return train_config(saved, algorithm_class(name) if algorithm is None else algorithm, where)
 
 

@@ -24,23 +24,14 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from multiverse.core.errors import (
-    CheckpointBroken,
-    InvalidConfig,
-    InvalidRequest,
-    MultiverseError,
-    PreflightError,
-    TrainingDiverged,
-    in_a_line,
-)
+from multiverse.core.errors import CheckpointBroken, InvalidRequest, TrainingDiverged
 from multiverse.training.runs.checkpoint_format import (
     FILES,
-    NO_STATE,
     Checkpoint,
     Packed,
     not_finite,
@@ -50,6 +41,7 @@ from multiverse.training.runs.checkpoint_format import (
     write_files,
 )
 from multiverse.training.runs.files import sync_directory
+from multiverse.training.runs.migration import migrated
 from multiverse.training.runs.state_codec import State
 from multiverse.training.runs.tables import WITHOUT_REPLAY, TableStore
 
@@ -84,7 +76,7 @@ def load(path: Path | str) -> Checkpoint:
     if not path.is_dir():
         raise CheckpointBroken(path, "there is no checkpoint here", "Look at the names in its folder")
     found = read_files(path)
-    if (place := not_finite(found.state)) is not None:  # guard: a-diverged-checkpoint-is-passed-over
+    if (place := not_finite(migrated(found).state)) is not None:  # guard: a-diverged-checkpoint-is-passed-over
         raise CheckpointBroken(path, f"{place} is not finite: the training had diverged when it was saved")
     return found
 
@@ -93,24 +85,6 @@ def _where(path: Path) -> Path:
     """Where the checkpoint of this name is: there or, while another takes its place, aside."""
     replaced = path.with_name(f"{REPLACED}{path.name}")
     return replaced if not path.exists() and replaced.is_dir() else path
-
-
-@contextmanager
-def taken_over(found: Checkpoint) -> Iterator[None]:
-    """Inside, a state is taken over: one that was written as it is, and still makes no sense, is `CheckpointBroken`."""
-    try:
-        yield
-    except InvalidConfig as error:
-        raise CheckpointBroken(found.path, f"its state makes no sense here ({error})") from error
-    except InvalidRequest as error:
-        raise InvalidRequest(f"checkpoint {found.path} does not fit here: {error}") from error
-    except MultiverseError:
-        raise
-    except MemoryError as error:
-        raise PreflightError(f"there is not enough memory for what {found.path} holds") from error
-    except (*NO_STATE, AttributeError, AssertionError, RuntimeError) as error:
-        # guard: twisted-states-are-refused
-        raise CheckpointBroken(found.path, f"its state makes no sense here ({in_a_line(error)})") from error
 
 
 def load_latest(folder: Path | str) -> Checkpoint | None:

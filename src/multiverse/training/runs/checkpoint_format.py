@@ -18,6 +18,7 @@ import json
 import os
 import struct
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,19 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 import multiverse
-from multiverse.core.errors import CheckpointBroken, PreflightError, in_a_line, in_bytes, in_words
+from multiverse.core.errors import (
+    CheckpointBroken,
+    InvalidConfig,
+    InvalidRequest,
+    MultiverseError,
+    PreflightError,
+    in_a_line,
+    in_bytes,
+    in_words,
+)
 from multiverse.core.plain_files import open_plain
 from multiverse.core.tables import Table
 from multiverse.executors.machine import memory_available
-from multiverse.training.config.build import in_todays_names
 from multiverse.training.runs.files import sync_directory, write_new
 from multiverse.training.runs.origin import redacted
 from multiverse.training.runs.state_codec import Arrays, State, decode, encode
@@ -60,6 +69,24 @@ class Checkpoint:
     state: dict[str, Any]
     manifest: dict[str, Any]
     tables: tuple[StoredTable, ...] = ()  # beside it, unread as yet
+
+
+@contextmanager
+def taken_over(found: Checkpoint) -> Iterator[None]:
+    """Inside, a state is taken over: one that was written as it is, and still makes no sense, is `CheckpointBroken`."""
+    try:
+        yield
+    except InvalidConfig as error:
+        raise CheckpointBroken(found.path, f"its state makes no sense here ({error})") from error
+    except InvalidRequest as error:
+        raise InvalidRequest(f"checkpoint {found.path} does not fit here: {error}") from error
+    except MultiverseError:
+        raise
+    except MemoryError as error:
+        raise PreflightError(f"there is not enough memory for what {found.path} holds") from error
+    except (*NO_STATE, AttributeError, AssertionError, RuntimeError) as error:
+        # guard: twisted-states-are-refused
+        raise CheckpointBroken(found.path, f"its state makes no sense here ({in_a_line(error)})") from error
 
 
 def pack(state: State, manifest: Mapping[str, Any], store: TableStore) -> Packed:
@@ -100,8 +127,7 @@ def read_files(folder: Path) -> Checkpoint:
         tables: list[StoredTable] = []
         for name in manifest.get("tables", {}):
             parts[name] = functools.partial(_table, folder, manifest, tables)
-        state = in_todays_names(decode(files[STATE], parts))
-        return Checkpoint(folder, state, in_todays_names(manifest), tuple(tables))
+        return Checkpoint(folder, decode(files[STATE], parts), manifest, tuple(tables))
     except CheckpointBroken:
         raise
     except MemoryError:

@@ -6,7 +6,7 @@ import logging
 import os
 import stat
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from multiverse.core.errors import InvalidRequest
 from multiverse.training.runs.checkpoint import own_names
@@ -29,6 +29,21 @@ FIRST = "first_checkpoint"
 _BELOW = ("*", "*/*", "*/*/seed-*", "runs/*/*", "runs/*/*/seed-*")
 
 
+class HasPath(Protocol):
+    """A run that has come to its end knows where it lies."""
+
+    @property
+    def path(self) -> Path: ...
+
+
+RunPath = HasPath | Path | str
+
+
+def path_of(run: RunPath) -> Path:
+    """Where a run lies."""
+    return Path(run) if isinstance(run, str | Path) else run.path
+
+
 class FoundRun(NamedTuple):
     """A run, and the checkpoint in it if a path named one."""
 
@@ -41,9 +56,9 @@ def is_run(path: Path) -> bool:
     return (path / CONFIG).is_file() and ((path / CHECKPOINTS).is_dir() or (path / METRICS).is_file())
 
 
-def find_run(path: Path | str) -> FoundRun:
+def find_run(run: RunPath) -> FoundRun:
     """The run that a path means: its directory, a checkpoint in it, or a directory above: the one written to last."""
-    found = _find_run(Path(path))
+    found = _find_run(path_of(run))
     _refuse_foreign(found.path)  # guard: links-in-a-run-are-not-followed
     return found
 
@@ -69,9 +84,10 @@ def _find_run(path: Path) -> FoundRun:
     return FoundRun(newest, None)
 
 
-def find_set(path: Path) -> Path | None:
+def find_set(run: RunPath) -> Path | None:
     """The directory of several seeds that a path means: itself, or, of a directory above, that of the run written to
     last, if that is one of several."""
+    path = path_of(run)
     if is_run(path) or not path.is_dir():
         return None
     if not (path / SEEDS).is_file():

@@ -153,10 +153,6 @@ class RunDirectory:
         """Identifier of the run, the same in all parts of a resumed run; '' before its first `write_provenance`."""
         return next((str(part[RUN_ID]) for part in read_provenance(self.path) if RUN_ID in part), "")
 
-    def last_part(self) -> Mapping[str, Any]:
-        """What `write_provenance` wrote last; nothing in a run that has none."""
-        return (read_provenance(self.path) or [{}])[-1]
-
     def note_checkpoint(self) -> None:
         """The first checkpoint of this part of the run is in place: whoever finds none later has lost it."""
         if not self._has_checkpoint:
@@ -256,6 +252,11 @@ def read_provenance(run: Path) -> list[dict[str, Any]]:
     """Where each part of a run came from, the first one first."""
     parts = read_object(run / PROVENANCE).get("parts")
     return [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+
+
+def last_part(run: Path) -> Mapping[str, Any]:
+    """Where the last part of a run came from; nothing in a run that does not say."""
+    return (read_provenance(run) or [{}])[-1]
 
 
 def read_summary(run: Path) -> dict[str, Any]:
