@@ -15,6 +15,7 @@ from multiverse.training import events
 from multiverse.training.config.train_config import config_for
 from multiverse.training.progress import run_with_sinks
 from multiverse.training.run import resume_run, start_run
+from multiverse.training.validation import StartOptions
 from tests.training.small_runs import digest
 
 FEW: dict[str, Any] = {"env_steps": 256, "num_envs": 2, "steps_per_env": 64, "evaluation_episodes": 2, "seed": 1}
@@ -44,7 +45,7 @@ class Recorder(events.Sink):
 
 def started(home: Path, *sinks: events.Sink, hooks: Sequence[mv.Hook] = ()) -> mv.Run:
     config = config_for("CartPole-v1", "ppo", FEW)
-    return run_with_sinks(functools.partial(start_run, config, run_dir=home, hooks=hooks), list(sinks))
+    return run_with_sinks(functools.partial(start_run, config, StartOptions(run_dir=home), hooks=hooks), list(sinks))
 
 
 def lines_of(run: mv.Run, name: str) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ from multiverse.training.config.build import Located
 from multiverse.training.config.changes import HOLD, Schedule, changed_config, without_schedules
 from multiverse.training.config.files import dump_yaml
 from multiverse.training.config.train_config import TrainConfig, plain_config, saved_config
+from multiverse.training.events import Sinks
 from multiverse.training.hooks import Hook
 from multiverse.training.objects import NO_OBJECTS, RunObjects, config_with_folders
 from multiverse.training.opening import settings_in
@@ -225,18 +226,24 @@ def orders_for(several: SeedSet) -> dict[int, dict[str, Any]]:
     return orders
 
 
-def ordered(order: Mapping[str, Any], objects: RunObjects = NO_OBJECTS, hooks: Sequence[Hook] = ()) -> Run:
+def ordered(
+    order: Mapping[str, Any],
+    objects: RunObjects = NO_OBJECTS,
+    hooks: Sequence[Hook] = (),
+    sinks: Sinks | None = None,
+) -> Run:
     """The run of one seed, as a file can say it: a new one with a `config`, or one to go on with. `objects`: what only
     this process has."""
     run, tensorboard = Path(order["run"]), order["tensorboard"]
     if "config" not in order:
         settings, objects = {**order["settings"], **objects.schedules}, objects.filled(**order["names"])
-        return resume_run(run, settings, ResumeOptions(trust=order["trust"], tensorboard=tensorboard), objects, hooks)
+        options = ResumeOptions(trust=order["trust"], tensorboard=tensorboard)
+        return resume_run(run, settings, options, objects, hooks, sinks)
     config = saved_config(order["config"], order["run"], objects.maker)
     brought = dataclasses.replace(objects, algorithm=objects.maker)
     ours = may_be_marked(run.parent, settings_in(run.parent), brought)
-    options = StartOptions(run_dir=run, init_from=order["init_from"], tensorboard=tensorboard, ours=ours)
-    return start_run(config, options, objects, hooks)
+    begun = StartOptions(run_dir=run, init_from=order["init_from"], tensorboard=tensorboard, ours=ours)
+    return start_run(config, begun, objects, hooks, sinks)
 
 
 def child(order: Mapping[str, Any]) -> int:
